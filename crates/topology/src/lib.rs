@@ -1,1 +1,23 @@
-//! What a machine is.
+//! What a NUMA machine is: the model, the parsers that read it, and the grammars that name parts of it.
+//!
+//! [`Topology`] explains the crate: a list of [`Node`]s, a list of [`Cpu`]s, the [`Distances`] between the nodes,
+//! measured [`Performance`] where firmware gives any, and the [`Device`]s that sit near a node. Every reader takes its
+//! source as an argument (a root directory or bytes) and there is no global state, so any machine can be read on any
+//! other.
+//!
+//! The model is `no_std` (with `alloc`); the feature `std` adds the readers that touch files.
+
+#![cfg_attr(not(feature = "std"), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod distance;
+mod id;
+mod model;
+
+pub use distance::{Distance, Distances, InvalidDistances};
+pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, NodeId, NodeSet, Pxm};
+pub use model::{
+    Access, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node, Performance, Topology, Zone,
+};

@@ -1,0 +1,259 @@
+//! The machine itself.
+
+use crate::{
+    distance::Distances,
+    id::{CpuId, CpuSet, NodeId, NodeSet, Pxm},
+};
+use alloc::{collections::BTreeSet, string::String, vec::Vec};
+
+/// A NUMA machine: what it consists of and how far its parts are from each other.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Topology {
+    /// Where this was read, for messages: a path, a table, "fake=4 over ...".
+    pub source: String,
+    /// The nodes in rising order of their numbers, which may have gaps.
+    pub nodes: Vec<Node>,
+    /// The CPUs in rising order, offline ones included.
+    pub cpus: Vec<Cpu>,
+    /// How far the nodes are from each other.
+    pub distances: Distances,
+    /// Latency and bandwidth between nodes where firmware gives them (HMAT).
+    pub performance: Vec<Performance>,
+    /// Devices that lie near a node.
+    pub devices: Vec<Device>,
+}
+
+/// A NUMA node: CPUs, memory, both, or neither.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Node {
+    /// The operating system's number.
+    pub id: NodeId,
+    /// Firmware's number, where it is known.
+    pub pxm: Option<Pxm>,
+    /// Memory in bytes; 0 for a memoryless node.
+    pub memory_bytes: u64,
+    /// What the memory is used for now; unknown where only firmware's tables were read.
+    pub state: Option<MemoryState>,
+    /// The zones of the node's memory.
+    pub zones: Vec<Zone>,
+    /// Pools of explicit huge pages, by rising page size.
+    pub huge_pages: Vec<HugePagePool>,
+    /// Physical address ranges (SRAT).
+    pub ranges: Vec<MemoryRange>,
+}
+
+/// What a node's memory is used for, in bytes (`/sys/devices/system/node/nodeN/meminfo`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MemoryState {
+    /// `MemFree`: used for nothing.
+    pub free_bytes: u64,
+    /// `Active(file)`: page cache in use.
+    pub active_file_bytes: u64,
+    /// `Inactive(file)`: page cache that would be reclaimed first.
+    pub inactive_file_bytes: u64,
+    /// `SReclaimable`: kernel caches that shrink under pressure.
+    pub slab_reclaimable_bytes: u64,
+}
+
+/// A zone of a node (`/proc/zoneinfo`, `/proc/buddyinfo`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Zone {
+    /// `DMA`, `DMA32`, `Normal`, `Movable`, `Device`.
+    pub name: String,
+    /// Memory that the page allocator manages, in bytes.
+    pub managed_bytes: u64,
+    /// Free memory in bytes.
+    pub free_bytes: u64,
+    /// Below this many free bytes `kswapd` starts to reclaim.
+    pub low_watermark_bytes: u64,
+    /// Up to this many free bytes `kswapd` reclaims.
+    pub high_watermark_bytes: u64,
+    /// Free blocks by order: entry `k` counts blocks of 2^k base pages.
+    pub free_blocks: Vec<u64>,
+}
+
+/// A pool of explicit huge pages of one size on one node (`nodeN/hugepages/hugepages-*kB`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct HugePagePool {
+    /// Size of a page in bytes.
+    pub page_bytes: u64,
+    /// Pages in the pool, surplus ones included.
+    pub total_pages: u64,
+    /// Pages nobody uses.
+    pub free_pages: u64,
+    /// Pages beyond the configured number, given back when freed.
+    pub surplus_pages: u64,
+}
+
+/// A range of physical addresses (SRAT memory affinity structure).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MemoryRange {
+    /// First byte.
+    pub start: u64,
+    /// Bytes in the range.
+    pub length_bytes: u64,
+    /// Memory may be added or removed here while the machine runs.
+    pub hot_pluggable: bool,
+    /// The memory keeps its content without power.
+    pub non_volatile: bool,
+}
+
+/// A logical CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Cpu {
+    /// The operating system's number.
+    pub id: CpuId,
+    /// Its node; unknown for a CPU that was never online.
+    pub node: Option<NodeId>,
+    /// Whether it runs now.
+    pub online: bool,
+    /// The socket, where known.
+    pub package: Option<u32>,
+    /// The core, named by its lowest CPU: CPUs with the same value are SMT siblings.
+    pub core: CpuId,
+    /// The last-level cache, named by the lowest CPU that shares it.
+    pub last_level_cache: Option<CpuId>,
+    /// Firmware's number of the CPU: (x2)APIC id, or ACPI processor UID on Arm and RISC-V.
+    pub firmware_id: Option<u32>,
+}
+
+impl Cpu {
+    /// An online CPU that shares neither its core nor a known cache with another.
+    pub fn new(id: CpuId, node: NodeId) -> Self {
+        Self { id, node: Some(node), online: true, package: None, core: id, last_level_cache: None, firmware_id: None }
+    }
+}
+
+/// Who counts as an initiator (`accessN` of a node in sysfs; Linux, `Documentation/admin-guide/mm/numaperf.rst`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum Access {
+    /// The nearest initiator of any kind, CPUs and devices such as GPUs or NICs.
+    Access0,
+    /// The nearest initiator that has CPUs.
+    Access1,
+}
+
+/// Measured or promised performance of memory on `target` for an initiator on `initiator`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Performance {
+    /// Which class of initiators this is about.
+    pub access: Access,
+    /// Where the CPU (or device) is.
+    pub initiator: NodeId,
+    /// Where the memory is.
+    pub target: NodeId,
+    /// Read latency in nanoseconds.
+    pub read_latency_ns: Option<u64>,
+    /// Write latency in nanoseconds.
+    pub write_latency_ns: Option<u64>,
+    /// Read bandwidth in MB/s (10^6 bytes).
+    pub read_bandwidth_mb_s: Option<u64>,
+    /// Write bandwidth in MB/s (10^6 bytes).
+    pub write_bandwidth_mb_s: Option<u64>,
+}
+
+/// A device near a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Device {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Its name: `0000:3b:00.0`, `eth0`, `nvme0n1`.
+    pub name: String,
+    /// Its node; none where the system does not say (-1 in sysfs).
+    pub node: Option<NodeId>,
+    /// PCI class code (`0x020000`), where there is one.
+    pub class: Option<u32>,
+}
+
+/// The kinds of devices that can be asked for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum DeviceKind {
+    /// A PCI function.
+    Pci,
+    /// A network interface.
+    Netdev,
+    /// A block device.
+    Block,
+}
+
+impl Topology {
+    /// The node with this number.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        let at = self.nodes.binary_search_by_key(&id, |node| node.id).ok()?;
+        self.nodes.get(at)
+    }
+
+    /// The CPU with this number.
+    pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
+        let at = self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok()?;
+        self.cpus.get(at)
+    }
+
+    /// The numbers of all nodes.
+    pub fn node_set(&self) -> NodeSet {
+        self.nodes.iter().map(|node| node.id).collect()
+    }
+
+    /// The numbers of the nodes that have memory.
+    pub fn memory_nodes(&self) -> NodeSet {
+        self.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id).collect()
+    }
+
+    /// The online CPUs of a node.
+    pub fn cpus_of(&self, node: NodeId) -> CpuSet {
+        self.cpus.iter().filter(|cpu| cpu.online && cpu.node == Some(node)).map(|cpu| cpu.id).collect()
+    }
+
+    /// The online CPUs of several nodes.
+    pub fn cpus_of_nodes(&self, nodes: &NodeSet) -> CpuSet {
+        let on = |cpu: &&Cpu| cpu.online && cpu.node.is_some_and(|node| nodes.contains(node));
+        self.cpus.iter().filter(on).map(|cpu| cpu.id).collect()
+    }
+
+    /// How many physical cores a node has online.
+    pub fn cores_of(&self, node: NodeId) -> usize {
+        let on = self.cpus.iter().filter(|cpu| cpu.online && cpu.node == Some(node));
+        on.map(|cpu| cpu.core).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Memory of the whole machine in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Performance of memory on `target` seen from CPUs on `initiator`, where firmware gives it.
+    pub fn performance(&self, initiator: NodeId, target: NodeId) -> Option<&Performance> {
+        let of_pair = self.performance.iter().filter(|p| p.initiator == initiator && p.target == target);
+        // access1 speaks of CPUs alone, so it is the better witness for a vCPU.
+        of_pair.max_by_key(|p| p.access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn offline_cpus_count_neither_as_cpus_nor_as_cores() {
+        let cpu = |id, core, online| Cpu { core: CpuId(core), online, ..Cpu::new(CpuId(id), NodeId(0)) };
+        let machine = Topology {
+            nodes: vec![Node::default()],
+            cpus: vec![cpu(0, 0, true), cpu(1, 1, false), cpu(2, 0, true)],
+            ..Topology::default()
+        };
+        assert_eq!(machine.cpus_of(NodeId(0)), CpuSet::from([CpuId(0), CpuId(2)]));
+        assert_eq!(machine.cores_of(NodeId(0)), 1);
+    }
+}
