@@ -1,1 +1,25 @@
-//! Pure decisions.
+//! Pure decisions for NUMA hosts: where a domain shall live, what is promised to it, and what has to be done for that.
+//!
+//! Observe, decide, act: a machine gives an [`Observation`]; [`place`] turns it and a [`Request`] into a [`Decision`]
+//! that carries its reasons in numbers. Nothing here reads a clock, a file or a random number, so a decision can be
+//! tested, shown before it is carried out, recorded and replayed.
+
+#![forbid(unsafe_code)]
+
+mod claim;
+mod cost;
+mod decision;
+mod free;
+mod locality;
+mod observation;
+mod place;
+mod request;
+
+pub use claim::{ByNode, Claim, outstanding};
+pub use cost::CostModel;
+pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
+pub use free::{Promisable, promisable};
+pub use locality::{debt_bytes, local_share};
+pub use observation::{DomainState, Home, Observation, Origin};
+pub use place::place;
+pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
