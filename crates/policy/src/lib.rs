@@ -13,7 +13,10 @@ mod free;
 mod locality;
 mod observation;
 mod place;
+mod plan;
+mod rehome;
 mod request;
+mod start;
 
 pub use claim::{ByNode, Claim, outstanding};
 pub use cost::CostModel;
@@ -22,4 +25,7 @@ pub use free::{Promisable, promisable};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{DomainState, Home, Observation, Origin};
 pub use place::place;
+pub use plan::{Action, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step};
+pub use rehome::{Rehome, RehomeRefusal, home_after, rehome};
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
+pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
