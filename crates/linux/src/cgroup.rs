@@ -252,7 +252,8 @@ mod tests {
         fs::write(root.join("cgroup.controllers"), "cpuset cpu\n").unwrap();
         let escaped = root.to_str().unwrap().replace(' ', "\\040");
         let mountinfo = folder.path().join("mountinfo");
-        let hybrid = format!("30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 none rw\n");
+        let hybrid =
+            format!("30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 none rw\n");
         fs::write(&mountinfo, hybrid).unwrap();
         let tree = Tree::find(&mountinfo).unwrap();
         assert_eq!(tree.root(), root);

@@ -1,6 +1,9 @@
 //! What can go wrong with a host.
 
-use std::{io, path::{Path, PathBuf}};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Why something about the host could not be read or changed.
 #[derive(Debug, thiserror::Error)]

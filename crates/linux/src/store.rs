@@ -104,10 +104,9 @@ impl Store {
     pub fn lock(&self) -> Result<Locked, Error> {
         let domains = self.domains();
         let not_permitted = |error: io::Error, path: &Path| match error.kind() {
-            io::ErrorKind::PermissionDenied => Error::NotPermitted {
-                what: format!("record claims in {}", path.display()),
-                needs: "root",
-            },
+            io::ErrorKind::PermissionDenied => {
+                Error::NotPermitted { what: format!("record claims in {}", path.display()), needs: "root" }
+            }
             _ => Error::File { path: path.into(), source: error },
         };
         fs::create_dir_all(&domains).map_err(|error| not_permitted(error, &domains))?;

@@ -28,7 +28,8 @@ impl Systemd {
 
     /// Connects over the system bus.
     pub fn connect() -> Result<Self, Error> {
-        let failed = |error: zbus::Error| Error::Systemd { what: "connect over the system bus".into(), why: error.to_string() };
+        let failed =
+            |error: zbus::Error| Error::Systemd { what: "connect over the system bus".into(), why: error.to_string() };
         let connection = Connection::system().map_err(failed)?;
         let manager = Proxy::new(
             &connection,
@@ -73,7 +74,9 @@ impl Systemd {
             if path == job {
                 return match result.as_str() {
                     "done" => Ok(()),
-                    _ => Err(Error::Systemd { what: format!("start {unit}"), why: format!("the job ended as {result}") }),
+                    _ => {
+                        Err(Error::Systemd { what: format!("start {unit}"), why: format!("the job ended as {result}") })
+                    }
                 };
             }
         }
