@@ -5,7 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod domains;
 mod failure;
+mod interval;
+mod output;
 mod report;
 mod source;
 
@@ -22,11 +25,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    List(commands::list::Args),
+    Show(commands::show::Args),
+    Why(commands::why::Args),
+    Stat(commands::stat::Args),
     Topology(commands::topology::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::List(args) => commands::list::run(&args),
+        Command::Show(args) => commands::show::run(&args),
+        Command::Why(args) => commands::why::run(&args),
+        Command::Stat(args) => commands::stat::run(&args),
         Command::Topology(args) => commands::topology::run(&args),
     };
     match outcome {

@@ -1,10 +1,6 @@
 //! `nearside topology`: what this machine is.
 
-use crate::{
-    failure::{Failure, Outcome},
-    report::{topology_text, written},
-    source::TopologySource,
-};
+use crate::{failure::Outcome, output, report::topology_text, source::TopologySource};
 
 /// Show the machine's nodes, CPUs, memory and distances.
 #[derive(Debug, clap::Args)]
@@ -26,11 +22,9 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let (topology, notes) = args.source.read_with_notes()?;
-    for note in &notes {
-        anstream::eprintln!("nearside: note: {note}");
-    }
+    output::note(notes);
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
     };
-    written(&report).map_err(Failure::could_not)
+    output::print(&report)
 }
