@@ -26,8 +26,10 @@ pub struct Finding {
 pub enum Effect {
     /// The table is used as it is.
     Noted,
-    /// The table is used without this entry or value.
+    /// This part, an entry or a value, is ignored; the rest of the table is used.
     EntryIgnored,
+    /// There is no such table, and what it would say is assumed.
+    TableMissing,
     /// The whole table is ignored, as if the firmware had none.
     TableIgnored,
 }
@@ -43,7 +45,8 @@ impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Noted => "the table is still used",
-            Self::EntryIgnored => "the entry is ignored, the table is still used",
+            Self::EntryIgnored => "this part is ignored, the table is still used",
+            Self::TableMissing => "everything counts as one node",
             Self::TableIgnored => "the table is not used",
         })
     }

@@ -11,7 +11,7 @@ use core::fmt::{self, Write};
 pub(super) const HEADER_BYTES: usize = 36;
 
 /// The four characters that name a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature(pub [u8; 4]);
 
 impl Signature {
@@ -30,6 +30,12 @@ impl Signature {
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.escape_ascii().try_for_each(|byte| f.write_char(byte.into()))
+    }
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

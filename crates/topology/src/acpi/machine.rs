@@ -30,8 +30,8 @@ pub fn topology(tables: &Tables) -> (Topology, Vec<Finding>) {
         }),
         None => {
             if !findings.iter().any(|f| f.table == Signature::SRAT && f.effect == Effect::TableIgnored) {
-                let (read, expected) = ("no such table".into(), "one; the machine is taken for a single node".into());
-                let effect = Effect::Noted;
+                let (read, expected) = ("no such table".into(), "one".into());
+                let effect = Effect::TableMissing;
                 findings.push(Finding { table: Signature::SRAT, offset: 0, read, expected, effect });
             }
             Domains::one_node()

@@ -106,8 +106,8 @@ impl Tables {
             return other.is_ok();
         };
         if self.met.contains(&signature) {
-            let (read, expected) = ("a second table of this name".into(), "one; the first is used".into());
-            self.findings.push(Finding { table: signature, offset: 0, read, expected, effect: Effect::TableIgnored });
+            let (read, expected) = ("a second table of this name".into(), "one".into());
+            self.findings.push(Finding { table: signature, offset: 0, read, expected, effect: Effect::EntryIgnored });
             return true;
         }
         self.met.push(signature);
