@@ -12,6 +12,7 @@
 
 extern crate alloc;
 
+pub mod acpi;
 mod distance;
 mod id;
 mod model;
