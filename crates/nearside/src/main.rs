@@ -27,6 +27,8 @@ enum Command {
     Topology(commands::topology::Args),
     Run(commands::run::Args),
     Exec(commands::exec::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +40,8 @@ fn main() -> ExitCode {
         Command::Topology(args) => commands::topology::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Exec(args) => commands::exec::run(&args),
+        Command::Completions(args) => commands::completions::run::<Cli>(&args),
+        Command::Man(args) => commands::man::run::<Cli>(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
