@@ -13,6 +13,8 @@
 extern crate alloc;
 
 mod distance;
+pub mod fake;
+pub mod grammar;
 mod id;
 mod model;
 #[cfg(feature = "std")]
