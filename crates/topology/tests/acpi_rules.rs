@@ -1,5 +1,7 @@
 //! The rules by which ACPI tables are judged: one broken table a rule, with the finding it must lead to.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
 
