@@ -5,7 +5,7 @@ mod naive;
 
 use machines::{Random, case};
 use naive::{Home, Naive, node_set};
-use nearside_policy::{Candidate, Refusal, place};
+use nearside_policy::{Candidate, Method, Refusal, place, place_with};
 
 fn assert_same(candidate: &Candidate, home: &Home) {
     assert_eq!(candidate.nodes, node_set(&home.nodes));
@@ -61,4 +61,43 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
     // The machines are worth something only if most requests can be placed, some of them with difficulty.
     println!("{placed} placed, {by_operator} by an operator, {several_nodes} on several nodes, {spilled} spilled");
     assert!(placed > 5_000 && by_operator > 500 && several_nodes > 1_000 && spilled > 300);
+}
+
+/// Issue 2: "the search for large machines, forced upon machines of 9 to 12 nodes, has its distance from brute force
+/// measured and stated (aim: within 2 % in 99 % of cases)". The figures are in docs/performance.md.
+#[test]
+fn the_search_is_near_the_best_on_machines_of_9_to_12_nodes() {
+    let mut excess = Vec::new();
+    let mut seed = 1_000_000;
+    while excess.len() < 2_000 {
+        seed += 1;
+        let mut random = Random(seed);
+        let nodes = random.from_to(9, 12);
+        let (mut request, seen, model) = case(&mut random, nodes);
+        request.nodes = None;
+        let best = place(&request, &seen, &model);
+        let found = place_with(Method::Search, &request, &seen, &model);
+        let (Ok(best), Ok(found)) = (&best, &found) else {
+            assert_eq!(best.is_ok(), found.is_ok(), "seed {seed}");
+            continue;
+        };
+        assert!(found.chosen.slow_down >= best.chosen.slow_down, "seed {seed}");
+        excess.push((
+            found.chosen.slow_down.factor() / best.chosen.slow_down.factor() - 1.0,
+            seed,
+            best.chosen.nodes.len(),
+        ));
+    }
+    excess.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let share = |bound: f64| excess.iter().filter(|(excess, ..)| *excess <= bound).count() as f64 / excess.len() as f64;
+    println!(
+        "best itself {:.2} %, within 1 % {:.2} %, within 2 % {:.2} %",
+        share(0.0) * 100.0,
+        share(0.01) * 100.0,
+        share(0.02) * 100.0
+    );
+    println!("several {}", excess.iter().filter(|e| e.2 > 1).count());
+    for worst in excess.iter().rev().take(12) {
+        println!("{worst:?}");
+    }
 }
