@@ -21,12 +21,14 @@ impl Picture {
     /// A filled box; `stroke` may be `none`. The title shows when a reader hovers over it.
     pub(crate) fn rect(&mut self, at: (f64, f64), size: (f64, f64), fill: &str, stroke: &str, title: impl Display) {
         let ((x, y), (width, height)) = (at, size);
-        let title = escaped(title);
-        let title = if title.is_empty() { title } else { format!("<title>{title}</title>") };
+        let stroke = if stroke == "none" { String::new() } else { format!(" stroke=\"{stroke}\"") };
+        let title = match escaped(title) {
+            title if title.is_empty() => "/>".to_string(),
+            title => format!("><title>{title}</title></rect>"),
+        };
         _ = writeln!(
             self.body,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\" fill=\"{fill}\" \
-             stroke=\"{stroke}\">{title}</rect>"
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\" fill=\"{fill}\"{stroke}{title}"
         );
     }
 

@@ -80,10 +80,16 @@ fn columns(nodes: usize) -> usize {
 
 fn legend(picture: &mut Picture, y: f64) {
     let mut x = MARGIN;
-    let entries =
-        [(THREAD, "CPU, in its core"), (USED, "memory in use"), (HUGE, "huge pages"), (CACHE, "cache"), (FREE, "free")];
+    let entries = [
+        (THREAD, "CPU"),
+        ("#ffffff", "last-level cache"),
+        (USED, "memory in use"),
+        (HUGE, "huge pages"),
+        (CACHE, "cache"),
+        (FREE, "free"),
+    ];
     for (colour, text) in entries {
-        picture.rect((x, y), (10.0, 10.0), colour, "none", "");
+        picture.rect((x, y), (10.0, 10.0), colour, EDGE, "");
         picture.text((x + 14.0, y + 9.0), Start, TEXT, 200.0, text);
         x += 30.0 + text_width(text, TEXT.size);
     }
@@ -98,7 +104,6 @@ struct NodeBox<'a> {
     /// Cores by last-level cache; empty in a small box.
     caches: Vec<&'a CpuGroup>,
     lines: Vec<String>,
-    detailed: bool,
 }
 
 impl<'a> NodeBox<'a> {
@@ -136,29 +141,23 @@ impl<'a> NodeBox<'a> {
         }
         let pxm = node.pxm.map_or(String::new(), |pxm| format!(" (PXM {pxm})"));
         let caches = if detailed && cores <= DRAWN_CORES { of_node().collect() } else { Vec::new() };
-        Self { node, width, heading: format!("node {}{pxm}", node.id), memory, caches, lines, detailed }
+        Self { node, width, heading: format!("node {}{pxm}", node.id), memory, caches, lines }
     }
 
     fn height(&self) -> f64 {
         let cores = self.place_caches(|_, _, _, _| {});
         let text = self.lines.len() as f64 * LINE;
-        let heading = if self.detailed { 2.0 * LINE } else { LINE };
-        PAD + heading + 14.0 + 6.0 + cores + text + PAD
+        PAD + 2.0 * LINE + 14.0 + 6.0 + cores + text + PAD
     }
 
     fn draw(&self, picture: &mut Picture, x: f64, y: f64, height: f64) {
         let inner = self.width - 2.0 * PAD;
-        let (left, right) = (x + PAD, x + self.width - PAD);
+        let left = x + PAD;
         picture.rect((x, y), (self.width, height), BOX, EDGE, "");
         let mut at = y + PAD + 11.0;
         picture.text((left, at), Start, TITLE, inner, &self.heading);
-        if self.detailed {
-            at += LINE;
-            picture.text((left, at), Start, TEXT, inner, &self.memory);
-        } else {
-            let room = inner - text_width(&self.heading, TITLE.size);
-            picture.text((right, at), End, TEXT, room, &self.memory);
-        }
+        at += LINE;
+        picture.text((left, at), Start, TEXT, inner, &self.memory);
         at += 6.0;
         self.memory_bar(picture, left, at, inner);
         at += 14.0 + 6.0;
@@ -271,7 +270,7 @@ fn heat_map(picture: &mut Picture, top: f64, nodes: &[NodeId], distances: &Dista
             let distance = distances.get(from, to);
             let (fill, ink) = heat(distance, farthest.unwrap_or(Distances::LOCAL));
             let x = left + column as f64 * cell;
-            let title = format!("node {from} to node {to}: {distance}");
+            let title = if legible { String::new() } else { format!("node {from} to node {to}: {distance}") };
             picture.rect((x, top + at), (cell - 1.0, cell - 1.0), &fill, "none", title);
             if legible {
                 let style = Style { fill: ink, ..style };
