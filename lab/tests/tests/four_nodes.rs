@@ -8,10 +8,14 @@ mod policies;
 #[path = "four_nodes/running.rs"]
 mod running;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use nearside_lab::read;
 
-/// The tests share one machine's memory, so one runs at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+#[test]
+fn the_guest_is_the_machine_these_tests_are_about() {
+    assert_eq!(read("/sys/devices/system/node/online"), "0-3");
+    assert_eq!(read("/sys/devices/system/node/node0/distance"), "10 15 30 30");
+    let controllers = read("/sys/fs/cgroup/cgroup.controllers");
+    for wanted in ["cpu", "cpuset", "memory", "hugetlb"] {
+        assert!(controllers.split_whitespace().any(|found| found == wanted), "no {wanted} in {controllers}");
+    }
 }

@@ -2,14 +2,19 @@
 //! what cannot is said once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use nearside_lab::{Domain, MIB, json, run, status, stderr, words};
-use std::{collections::BTreeMap, sync::Mutex};
+use nearside_lab::{Domain, MIB, json, read, run, status, stderr, words};
+use std::collections::BTreeMap;
 
-static MACHINE: Mutex<()> = Mutex::new(());
+#[test]
+fn the_guest_is_the_machine_these_tests_are_about() {
+    let controllers = read("/sys/fs/cgroup/cgroup.controllers");
+    for absent in ["cpu", "cpuset", "memory"] {
+        assert!(!controllers.split_whitespace().any(|found| found == absent), "{absent} is in {controllers}");
+    }
+}
 
 #[test]
 fn policy_and_affinity_hold_without_cpusets() {
-    let _machine = MACHINE.lock().unwrap();
     let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32 --threads 2");
     assert_eq!(domain.policy(), "bind:1");
     assert_eq!(domain.filled(), BTreeMap::from([(1, 32 * MIB)]));
@@ -19,7 +24,6 @@ fn policy_and_affinity_hold_without_cpusets() {
 
 #[test]
 fn what_cannot_work_is_said_once() {
-    let _machine = MACHINE.lock().unwrap();
     let output = run(words("run --name bare --memory 8M --policy strict --nodes 1 -- true"));
     assert!(output.status.success());
     assert_eq!(stderr(&output).matches("no cpuset controller").count(), 1, "{}", stderr(&output));
@@ -32,7 +36,6 @@ fn what_cannot_work_is_said_once() {
 
 #[test]
 fn claims_count_by_what_processes_map() {
-    let _machine = MACHINE.lock().unwrap();
     let before = json("stat")["nodes"][1]["unclaimed_bytes"].as_u64().unwrap();
     let domain = Domain::start("--name bare --memory 128M --policy strict --nodes 1", "--mib 100");
     let during = json("stat")["nodes"][1]["unclaimed_bytes"].as_u64().unwrap();
@@ -43,7 +46,6 @@ fn claims_count_by_what_processes_map() {
 
 #[test]
 fn a_domains_pages_can_be_moved() {
-    let _machine = MACHINE.lock().unwrap();
     let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
     let output = run(words("set bare --nodes 2 --move-memory"));
     assert!(output.status.success(), "{}", stderr(&output));
@@ -54,7 +56,6 @@ fn a_domains_pages_can_be_moved() {
 
 #[test]
 fn the_commands_that_only_look_work() {
-    let _machine = MACHINE.lock().unwrap();
     for line in ["topology", "list", "stat", "stat --all", "doctor"] {
         let output = run(words(line));
         assert!(output.status.success(), "{line}: {}", stderr(&output));

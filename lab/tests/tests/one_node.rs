@@ -4,6 +4,11 @@
 use nearside_lab::{Domain, MIB, json, read, run, status, stderr, stdout, words};
 
 #[test]
+fn the_guest_is_the_machine_these_tests_are_about() {
+    assert_eq!(read("/sys/devices/system/node/online"), "0");
+}
+
+#[test]
 fn a_domain_runs_unbound_and_is_seen() {
     for policy in ["strict", "preferred", "preferred-many", "interleave", "restrictive", "local"] {
         let domain = Domain::start(&format!("--name plain --memory 32M --policy {policy}"), "--mib 16");

@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{Domain, MIB, domains, read, run, status, stderr, words};
-use std::{collections::BTreeMap, process::Command, sync::Mutex};
-
-static MACHINE: Mutex<()> = Mutex::new(());
+use std::{collections::BTreeMap, process::Command};
 
 const GROUP: &str = "/sys/fs/cgroup/nearside.slice/nearside-web.scope";
 
@@ -15,8 +13,12 @@ fn property(name: &str) -> String {
 }
 
 #[test]
+fn the_guest_is_the_machine_these_tests_are_about() {
+    assert_eq!(read("/proc/1/comm"), "systemd");
+}
+
+#[test]
 fn a_domain_is_a_scope_with_its_limits_and_its_home() {
-    let _machine = MACHINE.lock().unwrap();
     let flags = "--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 2 --cpu-limit 1.5 --memory-limit 96M";
     let domain = Domain::start(flags, "--mib 32 --threads 2");
     assert_eq!(property("ActiveState"), "active");
@@ -38,7 +40,6 @@ fn a_domain_is_a_scope_with_its_limits_and_its_home() {
 
 #[test]
 fn a_home_is_changed_through_systemd() {
-    let _machine = MACHINE.lock().unwrap();
     let domain = Domain::start("--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
     let output = run(words("set web --nodes 3 --move-memory"));
     assert!(output.status.success(), "{}", stderr(&output));
@@ -51,7 +52,6 @@ fn a_home_is_changed_through_systemd() {
 
 #[test]
 fn a_command_that_is_not_found_leaves_no_scope() {
-    let _machine = MACHINE.lock().unwrap();
     assert_eq!(run(words("run --name web --memory 8M -- /nonexistent")).status.code(), Some(127));
     assert!(!std::path::Path::new(GROUP).exists());
     assert_eq!(domains(), [""; 0]);
@@ -59,7 +59,6 @@ fn a_command_that_is_not_found_leaves_no_scope() {
 
 #[test]
 fn two_domains_of_one_name_are_refused_here_too() {
-    let _machine = MACHINE.lock().unwrap();
     let domain = Domain::start("--quiet --name web --memory 8M", "--mib 1");
     let second = run(words("run --name web --memory 8M -- true"));
     assert_eq!(second.status.code(), Some(125));

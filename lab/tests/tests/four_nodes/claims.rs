@@ -1,6 +1,5 @@
 //! Claims: nothing is promised twice, whoever starts at the same time and whoever is killed when.
 
-use crate::alone;
 use nearside_lab::{Domain, MIB, domains, json, nearside, run, stderr, toucher, unclaimed_bytes, words};
 use std::{
     io::{BufRead, BufReader},
@@ -66,7 +65,6 @@ fn claimed() -> Vec<u64> {
 
 #[test]
 fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
-    let _machine = alone();
     let bytes = two_a_node();
     for round in 0..20 {
         let before = unclaimed_bytes();
@@ -86,7 +84,6 @@ fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
 
 #[test]
 fn what_was_promised_is_there_when_it_is_touched() {
-    let _machine = alone();
     let bytes = two_a_node();
     let mib = (bytes / MIB - 8).to_string();
     let (running, refused) = parallel_starts(99, bytes, &[&toucher(), "--mib", &mib]);
@@ -96,7 +93,6 @@ fn what_was_promised_is_there_when_it_is_touched() {
 
 #[test]
 fn memory_that_was_freed_is_still_promised() {
-    let _machine = alone();
     // It claims much and holds little: what it does not hold stays promised to it.
     let domain = Domain::start("--quiet --name sparse --policy strict --nodes 1 --memory 200M", "--mib 8");
     let free = unclaimed_bytes();
@@ -108,7 +104,6 @@ fn memory_that_was_freed_is_still_promised() {
 
 #[test]
 fn a_claim_lives_as_long_as_the_domain_not_as_its_launcher() {
-    let _machine = alone();
     // The command leaves a grandchild behind and ends; the domain is the grandchild now.
     let script = "sleep 1000 >/dev/null 2>&1 & echo $!";
     let output = nearside()
@@ -128,7 +123,6 @@ fn a_claim_lives_as_long_as_the_domain_not_as_its_launcher() {
 
 #[test]
 fn a_kill_at_any_point_leaves_no_claim() {
-    let _machine = alone();
     let before = unclaimed_bytes();
     for step in 0..60 {
         let mut child = nearside()

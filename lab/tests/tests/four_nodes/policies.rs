@@ -1,6 +1,5 @@
 //! For each policy, pages lie where the policy says, read from `/proc/PID/numa_maps`.
 
-use crate::alone;
 use nearside_lab::{Domain, MIB, status, write};
 use std::collections::BTreeMap;
 
@@ -23,7 +22,6 @@ fn all_on(nodes: &[(u32, u64)]) -> BTreeMap<u32, u64> {
 
 #[test]
 fn strict_memory_of_every_kind_is_local_to_the_last_page() {
-    let _machine = alone();
     write("/sys/devices/system/node/node2/hugepages/hugepages-2048kB/nr_hugepages", "40");
     for kind in ["anon", "thp", "shm"] {
         let (policy, bytes, mems) = filled("--policy strict --nodes 2", kind);
@@ -37,7 +35,6 @@ fn strict_memory_of_every_kind_is_local_to_the_last_page() {
 
 #[test]
 fn restrictive_confines_and_leaves_the_policy_to_the_domain() {
-    let _machine = alone();
     let (policy, bytes, mems) = filled("--policy restrictive --nodes 3", "anon");
     assert_eq!((policy.as_str(), mems.as_str()), ("default", "3"));
     assert_eq!(bytes, all_on(&[(3, SIZE_MIB)]));
@@ -45,7 +42,6 @@ fn restrictive_confines_and_leaves_the_policy_to_the_domain() {
 
 #[test]
 fn preferred_fills_its_node_and_may_use_the_others() {
-    let _machine = alone();
     let (policy, bytes, mems) = filled("--policy preferred --nodes 1", "anon");
     assert_eq!((policy.as_str(), mems.as_str()), ("prefer:1", "0-3"));
     assert_eq!(bytes, all_on(&[(1, SIZE_MIB)]));
@@ -53,7 +49,6 @@ fn preferred_fills_its_node_and_may_use_the_others() {
 
 #[test]
 fn preferred_many_names_all_nodes_of_the_home() {
-    let _machine = alone();
     let (policy, bytes, mems) = filled("--policy preferred-many --nodes 2-3", "anon");
     assert_eq!((policy.as_str(), mems.as_str()), ("prefer (many):2-3", "0-3"));
     assert_eq!(bytes.keys().filter(|&&node| node < 2).count(), 0, "{bytes:?}");
@@ -62,7 +57,6 @@ fn preferred_many_names_all_nodes_of_the_home() {
 
 #[test]
 fn interleaved_memory_lies_in_equal_parts_whoever_touched_it() {
-    let _machine = alone();
     let (policy, bytes, _) = filled("--policy interleave --nodes 0,2", "anon");
     assert_eq!(policy, "interleave:0,2");
     assert_eq!(bytes, all_on(&[(0, SIZE_MIB / 2), (2, SIZE_MIB / 2)]));
@@ -70,7 +64,6 @@ fn interleaved_memory_lies_in_equal_parts_whoever_touched_it() {
 
 #[test]
 fn weighted_interleave_follows_the_kernels_weights() {
-    let _machine = alone();
     let weight = "/sys/kernel/mm/mempolicy/weighted_interleave/node1";
     write(weight, "3");
     let (policy, bytes, _) = filled("--policy weighted-interleave --nodes 0-1", "anon");
@@ -81,7 +74,6 @@ fn weighted_interleave_follows_the_kernels_weights() {
 
 #[test]
 fn local_memory_follows_the_cpus() {
-    let _machine = alone();
     let (policy, bytes, mems) = filled("--policy local --nodes 1", "anon");
     assert_eq!((policy.as_str(), mems.as_str()), ("local", "0-3"));
     assert_eq!(bytes, all_on(&[(1, SIZE_MIB)]));

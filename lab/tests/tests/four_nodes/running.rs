@@ -1,6 +1,5 @@
 //! `run` stands in the place of the command, and what it refuses leaves nothing behind.
 
-use crate::alone;
 use nearside_lab::{Domain, MIB, domains, nearside, read, run, status, stderr, stdout, unclaimed_bytes, words};
 use std::{
     io::Write as _,
@@ -11,7 +10,6 @@ use std::{
 
 #[test]
 fn exit_codes_and_signals_are_the_commands_own() {
-    let _machine = alone();
     let code = |line: &str| run(words(line)).status.code();
     let exits = nearside().args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "exit 7"]).status().unwrap();
     assert_eq!(exits.code(), Some(7));
@@ -26,7 +24,6 @@ fn exit_codes_and_signals_are_the_commands_own() {
 
 #[test]
 fn what_is_refused_says_why_and_leaves_nothing() {
-    let _machine = alone();
     let before = unclaimed_bytes();
     let cases = [
         ("--nodes 9 --memory 10M", "node 9"),
@@ -58,7 +55,6 @@ fn what_is_refused_says_why_and_leaves_nothing() {
 
 #[test]
 fn strict_that_does_not_fit_says_by_how_much() {
-    let _machine = alone();
     let free = unclaimed_bytes()[1];
     let asked = free / MIB + 100;
     let output = run(words(&format!("run --name big --memory {asked}M --policy strict --nodes 1 -- true")));
@@ -68,7 +64,6 @@ fn strict_that_does_not_fit_says_by_how_much() {
 
 #[test]
 fn a_second_domain_of_the_same_name_is_refused_until_the_first_has_ended() {
-    let _machine = alone();
     let first = Domain::start("--quiet --name twin --memory 8M", "--mib 8");
     let second = run(words("run --name twin --memory 8M -- true"));
     assert_eq!(second.status.code(), Some(125));
@@ -79,7 +74,6 @@ fn a_second_domain_of_the_same_name_is_refused_until_the_first_has_ended() {
 
 #[test]
 fn affinity_and_limits_hold_before_the_first_instruction() {
-    let _machine = alone();
     let flags =
         "--quiet --name tight --cpus 2 --memory 32M --nodes 2 --affinity hard --cpu-limit 1.5 --memory-limit 64M";
     let domain = Domain::start(flags, "--mib 16");
@@ -93,7 +87,6 @@ fn affinity_and_limits_hold_before_the_first_instruction() {
 
 #[test]
 fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
-    let _machine = alone();
     let output =
         run(words("run --name soft --cpus 2 --memory 8M --nodes 3 -- grep Cpus_allowed_list /proc/self/status"));
     assert!(stdout(&output).trim().ends_with("6-7"), "{}", stdout(&output));
@@ -107,7 +100,6 @@ fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
 
 #[test]
 fn a_dry_run_tells_and_does_nothing() {
-    let _machine = alone();
     let output = run(words("run --name dry --memory 8M --policy strict --nodes 1 --dry-run -- touch /tmp/touched"));
     assert!(output.status.success());
     for expected in ["create domain dry", "memory on nodes 1 only", "CPUs 2-3", "policy strict"] {
@@ -118,7 +110,6 @@ fn a_dry_run_tells_and_does_nothing() {
 
 #[test]
 fn exec_joins_a_domain_with_its_cpus_and_policy() {
-    let _machine = alone();
     let _domain = Domain::start("-q --name home --memory 16M --policy preferred --nodes 2", "--mib 4");
     let script =
         "grep -h Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; grep -c prefer:2 /proc/self/numa_maps";
@@ -132,7 +123,6 @@ fn exec_joins_a_domain_with_its_cpus_and_policy() {
 
 #[test]
 fn without_privileges_it_is_said_what_is_needed() {
-    let _machine = alone();
     let as_nobody = |line: &str| {
         let binary = std::env::var("NEARSIDE_BIN").unwrap();
         Command::new("setpriv")
@@ -154,7 +144,6 @@ fn without_privileges_it_is_said_what_is_needed() {
 
 #[test]
 fn a_closed_pipe_is_no_crash() {
-    let _machine = alone();
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     for command in ["topology", "list", "stat --heap", "doctor", "run --memory 1M --dry-run true", "completions bash"] {
         let script = format!("{binary} {command} | true; echo ${{PIPESTATUS[0]}}");
