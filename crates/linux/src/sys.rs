@@ -60,13 +60,11 @@ pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()
     check(result)
 }
 
-/// Whether the running kernel knows a policy: asks for it for the calling thread and goes back to the default.
+/// Whether the running kernel knows a policy: a thread that lives no longer than the question asks for it, since a
+/// policy belongs to a thread.
 pub fn knows_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> bool {
     let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
-    let known = set_memory_policy(policy, nodes).is_ok();
-    // SAFETY: MPOL_DEFAULT (0) takes no mask.
-    unsafe { libc::syscall(libc::SYS_set_mempolicy, 0, std::ptr::null::<libc::c_ulong>(), 0) };
-    known
+    std::thread::scope(|scope| scope.spawn(|| set_memory_policy(policy, nodes).is_ok()).join().unwrap_or(false))
 }
 
 /// Allows a thread (0: the calling one) these CPUs only (`sched_setaffinity(2)`).

@@ -1,7 +1,11 @@
 //! Where a command takes the machine from: this host, a copy of another one's files, or firmware's tables.
 
 use crate::failure::Failure;
-use nearside_topology::{Topology, sysfs};
+use nearside_topology::{
+    Topology, acpi,
+    fake::{FakeSpec, fake},
+    sysfs,
+};
 use std::path::{Path, PathBuf};
 
 /// The flags shared by all commands that look at a machine.
@@ -15,6 +19,10 @@ pub(crate) struct TopologySource {
     /// Read ACPI tables: a folder of raw tables, one raw table, or the text of acpidump
     #[arg(long, value_name = "PATH")]
     acpi: Option<PathBuf>,
+
+    /// Cut the machine into emulated nodes: N of them, SIZE[M|G] each, or NU of each node
+    #[arg(long, value_name = "SPEC")]
+    fake: Option<FakeSpec>,
 }
 
 impl TopologySource {
@@ -29,7 +37,10 @@ impl TopologySource {
             Some(path) => read_acpi(path)?,
             None => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
         };
-        Ok((topology, notes))
+        match &self.fake {
+            Some(spec) => Ok((fake(&topology, spec).map_err(Failure::could_not)?, notes)),
+            None => Ok((topology, notes)),
+        }
     }
 }
 
@@ -38,6 +49,14 @@ fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
     Ok((topology, notes.iter().map(ToString::to_string).collect()))
 }
 
+/// The machine as Linux would see it through these tables. Where they tell of neither nodes nor CPUs there is none.
 fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
-    Err(Failure::could_not(format_args!("{}: this build does not read ACPI tables", path.display())))
+    let tables = acpi::read(path).map_err(Failure::could_not)?;
+    let (topology, findings) = acpi::topology(&tables);
+    let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
+    if tables.srat.is_none() && tables.madt.is_none() {
+        let path = path.display();
+        return Err(Failure::could_not(format_args!("{path}: no usable table: {}", findings.join("\n  "))));
+    }
+    Ok((topology, findings))
 }

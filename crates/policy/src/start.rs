@@ -131,3 +131,120 @@ pub(crate) fn policy_nodes(policy: MemoryPolicy, memory: &NodeSet, decision: &De
         _ => Some(memory.clone()).filter(|nodes| !nodes.is_empty()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Claim, DomainState, PageSize};
+    use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId};
+
+    const MIB: u64 = 1 << 20;
+
+    fn machine(nodes: u32) -> Observation {
+        let ids: Vec<_> = (0..nodes).map(NodeId).collect();
+        let topology = Topology {
+            nodes: ids.iter().map(|&id| Node { id, memory_bytes: 1024 * MIB, ..Node::default() }).collect(),
+            cpus: (0..2 * nodes).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            distances: Distances::uniform(&ids),
+            ..Topology::default()
+        };
+        Observation { topology, domains: Vec::new() }
+    }
+
+    fn wish(name: &str, policy: MemoryPolicy) -> Start {
+        let request = Request {
+            vcpus: 2,
+            memory_bytes: 600 * MIB,
+            page_size: PageSize::Base,
+            policy,
+            nodes: None,
+            near: Vec::new(),
+        };
+        Start { name: name.into(), request, affinity: Affinity::Soft, limits: Limits::default() }
+    }
+
+    fn words(plan: &Plan) -> Vec<String> {
+        plan.steps.iter().map(|step| step.action.to_string()).collect()
+    }
+
+    fn begin(wish: &Start, observation: &Observation) -> Result<Plan, StartRefusal> {
+        start(wish, observation, &CostModel::default())
+    }
+
+    #[test]
+    fn a_strict_domain_is_confined_bound_and_given_its_policy() {
+        let plan = begin(&wish("db", MemoryPolicy::Strict), &machine(4)).unwrap();
+        let expected = [
+            "create domain db",
+            "claim node 0: 2 vCPUs 600 MiB",
+            "allow memory on nodes 0 only",
+            "run on CPUs 0-1 for the time being",
+            "memory policy strict on nodes 0",
+        ];
+        assert_eq!(words(&plan), expected);
+    }
+
+    #[test]
+    fn only_policies_that_confine_touch_cpuset_mems() {
+        for policy in MemoryPolicy::ALL {
+            let plan = begin(&wish("db", policy), &machine(2)).unwrap();
+            let confined = plan.steps.iter().any(|step| matches!(step.action, Action::ConfineMemory { .. }));
+            assert_eq!(confined, policy.confines(), "{policy}");
+            let set = plan.steps.iter().any(|step| matches!(step.action, Action::SetMemoryPolicy { .. }));
+            assert_eq!(set, policy != MemoryPolicy::Restrictive, "{policy}");
+        }
+    }
+
+    #[test]
+    fn on_one_node_nothing_is_bound() {
+        for policy in MemoryPolicy::ALL {
+            let plan = begin(&wish("db", policy), &machine(1)).unwrap();
+            assert_eq!(words(&plan), ["create domain db", "claim node 0: 2 vCPUs 600 MiB"], "{policy}");
+        }
+    }
+
+    #[test]
+    fn soft_affinity_to_the_whole_machine_binds_no_cpus_and_hard_affinity_does() {
+        let mut wish = wish("db", MemoryPolicy::Interleave);
+        wish.request.nodes = Some(NodeSet::from([NodeId(0), NodeId(1)]));
+        let binds = |plan: &Plan| plan.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. }));
+        assert!(!binds(&begin(&wish, &machine(2)).unwrap()));
+        wish.affinity = Affinity::Hard;
+        assert!(binds(&begin(&wish, &machine(2)).unwrap()));
+    }
+
+    #[test]
+    fn two_domains_of_one_name_are_refused() {
+        let mut observation = machine(2);
+        observation.domains.push(DomainState { name: "db".into(), ..DomainState::default() });
+        let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation);
+        assert_eq!(refusal, Err(StartRefusal::Taken("db".into())));
+    }
+
+    #[test]
+    fn names_are_safe_as_directories_and_units() {
+        for name in ["", ".", "..", "a/b", "-rf", "a b", "a\n", "ä", "x".repeat(65).as_str()] {
+            assert_eq!(
+                begin(&wish(name, MemoryPolicy::Strict), &machine(1)),
+                Err(StartRefusal::Name(name.into())),
+                "{name:?}"
+            );
+        }
+        for name in ["a", "db-1", "web_2.example", "x".repeat(64).as_str()] {
+            assert!(is_domain_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_others_claim_and_do_not_hold_yet_is_not_there() {
+        let mut observation = machine(1);
+        let bytes = [(NodeId(0), 500 * MIB)].into();
+        let claim = Some(Claim { bytes, ..Claim::default() });
+        observation.domains.push(DomainState { name: "other".into(), claim, ..DomainState::default() });
+        let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation).unwrap_err();
+        assert!(refusal.to_string().contains("too few"), "{refusal}");
+        // Once it holds its memory the claim no longer counts; the machine's own free figure does.
+        observation.domains[0].resident_bytes = [(NodeId(0), 500 * MIB)].into();
+        assert!(begin(&wish("db", MemoryPolicy::Strict), &observation).is_ok());
+    }
+}

@@ -1,6 +1,11 @@
 //! `nearside topology`: what this machine is.
 
-use crate::{failure::Outcome, output, report::topology_text, source::TopologySource};
+use crate::{
+    failure::{Failure, Outcome},
+    output,
+    report::{topology_json, topology_svg, topology_text},
+    source::TopologySource,
+};
 
 /// Show the machine's nodes, CPUs, memory and distances.
 #[derive(Debug, clap::Args)]
@@ -18,6 +23,10 @@ pub(crate) struct Args {
 enum Format {
     /// Tables to read.
     Text,
+    /// One JSON object (docs/formats.md).
+    Json,
+    /// A picture for a ticket.
+    Svg,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -25,6 +34,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     output::note(notes);
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
+        Format::Json => topology_json::report(&topology).map_err(Failure::could_not)?,
+        Format::Svg => topology_svg::report(&topology),
     };
     output::print(&report)
 }
