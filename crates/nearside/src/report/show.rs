@@ -1,7 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, by_node, dash, local, origin, total},
+    domain::{affinity, dash, local, origin, total},
     table::{
         Side::{self, Left, Right},
         listing,
@@ -78,7 +78,7 @@ impl Allowed {
 
 fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
     match (effective, own) {
-        (None, _) => "all (its cgroup has no cpuset controller)".into(),
+        (None, _) => "not limited by its cgroup (no cpuset controller)".into(),
         (Some(effective), Some("") | None) => format!("{effective} (as its parent's)"),
         (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
     }
