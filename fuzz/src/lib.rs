@@ -4,8 +4,10 @@
 //! crate that only a fuzzer needs.
 
 use nearside_topology::{
-    CpuSet, NodeId, NodeSet,
+    Cpu, CpuId, CpuSet, Distances, Node, NodeId, NodeSet, Topology,
     acpi::{self, Tables},
+    fake::{self, FakeSpec},
+    grammar::{CpuContext, NodeContext, parse_cpus, parse_nodes},
 };
 
 /// Tables as raw bytes. An input may hold several, each as long as its header says, so that an SRAT, a SLIT and an HMAT
@@ -29,7 +31,7 @@ pub fn acpidump(input: &[u8]) {
     check_machine(&Tables::from_bytes(input));
 }
 
-/// Lists of nodes and CPUs.
+/// Lists of nodes and CPUs, in the kernel's format and in the grammars that people type.
 pub fn nodeset(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(nodes) = text.parse::<NodeSet>() {
@@ -38,11 +40,37 @@ pub fn nodeset(input: &[u8]) {
     if let Ok(cpus) = text.parse::<CpuSet>() {
         assert_eq!(cpus.to_string().parse().as_ref(), Ok(&cpus));
     }
+    let machine = sparse_machine();
+    if let Ok(nodes) = parse_nodes(text, &NodeContext::of(&machine)) {
+        assert!(nodes.is_subset(&machine.node_set()));
+    }
+    if let Ok(cpus) = parse_cpus(text, &CpuContext::of(&machine)) {
+        assert!(cpus.iter().all(|cpu| machine.cpu(cpu).is_some()));
+    }
 }
 
 /// Machines made up by a `fake=` specification.
 pub fn fake(input: &[u8]) {
-    nodeset(input);
+    let Ok(spec) = String::from_utf8_lossy(input).parse::<FakeSpec>() else { return };
+    let machine = sparse_machine();
+    if let Ok(faked) = fake::fake(&machine, &spec) {
+        assert!(!faked.nodes.is_empty());
+        assert!(faked.memory_bytes() <= machine.memory_bytes());
+        assert_eq!(faked.cpus.len(), machine.cpus.len());
+        assert!(faked.cpus.iter().all(|cpu| cpu.node.is_none_or(|node| faked.node(node).is_some())));
+    }
+}
+
+/// Nodes 0, 2 and 8 with four CPUs each, the last without memory.
+fn sparse_machine() -> Topology {
+    let nodes = [NodeId(0), NodeId(2), NodeId(8)];
+    let node = |(at, id)| Node { id, memory_bytes: [4 << 30, 3 << 30, 0][at], ..Node::default() };
+    Topology {
+        nodes: nodes.into_iter().enumerate().map(node).collect(),
+        cpus: (0..12).map(|cpu| Cpu::new(CpuId(cpu), nodes[cpu as usize / 4])).collect(),
+        distances: Distances::uniform(&nodes),
+        ..Topology::default()
+    }
 }
 
 /// Whatever the tables say, the machine must be one that the rest of Nearside can rely on.

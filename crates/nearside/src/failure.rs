@@ -33,6 +33,11 @@ impl Failure {
         Self { code, ..self }
     }
 
+    /// Its exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
     /// Tells the user and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         anstream::eprintln!("{}nearside:{} {}", anstyle::Style::new().bold(), anstyle::Reset, self.message);

@@ -6,8 +6,12 @@
 
 mod commands;
 mod failure;
+mod report;
+mod request;
+mod size;
+mod source;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, error::ErrorKind};
 use std::process::ExitCode;
 
 /// The NUMA manager for Linux hosts: gives every domain a home and keeps its memory there.
@@ -21,14 +25,38 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Topology(commands::topology::Args),
+    Run(commands::run::Args),
+    Exec(commands::exec::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error),
+    };
+    let outcome = match cli.command {
         Command::Topology(args) => commands::topology::run(&args),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Exec(args) => commands::exec::run(&args),
+        Command::Completions(args) => commands::completions::run::<Cli>(&args),
+        Command::Man(args) => commands::man::run::<Cli>(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Prints clap's message; its exit code, except where that could be taken for the code of a command that was run.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    // Nobody is left to tell if even this cannot be written.
+    let _ = error.print();
+    let stands_in = std::env::args_os().nth(1).is_some_and(|command| command == "run" || command == "exec");
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ if stands_in => ExitCode::from(commands::run::FAILED),
+        _ => ExitCode::from(2),
     }
 }

@@ -1,1 +1,35 @@
-//! Pure decisions.
+//! Pure decisions for NUMA hosts: where a domain shall live, what is promised to it, and what has to be done for that.
+//!
+//! Observe, decide, act: a machine gives an [`Observation`]; [`place`] turns it and a [`Request`] into a [`Decision`]
+//! that carries its reasons in numbers. Nothing here reads a clock, a file or a random number, so a decision can be
+//! tested, shown before it is carried out, recorded and replayed.
+
+#![forbid(unsafe_code)]
+
+mod claim;
+mod cost;
+mod decision;
+mod free;
+mod layout;
+mod locality;
+mod observation;
+mod place;
+mod plan;
+mod ranking;
+mod rehome;
+mod request;
+mod search;
+mod start;
+mod view;
+
+pub use claim::{ByNode, Claim, outstanding};
+pub use cost::CostModel;
+pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
+pub use free::{Promisable, promisable};
+pub use locality::{debt_bytes, local_share};
+pub use observation::{DomainState, Home, Observation, Origin};
+pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
+pub use plan::{Action, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step};
+pub use rehome::{Rehome, RehomeRefusal, home_after, rehome};
+pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
+pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};

@@ -69,7 +69,12 @@ impl Distances {
 
     /// The distances from `from` to each node in the order of [`Self::nodes`].
     pub fn row(&self, from: NodeId) -> impl Iterator<Item = Distance> + '_ {
-        self.nodes.iter().map(move |&to| self.get(from, to))
+        let row = self.position(from).map(|i| &self.rows[i * self.nodes.len()..]);
+        self.nodes.iter().enumerate().map(move |(j, &to)| match row {
+            Some(row) => row[j],
+            None if from == to => Self::LOCAL,
+            None => Self::REMOTE,
+        })
     }
 
     fn position(&self, node: NodeId) -> Option<usize> {

@@ -7,6 +7,9 @@ use core::{fmt, marker::PhantomData, str::FromStr};
 /// bound keeps a typing error such as `0-4000000000` from asking for gigabytes.
 pub const MAX_ID: u32 = 65_535;
 
+/// One more than the largest number a node can have in Linux (`MAX_NUMNODES` with `NODES_SHIFT` 10).
+pub const MAX_NODES: u32 = 1024;
+
 /// A small number that names a thing and can stand in an [`IdSet`].
 pub trait Id: Copy + Ord + fmt::Display {
     /// What the number names, for messages: "node", "CPU".

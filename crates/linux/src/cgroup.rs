@@ -1,0 +1,279 @@
+//! Control groups, version 2 (`Documentation/admin-guide/cgroup-v2.rst`): finding the tree, making and reading groups.
+
+use crate::error::{Error, IoContext};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// A cgroup v2 tree.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    root: PathBuf,
+    controllers: BTreeSet<String>,
+}
+
+/// One control group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup {
+    directory: PathBuf,
+    path: String,
+}
+
+impl Tree {
+    /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have no controllers.
+    pub fn find(mountinfo: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(mountinfo).at(mountinfo)?;
+        // 29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
+        let mount_point = text.lines().find_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            (after.split(' ').next() == Some("cgroup2")).then(|| before.split(' ').nth(4)).flatten()
+        });
+        let mount_point = mount_point.ok_or(Error::NoCgroupTree)?;
+        Self::at(Path::new(&unescape(mount_point)))
+    }
+
+    /// The tree whose root directory is `root`.
+    pub fn at(root: &Path) -> Result<Self, Error> {
+        let file = root.join("cgroup.controllers");
+        let text = fs::read_to_string(&file).at(&file)?;
+        Ok(Self { root: root.into(), controllers: text.split_whitespace().map(str::to_owned).collect() })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The controllers that groups of this tree can have.
+    pub fn controllers(&self) -> &BTreeSet<String> {
+        &self.controllers
+    }
+
+    /// Whether there is such a controller.
+    pub fn has(&self, controller: &str) -> bool {
+        self.controllers.contains(controller)
+    }
+
+    /// The group at `path`, as `/proc/PID/cgroup` writes it (`/nearside/db`). It need not exist.
+    ///
+    /// # Errors
+    /// A path with `..` in it.
+    pub fn group(&self, path: &str) -> Result<Cgroup, Error> {
+        let relative = path.trim_matches('/');
+        if relative.split('/').any(|part| part == "..") {
+            return Err(Error::Refused(format!("\"{path}\" is no path of a cgroup: it has \"..\" in it")));
+        }
+        let directory = if relative.is_empty() { self.root.clone() } else { self.root.join(relative) };
+        Ok(Cgroup { directory, path: format!("/{relative}") })
+    }
+
+    /// The group of a process, as `/proc/PID/cgroup` tells.
+    pub fn group_of(&self, proc_cgroup: &Path) -> Result<Cgroup, Error> {
+        let text = fs::read_to_string(proc_cgroup).at(proc_cgroup)?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Error::NoCgroupTree)?;
+        self.group(path)
+    }
+
+    /// Every group that has processes of its own, the root left out, in the order of their paths.
+    pub fn populated_groups(&self) -> Vec<Cgroup> {
+        let mut found = Vec::new();
+        let mut left: Vec<_> = self.group("/").into_iter().flat_map(|root| root.children()).collect();
+        while let Some(group) = left.pop() {
+            left.extend(group.children());
+            if group.processes().is_ok_and(|processes| !processes.is_empty()) {
+                found.push(group);
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
+    }
+}
+
+/// `mountinfo` writes space, tab, newline and backslash in octal (`\040`).
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
+
+impl Cgroup {
+    /// Its path in the tree, starting with `/`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The inode of its directory, which no other group of this boot has.
+    pub fn inode(&self) -> io::Result<u64> {
+        fs::metadata(&self.directory).map(|meta| meta.ino())
+    }
+
+    /// Whether it exists.
+    pub fn exists(&self) -> bool {
+        self.directory.is_dir()
+    }
+
+    /// Groups right below it.
+    pub fn children(&self) -> Vec<Self> {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
+        let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let named = directories.filter_map(|entry| entry.file_name().into_string().ok());
+        named
+            .map(|name| Self {
+                directory: self.directory.join(&name),
+                path: format!("{}/{name}", self.path.trim_end_matches('/')),
+            })
+            .collect()
+    }
+
+    /// It and every group below it.
+    pub fn subtree(&self) -> Vec<Self> {
+        let mut all = vec![self.clone()];
+        let mut next = 0;
+        while let Some(group) = all.get(next) {
+            let children = group.children();
+            all.extend(children);
+            next += 1;
+        }
+        all
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// With what is needed where it is permission that lacks.
+    pub fn create(&self) -> Result<(), Error> {
+        match fs::create_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied || read_only(&error) => {
+                Err(Error::NotPermitted {
+                    what: format!("make the cgroup {}", self.directory.display()),
+                    needs: "root (or a cgroup that was delegated to you)",
+                })
+            }
+            made => made.at(&self.directory),
+        }
+    }
+
+    /// Removes it; fine if it is gone already.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// The content of one of its files; none where there is no such file (the controller is not enabled).
+    pub fn read(&self, file: &str) -> Result<Option<String>, Error> {
+        let path = self.directory.join(file);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).at(&path),
+        }
+    }
+
+    /// Writes one of its files.
+    pub fn write(&self, file: &str, text: &str) -> Result<(), Error> {
+        let path = self.directory.join(file);
+        // No create: a missing file means a missing controller, and a plain file must never appear here.
+        let opened = fs::OpenOptions::new().write(true).open(&path);
+        opened.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())).at_writing(&path, text)
+    }
+
+    /// Whether it has such a file.
+    pub fn has(&self, file: &str) -> bool {
+        self.directory.join(file).exists()
+    }
+
+    /// Gives the groups below it these of their controllers which `tree` has.
+    pub fn enable_below(&self, controllers: &[&str]) -> Result<(), Error> {
+        let available = self.read("cgroup.controllers")?.unwrap_or_default();
+        let enabled = self.read("cgroup.subtree_control")?.unwrap_or_default();
+        let lists = |list: &str, one: &str| list.split_whitespace().any(|word| word == one);
+        for controller in controllers.iter().filter(|one| lists(&available, one) && !lists(&enabled, one)) {
+            self.write("cgroup.subtree_control", &format!("+{controller}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a live process is in it or below it.
+    pub fn populated(&self) -> bool {
+        let events = self.read("cgroup.events").ok().flatten().unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
+    }
+
+    /// The processes in it (not below it).
+    pub fn processes(&self) -> Result<Vec<i32>, Error> {
+        Ok(numbers(&self.read("cgroup.procs")?.unwrap_or_default()))
+    }
+
+    /// The processes in it and below it.
+    pub fn all_processes(&self) -> Vec<i32> {
+        self.subtree().iter().flat_map(|group| group.processes().unwrap_or_default()).collect()
+    }
+
+    /// The threads in it and below it.
+    pub fn all_threads(&self) -> Vec<i32> {
+        let threads = |group: &Self| group.read("cgroup.threads").ok().flatten().map(|text| numbers(&text));
+        self.subtree().iter().flat_map(|group| threads(group).unwrap_or_default()).collect()
+    }
+
+    /// Moves a process into it.
+    pub fn enter(&self, process: u32) -> Result<(), Error> {
+        self.write("cgroup.procs", &process.to_string())
+    }
+}
+
+fn read_only(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EROFS)
+}
+
+fn numbers(text: &str) -> Vec<i32> {
+    // A process of another PID namespace shows as 0: nothing can be said of it.
+    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|&process| process != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_found_wherever_it_is_mounted() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("a b");
+        fs::create_dir(&root).unwrap();
+        fs::write(root.join("cgroup.controllers"), "cpuset cpu\n").unwrap();
+        let escaped = root.to_str().unwrap().replace(' ', "\\040");
+        let mountinfo = folder.path().join("mountinfo");
+        let hybrid =
+            format!("30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 none rw\n");
+        fs::write(&mountinfo, hybrid).unwrap();
+        let tree = Tree::find(&mountinfo).unwrap();
+        assert_eq!(tree.root(), root);
+        assert!(tree.has("cpuset") && !tree.has("memory"));
+    }
+
+    #[test]
+    fn a_host_without_a_tree_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let mountinfo = folder.path().join("mountinfo");
+        fs::write(&mountinfo, "30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n").unwrap();
+        assert!(matches!(Tree::find(&mountinfo), Err(Error::NoCgroupTree)));
+    }
+
+    #[test]
+    fn nobody_climbs_out_of_the_tree() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        let tree = Tree::at(folder.path()).unwrap();
+        assert!(tree.group("/nearside/../../etc").is_err());
+        assert_eq!(tree.group("machine.slice/vm.scope/").unwrap().path(), "/machine.slice/vm.scope");
+    }
+}

@@ -1,0 +1,355 @@
+//! This host as a machine: what is observed of it, and how actions are applied to it.
+
+use crate::{
+    cgroup::{Cgroup, Tree},
+    error::{Error, IoContext},
+    memory, migrate,
+    store::{CpuBinding, Locked, Record, Store},
+    sys,
+    systemd::Systemd,
+};
+use nearside_policy::{Action, DomainState, Limits, Machine, Observation, Outcome, Progress};
+use nearside_topology::{CpuSet, NodeSet, Topology, sysfs};
+use std::{
+    fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+/// The group below which domains live where systemd does not own the tree.
+const PARENT: &str = "/nearside";
+
+/// The controllers that domains are given where the tree has them.
+const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "hugetlb"];
+
+/// The period of `cpu.max`, in microseconds (the kernel's default).
+const CPU_PERIOD_US: u64 = 100_000;
+
+/// Where the host's files are.
+#[derive(Debug, Clone)]
+pub struct Paths {
+    /// The root below which `proc`, `sys` and `run` lie.
+    pub root: PathBuf,
+    /// The folder of records.
+    pub state: PathBuf,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self { root: "/".into(), state: "/run/nearside".into() }
+    }
+}
+
+/// Who owns the cgroup tree and has to be asked for changes.
+#[derive(Debug)]
+enum Owner {
+    Nobody,
+    Systemd(Systemd),
+}
+
+/// This host.
+#[derive(Debug)]
+pub struct Host {
+    paths: Paths,
+    tree: Tree,
+    store: Store,
+    booted_with_systemd: bool,
+    owner: Option<Owner>,
+    lock: Option<Locked>,
+    /// The record of the domain that is being made or changed.
+    current: Option<Record>,
+    /// What could not be done and does no harm, for the user to know.
+    notices: Vec<String>,
+}
+
+impl Host {
+    /// Finds the host's cgroup tree and records. Changes nothing.
+    pub fn open(paths: Paths) -> Result<Self, Error> {
+        let tree = Tree::find(&paths.root.join("proc/self/mountinfo"))?;
+        let boot_id_file = paths.root.join("proc/sys/kernel/random/boot_id");
+        let boot_id = fs::read_to_string(&boot_id_file).at(&boot_id_file)?;
+        let store = Store::new(&paths.state, &boot_id);
+        let booted_with_systemd = Systemd::runs(&paths.root);
+        Ok(Self {
+            paths,
+            tree,
+            store,
+            booted_with_systemd,
+            owner: None,
+            lock: None,
+            current: None,
+            notices: Vec::new(),
+        })
+    }
+
+    /// The cgroup tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The `proc` folder.
+    pub fn proc(&self) -> PathBuf {
+        self.paths.root.join("proc")
+    }
+
+    /// The root below which the host's files lie.
+    pub fn root(&self) -> &Path {
+        &self.paths.root
+    }
+
+    /// Which boot this is.
+    pub fn boot_id(&self) -> &str {
+        self.store.boot_id()
+    }
+
+    /// The records of all domains that live, and what is wrong with records that cannot be read.
+    pub fn records(&self) -> (Vec<Record>, Vec<Error>) {
+        self.store.records(&self.tree)
+    }
+
+    /// The record of one domain that lives.
+    pub fn record(&self, name: &str) -> Option<Record> {
+        self.records().0.into_iter().find(|record| record.name == name)
+    }
+
+    /// The machine, without its domains.
+    pub fn topology(&self) -> Result<Topology, Error> {
+        let read = sysfs::read(&self.paths.root);
+        read.map(|(topology, _)| topology).map_err(|error| Error::Refused(error.to_string()))
+    }
+
+    /// Keeps others from changing anything until this is dropped or executes another program, and sweeps up what dead
+    /// domains left.
+    pub fn lock(&mut self) -> Result<(), Error> {
+        if self.lock.is_none() {
+            let lock = self.store.lock()?;
+            let parent = (!self.booted_with_systemd).then_some(PARENT);
+            lock.sweep(&self.tree, parent)?;
+            self.lock = Some(lock);
+        }
+        Ok(())
+    }
+
+    /// Lets others change things again.
+    pub fn unlock(&mut self) {
+        self.lock = None;
+    }
+
+    /// The record that the following actions are about; it is written with the next of them.
+    pub fn edit(&mut self, record: Record) {
+        self.current = Some(record);
+    }
+
+    /// The record being edited.
+    pub fn edited(&mut self) -> Option<&mut Record> {
+        self.current.as_mut()
+    }
+
+    /// Writes the record being edited.
+    pub fn save(&mut self) -> Result<(), Error> {
+        match (&self.lock, &self.current) {
+            (Some(lock), Some(record)) => lock.put(record),
+            _ => Err(Error::Refused("no domain is being changed".into())),
+        }
+    }
+
+    /// Takes back a domain that this process was about to become: leaves its cgroup for `back` and forgets it.
+    pub fn abandon(&mut self, back: &Cgroup) -> Result<(), Error> {
+        let Some(record) = self.current.take() else { return Ok(()) };
+        if let Some(lock) = &self.lock {
+            lock.remove(&record.name)?;
+        }
+        // A scope of systemd's goes with its last process, which this one is.
+        if !self.booted_with_systemd && !record.cgroup.is_empty() {
+            let group = self.tree.group(&record.cgroup)?;
+            if group.exists() {
+                back.enter(std::process::id())?;
+                group.remove().at(group.directory())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has to be said to the user.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn owner(&mut self) -> Result<&Owner, Error> {
+        if self.owner.is_none() {
+            let systemd = self.booted_with_systemd;
+            self.owner = Some(if systemd { Owner::Systemd(Systemd::connect()?) } else { Owner::Nobody });
+        }
+        Ok(self.owner.as_ref().unwrap_or(&Owner::Nobody))
+    }
+
+    fn create(&mut self, domain: &str, limits: Limits) -> Result<(), Error> {
+        self.refuse_limits_without_controllers(limits)?;
+        let group = match self.owner()? {
+            Owner::Systemd(systemd) => {
+                systemd.start_scope(domain, limits)?;
+                self.tree.group_of(&self.proc().join("self/cgroup"))?
+            }
+            Owner::Nobody => self.create_directly(domain, limits)?,
+        };
+        let inode = group.inode().at(group.directory())?;
+        let record = self.current.as_mut().ok_or_else(|| Error::Refused(format!("{domain} has no record")))?;
+        record.cgroup = group.path().into();
+        record.inode = inode;
+        Ok(())
+    }
+
+    fn create_directly(&mut self, domain: &str, limits: Limits) -> Result<Cgroup, Error> {
+        let (root, parent) = (self.tree.group("/")?, self.tree.group(PARENT)?);
+        let group = self.tree.group(&format!("{PARENT}/{domain}"))?;
+        if !parent.exists() {
+            parent.create()?;
+        }
+        root.enable_below(&CONTROLLERS)?;
+        parent.enable_below(&CONTROLLERS)?;
+        group.create()?;
+        let made = (|| {
+            if let Some(cpus) = limits.cpus {
+                let quota_us = (cpus * CPU_PERIOD_US as f64) as u64;
+                group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?;
+            }
+            if let Some(bytes) = limits.memory_bytes {
+                group.write("memory.max", &bytes.to_string())?;
+            }
+            group.enter(std::process::id())
+        })();
+        if let Err(error) = made {
+            // Nothing is in it yet, so nothing is lost if this fails: the next who holds the lock sweeps it away.
+            let _ = group.remove();
+            return Err(error);
+        }
+        Ok(group)
+    }
+
+    fn refuse_limits_without_controllers(&self, limits: Limits) -> Result<(), Error> {
+        let asked = [
+            ("cpu", "--cpu-limit", limits.cpus.is_some()),
+            ("memory", "--memory-limit", limits.memory_bytes.is_some()),
+        ];
+        match asked.into_iter().find(|(controller, _, asked)| *asked && !self.tree.has(controller)) {
+            None => Ok(()),
+            Some((controller, flag, _)) => Err(Error::Refused(format!(
+                "{flag} needs the {controller} controller, which the cgroup v2 tree at {} does not have",
+                self.tree.root().display()
+            ))),
+        }
+    }
+
+    fn confine_memory(&mut self, nodes: &NodeSet) -> Result<(), Error> {
+        let group = self.current_group()?;
+        if self.tree.has("cpuset") {
+            match self.owner()? {
+                Owner::Systemd(systemd) => systemd.set_memory_nodes(&unit(&group), nodes)?,
+                Owner::Nobody => group.write("cpuset.mems", &nodes.to_string())?,
+            }
+        } else {
+            self.notices.push(
+                "the cgroup v2 tree has no cpuset controller: the memory policy alone keeps memory on its nodes".into(),
+            );
+        }
+        self.change(|record| record.memory_nodes = Some(nodes.clone()))
+    }
+
+    fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: nearside_policy::CpuReason) -> Result<(), Error> {
+        let group = self.current_group()?;
+        if self.tree.has("cpuset") {
+            match self.owner()? {
+                Owner::Systemd(systemd) => systemd.set_cpus(&unit(&group), cpus)?,
+                Owner::Nobody => group.write("cpuset.cpus", &cpus.to_string())?,
+            }
+        } else {
+            for thread in group.all_threads() {
+                match sys::set_cpu_affinity(thread, cpus) {
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    set => set.doing(&format!("allow thread {thread} the CPUs {cpus}"))?,
+                }
+            }
+        }
+        self.change(|record| record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf }))
+    }
+
+    fn move_pages(
+        &mut self,
+        nodes: &NodeSet,
+        rate_bytes_per_s: Option<u64>,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Outcome, Error> {
+        let group = self.current_group()?;
+        self.change(|record| record.moving_to = Some(nodes.clone()))?;
+        // Moving takes minutes; others may start and stop domains meanwhile.
+        self.unlock();
+        let topology = self.topology()?;
+        let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, rate_bytes_per_s, progress);
+        self.lock()?;
+        if !moved.interrupted {
+            self.change(|record| record.moving_to = None)?;
+        }
+        Ok(moved.into_outcome())
+    }
+
+    fn current_group(&self) -> Result<Cgroup, Error> {
+        let record = self.current.as_ref().ok_or_else(|| Error::Refused("no domain is being changed".into()))?;
+        self.tree.group(&record.cgroup)
+    }
+
+    fn change(&mut self, edit: impl FnOnce(&mut Record)) -> Result<(), Error> {
+        if let Some(record) = &mut self.current {
+            edit(record);
+        }
+        self.save()
+    }
+
+    fn try_apply(
+        &mut self,
+        action: &Action,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Outcome, Error> {
+        let done = match action {
+            Action::Create { domain, limits } => self.create(domain, *limits),
+            Action::Claim { claim, .. } => self.change(|record| record.claim = claim.clone()),
+            Action::ConfineMemory { nodes, .. } => self.confine_memory(nodes),
+            Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
+            Action::SetMemoryPolicy { policy, nodes, .. } => {
+                sys::set_memory_policy(*policy, nodes)
+                    .doing(&format!("set memory policy {policy} on nodes {nodes}"))?;
+                self.change(|record| record.policy_nodes = Some(nodes.clone()))
+            }
+            Action::MovePages { nodes, rate_bytes_per_s, .. } => {
+                return self.move_pages(nodes, *rate_bytes_per_s, progress);
+            }
+        };
+        done.map(|()| Outcome::Applied { moved_bytes: 0 })
+    }
+}
+
+impl Machine for Host {
+    type Error = Error;
+
+    fn observe(&mut self) -> Result<Observation, Error> {
+        let (records, broken) = self.records();
+        self.notices.extend(broken.iter().map(ToString::to_string));
+        let proc = self.proc();
+        let state = |record: Record| {
+            let group = self.tree.group(&record.cgroup)?;
+            let resident_bytes = memory::of_group(&group, &proc).resident(record.claim.page_size);
+            Ok(DomainState { name: record.name, home: Some(record.home), claim: Some(record.claim), resident_bytes })
+        };
+        // Residents before free memory: what is touched in between then counts twice instead of not at all.
+        let domains = records.into_iter().map(state).collect::<Result<_, Error>>()?;
+        Ok(Observation { topology: self.topology()?, domains })
+    }
+
+    fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {
+        self.try_apply(action, progress).unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
+    }
+}
+
+/// The unit of systemd's that a group belongs to: its last component.
+fn unit(group: &Cgroup) -> String {
+    group.path().rsplit('/').next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,284 @@
+//! Where memory lies: of a cgroup (`memory.numa_stat`, `hugetlb.*.numa_stat`) and of a process (`numa_maps`).
+
+use crate::cgroup::Cgroup;
+use nearside_policy::{ByNode, PageSize};
+use nearside_topology::NodeId;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A domain's memory by kind and node, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct MemoryByKind {
+    /// Private memory without a file behind it.
+    pub anonymous: ByNode,
+    /// Shared memory: tmpfs, `MAP_SHARED | MAP_ANONYMOUS`, System V.
+    pub shared: ByNode,
+    /// Explicit huge pages.
+    pub huge: ByNode,
+    /// Page cache and mapped files, which others may use, too.
+    pub file: ByNode,
+    /// What the kernel keeps for the domain: page tables, stacks, slabs.
+    pub kernel: ByNode,
+}
+
+impl MemoryByKind {
+    /// The domain's own memory: all but files and the kernel's.
+    pub fn own(&self) -> ByNode {
+        sum([&self.anonymous, &self.shared, &self.huge])
+    }
+
+    /// All of it.
+    pub fn all(&self) -> ByNode {
+        sum([&self.anonymous, &self.shared, &self.huge, &self.file, &self.kernel])
+    }
+
+    /// What compares to a claim in pages of this size: memory that is neither free nor counts as reclaimable.
+    pub fn resident(&self, page_size: PageSize) -> ByNode {
+        match page_size {
+            PageSize::Base => sum([&self.anonymous, &self.shared, &self.kernel]),
+            PageSize::Huge(_) => self.huge.clone(),
+        }
+    }
+}
+
+/// The sum of quantities by node.
+pub fn sum<'a>(parts: impl IntoIterator<Item = &'a ByNode>) -> ByNode {
+    let mut all = ByNode::new();
+    for (&node, &amount) in parts.into_iter().flatten() {
+        let entry: &mut u64 = all.entry(node).or_default();
+        *entry = entry.saturating_add(amount);
+    }
+    all
+}
+
+/// The memory charged to a group and those below it, or none where the memory controller is not there.
+///
+/// The kernel charges a page to the group that touched it first, and its figures may lag by some pages for each CPU.
+pub fn charged(group: &Cgroup) -> Option<MemoryByKind> {
+    let stat = numa_stat(&group.read("memory.numa_stat").ok()??);
+    let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
+    let (files, shared) = (of(&["file"]), of(&["shmem"]));
+    // The kernel counts shared memory among the files.
+    let file = files.into_iter().map(|(node, bytes)| (node, bytes.saturating_sub(on(&shared, node)))).collect();
+    Some(MemoryByKind {
+        anonymous: of(&["anon"]),
+        shared,
+        file,
+        kernel: of(&["kernel_stack", "pagetables", "sec_pagetables", "slab_unreclaimable"]),
+        huge: huge(group),
+    })
+}
+
+fn on(by_node: &ByNode, node: NodeId) -> u64 {
+    by_node.get(&node).copied().unwrap_or(0)
+}
+
+/// Explicit huge pages charged to a group (`hugetlb.2MB.numa_stat`, Linux 5.17).
+fn huge(group: &Cgroup) -> ByNode {
+    let Ok(entries) = std::fs::read_dir(group.directory()) else { return ByNode::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let pools = names.filter(|name| name.starts_with("hugetlb.") && name.ends_with(".numa_stat"));
+    let stats: Vec<_> =
+        pools.filter_map(|name| group.read(&name).ok().flatten()).map(|text| numa_stat(&text)).collect();
+    // "total" takes the groups below into account, "hugetlb..." does not.
+    sum(stats.iter().filter_map(|stat| stat.get("total")))
+}
+
+/// Reads lines such as `anon N0=4096 N1=0` or `total=8192 N0=8192`: bytes by node, by name.
+pub fn numa_stat(text: &str) -> BTreeMap<String, ByNode> {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?.split('=').next()?.to_owned();
+        Some((name, words.filter_map(node_amount).collect()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// `N3=17`
+fn node_amount(word: &str) -> Option<(NodeId, u64)> {
+    let (node, amount) = word.strip_prefix('N')?.split_once('=')?;
+    Some((NodeId(node.parse().ok()?), amount.parse().ok()?))
+}
+
+/// One mapping as `/proc/PID/numa_maps` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: usize,
+    /// The memory policy that holds for it, in the kernel's words (`bind:1`, `default`).
+    pub policy: String,
+    /// Its file, where it has one.
+    pub file: Option<String>,
+    /// What kind of memory it is.
+    pub kind: Kind,
+    /// The size of the pages it is made of, in bytes.
+    pub page_bytes: u64,
+    /// Bytes present by node.
+    pub bytes: ByNode,
+}
+
+/// The kinds of memory that a mapping can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Private memory without a file behind it, and pages of a private file mapping that were written.
+    Anonymous,
+    /// tmpfs, `MAP_SHARED | MAP_ANONYMOUS`, System V.
+    Shared,
+    /// Explicit huge pages.
+    Huge,
+    /// Of a file.
+    File,
+}
+
+/// Reads `/proc/PID/numa_maps` (numa(7); `show_numa_map` in `fs/proc/task_mmu.c`). Lines that make no sense are left
+/// out.
+pub fn numa_maps(text: &str) -> Vec<Mapping> {
+    text.lines().filter_map(mapping).collect()
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.split(' ');
+    let start = usize::from_str_radix(words.next()?, 16).ok()?;
+    let policy = words.next()?.to_owned();
+    let (mut file, mut pages, mut page_bytes) = (None, ByNode::new(), 4096);
+    let (mut huge, mut anonymous_pages) = (false, 0_u64);
+    for word in words {
+        if let Some((node, count)) = node_amount(word) {
+            pages.insert(node, count);
+        } else if let Some((name, value)) = word.split_once('=') {
+            match name {
+                "file" => file = Some(value.to_owned()),
+                "anon" => anonymous_pages = value.parse().unwrap_or(0),
+                "kernelpagesize_kB" => page_bytes = value.parse::<u64>().ok()?.saturating_mul(1024),
+                _ => {}
+            }
+        } else if word == "huge" {
+            huge = true;
+        }
+    }
+    // The kernel writes memory that is shared without a file of one's own as files of its internal tmpfs.
+    let is_shared =
+        |file: &str| ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix));
+    let kind = match &file {
+        _ if huge => Kind::Huge,
+        None => Kind::Anonymous,
+        Some(file) if is_shared(file) => Kind::Shared,
+        // All of its pages were written: they are the process's own.
+        Some(_) if anonymous_pages > 0 && anonymous_pages >= pages.values().sum() => Kind::Anonymous,
+        Some(_) => Kind::File,
+    };
+    let bytes = pages.into_iter().map(|(node, count)| (node, count.saturating_mul(page_bytes))).collect();
+    Some(Mapping { start, policy, file, kind, page_bytes, bytes })
+}
+
+/// The memory that some processes map, by kind and node. A shared object that several of them map counts once, by the
+/// process that maps most of it; memory below the kernel's own account is not seen.
+pub fn mapped<'a>(processes: impl IntoIterator<Item = &'a [Mapping]>) -> MemoryByKind {
+    let mut all = MemoryByKind::default();
+    let mut shared: BTreeMap<(bool, String), BTreeMap<usize, (Kind, ByNode)>> = BTreeMap::new();
+    for (process, mappings) in processes.into_iter().enumerate() {
+        for mapping in mappings {
+            let is_private = mapping.kind == Kind::Anonymous || mapping.file.is_none();
+            match &mapping.file {
+                Some(file) if !is_private => {
+                    let by_process = shared.entry((mapping.kind == Kind::Huge, file.clone())).or_default();
+                    let (_, bytes) = by_process.entry(process).or_insert((mapping.kind, ByNode::new()));
+                    *bytes = sum([&*bytes, &mapping.bytes]);
+                }
+                _ => add(&mut all, mapping.kind, &mapping.bytes),
+            }
+        }
+    }
+    for by_process in shared.into_values() {
+        let most = by_process.into_values().max_by_key(|(_, bytes)| bytes.values().sum::<u64>());
+        if let Some((kind, bytes)) = most {
+            add(&mut all, kind, &bytes);
+        }
+    }
+    all
+}
+
+fn add(all: &mut MemoryByKind, kind: Kind, bytes: &ByNode) {
+    let of_kind = match kind {
+        Kind::Anonymous => &mut all.anonymous,
+        Kind::Shared => &mut all.shared,
+        Kind::Huge => &mut all.huge,
+        Kind::File => &mut all.file,
+    };
+    *of_kind = sum([&*of_kind, bytes]);
+}
+
+/// The memory of a group: as the kernel charges it where it does, else as its processes map it.
+pub fn of_group(group: &Cgroup, proc: &std::path::Path) -> MemoryByKind {
+    charged(group).unwrap_or_else(|| mapped_by(group, proc))
+}
+
+/// The memory that the processes of a group map. This reads every process's `numa_maps`, which takes its `mmap_lock`:
+/// good for looking at a domain, too dear for doing it every second.
+pub fn mapped_by(group: &Cgroup, proc: &std::path::Path) -> MemoryByKind {
+    let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
+    let maps: Vec<_> = processes
+        .into_iter()
+        .filter_map(|process| std::fs::read_to_string(proc.join(process.to_string()).join("numa_maps")).ok())
+        .map(|text| numa_maps(&text))
+        .collect();
+    mapped(maps.iter().map(Vec::as_slice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_node(amounts: &[u64]) -> ByNode {
+        let numbered = amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount));
+        numbered.filter(|(_, amount)| *amount > 0).collect()
+    }
+
+    #[test]
+    fn numa_maps_counts_in_the_pages_of_each_mapping() {
+        let text = "\
+7f0000000000 bind:1 anon=3 dirty=3 N1=3 kernelpagesize_kB=4
+7f0000200000 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 dirty=2 N0=1 N1=1 kernelpagesize_kB=2048
+7f0001000000 default file=/usr/lib/libc.so.6 mapped=10 mapmax=30 N3=10 kernelpagesize_kB=4
+7f0002000000 default file=/dev/zero\\040(deleted) dirty=5 N2=5 kernelpagesize_kB=4
+7f0003000000 default stack anon=2 dirty=2 N0=2 kernelpagesize_kB=4
+nonsense
+ffff default
+";
+        let maps = numa_maps(text);
+        let kinds: Vec<_> = maps.iter().map(|mapping| mapping.kind).collect();
+        use Kind::{Anonymous, File, Huge, Shared};
+        assert_eq!(kinds, [Anonymous, Huge, File, Shared, Anonymous, Anonymous]);
+        let all = mapped([maps.as_slice()]);
+        assert_eq!(all.anonymous, by_node(&[8192, 12288]));
+        assert_eq!(all.huge, by_node(&[2 << 20, 2 << 20]));
+        assert_eq!(all.shared, by_node(&[0, 0, 20480]));
+        assert_eq!(all.file, by_node(&[0, 0, 0, 40960]));
+    }
+
+    #[test]
+    fn what_several_processes_share_counts_once() {
+        let one = numa_maps("7f00 default file=/memfd:x N0=100 kernelpagesize_kB=4\n8000 default anon=1 N0=1");
+        let two = numa_maps("6f00 default file=/memfd:x N0=40 kernelpagesize_kB=4\n8000 default anon=1 N1=1");
+        let all = mapped([one.as_slice(), two.as_slice()]);
+        assert_eq!(all.shared, by_node(&[409_600]));
+        assert_eq!(all.anonymous, by_node(&[4096, 4096]));
+    }
+
+    #[test]
+    fn a_group_is_charged_by_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("cgroup.controllers"), "memory").unwrap();
+        let numa =
+            "anon N0=100 N1=7\nfile N0=50 N1=0\nshmem N0=20 N1=0\nkernel_stack N0=1 N1=1\npagetables N0=2 N1=0\n";
+        std::fs::write(folder.path().join("memory.numa_stat"), numa).unwrap();
+        std::fs::write(folder.path().join("hugetlb.2MB.numa_stat"), "total=2097152 N1=2097152\nhugetlb=0 N1=0\n")
+            .unwrap();
+        let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
+        let memory = charged(&group).unwrap();
+        assert_eq!(memory.own(), by_node(&[120, 7 + (2 << 20)]));
+        assert_eq!(on(&memory.file, NodeId(0)), 30);
+        assert_eq!(memory.resident(PageSize::Base), by_node(&[123, 8]));
+        assert_eq!(memory.resident(PageSize::Huge(2 << 20)), by_node(&[0, 2 << 20]));
+    }
+}

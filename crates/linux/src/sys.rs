@@ -1,0 +1,155 @@
+//! The system calls that no safe crate wraps: memory policies, moving pages, and CPU affinity without a fixed size.
+//!
+//! All `unsafe` of this crate is here.
+#![allow(unsafe_code)]
+
+use nearside_policy::MemoryPolicy;
+use nearside_topology::{CpuSet, Id, IdSet, NodeId, NodeSet};
+use std::io;
+
+/// A memory policy's number (`include/uapi/linux/mempolicy.h`).
+const fn mode(policy: MemoryPolicy) -> Option<libc::c_long> {
+    match policy {
+        MemoryPolicy::Preferred => Some(1),
+        MemoryPolicy::Strict => Some(2),
+        MemoryPolicy::Interleave => Some(3),
+        MemoryPolicy::Local => Some(4),
+        MemoryPolicy::PreferredMany => Some(5),
+        MemoryPolicy::WeightedInterleave => Some(6),
+        MemoryPolicy::Restrictive => None,
+    }
+}
+
+/// `MPOL_MF_MOVE_ALL`: move pages that other processes map, too (needs `CAP_SYS_NICE`).
+const MOVE_ALL: libc::c_int = 1 << 2;
+/// `MPOL_MF_MOVE`: move pages that only this process maps.
+const MOVE: libc::c_int = 1 << 1;
+
+/// A bit map as the kernel takes it, and the number of bits to pass with it.
+///
+/// The kernel reads one bit less than it is told (`get_nodes` in `mm/mempolicy.c`), hence the extra one.
+fn mask<T: Id>(set: &IdSet<T>) -> (Vec<libc::c_ulong>, usize) {
+    const BITS: usize = libc::c_ulong::BITS as usize;
+    let words = set.iter().next_back().map_or(1, |last| last.number() as usize / BITS + 1);
+    let mut mask = vec![0; words];
+    for id in set.iter() {
+        mask[id.number() as usize / BITS] |= 1 << (id.number() as usize % BITS);
+    }
+    (mask, words * BITS + 1)
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives the calling thread a memory policy, which its children and what it executes inherit (`set_mempolicy(2)`).
+///
+/// # Errors
+/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may use.
+pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()> {
+    let Some(mode) = mode(policy) else { return Ok(()) };
+    let (mask, bits) = mask(nodes);
+    // SAFETY: `mask` has room for `bits - 1` bits, which is what the kernel reads, and lives across the call. With no
+    // nodes the kernel is given no mask at all, as MPOL_LOCAL wants.
+    let result = unsafe {
+        match nodes.is_empty() {
+            true => libc::syscall(libc::SYS_set_mempolicy, mode, std::ptr::null::<libc::c_ulong>(), 0),
+            false => libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), bits),
+        }
+    };
+    check(result)
+}
+
+/// Whether the running kernel knows a policy: a thread that lives no longer than the question asks for it, since a
+/// policy belongs to a thread.
+pub fn knows_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> bool {
+    let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
+    std::thread::scope(|scope| scope.spawn(|| set_memory_policy(policy, nodes).is_ok()).join().unwrap_or(false))
+}
+
+/// Allows a thread (0: the calling one) these CPUs only (`sched_setaffinity(2)`).
+pub fn set_cpu_affinity(thread: i32, cpus: &CpuSet) -> io::Result<()> {
+    let (mask, _) = mask(cpus);
+    // SAFETY: the length in bytes is that of `mask`, which lives across the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_sched_setaffinity, thread, std::mem::size_of_val(mask.as_slice()), mask.as_ptr())
+    };
+    check(result)
+}
+
+/// What the kernel says of one page: the node it lies on, or the error number why it does not say or did not move it.
+pub type PageStatus = Result<NodeId, i32>;
+
+/// Where the pages at `addresses` of a process lie. A page that is not there has `ENOENT`.
+///
+/// # Errors
+/// `ESRCH` when the process is gone, `EPERM` without `CAP_SYS_PTRACE` over it.
+pub fn page_nodes(process: i32, addresses: &[usize]) -> io::Result<Vec<PageStatus>> {
+    pages(process, addresses, None, 0)
+}
+
+/// Moves the pages at `addresses` of a process, each to its node in `to`. With `all` also those that others map.
+///
+/// A page of which the kernel says nothing (it stops at the first failure of a whole batch) has `EBUSY`; asking
+/// [`page_nodes`] afterwards tells the truth.
+///
+/// # Errors
+/// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset.
+pub fn move_pages(process: i32, addresses: &[usize], to: &[NodeId], all: bool) -> io::Result<Vec<PageStatus>> {
+    let flags = if all { MOVE_ALL } else { MOVE };
+    let to: Vec<_> = to.iter().map(|node| node.0 as libc::c_int).collect();
+    if to.len() != addresses.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    pages(process, addresses, Some(&to), flags)
+}
+
+fn pages(
+    process: i32,
+    addresses: &[usize],
+    to: Option<&[libc::c_int]>,
+    flags: libc::c_int,
+) -> io::Result<Vec<PageStatus>> {
+    let mut status: Vec<libc::c_int> = vec![-libc::EBUSY; addresses.len()];
+    let to = to.map_or(std::ptr::null(), <[_]>::as_ptr);
+    // SAFETY: `addresses`, `to` (when not null, checked by the caller above) and `status` have the same length, which
+    // is passed, and live across the call. The addresses are the other process's and only the kernel follows them.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            process,
+            addresses.len(),
+            addresses.as_ptr(),
+            to,
+            status.as_mut_ptr(),
+            flags,
+        )
+    };
+    check(result)?;
+    Ok(status.into_iter().map(|s| if s < 0 { Err(-s) } else { Ok(NodeId(s as u32)) }).collect())
+}
+
+/// Base page size in bytes.
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_reach_beyond_a_word_and_announce_a_bit_more() {
+        assert_eq!(mask(&NodeSet::from([NodeId(0), NodeId(3)])), (vec![9], 65));
+        assert_eq!(mask(&NodeSet::from([NodeId(64)])), (vec![0, 1], 129));
+    }
+
+    #[test]
+    fn a_page_of_this_process_lies_on_a_node_that_exists() {
+        let page = vec![1_u8; 1 << 14];
+        let address = page.as_ptr() as usize & !(page_bytes() as usize - 1);
+        let status = page_nodes(0, &[address + page_bytes() as usize]).unwrap();
+        let node = status[0].unwrap();
+        assert!(std::path::Path::new(&format!("/sys/devices/system/node/node{node}")).exists() || node.0 == 0);
+    }
+}

@@ -1,0 +1,24 @@
+//! `nearside completions`: what a shell needs to complete commands and flags.
+
+use crate::{
+    failure::{Failure, Outcome},
+    report::written,
+};
+use clap::CommandFactory;
+
+/// Print a completion script for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside completions bash > /etc/bash_completion.d/nearside
+  nearside completions zsh > ~/.zfunc/_nearside")]
+pub(crate) struct Args {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut C::command(), "nearside", &mut script);
+    written(&String::from_utf8_lossy(&script)).map_err(Failure::could_not)
+}

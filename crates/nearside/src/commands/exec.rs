@@ -1,0 +1,40 @@
+//! `nearside exec`: another process in a domain that runs.
+
+use super::run;
+use crate::failure::{Failure, Outcome};
+use nearside_linux::{
+    Host, Paths,
+    launch::{self, Command},
+};
+use std::ffi::OsString;
+
+/// Run another command in a domain, at its home and with its memory policy
+///
+/// Linux lets nobody change the memory policy of a process that runs. Processes started this way get the domain's
+/// present one, as after `nearside set`. Exit codes as with `nearside run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  nearside exec db -- psql -c 'select 1'")]
+pub(crate) struct Args {
+    /// The domain, see `nearside list`
+    domain: String,
+
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Comes back only when the command was not started.
+pub(crate) fn run(args: &Args) -> Outcome {
+    run::own_codes(try_exec(args))
+}
+
+fn try_exec(args: &Args) -> Outcome {
+    let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(run::failure)?;
+    let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
+    let unknown = || format!("there is no domain {}: `nearside list` shows those that run", args.domain);
+    let record = host.record(&args.domain).ok_or_else(|| Failure::could_not(unknown()))?;
+    match launch::enter(&mut host, &record, &command) {
+        Ok(never) => match never {},
+        Err(error) => Err(run::failure(error)),
+    }
+}

@@ -1,0 +1,183 @@
+//! `nearside run`: starts a domain at a home of its own.
+
+use crate::{
+    failure::{Failure, Outcome},
+    request::RequestArgs,
+    size::parse_size,
+};
+use nearside_linux::{
+    Host, Paths,
+    launch::{self, Command, LaunchError},
+    sys,
+};
+use nearside_policy::{Action, Affinity, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name};
+use nearside_topology::Topology;
+use std::{ffi::OsString, path::Path};
+
+/// Nearside itself failed (as `env` and `timeout` have it).
+pub(crate) const FAILED: u8 = 125;
+/// CMD was found but could not be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// CMD was not found.
+const NOT_FOUND: u8 = 127;
+
+/// Start a command as a domain: claim its memory and CPUs, give it a home, and run it there
+///
+/// The command takes nearside's place, so its signals and exit code are its own. Where nearside itself fails the exit
+/// code is 125; 126 if the command cannot be executed, 127 if it is not found.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside run --name db --cpus 4 --memory 8G -- postgres -D /srv/db
+  nearside run --cpus 2 --memory 2G --policy strict --nodes 1 -- ./worker
+  nearside run --cpus 8 --memory 16G --near netdev:eth0 --dry-run -- ./server")]
+pub(crate) struct Args {
+    /// Name of the domain [default: the command's name]
+    #[arg(long)]
+    name: Option<String>,
+
+    #[command(flatten)]
+    request: RequestArgs,
+
+    /// Whether its vCPUs prefer their home (soft) or never leave it (hard)
+    #[arg(long, value_enum, default_value_t = AffinityArg::Soft)]
+    affinity: AffinityArg,
+
+    /// Use at most this many CPUs' time (1.5 is one and a half CPU)
+    #[arg(long, value_name = "N", value_parser = parse_cpu_limit)]
+    cpu_limit: Option<f64>,
+
+    /// Use at most this much memory
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory_limit: Option<u64>,
+
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Say nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum AffinityArg {
+    Soft,
+    Hard,
+}
+
+/// The kernel takes at least a hundredth of its period (`min_bw_quota_period_us` in `kernel/sched/core.c`: 1 ms).
+fn parse_cpu_limit(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(cpus) if (0.01..=65_536.0).contains(&cpus) => Ok(cpus),
+        _ => Err(format!("\"{text}\" is no number of CPUs from 0.01 on")),
+    }
+}
+
+/// Comes back only when the command was not started (or with `--dry-run`).
+pub(crate) fn run(args: &Args) -> Outcome {
+    own_codes(try_run(args))
+}
+
+/// Gives every failure of Nearside's own one of the codes that commands in its place do not use.
+pub(super) fn own_codes(outcome: Outcome) -> Outcome {
+    outcome.map_err(|failure| if failure.code() < FAILED { failure.with_code(FAILED) } else { failure })
+}
+
+fn try_run(args: &Args) -> Outcome {
+    let name = args.name.clone().map_or_else(|| default_name(&args.command), Ok)?;
+    let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(failure)?;
+    let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
+    let topology = host.topology().map_err(Failure::could_not)?;
+    let mut request = args.request.request(&topology, sys::page_bytes())?;
+    request.policy = known_policy(args.request.policy, &topology)?;
+    let affinity = match args.affinity {
+        AffinityArg::Soft => Affinity::Soft,
+        AffinityArg::Hard => Affinity::Hard,
+    };
+    let limits = Limits { cpus: args.cpu_limit, memory_bytes: args.memory_limit };
+    let start = Start { name, request, affinity, limits };
+    let model = CostModel::default();
+    if args.dry_run {
+        let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
+        print!("{}", told(&plan));
+        return Ok(());
+    }
+    let tell = &mut |plan: &Plan, notices: &[String]| {
+        if !args.quiet {
+            notices.iter().chain(&plan.limits).cloned().chain(fallback_notice(plan)).for_each(say);
+        }
+    };
+    match launch::launch(&mut host, &start, &command, &model, tell) {
+        Ok(never) => match never {},
+        Err(error) => Err(failure(error)),
+    }
+}
+
+fn say(notice: String) {
+    anstream::eprintln!("nearside: {notice}");
+}
+
+pub(super) fn failure(error: LaunchError) -> Failure {
+    let code = match error {
+        LaunchError::NotFound(_) => NOT_FOUND,
+        LaunchError::NotExecutable { .. } => NOT_EXECUTABLE,
+        LaunchError::Refused(_) | LaunchError::Host(_) => FAILED,
+    };
+    Failure::could_not(error).with_code(code)
+}
+
+fn default_name(command: &[OsString]) -> Result<String, Failure> {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    let name = program.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match is_domain_name(&name) {
+        true => Ok(name),
+        false => Err(Failure::usage(format_args!("\"{name}\" cannot name a domain: choose a name with --name"))),
+    }
+}
+
+/// The policy asked for, if the kernel knows it; by default the softest that keeps memory at home.
+fn known_policy(asked: Option<MemoryPolicy>, topology: &Topology) -> Result<MemoryPolicy, Failure> {
+    let known = |policy| sys::knows_memory_policy(policy, &topology.memory_nodes());
+    match asked {
+        // A kernel without NUMA knows no policies and needs none: there is one node.
+        _ if topology.nodes.len() <= 1 => Ok(asked.unwrap_or(MemoryPolicy::PreferredMany)),
+        None if known(MemoryPolicy::PreferredMany) => Ok(MemoryPolicy::PreferredMany),
+        None => Ok(MemoryPolicy::Preferred),
+        Some(MemoryPolicy::Restrictive | MemoryPolicy::Local) => Ok(asked.unwrap_or(MemoryPolicy::Local)),
+        Some(policy) if known(policy) => Ok(policy),
+        Some(policy) => {
+            let since = match policy {
+                MemoryPolicy::WeightedInterleave => " (it came with Linux 6.9)",
+                MemoryPolicy::PreferredMany => " (it came with Linux 5.15)",
+                _ => "",
+            };
+            Err(Failure::could_not(format_args!("this kernel does not know the memory policy {policy}{since}")))
+        }
+    }
+}
+
+/// The stand-in for soft affinity is said once, since it pins what was not to be pinned.
+fn fallback_notice(plan: &Plan) -> Option<String> {
+    plan.steps.iter().find_map(|step| match &step.action {
+        Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. } => {
+            Some(format!("no scheduler with node affinity is attached: runs on CPUs {cpus} only, until one is"))
+        }
+        _ => None,
+    })
+}
+
+fn told(plan: &Plan) -> String {
+    let mut text = String::from("would do:\n");
+    for (number, step) in plan.steps.iter().enumerate() {
+        text += &format!("  {}. {} ({})\n", number + 1, step.action, step.reason);
+    }
+    for limit in &plan.limits {
+        text += &format!("note: {limit}\n");
+    }
+    text
+}

@@ -1,0 +1,59 @@
+//! Sizes as people type them.
+
+/// Bytes in `text`: a number, which may have a fraction, and a unit of 1,024-based K, M, G or T (`512M`, `1.5GiB`,
+/// `2048`).
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        other => return Err(format!("\"{other}\" is no unit: expected K, M, G or T (of 1024), as in 512M or 1.5G")),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let no_number = || format!("\"{text}\" is no size: expected a number and a unit, as in 512M or 1.5G");
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return Err(no_number());
+    }
+    let too_large = || format!("{text} is more than 64 bits can count");
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let bytes = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
+    if fraction.is_empty() {
+        return Ok(bytes);
+    }
+    if shift == 0 {
+        return Err(format!("\"{text}\": there is no part of a byte"));
+    }
+    let parts: u128 = fraction.parse().map_err(|_| no_number())?;
+    let extra = (parts << shift) / 10_u128.pow(fraction.len() as u32);
+    bytes.checked_add(extra as u64).ok_or_else(too_large)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let cases = [
+            ("0", 0),
+            ("2048", 2048),
+            ("512M", 512 << 20),
+            ("4g", 4 << 30),
+            ("1.5GiB", 3 << 29),
+            (" 2 TB ", 2 << 40),
+            ("0.25k", 256),
+            ("16777215T", 16_777_215 << 40),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "M", "1.2.3G", "-1G", "1X", "1.5", "16777216T", "99999999999999999999", ".5G", "1 2G"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

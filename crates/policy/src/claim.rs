@@ -1,0 +1,103 @@
+//! What is promised to a domain.
+
+use nearside_topology::{NodeId, NodeSet};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::PageSize;
+
+/// A quantity for each of some nodes; a node that is missing has 0.
+pub type ByNode = BTreeMap<NodeId, u64>;
+
+/// Memory and CPUs promised to a domain, for its whole life.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Claim {
+    /// Bytes by node.
+    pub bytes: ByNode,
+    /// vCPUs by node.
+    pub vcpus: ByNode,
+    /// The pages the bytes are made of.
+    pub page_size: PageSize,
+}
+
+impl Claim {
+    /// All bytes promised.
+    pub fn total_bytes(&self) -> u64 {
+        self.bytes.values().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+    }
+
+    /// The nodes on which anything is promised.
+    pub fn nodes(&self) -> NodeSet {
+        self.bytes.iter().chain(&self.vcpus).filter(|(_, amount)| **amount > 0).map(|(&node, _)| node).collect()
+    }
+}
+
+/// What is promised to a domain and not used yet, by node: the part of free memory that is spoken for.
+///
+/// On each node that is max(claim - resident, 0): memory that was freed and will be touched again counts again. Where
+/// a domain of several nodes used more of one than was foreseen it will use less of another, so the sum never exceeds
+/// max(all claimed - all resident, 0); what is too much is taken off in proportion, rounded so that no byte that is
+/// still owed is lost.
+pub fn outstanding(claim: &Claim, resident: &ByNode) -> ByNode {
+    let on = |node| resident.get(&node).copied().unwrap_or(0);
+    let open: ByNode = claim.bytes.iter().map(|(&node, &bytes)| (node, bytes.saturating_sub(on(node)))).collect();
+    let all_open: u64 = open.values().fold(0, |sum, &bytes| sum.saturating_add(bytes));
+    let all_resident = resident.values().fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
+    let owed = claim.total_bytes().saturating_sub(all_resident);
+    if all_open <= owed {
+        return open;
+    }
+    let share = |bytes: u64| (u128::from(bytes) * u128::from(owed)).div_ceil(u128::from(all_open)) as u64;
+    open.into_iter().map(|(node, bytes)| (node, share(bytes))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn by_node(amounts: &[u64]) -> ByNode {
+        amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount)).collect()
+    }
+
+    fn claim(amounts: &[u64]) -> Claim {
+        Claim { bytes: by_node(amounts), ..Claim::default() }
+    }
+
+    #[test]
+    fn memory_that_was_touched_is_not_promised_twice() {
+        let cases: [(&[u64], &[u64], &[u64]); 6] = [
+            (&[100], &[0], &[100]),
+            (&[100], &[30], &[70]),
+            (&[100], &[100], &[0]),
+            (&[100], &[150], &[0]),
+            // Two nodes, 50 each promised; 80 came from the first: 20 are still owed, on the second.
+            (&[50, 50], &[80, 0], &[0, 20]),
+            // All of it came from a node on which nothing was promised (a spilled preferred domain).
+            (&[100, 0], &[0, 60], &[40, 0]),
+        ];
+        for (promised, resident, expected) in cases {
+            assert_eq!(
+                outstanding(&claim(promised), &by_node(resident)),
+                by_node(expected),
+                "{promised:?} {resident:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_less_than_owed_and_never_more_than_promised(
+            pairs in proptest::collection::vec((0..1u64 << 40, 0..1u64 << 40), 1..9)
+        ) {
+            let (promised, resident): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+            let open = outstanding(&claim(&promised), &by_node(&resident));
+            let total: u64 = open.values().sum();
+            let owed = promised.iter().sum::<u64>().saturating_sub(resident.iter().sum());
+            prop_assert!(total >= owed && total < owed + promised.len() as u64);
+            for (node, bytes) in &open {
+                prop_assert!(*bytes <= promised[node.0 as usize]);
+            }
+        }
+    }
+}

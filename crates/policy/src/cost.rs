@@ -1,0 +1,236 @@
+//! The cost of a set of nodes as a home: one predicted slow-down.
+//!
+//! # Problem
+//! A home trades CPUs against memory: few nodes keep memory near but may be short of cores, many nodes have cores
+//! enough but the vCPUs of one find their memory on another. Distances, SMT siblings, bandwidth and devices pull in
+//! further directions. To compare any two homes all of it has to become one number that an operator can check.
+//!
+//! # Approach
+//! `layout` predicts where the domain's vCPUs and pages come to lie. From that follow three factors, each 1 for a domain
+//! alone on idle cores with everything local, and their product is the predicted slow-down:
+//!
+//! - **cpu**: a node with `r` busy vCPUs on `c` cores with `t` threads gives the throughput of min(r, c) cores, plus
+//!   [`CostModel::smt_gain`] of a core for each of min(r, t) - c siblings in use. Each vCPU there takes r / throughput
+//!   times as long; the factor is the mean over the domain's vCPUs.
+//! - **memory**: every vCPU uses all pages alike, so the mean latency is the sum over pairs of nodes of (share of vCPUs
+//!   on one) x (share of pages on the other) x (relative latency). The latency of a node whose bandwidth is exceeded by
+//!   what residents and this domain are expected to use grows by that ratio. A vCPU waits
+//!   [`CostModel::memory_share`] of its time for local memory: the factor is 1 - share + share x latency.
+//! - **devices**: 1 + [`CostModel::device_share`] x (mean latency between vCPUs and the devices asked for - 1).
+//!
+//! # Units
+//! Everything is a whole number of millionths (ppm) and rounded up: the order of candidates does not depend on the
+//! order of additions, the compiler or the processor.
+//!
+//! # Properties
+//! - A domain that fits idle cores of one node with all its pages costs exactly 1,000,000.
+//! - More residents, longer distances or less bandwidth never make the same layout cheaper.
+//!
+//! Rationale and assumptions: docs/adr/0002-placement-cost.md.
+
+use crate::{
+    MemoryPolicy, PageSize, Parts, SlowDown,
+    layout::{Layout, TooSmall},
+    view::{NodeView, PPM, UNREACHABLE, View},
+};
+use nearside_topology::Distances;
+use serde::{Deserialize, Serialize};
+
+/// What the prediction assumes about a domain of which nothing is known yet.
+///
+/// Shares are taken to lie between 0 and 1; the nearest of the two stands in for what lies outside.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// What a second busy thread adds to a core, as a share of a core's throughput.
+    pub smt_gain: f64,
+    /// Share of its time that a vCPU waits for memory when all of it is local and unloaded.
+    pub memory_share: f64,
+    /// Share of its time that a vCPU waits for the devices asked for when they are local.
+    pub device_share: f64,
+    /// Memory bandwidth that a busy vCPU uses, in MB/s.
+    pub vcpu_bandwidth_mb_s: f64,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        Self { smt_gain: 0.25, memory_share: 0.4, device_share: 0.1, vcpu_bandwidth_mb_s: 2000.0 }
+    }
+}
+
+impl CostModel {
+    /// What `vcpus` are expected to draw from a node that holds `part` of their `whole` memory, in kB/s.
+    pub(crate) fn demand_kb_s(&self, vcpus: u64, part: u64, whole: u64) -> u64 {
+        let vcpu_kb_s = (self.vcpu_bandwidth_mb_s * 1000.0).round() as u64;
+        let all_kb_s = u128::from(vcpus.saturating_mul(vcpu_kb_s));
+        let drawn_kb_s = (all_kb_s * u128::from(part)).div_ceil(u128::from(whole).max(1));
+        u64::try_from(drawn_kb_s).unwrap_or(u64::MAX)
+    }
+}
+
+/// A request in the units of costing.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) vcpus: u64,
+    /// Pages of the size asked for.
+    pub(crate) pages: u64,
+    pub(crate) policy: MemoryPolicy,
+    pub(crate) page_size: PageSize,
+    /// Indices of the nodes of devices.
+    pub(crate) near: Vec<usize>,
+}
+
+/// What living on a set of nodes would mean.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prediction {
+    pub(crate) slow_down: SlowDown,
+    pub(crate) parts: Parts,
+    /// Pages that come from outside the set.
+    pub(crate) spilled_pages: u64,
+    /// Pages that could still be promised on the set afterwards.
+    pub(crate) free_after_pages: u64,
+    /// Whether a node of the set gets neither a vCPU nor a page.
+    pub(crate) has_idle_node: bool,
+}
+
+/// Why a set can be no home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    NoCpus,
+    TooSmall(TooSmall),
+}
+
+/// Predicts slow-downs of one request on one machine. Holds the buffers, so that looking at a set allocates little.
+#[derive(Debug)]
+pub(crate) struct Costing<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) ask: &'a Ask,
+    model: &'a CostModel,
+    layout: Layout,
+    // Sum of the latencies to the devices asked for, by node, in millionths.
+    device_latency_ppm: Vec<u64>,
+    // By node with pages: the sum of the latencies of all vCPUs to it, in millionths.
+    latency_of_vcpus_ppm: Vec<u64>,
+}
+
+impl<'a> Costing<'a> {
+    pub(crate) fn new(view: &'a View, ask: &'a Ask, model: &'a CostModel) -> Self {
+        let n = view.nodes.len();
+        // DMA does not stop where the SLIT says so; it is as far as a SLIT can say.
+        let farthest_ppm = u64::from(Distances::UNREACHABLE) * PPM / 10;
+        let latency = |ppm: u32| if ppm == UNREACHABLE { farthest_ppm } else { u64::from(ppm) };
+        let to_devices = |from| ask.near.iter().map(|&to| latency(view.latencies_ppm(from)[to])).sum();
+        Self {
+            view,
+            ask,
+            model,
+            layout: Layout::new(view),
+            device_latency_ppm: (0..n).map(to_devices).collect(),
+            latency_of_vcpus_ppm: vec![0; n],
+        }
+    }
+
+    /// What living on `set` (rising indices) would mean.
+    pub(crate) fn predict(&mut self, set: &[usize]) -> Result<Prediction, Unfit> {
+        if set.iter().all(|&i| self.view.nodes[i].cores == 0) {
+            return Err(Unfit::NoCpus);
+        }
+        self.layout.spread_vcpus(self.view, set, self.ask.vcpus);
+        self.layout.fill_memory(self.view, set, self.ask.pages, self.ask.policy).map_err(Unfit::TooSmall)?;
+        let parts = Parts {
+            cpu: SlowDown(self.cpu_ppm(set)),
+            memory: SlowDown(self.memory_ppm(set)),
+            devices: SlowDown(self.devices_ppm(set)),
+        };
+        let in_set = set.iter().fold(0, |sum, &i| sum + self.layout.pages[i]);
+        let unclaimed = set.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.view.nodes[i].unclaimed_pages));
+        Ok(Prediction {
+            slow_down: parts.product(),
+            parts,
+            spilled_pages: self.ask.pages - in_set,
+            free_after_pages: unclaimed - in_set,
+            has_idle_node: set.iter().any(|&i| self.layout.vcpus[i] == 0 && self.layout.pages[i] == 0),
+        })
+    }
+
+    /// Where the vCPUs and pages of the set that was looked at last come to lie.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn cpu_ppm(&self, set: &[usize]) -> u64 {
+        let slowed = set.iter().filter(|&&i| self.layout.vcpus[i] > 0).map(|&i| {
+            let vcpus = self.layout.vcpus[i];
+            u128::from(vcpus) * u128::from(contention_ppm(&self.view.nodes[i], vcpus, self.model.smt_gain))
+        });
+        to_u64(slowed.sum::<u128>().div_ceil(u128::from(self.ask.vcpus)))
+    }
+
+    fn memory_ppm(&mut self, set: &[usize]) -> u64 {
+        let Layout { vcpus, pages, .. } = &self.layout;
+        let holders: Vec<usize> = (0..pages.len()).filter(|&i| pages[i] > 0).collect();
+        self.latency_of_vcpus_ppm.fill(0);
+        for &from in set.iter().filter(|&&i| vcpus[i] > 0) {
+            let latencies = self.view.latencies_ppm(from);
+            for &to in &holders {
+                self.latency_of_vcpus_ppm[to] += vcpus[from] * u64::from(latencies[to]);
+            }
+        }
+        let waits = holders.iter().map(|&to| {
+            let loaded = u128::from(self.latency_of_vcpus_ppm[to]) * u128::from(self.load_ppm(to));
+            u128::from(pages[to]) * loaded.div_ceil(u128::from(PPM))
+        });
+        let latency_ppm = waits.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * u128::from(self.ask.pages));
+        let share_ppm = to_ppm(self.model.memory_share);
+        PPM - share_ppm + to_u64((u128::from(share_ppm) * latency_ppm).div_ceil(u128::from(PPM)))
+    }
+
+    // By how much a node's bandwidth is exceeded; 1,000,000 where it is not, or is not known.
+    fn load_ppm(&self, i: usize) -> u64 {
+        let node = &self.view.nodes[i];
+        let Some(bandwidth_kb_s) = node.bandwidth_kb_s else { return PPM };
+        let own_kb_s = self.model.demand_kb_s(self.ask.vcpus, self.layout.pages[i], self.ask.pages);
+        let demand_kb_s = u128::from(node.demand_kb_s.saturating_add(own_kb_s));
+        let load_ppm = (demand_kb_s * u128::from(PPM)).div_ceil(u128::from(bandwidth_kb_s));
+        load_ppm.clamp(u128::from(PPM), u128::from(u32::MAX)) as u64
+    }
+
+    fn devices_ppm(&self, set: &[usize]) -> u64 {
+        if self.ask.near.is_empty() {
+            return PPM;
+        }
+        let vcpus = &self.layout.vcpus;
+        let latency = set.iter().map(|&i| u128::from(vcpus[i]) * u128::from(self.device_latency_ppm[i])).sum::<u128>();
+        let mean_ppm = latency.div_ceil(u128::from(self.ask.vcpus) * self.ask.near.len() as u128);
+        let share_ppm = u128::from(to_ppm(self.model.device_share));
+        PPM + to_u64((share_ppm * (mean_ppm - u128::from(PPM))).div_ceil(u128::from(PPM)))
+    }
+}
+
+/// How much longer a vCPU takes on a node that runs `more` vCPUs beside its residents'.
+fn contention_ppm(node: &NodeView, more: u64, smt_gain: f64) -> u64 {
+    let running = node.busy + more;
+    if running <= node.cores {
+        return PPM;
+    }
+    let siblings = running.min(node.threads) - node.cores;
+    let throughput_ppm = node.cores * PPM + siblings * to_ppm(smt_gain);
+    to_u64((u128::from(running) * u128::from(PPM) * u128::from(PPM)).div_ceil(u128::from(throughput_ppm)))
+}
+
+impl Parts {
+    /// The slow-down they amount to, rounded up.
+    fn product(&self) -> SlowDown {
+        let cpu_and_memory = u128::from(self.cpu.0) * u128::from(self.memory.0);
+        let all = cpu_and_memory.saturating_mul(u128::from(self.devices.0));
+        SlowDown(to_u64(all.div_ceil(u128::from(PPM) * u128::from(PPM))))
+    }
+}
+
+// A share in millionths.
+fn to_ppm(share: f64) -> u64 {
+    (share.clamp(0.0, 1.0) * PPM as f64).round() as u64
+}
+
+fn to_u64(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,144 @@
+//! What placement answers.
+
+use crate::{Claim, CostModel, PageSize, Request};
+use nearside_topology::{NodeId, NodeSet};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A predicted slow-down, in millionths: 1,000,000 is a domain alone on cores of its own with all memory local.
+///
+/// Whole numbers make the order of candidates the same on every machine and build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SlowDown(pub u64);
+
+impl SlowDown {
+    /// No slow-down.
+    pub const NONE: Self = Self(1_000_000);
+
+    /// The nearest whole millionth of `factor`; what is not a number or beyond all bounds is the largest slow-down.
+    pub fn from_factor(factor: f64) -> Self {
+        if factor.is_finite() { Self((factor * 1e6).round() as u64) } else { Self(u64::MAX) }
+    }
+
+    /// As a factor: 1.25 means that the same work takes a quarter longer.
+    pub fn factor(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+}
+
+impl fmt::Display for SlowDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.3}", self.factor()))
+    }
+}
+
+/// A set of nodes as a home, and what living there would mean.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The nodes.
+    pub nodes: NodeSet,
+    /// The predicted slow-down, which is the product of its parts.
+    pub slow_down: SlowDown,
+    /// What it is made of.
+    pub parts: Parts,
+    /// What would be promised: vCPUs and bytes by node, spilled bytes included.
+    pub claim: Claim,
+    /// Bytes that would not fit the nodes and come from others (never with a policy that confines).
+    pub spilled_bytes: u64,
+    /// What could still be promised on the nodes afterwards, in bytes.
+    pub free_after_bytes: u64,
+}
+
+/// The factors of a slow-down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// Waiting for CPUs, or sharing cores with SMT siblings.
+    pub cpu: SlowDown,
+    /// Waiting for memory that is far, or whose node's bandwidth is exhausted.
+    pub memory: SlowDown,
+    /// Distance to the devices asked for.
+    pub devices: SlowDown,
+}
+
+/// Where a domain shall live, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// What was asked.
+    pub request: Request,
+    /// The home.
+    pub chosen: Candidate,
+    /// The next best, best first. Where the operator chose the nodes, what placement would have taken.
+    pub runners_up: Vec<Candidate>,
+    /// How many candidates were looked at.
+    pub candidates: u64,
+    /// Whether these were all there are.
+    pub exhaustive: bool,
+    /// The assumptions behind the slow-downs.
+    pub model: CostModel,
+}
+
+/// Why a domain cannot be placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No vCPUs were asked for.
+    #[error("a domain needs at least 1 vCPU")]
+    NoVcpus,
+    /// No memory was asked for.
+    #[error("a domain needs memory: 0 bytes were asked for")]
+    NoMemory,
+    /// The set of nodes is empty.
+    #[error("the set of nodes is empty: name at least one of {known}")]
+    NoNodes {
+        /// The machine's nodes.
+        known: NodeSet,
+    },
+    /// A node that the machine has not.
+    #[error("there is no node {node}: this machine has {known}")]
+    UnknownNode {
+        /// The first such node.
+        node: NodeId,
+        /// The machine's nodes.
+        known: NodeSet,
+    },
+    /// Nothing could run there.
+    #[error("nodes {nodes} have no CPU that is online")]
+    NoCpus {
+        /// The nodes asked for.
+        nodes: NodeSet,
+    },
+    /// There is no pool for such pages.
+    #[error("no node has a pool of {} KiB pages: the pools are {known}", page_bytes / 1024)]
+    NoHugePages {
+        /// The size asked for.
+        page_bytes: u64,
+        /// The sizes there are, for the message.
+        known: String,
+    },
+    /// More than the machine has, even if it were empty.
+    #[error("{needed_bytes} bytes are more than the whole machine has ({machine_bytes} bytes)")]
+    MoreThanMachine {
+        /// Bytes asked for, rounded up to whole pages.
+        needed_bytes: u64,
+        /// Bytes there are.
+        machine_bytes: u64,
+    },
+    /// It would fit an emptier machine.
+    #[error(
+        "{} bytes do not fit: {} can be promised on {where_}, {short_by_bytes} bytes too few",
+        needed_bytes,
+        unclaimed_bytes
+    )]
+    DoesNotFit {
+        /// Bytes asked for, rounded up to whole pages.
+        needed_bytes: u64,
+        /// The most that can be promised there.
+        unclaimed_bytes: u64,
+        /// The difference.
+        short_by_bytes: u64,
+        /// Which nodes that is about: "nodes 0-3", "nodes 1 (policy strict)".
+        where_: String,
+        /// The pages asked for.
+        page_size: PageSize,
+    },
+}

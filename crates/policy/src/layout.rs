@@ -1,0 +1,193 @@
+//! Where a domain's vCPUs and pages come to lie when a set of nodes is its home.
+//!
+//! Both follow what the kernel does, not what would be best: a prediction is about what will happen.
+
+use crate::{
+    MemoryPolicy,
+    view::{PPM, UNREACHABLE, View},
+};
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+/// A domain's vCPUs and pages on every node of a [`View`], by the view's indices.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) vcpus: Vec<u64>,
+    pub(crate) pages: Vec<u64>,
+    // Pages that are still to be had.
+    left: Vec<u64>,
+}
+
+/// The most pages that could be had where they were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooSmall {
+    pub(crate) pages: u64,
+}
+
+impl Layout {
+    pub(crate) fn new(view: &View) -> Self {
+        let n = view.nodes.len();
+        Self { vcpus: vec![0; n], pages: vec![0; n], left: vec![0; n] }
+    }
+
+    /// Puts each vCPU where the fewest compete for a core.
+    ///
+    /// One at a time, that is the node with the least (vCPUs it then has / cores), rounded up to millionths; among
+    /// equals the lowest number. A core is thus shared only when no core of the set idles. All at once it is: find the
+    /// least level of load at which all vCPUs fit, fill every node to just below it, and give what is left to the
+    /// nodes that reach it, lowest numbers first.
+    ///
+    /// A set without CPUs leaves every vCPU out.
+    pub(crate) fn spread_vcpus(&mut self, view: &View, set: &[usize], vcpus: u64) {
+        self.vcpus.fill(0);
+        let (mut cores, mut busy) = (0, 0);
+        for node in set.iter().map(|&i| &view.nodes[i]).filter(|node| node.cores > 0) {
+            cores += node.cores;
+            busy += node.busy;
+        }
+        if cores == 0 {
+            return;
+        }
+        let room_at = |level_ppm: u64, i: usize| {
+            let node = &view.nodes[i];
+            (level_ppm * node.cores / PPM).saturating_sub(node.busy)
+        };
+        // Rounding down loses less than one vCPU a node, so everything fits at `high`.
+        let (mut low, mut high) = (0, (vcpus + busy + set.len() as u64) * PPM / cores + 1);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let room: u64 = set.iter().map(|&i| room_at(middle, i)).sum();
+            if room >= vcpus { high = middle } else { low = middle }
+        }
+        let mut rest = vcpus;
+        for &i in set {
+            self.vcpus[i] = room_at(low, i);
+            rest -= self.vcpus[i];
+        }
+        for &i in set {
+            let more = (room_at(high, i) - self.vcpus[i]).min(rest);
+            self.vcpus[i] += more;
+            rest -= more;
+        }
+    }
+
+    /// Puts the pages where the policy takes them from, given where the vCPUs are.
+    ///
+    /// - *preferred*: all on one node, see [`primary`];
+    /// - *interleave*: equal parts on the set's nodes with memory; *weighted-interleave*: parts in proportion to their
+    ///   bandwidth where it is known for all of them, else equal ones;
+    /// - every other policy (and interleaving over nodes of which none has memory): where the vCPUs are, in proportion
+    ///   to their number, for a page lies where it is touched first.
+    ///
+    /// What does not fit a node goes to the others, nearest to that node first, lowest numbers among equals; node by
+    /// node, after every node took its own. The policies that confine stop at the set's nodes; *preferred-many* takes
+    /// the set's nodes first; the rest fall back as the kernel's zone lists do, wherever is nearest. Memory that one of
+    /// the vCPUs could not reach is never used.
+    pub(crate) fn fill_memory(
+        &mut self,
+        view: &View,
+        set: &[usize],
+        pages: u64,
+        policy: MemoryPolicy,
+    ) -> Result<(), TooSmall> {
+        self.find_room(view);
+        let room =
+            |nodes: &mut dyn Iterator<Item = usize>| nodes.fold(0, |sum: u64, i| sum.saturating_add(self.left[i]));
+        let room = if policy.confines() { room(&mut set.iter().copied()) } else { room(&mut (0..view.nodes.len())) };
+        if room < pages {
+            return Err(TooSmall { pages: room });
+        }
+        let parts = self.parts(view, set, policy);
+        let whole: u128 = parts.iter().map(|&(_, part)| u128::from(part)).sum();
+        let (mut sum, mut placed) = (0, 0);
+        let mut overflow = Vec::new();
+        for (i, part) in parts {
+            // Rounding the running sum keeps the total exact.
+            sum += u128::from(part);
+            let upto = (u128::from(pages) * sum / whole) as u64;
+            let wanted = upto - placed;
+            placed = upto;
+            let missing = wanted - self.take(i, wanted);
+            if missing > 0 {
+                overflow.push((i, missing));
+            }
+        }
+        for (i, missing) in overflow {
+            let in_set = policy.confines() || policy == MemoryPolicy::PreferredMany;
+            let missing = if in_set { self.take_nearest(view, i, set.iter().copied(), missing) } else { missing };
+            if missing > 0 {
+                self.take_nearest(view, i, 0..view.nodes.len(), missing);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_room(&mut self, view: &View) {
+        self.pages.fill(0);
+        for (left, node) in self.left.iter_mut().zip(&view.nodes) {
+            *left = node.unclaimed_pages;
+        }
+        if !view.all_reachable {
+            for (from, _) in self.vcpus.iter().enumerate().filter(|(_, vcpus)| **vcpus > 0) {
+                for (left, &latency) in self.left.iter_mut().zip(view.latencies_ppm(from)) {
+                    if latency == UNREACHABLE {
+                        *left = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    // Whether the vCPUs reach the memory of a node.
+    fn reaches(&self, view: &View, to: usize) -> bool {
+        let running = self.vcpus.iter().enumerate().filter(|(_, vcpus)| **vcpus > 0);
+        view.all_reachable || running.map(|(from, _)| view.latencies_ppm(from)[to]).all(|ppm| ppm != UNREACHABLE)
+    }
+
+    // The nodes from which pages are taken, and in which proportion.
+    fn parts(&self, view: &View, set: &[usize], policy: MemoryPolicy) -> Vec<(usize, u64)> {
+        let with_memory = || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reaches(view, i));
+        let parts = match policy {
+            MemoryPolicy::Preferred => return vec![(self.primary(view, set), 1)],
+            MemoryPolicy::Interleave => with_memory().map(|i| (i, 1)).collect(),
+            MemoryPolicy::WeightedInterleave => {
+                let weighted: Option<Vec<_>> =
+                    with_memory().map(|i| Some((i, view.nodes[i].bandwidth_kb_s?))).collect();
+                weighted.unwrap_or_else(|| with_memory().map(|i| (i, 1)).collect())
+            }
+            _ => Vec::new(),
+        };
+        if !parts.is_empty() {
+            return parts;
+        }
+        set.iter().copied().filter(|&i| self.vcpus[i] > 0).map(|i| (i, self.vcpus[i])).collect()
+    }
+
+    /// The one node that *preferred* names: of the set's nodes with memory the one with the most vCPUs, the lowest
+    /// number among equals; without any such node, the same among all of the set.
+    pub(crate) fn primary(&self, view: &View, set: &[usize]) -> usize {
+        let best = |nodes: &mut dyn Iterator<Item = usize>| nodes.max_by_key(|&i| (self.vcpus[i], Reverse(i)));
+        let with_memory = set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reaches(view, i));
+        best(&mut { with_memory }).or_else(|| best(&mut set.iter().copied())).unwrap_or(0)
+    }
+
+    // Takes up to `wanted` pages from a node and tells how many these were.
+    fn take(&mut self, i: usize, wanted: u64) -> u64 {
+        let taken = wanted.min(self.left[i]);
+        self.left[i] -= taken;
+        self.pages[i] += taken;
+        taken
+    }
+
+    // Takes pages from the nodes nearest to `from` and tells how many are still missing.
+    fn take_nearest(&mut self, view: &View, from: usize, nodes: impl Iterator<Item = usize>, mut missing: u64) -> u64 {
+        let latencies = view.latencies_ppm(from);
+        // A heap, because a few nodes are nearly always enough and sorting all would cost more than that.
+        let with_room = nodes.filter(|&i| self.left[i] > 0).map(|i| Reverse((latencies[i], i)));
+        let mut nearest: BinaryHeap<_> = with_room.collect::<Vec<_>>().into();
+        while missing > 0 {
+            let Some(Reverse((_, i))) = nearest.pop() else { break };
+            missing -= self.take(i, missing);
+        }
+        missing
+    }
+}

@@ -1,0 +1,69 @@
+//! What was seen of a machine at one moment.
+
+use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize, outstanding, promisable};
+use nearside_topology::{NodeId, NodeSet, Topology};
+use serde::{Deserialize, Serialize};
+
+/// A machine and its domains as they were seen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Observation {
+    /// The machine, with what its memory is used for.
+    pub topology: Topology,
+    /// The domains, in the order of their names.
+    pub domains: Vec<DomainState>,
+}
+
+/// A domain as it was seen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DomainState {
+    /// Its name; for a domain that Nearside did not start, its cgroup's path.
+    pub name: String,
+    /// Its home, where it has one.
+    pub home: Option<Home>,
+    /// What is promised to it.
+    pub claim: Option<Claim>,
+    /// Memory it holds by node, in bytes, without what counts as reclaimable cache: comparable to its claim.
+    pub resident_bytes: ByNode,
+}
+
+/// The outcome of placement for one domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Home {
+    /// The nodes it prefers.
+    pub nodes: NodeSet,
+    /// Who chose them.
+    pub origin: Origin,
+    /// How its vCPUs are bound to them.
+    pub affinity: Affinity,
+    /// How its memory is bound to them.
+    pub policy: MemoryPolicy,
+}
+
+/// Who chose a home. Automatic placement never overrides an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Placement did.
+    Auto,
+    /// An operator did.
+    Explicit,
+}
+
+impl Observation {
+    /// Bytes of `node` that can still be promised in pages of this size: what counts as free, less what is spoken for.
+    pub fn unclaimed_bytes(&self, node: NodeId, page_size: PageSize) -> u64 {
+        let Some(node) = self.topology.node(node) else { return 0 };
+        let claims = self.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, &domain.resident_bytes)));
+        let of_that_size = claims.filter(|(claim, _)| claim.page_size == page_size);
+        let spoken_for = of_that_size
+            .map(|(claim, resident)| outstanding(claim, resident).get(&node.id).copied().unwrap_or(0))
+            .fold(0, u64::saturating_add);
+        promisable(node, page_size).promisable_bytes.saturating_sub(spoken_for)
+    }
+
+    /// vCPUs promised on `node`.
+    pub fn claimed_vcpus(&self, node: NodeId) -> u64 {
+        let claims = self.domains.iter().filter_map(|domain| domain.claim.as_ref());
+        claims.map(|claim| claim.vcpus.get(&node).copied().unwrap_or(0)).fold(0, u64::saturating_add)
+    }
+}

@@ -1,0 +1,193 @@
+//! Placement: which set of nodes becomes a domain's home.
+
+use crate::{
+    Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request,
+    cost::{Ask, Costing, Unfit},
+    ranking::Ranking,
+    search,
+    view::View,
+};
+use nearside_topology::{NodeSet, Topology};
+
+/// Up to this many nodes every set is looked at.
+pub const EXHAUSTIVE_NODES: usize = 12;
+
+// What an ordinary page is taken to be. A machine with larger ones rounds up once more, by less than a page.
+const BASE_PAGE_BYTES: u64 = 4096;
+
+/// How candidates are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Every set on a machine of up to [`EXHAUSTIVE_NODES`] nodes, the search on a larger one.
+    BySize,
+    /// The search, however small the machine: for measuring how far it is from the best.
+    Search,
+}
+
+/// The home for `request` on the machine as observed: the candidate with the least slow-down; among equals the one
+/// with more free memory afterwards, then the one with the lowest numbers.
+///
+/// A candidate is a set of nodes of which each gets a vCPU or a page (a node that gets neither is no part of a home).
+/// Where the request names nodes these are the home, whatever is better.
+///
+/// # Errors
+/// A [`Refusal`] when the request makes no sense on this machine or does not fit it.
+pub fn place(request: &Request, observation: &Observation, model: &CostModel) -> Result<Decision, Refusal> {
+    place_with(Method::BySize, request, observation, model)
+}
+
+/// [`place`], with the way to find candidates given.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_with(
+    method: Method,
+    request: &Request,
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<Decision, Refusal> {
+    let topology = &observation.topology;
+    let page_bytes = check(request, topology)?;
+    let pages = request.memory_bytes.div_ceil(page_bytes);
+    let needed_bytes = pages.saturating_mul(page_bytes);
+    check_machine(request.page_size, needed_bytes, topology)?;
+
+    let view = View::new(observation, request.page_size, page_bytes, model);
+    let near = request.near.iter().filter_map(|&node| view.index_of(node)).collect();
+    let ask = Ask { vcpus: request.vcpus.into(), pages, policy: request.policy, page_size: request.page_size, near };
+    let mut costing = Costing::new(&view, &ask, model);
+    let does_not_fit = |unclaimed_pages: u64, where_: String| {
+        let unclaimed_bytes = unclaimed_pages.saturating_mul(page_bytes);
+        let short_by_bytes = needed_bytes.saturating_sub(unclaimed_bytes);
+        Refusal::DoesNotFit { needed_bytes, unclaimed_bytes, short_by_bytes, where_, page_size: request.page_size }
+    };
+
+    let explicit = match &request.nodes {
+        None => None,
+        Some(nodes) => {
+            let set: Vec<usize> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
+            let chosen = candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
+                Unfit::NoCpus => Refusal::NoCpus { nodes: nodes.clone() },
+                Unfit::TooSmall(room) if request.policy.confines() => {
+                    does_not_fit(room.pages, format!("nodes {nodes} (policy {})", request.policy))
+                }
+                Unfit::TooSmall(room) => does_not_fit(room.pages, format!("nodes {}", topology.node_set())),
+            })?;
+            Some((set, chosen))
+        }
+    };
+
+    let exhaustive = method == Method::BySize && view.nodes.len() <= EXHAUSTIVE_NODES;
+    let mut ranking = Ranking::default();
+    if exhaustive {
+        look_at_all(&mut costing, &mut ranking);
+    } else {
+        search::search(&mut costing, &mut ranking);
+    }
+    let best = ranking.best().map(|set| set.to_vec()).collect::<Vec<_>>();
+    let mut candidates = best.iter().filter_map(|set| candidate(&mut costing, set, page_bytes).ok());
+    let (chosen, runners_up) = match explicit {
+        Some((set, chosen)) => {
+            let others = best.iter().filter(|other| **other != set).take(Ranking::RUNNERS_UP);
+            let others = others.filter_map(|set| candidate(&mut costing, set, page_bytes).ok()).collect();
+            (chosen, others)
+        }
+        None => {
+            let nodes = topology.node_set();
+            let chosen = candidates.next().ok_or_else(|| match ranking.most_pages() {
+                None => Refusal::NoCpus { nodes: nodes.clone() },
+                Some(pages) => does_not_fit(pages, format!("nodes {nodes}")),
+            })?;
+            (chosen, candidates.take(Ranking::RUNNERS_UP).collect())
+        }
+    };
+    Ok(Decision {
+        request: request.clone(),
+        chosen,
+        runners_up,
+        candidates: ranking.looked_at(),
+        exhaustive,
+        model: *model,
+    })
+}
+
+// Refuses what makes no sense on this machine; the size of a page in bytes.
+fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
+    if request.vcpus == 0 {
+        return Err(Refusal::NoVcpus);
+    }
+    if request.memory_bytes == 0 {
+        return Err(Refusal::NoMemory);
+    }
+    let known = topology.node_set();
+    if request.nodes.as_ref().is_some_and(NodeSet::is_empty) {
+        return Err(Refusal::NoNodes { known });
+    }
+    let named = request.nodes.iter().flat_map(NodeSet::iter).chain(request.near.iter().copied());
+    if let Some(node) = named.into_iter().find(|&node| topology.node(node).is_none()) {
+        return Err(Refusal::UnknownNode { node, known });
+    }
+    match request.page_size {
+        PageSize::Base => Ok(BASE_PAGE_BYTES),
+        PageSize::Huge(page_bytes) => {
+            let pools = || topology.nodes.iter().flat_map(|node| &node.huge_pages);
+            if page_bytes >= BASE_PAGE_BYTES && pools().any(|pool| pool.page_bytes == page_bytes) {
+                return Ok(page_bytes);
+            }
+            let mut sizes: Vec<u64> = pools().map(|pool| pool.page_bytes / 1024).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            let sizes: Vec<String> = sizes.iter().map(|kib| format!("{kib} KiB")).collect();
+            let known = if sizes.is_empty() { "none".into() } else { sizes.join(", ") };
+            Err(Refusal::NoHugePages { page_bytes, known })
+        }
+    }
+}
+
+fn check_machine(page_size: PageSize, needed_bytes: u64, topology: &Topology) -> Result<(), Refusal> {
+    let machine_bytes = match page_size {
+        PageSize::Base => topology.memory_bytes(),
+        PageSize::Huge(page_bytes) => {
+            let pools = topology.nodes.iter().flat_map(|node| &node.huge_pages);
+            let of_size = pools.filter(|pool| pool.page_bytes == page_bytes);
+            of_size.map(|pool| pool.total_pages.saturating_mul(page_bytes)).fold(0, u64::saturating_add)
+        }
+    };
+    if needed_bytes > machine_bytes {
+        return Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes });
+    }
+    Ok(())
+}
+
+fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
+    let n = costing.view.nodes.len();
+    let mut set = Vec::with_capacity(n);
+    for members in 1_u32..1 << n {
+        set.clear();
+        set.extend((0..n).filter(|i| members & (1 << i) != 0));
+        ranking.look_at(costing, &set);
+    }
+}
+
+// The set in the words of a decision.
+fn candidate(costing: &mut Costing<'_>, set: &[usize], page_bytes: u64) -> Result<Candidate, Unfit> {
+    let prediction = costing.predict(set)?;
+    let id = |i: usize| costing.view.nodes[i].id;
+    let by_node = |amounts: &[u64], unit: u64| {
+        let there = amounts.iter().enumerate().filter(|(_, amount)| **amount > 0);
+        there.map(|(i, amount)| (id(i), amount.saturating_mul(unit))).collect()
+    };
+    let layout = costing.layout();
+    let page_size = costing.ask.page_size;
+    Ok(Candidate {
+        nodes: set.iter().map(|&i| id(i)).collect::<NodeSet>(),
+        slow_down: prediction.slow_down,
+        parts: prediction.parts,
+        claim: Claim { bytes: by_node(&layout.pages, page_bytes), vcpus: by_node(&layout.vcpus, 1), page_size },
+        spilled_bytes: prediction.spilled_pages.saturating_mul(page_bytes),
+        free_after_bytes: prediction.free_after_pages.saturating_mul(page_bytes),
+    })
+}
+
+#[cfg(test)]
+mod tests;

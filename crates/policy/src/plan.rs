@@ -1,0 +1,262 @@
+//! Observe, decide, act: the frame that every decision and every machine share.
+
+use crate::{ByNode, Claim, Decision, Limits, MemoryPolicy, Observation};
+use nearside_topology::{CpuSet, NodeSet};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, ops::ControlFlow};
+
+/// Something that can be observed and acted upon: a Linux host, or a simulated machine.
+pub trait Machine {
+    /// Why a machine cannot be observed.
+    type Error;
+
+    /// What it is like now.
+    fn observe(&mut self) -> Result<Observation, Self::Error>;
+
+    /// Carries out one action. `progress` is called now and then on long ones; an action that is told to break off
+    /// stops at the next point from which it can be resumed by applying it again.
+    fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome;
+}
+
+/// What is to be done, in order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The placement behind it, where there is one.
+    pub decision: Option<Decision>,
+    /// The steps. If one is refused the later ones must not be tried.
+    pub steps: Vec<Step>,
+    /// What the plan cannot do, for the user to know beforehand.
+    pub limits: Vec<String>,
+}
+
+/// One action and why it is taken.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// What is done.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The smallest things a machine does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "do")]
+pub enum Action {
+    /// Make the domain (its cgroup), with what it may use at most.
+    Create {
+        /// Its name.
+        domain: String,
+        /// Its limits.
+        limits: Limits,
+    },
+    /// Promise memory and CPUs to the domain.
+    Claim {
+        /// Whose.
+        domain: String,
+        /// What.
+        claim: Claim,
+    },
+    /// Allow the domain memory on these nodes only (`cpuset.mems`).
+    ConfineMemory {
+        /// Whose.
+        domain: String,
+        /// Where.
+        nodes: NodeSet,
+    },
+    /// Allow the domain these CPUs only (`cpuset.cpus`).
+    BindCpus {
+        /// Whose.
+        domain: String,
+        /// Which.
+        cpus: CpuSet,
+        /// Who wants that.
+        on_behalf: CpuReason,
+    },
+    /// Give the process that becomes the domain a memory policy.
+    SetMemoryPolicy {
+        /// Whose.
+        domain: String,
+        /// Which.
+        policy: MemoryPolicy,
+        /// The nodes in it.
+        nodes: NodeSet,
+    },
+    /// Move the domain's pages to these nodes.
+    MovePages {
+        /// Whose.
+        domain: String,
+        /// Where to.
+        nodes: NodeSet,
+        /// Not faster than this, in bytes per second.
+        rate_bytes_per_s: Option<u64>,
+    },
+}
+
+/// On whose behalf CPUs are bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuReason {
+    /// An operator asked for hard affinity.
+    Operator,
+    /// Nearside's own stand-in for node affinity; it is lifted as soon as a scheduler that knows node affinity runs.
+    Fallback,
+}
+
+/// Why an action is taken.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "because")]
+pub enum Reason {
+    /// A new domain needs a place to be kept in.
+    NewDomain,
+    /// What is promised must not be promised to another.
+    Promise {
+        /// Bytes by node that could be promised before.
+        unclaimed_bytes: ByNode,
+    },
+    /// The policy lets no memory come from elsewhere.
+    PolicyConfines {
+        /// The policy.
+        policy: MemoryPolicy,
+    },
+    /// The policy that was asked for.
+    PolicyAsked {
+        /// The policy.
+        policy: MemoryPolicy,
+    },
+    /// An operator asked for hard affinity.
+    HardAffinity,
+    /// No scheduler that knows node affinity runs.
+    NoScheduler,
+    /// Pages can only move to nodes that are allowed, so both homes are until they have.
+    MovesNeedBoth,
+    /// An operator gave the domain another home.
+    NewHome {
+        /// The home it had.
+        from: NodeSet,
+        /// The home it gets.
+        to: NodeSet,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NewDomain => write!(f, "a new domain needs a cgroup of its own"),
+            Self::Promise { unclaimed_bytes } => {
+                write!(f, "so that nobody else counts on it; unclaimed before:")?;
+                unclaimed_bytes.iter().try_for_each(|(node, bytes)| write!(f, " node {node} {} MiB", bytes >> 20))
+            }
+            Self::PolicyConfines { policy } => write!(f, "policy {policy} lets no memory come from elsewhere"),
+            Self::PolicyAsked { policy } => write!(f, "policy {policy}"),
+            Self::HardAffinity => write!(f, "hard affinity was asked for"),
+            Self::NoScheduler => write!(f, "no scheduler that knows node affinity is attached"),
+            Self::MovesNeedBoth => write!(f, "pages only move to nodes that are allowed"),
+            Self::NewHome { from, to } => write!(f, "the home changes from nodes {from} to nodes {to}"),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create { domain, limits } => {
+                write!(f, "create domain {domain}")?;
+                if let Some(cpus) = limits.cpus {
+                    write!(f, ", at most {cpus} CPUs")?;
+                }
+                if let Some(bytes) = limits.memory_bytes {
+                    write!(f, ", at most {} MiB", bytes >> 20)?;
+                }
+                Ok(())
+            }
+            Self::Claim { claim, .. } => {
+                write!(f, "claim")?;
+                claim.nodes().iter().try_for_each(|node| {
+                    let on = |by_node: &ByNode| by_node.get(&node).copied().unwrap_or(0);
+                    write!(f, " node {node}: {} vCPUs {} MiB", on(&claim.vcpus), on(&claim.bytes) >> 20)
+                })
+            }
+            Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on nodes {nodes} only"),
+            Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on CPUs {cpus} only"),
+            Self::BindCpus { cpus, .. } => write!(f, "run on CPUs {cpus} for the time being"),
+            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "memory policy {policy}"),
+            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "memory policy {policy} on nodes {nodes}"),
+            Self::MovePages { nodes, rate_bytes_per_s: Some(rate), .. } => {
+                write!(f, "move pages to nodes {nodes}, at most {} MiB/s", rate >> 20)
+            }
+            Self::MovePages { nodes, .. } => write!(f, "move pages to nodes {nodes}"),
+        }
+    }
+}
+
+/// How far a long action is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Bytes dealt with: moved, found in place or found immovable.
+    pub done_bytes: u64,
+    /// Bytes to deal with, as far as is known.
+    pub total_bytes: u64,
+}
+
+/// How an action ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Outcome {
+    /// All of it was done.
+    Applied {
+        /// Bytes of memory that moved.
+        moved_bytes: u64,
+    },
+    /// Some of it was done.
+    Partly {
+        /// Bytes of memory that moved.
+        moved_bytes: u64,
+        /// What did not, and why.
+        stayed: Stayed,
+        /// It was told to break off; applying it again goes on.
+        interrupted: bool,
+    },
+    /// Nothing was done.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Bytes that did not move, by reason.
+pub type Stayed = BTreeMap<StayedWhy, u64>;
+
+/// Why a page stayed where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StayedWhy {
+    /// The kernel was using it (`EBUSY`).
+    Busy,
+    /// Other processes map it too and moving theirs was not allowed (`EACCES`).
+    MappedElsewhere,
+    /// No free page on the target (`ENOMEM`).
+    NoRoom,
+    /// No free huge page in the target's pool (`ENOMEM` on a huge page).
+    NoHugePage,
+    /// Unmapped or its process gone meanwhile (`ENOENT`, `ESRCH`).
+    Gone,
+    /// Busy, and its process lets a device address its memory (VFIO).
+    Device,
+    /// Another error of the kernel's.
+    Other,
+}
+
+impl StayedWhy {
+    /// The reason in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::MappedElsewhere => "mapped elsewhere",
+            Self::NoRoom => "no room on the target",
+            Self::NoHugePage => "no free huge page on the target",
+            Self::Gone => "gone",
+            Self::Device => "held by a device (VFIO)",
+            Self::Other => "the kernel refused",
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The decision behind `set`: another home for a running domain.
+
+use crate::{
+    Action, Affinity, ByNode, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Plan, Reason,
+    Step, debt_bytes, outstanding,
+};
+use nearside_topology::NodeSet;
+
+/// What an operator wants of a running domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rehome {
+    /// The domain.
+    pub domain: String,
+    /// Its new home.
+    pub nodes: NodeSet,
+    /// Whether its memory shall follow.
+    pub move_memory: bool,
+    /// Not faster than this, in bytes per second.
+    pub rate_bytes_per_s: Option<u64>,
+}
+
+/// Why a home cannot be changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RehomeRefusal {
+    /// Nobody of that name.
+    #[error("there is no domain {0}: `nearside list` shows those that run")]
+    UnknownDomain(String),
+    /// No node named.
+    #[error("the set of nodes is empty: name at least one of {0}")]
+    NoNodes(NodeSet),
+    /// A node that the machine has not.
+    #[error("there is no node {}: this machine has {known}", unknown.first().map_or(0, |node| node.0))]
+    UnknownNodes {
+        /// Which.
+        unknown: NodeSet,
+        /// Those there are.
+        known: NodeSet,
+    },
+    /// Nothing could run there.
+    #[error("nodes {0} have no CPU that is online")]
+    NoCpus(NodeSet),
+    /// Memory could not be there.
+    #[error("nodes {0} have no memory")]
+    NoMemory(NodeSet),
+    /// A confined domain would not fit.
+    #[error("{needed_bytes} bytes do not fit: {unclaimed_bytes} can be promised on nodes {nodes}, {} bytes too few", needed_bytes - unclaimed_bytes)]
+    DoesNotFit {
+        /// Where.
+        nodes: NodeSet,
+        /// What it claims or holds elsewhere, in bytes.
+        needed_bytes: u64,
+        /// What can be promised there.
+        unclaimed_bytes: u64,
+    },
+}
+
+/// What has to be done to give a domain the home `wish` names.
+///
+/// `cpuset.mems` migrates at once and without limit when it is narrowed, so pages are moved in batches while both
+/// homes are allowed; what is left is what the last step moves. Without `move_memory` both homes stay allowed.
+pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
+    let domain = find(observation, &wish.domain)?;
+    let topology = &observation.topology;
+    let known = topology.node_set();
+    if wish.nodes.is_empty() {
+        return Err(RehomeRefusal::NoNodes(known));
+    }
+    let unknown = wish.nodes.difference(&known);
+    if !unknown.is_empty() {
+        return Err(RehomeRefusal::UnknownNodes { unknown, known });
+    }
+    let cpus = topology.cpus_of_nodes(&wish.nodes);
+    if cpus.is_empty() {
+        return Err(RehomeRefusal::NoCpus(wish.nodes.clone()));
+    }
+    let memory = wish.nodes.intersection(&topology.memory_nodes());
+    if memory.is_empty() {
+        return Err(RehomeRefusal::NoMemory(wish.nodes.clone()));
+    }
+
+    let name = || wish.domain.clone();
+    let from = domain.home.as_ref().map_or_else(|| known.clone(), |home| home.nodes.clone());
+    let policy = domain.home.as_ref().map(|home| home.policy);
+    let confined = policy.is_some_and(MemoryPolicy::confines);
+    let new_home = Reason::NewHome { from: from.clone(), to: wish.nodes.clone() };
+    let claim = domain.claim.as_ref().map(|claim| moved_claim(claim, domain, observation, &wish.nodes, &memory));
+    if confined && let Some(claim) = &claim {
+        check_fit(claim, domain, observation, &memory)?;
+    }
+
+    let mut steps = Vec::new();
+    let mut step = |action, reason: &Reason| steps.push(Step { action, reason: reason.clone() });
+    if let Some(claim) = claim {
+        step(Action::Claim { domain: name(), claim }, &new_home);
+    }
+    if confined {
+        let both = from.union(&wish.nodes).intersection(&topology.memory_nodes());
+        step(Action::ConfineMemory { domain: name(), nodes: both }, &Reason::MovesNeedBoth);
+    }
+    let hard = domain.home.as_ref().is_some_and(|home| home.affinity == Affinity::Hard);
+    let on_behalf = if hard { CpuReason::Operator } else { CpuReason::Fallback };
+    step(Action::BindCpus { domain: name(), cpus, on_behalf }, &new_home);
+    if wish.move_memory {
+        let rate_bytes_per_s = wish.rate_bytes_per_s;
+        step(Action::MovePages { domain: name(), nodes: memory.clone(), rate_bytes_per_s }, &new_home);
+        if confined {
+            let policy = policy.unwrap_or(MemoryPolicy::Strict);
+            step(Action::ConfineMemory { domain: name(), nodes: memory }, &Reason::PolicyConfines { policy });
+        }
+    }
+    Ok(Plan { decision: None, steps, limits: said(policy, wish.move_memory) })
+}
+
+/// The home a domain has once `wish` is carried out.
+pub fn home_after(wish: &Rehome, before: Option<&Home>) -> Home {
+    let affinity = before.map_or(Affinity::Soft, |home| home.affinity);
+    let policy = before.map_or(MemoryPolicy::Local, |home| home.policy);
+    Home { nodes: wish.nodes.clone(), origin: Origin::Explicit, affinity, policy }
+}
+
+fn find<'a>(observation: &'a Observation, name: &str) -> Result<&'a DomainState, RehomeRefusal> {
+    let found = observation.domains.iter().find(|domain| domain.name == name);
+    found.ok_or_else(|| RehomeRefusal::UnknownDomain(name.to_owned()))
+}
+
+/// What Linux does not let anybody do from outside.
+fn said(policy: Option<MemoryPolicy>, move_memory: bool) -> Vec<String> {
+    let mut limits = Vec::new();
+    match policy {
+        Some(policy) if policy.confines() => {}
+        Some(MemoryPolicy::Local) | None => {}
+        Some(policy) => limits.push(format!(
+            "Linux lets nobody change the memory policy of another process: processes that run keep {policy} on the old \
+             nodes, and so do their children; those that `nearside exec` starts get the new ones"
+        )),
+    }
+    if !move_memory {
+        limits.push("memory stays where it is: add --move-memory to take it along".into());
+    }
+    limits
+}
+
+/// The claim on the new home: vCPUs evenly over its nodes with CPUs, bytes where they fit best.
+fn moved_claim(
+    claim: &Claim,
+    domain: &DomainState,
+    observation: &Observation,
+    nodes: &NodeSet,
+    memory: &NodeSet,
+) -> Claim {
+    let topology = &observation.topology;
+    let with_cpus: Vec<_> = nodes.iter().filter(|&node| !topology.cpus_of(node).is_empty()).collect();
+    let all_vcpus: u64 = claim.vcpus.values().sum();
+    let share = |at: usize| {
+        let (n, at) = (with_cpus.len() as u64, at as u64);
+        all_vcpus / n + u64::from(at < all_vcpus % n)
+    };
+    let vcpus = with_cpus.iter().enumerate().map(|(at, &node)| (node, share(at))).collect();
+
+    // What the domain holds on a node, and what is promised to it there, is room for it.
+    let room = |node| room_bytes(node, claim, domain, observation);
+    let all_room: u128 = memory.iter().map(|node| u128::from(room(node))).sum();
+    let total = claim.total_bytes();
+    let mut left = total;
+    let mut bytes = ByNode::new();
+    for node in memory.iter() {
+        let part = (u128::from(total) * u128::from(room(node))).div_ceil(all_room.max(1)) as u64;
+        let part = part.min(left);
+        bytes.insert(node, part);
+        left -= part;
+    }
+    if let Some(first) = memory.first() {
+        *bytes.entry(first).or_default() += left;
+    }
+    Claim { bytes, vcpus, page_size: claim.page_size }
+}
+
+fn room_bytes(node: nearside_topology::NodeId, claim: &Claim, domain: &DomainState, observation: &Observation) -> u64 {
+    let held = domain.resident_bytes.get(&node).copied().unwrap_or(0);
+    let own = outstanding(claim, &domain.resident_bytes).get(&node).copied().unwrap_or(0);
+    observation.unclaimed_bytes(node, claim.page_size).saturating_add(held).saturating_add(own)
+}
+
+fn check_fit(
+    moved: &Claim,
+    domain: &DomainState,
+    observation: &Observation,
+    memory: &NodeSet,
+) -> Result<(), RehomeRefusal> {
+    let claim = domain.claim.as_ref().unwrap_or(moved);
+    let room = |node| room_bytes(node, claim, domain, observation);
+    let unclaimed_bytes = memory.iter().map(room).fold(0, u64::saturating_add);
+    // What it holds beyond its claim has to find room, too.
+    let needed_bytes = moved.total_bytes().max(debt_bytes(&domain.resident_bytes, memory));
+    if needed_bytes > unclaimed_bytes {
+        return Err(RehomeRefusal::DoesNotFit { nodes: memory.clone(), needed_bytes, unclaimed_bytes });
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! What somebody asks for.
+
+use nearside_topology::{NodeId, NodeSet};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A domain that is to be given a home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// How many vCPUs it keeps busy.
+    pub vcpus: u32,
+    /// How much memory it will fill, in bytes.
+    pub memory_bytes: u64,
+    /// Which pages that memory is made of.
+    pub page_size: PageSize,
+    /// How its memory is bound to its home.
+    pub policy: MemoryPolicy,
+    /// The home an operator chose; placement is free to choose where there is none.
+    pub nodes: Option<NodeSet>,
+    /// Nodes of devices it should be near, in the order they were asked for.
+    pub near: Vec<NodeId>,
+}
+
+/// Pages that memory is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PageSize {
+    /// Ordinary pages (transparent huge pages included).
+    #[default]
+    Base,
+    /// Explicit huge pages of this many bytes, from the node's pool.
+    Huge(u64),
+}
+
+/// How memory is bound to a home. The words are libvirt's and `numactl`'s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryPolicy {
+    /// From these nodes or not at all (`MPOL_BIND` and `cpuset.mems`).
+    Strict,
+    /// From one node, from the others when it is full (`MPOL_PREFERRED`).
+    Preferred,
+    /// From these nodes, from the others when they are full (`MPOL_PREFERRED_MANY`, Linux 5.15).
+    PreferredMany,
+    /// Page by page in turn over these nodes (`MPOL_INTERLEAVE`).
+    Interleave,
+    /// As interleave, by the nodes' weights (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9).
+    WeightedInterleave,
+    /// From these nodes or not at all, while the domain's own policies stay its own (`cpuset.mems` alone).
+    Restrictive,
+    /// From the node where the touching CPU is (`MPOL_LOCAL`).
+    Local,
+}
+
+impl MemoryPolicy {
+    /// Every policy, in the order in which help texts list them.
+    pub const ALL: [Self; 7] = [
+        Self::Strict,
+        Self::Preferred,
+        Self::PreferredMany,
+        Self::Interleave,
+        Self::WeightedInterleave,
+        Self::Restrictive,
+        Self::Local,
+    ];
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Preferred => "preferred",
+            Self::PreferredMany => "preferred-many",
+            Self::Interleave => "interleave",
+            Self::WeightedInterleave => "weighted-interleave",
+            Self::Restrictive => "restrictive",
+            Self::Local => "local",
+        }
+    }
+
+    /// Whether memory may never come from outside the home.
+    pub const fn confines(self) -> bool {
+        matches!(self, Self::Strict | Self::Restrictive)
+    }
+
+    /// Whether memory is spread over the home page by page, whoever touches it.
+    pub const fn interleaves(self) -> bool {
+        matches!(self, Self::Interleave | Self::WeightedInterleave)
+    }
+}
+
+impl fmt::Display for MemoryPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is no memory policy: expected one of strict, preferred, preferred-many, interleave, weighted-interleave, restrictive, local"
+)]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for MemoryPolicy {
+    type Err = UnknownPolicy;
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| UnknownPolicy(text.into()))
+    }
+}
+
+/// How a domain's vCPUs are bound to its home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Affinity {
+    /// They prefer it and may run elsewhere when it is full (node affinity).
+    #[default]
+    Soft,
+    /// They never leave it (CPU affinity).
+    Hard,
+}
+
+/// What a domain may use at most, as opposed to what it is promised.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// CPU time in CPUs (1.5 is one and a half CPU), `cpu.max`.
+    pub cpus: Option<f64>,
+    /// Memory in bytes, `memory.max`.
+    pub memory_bytes: Option<u64>,
+}

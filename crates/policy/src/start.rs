@@ -1,0 +1,250 @@
+//! The decision behind `run`: a new domain.
+
+use crate::{
+    Action, Affinity, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason, Refusal,
+    Request, Step, place,
+};
+use nearside_topology::{NodeSet, Topology};
+
+/// A domain that is to be started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Start {
+    /// Its name.
+    pub name: String,
+    /// What it asks for.
+    pub request: Request,
+    /// How its vCPUs are bound to its home.
+    pub affinity: Affinity,
+    /// What it may use at most.
+    pub limits: Limits,
+}
+
+/// Why a domain is not started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartRefusal {
+    /// A name that cannot be a directory's, a unit's or a word's.
+    #[error(
+        "\"{0}\" is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting with '.' or '-'"
+    )]
+    Name(String),
+    /// There is one of that name already.
+    #[error("a domain named {0} is running: choose another name, or see `nearside show {0}`")]
+    Taken(String),
+    /// It has no place here.
+    #[error(transparent)]
+    Place(#[from] Refusal),
+}
+
+/// The longest name of a domain, in bytes.
+pub const MAX_NAME_LENGTH: usize = 64;
+
+/// Whether `name` can name a domain.
+pub fn is_domain_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=MAX_NAME_LENGTH).contains(&name.len()) && !name.starts_with(['.', '-']) && name.chars().all(plain)
+}
+
+/// What has to be done so that `start` gets a home and nobody else counts on it.
+pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Result<Plan, StartRefusal> {
+    let name = &start.name;
+    if !is_domain_name(name) {
+        return Err(StartRefusal::Name(name.clone()));
+    }
+    if observation.domains.iter().any(|domain| domain.name == *name) {
+        return Err(StartRefusal::Taken(name.clone()));
+    }
+    let decision = place(&start.request, observation, model)?;
+    let claim = decision.chosen.claim.clone();
+    let topology = &observation.topology;
+    let (policy, page_size) = (start.request.policy, start.request.page_size);
+
+    let mut steps =
+        vec![Step { action: Action::Create { domain: name.clone(), limits: start.limits }, reason: Reason::NewDomain }];
+    let on = |node| (node, observation.unclaimed_bytes(node, page_size));
+    let unclaimed_bytes = claim.nodes().iter().map(on).collect();
+    steps.push(Step {
+        action: Action::Claim { domain: name.clone(), claim },
+        reason: Reason::Promise { unclaimed_bytes },
+    });
+    steps.extend(binding(name, topology, &decision, start.affinity));
+
+    let mut limits = Vec::new();
+    if decision.chosen.spilled_bytes > 0 {
+        limits.push(format!(
+            "{} MiB do not fit nodes {} and will come from others (policy {policy})",
+            decision.chosen.spilled_bytes >> 20,
+            decision.chosen.nodes
+        ));
+    }
+    Ok(Plan { decision: Some(decision), steps, limits })
+}
+
+/// The steps that bind a new domain to its home. On a machine of one node there are none: every CPU and every page is
+/// at home, and binding would only cost.
+fn binding(domain: &str, topology: &Topology, decision: &Decision, affinity: Affinity) -> Vec<Step> {
+    if topology.nodes.len() <= 1 {
+        return Vec::new();
+    }
+    let domain = domain.to_owned();
+    let policy = decision.request.policy;
+    let home = &decision.chosen.nodes;
+    let memory = home.intersection(&topology.memory_nodes());
+    let mut steps = Vec::new();
+    if policy.confines() {
+        steps.push(Step {
+            action: Action::ConfineMemory { domain: domain.clone(), nodes: memory.clone() },
+            reason: Reason::PolicyConfines { policy },
+        });
+    }
+    let cpus = topology.cpus_of_nodes(home);
+    let everywhere = cpus == topology.cpus_of_nodes(&topology.node_set());
+    match affinity {
+        Affinity::Soft if everywhere => {}
+        Affinity::Soft => steps.push(Step {
+            action: Action::BindCpus { domain: domain.clone(), cpus, on_behalf: CpuReason::Fallback },
+            reason: Reason::NoScheduler,
+        }),
+        Affinity::Hard => steps.push(Step {
+            action: Action::BindCpus { domain: domain.clone(), cpus, on_behalf: CpuReason::Operator },
+            reason: Reason::HardAffinity,
+        }),
+    }
+    if let Some(nodes) = policy_nodes(policy, &memory, decision) {
+        steps.push(Step {
+            action: Action::SetMemoryPolicy { domain, policy, nodes },
+            reason: Reason::PolicyAsked { policy },
+        });
+    }
+    steps
+}
+
+/// The nodes to name in a task's memory policy; none where the policy is not a task's or would have no node to name.
+pub(crate) fn policy_nodes(policy: MemoryPolicy, memory: &NodeSet, decision: &Decision) -> Option<NodeSet> {
+    match policy {
+        MemoryPolicy::Restrictive => None,
+        MemoryPolicy::Local => Some(NodeSet::new()),
+        MemoryPolicy::Preferred => {
+            let bytes = |node| decision.chosen.claim.bytes.get(&node).copied().unwrap_or(0);
+            let most = memory.iter().max_by_key(|&node| (bytes(node), std::cmp::Reverse(node)));
+            most.map(|node| NodeSet::from([node]))
+        }
+        _ => Some(memory.clone()).filter(|nodes| !nodes.is_empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Claim, DomainState, PageSize};
+    use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId};
+
+    const MIB: u64 = 1 << 20;
+
+    fn machine(nodes: u32) -> Observation {
+        let ids: Vec<_> = (0..nodes).map(NodeId).collect();
+        let topology = Topology {
+            nodes: ids.iter().map(|&id| Node { id, memory_bytes: 1024 * MIB, ..Node::default() }).collect(),
+            cpus: (0..2 * nodes).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            distances: Distances::uniform(&ids),
+            ..Topology::default()
+        };
+        Observation { topology, domains: Vec::new() }
+    }
+
+    fn wish(name: &str, policy: MemoryPolicy) -> Start {
+        let request = Request {
+            vcpus: 2,
+            memory_bytes: 600 * MIB,
+            page_size: PageSize::Base,
+            policy,
+            nodes: None,
+            near: Vec::new(),
+        };
+        Start { name: name.into(), request, affinity: Affinity::Soft, limits: Limits::default() }
+    }
+
+    fn words(plan: &Plan) -> Vec<String> {
+        plan.steps.iter().map(|step| step.action.to_string()).collect()
+    }
+
+    fn begin(wish: &Start, observation: &Observation) -> Result<Plan, StartRefusal> {
+        start(wish, observation, &CostModel::default())
+    }
+
+    #[test]
+    fn a_strict_domain_is_confined_bound_and_given_its_policy() {
+        let plan = begin(&wish("db", MemoryPolicy::Strict), &machine(4)).unwrap();
+        let expected = [
+            "create domain db",
+            "claim node 0: 2 vCPUs 600 MiB",
+            "allow memory on nodes 0 only",
+            "run on CPUs 0-1 for the time being",
+            "memory policy strict on nodes 0",
+        ];
+        assert_eq!(words(&plan), expected);
+    }
+
+    #[test]
+    fn only_policies_that_confine_touch_cpuset_mems() {
+        for policy in MemoryPolicy::ALL {
+            let plan = begin(&wish("db", policy), &machine(2)).unwrap();
+            let confined = plan.steps.iter().any(|step| matches!(step.action, Action::ConfineMemory { .. }));
+            assert_eq!(confined, policy.confines(), "{policy}");
+            let set = plan.steps.iter().any(|step| matches!(step.action, Action::SetMemoryPolicy { .. }));
+            assert_eq!(set, policy != MemoryPolicy::Restrictive, "{policy}");
+        }
+    }
+
+    #[test]
+    fn on_one_node_nothing_is_bound() {
+        for policy in MemoryPolicy::ALL {
+            let plan = begin(&wish("db", policy), &machine(1)).unwrap();
+            assert_eq!(words(&plan), ["create domain db", "claim node 0: 2 vCPUs 600 MiB"], "{policy}");
+        }
+    }
+
+    #[test]
+    fn soft_affinity_to_the_whole_machine_binds_no_cpus_and_hard_affinity_does() {
+        let mut wish = wish("db", MemoryPolicy::Interleave);
+        wish.request.nodes = Some(NodeSet::from([NodeId(0), NodeId(1)]));
+        let binds = |plan: &Plan| plan.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. }));
+        assert!(!binds(&begin(&wish, &machine(2)).unwrap()));
+        wish.affinity = Affinity::Hard;
+        assert!(binds(&begin(&wish, &machine(2)).unwrap()));
+    }
+
+    #[test]
+    fn two_domains_of_one_name_are_refused() {
+        let mut observation = machine(2);
+        observation.domains.push(DomainState { name: "db".into(), ..DomainState::default() });
+        let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation);
+        assert_eq!(refusal, Err(StartRefusal::Taken("db".into())));
+    }
+
+    #[test]
+    fn names_are_safe_as_directories_and_units() {
+        for name in ["", ".", "..", "a/b", "-rf", "a b", "a\n", "ä", "x".repeat(65).as_str()] {
+            assert_eq!(
+                begin(&wish(name, MemoryPolicy::Strict), &machine(1)),
+                Err(StartRefusal::Name(name.into())),
+                "{name:?}"
+            );
+        }
+        for name in ["a", "db-1", "web_2.example", "x".repeat(64).as_str()] {
+            assert!(is_domain_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_others_claim_and_do_not_hold_yet_is_not_there() {
+        let mut observation = machine(1);
+        let bytes = [(NodeId(0), 500 * MIB)].into();
+        let claim = Some(Claim { bytes, ..Claim::default() });
+        observation.domains.push(DomainState { name: "other".into(), claim, ..DomainState::default() });
+        let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation).unwrap_err();
+        assert!(refusal.to_string().contains("too few"), "{refusal}");
+        // Once it holds its memory the claim no longer counts; the machine's own free figure does.
+        observation.domains[0].resident_bytes = [(NodeId(0), 500 * MIB)].into();
+        assert!(begin(&wish("db", MemoryPolicy::Strict), &observation).is_ok());
+    }
+}
