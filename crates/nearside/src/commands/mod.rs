@@ -2,6 +2,10 @@
 
 pub(crate) mod completions;
 pub(crate) mod exec;
+pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod stat;
 pub(crate) mod topology;
+pub(crate) mod why;

@@ -2,6 +2,7 @@
 
 use crate::{
     failure::{Failure, Outcome},
+    output,
     request::RequestArgs,
     size::parse_size,
 };
@@ -104,8 +105,7 @@ fn try_run(args: &Args) -> Outcome {
     let model = CostModel::default();
     if args.dry_run {
         let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
-        print!("{}", told(&plan));
-        return Ok(());
+        return output::print(&told(&plan));
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
