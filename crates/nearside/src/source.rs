@@ -1,7 +1,11 @@
 //! Where a command takes the machine from: this host, a copy of another one's files, or firmware's tables.
 
 use crate::failure::Failure;
-use nearside_topology::{Topology, sysfs};
+use nearside_topology::{
+    Topology,
+    fake::{FakeSpec, fake},
+    sysfs,
+};
 use std::path::{Path, PathBuf};
 
 /// The flags shared by all commands that look at a machine.
@@ -15,6 +19,10 @@ pub(crate) struct TopologySource {
     /// Read ACPI tables: a folder of raw tables, one raw table, or the text of acpidump
     #[arg(long, value_name = "PATH")]
     acpi: Option<PathBuf>,
+
+    /// Cut the machine into emulated nodes: N of them, SIZE[M|G] each, or NU of each node
+    #[arg(long, value_name = "SPEC")]
+    fake: Option<FakeSpec>,
 }
 
 impl TopologySource {
@@ -29,7 +37,10 @@ impl TopologySource {
             Some(path) => read_acpi(path)?,
             None => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
         };
-        Ok((topology, notes))
+        match &self.fake {
+            Some(spec) => Ok((fake(&topology, spec).map_err(Failure::could_not)?, notes)),
+            None => Ok((topology, notes)),
+        }
     }
 }
 

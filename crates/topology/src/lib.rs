@@ -14,6 +14,8 @@ extern crate alloc;
 
 pub mod acpi;
 mod distance;
+pub mod fake;
+pub mod grammar;
 mod id;
 mod model;
 #[cfg(feature = "std")]

@@ -42,13 +42,15 @@ fn memory(source: &mut Source, path: &str) -> (u64, Option<MemoryState>) {
         let value = text.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
             (name.split_whitespace().last() == Some(key)).then(|| value.trim())
-        })?;
-        let number = value.strip_suffix("kB").and_then(|kib| kib.trim().parse::<u64>().ok()?.checked_mul(1024));
-        if number.is_none() {
-            let read = quoted(value);
+        });
+        let kib = value.and_then(|value| value.strip_suffix("kB")?.trim().parse::<u64>().ok());
+        let bytes = kib.and_then(|kib| kib.checked_mul(1024));
+        // Old kernels lack some of the lines, none lacks the first two.
+        if bytes.is_none() && (value.is_some() || key.starts_with("Mem")) {
+            let read = value.map_or("nothing".into(), quoted);
             source.note(path, format_args!("{key}: read {read}, expected a number of kB"));
         }
-        number
+        bytes
     };
     let (total, free) = (bytes("MemTotal"), bytes("MemFree"));
     let state = MemoryState {
@@ -57,12 +59,6 @@ fn memory(source: &mut Source, path: &str) -> (u64, Option<MemoryState>) {
         inactive_file_bytes: bytes("Inactive(file)").unwrap_or(0),
         slab_reclaimable_bytes: bytes("SReclaimable").unwrap_or(0),
     };
-    if total.is_none() {
-        source.note(path, "no MemTotal: taken to have no memory");
-    }
-    if free.is_none() {
-        source.note(path, "no MemFree: free memory is unknown");
-    }
     (total.unwrap_or(0), total.and(free).map(|_| state))
 }
 
