@@ -2,7 +2,10 @@
 
 use crate::{failure::Failure, size::parse_size};
 use nearside_policy::{MemoryPolicy, PageSize, Request};
-use nearside_topology::{DeviceKind, NodeId, NodeSet, Topology};
+use nearside_topology::{
+    DeviceKind, NodeId, NodeSet, Topology,
+    grammar::{NodeContext, parse_some_nodes},
+};
 
 /// The flags that say what a domain asks for.
 #[derive(Debug, Clone, clap::Args)]
@@ -56,9 +59,7 @@ impl RequestArgs {
 
 /// A set of nodes as typed; it must not be empty nor name nodes that are not there.
 pub(crate) fn parse_node_set(text: &str, topology: &Topology) -> Result<NodeSet, Failure> {
-    let nodes: NodeSet = text.parse().map_err(Failure::usage)?;
-    let _ = topology;
-    Ok(nodes)
+    parse_some_nodes(text, &NodeContext::of(topology)).map_err(Failure::usage)
 }
 
 /// The node a device is on.

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use nearside_topology::{
-    Topology,
+    Topology, acpi,
     fake::{FakeSpec, fake},
     sysfs,
 };
@@ -49,6 +49,14 @@ fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
     Ok((topology, notes.iter().map(ToString::to_string).collect()))
 }
 
+/// The machine as Linux would see it through these tables. Where they tell of neither nodes nor CPUs there is none.
 fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
-    Err(Failure::could_not(format_args!("{}: this build does not read ACPI tables", path.display())))
+    let tables = acpi::read(path).map_err(Failure::could_not)?;
+    let (topology, findings) = acpi::topology(&tables);
+    let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
+    if tables.srat.is_none() && tables.madt.is_none() {
+        let path = path.display();
+        return Err(Failure::could_not(format_args!("{path}: no usable table: {}", findings.join("\n  "))));
+    }
+    Ok((topology, findings))
 }

@@ -1,5 +1,7 @@
 //! Machines by their ACPI tables: what `topology` makes of tables that are in order.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
 

@@ -2,7 +2,7 @@
 
 use crate::{
     failure::{Failure, Outcome},
-    report::{topology_text, written},
+    report::{topology_json, topology_svg, topology_text, written},
     source::TopologySource,
 };
 
@@ -22,6 +22,10 @@ pub(crate) struct Args {
 enum Format {
     /// Tables to read.
     Text,
+    /// One JSON object (docs/formats.md).
+    Json,
+    /// A picture for a ticket.
+    Svg,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -31,6 +35,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
+        Format::Json => topology_json::report(&topology).map_err(Failure::could_not)?,
+        Format::Svg => topology_svg::report(&topology),
     };
     written(&report).map_err(Failure::could_not)
 }

@@ -34,10 +34,14 @@ pub(crate) fn groups(topology: &Topology) -> Vec<CpuGroup> {
     groups.into_iter().map(group).collect()
 }
 
-/// The cores in short: siblings joined by `+`, and an evenly numbered run of cores by its ends (`0+8 .. 7+15`).
+/// The cores in short: siblings joined by `+`, or by `-` where they are three or more in a row, and an evenly numbered
+/// run of cores by its ends (`0+8 .. 7+15`, `0-7 .. 24-31`).
 pub(crate) fn cores_in_short(cores: &[CpuSet]) -> Vec<String> {
     let members: Vec<Vec<u32>> = cores.iter().map(|core| core.iter().map(|cpu| cpu.0).collect()).collect();
-    let name = |core: &Vec<u32>| core.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
+    let name = |core: &Vec<u32>| match core.as_slice() {
+        [first, _, .., last] if (last - first) as usize == core.len() - 1 => format!("{first}-{last}"),
+        siblings => siblings.iter().map(u32::to_string).collect::<Vec<_>>().join("+"),
+    };
     let mut words = Vec::new();
     let mut rest = members.as_slice();
     while let [first, others @ ..] = rest {
@@ -75,6 +79,8 @@ mod tests {
         assert_eq!(short(&[&[0, 1], &[2, 3], &[4, 5]]), "0+1 .. 4+5");
         assert_eq!(short(&[&[0], &[1]]), "0 1");
         assert_eq!(short(&[&[0, 1], &[2, 3], &[4], &[5], &[6], &[9]]), "0+1 2+3 4 .. 6 9");
+        assert_eq!(short(&[&[0, 1, 2, 3], &[4, 5, 6, 7]]), "0-3 4-7");
+        assert_eq!(short(&[&[0, 2, 4]]), "0+2+4");
         assert_eq!(short(&[]), "");
     }
 }

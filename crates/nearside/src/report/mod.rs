@@ -1,7 +1,10 @@
 //! What commands print: pure functions from what was read to text.
 
 pub(crate) mod cores;
+pub(crate) mod svg;
 pub(crate) mod table;
+pub(crate) mod topology_json;
+pub(crate) mod topology_svg;
 pub(crate) mod topology_text;
 pub(crate) mod units;
 

@@ -25,23 +25,20 @@ pub(crate) fn report(topology: &Topology) -> String {
     .concat()
 }
 
-fn summary(topology: &Topology) -> String {
-    let online: CpuSet = topology.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect();
-    let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
+/// The machine in one line: `4 nodes (0-3), 16 CPUs on 8 cores, 64 GiB of memory, 60 GiB free`.
+pub(crate) fn summary_line(topology: &Topology) -> String {
+    let online = topology.cpus.iter().filter(|cpu| cpu.online).count();
     let cores: usize = groups(topology).iter().map(|group| group.cores.len()).sum();
     let nodes = topology.node_set();
+    let (cpus, cores) = (count(online, "CPU"), count(cores, "core"));
     let memory = size(topology.memory_bytes());
-    let free = match free_bytes(topology) {
-        Some(free) => format!(", {} free", size(free)),
-        None => String::new(),
-    };
-    let mut text = format!(
-        "available: {} ({nodes}), {} on {}, {memory} of memory{free}\nsource:    {}\n",
-        count(nodes.len(), "node"),
-        count(online.len(), "CPU"),
-        count(cores, "core"),
-        topology.source,
-    );
+    let free = free_bytes(topology).map_or(String::new(), |free| format!(", {} free", size(free)));
+    format!("{} ({nodes}), {cpus} on {cores}, {memory} of memory{free}", count(nodes.len(), "node"))
+}
+
+fn summary(topology: &Topology) -> String {
+    let mut text = format!("available: {}\nsource:    {}\n", summary_line(topology), topology.source);
+    let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
     if !offline.is_empty() {
         text += &format!("offline:   CPUs {offline}\n");
     }
@@ -57,28 +54,25 @@ pub(crate) fn free_bytes(topology: &Topology) -> Option<u64> {
 }
 
 fn nodes(topology: &Topology) -> String {
+    // Only firmware's tables tell proximity domains.
+    let with_pxm = topology.nodes.iter().any(|node| node.pxm.is_some());
+    let mut columns = vec![("node", Right)];
+    columns.extend(with_pxm.then_some(("PXM", Right)));
+    columns.extend([("CPUs", Left), ("cores", Right), ("memory MiB", Right), ("free MiB", Right), ("free", Right)]);
     let row = |node: &Node| {
         let cpus = topology.cpus_of(node.id);
         let free = node.state.map(|state| state.free_bytes);
-        vec![
-            node.id.to_string(),
-            or_dash(node.pxm),
+        let mut row = vec![node.id.to_string()];
+        row.extend(with_pxm.then(|| or_dash(node.pxm)));
+        row.extend([
             if cpus.is_empty() { "none".into() } else { cpus.to_string() },
             topology.cores_of(node.id).to_string(),
             mib(node.memory_bytes),
             or_dash(free.map(mib)),
             or_dash(free.and_then(|free| percent(free, node.memory_bytes)).map(|share| format!("{share} %"))),
-        ]
+        ]);
+        row
     };
-    let columns = [
-        ("node", Right),
-        ("PXM", Right),
-        ("CPUs", Left),
-        ("cores", Right),
-        ("memory MiB", Right),
-        ("free MiB", Right),
-        ("free", Right),
-    ];
     table("Nodes", &columns, &topology.nodes.iter().map(row).collect::<Vec<_>>())
 }
 

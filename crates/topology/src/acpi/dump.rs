@@ -20,9 +20,9 @@ pub(super) fn is_dump(bytes: &[u8]) -> bool {
     !bytes.contains(&0) && bytes.split(|&byte| byte == b'\n').any(|line| title(line).is_some())
 }
 
-/// The tables of a dump as raw bytes, in its order. A line of data that does not continue its table ends it there; the
-/// table's header will say that the rest is missing.
-pub(super) fn tables(text: &[u8], findings: &mut Vec<Finding>) -> Vec<Vec<u8>> {
+/// The tables of a dump, each with the name its title gives and its raw bytes. A line of data that does not continue its
+/// table ends it there; the table's header will say that the rest is missing.
+pub(super) fn tables(text: &[u8], findings: &mut Vec<Finding>) -> Vec<(Signature, Vec<u8>)> {
     let mut tables: Vec<(Signature, Vec<u8>)> = Vec::new();
     let mut open = false;
     for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
@@ -47,7 +47,7 @@ pub(super) fn tables(text: &[u8], findings: &mut Vec<Finding>) -> Vec<Vec<u8>> {
             }
         }
     }
-    tables.into_iter().map(|(_, bytes)| bytes).collect()
+    tables
 }
 
 /// `SRAT @ 0x000000007FFE1A2B`

@@ -57,7 +57,7 @@ pub(super) struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// Checks the header of the table that `bytes` start with. A wrong checksum is noted and the table is used all the
-    /// same, as Linux does (`drivers/acpi/acpica/tbprint.c`, `ACPI_CHECKSUM_ABORT` is off).
+    /// same, as Linux does (`ACPI_CHECKSUM_ABORT` in `include/acpi/acconfig.h` is `FALSE`).
     pub(super) fn read(bytes: &'a [u8], findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let signature = Signature(array(bytes, 0).unwrap_or(Signature::ANY.0));
         let finding = |offset, read, expected, effect| Finding { table: signature, offset, read, expected, effect };

@@ -48,6 +48,9 @@ use header::Table;
 #[cfg(doc)]
 use crate::Topology;
 
+/// The tables that say something about nodes or CPUs.
+const WANTED: [Signature; 4] = [Signature::SRAT, Signature::SLIT, Signature::HMAT, Signature::MADT];
+
 /// The tables that say something about a machine's nodes, each as far as it could be used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tables {
@@ -73,13 +76,8 @@ impl Tables {
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut tables = Self::default();
         if !tables.add(bytes) {
-            tables.findings.push(Finding {
-                table: Signature::ANY,
-                offset: 0,
-                read: format!("{} bytes of something else", bytes.len()),
-                expected: "an ACPI table or the text of acpidump".into(),
-                effect: Effect::TableIgnored,
-            });
+            let expected = "an ACPI table or the text of acpidump";
+            tables.findings.push(no_table(Signature::ANY, bytes, expected));
         }
         tables
     }
@@ -89,17 +87,17 @@ impl Tables {
         if !dump::is_dump(bytes) {
             return self.add_table(bytes);
         }
-        let raw = dump::tables(bytes, &mut self.findings);
-        for table in &raw {
-            self.add_table(table);
+        for (title, table) in dump::tables(bytes, &mut self.findings) {
+            if !self.add_table(&table) && WANTED.contains(&title) {
+                self.findings.push(no_table(title, &table, "the table that the title names"));
+            }
         }
         true
     }
 
     fn add_table(&mut self, bytes: &[u8]) -> bool {
         let signature = bytes::array(bytes, 0).map(Signature);
-        let wanted = [Signature::SRAT, Signature::SLIT, Signature::HMAT, Signature::MADT];
-        let Some(signature) = signature.filter(|signature| wanted.contains(signature)) else {
+        let Some(signature) = signature.filter(|signature| WANTED.contains(signature)) else {
             // Some other table has nothing to say about nodes; its oddities are not ours to tell.
             let other = Table::read(bytes, &mut Vec::new());
             self.met.extend(other.iter().map(|table| table.signature));
@@ -129,4 +127,9 @@ impl Tables {
         }
         Ok(())
     }
+}
+
+fn no_table(table: Signature, bytes: &[u8], expected: &str) -> Finding {
+    let read = format!("{} bytes of something else", bytes.len());
+    Finding { table, offset: 0, read, expected: expected.into(), effect: Effect::TableIgnored }
 }

@@ -1,7 +1,7 @@
 //! The file tree that is read, and what was noted on the way.
 
 use super::{Error, Note};
-use crate::id::{Id, IdSet, MAX_ID};
+use crate::id::{Id, IdSet, InvalidList, MAX_ID};
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::Display;
 use std::{
@@ -86,8 +86,8 @@ impl Source {
     fn parse_list<T: Id>(&mut self, path: &str, text: &str) -> Option<IdSet<T>> {
         match text.parse() {
             Ok(set) => Some(set),
-            Err(error) => {
-                self.note(path, error);
+            Err(InvalidList { why, .. }) => {
+                self.note(path, format_args!("read {}, expected a list such as 0-3,8: {why}", quoted(text.trim())));
                 None
             }
         }

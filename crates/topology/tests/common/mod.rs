@@ -16,6 +16,15 @@ pub(crate) fn machine(name: &str) -> io::Result<String> {
     fs::read_to_string(&file).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
 }
 
+/// A machine unpacked into a folder that goes with the value.
+#[allow(dead_code, reason = "those who include this file need not use all of it")]
+pub(crate) fn unpacked(name: &str) -> io::Result<tempfile::TempDir> {
+    // Thousands of small files: in memory where the system has a folder for that.
+    let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
+    unpack(&machine(name)?, root.path())?;
+    Ok(root)
+}
+
 /// Makes the files of a machine below `root`.
 pub(crate) fn unpack(text: &str, root: &Path) -> io::Result<()> {
     let mut lines = text.lines().filter(|line| !line.starts_with('#')).peekable();

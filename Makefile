@@ -1,0 +1,55 @@
+# `make demo` and `make test` are the two commands to know; both install what they need (scripts/install).
+# A cargo that a package or scripts/install brought is found even where a login shell has not run yet.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+FUZZ_SECONDS ?= 600
+
+.PHONY: help demo test lint unit lab-test deny advisories fuzz bench docs install-deps clean
+
+help: ## list these targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
+
+demo: ## boot four nodes and watch Nearside at work (about 3 minutes)
+	scripts/install build lab
+	cargo build --release --package nearside
+	lab/demo
+
+test: install-deps lint deny unit lab-test ## everything CI checks, about half an hour on 2 cores
+	@echo "make test: all passed"
+
+lint: ## formatting, clippy, rustdoc, shell scripts
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
+	shellcheck lab/kernel lab/qemu lab/guest lab/guest-init scripts/install .ci/run
+
+unit: ## the tests that need no lab
+	cargo test --workspace
+
+lab-test: ## the integration tests, in emulated NUMA machines
+	lab/test
+
+deny: ## licences, banned crates and sources of all dependencies
+	cargo deny --all-features check licenses bans sources
+
+advisories: ## known vulnerabilities of dependencies (reads the advisory database: network)
+	cargo deny --all-features check advisories
+
+fuzz: ## every fuzz target for FUZZ_SECONDS each (default 600)
+	scripts/install fuzz
+	cd fuzz && for target in $$(cargo fuzz list); do \
+	  echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+bench: ## the benchmarks
+	cargo bench --workspace
+
+docs: ## the API documentation
+	cargo doc --workspace --no-deps
+
+install-deps: ## what make test needs
+	scripts/install test
+
+clean: ## build products; the cache of kernels and tools stays
+	cargo clean

@@ -1,0 +1,114 @@
+//! What the fuzz targets do with an input: one function a target, named as the target and its folder in `corpus/`.
+//!
+//! `crates/topology/tests/corpus.rs` includes this file and replays the corpus through it, so it stands without any
+//! crate that only a fuzzer needs.
+
+use nearside_topology::{
+    Cpu, CpuId, CpuSet, Distances, Node, NodeId, NodeSet, Topology,
+    acpi::{self, Tables},
+    fake::{self, FakeSpec},
+    grammar::{CpuContext, NodeContext, parse_cpus, parse_nodes},
+};
+
+/// Tables as raw bytes. An input may hold several, each as long as its header says, so that an SRAT, a SLIT and an HMAT
+/// can be tried together.
+pub fn acpi(input: &[u8]) {
+    let mut raw = Vec::new();
+    let mut rest = input;
+    while let Some(length) = rest.get(4..8).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes) {
+        let Some((table, more)) = rest.split_at_checked(length.max(36) as usize) else { break };
+        raw.push(table);
+        rest = more;
+    }
+    // Each is also tried alone: what precedes it must not shield it.
+    raw.iter().for_each(|table| check_machine(&Tables::from_bytes(table)));
+    check_machine(&Tables::from_bytes(rest));
+    acpidump(hexadecimal(&raw).as_bytes());
+}
+
+/// Tables as the text of `acpidump`.
+pub fn acpidump(input: &[u8]) {
+    check_machine(&Tables::from_bytes(input));
+}
+
+/// Lists of nodes and CPUs, in the kernel's format and in the grammars that people type.
+pub fn nodeset(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(nodes) = text.parse::<NodeSet>() {
+        assert_eq!(nodes.to_string().parse().as_ref(), Ok(&nodes));
+    }
+    if let Ok(cpus) = text.parse::<CpuSet>() {
+        assert_eq!(cpus.to_string().parse().as_ref(), Ok(&cpus));
+    }
+    let machine = sparse_machine();
+    if let Ok(nodes) = parse_nodes(text, &NodeContext::of(&machine)) {
+        assert!(nodes.is_subset(&machine.node_set()));
+    }
+    if let Ok(cpus) = parse_cpus(text, &CpuContext::of(&machine)) {
+        assert!(cpus.iter().all(|cpu| machine.cpu(cpu).is_some()));
+    }
+}
+
+/// Machines made up by a `fake=` specification.
+pub fn fake(input: &[u8]) {
+    let Ok(spec) = String::from_utf8_lossy(input).parse::<FakeSpec>() else { return };
+    let machine = sparse_machine();
+    if let Ok(faked) = fake::fake(&machine, &spec) {
+        assert!(!faked.nodes.is_empty());
+        assert!(faked.memory_bytes() <= machine.memory_bytes());
+        assert_eq!(faked.cpus.len(), machine.cpus.len());
+        assert!(faked.cpus.iter().all(|cpu| cpu.node.is_none_or(|node| faked.node(node).is_some())));
+    }
+}
+
+/// Nodes 0, 2 and 8 with four CPUs each, the last without memory.
+fn sparse_machine() -> Topology {
+    let nodes = [NodeId(0), NodeId(2), NodeId(8)];
+    let node = |(at, id)| Node { id, memory_bytes: [4 << 30, 3 << 30, 0][at], ..Node::default() };
+    Topology {
+        nodes: nodes.into_iter().enumerate().map(node).collect(),
+        cpus: (0..12).map(|cpu| Cpu::new(CpuId(cpu), nodes[cpu as usize / 4])).collect(),
+        distances: Distances::uniform(&nodes),
+        ..Topology::default()
+    }
+}
+
+/// Whatever the tables say, the machine must be one that the rest of Nearside can rely on.
+fn check_machine(tables: &Tables) {
+    let (machine, findings) = acpi::topology(tables);
+    assert!(findings.starts_with(&tables.findings));
+    for finding in &findings {
+        assert!(!finding.to_string().contains('\n'), "one line: {finding:?}");
+    }
+    assert!((1..=acpi::MAX_NODES).contains(&machine.nodes.len()));
+    for (at, node) in machine.nodes.iter().enumerate() {
+        assert_eq!(node.id, NodeId(at as u32));
+        let ranges = node.ranges.iter().map(|range| u128::from(range.length_bytes)).sum::<u128>();
+        assert!(u128::from(node.memory_bytes) <= ranges);
+        assert_eq!(machine.distances.get(node.id, node.id), 10);
+        assert_eq!(machine.distances.row(node.id).count(), machine.nodes.len());
+    }
+    for (at, cpu) in machine.cpus.iter().enumerate() {
+        assert_eq!(cpu.id.0, at as u32);
+        assert!(cpu.node.is_none_or(|node| machine.node(node).is_some()));
+    }
+    for performance in &machine.performance {
+        assert!(machine.node(performance.initiator).is_some() && machine.node(performance.target).is_some());
+    }
+    // A table is either understood or spoken of; never dropped in silence.
+    if tables.srat.is_none() {
+        assert!(findings.iter().any(|finding| finding.table == acpi::Signature::SRAT));
+    }
+}
+
+fn hexadecimal(tables: &[&[u8]]) -> String {
+    let mut text = String::new();
+    for table in tables {
+        text.push_str("SRAT @ 0x0\n");
+        for (line, bytes) in table.chunks(16).enumerate() {
+            let bytes: String = bytes.iter().map(|byte| format!("{byte:02X} ")).collect();
+            text.push_str(&format!("    {:04X}: {bytes}\n", line * 16));
+        }
+    }
+    text
+}

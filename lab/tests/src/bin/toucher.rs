@@ -1,0 +1,99 @@
+//! Fills memory of a chosen kind, says so, and holds it (or keeps touching it) until its input ends.
+//!
+//! The address it prints is where its memory begins, so that a reader of `numa_maps` knows which mapping is meant.
+#![allow(unsafe_code)]
+
+use clap::{Parser, ValueEnum};
+use std::{
+    io::{Read, Write},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+/// Fill memory, print "ready ADDRESS", and hold it until standard input ends.
+#[derive(Debug, Parser)]
+struct Args {
+    /// MiB to fill
+    #[arg(long)]
+    mib: usize,
+    /// The kind of memory
+    #[arg(long, value_enum, default_value_t = Kind::Anon)]
+    kind: Kind,
+    /// Threads that fill it, each its part
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Keep touching instead of sleeping
+    #[arg(long)]
+    spin: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    /// Private memory in ordinary pages
+    Anon,
+    /// Private memory in transparent huge pages
+    Thp,
+    /// Shared memory
+    Shm,
+    /// Explicit huge pages of 2 MiB
+    Huge,
+}
+
+const STEP: usize = 4096;
+
+fn main() {
+    let args = Args::parse();
+    let bytes = args.mib << 20;
+    let address = map(args.kind, bytes);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let part = bytes / args.threads;
+        let fillers: Vec<_> = (0..args.threads).map(|n| scope.spawn(move || touch(address + n * part, part))).collect();
+        fillers.into_iter().for_each(|filler| assert!(filler.join().is_ok(), "a thread could not fill its part"));
+        println!("ready {address:x}");
+        assert!(std::io::stdout().flush().is_ok(), "nobody reads");
+        if args.spin {
+            for n in 0..args.threads {
+                let stop = &stop;
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        touch(address + n * part, part);
+                    }
+                });
+            }
+        }
+        // Ends when whoever holds the other end lets go of it.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn map(kind: Kind, bytes: usize) -> usize {
+    const HUGE: usize = 2 << 20;
+    let (flags, extra) = match kind {
+        Kind::Anon => (libc::MAP_PRIVATE, 0),
+        Kind::Thp => (libc::MAP_PRIVATE, HUGE),
+        Kind::Shm => (libc::MAP_SHARED, 0),
+        Kind::Huge => (libc::MAP_PRIVATE | libc::MAP_HUGETLB, 0),
+    };
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+    let address = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), bytes + extra, access, flags | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    assert!(address != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    let advice = if matches!(kind, Kind::Thp) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    if !matches!(kind, Kind::Huge) {
+        // SAFETY: the range is the mapping just made; the advice changes no content.
+        unsafe { libc::madvise(address, bytes + extra, advice) };
+    }
+    // Transparent huge pages need their alignment.
+    (address as usize).next_multiple_of(extra.max(1))
+}
+
+fn touch(address: usize, bytes: usize) {
+    for offset in (0..bytes).step_by(STEP) {
+        // SAFETY: within the mapping, and each part is written by one thread only.
+        unsafe { std::ptr::write_volatile((address + offset) as *mut u8, 1) };
+    }
+}

@@ -1,0 +1,21 @@
+//! What an operator of a machine of four nodes sees: two CPUs and half a gigabyte on each, neighbours in pairs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "four_nodes/claims.rs"]
+mod claims;
+#[path = "four_nodes/policies.rs"]
+mod policies;
+#[path = "four_nodes/running.rs"]
+mod running;
+
+use nearside_lab::read;
+
+#[test]
+fn the_guest_is_the_machine_these_tests_are_about() {
+    assert_eq!(read("/sys/devices/system/node/online"), "0-3");
+    assert_eq!(read("/sys/devices/system/node/node0/distance"), "10 15 30 30");
+    let controllers = read("/sys/fs/cgroup/cgroup.controllers");
+    for wanted in ["cpu", "cpuset", "memory", "hugetlb"] {
+        assert!(controllers.split_whitespace().any(|found| found == wanted), "no {wanted} in {controllers}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Claims: nothing is promised twice, whoever starts at the same time and whoever is killed when.
+
+use nearside_lab::{Domain, MIB, domains, json, nearside, run, stderr, toucher, unclaimed_bytes, words};
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+/// A size of which exactly two fit each node.
+fn two_a_node() -> u64 {
+    let free = unclaimed_bytes();
+    let (least, most) = (free.iter().min().unwrap(), free.iter().max().unwrap());
+    let size = least / 2 - 8 * MIB;
+    assert!(3 * size > *most, "the nodes differ too much for this test: {free:?}");
+    size
+}
+
+fn parallel_starts(round: u32, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec<Child>) {
+    let start = |number: u32| {
+        nearside()
+            .args(["run", "--quiet", "--policy", "strict", "--name", &format!("p{round}-{number}")])
+            .args(["--memory", &bytes.to_string(), "--"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut children: Vec<_> = (0..20).map(start).collect();
+    // A domain says "ready"; a refused one closes its output without a word.
+    let mut ready = |child: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.starts_with("ready")
+    };
+    let flags: Vec<_> = children.iter_mut().map(&mut ready).collect();
+    let (mut running, mut refused) = (Vec::new(), Vec::new());
+    for (child, is_ready) in children.into_iter().zip(flags) {
+        if is_ready { running.push(child) } else { refused.push(child) }
+    }
+    (running, refused)
+}
+
+fn end(children: Vec<Child>) {
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// Claims by node, from what `list` shows of every domain.
+fn claimed() -> Vec<u64> {
+    let list = json("list");
+    let mut by_node = vec![0; 4];
+    for domain in list["domains"].as_array().unwrap() {
+        for (node, bytes) in domain["claim"]["bytes"].as_object().unwrap() {
+            by_node[node.parse::<usize>().unwrap()] += bytes.as_u64().unwrap();
+        }
+    }
+    by_node
+}
+
+#[test]
+fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
+    let bytes = two_a_node();
+    for round in 0..20 {
+        let before = unclaimed_bytes();
+        let (running, refused) = parallel_starts(round, bytes, &["sh", "-c", "echo ready; read line"]);
+        assert_eq!((running.len(), refused.len()), (8, 12), "round {round}");
+        let claimed = claimed();
+        assert!(claimed.iter().zip(&before).all(|(claimed, free)| claimed <= free), "{claimed:?} of {before:?}");
+        for child in refused {
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(125));
+            assert!(stderr(&output).contains("too few"), "{}", stderr(&output));
+        }
+        end(running);
+    }
+    assert_eq!(domains(), [""; 0]);
+}
+
+#[test]
+fn what_was_promised_is_there_when_it_is_touched() {
+    let bytes = two_a_node();
+    let mib = (bytes / MIB - 8).to_string();
+    let (running, refused) = parallel_starts(99, bytes, &[&toucher(), "--mib", &mib]);
+    assert_eq!((running.len(), refused.len()), (8, 12));
+    end(running);
+}
+
+#[test]
+fn memory_that_was_freed_is_still_promised() {
+    // It claims much and holds little: what it does not hold stays promised to it.
+    let domain = Domain::start("--quiet --name sparse --policy strict --nodes 1 --memory 200M", "--mib 8");
+    let free = unclaimed_bytes();
+    assert!(free[1] + 150 * MIB < free[2], "{free:?}");
+    domain.end();
+    let free = unclaimed_bytes();
+    assert!(free[1] + 150 * MIB > free[2], "{free:?}");
+}
+
+#[test]
+fn a_claim_lives_as_long_as_the_domain_not_as_its_launcher() {
+    // The command leaves a grandchild behind and ends; the domain is the grandchild now.
+    let script = "sleep 1000 >/dev/null 2>&1 & echo $!";
+    let output = nearside()
+        .args(["run", "-q", "--name", "orphan", "--memory", "64M", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    let process = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert_eq!(domains(), ["orphan"]);
+    assert!(run(words("run --name orphan --memory 8M -- true")).status.code() == Some(125));
+    std::process::Command::new("kill").arg(&process).status().unwrap();
+    // The group's population changes when the kernel has buried the process.
+    while Path::new(&format!("/proc/{process}/cgroup")).exists() && !domains().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(run(words("run -q --name orphan --memory 8M -- true")).status.success());
+}
+
+#[test]
+fn a_kill_at_any_point_leaves_no_claim() {
+    let before = unclaimed_bytes();
+    for step in 0..60 {
+        let mut child = nearside()
+            .args(["run", "-q", "--name", "doomed", "--memory", "100M", "--policy", "strict", "--", "sleep", "1000"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Different points of its life, from before it has read its arguments until after it became the command.
+        std::thread::sleep(Duration::from_millis(step * 5));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(domains(), [""; 0], "after {} ms", step * 5);
+    }
+    assert!(run(words("run -q --name doomed --memory 100M --policy strict -- true")).status.success());
+    let after = unclaimed_bytes();
+    assert!(before.iter().zip(&after).all(|(b, a)| b.abs_diff(*a) < 64 * MIB), "{before:?} {after:?}");
+    // Whoever took the lock last swept up what the killed ones left, and `true` itself is swept by the next.
+    assert!(run(words("run -q --name sweeper --memory 1M -- true")).status.success());
+    assert!(!Path::new("/sys/fs/cgroup/nearside/doomed").exists());
+}

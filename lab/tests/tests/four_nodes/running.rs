@@ -1,0 +1,154 @@
+//! `run` stands in the place of the command, and what it refuses leaves nothing behind.
+
+use nearside_lab::{Domain, MIB, domains, nearside, read, run, status, stderr, stdout, unclaimed_bytes, words};
+use std::{
+    io::Write as _,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+#[test]
+fn exit_codes_and_signals_are_the_commands_own() {
+    let code = |line: &str| run(words(line)).status.code();
+    let exits = nearside().args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "exit 7"]).status().unwrap();
+    assert_eq!(exits.code(), Some(7));
+    let killed = nearside().args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "kill -TERM $$"]).status().unwrap();
+    assert_eq!(killed.signal(), Some(15));
+    assert_eq!(code("run --memory 1M -- nosuchcommand"), Some(127));
+    assert_eq!(code("run --memory 1M -- /etc/hostname"), Some(126));
+    assert_eq!(code("run --memory 1M --policy sideways -- true"), Some(125));
+    assert_eq!(code("run --nonsense"), Some(125));
+    assert_eq!(domains(), [""; 0]);
+}
+
+#[test]
+fn what_is_refused_says_why_and_leaves_nothing() {
+    let before = unclaimed_bytes();
+    let cases = [
+        ("--nodes 9 --memory 10M", "node 9"),
+        ("--nodes ^0-3 --memory 10M", "empty"),
+        ("--nodes 1-0 --memory 10M", "1-0"),
+        ("--memory 99999G", "more than the whole machine has"),
+        ("--memory 10M --cpus 0", "at least 1 vCPU"),
+        ("--memory 0", "0 bytes"),
+        ("--memory 20000000T", "64 bits"),
+        ("--memory 10M --page-size 3M", "3"),
+        ("--memory 10M --page-size 1G", "1 GiB"),
+        ("--memory 10M --near pci:ffff:ff:1f.7", "no device"),
+        ("--memory 10M --name a/b", "no name"),
+        ("--memory 450M --nodes 1 --policy strict --name big --cpu-limit 0", "0.01"),
+    ];
+    for (flags, said) in cases {
+        let output = run(words("run --name refused").chain(words(flags)).chain(["--", "true"]));
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{flags}: {message}");
+        assert!(message.contains(said), "{flags}: expected \"{said}\" in: {message}");
+        assert!(message.lines().count() <= 8, "{flags}: {message}");
+    }
+    assert_eq!(domains(), [""; 0]);
+    assert!(!Path::new("/sys/fs/cgroup/nearside/refused").exists());
+    for (before, after) in before.into_iter().zip(unclaimed_bytes()) {
+        assert!(before.abs_diff(after) < 64 * MIB, "{before} before, {after} after");
+    }
+}
+
+#[test]
+fn strict_that_does_not_fit_says_by_how_much() {
+    let free = unclaimed_bytes()[1];
+    let asked = free / MIB + 100;
+    let output = run(words(&format!("run --name big --memory {asked}M --policy strict --nodes 1 -- true")));
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("too few"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_second_domain_of_the_same_name_is_refused_until_the_first_has_ended() {
+    let first = Domain::start("--quiet --name twin --memory 8M", "--mib 8");
+    let second = run(words("run --name twin --memory 8M -- true"));
+    assert_eq!(second.status.code(), Some(125));
+    assert!(stderr(&second).contains("twin is running"), "{}", stderr(&second));
+    first.end();
+    assert!(run(words("run -q --name twin --memory 8M -- true")).status.success());
+}
+
+#[test]
+fn affinity_and_limits_hold_before_the_first_instruction() {
+    let flags =
+        "--quiet --name tight --cpus 2 --memory 32M --nodes 2 --affinity hard --cpu-limit 1.5 --memory-limit 64M";
+    let domain = Domain::start(flags, "--mib 16");
+    assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5");
+    let group = "/sys/fs/cgroup/nearside/tight";
+    assert_eq!(read(&format!("{group}/cpu.max")), "150000 100000");
+    assert_eq!(read(&format!("{group}/memory.max")), (64 * MIB).to_string());
+    assert!(!read("/proc/self/cgroup").contains("tight"));
+    assert_eq!(read(&format!("/proc/{}/cgroup", domain.process())), "0::/nearside/tight");
+}
+
+#[test]
+fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
+    let output =
+        run(words("run --name soft --cpus 2 --memory 8M --nodes 3 -- grep Cpus_allowed_list /proc/self/status"));
+    assert!(stdout(&output).trim().ends_with("6-7"), "{}", stdout(&output));
+    assert_eq!(stderr(&output).matches("no scheduler with node affinity").count(), 1, "{}", stderr(&output));
+    for (affinity, on_behalf) in [("soft", "fallback"), ("hard", "operator")] {
+        let _domain = Domain::start(&format!("-q --name kept --memory 8M --nodes 3 --affinity {affinity}"), "--mib 4");
+        let record = read("/run/nearside/domains/kept.json");
+        assert!(record.contains(&format!("\"on_behalf\": \"{on_behalf}\"")), "{record}");
+    }
+}
+
+#[test]
+fn a_dry_run_tells_and_does_nothing() {
+    let output = run(words("run --name dry --memory 8M --policy strict --nodes 1 --dry-run -- touch /tmp/touched"));
+    assert!(output.status.success());
+    for expected in ["create domain dry", "memory on nodes 1 only", "CPUs 2-3", "policy strict"] {
+        assert!(stdout(&output).contains(expected), "{expected} in {}", stdout(&output));
+    }
+    assert!(!Path::new("/tmp/touched").exists() && !Path::new("/sys/fs/cgroup/nearside/dry").exists());
+}
+
+#[test]
+fn exec_joins_a_domain_with_its_cpus_and_policy() {
+    let _domain = Domain::start("-q --name home --memory 16M --policy preferred --nodes 2", "--mib 4");
+    let script =
+        "grep -h Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; grep -c prefer:2 /proc/self/numa_maps";
+    let output = nearside().args(["exec", "home", "--", "sh", "-c", script]).output().unwrap();
+    let text = stdout(&output);
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].ends_with("4-5") && lines[1] == "0::/nearside/home", "{text}");
+    assert!(lines[2].parse::<u32>().unwrap() > 5, "{text}");
+    assert_eq!(run(words("exec nobody -- true")).status.code(), Some(125));
+}
+
+#[test]
+fn without_privileges_it_is_said_what_is_needed() {
+    let as_nobody = |line: &str| {
+        let binary = std::env::var("NEARSIDE_BIN").unwrap();
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", &binary])
+            .args(words(line))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let refused = as_nobody("run --name mine --memory 8M -- true");
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(stderr(&refused).contains("needs root"), "{}", stderr(&refused));
+    for line in ["topology", "place --cpus 1 --memory 8M", "list", "stat", "doctor", "run --memory 8M --dry-run true"] {
+        let output = as_nobody(line);
+        assert!(output.status.success(), "{line}: {}", stderr(&output));
+    }
+    assert_eq!(domains(), [""; 0]);
+}
+
+#[test]
+fn a_closed_pipe_is_no_crash() {
+    let binary = std::env::var("NEARSIDE_BIN").unwrap();
+    for command in ["topology", "list", "stat --heap", "doctor", "run --memory 1M --dry-run true", "completions bash"] {
+        let script = format!("{binary} {command} | true; echo ${{PIPESTATUS[0]}}");
+        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+        assert!(!stderr(&output).contains("panicked"), "{command}: {}", stderr(&output));
+    }
+    std::io::stdout().flush().unwrap();
+}
