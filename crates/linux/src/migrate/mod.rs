@@ -79,8 +79,15 @@ pub fn move_group(
 ) -> Moved {
     let total_bytes = debt_bytes(&memory::of_group(group, proc).own(), nodes);
     let targets = Targets::new(topology, nodes);
-    let mut mover =
-        Mover { proc, targets, rate_bytes_per_s, progress, total_bytes, moved: Moved::default(), pass: Pass::default() };
+    let mut mover = Mover {
+        proc,
+        targets,
+        rate_bytes_per_s,
+        progress,
+        total_bytes,
+        moved: Moved::default(),
+        pass: Pass::default(),
+    };
     for number in 1..=PASSES {
         let before_bytes = mover.moved.moved_bytes;
         mover.pass = Pass::default();
@@ -153,7 +160,9 @@ impl Mover<'_> {
         let read = areas::read(&directory, self.targets.nodes());
         let opened = read.and_then(|areas| {
             let pagemap = directory.join("pagemap");
-            File::open(&pagemap).map(|file| (areas, file)).map_err(|source| crate::Error::File { path: pagemap, source })
+            File::open(&pagemap)
+                .map(|file| (areas, file))
+                .map_err(|source| crate::Error::File { path: pagemap, source })
         });
         let (areas, pagemap) = match opened {
             Ok(opened) => opened,
@@ -188,13 +197,7 @@ impl Mover<'_> {
     }
 
     /// Moves what one mapping has off the target; adds what stays to `stayed`.
-    fn area(
-        &mut self,
-        area: &Area,
-        pagemap: &File,
-        kernel: &mut OfProcess,
-        stayed: &mut Stayed,
-    ) -> ControlFlow<()> {
+    fn area(&mut self, area: &Area, pagemap: &File, kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
         let mut flow = ControlFlow::Continue(());
         let mut seen = 0;
         // An error means that the process or the mapping has gone.
@@ -219,13 +222,7 @@ impl Mover<'_> {
     }
 
     /// Moves one batch and rests as long as the rate asks for.
-    fn batch(
-        &mut self,
-        area: &Area,
-        pages: &[Page],
-        kernel: &mut OfProcess,
-        stayed: &mut Stayed,
-    ) -> ControlFlow<()> {
+    fn batch(&mut self, area: &Area, pages: &[Page], kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
         self.tell(stayed)?;
         let started = Instant::now();
         let settled = batch::settle(kernel, &mut self.targets, area.page_bytes, pages.to_vec());
