@@ -80,6 +80,9 @@ pub fn set_cpu_affinity(thread: i32, cpus: &CpuSet) -> io::Result<()> {
 /// What the kernel says of one page: the node it lies on, or the error number why it does not say or did not move it.
 pub type PageStatus = Result<NodeId, i32>;
 
+/// The error number of a page of which the kernel said nothing. It never says this one itself.
+pub const NOT_SAID: i32 = libc::ECANCELED;
+
 /// Where the pages at `addresses` of a process lie. A page that is not there has `ENOENT`.
 ///
 /// # Errors
@@ -90,11 +93,11 @@ pub fn page_nodes(process: i32, addresses: &[usize]) -> io::Result<Vec<PageStatu
 
 /// Moves the pages at `addresses` of a process, each to its node in `to`. With `all` also those that others map.
 ///
-/// A page of which the kernel says nothing (it stops at the first failure of a whole batch) has `EBUSY`; asking
-/// [`page_nodes`] afterwards tells the truth.
+/// The kernel stops at the first run of pages of which not all move and says nothing of it nor of those behind it: they
+/// have [`NOT_SAID`]. Asking [`page_nodes`] afterwards tells the truth.
 ///
 /// # Errors
-/// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset.
+/// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset, `ENOMEM` when one is full.
 pub fn move_pages(process: i32, addresses: &[usize], to: &[NodeId], all: bool) -> io::Result<Vec<PageStatus>> {
     let flags = if all { MOVE_ALL } else { MOVE };
     let to: Vec<_> = to.iter().map(|node| node.0 as libc::c_int).collect();
@@ -110,7 +113,7 @@ fn pages(
     to: Option<&[libc::c_int]>,
     flags: libc::c_int,
 ) -> io::Result<Vec<PageStatus>> {
-    let mut status: Vec<libc::c_int> = vec![-libc::EBUSY; addresses.len()];
+    let mut status: Vec<libc::c_int> = vec![-NOT_SAID; addresses.len()];
     let to = to.map_or(std::ptr::null(), <[_]>::as_ptr);
     // SAFETY: `addresses`, `to` (when not null, checked by the caller above) and `status` have the same length, which
     // is passed, and live across the call. The addresses are the other process's and only the kernel follows them.

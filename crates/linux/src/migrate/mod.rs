@@ -1,0 +1,330 @@
+//! Moving a domain's pages to other nodes (docs/adr/0005-moving-pages.md).
+//!
+//! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target ([`areas`]),
+//! each mapping in batches ([`batch`]) that keep to a rate ([`pace`]), each page to the nearest target with room
+//! ([`target`]). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
+//! mappings that were written. The memory this takes does not grow with the domain.
+
+mod areas;
+mod batch;
+mod pace;
+mod target;
+
+use crate::{
+    cgroup::Cgroup,
+    memory::{self, Kind, Mapping},
+    sys::{self, PageStatus},
+};
+use areas::Area;
+use batch::{Kernel, Page, Settled};
+use nearside_policy::{Outcome, Progress, Stayed, StayedWhy, debt_bytes};
+use nearside_topology::{NodeId, NodeSet, Topology};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    ops::ControlFlow,
+    path::Path,
+    thread,
+    time::Instant,
+};
+use target::Targets;
+
+/// Passes over all processes at most: a domain that allocates off the target faster than pages move never ends.
+const PASSES: usize = 6;
+
+/// In how many passes a busy page is tried.
+const TRIES: usize = 3;
+
+/// What became of a domain's pages.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Moved {
+    /// Bytes that moved.
+    pub moved_bytes: u64,
+    /// Bytes that stayed off the target, by reason. A shared object that several processes map counts once.
+    pub stayed: Stayed,
+    /// Bytes that were freed or swapped out, or whose process ended, before they could move. Nothing of them is left
+    /// behind, so they are no failure.
+    pub gone_bytes: u64,
+    /// Bytes of mapped files off the target. They are the page cache's and are left alone: others use them, too.
+    pub file_bytes: u64,
+    /// Processes whose mappings could not be read, and why.
+    pub unread: Vec<String>,
+    /// Broken off before the end.
+    pub interrupted: bool,
+}
+
+impl Moved {
+    /// As the outcome of an action.
+    pub fn into_outcome(self) -> Outcome {
+        let Self { moved_bytes, stayed, interrupted, .. } = self;
+        match stayed.is_empty() && !interrupted {
+            true => Outcome::Applied { moved_bytes },
+            false => Outcome::Partly { moved_bytes, stayed, interrupted },
+        }
+    }
+}
+
+/// Moves the memory of all processes in `group` that lies off `nodes` to the nearest of them.
+///
+/// Not faster than `rate_bytes_per_s`, where given. `progress` is asked before each batch, and at least every 100 ms,
+/// whether to go on.
+pub fn move_group(
+    group: &Cgroup,
+    proc: &Path,
+    topology: &Topology,
+    nodes: &NodeSet,
+    rate_bytes_per_s: Option<u64>,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Moved {
+    let total_bytes = debt_bytes(&memory::of_group(group, proc).own(), nodes);
+    let targets = Targets::new(topology, nodes);
+    let mut mover = Mover {
+        proc,
+        targets,
+        rate_bytes_per_s,
+        progress,
+        total_bytes,
+        moved: Moved::default(),
+        pass: Pass::default(),
+    };
+    for number in 1..=PASSES {
+        let before_bytes = mover.moved.moved_bytes;
+        mover.pass = Pass::default();
+        mover.targets.look_again();
+        let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
+        mover.moved.interrupted = processes.into_iter().any(|process| mover.process(process).is_break());
+        // What moved may have been replaced meanwhile, by processes that appeared in between, too; a pass that finds
+        // nothing to move is the proof that nothing is left.
+        let moved_some = mover.moved.moved_bytes > before_bytes;
+        let busy = mover.pass.stayed().contains_key(&StayedWhy::Busy);
+        if mover.moved.interrupted || !(moved_some || busy && number < TRIES) {
+            break;
+        }
+    }
+    let Mover { mut moved, pass, .. } = mover;
+    moved.file_bytes = debt_bytes(&memory::mapped(pass.files.iter().map(Vec::as_slice)).file, nodes);
+    moved.stayed = pass.stayed();
+    moved.unread = pass.unread;
+    moved
+}
+
+/// What one pass over all processes left behind.
+#[derive(Debug, Default)]
+struct Pass {
+    private: Stayed,
+    /// By object: what stayed of it in the process in which most did.
+    shared: BTreeMap<String, Stayed>,
+    /// The mappings of files, by process.
+    files: Vec<Vec<Mapping>>,
+    unread: Vec<String>,
+}
+
+impl Pass {
+    fn add(&mut self, object: Option<String>, stayed: &Stayed) {
+        let sum = |stayed: &Stayed| stayed.values().sum::<u64>();
+        match object.map(|object| self.shared.entry(object).or_default()) {
+            None => add(&mut self.private, stayed),
+            Some(most) if sum(stayed) > sum(most) => *most = stayed.clone(),
+            Some(_) => {}
+        }
+    }
+
+    fn stayed(&self) -> Stayed {
+        let mut all = self.private.clone();
+        self.shared.values().for_each(|stayed| add(&mut all, stayed));
+        all
+    }
+}
+
+fn add(all: &mut Stayed, more: &Stayed) {
+    for (&why, bytes) in more {
+        *all.entry(why).or_default() += bytes;
+    }
+}
+
+struct Mover<'a> {
+    proc: &'a Path,
+    targets: Targets<'a>,
+    rate_bytes_per_s: Option<u64>,
+    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    total_bytes: u64,
+    moved: Moved,
+    pass: Pass,
+}
+
+impl Mover<'_> {
+    /// Moves what one process has off the target.
+    fn process(&mut self, process: i32) -> ControlFlow<()> {
+        let directory = self.proc.join(process.to_string());
+        let read = areas::read(&directory, self.targets.nodes());
+        let opened = read.and_then(|areas| {
+            let pagemap = directory.join("pagemap");
+            File::open(&pagemap)
+                .map(|file| (areas, file))
+                .map_err(|source| crate::Error::File { path: pagemap, source })
+        });
+        let (areas, pagemap) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // One that ended has nothing left to move.
+                if directory.exists() {
+                    self.pass.unread.push(error.to_string());
+                }
+                return ControlFlow::Continue(());
+            }
+        };
+        self.pass.files.push(areas.mappings.into_iter().filter(|mapping| mapping.kind == Kind::File).collect());
+
+        let mut kernel = OfProcess { process, all: true };
+        let mut by_object = BTreeMap::<_, Stayed>::new();
+        let mut flow = ControlFlow::Continue(());
+        for area in areas.areas {
+            let stayed = by_object.entry(area.object.clone()).or_default();
+            flow = self.area(&area, &pagemap, &mut kernel, stayed);
+            if flow.is_break() {
+                break;
+            }
+        }
+        let by_device = by_object.values().any(|stayed| stayed.contains_key(&StayedWhy::Busy)) && uses_vfio(&directory);
+        for (object, mut stayed) in by_object {
+            if by_device && let Some(bytes) = stayed.remove(&StayedWhy::Busy) {
+                stayed.insert(StayedWhy::Device, bytes);
+            }
+            self.pass.add(object, &stayed);
+        }
+        flow
+    }
+
+    /// Moves what one mapping has off the target; adds what stays to `stayed`.
+    fn area(&mut self, area: &Area, pagemap: &File, kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
+        let mut flow = ControlFlow::Continue(());
+        let mut seen = 0;
+        // An error means that the process or the mapping has gone.
+        let _ = areas::each_batch(area, pagemap, sys::page_bytes(), &mut |addresses| {
+            for addresses in addresses.chunks(pace::MOST_PAGES) {
+                let off = off_target(kernel, self.targets.nodes(), addresses)?;
+                seen += off.len() as u64;
+                for pages in off.chunks(pace::batch_pages(self.rate_bytes_per_s, area.page_bytes)) {
+                    flow = self.batch(area, pages, kernel, stayed);
+                    if flow.is_break() {
+                        return Ok(flow);
+                    }
+                }
+                flow = self.tell(stayed);
+                if flow.is_break() || area.off_pages.is_some_and(|pages| seen >= pages) {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        flow
+    }
+
+    /// Moves one batch and rests as long as the rate asks for.
+    fn batch(&mut self, area: &Area, pages: &[Page], kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
+        self.tell(stayed)?;
+        let started = Instant::now();
+        let settled = batch::settle(kernel, &mut self.targets, area.page_bytes, pages.to_vec());
+        let took = started.elapsed();
+        let moved_bytes = settled.moved * area.page_bytes;
+        self.count(settled, area, stayed);
+        let rest = pace::rest(self.rate_bytes_per_s, moved_bytes, took);
+        let rested = Instant::now();
+        while let Some(left) = rest.checked_sub(rested.elapsed()).filter(|left| !left.is_zero()) {
+            thread::sleep(left.min(pace::LONGEST_NAP));
+            self.tell(stayed)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn count(&mut self, settled: Settled, area: &Area, stayed: &mut Stayed) {
+        self.moved.moved_bytes += settled.moved * area.page_bytes;
+        self.moved.gone_bytes += settled.gone * area.page_bytes;
+        for (why, pages) in settled.stayed {
+            let why = if area.huge && why == StayedWhy::NoRoom { StayedWhy::NoHugePage } else { why };
+            *stayed.entry(why).or_default() += pages * area.page_bytes;
+        }
+    }
+
+    fn tell(&mut self, stayed: &Stayed) -> ControlFlow<()> {
+        let stayed_bytes: u64 = stayed.values().chain(self.pass.stayed().values()).sum();
+        let done_bytes = self.moved.moved_bytes + self.moved.gone_bytes + stayed_bytes;
+        // The kernel's account lags, and the domain goes on allocating.
+        self.total_bytes = self.total_bytes.max(done_bytes);
+        (self.progress)(Progress { done_bytes, total_bytes: self.total_bytes })
+    }
+}
+
+/// The pages among `addresses` that lie on other nodes. Those that are not there, or are no page of a node's (the zero
+/// page, device memory), are none.
+fn off_target(kernel: &mut OfProcess, nodes: &NodeSet, addresses: &[usize]) -> io::Result<Vec<Page>> {
+    let lie = kernel.nodes(addresses)?;
+    let page = |(&address, lies): (&usize, PageStatus)| Some(Page { address, from: lies.ok()? });
+    Ok(addresses.iter().zip(lie).filter_map(page).filter(|page| !nodes.contains(page.from)).collect())
+}
+
+/// The pages of one process, by system calls.
+struct OfProcess {
+    process: i32,
+    /// Whether pages that other processes map may move; found out by trying.
+    all: bool,
+}
+
+impl Kernel for OfProcess {
+    fn nodes(&mut self, addresses: &[usize]) -> io::Result<Vec<PageStatus>> {
+        sys::page_nodes(self.process, addresses)
+    }
+
+    fn move_to(&mut self, addresses: &[usize], node: NodeId) -> io::Result<Vec<PageStatus>> {
+        let to = vec![node; addresses.len()];
+        match sys::move_pages(self.process, addresses, &to, self.all) {
+            Err(error) if self.all && error.raw_os_error() == Some(libc::EPERM) => {
+                self.all = false;
+                sys::move_pages(self.process, addresses, &to, false)
+            }
+            moved => moved,
+        }
+    }
+}
+
+/// Whether a process has a device open through VFIO, which pins the memory that the device may address.
+fn uses_vfio(process: &Path) -> bool {
+    let Ok(descriptors) = std::fs::read_dir(process.join("fd")) else { return false };
+    let mut files = descriptors.flatten().filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
+    files.any(|file| file.starts_with("/dev/vfio"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_object_that_stays_counts_once() {
+        let stayed = |bytes| Stayed::from([(StayedWhy::NoRoom, bytes)]);
+        let mut pass = Pass::default();
+        pass.add(None, &stayed(10));
+        pass.add(None, &stayed(10));
+        pass.add(Some("00:01 7".into()), &stayed(100));
+        pass.add(Some("00:01 7".into()), &stayed(40));
+        pass.add(Some("00:01 8".into()), &stayed(5));
+        assert_eq!(pass.stayed(), stayed(125));
+    }
+
+    #[test]
+    fn memory_that_is_gone_was_not_left_behind() {
+        let moved = Moved { moved_bytes: 5, gone_bytes: 7, file_bytes: 9, ..Moved::default() };
+        assert_eq!(moved.into_outcome(), Outcome::Applied { moved_bytes: 5 });
+    }
+
+    #[test]
+    fn only_an_open_vfio_device_counts_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let descriptors = folder.path().join("fd");
+        std::fs::create_dir(&descriptors).unwrap();
+        std::os::unix::fs::symlink("/dev/kvm", descriptors.join("3")).unwrap();
+        assert!(!uses_vfio(folder.path()));
+        std::os::unix::fs::symlink("/dev/vfio/17", descriptors.join("4")).unwrap();
+        assert!(uses_vfio(folder.path()));
+    }
+}

@@ -1,0 +1,59 @@
+//! Keeping to a rate: how large a batch may be, and how long to rest after one.
+
+use std::time::Duration;
+
+/// A batch takes at most this long at the rate asked for, so that the domain and whoever wants to break off never wait
+/// longer for it.
+const BATCH: Duration = Duration::from_millis(50);
+
+/// No batch has more pages than this, however high the rate: it bounds the memory that addresses take (128 KiB).
+pub(super) const MOST_PAGES: usize = 1 << 14;
+
+/// The longest rest at once, so that an interruption is noticed promptly.
+pub(super) const LONGEST_NAP: Duration = Duration::from_millis(100);
+
+/// How many pages of this size one batch has: at least one.
+pub(super) fn batch_pages(rate_bytes_per_s: Option<u64>, page_bytes: u64) -> usize {
+    let Some(rate) = rate_bytes_per_s else { return MOST_PAGES };
+    let bytes = u128::from(rate) * BATCH.as_millis() / 1000;
+    let pages = bytes / u128::from(page_bytes.max(1));
+    usize::try_from(pages).map_or(MOST_PAGES, |pages| pages.clamp(1, MOST_PAGES))
+}
+
+/// How long to rest after a batch that moved `bytes` and took `took`, so that both together keep to the rate.
+///
+/// Each batch pays for itself: time in which nothing could be moved is not saved up for a burst later.
+pub(super) fn rest(rate_bytes_per_s: Option<u64>, bytes: u64, took: Duration) -> Duration {
+    let Some(rate) = rate_bytes_per_s else { return Duration::ZERO };
+    let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(due_ns).unwrap_or(u64::MAX)).saturating_sub(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_batch_is_a_fraction_of_the_rate_and_never_nothing() {
+        assert_eq!(batch_pages(None, 4096), MOST_PAGES);
+        // 100 MiB/s: 5 MiB in 50 ms.
+        assert_eq!(batch_pages(Some(100 * MIB), 4096), 1280);
+        assert_eq!(batch_pages(Some(100 * MIB), 2 * MIB), 2);
+        assert_eq!(batch_pages(Some(100 * MIB), 1024 * MIB), 1);
+        assert_eq!(batch_pages(Some(1), 4096), 1);
+        assert_eq!(batch_pages(Some(u64::MAX), 4096), MOST_PAGES);
+    }
+
+    #[test]
+    fn a_rest_makes_up_for_what_was_too_fast() {
+        let ms = Duration::from_millis;
+        assert_eq!(rest(Some(100 * MIB), 5 * MIB, ms(20)), ms(30));
+        assert_eq!(rest(Some(100 * MIB), 5 * MIB, ms(80)), ms(0));
+        assert_eq!(rest(Some(100 * MIB), 0, ms(0)), ms(0));
+        assert_eq!(rest(None, 5 * MIB, ms(0)), ms(0));
+        assert_eq!(rest(Some(0), 1, ms(0)), Duration::from_secs(1));
+        assert_eq!(rest(Some(1), u64::MAX, ms(0)), Duration::from_nanos(u64::MAX));
+    }
+}
