@@ -12,6 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Show everything about one domain, or about a cgroup that Nearside did not start
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside show db
+  nearside show /system.slice/cron.service --interval 5")]
 pub(crate) struct Args {
     /// Its name, or the path of a cgroup (/system.slice/cron.service)
     domain: String,

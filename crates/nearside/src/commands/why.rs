@@ -14,6 +14,10 @@ use nearside_linux::usage;
 
 /// Explain why a domain lives where it does: the recorded decision and its runners-up
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside why db
+  nearside why db --format json")]
 pub(crate) struct Args {
     /// Its name, or the path of a cgroup (/system.slice/cron.service)
     domain: String,

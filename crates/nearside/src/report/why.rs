@@ -1,7 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    domain::{named, origin, total},
+    domain::{named, origin, printable, total},
     show::Allowed,
     table::{
         Side::{Left, Right},
@@ -198,7 +198,7 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
     };
     format!(
         "{}: nobody placed it: Nearside did not start it\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
-        unplaced.cgroup,
+        printable(&unplaced.cgroup),
         bound(cpus, cpus_effective, "CPUs"),
         bound(mems, mems_effective, "nodes"),
     )
