@@ -1,7 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, dash, local, named, origin, total},
+    domain::{affinity, dash, local, named, origin, printable, total},
     table::{
         Side::{self, Left, Right},
         listing,
