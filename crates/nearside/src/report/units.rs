@@ -31,7 +31,7 @@ pub(crate) fn size(bytes: u64) -> String {
 /// A size in as few letters as columns want: `0`, `12K`, `99.5M`, `512M`, `1.5G`.
 pub(crate) fn short(bytes: u64) -> String {
     let (unit, name) = unit(bytes);
-    let whole = bytes % unit == 0 || bytes / unit >= 100;
+    let whole = bytes.is_multiple_of(unit) || bytes / unit >= 100;
     match bytes {
         0 => "0".into(),
         _ if whole => format!("{:.0}{}", bytes as f64 / unit as f64, &name[..1]),
