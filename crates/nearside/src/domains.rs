@@ -28,7 +28,7 @@ pub(crate) struct Domain {
     pub(crate) own_bytes: ByNode,
     /// The local share of its own memory, from 0 to 1.
     pub(crate) local_share: Option<f64>,
-    /// Bytes of its own memory that lie off its home.
+    /// Bytes of its own memory that lie off its home; none where its memory cannot be seen.
     pub(crate) debt_bytes: Option<u64>,
     /// What all of this was taken from.
     pub(crate) usage: Usage,
@@ -38,6 +38,7 @@ impl Domain {
     pub(crate) fn new(cgroup: &str, record: Option<&Record>, usage: Usage) -> Self {
         let home = record.map(|record| record.home.clone());
         let claim = record.map(|record| record.claim.clone());
+        let seen = usage.memory_seen != usage::Account::Hidden;
         let resident_bytes = match &claim {
             Some(claim) => usage.memory.resident(claim.page_size),
             None => sum([&usage.memory.resident(PageSize::Base), &usage.memory.huge]),
@@ -49,7 +50,7 @@ impl Domain {
             outstanding_bytes: claim.as_ref().map(|claim| outstanding(claim, &resident_bytes)).unwrap_or_default(),
             own_bytes: usage.memory.own(),
             local_share: usage.local_share(),
-            debt_bytes: home.as_ref().map(|home| usage.debt_bytes(&home.nodes)),
+            debt_bytes: home.as_ref().filter(|_| seen).map(|home| usage.debt_bytes(&home.nodes)),
             resident_bytes,
             home,
             claim,

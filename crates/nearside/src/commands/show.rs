@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         domain: looked.into_iter().next().unwrap_or_default(),
         running_s: record.as_ref().and_then(|record| now_s.checked_sub(record.started_unix_s)),
         record,
-        allowed: Allowed::read(&group),
+        allowed: Allowed::read(host.tree(), &group),
         mapped: usage::mapped(&group, &host.proc()),
         interval_s: args.interval.as_secs_f64(),
     };

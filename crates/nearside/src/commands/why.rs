@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let unplaced = Unplaced {
         cgroup: group.path().into(),
         home: None,
-        allowed: Allowed::read(&group),
+        allowed: Allowed::read(host.tree(), &group),
         policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
     };
     args.format.print(&unplaced, why::unplaced_text)

@@ -70,6 +70,14 @@ pub(crate) fn by_node(amounts: &ByNode) -> String {
     in_words(amounts, |amount| amount.to_string())
 }
 
+/// Its own memory by node.
+pub(crate) fn memory_by_node(domain: &Domain) -> String {
+    match domain.usage.memory_seen {
+        Account::Hidden => "?".into(),
+        Account::Charged | Account::Mapped => by_node_bytes(&domain.own_bytes),
+    }
+}
+
 /// `0:512M 3:12K`
 pub(crate) fn by_node_bytes(bytes: &ByNode) -> String {
     in_words(bytes, short)
@@ -93,7 +101,7 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
         let threads = &domain.usage.cpu.threads;
         let mut row = vec![total(threads).to_string(), used_of_claim(domain), local(domain.local_share)];
         if nodes {
-            row.extend([by_node_bytes(&domain.own_bytes), by_node(threads)]);
+            row.extend([memory_by_node(domain), by_node(threads)]);
         }
         row.push(printable(&domain.cgroup));
         row

@@ -10,12 +10,14 @@ use super::{
 };
 use crate::domains::Domain;
 use nearside_linux::{
+    cgroup::{Cgroup, Tree},
     store::Record,
     usage::{Account, Mapped},
 };
 use nearside_policy::{ByNode, PageSize};
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
+use std::path::Path;
 
 /// What `nearside show` tells.
 #[derive(Debug, Serialize)]
@@ -40,11 +42,11 @@ pub(crate) struct Show {
 pub(crate) struct Allowed {
     /// `cpuset.cpus`; empty: as its parent.
     pub(crate) cpus: Option<String>,
-    /// `cpuset.cpus.effective`
+    /// `cpuset.cpus.effective`, or that of the nearest group above that has it.
     pub(crate) cpus_effective: Option<String>,
     /// `cpuset.mems`
     pub(crate) mems: Option<String>,
-    /// `cpuset.mems.effective`
+    /// `cpuset.mems.effective`, or that of the nearest group above that has it.
     pub(crate) mems_effective: Option<String>,
     /// `cpu.max`: microseconds of CPU time in each period of microseconds, or `max`.
     pub(crate) cpu_max: Option<String>,
@@ -53,16 +55,21 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
-    /// Reads it of a cgroup.
-    pub(crate) fn read(group: &nearside_linux::cgroup::Cgroup) -> Self {
-        let read = |file: &str| group.read(file).ok().flatten().map(|text| text.trim().to_owned());
+    /// Reads it of a cgroup. What is effective in a group without the controller is what the nearest one above it has.
+    pub(crate) fn read(tree: &Tree, group: &Cgroup) -> Self {
+        let read = |group: &Cgroup, file: &str| group.read(file).ok().flatten().map(|text| text.trim().to_owned());
+        let own = |file| read(group, file);
+        let above = |file| {
+            let mut paths = Path::new(group.path()).ancestors();
+            paths.find_map(|path| read(&tree.group(path.to_str()?).ok()?, file))
+        };
         Self {
-            cpus: read("cpuset.cpus"),
-            cpus_effective: read("cpuset.cpus.effective"),
-            mems: read("cpuset.mems"),
-            mems_effective: read("cpuset.mems.effective"),
-            cpu_max: read("cpu.max"),
-            memory_max: read("memory.max"),
+            cpus: own("cpuset.cpus"),
+            cpus_effective: above("cpuset.cpus.effective"),
+            mems: own("cpuset.mems"),
+            mems_effective: above("cpuset.mems.effective"),
+            cpu_max: own("cpu.max"),
+            memory_max: own("memory.max"),
         }
     }
 
@@ -78,7 +85,7 @@ impl Allowed {
 
 fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
     match (effective, own) {
-        (None, _) => "not limited by its cgroup (no cpuset controller)".into(),
+        (None, _) => "not limited by cgroup (the tree has no cpuset controller)".into(),
         (Some(effective), Some("") | None) => format!("{effective} (as its parent's)"),
         (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
     }
@@ -327,6 +334,21 @@ mod tests {
             interval_s: 0.5,
         };
         insta::assert_snapshot!("show_other", text(&show));
+    }
+
+    #[test]
+    fn a_group_without_the_controller_is_bound_by_those_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("slice/unit")).unwrap();
+        std::fs::write(root.join("cgroup.controllers"), "cpuset").unwrap();
+        std::fs::write(root.join("cpuset.cpus.effective"), "0-7\n").unwrap();
+        std::fs::write(root.join("slice/cpuset.cpus.effective"), "2-3\n").unwrap();
+        std::fs::write(root.join("cpuset.mems.effective"), "0-1\n").unwrap();
+        let tree = Tree::at(root).unwrap();
+        let allowed = Allowed::read(&tree, &tree.group("/slice/unit").unwrap());
+        assert_eq!((allowed.cpus_effective.as_deref(), allowed.cpus.as_deref()), (Some("2-3"), None));
+        assert_eq!(allowed.mems_effective.as_deref(), Some("0-1"));
     }
 
     #[test]

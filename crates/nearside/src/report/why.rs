@@ -188,7 +188,7 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
     let bound = |own, effective: &Option<String>, what| match (lists(own), effective) {
         (true, Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
         (false, Some(effective)) => format!("its cpuset names no {what}: it may use {effective}, as its parent"),
-        (_, None) => format!("its cgroup has no cpuset controller: any {what}"),
+        (_, None) => format!("any {what}: the cgroup tree has no cpuset controller"),
     };
     let policies: Vec<String> =
         unplaced.policies.iter().map(|(policy, bytes)| format!("{policy} ({})", size(*bytes))).collect();
