@@ -7,6 +7,7 @@
 pub mod cgroup;
 pub mod counters;
 mod error;
+pub mod facts;
 mod host;
 pub mod launch;
 pub mod memory;

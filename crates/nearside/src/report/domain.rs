@@ -10,6 +10,7 @@ use super::{
 use crate::domains::Domain;
 use nearside_linux::usage::Account;
 use nearside_policy::{Affinity, ByNode, CpuReason, Origin};
+use nearside_topology::NodeSet;
 use std::fmt::Display;
 
 /// Something, or a dash.
@@ -23,6 +24,11 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
         Origin::Auto => "auto",
         Origin::Explicit => "explicit",
     }
+}
+
+/// `node 1`, `nodes 0-1,3`
+pub(crate) fn named(nodes: &NodeSet) -> String {
+    format!("node{} {nodes}", if nodes.len() == 1 { "" } else { "s" })
 }
 
 /// How vCPUs are bound to the home; a star marks a binding that is Nearside's own.
@@ -106,7 +112,7 @@ pub(crate) mod examples {
     use nearside_policy::{
         Candidate, Claim, CostModel, Decision, Home, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
     };
-    use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
+    use nearside_topology::{CpuId, CpuSet, NodeId};
 
     pub(crate) const MIB: u64 = 1 << 20;
 

@@ -1,6 +1,7 @@
 //! What commands print: pure functions from what was read to text.
 
 pub(crate) mod cores;
+pub(crate) mod doctor;
 pub(crate) mod domain;
 pub(crate) mod heap;
 pub(crate) mod list;

@@ -1,7 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, by_node, dash, local, origin, total},
+    domain::{affinity, dash, local, named, origin, total},
     table::{
         Side::{self, Left, Right},
         listing,
@@ -78,7 +78,7 @@ impl Allowed {
 
 fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
     match (effective, own) {
-        (None, _) => "all (its cgroup has no cpuset controller)".into(),
+        (None, _) => "not limited by its cgroup (no cpuset controller)".into(),
         (Some(effective), Some("") | None) => format!("{effective} (as its parent's)"),
         (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
     }
@@ -130,8 +130,8 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
     facts.add(
         "home",
         format!(
-            "nodes {} ({}), policy {}, {} affinity",
-            home.nodes,
+            "{} ({}), policy {}, {} affinity",
+            named(&home.nodes),
             origin(home.origin),
             home.policy,
             affinity(&show.domain).trim_end_matches('*')
@@ -232,7 +232,7 @@ fn nodes(show: &Show) -> String {
         n => format!("; {} may not be looked into", count_processes(n)),
     };
     format!(
-        "\nBy node (vCPUs: threads now/claimed; CPU time: over {} s; memory: {source}{hidden})\n{}",
+        "\nBy node (vCPUs: threads now/claimed; CPU time: of {} s)\n{}  memory {source}{hidden}\n",
         show.interval_s,
         listing(&columns, &listed.iter().map(row).collect::<Vec<_>>())
     )

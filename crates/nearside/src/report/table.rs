@@ -45,11 +45,16 @@ fn laid_out(columns: &[(&str, Side)], rows: &[Vec<String>], arrangement: Content
 
 /// Words joined by blanks, broken into lines that leave room for `indent` columns.
 pub(crate) fn wrapped(words: &[String], indent: usize) -> String {
+    wrapped_to(WIDTH, words, indent)
+}
+
+/// The same for another width.
+pub(crate) fn wrapped_to(width: usize, words: &[String], indent: usize) -> String {
     let mut text = String::new();
     let mut used = indent;
     for (index, word) in words.iter().enumerate() {
         let length = word.chars().count();
-        if index > 0 && used + 1 + length > WIDTH {
+        if index > 0 && used + 1 + length > width {
             text.push('\n');
             text.extend(std::iter::repeat_n(' ', indent));
             used = indent;

@@ -1,8 +1,8 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    domain::{origin, total},
-    show::{Allowed, command},
+    domain::{named, origin, total},
+    show::Allowed,
     table::{
         Side::{Left, Right},
         listing,
@@ -23,8 +23,7 @@ pub(crate) fn text(record: &Record) -> String {
 
 fn heading(record: &Record) -> String {
     let who = if record.decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
-    let Record { name, decision, .. } = record;
-    format!("{name}: {who} nodes {} for {}\n", decision.chosen.nodes, command(&record.command))
+    format!("{}: {who} {}\n", record.name, named(&record.decision.chosen.nodes))
 }
 
 fn asked(decision: &Decision) -> String {
@@ -40,10 +39,10 @@ fn asked(decision: &Decision) -> String {
         request.policy
     );
     if let Some(nodes) = &request.nodes {
-        text += &format!(", on nodes {nodes}");
+        text += &format!(", on {}", named(nodes));
     }
     if !request.near.is_empty() {
-        text += &format!(", near nodes {}", request.near.iter().copied().collect::<NodeSet>());
+        text += &format!(", near {}", named(&request.near.iter().copied().collect::<NodeSet>()));
     }
     text + "\n"
 }
@@ -150,20 +149,20 @@ fn since(record: &Record) -> String {
     let mut changes = Vec::new();
     let Record { home, decision, claim, .. } = record;
     if home.nodes != decision.chosen.nodes {
-        changes.push(format!("the home is now nodes {} ({})", home.nodes, origin(home.origin)));
+        changes.push(format!("the home is now {} ({})", named(&home.nodes), origin(home.origin)));
     } else if home.origin == Origin::Explicit && decision.request.nodes.is_none() {
-        changes.push(format!("an operator confirmed nodes {}", home.nodes));
+        changes.push(format!("an operator confirmed {}", named(&home.nodes)));
     }
     if *claim != decision.chosen.claim {
         changes.push(format!(
-            "{} and {} are now promised on nodes {}",
+            "{} and {} are now promised on {}",
             size(claim.total_bytes()),
             count(total(&claim.vcpus) as usize, "vCPU"),
-            claim.nodes()
+            named(&claim.nodes())
         ));
     }
     if let Some(nodes) = &record.moving_to {
-        changes.push(format!("moving its memory to nodes {nodes} was begun and not finished"));
+        changes.push(format!("moving its memory to {} was begun and not finished", named(nodes)));
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
     if lines.is_empty() { "\nNothing has changed since.\n".into() } else { format!("\nSince then\n{lines}") }
