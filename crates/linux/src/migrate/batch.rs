@@ -77,11 +77,7 @@ pub(super) fn settle(
 }
 
 /// The pages by the target that suits them, and those for which all targets are full.
-fn by_target(
-    targets: &mut Targets<'_>,
-    page_bytes: u64,
-    pages: &[Page],
-) -> (BTreeMap<NodeId, Vec<Page>>, Vec<Page>) {
+fn by_target(targets: &mut Targets<'_>, page_bytes: u64, pages: &[Page]) -> (BTreeMap<NodeId, Vec<Page>>, Vec<Page>) {
     let (mut groups, mut homeless) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
     let same_block = |a: &Page, b: &Page| a.from == b.from && a.address / BLOCK_BYTES == b.address / BLOCK_BYTES;
     for block in pages.chunk_by(same_block) {
@@ -185,7 +181,15 @@ mod tests {
     impl Fake {
         fn index(&self, address: usize) -> usize {
             let mut page = (address - START) / PAGE;
-            self.folios.iter().position(|folio| page < folio.pages || { page -= folio.pages; false }).unwrap()
+            self.folios
+                .iter()
+                .position(|folio| {
+                    page < folio.pages || {
+                        page -= folio.pages;
+                        false
+                    }
+                })
+                .unwrap()
         }
 
         /// Moves a run; false when a page of it did not move.
@@ -299,11 +303,8 @@ mod tests {
             (1, Fate::Unmapped),
             (1, Fate::Moves),
         ]);
-        let expected = Settled {
-            moved: 4,
-            gone: 1,
-            stayed: stayed(&[(StayedWhy::Busy, 1), (StayedWhy::MappedElsewhere, 1)]),
-        };
+        let expected =
+            Settled { moved: 4, gone: 1, stayed: stayed(&[(StayedWhy::Busy, 1), (StayedWhy::MappedElsewhere, 1)]) };
         assert_eq!(settle_on(&mut kernel, &[1]), expected);
     }
 

@@ -55,6 +55,24 @@ pub struct Moved {
 }
 
 impl Moved {
+    /// What the user should know beyond the outcome.
+    pub fn notices(&self) -> Vec<String> {
+        let mib = |bytes: u64| bytes >> 20;
+        let mut notices = Vec::new();
+        if mib(self.file_bytes) > 0 {
+            notices.push(format!(
+                "{} MiB of mapped files stay elsewhere: they are page cache, which others use, too",
+                mib(self.file_bytes)
+            ));
+        }
+        if mib(self.gone_bytes) > 0 {
+            notices.push(format!("{} MiB were freed or swapped out before they could move", mib(self.gone_bytes)));
+        }
+        let unread = |why: &String| format!("the memory of a process was left alone: {why}");
+        notices.extend(self.unread.iter().map(unread));
+        notices
+    }
+
     /// As the outcome of an action.
     pub fn into_outcome(self) -> Outcome {
         let Self { moved_bytes, stayed, interrupted, .. } = self;
@@ -79,8 +97,15 @@ pub fn move_group(
 ) -> Moved {
     let total_bytes = debt_bytes(&memory::of_group(group, proc).own(), nodes);
     let targets = Targets::new(topology, nodes);
-    let mut mover =
-        Mover { proc, targets, rate_bytes_per_s, progress, total_bytes, moved: Moved::default(), pass: Pass::default() };
+    let mut mover = Mover {
+        proc,
+        targets,
+        rate_bytes_per_s,
+        progress,
+        total_bytes,
+        moved: Moved::default(),
+        pass: Pass::default(),
+    };
     for number in 1..=PASSES {
         let before_bytes = mover.moved.moved_bytes;
         mover.pass = Pass::default();
@@ -153,7 +178,9 @@ impl Mover<'_> {
         let read = areas::read(&directory, self.targets.nodes());
         let opened = read.and_then(|areas| {
             let pagemap = directory.join("pagemap");
-            File::open(&pagemap).map(|file| (areas, file)).map_err(|source| crate::Error::File { path: pagemap, source })
+            File::open(&pagemap)
+                .map(|file| (areas, file))
+                .map_err(|source| crate::Error::File { path: pagemap, source })
         });
         let (areas, pagemap) = match opened {
             Ok(opened) => opened,
@@ -188,13 +215,7 @@ impl Mover<'_> {
     }
 
     /// Moves what one mapping has off the target; adds what stays to `stayed`.
-    fn area(
-        &mut self,
-        area: &Area,
-        pagemap: &File,
-        kernel: &mut OfProcess,
-        stayed: &mut Stayed,
-    ) -> ControlFlow<()> {
+    fn area(&mut self, area: &Area, pagemap: &File, kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
         let mut flow = ControlFlow::Continue(());
         let mut seen = 0;
         // An error means that the process or the mapping has gone.
@@ -219,13 +240,7 @@ impl Mover<'_> {
     }
 
     /// Moves one batch and rests as long as the rate asks for.
-    fn batch(
-        &mut self,
-        area: &Area,
-        pages: &[Page],
-        kernel: &mut OfProcess,
-        stayed: &mut Stayed,
-    ) -> ControlFlow<()> {
+    fn batch(&mut self, area: &Area, pages: &[Page], kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
         self.tell(stayed)?;
         let started = Instant::now();
         let settled = batch::settle(kernel, &mut self.targets, area.page_bytes, pages.to_vec());
