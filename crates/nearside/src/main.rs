@@ -6,6 +6,8 @@
 
 mod commands;
 mod failure;
+mod report;
+mod source;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

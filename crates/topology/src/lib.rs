@@ -13,11 +13,15 @@
 extern crate alloc;
 
 mod distance;
+pub mod fake;
+pub mod grammar;
 mod id;
 mod model;
+#[cfg(feature = "std")]
+pub mod sysfs;
 
 pub use distance::{Distance, Distances, InvalidDistances};
-pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, NodeId, NodeSet, Pxm};
+pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, MAX_NODES, NodeId, NodeSet, Pxm};
 pub use model::{
     Access, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node, Performance, Topology, Zone,
 };

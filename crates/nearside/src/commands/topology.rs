@@ -1,11 +1,42 @@
 //! `nearside topology`: what this machine is.
 
-use crate::failure::Outcome;
+use crate::{
+    failure::{Failure, Outcome},
+    report::{topology_json, topology_svg, topology_text, written},
+    source::TopologySource,
+};
 
 /// Show the machine's nodes, CPUs, memory and distances.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
 
-pub(crate) fn run(_args: &Args) -> Outcome {
-    Ok(())
+    #[command(flatten)]
+    source: TopologySource,
+}
+
+/// The forms of the report.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// Tables to read.
+    Text,
+    /// One JSON object (docs/formats.md).
+    Json,
+    /// A picture for a ticket.
+    Svg,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let (topology, notes) = args.source.read_with_notes()?;
+    for note in &notes {
+        anstream::eprintln!("nearside: note: {note}");
+    }
+    let report = match args.format {
+        Format::Text => topology_text::report(&topology),
+        Format::Json => topology_json::report(&topology).map_err(Failure::could_not)?,
+        Format::Svg => topology_svg::report(&topology),
+    };
+    written(&report).map_err(Failure::could_not)
 }

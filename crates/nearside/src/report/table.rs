@@ -1,0 +1,68 @@
+//! Plain tables that stay within a terminal's width.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+/// Reports are laid out for this many columns.
+pub(crate) const WIDTH: usize = 96;
+
+/// Where a column's text stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Side {
+    Left,
+    Right,
+}
+
+/// A titled table, indented below its title; nothing at all if it has no rows.
+pub(crate) fn table(title: &str, columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let cell = |text: &str, side| {
+        Cell::new(text).set_alignment(match side {
+            Side::Left => CellAlignment::Left,
+            Side::Right => CellAlignment::Right,
+        })
+    };
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
+    table.set_header(columns.iter().map(|&(name, side)| cell(name, side)));
+    for row in rows {
+        table.add_row(row.iter().zip(columns).map(|(text, &(_, side))| cell(text, side)));
+    }
+    let body: String = table.lines().map(|line| format!(" {}\n", line.trim_end())).collect();
+    format!("\n{title}\n{body}")
+}
+
+/// Words joined by blanks, broken into lines that leave room for `indent` columns.
+pub(crate) fn wrapped(words: &[String], indent: usize) -> String {
+    let mut text = String::new();
+    let mut used = indent;
+    for (index, word) in words.iter().enumerate() {
+        let length = word.chars().count();
+        if index > 0 && used + 1 + length > WIDTH {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            used = indent;
+        } else if index > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += length;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_and_indented() {
+        let words: Vec<String> = (0..40).map(|n| format!("eth{n:02}")).collect();
+        let text = wrapped(&words, 10);
+        assert!(text.lines().count() > 1);
+        assert!(text.lines().skip(1).all(|line| line.starts_with("          eth") && line.len() <= WIDTH));
+        assert_eq!(text.split_whitespace().count(), 40);
+    }
+}

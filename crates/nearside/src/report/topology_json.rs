@@ -1,0 +1,108 @@
+//! A machine as one JSON object, in the shape that `docs/formats.md` promises.
+
+use super::topology_text::free_bytes;
+use nearside_topology::{
+    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm, Topology, Zone,
+};
+use serde::Serialize;
+
+/// The whole report.
+pub(crate) fn report(topology: &Topology) -> serde_json::Result<String> {
+    let machine = Machine {
+        source: &topology.source,
+        nodes_count: topology.nodes.len(),
+        cpus: topology.cpus.iter().filter(|cpu| cpu.online).count(),
+        memory_bytes: topology.memory_bytes(),
+        free_bytes: free_bytes(topology),
+        nodes: topology.nodes.iter().map(|node| NodeReport::new(topology, node)).collect(),
+        cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
+        performance: &topology.performance,
+        devices: topology.devices.iter().map(DeviceReport::new).collect(),
+    };
+    serde_json::to_string_pretty(&machine).map(|text| text + "\n")
+}
+
+#[derive(Serialize)]
+struct Machine<'a> {
+    source: &'a str,
+    nodes_count: usize,
+    cpus: usize,
+    memory_bytes: u64,
+    free_bytes: Option<u64>,
+    nodes: Vec<NodeReport<'a>>,
+    cpu_list: Vec<CpuReport>,
+    performance: &'a [Performance],
+    devices: Vec<DeviceReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct NodeReport<'a> {
+    node: NodeId,
+    pxm: Option<Pxm>,
+    cpus: Vec<CpuId>,
+    cores: usize,
+    memory_bytes: u64,
+    free_bytes: Option<u64>,
+    active_file_bytes: Option<u64>,
+    inactive_file_bytes: Option<u64>,
+    slab_reclaimable_bytes: Option<u64>,
+    distances: Vec<Distance>,
+    zones: &'a [Zone],
+    huge_pages: &'a [HugePagePool],
+    ranges: &'a [MemoryRange],
+}
+
+impl<'a> NodeReport<'a> {
+    fn new(topology: &'a Topology, node: &'a Node) -> Self {
+        let state = node.state;
+        Self {
+            node: node.id,
+            pxm: node.pxm,
+            cpus: topology.cpus_of(node.id).iter().collect(),
+            cores: topology.cores_of(node.id),
+            memory_bytes: node.memory_bytes,
+            free_bytes: state.map(|state| state.free_bytes),
+            active_file_bytes: state.map(|state| state.active_file_bytes),
+            inactive_file_bytes: state.map(|state| state.inactive_file_bytes),
+            slab_reclaimable_bytes: state.map(|state| state.slab_reclaimable_bytes),
+            distances: topology.nodes.iter().map(|to| topology.distances.get(node.id, to.id)).collect(),
+            zones: &node.zones,
+            huge_pages: &node.huge_pages,
+            ranges: &node.ranges,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct CpuReport {
+    cpu: CpuId,
+    node: Option<NodeId>,
+    online: bool,
+    package: Option<u32>,
+    core: CpuId,
+    last_level_cache: Option<CpuId>,
+    firmware_id: Option<u32>,
+}
+
+impl CpuReport {
+    fn new(cpu: &Cpu) -> Self {
+        let &Cpu { id, node, online, package, core, last_level_cache, firmware_id } = cpu;
+        Self { cpu: id, node, online, package, core, last_level_cache, firmware_id }
+    }
+}
+
+#[derive(Serialize)]
+struct DeviceReport<'a> {
+    kind: DeviceKind,
+    name: &'a str,
+    node: Option<NodeId>,
+    class: Option<String>,
+}
+
+impl<'a> DeviceReport<'a> {
+    fn new(device: &'a Device) -> Self {
+        // As sysfs and lspci write it.
+        let class = device.class.map(|class| format!("{class:#08x}"));
+        Self { kind: device.kind, name: &device.name, node: device.node, class }
+    }
+}

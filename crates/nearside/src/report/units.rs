@@ -1,0 +1,56 @@
+//! Numbers with units, as people read them.
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// Whole MiB, for columns whose heading names the unit (as in `numactl --hardware`).
+pub(crate) fn mib(bytes: u64) -> String {
+    (bytes / MIB).to_string()
+}
+
+/// A size in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        0..MIB => (KIB, "KiB"),
+        MIB..GIB => (MIB, "MiB"),
+        GIB..TIB => (GIB, "GiB"),
+        _ => (TIB, "TiB"),
+    };
+    match bytes % unit {
+        0 => format!("{} {name}", bytes / unit),
+        _ => format!("{:.1} {name}", bytes as f64 / unit as f64),
+    }
+}
+
+/// A share of a whole in whole percent, rounded down so that 100 % means all of it.
+pub(crate) fn percent(part: u64, whole: u64) -> Option<u64> {
+    (whole > 0).then(|| (u128::from(part) * 100 / u128::from(whole)).min(100) as u64)
+}
+
+/// `1 node`, `4 nodes`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_in_the_unit_people_would_choose() {
+        assert_eq!(size(0), "0 KiB");
+        assert_eq!(size(2 * MIB), "2 MiB");
+        assert_eq!(size(GIB), "1 GiB");
+        assert_eq!(size(15 * GIB + 512 * MIB), "15.5 GiB");
+        assert_eq!(size(3 * TIB / 2), "1.5 TiB");
+    }
+
+    #[test]
+    fn a_share_of_nothing_is_no_number() {
+        assert_eq!(percent(0, 0), None);
+        assert_eq!(percent(999, 1000), Some(99));
+        assert_eq!(percent(u64::MAX, u64::MAX), Some(100));
+    }
+}

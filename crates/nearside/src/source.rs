@@ -1,0 +1,54 @@
+//! Where a command takes the machine from: this host, a copy of another one's files, or firmware's tables.
+
+use crate::failure::Failure;
+use nearside_topology::{
+    Topology,
+    fake::{FakeSpec, fake},
+    sysfs,
+};
+use std::path::{Path, PathBuf};
+
+/// The flags shared by all commands that look at a machine.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Topology source")]
+pub(crate) struct TopologySource {
+    /// Read the Linux files below ROOT (ROOT/sys, ROOT/proc) instead of this host's
+    #[arg(long, value_name = "ROOT", conflicts_with = "acpi")]
+    sysfs: Option<PathBuf>,
+
+    /// Read ACPI tables: a folder of raw tables, one raw table, or the text of acpidump
+    #[arg(long, value_name = "PATH")]
+    acpi: Option<PathBuf>,
+
+    /// Cut the machine into emulated nodes: N of them, SIZE[M|G] each, or NU of each node
+    #[arg(long, value_name = "SPEC")]
+    fake: Option<FakeSpec>,
+}
+
+impl TopologySource {
+    /// Reads the machine.
+    pub(crate) fn read(&self) -> Result<Topology, Failure> {
+        self.read_with_notes().map(|(topology, _)| topology)
+    }
+
+    /// Reads the machine, and says what could not be read of it.
+    pub(crate) fn read_with_notes(&self) -> Result<(Topology, Vec<String>), Failure> {
+        let (topology, notes) = match &self.acpi {
+            Some(path) => read_acpi(path)?,
+            None => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
+        };
+        match &self.fake {
+            Some(spec) => Ok((fake(&topology, spec).map_err(Failure::could_not)?, notes)),
+            None => Ok((topology, notes)),
+        }
+    }
+}
+
+fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
+    let (topology, notes) = sysfs::read(root).map_err(Failure::could_not)?;
+    Ok((topology, notes.iter().map(ToString::to_string).collect()))
+}
+
+fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
+    Err(Failure::could_not(format_args!("{}: this build does not read ACPI tables", path.display())))
+}

@@ -1,0 +1,203 @@
+//! `nearside topology` as an operator meets it: the built binary on machines of the fixtures.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing unwrap in a test is a failing test")]
+
+#[path = "../../topology/tests/common/mod.rs"]
+mod common;
+
+use serde_json::{Value, json};
+use std::process::{Command, Output, Stdio};
+
+/// Runs `nearside topology --sysfs MACHINE FLAGS...`.
+fn topology(machine: &str, flags: &[&str]) -> Output {
+    let root = common::unpacked(machine).unwrap();
+    nearside(&[&["topology", "--sysfs", root.path().to_str().unwrap()], flags].concat())
+}
+
+fn nearside(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearside")).args(arguments).output().unwrap()
+}
+
+/// Standard output of a run that must succeed.
+fn shown(machine: &str, flags: &[&str]) -> String {
+    let output = topology(machine, flags);
+    assert!(output.status.success(), "{machine}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn as_json(machine: &str, flags: &[&str]) -> Value {
+    serde_json::from_str(&shown(machine, &[&["--format", "json"], flags].concat())).unwrap()
+}
+
+/// Exit code and message of a run that must fail.
+fn failed(output: &Output) -> (Option<i32>, String) {
+    assert!(output.stdout.is_empty(), "nothing but the message is printed");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The lines below a title, to the next empty line.
+fn section<'a>(report: &'a str, title: &str) -> Vec<&'a str> {
+    let start = report.find(&format!("\n{title}")).expect(title);
+    report[start + 1..].lines().skip(1).take_while(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn text_tells_what_numactl_and_xl_tell() {
+    let report = shown("two-sockets", &[]);
+    let first = "available: 2 nodes (0-1), 32 CPUs on 16 cores, 128 GiB of memory, 90 GiB free\n";
+    assert!(report.starts_with(first), "{report}");
+    let expected = [
+        "  node  CPUs        cores  memory MiB  free MiB  free",
+        "     0  0-7,16-23       8       65536     40960  62 %",
+        "     1  8-15,24-31      8       65536     51200  78 %",
+    ];
+    assert_eq!(section(&report, "Nodes"), expected);
+    assert_eq!(section(&report, "Distances"), ["   node    0   1", "      0:  10  21", "      1:  21  10"]);
+    let expected = [
+        "  node  package  LLC  CPUs                 SMT siblings",
+        "     0        0    0  0-7,16-23   8 cores  0+16 .. 7+23",
+        "     1        1    8  8-15,24-31  8 cores  8+24 .. 15+31",
+    ];
+    assert_eq!(section(&report, "CPUs"), expected);
+    let huge_pages: Vec<_> = section(&report, "Huge pages")[1].split_whitespace().collect();
+    assert_eq!(huge_pages, ["0", "2", "MiB", "512", "500", "0"]);
+    let devices = section(&report, "Devices");
+    assert!(devices.contains(&"     1  netdev  ens2f0"), "{devices:?}");
+    assert!(devices.contains(&"     0  pci     0000:3b:00.0 0000:5e:00.0 (1 other)"), "{devices:?}");
+}
+
+#[test]
+fn odd_machines_are_told_as_they_are() {
+    assert!(shown("offline-cpus", &[]).contains("\noffline:   CPUs 3,19-20\n"));
+    assert!(section(&shown("cxl", &[]), "Nodes")[3].starts_with("     2  none "));
+    assert!(shown("sparse", &[]).starts_with("available: 6 nodes (0,8,252-255), "));
+    assert!(section(&shown("memoryless", &[]), "Nodes")[2].ends_with(" 0         0     -"));
+    let performance = section(&shown("tiers", &[]), "Performance (HMAT)").join("\n");
+    let from_cpus = "2  0-1         CPUs            350       400      90000       45000";
+    assert!(performance.contains(from_cpus), "{performance}");
+    assert!(shown("laptop", &[]).contains("\nHuge pages: none are set aside\n"));
+}
+
+#[test]
+fn sixty_four_nodes_stay_legible() {
+    let report = shown("nodes-64", &[]);
+    assert!(report.lines().all(|line| line.chars().count() <= 100));
+    assert_eq!(section(&report, "Distances")[17], "    17:  10:17  16:16,18-19  32:20-31  64:0-15,32-63");
+}
+
+#[test]
+fn every_machine_is_shown_in_every_format() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../topology/fixtures");
+    for entry in std::fs::read_dir(fixtures).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let root = common::unpacked(name).unwrap();
+        for format in ["text", "json", "svg"] {
+            let output = nearside(&["topology", "--sysfs", root.path().to_str().unwrap(), "--format", format]);
+            assert!(output.status.success(), "{name} as {format}");
+            let report = String::from_utf8(output.stdout).unwrap();
+            let width = report.lines().map(|line| line.chars().count()).max();
+            assert!(format != "text" || width <= Some(100), "{name}: {width:?} columns\n{report}");
+        }
+    }
+}
+
+#[test]
+fn json_has_the_promised_keys() {
+    let machine = as_json("cxl", &[]);
+    assert_eq!((&machine["nodes_count"], &machine["cpus"]), (&json!(3), &json!(32)));
+    assert_eq!(machine["memory_bytes"], json!(256u64 << 30));
+    let node = &machine["nodes"][2];
+    assert_eq!((&node["node"], &node["pxm"], &node["cpus"]), (&json!(2), &Value::Null, &json!([])));
+    assert_eq!(node["memory_bytes"], json!(128u64 << 30));
+    assert_eq!(node["free_bytes"], json!(128u64 << 30));
+    assert_eq!(node["distances"], json!([14, 24, 10]));
+    let second = json!([8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31]);
+    assert_eq!(machine["nodes"][1]["cpus"], second);
+    assert_eq!(machine["nodes"][0]["zones"][0]["name"], "DMA32");
+    assert_eq!(machine["performance"][2]["read_latency_ns"], 210);
+    assert_eq!(machine["cpu_list"][17]["core"], 1);
+
+    let machine = as_json("two-sockets", &[]);
+    let devices = machine["devices"].as_array().unwrap();
+    let network = devices.iter().find(|device| device["name"] == "ens2f0").unwrap();
+    assert_eq!((&network["kind"], &network["node"]), (&json!("netdev"), &json!(1)));
+    assert_eq!(devices[0]["class"], "0x060100");
+    assert_eq!(machine["nodes"][0]["huge_pages"][0]["page_bytes"], 2 << 20);
+}
+
+#[test]
+fn what_is_unknown_is_null_and_told_as_a_note() {
+    let output = topology("missing-files", &["--format", "json"]);
+    let machine: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(machine["nodes"][1]["free_bytes"], Value::Null);
+    assert_eq!(machine["cpu_list"][0]["last_level_cache"], Value::Null);
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.lines().all(|line| line.starts_with("nearside: note: ")), "{notes}");
+    assert!(notes.contains("/sys/devices/system/node/node1/meminfo: No such file"), "{notes}");
+}
+
+#[test]
+fn a_laptop_can_be_cut_into_nodes() {
+    let machine = as_json("laptop", &["--fake", "4"]);
+    assert_eq!(machine["nodes_count"], 4);
+    for node in machine["nodes"].as_array().unwrap() {
+        assert_eq!(node["memory_bytes"], json!(4u64 << 30));
+    }
+    assert_eq!(machine["nodes"][1]["cpus"], json!([1, 5]));
+    assert!(machine["source"].as_str().unwrap().starts_with("fake=4 over /"));
+    assert_eq!(as_json("chassis-4", &["--fake", "2U"])["nodes_count"], 8);
+    assert_eq!(as_json("laptop", &["--fake", "2G"])["nodes_count"], 8);
+}
+
+#[test]
+fn a_picture_shows_each_node_cpu_and_distance() {
+    let picture = shown("opteron-8", &["--format", "svg"]);
+    assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    assert!(picture.ends_with("</svg>\n"));
+    for node in 0..8 {
+        assert!(picture.contains(&format!(">node {node}</text>")));
+    }
+    assert!(picture.contains("<title>CPU 31, core 31</title>"));
+    assert_eq!(picture.matches(">22</text>").count(), 24, "twelve pairs of nodes are two hops apart");
+}
+
+#[test]
+fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
+    let (code, message) = failed(&topology("laptop", &["--fake", "four"]));
+    assert_eq!(code, Some(2));
+    assert!(message.contains("fake=four: expected a number of nodes (4), a size (512M, 2G)"), "{message}");
+    let (code, message) = failed(&topology("laptop", &["--acpi", "/tables"]));
+    assert_eq!(code, Some(2));
+    assert!(message.contains("cannot be used with"), "{message}");
+    let (code, _) = failed(&topology("laptop", &["--format", "yaml"]));
+    assert_eq!(code, Some(2));
+
+    let (code, message) = failed(&topology("laptop", &["--fake", "1000"]));
+    assert_eq!(code, Some(1));
+    let expected = "nearside: fake=1000: nodes of 17178624 bytes, expected at least 33554432 (32 MiB) each";
+    assert!(message.contains(expected), "{message}");
+    let (code, message) = failed(&nearside(&["topology", "--sysfs", "/nowhere"]));
+    assert_eq!(code, Some(1));
+    let expected = "nearside: /nowhere: cannot be read as the root of a Linux file tree: No such file";
+    assert!(message.starts_with(expected), "{message}");
+    let empty = tempfile::tempdir().unwrap();
+    let (code, message) = failed(&nearside(&["topology", "--sysfs", empty.path().to_str().unwrap()]));
+    assert_eq!(code, Some(1));
+    assert!(message.contains("found none of them"), "{message}");
+}
+
+#[test]
+fn a_reader_that_stops_early_is_no_failure() {
+    let root = common::unpacked("nodes-64").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nearside"))
+        .args(["topology", "--format", "svg", "--sysfs", root.path().to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(output.stderr.is_empty());
+}

@@ -1,0 +1,87 @@
+//! Reads a machine from the files of a running Linux: `/sys/devices/system/node`, `/sys/devices/system/cpu`,
+//! `/proc/zoneinfo`, `/proc/buddyinfo`, and the devices under `/sys/bus/pci` and `/sys/class`.
+//!
+//! The root is an argument, so a copy of another machine's files is read exactly as the host's own. Files change while
+//! they are read, kernels leave some of them out and permissions hide others: what is missing is noted and left
+//! unknown. Only a root that tells nothing at all is an error.
+
+mod cpus;
+mod devices;
+mod nodes;
+mod source;
+mod zones;
+
+use crate::{
+    distance::Distances,
+    id::NodeId,
+    model::{Node, Topology},
+};
+use alloc::{string::ToString, vec, vec::Vec};
+use source::Source;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A file that could not be read as expected, so that the topology lacks what it tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The file (or folder), below the root that was given.
+    pub file: PathBuf,
+    /// What was read or failed, what was expected, and what is done instead.
+    pub why: alloc::string::String,
+}
+
+impl core::fmt::Display for Note {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.why)
+    }
+}
+
+/// A root from which no machine can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The root cannot be opened as a folder.
+    #[error("{}: cannot be read as the root of a Linux file tree: {error}", root.display())]
+    Root {
+        /// The root as it was given.
+        root: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The root has neither nodes nor CPUs nor memory to tell of.
+    #[error("{}: expected sys/devices/system/node, sys/devices/system/cpu or proc/meminfo below it, found none of them", root.display())]
+    Nothing {
+        /// The root as it was given.
+        root: PathBuf,
+    },
+}
+
+/// Reads the machine whose `/sys` and `/proc` lie below `root` (`/` for this host).
+///
+/// A kernel without `CONFIG_NUMA` has no node directory; it becomes one node 0 with all CPUs and all of
+/// `/proc/meminfo`. What sysfs does not tell (`pxm`, firmware's CPU numbers, physical ranges) stays unknown.
+///
+/// # Errors
+/// If `root` is no readable folder, or nothing below it tells of a node, a CPU or memory.
+pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+    let mut source = Source::open(root)?;
+    let ids = nodes::numbers(&mut source);
+    let cpus = cpus::read(&mut source, &ids);
+    let (mut nodes, distances, performance) = if ids.is_empty() {
+        let node = nodes::without_numa(&mut source);
+        if cpus.is_empty() && node.memory_bytes == 0 {
+            return Err(Error::Nothing { root: root.to_path_buf() });
+        }
+        (vec![node], Distances::uniform(&[NodeId(0)]), Vec::new())
+    } else {
+        let read: Vec<Node> = ids.iter().map(|&id| nodes::read(&mut source, id)).collect();
+        let distances = nodes::distances(&mut source, &ids);
+        let performance = nodes::performance(&mut source, &ids);
+        (read, distances, performance)
+    };
+    zones::fill(&mut source, &mut nodes);
+    let devices = devices::read(&mut source, &nodes);
+    let topology = Topology { source: root.display().to_string(), nodes, cpus, distances, performance, devices };
+    Ok((topology, source.into_notes()))
+}

@@ -1,0 +1,143 @@
+//! Nodes, their memory, distances and performance: `/sys/devices/system/node`
+//! (Linux, `drivers/base/node.c`, `Documentation/ABI/stable/sysfs-devices-node`).
+
+use super::source::{Source, quoted};
+use crate::{
+    distance::{Distance, Distances},
+    id::{MAX_NODES, NodeId},
+    model::{Access, HugePagePool, MemoryState, Node, Performance},
+};
+use alloc::{format, string::String, vec::Vec};
+
+pub(super) const NODES: &str = "sys/devices/system/node";
+
+/// The nodes that have a folder, in rising order: the kernel makes one for each online node.
+pub(super) fn numbers(source: &mut Source) -> Vec<NodeId> {
+    let (known, beyond): (Vec<u32>, Vec<u32>) =
+        source.numbered(NODES, "node").into_iter().partition(|&node| node < MAX_NODES);
+    if let Some(node) = beyond.first() {
+        source
+            .note(&format!("{NODES}/node{node}"), format_args!("Linux has no node above {}: left out", MAX_NODES - 1));
+    }
+    known.into_iter().map(NodeId).collect()
+}
+
+pub(super) fn read(source: &mut Source, id: NodeId) -> Node {
+    let (memory_bytes, state) = memory(source, &format!("{NODES}/node{id}/meminfo"));
+    let huge_pages = huge_pages(source, &format!("{NODES}/node{id}/hugepages"));
+    Node { id, memory_bytes, state, huge_pages, ..Node::default() }
+}
+
+/// The one node of a kernel that knows no nodes.
+pub(super) fn without_numa(source: &mut Source) -> Node {
+    let (memory_bytes, state) = memory(source, "proc/meminfo");
+    let huge_pages = huge_pages(source, "sys/kernel/mm/hugepages");
+    Node { memory_bytes, state, huge_pages, ..Node::default() }
+}
+
+/// Total bytes and their use, from `Node 0 MemFree:  1024 kB` (a node's file) or `MemFree:  1024 kB` (`/proc/meminfo`).
+fn memory(source: &mut Source, path: &str) -> (u64, Option<MemoryState>) {
+    let Some(text) = source.text(path) else { return (0, None) };
+    let mut bytes = |key: &str| {
+        let value = text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.split_whitespace().last() == Some(key)).then(|| value.trim())
+        });
+        let kib = value.and_then(|value| value.strip_suffix("kB")?.trim().parse::<u64>().ok());
+        let bytes = kib.and_then(|kib| kib.checked_mul(1024));
+        // Old kernels lack some of the lines, none lacks the first two.
+        if bytes.is_none() && (value.is_some() || key.starts_with("Mem")) {
+            let read = value.map_or("nothing".into(), quoted);
+            source.note(path, format_args!("{key}: read {read}, expected a number of kB"));
+        }
+        bytes
+    };
+    let (total, free) = (bytes("MemTotal"), bytes("MemFree"));
+    let state = MemoryState {
+        free_bytes: free.unwrap_or(0),
+        active_file_bytes: bytes("Active(file)").unwrap_or(0),
+        inactive_file_bytes: bytes("Inactive(file)").unwrap_or(0),
+        slab_reclaimable_bytes: bytes("SReclaimable").unwrap_or(0),
+    };
+    (total.unwrap_or(0), total.and(free).map(|_| state))
+}
+
+fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {
+    let mut pools = Vec::new();
+    for name in source.names(folder) {
+        let size = name.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB")?.parse::<u64>().ok());
+        let Some(page_bytes) = size.and_then(|kib| kib.checked_mul(1024)) else { continue };
+        let mut pages = |file: &str| source.number_if_any::<u64>(&format!("{folder}/{name}/{file}")).unwrap_or(0);
+        pools.push(HugePagePool {
+            page_bytes,
+            total_pages: pages("nr_hugepages"),
+            free_pages: pages("free_hugepages"),
+            surplus_pages: pages("surplus_hugepages"),
+        });
+    }
+    pools.sort_unstable_by_key(|pool| pool.page_bytes);
+    pools
+}
+
+/// The distance rows; a row that cannot be believed is replaced by what Linux assumes without a SLIT.
+pub(super) fn distances(source: &mut Source, nodes: &[NodeId]) -> Distances {
+    let assumed = Distances::uniform(nodes);
+    let mut rows: Vec<Distance> = Vec::with_capacity(nodes.len() * nodes.len());
+    for &node in nodes {
+        let path = format!("{NODES}/node{node}/distance");
+        let row = source.text(&path).and_then(|text| match row(&text, nodes.len()) {
+            Ok(row) => Some(row),
+            Err(why) => {
+                source.note(&path, format_args!("{why}; 10 to itself and 20 to every other node are assumed"));
+                None
+            }
+        });
+        match row {
+            Some(row) => rows.extend(row),
+            None => rows.extend(assumed.row(node)),
+        }
+    }
+    Distances::new(nodes, &rows).unwrap_or(assumed)
+}
+
+fn row(text: &str, nodes: usize) -> Result<Vec<Distance>, String> {
+    let number =
+        |word: &str| word.parse().map_err(|_| format!("read {}, expected a distance of 0 to 255", quoted(word)));
+    let row = text.split_whitespace().take(nodes + 1).map(number).collect::<Result<Vec<Distance>, _>>()?;
+    if row.len() != nodes {
+        return Err(format!("read {}, expected {nodes} distances, one for each online node", quoted(text.trim())));
+    }
+    Ok(row)
+}
+
+/// HMAT's figures: `nodeN/access{0,1}/initiators/` (Linux, `Documentation/admin-guide/mm/numaperf.rst`).
+pub(super) fn performance(source: &mut Source, nodes: &[NodeId]) -> Vec<Performance> {
+    let mut found = Vec::new();
+    for &target in nodes {
+        for (access, name) in [(Access::Access0, "access0"), (Access::Access1, "access1")] {
+            let folder = format!("{NODES}/node{target}/{name}/initiators");
+            let initiators = source.numbered(&folder, "node").into_iter().map(NodeId);
+            let initiators: Vec<_> = initiators.filter(|initiator| nodes.contains(initiator)).collect();
+            if initiators.is_empty() {
+                continue;
+            }
+            // The kernel writes 0 where firmware gives no figure. It calls the bandwidth MiB/s but prints HMAT's own
+            // number, which is in MB/s (ACPI 6.6, section 5.2.28.4).
+            let mut figure = |file: &str| source.number_if_any::<u64>(&format!("{folder}/{file}")).filter(|&n| n > 0);
+            let read_latency_ns = figure("read_latency");
+            let write_latency_ns = figure("write_latency");
+            let read_bandwidth_mb_s = figure("read_bandwidth");
+            let write_bandwidth_mb_s = figure("write_bandwidth");
+            found.extend(initiators.into_iter().map(|initiator| Performance {
+                access,
+                initiator,
+                target,
+                read_latency_ns,
+                write_latency_ns,
+                read_bandwidth_mb_s,
+                write_bandwidth_mb_s,
+            }));
+        }
+    }
+    found
+}

@@ -1,0 +1,150 @@
+//! The file tree that is read, and what was noted on the way.
+
+use super::{Error, Note};
+use crate::id::{Id, IdSet, InvalidList, MAX_ID};
+use alloc::{format, string::String, vec::Vec};
+use core::fmt::Display;
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+/// No file of `/sys` or `/proc` that is read here comes near this; a root may hold anything.
+const LARGEST_FILE_BYTES: u64 = 16 << 20;
+
+/// Paths given to its methods are relative to the root.
+pub(super) struct Source {
+    root: PathBuf,
+    notes: Vec<Note>,
+}
+
+impl Source {
+    pub(super) fn open(root: &Path) -> Result<Self, Error> {
+        fs::read_dir(root).map_err(|error| Error::Root { root: root.to_path_buf(), error })?;
+        Ok(Self { root: root.to_path_buf(), notes: Vec::new() })
+    }
+
+    pub(super) fn into_notes(self) -> Vec<Note> {
+        self.notes
+    }
+
+    pub(super) fn note(&mut self, path: &str, why: impl Display) {
+        self.notes.push(Note { file: self.root.join(path), why: format!("{why}") });
+    }
+
+    /// The text of a file that should be there; its absence is noted.
+    pub(super) fn text(&mut self, path: &str) -> Option<String> {
+        match self.try_text(path) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                self.note(path, error);
+                None
+            }
+        }
+    }
+
+    /// The text of a file that many kernels do not have; only trouble other than absence is noted.
+    pub(super) fn text_if_any(&mut self, path: &str) -> Option<String> {
+        match self.try_text(path) {
+            Ok(text) => Some(text),
+            // A device without the attribute answers "no such device" or "invalid argument" on some kernels.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => None,
+            Err(error) => {
+                self.note(path, error);
+                None
+            }
+        }
+    }
+
+    fn try_text(&self, path: &str) -> io::Result<String> {
+        let path = self.root.join(path);
+        // Opening a pipe or a device that somebody put there could wait for ever.
+        if !fs::metadata(&path)?.is_file() {
+            return Err(io::Error::other("expected a regular file"));
+        }
+        let mut bytes = Vec::new();
+        File::open(&path)?.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LARGEST_FILE_BYTES {
+            return Err(io::Error::other(format!("longer than {LARGEST_FILE_BYTES} bytes")));
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The list (`0-3,8`) in a file that should be there.
+    pub(super) fn list<T: Id>(&mut self, path: &str) -> Option<IdSet<T>> {
+        let text = self.text(path)?;
+        self.parse_list(path, &text)
+    }
+
+    /// The list in a file that many kernels do not have.
+    pub(super) fn list_if_any<T: Id>(&mut self, path: &str) -> Option<IdSet<T>> {
+        let text = self.text_if_any(path)?;
+        self.parse_list(path, &text)
+    }
+
+    fn parse_list<T: Id>(&mut self, path: &str, text: &str) -> Option<IdSet<T>> {
+        match text.parse() {
+            Ok(set) => Some(set),
+            Err(InvalidList { why, .. }) => {
+                self.note(path, format_args!("read {}, expected a list such as 0-3,8: {why}", quoted(text.trim())));
+                None
+            }
+        }
+    }
+
+    /// The number in a file that many kernels do not have.
+    pub(super) fn number_if_any<N: core::str::FromStr>(&mut self, path: &str) -> Option<N> {
+        let text = self.text_if_any(path)?;
+        let number = text.trim().parse().ok();
+        if number.is_none() {
+            self.note(path, format_args!("read {}, expected a number", quoted(text.trim())));
+        }
+        number
+    }
+
+    /// The names in a folder, sorted; none if it is not there.
+    pub(super) fn names(&mut self, folder: &str) -> Vec<String> {
+        let entries = match fs::read_dir(self.root.join(folder)) {
+            Ok(entries) => entries,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    self.note(folder, error);
+                }
+                return Vec::new();
+            }
+        };
+        let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The numbers `N` for which the folder has an entry `prefixN`, in rising order.
+    pub(super) fn numbered(&mut self, folder: &str, prefix: &str) -> Vec<u32> {
+        let number = |name: &String| {
+            let digits = name.strip_prefix(prefix)?;
+            // "node+1" and "node01" are not what the kernel writes.
+            let number = digits.parse().ok().filter(|n: &u32| format!("{n}") == digits)?;
+            (number <= MAX_ID).then_some(number)
+        };
+        let mut numbers: Vec<u32> = self.names(folder).iter().filter_map(number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Where a link leads, as a path below the root; none if there is no link or it leads out of the root.
+    pub(super) fn follow(&self, link: &str) -> Option<String> {
+        let root = fs::canonicalize(&self.root).ok()?;
+        let target = fs::canonicalize(self.root.join(link)).ok()?;
+        target.strip_prefix(root).ok()?.to_str().map(String::from)
+    }
+}
+
+/// What was read, short enough for a message.
+pub(super) fn quoted(text: &str) -> String {
+    const LONGEST: usize = 40;
+    match text.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{:?}...", &text[..cut]),
+        None => format!("{text:?}"),
+    }
+}

@@ -1,0 +1,126 @@
+//! Zones, their watermarks and free blocks: `/proc/zoneinfo` and `/proc/buddyinfo` (Linux, `mm/vmstat.c`).
+
+use super::source::Source;
+use crate::{
+    id::NodeId,
+    model::{Node, Zone},
+};
+use alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+/// The base page of most machines; arm64 and POWER may use 16 or 64 KiB.
+const USUAL_PAGE_BYTES: u64 = 4096;
+
+/// A zone as `/proc/zoneinfo` counts it: in base pages.
+#[derive(Debug, Default, PartialEq)]
+struct ZonePages {
+    name: String,
+    managed: u64,
+    free: u64,
+    low: u64,
+    high: u64,
+}
+
+/// Gives the nodes their zones.
+pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
+    let Some(zoneinfo) = source.text("proc/zoneinfo") else { return };
+    let mut blocks = match source.text("proc/buddyinfo") {
+        Some(text) => buddyinfo(&text),
+        None => BTreeMap::new(),
+    };
+    let zones = zoneinfo_pages(&zoneinfo);
+    let memory_bytes = nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add);
+    let managed = zones.iter().map(|(_, zone)| zone.managed).fold(0, u64::saturating_add);
+    let page_bytes = page_bytes(memory_bytes, managed);
+    for (id, zone) in zones {
+        // Every node lists all zones of the architecture, most of them without a page.
+        let populated = zone.managed > 0;
+        let Some(node) = nodes.iter_mut().find(|node| node.id == id && populated) else { continue };
+        node.zones.push(Zone {
+            managed_bytes: zone.managed.saturating_mul(page_bytes),
+            free_bytes: zone.free.saturating_mul(page_bytes),
+            low_watermark_bytes: zone.low.saturating_mul(page_bytes),
+            high_watermark_bytes: zone.high.saturating_mul(page_bytes),
+            free_blocks: blocks.remove(&(id, zone.name.clone())).unwrap_or_default(),
+            name: zone.name,
+        });
+    }
+}
+
+/// The size of a base page. No file tells it, but a node's `MemTotal` is the sum of its zones' managed pages
+/// (`si_meminfo_node` in Linux, `mm/show_mem.c`), so the quotient does; memory that comes or goes between the two
+/// reads bends it a little, hence the nearest power of two.
+fn page_bytes(memory_bytes: u64, managed_pages: u64) -> u64 {
+    let plausible = (0..=4).map(|shift| USUAL_PAGE_BYTES << shift);
+    let off_by = |&page: &u64| memory_bytes.abs_diff(page.saturating_mul(managed_pages));
+    match memory_bytes {
+        0 => USUAL_PAGE_BYTES,
+        _ => plausible.min_by_key(off_by).unwrap_or(USUAL_PAGE_BYTES),
+    }
+}
+
+fn zoneinfo_pages(text: &str) -> Vec<(NodeId, ZonePages)> {
+    let mut zones: Vec<(NodeId, ZonePages)> = Vec::new();
+    for line in text.lines() {
+        if let Some((node, name)) = heading(line) {
+            zones.push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
+        }
+        let mut words = line.split_whitespace().skip_while(|&word| word == "pages");
+        let (Some((_, zone)), Some(key), Some(Ok(pages)), None) =
+            (zones.last_mut(), words.next(), words.next().map(str::parse), words.next())
+        else {
+            continue;
+        };
+        match key {
+            "free" => zone.free = pages,
+            "low" => zone.low = pages,
+            "high" => zone.high = pages,
+            "managed" => zone.managed = pages,
+            _ => {}
+        }
+    }
+    zones
+}
+
+/// `Node 0, zone   Normal    758   5052 ...`: counts of free blocks by order.
+fn buddyinfo(text: &str) -> BTreeMap<(NodeId, String), Vec<u64>> {
+    let zone = |line| {
+        let (node, rest) = heading(line)?;
+        let mut words = rest.split_whitespace();
+        let name = words.next()?.to_string();
+        Some(((node, name), words.map_while(|word| word.parse().ok()).collect()))
+    };
+    text.lines().filter_map(zone).collect()
+}
+
+/// `Node 0, zone   Normal...`: the node, and what follows the word `zone`.
+fn heading(line: &str) -> Option<(NodeId, &str)> {
+    let (node, zone) = line.strip_prefix("Node ")?.split_once(", zone")?;
+    Some((NodeId(node.parse().ok()?), zone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watermarks_are_not_taken_from_the_per_cpu_lists() {
+        let text = "Node 0, zone   Normal\n  per-node stats\n      nr_free 9\n  pages free     300\n        boost    0\n        \
+                    min      10\n        low      20\n        high     30\n        managed  400\n  pagesets\n    cpu: 0\n              \
+                    count:    7\n              high:     55\n              batch:    8\n  start_pfn:           1\n";
+        let normal = ZonePages { name: "Normal".into(), managed: 400, free: 300, low: 20, high: 30 };
+        assert_eq!(zoneinfo_pages(text), [(NodeId(0), normal)]);
+    }
+
+    #[test]
+    fn the_page_size_follows_from_total_memory() {
+        assert_eq!(page_bytes(1 << 30, 1 << 18), 4096);
+        assert_eq!(page_bytes(1 << 30, 1 << 14), 65536);
+        assert_eq!(page_bytes((1 << 30) + (50 << 20), 1 << 16), 16384);
+        assert_eq!(page_bytes(0, 500), 4096);
+        assert_eq!(page_bytes(1 << 30, 0), 4096);
+    }
+}

@@ -1,0 +1,312 @@
+//! Reads every machine of `fixtures/` and checks what was read against what its description says.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
+
+mod common;
+
+use nearside_topology::{
+    Access, CpuId, CpuSet, DeviceKind, NodeId, NodeSet, Topology,
+    fake::{FakeSpec, fake},
+    sysfs::{self, Note},
+};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn read(name: &str) -> (Topology, Vec<Note>) {
+    let root = common::unpacked(name).unwrap();
+    sysfs::read(root.path()).unwrap()
+}
+
+fn machine(name: &str) -> Topology {
+    read(name).0
+}
+
+fn set<T: nearside_topology::Id>(ids: impl Iterator<Item = T>) -> String {
+    ids.collect::<nearside_topology::IdSet<T>>().to_string()
+}
+
+/// One line of facts, in the order of the table below.
+fn facts(name: &str, machine: &Topology, notes: &[Note]) -> String {
+    let online = || machine.cpus.iter().filter(|cpu| cpu.online);
+    let nodes = machine.node_set();
+    format!(
+        "{name} | {nodes} | {} | {} | {} | {} | {} | {} | {} | {}",
+        online().count(),
+        set(machine.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id)),
+        online().map(|cpu| cpu.core).collect::<BTreeSet<_>>().len(),
+        online().filter_map(|cpu| cpu.last_level_cache).collect::<BTreeSet<_>>().len(),
+        machine.memory_bytes() >> 30,
+        set(nodes.iter().filter(|&node| machine.cpus_of(node).is_empty())),
+        nodes.difference(&machine.memory_nodes()),
+        notes.len(),
+    )
+}
+
+/// Worked out by hand from the descriptions in `examples/fixtures/machines.rs`.
+const FACTS: &str = "
+name              | nodes       | CPUs | offline | cores | LLCs | GiB  | CPU-less | memoryless | notes
+laptop            | 0           | 8    |         | 4     | 1    | 16   |          |            | 0
+hybrid            | 0           | 24   |         | 16    | 1    | 32   |          |            | 0
+two-sockets       | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 0
+guest             | 0-1         | 8    |         | 8     | 0    | 8    |          |            | 1
+huge-pages        | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 0
+nps1              | 0-1         | 256  |         | 128   | 16   | 512  |          |            | 0
+nps4              | 0-7         | 256  |         | 128   | 16   | 512  |          |            | 0
+snc2              | 0-3         | 32   |         | 32    | 2    | 128  |          |            | 0
+cxl               | 0-2         | 32   |         | 16    | 2    | 256  | 2        |            | 0
+tiers             | 0-3         | 32   |         | 16    | 2    | 224  | 2-3      | 3          | 0
+hbm               | 0-3         | 32   |         | 16    | 2    | 640  | 2-3      |            | 0
+many-core         | 0-1         | 256  |         | 64    | 1    | 112  | 1        |            | 0
+opteron-8         | 0-7         | 32   |         | 32    | 8    | 128  |          |            | 0
+chassis-4         | 0-3         | 32   |         | 16    | 4    | 128  |          |            | 0
+blades-24         | 0-23        | 480  |         | 240   | 24   | 3072 |          |            | 0
+nodes-64          | 0-63        | 256  |         | 256   | 64   | 512  |          |            | 0
+offline-cpus      | 0-1         | 29   | 3,19-20 | 15    | 2    | 128  |          |            | 0
+offline-node      | 0           | 8    | 8-15    | 8     | 1    | 64   |          |            | 0
+memoryless        | 0-1         | 16   |         | 16    | 2    | 64   |          | 1          | 0
+sparse            | 0,8,252-255 | 128  |         | 32    | 2    | 576  | 252-255  |            | 0
+smt8              | 0-3         | 128  |         | 16    | 4    | 256  |          |            | 0
+interleaved       | 0-1         | 16   |         | 16    | 2    | 64   |          |            | 0
+one-way           | 0-3         | 8    |         | 8     | 4    | 32   |          |            | 0
+emulated          | 0-3         | 4    |         | 4     | 1    | 16   | 3        |            | 1
+arm-64k           | 0-1         | 64   |         | 64    | 2    | 256  |          |            | 0
+old-kernel        | 0           | 4    |         | 2     | 1    | 8    |          |            | 0
+no-numa           | 0           | 4    |         | 4     | 1    | 8    |          |            | 0
+garbage-distances | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 1
+ragged-distances  | 0-2         | 32   |         | 16    | 2    | 129  | 2        |            | 3
+missing-files     | 0-1         | 32   |         | 32    | 0    | 64   |          | 1          | 5
+lies              | 0-1         | 32   |         | 16    | 2    | 64   | 1        | 0          | 9
+";
+
+#[test]
+fn every_machine_is_read_as_it_is_described() {
+    let words = |line: &str| line.split('|').map(|word| word.trim().to_string()).collect::<Vec<_>>();
+    let expected: Vec<Vec<String>> = FACTS.trim().lines().skip(1).map(words).collect();
+    for row in &expected {
+        let (machine, notes) = read(&row[0]);
+        assert_eq!(&words(&facts(&row[0], &machine, &notes)), row, "{}: {notes:#?}", row[0]);
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), expected.len(), "each machine has a row");
+}
+
+fn rows(machine: &Topology) -> Vec<Vec<u8>> {
+    machine.nodes.iter().map(|node| machine.distances.row(node.id).collect()).collect()
+}
+
+#[test]
+fn distances_are_those_of_the_files() {
+    assert_eq!(rows(&machine("cxl")), [[10, 21, 14], [21, 10, 24], [14, 24, 10]]);
+    assert_eq!(rows(&machine("opteron-8"))[0], [10, 16, 16, 22, 16, 22, 16, 22]);
+    // Node 3 is two hops from 0, 4 and 6.
+    assert_eq!(rows(&machine("opteron-8"))[3], [22, 16, 16, 10, 22, 16, 22, 16]);
+    assert_eq!(rows(&machine("one-way")), [[10, 20, 30, 40], [40, 10, 20, 30], [30, 40, 10, 20], [20, 30, 40, 10]]);
+    let sparse = machine("sparse");
+    assert_eq!(sparse.distances.get(NodeId(8), NodeId(0)), 40);
+    assert_eq!(sparse.distances.get(NodeId(8), NodeId(253)), 80);
+    let blades = machine("blades-24");
+    let from_first = [0, 1, 2, 7, 8, 23].map(|to| blades.distances.get(NodeId(0), NodeId(to)));
+    assert_eq!(from_first, [10, 50, 65, 65, 79, 79]);
+}
+
+#[test]
+fn a_row_of_distances_that_cannot_be_believed_is_replaced() {
+    let (machine, notes) = read("garbage-distances");
+    assert_eq!(rows(&machine), [[10, 21], [20, 10]]);
+    assert!(notes[0].file.ends_with("sys/devices/system/node/node1/distance"));
+    let why = "read \"fish\", expected a distance of 0 to 255; 10 to itself and 20 to every other node are assumed";
+    assert_eq!(notes[0].why, why);
+    let (machine, notes) = read("ragged-distances");
+    assert_eq!(rows(&machine), [[10, 20, 20], [20, 10, 20], [20, 20, 10]]);
+    assert!(notes[0].why.starts_with("read \"10 21\", expected 3 distances, one for each online node;"));
+    assert!(notes[2].why.starts_with("read \"300\", expected a distance of 0 to 255;"));
+}
+
+#[test]
+fn cpus_know_their_node_core_cache_and_package() {
+    let nps4 = machine("nps4");
+    let cpu = nps4.cpu(CpuId(201)).unwrap();
+    // Thread 2 of core 73, in the tenth group of eight cores, on node 4 in the second socket.
+    assert_eq!(
+        (cpu.node, cpu.core, cpu.last_level_cache, cpu.package),
+        (Some(NodeId(4)), CpuId(73), Some(CpuId(72)), Some(1))
+    );
+    assert_eq!(nps4.cores_of(NodeId(4)), 16);
+    assert_eq!(machine("snc2").cpu(CpuId(9)).unwrap().last_level_cache, Some(CpuId(0)));
+    assert_eq!(machine("arm-64k").cpu(CpuId(9)).unwrap().package, None);
+    assert_eq!(machine("smt8").cpu(CpuId(63)).unwrap().core, CpuId(56));
+    assert_eq!(machine("hybrid").cpu(CpuId(15)).unwrap().core, CpuId(14));
+    assert_eq!(machine("interleaved").cpus_of(NodeId(1)).to_string(), "1,3,5,7,9,11,13,15");
+}
+
+#[test]
+fn offline_cpus_keep_their_node_where_the_kernel_still_tells_it() {
+    let machine = machine("offline-cpus");
+    let node_of = |cpu| machine.cpu(CpuId(cpu)).unwrap().node;
+    assert_eq!((node_of(3), node_of(19), node_of(20)), (Some(NodeId(0)), Some(NodeId(0)), None));
+    assert_eq!(machine.cpus_of(NodeId(0)).to_string(), "0-2,4-7,16-18,21-23");
+    assert_eq!(machine.cores_of(NodeId(0)), 7);
+}
+
+#[test]
+fn emulated_nodes_of_the_kernel_share_their_cpus_but_each_cpu_has_one_node() {
+    let (machine, notes) = read("emulated");
+    let nodes: Vec<_> = machine.cpus.iter().map(|cpu| cpu.node.unwrap().0).collect();
+    assert_eq!(nodes, [0, 1, 2, 0]);
+    assert_eq!(notes[0].why, "nodes 0, 1, 2, 3 all list this CPU: it is taken to be on node 0");
+}
+
+#[test]
+fn memory_zones_and_huge_pages_are_told_in_bytes() {
+    const GIB: u64 = 1 << 30;
+    let machine_of_4k = machine("two-sockets");
+    let node = machine_of_4k.node(NodeId(0)).unwrap();
+    assert_eq!((node.memory_bytes, node.state.unwrap().free_bytes), (64 * GIB, 40 * GIB));
+    let zones: Vec<_> =
+        node.zones.iter().map(|zone| (zone.name.as_str(), zone.managed_bytes / GIB, zone.free_bytes / GIB)).collect();
+    assert_eq!(zones, [("DMA32", 2, 2), ("Normal", 62, 38)]);
+    // 38 GiB in blocks of 4 MiB.
+    assert_eq!(node.zones[1].free_blocks, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9728]);
+    // 62 GiB / 4096 = 16252928 pages; / 819 = 19844 pages.
+    assert_eq!(node.zones[1].low_watermark_bytes, 19_844 * 4096);
+
+    let sparse = machine("sparse");
+    assert_eq!(sparse.node(NodeId(8)).unwrap().zones[0].managed_bytes, 256 * GIB, "base pages of 64 KiB");
+    assert!(machine("memoryless").node(NodeId(1)).unwrap().zones.is_empty());
+
+    let huge = machine("huge-pages");
+    let pools: Vec<_> =
+        huge.nodes[0].huge_pages.iter().map(|p| (p.page_bytes, p.total_pages, p.free_pages, p.surplus_pages)).collect();
+    assert_eq!(pools, [(2 << 20, 1024, 0, 24), (GIB, 48, 8, 0)]);
+}
+
+#[test]
+fn hmat_figures_belong_to_initiators_and_targets() {
+    let tiers = machine("tiers");
+    let of =
+        |access, target| tiers.performance.iter().filter(move |p| p.access == access && p.target == NodeId(target));
+    let accelerator: Vec<_> = of(Access::Access0, 2).collect();
+    assert_eq!((accelerator.len(), accelerator[0].initiator, accelerator[0].read_latency_ns), (1, NodeId(3), Some(60)));
+    let cpus: Vec<_> =
+        of(Access::Access1, 2).map(|p| (p.initiator.0, p.write_latency_ns, p.write_bandwidth_mb_s)).collect();
+    assert_eq!(cpus, [(0, Some(400), Some(45_000)), (1, Some(400), Some(45_000))]);
+    assert_eq!(tiers.performance(NodeId(3), NodeId(2)).unwrap().read_bandwidth_mb_s, Some(3_000_000));
+    // 0 is the kernel's word for "firmware does not say".
+    assert_eq!(machine("cxl").performance(NodeId(0), NodeId(2)).unwrap().write_latency_ns, None);
+}
+
+#[test]
+fn devices_are_near_the_node_of_their_hardware() {
+    let machine = machine("two-sockets");
+    let of = |kind| {
+        let devices = machine.devices.iter().filter(move |device| device.kind == kind);
+        devices.map(|device| (device.name.as_str(), device.node.map(|node| node.0))).collect::<Vec<_>>()
+    };
+    assert_eq!(of(DeviceKind::Netdev), [("ens1f0", Some(0)), ("ens2f0", Some(1))], "and the bridge br0 is no hardware");
+    assert_eq!(of(DeviceKind::Block), [("nvme0n1", Some(0))]);
+    assert_eq!(of(DeviceKind::Pci).len(), 5);
+    let gpu = machine.devices.iter().find(|device| device.name == "0000:d8:00.0").unwrap();
+    assert_eq!((gpu.node, gpu.class), (Some(NodeId(1)), Some(0x03_02_00)));
+}
+
+#[test]
+fn a_kernel_without_numa_is_one_node() {
+    let machine = machine("no-numa");
+    assert_eq!(machine.cpus_of(NodeId(0)).to_string(), "0-3");
+    assert_eq!(machine.nodes[0].state.unwrap().free_bytes, 6 << 30);
+    assert_eq!(machine.nodes[0].huge_pages[0].total_pages, 8);
+    assert_eq!(rows(&machine), [[10]]);
+}
+
+#[test]
+fn notes_name_the_file_what_was_read_and_what_was_expected() {
+    let (machine, notes) = read("lies");
+    let told = |file: &str, why: &str| {
+        let found = notes.iter().any(|note| note.file.ends_with(file) && note.why.contains(why));
+        assert!(found, "{file}: {why} is not in {notes:#?}");
+    };
+    told("node/node1/cpulist", "4000000000 is above 65535");
+    told("node/node0/meminfo", "MemTotal: read \"18446744073709551615 kB\", expected a number of kB");
+    told("node/node0/meminfo", "MemFree: read \"-1 kB\", expected a number of kB");
+    told("hugepages-2048kB/free_hugepages", "read \"many\", expected a number");
+    told("node/node2000", "Linux has no node above 1023: left out");
+    told("cpu8/topology/core_cpus_list", "read \"9,25\", expected a list with CPU 8 itself in it");
+    told("0000:3b:00.0/numa_node", "read 7, expected -1 or an online node: taken as near no node");
+    assert_eq!(machine.cpu(CpuId(8)).unwrap().node, None);
+}
+
+#[test]
+fn a_root_that_tells_nothing_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let error = sysfs::read(root.path()).unwrap_err().to_string();
+    assert!(error.ends_with("found none of them"), "{error}");
+    let error = sysfs::read(&root.path().join("nowhere")).unwrap_err().to_string();
+    assert!(error.contains("nowhere: cannot be read as the root of a Linux file tree"), "{error}");
+}
+
+#[test]
+fn a_pipe_or_an_endless_file_does_not_hold_the_reader() {
+    let root = common::unpacked("laptop").unwrap();
+    let zoneinfo = root.path().join("proc/zoneinfo");
+    std::fs::remove_file(&zoneinfo).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &zoneinfo).unwrap();
+    let long = std::fs::File::create(root.path().join("sys/devices/system/node/node0/meminfo")).unwrap();
+    long.set_len(1 << 40).unwrap();
+    let (_, notes) = sysfs::read(root.path()).unwrap();
+    let why: Vec<_> = notes.iter().map(|note| note.why.as_str()).collect();
+    assert_eq!(why, ["longer than 16777216 bytes", "expected a regular file"]);
+}
+
+#[test]
+fn a_link_out_of_the_root_is_not_followed() {
+    let root = common::unpacked("laptop").unwrap();
+    common::unpack("sys/class/net/evil0/device -> /\n", root.path()).unwrap();
+    let (machine, _) = sysfs::read(root.path()).unwrap();
+    assert!(machine.devices.iter().all(|device| device.name != "evil0"));
+}
+
+#[test]
+fn every_machine_can_be_cut_and_loses_nothing() {
+    for name in FACTS.trim().lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
+        let whole = machine(name);
+        for spec in [FakeSpec::Nodes(3), FakeSpec::Size(1 << 30), FakeSpec::Uniform(2)] {
+            // A terabyte in pieces of 1 GiB is more nodes than there can be.
+            let Ok(cut) = fake(&whole, &spec) else {
+                assert!(whole.memory_bytes() >> 30 > 1024, "{name}: fake={spec}");
+                continue;
+            };
+            let (nodes, cpus): (NodeSet, CpuSet) = (cut.node_set(), cut.cpus_of_nodes(&cut.node_set()));
+            assert_eq!(cut.memory_bytes(), whole.memory_bytes(), "{name}: fake={spec}");
+            assert_eq!(cpus, whole.cpus_of_nodes(&whole.node_set()), "{name}: fake={spec}");
+            assert!(cut.devices.iter().filter_map(|device| device.node).all(|node| nodes.contains(node)));
+        }
+    }
+}
+
+proptest! {
+    // Each case unpacks a machine.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_content_of_any_file_breaks_the_reader(
+        which: proptest::sample::Index,
+        content in "[0-9,\\-]{0,12}|-?[0-9]{1,22}( kB)?|Node [0-9]{1,12}, zone  [A-Z]{0,3}|\\PC{0,20}",
+        name in proptest::sample::select(vec!["tiers", "offline-cpus", "no-numa", "guest"]),
+    ) {
+        let text = common::machine(name).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        let files: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].contains(": ")).collect();
+        let at = files[which.index(files.len())];
+        let mangled = match lines[at].split_once(": ") {
+            Some((key, _)) => format!("{key}: {content}"),
+            None => content,
+        };
+        lines[at] = &mangled;
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        common::unpack(&lines.join("\n"), root.path()).unwrap();
+        if let Ok((machine, _)) = sysfs::read(root.path()) {
+            prop_assert!(machine.nodes.len() <= 4);
+            prop_assert!(machine.cpus.iter().all(|cpu| cpu.node.is_none_or(|node| machine.node(node).is_some())));
+        }
+    }
+}
