@@ -2,6 +2,7 @@
 
 use std::fs;
 
+#[expect(clippy::panic, reason = "a helper of tests")]
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
