@@ -14,7 +14,11 @@ use std::{
     fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
+
+/// How often a long move looks whether its domain is still its own to change.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The group below which domains live where systemd does not own the tree.
 const PARENT: &str = "/nearside";
@@ -280,15 +284,37 @@ impl Host {
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
         let group = self.current_group()?;
-        self.change(|record| record.moving_to = Some(nodes.clone()))?;
-        // Moving takes minutes; others may start and stop domains meanwhile.
-        self.unlock();
         let topology = self.topology()?;
-        let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, rate_bytes_per_s, progress);
+        self.change(|record| record.moving_to = Some(nodes.clone()))?;
+        let (ours, store) = (self.current.clone(), self.store.clone());
+        let is_ours =
+            || ours.as_ref().is_some_and(|ours| store.record(&ours.name).is_ok_and(|now| now.as_ref() == Some(ours)));
+        // Moving takes minutes; others may start and stop domains meanwhile, and even change this one: the last wins.
+        self.unlock();
+        let mut looked = Instant::now();
+        let mut go_on = |so_far: Progress| {
+            if looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                if !is_ours() {
+                    return ControlFlow::Break(());
+                }
+            }
+            progress(so_far)
+        };
+        let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, rate_bytes_per_s, &mut go_on);
         self.lock()?;
+        if !is_ours() {
+            self.current = None;
+            let why = match group.populated() {
+                true => "another command has changed the domain meanwhile",
+                false => "the domain has ended",
+            };
+            return Err(Error::Refused(format!("{why} ({} MiB had moved)", moved.moved_bytes >> 20)));
+        }
         if !moved.interrupted {
             self.change(|record| record.moving_to = None)?;
         }
+        self.notices.extend(moved.notices());
         Ok(moved.into_outcome())
     }
 
@@ -337,7 +363,13 @@ impl Machine for Host {
         let state = |record: Record| {
             let group = self.tree.group(&record.cgroup)?;
             let resident_bytes = memory::of_group(&group, &proc).resident(record.claim.page_size);
-            Ok(DomainState { name: record.name, home: Some(record.home), claim: Some(record.claim), resident_bytes })
+            Ok(DomainState {
+                name: record.name,
+                home: Some(record.home),
+                claim: Some(record.claim),
+                memory_nodes: record.memory_nodes,
+                resident_bytes,
+            })
         };
         // Residents before free memory: what is touched in between then counts twice instead of not at all.
         let domains = records.into_iter().map(state).collect::<Result<_, Error>>()?;

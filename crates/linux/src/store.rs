@@ -100,6 +100,11 @@ impl Store {
         (alive, broken)
     }
 
+    /// The record of one domain as it was written last, whether the domain lives or not.
+    pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
+        read(&self.file(name))
+    }
+
     /// Waits until nobody else changes the store, and keeps others from it.
     pub fn lock(&self) -> Result<Locked, Error> {
         let domains = self.domains();

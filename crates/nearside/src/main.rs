@@ -9,6 +9,7 @@ mod domains;
 mod failure;
 mod interval;
 mod output;
+mod progress;
 mod report;
 mod request;
 mod size;
@@ -35,6 +36,7 @@ enum Command {
     Topology(commands::topology::Args),
     Run(commands::run::Args),
     Exec(commands::exec::Args),
+    Set(commands::set::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
 }
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Topology(args) => commands::topology::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Exec(args) => commands::exec::run(&args),
+        Command::Set(args) => commands::set::run(&args),
         Command::Completions(args) => commands::completions::run::<Cli>(&args),
         Command::Man(args) => commands::man::run::<Cli>(&args),
     };

@@ -30,6 +30,6 @@ pub use locality::{debt_bytes, local_share};
 pub use observation::{DomainState, Home, Observation, Origin};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
 pub use plan::{Action, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step};
-pub use rehome::{Rehome, RehomeRefusal, home_after, rehome};
+pub use rehome::{DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome};
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};

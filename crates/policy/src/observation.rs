@@ -22,6 +22,8 @@ pub struct DomainState {
     pub home: Option<Home>,
     /// What is promised to it.
     pub claim: Option<Claim>,
+    /// The nodes on which it may have memory, where it is confined.
+    pub memory_nodes: Option<NodeSet>,
     /// Memory it holds by node, in bytes, without what counts as reclaimable cache: comparable to its claim.
     pub resident_bytes: ByNode,
 }

@@ -238,8 +238,6 @@ pub enum StayedWhy {
     NoRoom,
     /// No free huge page in the target's pool (`ENOMEM` on a huge page).
     NoHugePage,
-    /// Unmapped or its process gone meanwhile (`ENOENT`, `ESRCH`).
-    Gone,
     /// Busy, and its process lets a device address its memory (VFIO).
     Device,
     /// Another error of the kernel's.
@@ -254,7 +252,6 @@ impl StayedWhy {
             Self::MappedElsewhere => "mapped elsewhere",
             Self::NoRoom => "no room on the target",
             Self::NoHugePage => "no free huge page on the target",
-            Self::Gone => "gone",
             Self::Device => "held by a device (VFIO)",
             Self::Other => "the kernel refused",
         }

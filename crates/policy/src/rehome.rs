@@ -1,10 +1,10 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, ByNode, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Plan, Reason,
-    Step, debt_bytes, outstanding,
+    Action, Affinity, ByNode, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
+    PageSize, Plan, Reason, StayedWhy, Step, debt_bytes, outstanding, start::policy_nodes,
 };
-use nearside_topology::NodeSet;
+use nearside_topology::{NodeId, NodeSet, Topology};
 
 /// What an operator wants of a running domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +54,15 @@ pub enum RehomeRefusal {
     },
 }
 
+/// Pages move not faster than this unless an operator says otherwise: 1 GiB/s, a few percent of a memory channel's
+/// bandwidth, so that whoever uses the same channels hardly notices; 100 GiB take under two minutes.
+pub const DEFAULT_RATE_BYTES_PER_S: u64 = 1 << 30;
+
 /// What has to be done to give a domain the home `wish` names.
 ///
-/// `cpuset.mems` migrates at once and without limit when it is narrowed, so pages are moved in batches while both
-/// homes are allowed; what is left is what the last step moves. Without `move_memory` both homes stay allowed.
+/// `cpuset.mems` migrates at once and without limit when it is narrowed, so pages are moved in batches while every node
+/// is allowed that was before, and what is left is what the last step moves. Without `move_memory` all of them stay
+/// allowed. On a machine of one node there is nothing to do.
 pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
     let domain = find(observation, &wish.domain)?;
     let topology = &observation.topology;
@@ -77,15 +82,21 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     if memory.is_empty() {
         return Err(RehomeRefusal::NoMemory(wish.nodes.clone()));
     }
+    if known.len() == 1 {
+        let limits = vec!["this machine has one node: every domain is at home there".into()];
+        return Ok(Plan { decision: None, steps: Vec::new(), limits });
+    }
 
     let name = || wish.domain.clone();
     let from = domain.home.as_ref().map_or_else(|| known.clone(), |home| home.nodes.clone());
     let policy = domain.home.as_ref().map(|home| home.policy);
-    let confined = policy.is_some_and(MemoryPolicy::confines);
+    let confining = policy.filter(|policy| policy.confines());
     let new_home = Reason::NewHome { from: from.clone(), to: wish.nodes.clone() };
     let claim = domain.claim.as_ref().map(|claim| moved_claim(claim, domain, observation, &wish.nodes, &memory));
-    if confined && let Some(claim) = &claim {
-        check_fit(claim, domain, observation, &memory)?;
+    if confining.is_some()
+        && let Some(claim) = &claim
+    {
+        check_fit(claim, wish, domain, observation, &memory)?;
     }
 
     let mut steps = Vec::new();
@@ -93,9 +104,11 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     if let Some(claim) = claim {
         step(Action::Claim { domain: name(), claim }, &new_home);
     }
-    if confined {
-        let both = from.union(&wish.nodes).intersection(&topology.memory_nodes());
-        step(Action::ConfineMemory { domain: name(), nodes: both }, &Reason::MovesNeedBoth);
+    // What was allowed before may be more than the home: a move that was broken off, or a home changed without one.
+    let before = domain.memory_nodes.as_ref().unwrap_or(&from);
+    let both = before.union(&memory).intersection(&topology.memory_nodes());
+    if confining.is_some() {
+        step(Action::ConfineMemory { domain: name(), nodes: both.clone() }, &Reason::MovesNeedBoth);
     }
     let hard = domain.home.as_ref().is_some_and(|home| home.affinity == Affinity::Hard);
     let on_behalf = if hard { CpuReason::Operator } else { CpuReason::Fallback };
@@ -103,12 +116,12 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     if wish.move_memory {
         let rate_bytes_per_s = wish.rate_bytes_per_s;
         step(Action::MovePages { domain: name(), nodes: memory.clone(), rate_bytes_per_s }, &new_home);
-        if confined {
-            let policy = policy.unwrap_or(MemoryPolicy::Strict);
-            step(Action::ConfineMemory { domain: name(), nodes: memory }, &Reason::PolicyConfines { policy });
+        if let Some(policy) = confining.filter(|_| both != memory) {
+            step(Action::ConfineMemory { domain: name(), nodes: memory.clone() }, &Reason::PolicyConfines { policy });
         }
     }
-    Ok(Plan { decision: None, steps, limits: said(policy, wish.move_memory) })
+    let limits = said(policy, wish, &from, &memory, &both);
+    Ok(Plan { decision: None, steps, limits })
 }
 
 /// The home a domain has once `wish` is carried out.
@@ -118,23 +131,58 @@ pub fn home_after(wish: &Rehome, before: Option<&Home>) -> Home {
     Home { nodes: wish.nodes.clone(), origin: Origin::Explicit, affinity, policy }
 }
 
+/// The nodes in the memory policy of processes that a domain starts at its new home; none where it has no policy.
+pub fn later_policy_nodes(home: &Home, claim: &Claim, topology: &Topology) -> Option<NodeSet> {
+    policy_nodes(home.policy, &home.nodes.intersection(&topology.memory_nodes()), claim)
+}
+
+/// Whether the steps behind one that ended so may be taken.
+///
+/// Pages that stay because they are busy do no harm when the domain is confined to its new home: they stay where they
+/// are. But where the new home is full, confining the domain to it would have the kernel kill it as soon as it needs a
+/// page (`CONSTRAINT_CPUSET` in `mm/oom_kill.c`), or a huge page (`SIGBUS`).
+pub fn may_go_on(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Applied { .. } => true,
+        Outcome::Refused { .. } | Outcome::Partly { interrupted: true, .. } => false,
+        Outcome::Partly { stayed, .. } => {
+            !stayed.contains_key(&StayedWhy::NoRoom) && !stayed.contains_key(&StayedWhy::NoHugePage)
+        }
+    }
+}
+
 fn find<'a>(observation: &'a Observation, name: &str) -> Result<&'a DomainState, RehomeRefusal> {
     let found = observation.domains.iter().find(|domain| domain.name == name);
     found.ok_or_else(|| RehomeRefusal::UnknownDomain(name.to_owned()))
 }
 
-/// What Linux does not let anybody do from outside.
-fn said(policy: Option<MemoryPolicy>, move_memory: bool) -> Vec<String> {
+/// What Linux does not let anybody do from outside, and what follows from that.
+fn said(
+    policy: Option<MemoryPolicy>,
+    wish: &Rehome,
+    from: &NodeSet,
+    memory: &NodeSet,
+    allowed: &NodeSet,
+) -> Vec<String> {
     let mut limits = Vec::new();
     match policy {
-        Some(policy) if policy.confines() => {}
-        Some(MemoryPolicy::Local) | None => {}
+        None | Some(MemoryPolicy::Local | MemoryPolicy::Restrictive) => {}
+        // Narrowing cpuset.mems rebinds the policy of every task node by node (mpol_rebind_task in mm/mempolicy.c).
+        Some(MemoryPolicy::Strict) if wish.move_memory && from.len() < memory.len() => limits.push(format!(
+            "processes that run stay bound to as many nodes as before ({}); those that `nearside exec` starts use all \
+             of the new home",
+            from.len()
+        )),
+        Some(MemoryPolicy::Strict) if wish.move_memory => {}
+        Some(MemoryPolicy::Strict) => limits.push(format!(
+            "memory may come from nodes {allowed} until it is moved; those that `nearside exec` starts use the new home"
+        )),
         Some(policy) => limits.push(format!(
             "Linux lets nobody change the memory policy of another process: processes that run keep {policy} on the old \
              nodes, and so do their children; those that `nearside exec` starts get the new ones"
         )),
     }
-    if !move_memory {
+    if !wish.move_memory {
         limits.push("memory stays where it is: add --move-memory to take it along".into());
     }
     limits
@@ -160,12 +208,16 @@ fn moved_claim(
     // What the domain holds on a node, and what is promised to it there, is room for it.
     let room = |node| room_bytes(node, claim, domain, observation);
     let all_room: u128 = memory.iter().map(|node| u128::from(room(node))).sum();
+    let page_bytes = match claim.page_size {
+        PageSize::Base => 1,
+        PageSize::Huge(bytes) => bytes.max(1),
+    };
     let total = claim.total_bytes();
     let mut left = total;
     let mut bytes = ByNode::new();
     for node in memory.iter() {
         let part = (u128::from(total) * u128::from(room(node))).div_ceil(all_room.max(1)) as u64;
-        let part = part.min(left);
+        let part = part.checked_next_multiple_of(page_bytes).unwrap_or(part).min(left);
         bytes.insert(node, part);
         left -= part;
     }
@@ -175,14 +227,16 @@ fn moved_claim(
     Claim { bytes, vcpus, page_size: claim.page_size }
 }
 
-fn room_bytes(node: nearside_topology::NodeId, claim: &Claim, domain: &DomainState, observation: &Observation) -> u64 {
+fn room_bytes(node: NodeId, claim: &Claim, domain: &DomainState, observation: &Observation) -> u64 {
     let held = domain.resident_bytes.get(&node).copied().unwrap_or(0);
     let own = outstanding(claim, &domain.resident_bytes).get(&node).copied().unwrap_or(0);
     observation.unclaimed_bytes(node, claim.page_size).saturating_add(held).saturating_add(own)
 }
 
+/// A confined domain must find room at its new home for all that it may come to hold there.
 fn check_fit(
     moved: &Claim,
+    wish: &Rehome,
     domain: &DomainState,
     observation: &Observation,
     memory: &NodeSet,
@@ -190,10 +244,18 @@ fn check_fit(
     let claim = domain.claim.as_ref().unwrap_or(moved);
     let room = |node| room_bytes(node, claim, domain, observation);
     let unclaimed_bytes = memory.iter().map(room).fold(0, u64::saturating_add);
-    // What it holds beyond its claim has to find room, too.
-    let needed_bytes = moved.total_bytes().max(debt_bytes(&domain.resident_bytes, memory));
+    let held_bytes = domain.resident_bytes.values().copied().fold(0, u64::saturating_add);
+    let needed_bytes = match wish.move_memory {
+        // What it holds beyond its claim has to find room, too.
+        true => moved.total_bytes().max(held_bytes),
+        // What lies elsewhere stays there; what is still owed comes here.
+        false => moved.total_bytes().saturating_sub(debt_bytes(&domain.resident_bytes, memory)),
+    };
     if needed_bytes > unclaimed_bytes {
         return Err(RehomeRefusal::DoesNotFit { nodes: memory.clone(), needed_bytes, unclaimed_bytes });
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

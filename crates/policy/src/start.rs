@@ -1,7 +1,7 @@
 //! The decision behind `run`: a new domain.
 
 use crate::{
-    Action, Affinity, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason, Refusal,
+    Action, Affinity, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason, Refusal,
     Request, Step, place,
 };
 use nearside_topology::{NodeSet, Topology};
@@ -109,7 +109,7 @@ fn binding(domain: &str, topology: &Topology, decision: &Decision, affinity: Aff
             reason: Reason::HardAffinity,
         }),
     }
-    if let Some(nodes) = policy_nodes(policy, &memory, decision) {
+    if let Some(nodes) = policy_nodes(policy, &memory, &decision.chosen.claim) {
         steps.push(Step {
             action: Action::SetMemoryPolicy { domain, policy, nodes },
             reason: Reason::PolicyAsked { policy },
@@ -119,12 +119,12 @@ fn binding(domain: &str, topology: &Topology, decision: &Decision, affinity: Aff
 }
 
 /// The nodes to name in a task's memory policy; none where the policy is not a task's or would have no node to name.
-pub(crate) fn policy_nodes(policy: MemoryPolicy, memory: &NodeSet, decision: &Decision) -> Option<NodeSet> {
+pub(crate) fn policy_nodes(policy: MemoryPolicy, memory: &NodeSet, claim: &Claim) -> Option<NodeSet> {
     match policy {
         MemoryPolicy::Restrictive => None,
         MemoryPolicy::Local => Some(NodeSet::new()),
         MemoryPolicy::Preferred => {
-            let bytes = |node| decision.chosen.claim.bytes.get(&node).copied().unwrap_or(0);
+            let bytes = |node| claim.bytes.get(&node).copied().unwrap_or(0);
             let most = memory.iter().max_by_key(|&node| (bytes(node), std::cmp::Reverse(node)));
             most.map(|node| NodeSet::from([node]))
         }
@@ -135,7 +135,7 @@ pub(crate) fn policy_nodes(policy: MemoryPolicy, memory: &NodeSet, decision: &De
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, DomainState, PageSize};
+    use crate::{DomainState, PageSize};
     use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId};
 
     const MIB: u64 = 1 << 20;

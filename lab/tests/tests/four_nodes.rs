@@ -3,6 +3,8 @@
 
 #[path = "four_nodes/claims.rs"]
 mod claims;
+#[path = "four_nodes/moving.rs"]
+mod moving;
 #[path = "four_nodes/policies.rs"]
 mod policies;
 #[path = "four_nodes/running.rs"]

@@ -25,7 +25,7 @@ fn a_domain_is_a_scope_with_its_limits_and_its_home() {
     assert_eq!(property("Slice"), "nearside.slice");
     assert_eq!(property("AllowedCPUs"), "4-5");
     assert_eq!(property("AllowedMemoryNodes"), "2");
-    assert_eq!(property("CPUQuotaPerSecUSec"), "1.500s");
+    assert_eq!(read(&format!("{GROUP}/cpu.max")), "150000 100000");
     assert_eq!(read(&format!("{GROUP}/memory.max")), (96 * MIB).to_string());
     assert_eq!(read(&format!("{GROUP}/cpuset.mems")), "2");
     assert_eq!(domain.filled_mib(), BTreeMap::from([(2, 32)]));

@@ -55,6 +55,24 @@ pub struct Moved {
 }
 
 impl Moved {
+    /// What the user should know beyond the outcome.
+    pub fn notices(&self) -> Vec<String> {
+        let mib = |bytes: u64| bytes >> 20;
+        let mut notices = Vec::new();
+        if mib(self.file_bytes) > 0 {
+            notices.push(format!(
+                "{} MiB of mapped files stay elsewhere: they are page cache, which others use, too",
+                mib(self.file_bytes)
+            ));
+        }
+        if mib(self.gone_bytes) > 0 {
+            notices.push(format!("{} MiB were freed or swapped out before they could move", mib(self.gone_bytes)));
+        }
+        let unread = |why: &String| format!("the memory of a process was left alone: {why}");
+        notices.extend(self.unread.iter().map(unread));
+        notices
+    }
+
     /// As the outcome of an action.
     pub fn into_outcome(self) -> Outcome {
         let Self { moved_bytes, stayed, interrupted, .. } = self;

@@ -6,6 +6,7 @@ pub(crate) mod exec;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod run;
+pub(crate) mod set;
 pub(crate) mod show;
 pub(crate) mod stat;
 pub(crate) mod topology;

@@ -105,7 +105,7 @@ fn try_run(args: &Args) -> Outcome {
     let model = CostModel::default();
     if args.dry_run {
         let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
-        return output::print(&told(&plan));
+        return output::print(&plan_told(&plan));
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
@@ -171,7 +171,8 @@ fn fallback_notice(plan: &Plan) -> Option<String> {
     })
 }
 
-fn told(plan: &Plan) -> String {
+/// The steps of a plan, for `--dry-run`.
+pub(super) fn plan_told(plan: &Plan) -> String {
     let mut text = String::from("would do:\n");
     for (number, step) in plan.steps.iter().enumerate() {
         text += &format!("  {}. {} ({})\n", number + 1, step.action, step.reason);

@@ -27,7 +27,8 @@ fn what_is_refused_says_why_and_leaves_nothing() {
     let before = unclaimed_bytes();
     let cases = [
         ("--nodes 9 --memory 10M", "node 9"),
-        ("--nodes ^0-3 --memory 10M", "empty"),
+        ("--nodes 1,^1 --memory 10M", "no node"),
+        ("--nodes ^0-3 --memory 10M", "column 1"),
         ("--nodes 1-0 --memory 10M", "1-0"),
         ("--memory 99999G", "more than the whole machine has"),
         ("--memory 10M --cpus 0", "at least 1 vCPU"),

@@ -1,0 +1,201 @@
+//! `set` gives a running domain another home and takes its memory there.
+
+use nearside_lab::{Domain, MIB, nearside, read, run, status, stderr, stdout, words, write};
+use std::{
+    collections::BTreeMap,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+const SIZE_MIB: u64 = 64;
+
+fn all_on(node: u32) -> BTreeMap<u32, u64> {
+    [(node, SIZE_MIB * MIB)].into()
+}
+
+fn huge_pages(node: u32, count: u32) {
+    write(&format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"), &count.to_string());
+}
+
+fn free_mib(node: u32) -> u64 {
+    let text = read(&format!("/sys/devices/system/node/node{node}/meminfo"));
+    let line = text.lines().find(|line| line.contains("MemFree:")).unwrap();
+    line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+fn start(flags: &str, kind: &str) -> Domain {
+    let flags = format!("--quiet --name mover --cpus 2 --memory {SIZE_MIB}M {flags}");
+    Domain::start(&flags, &format!("--mib {SIZE_MIB} --kind {kind} --threads 2"))
+}
+
+/// What a move did, and the code it ended with.
+fn set(flags: &str) -> (serde_json::Value, Output) {
+    let output = run(words(&format!("set mover --format json {flags}")));
+    (serde_json::from_slice(&output.stdout).unwrap_or_default(), output)
+}
+
+fn slow_move(to: u32) -> Child {
+    let command = format!("set mover --nodes {to} --move-memory --rate 8M --format json");
+    nearside().args(words(&command)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until memory has begun to arrive on `node`, at 8 MiB a second far from all of it.
+fn begun(domain: &Domain, node: u32) {
+    while domain.filled().get(&node).is_none_or(|bytes| *bytes < 2 * MIB) {
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn record() -> serde_json::Value {
+    serde_json::from_str(&read("/run/nearside/domains/mover.json")).unwrap()
+}
+
+#[test]
+fn strict_memory_of_every_kind_moves_to_the_last_page_and_its_policy_with_it() {
+    huge_pages(1, 40);
+    huge_pages(2, 40);
+    for kind in ["anon", "thp", "shm", "huge"] {
+        let pages = if kind == "huge" { "--page-size 2M" } else { "" };
+        let domain = start(&format!("--policy strict --nodes 1 {pages}"), kind);
+        assert_eq!(domain.filled(), all_on(1), "{kind}");
+        let (report, output) = set("--nodes 2 --move-memory");
+        assert_eq!(output.status.code(), Some(0), "{kind}: {}", stderr(&output));
+        assert_eq!(domain.filled(), all_on(2), "{kind}: {report}");
+        assert!(report["moved_bytes"].as_u64().unwrap() >= SIZE_MIB * MIB, "{kind}: {report}");
+        assert_eq!(domain.policy(), "bind:2", "{kind}");
+        assert_eq!(status(domain.process(), "Mems_allowed_list"), "2", "{kind}");
+        assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5", "{kind}");
+        assert_eq!(record()["home"]["origin"], "explicit");
+        assert!(record()["moving_to"].is_null());
+        domain.end();
+    }
+    huge_pages(1, 0);
+    huge_pages(2, 0);
+}
+
+#[test]
+fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
+    let domain = start("--policy preferred --nodes 1", "anon");
+    let output = run(words("set mover --nodes 3 --move-memory"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("keep preferred on the old nodes"), "{}", stdout(&output));
+    assert_eq!((domain.filled(), domain.policy().as_str()), (all_on(3), "prefer:1"));
+    let later = nearside().args(words("exec mover -- head -1 /proc/self/numa_maps")).output().unwrap();
+    assert!(stdout(&later).contains("prefer:3"), "{}", stdout(&later));
+}
+
+#[test]
+fn without_its_memory_a_strict_domain_may_use_both_homes_and_can_be_moved_later() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    let (report, output) = set("--nodes 2");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(report["notes"].to_string().contains("--move-memory"), "{report}");
+    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1-2"));
+    assert_eq!(set("--nodes 2 --move-memory").1.status.code(), Some(0));
+    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(2), "2"));
+}
+
+#[test]
+fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    let mover = slow_move(2);
+    begun(&domain, 2);
+    let interrupted = Command::new("kill").args(["-INT", &mover.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let output = mover.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("go on with: nearside set mover --nodes 2 --move-memory"), "{}", stderr(&output));
+    let bytes = domain.filled();
+    assert!(bytes[&1] > 0 && bytes[&2] > 0, "{bytes:?}");
+    assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
+    assert_eq!(record()["moving_to"], "2");
+
+    let (report, output) = set("--nodes 2 --move-memory");
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert_eq!(domain.filled(), all_on(2));
+    assert_eq!(status(domain.process(), "Mems_allowed_list"), "2");
+    assert!(record()["moving_to"].is_null());
+}
+
+#[test]
+fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
+    let domain = start("--policy strict --nodes 1", "shm");
+    let mut mover = slow_move(2);
+    begun(&domain, 2);
+    mover.kill().unwrap();
+    mover.wait().unwrap();
+    assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
+    assert_eq!(set("--nodes 1 --move-memory").1.status.code(), Some(0), "and back");
+    assert_eq!((domain.filled(), domain.policy().as_str()), (all_on(1), "bind:1"));
+}
+
+#[test]
+fn a_domain_that_ends_during_its_move_is_said_to_have_ended() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    let mover = slow_move(2);
+    begun(&domain, 2);
+    domain.end();
+    let output = mover.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the domain has ended"), "{}", stderr(&output));
+    assert!(!std::path::Path::new("/run/nearside/domains/mover.json").exists());
+}
+
+#[test]
+fn the_last_of_two_commands_decides() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    let first = slow_move(2);
+    begun(&domain, 2);
+    assert_eq!(set("--nodes 3 --move-memory").1.status.code(), Some(0));
+    let output = first.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("another command"), "{}", stderr(&output));
+    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(3), "3"));
+}
+
+#[test]
+fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
+    let full = free_mib(3) - 40;
+    let _filler = Domain::start(
+        &format!("--quiet --name filler --policy preferred --nodes 3 --memory {full}M"),
+        &format!("--mib {full}"),
+    );
+    huge_pages(1, 40);
+    for (kind, why) in [("anon", "no-room"), ("huge", "no-huge-page")] {
+        let pages = if kind == "huge" { "--page-size 2M" } else { "" };
+        let domain = start(&format!("--policy preferred --nodes 1 {pages}"), kind);
+        let (report, output) = set("--nodes 3 --move-memory");
+        let bytes = domain.filled();
+        assert_eq!(output.status.code(), Some(3), "{kind}: {bytes:?} {report}");
+        let stayed_bytes = report["stayed_bytes"][why].as_u64().unwrap_or_else(|| panic!("{kind}: {report}"));
+        assert!(stayed_bytes >= bytes[&1] && bytes[&1] > 0, "{kind}: {bytes:?} {report}");
+        domain.end();
+    }
+    huge_pages(1, 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    std::fs::create_dir("/sys/fs/cgroup/foreign").unwrap();
+    let cases = [
+        ("mover --nodes 9", 2, "9"),
+        ("mover --nodes ^0-3", 2, "empty"),
+        ("mover --nodes 1-0", 2, "1-0"),
+        ("mover --nodes 1 --move-memory --rate fast", 2, "fast"),
+        ("nobody --nodes 1", 1, "no domain nobody"),
+        ("/foreign --nodes 1", 1, "not started by `nearside run`"),
+        ("mover", 2, "--nodes"),
+    ];
+    for (arguments, code, said) in cases {
+        let output = run(words(&format!("set {arguments}")));
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{arguments}: expected \"{said}\" in: {}", stderr(&output));
+    }
+    std::fs::remove_dir("/sys/fs/cgroup/foreign").unwrap();
+    let plan = run(words("set mover --nodes 2 --move-memory --dry-run"));
+    assert!(stdout(&plan).contains("move pages to nodes 2, at most 1024 MiB/s"), "{}", stdout(&plan));
+    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1"));
+    assert_eq!(record()["home"]["nodes"], "1");
+}
