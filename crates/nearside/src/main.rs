@@ -7,6 +7,8 @@
 mod commands;
 mod failure;
 mod report;
+mod request;
+mod size;
 mod source;
 
 use clap::{Parser, Subcommand};
@@ -22,11 +24,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Place(commands::place::Args),
     Topology(commands::topology::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Place(args) => commands::place::run(&args),
         Command::Topology(args) => commands::topology::run(&args),
     };
     match outcome {

@@ -1,6 +1,12 @@
 //! What commands print: pure functions from what was read to text.
 
 pub(crate) mod cores;
+pub(crate) mod guest;
+pub(crate) mod place_json;
+pub(crate) mod place_libvirt;
+pub(crate) mod place_numactl;
+pub(crate) mod place_qemu;
+pub(crate) mod place_text;
 pub(crate) mod svg;
 pub(crate) mod table;
 pub(crate) mod topology_json;

@@ -1,0 +1,186 @@
+//! What a domain asks for, as flags: shared by all commands that place one.
+
+use crate::{failure::Failure, size::Size};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use nearside_policy::{MemoryPolicy, PageSize, Refusal, Request};
+use nearside_topology::{
+    DeviceKind, NodeId, Topology,
+    grammar::{NodeContext, parse_some_nodes},
+};
+use std::{fmt, str::FromStr};
+
+/// The flags that describe a domain.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Domain")]
+pub(crate) struct RequestArgs {
+    /// How many vCPUs it keeps busy
+    #[arg(long, value_name = "N")]
+    cpus: u32,
+
+    /// How much memory it fills: 512M, 4G, 1.5GiB (powers of 1024)
+    #[arg(long, value_name = "SIZE")]
+    memory: Size,
+
+    /// Which pages its memory is made of: 4K, or the huge pages of a pool (2M, 1G)
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = page_size)]
+    page_size: PageSize,
+
+    /// How its memory is bound to its home
+    #[arg(long, default_value = "strict", value_parser = policies())]
+    policy: MemoryPolicy,
+
+    /// Make these nodes its home, whatever placement would choose: 0-1,3 or all,^2
+    #[arg(long, value_name = "SET")]
+    nodes: Option<String>,
+
+    /// Place it near a device: pci:3b:00.0, netdev:eth0, block:nvme0n1 (may be repeated)
+    #[arg(long, value_name = "DEVICE")]
+    near: Vec<DeviceName>,
+}
+
+impl RequestArgs {
+    /// The request on a machine, whose nodes and devices the flags name.
+    pub(crate) fn request(&self, topology: &Topology) -> Result<Request, Failure> {
+        let nodes = self.nodes.as_ref().map(|text| parse_some_nodes(text, &NodeContext::of(topology)));
+        Ok(Request {
+            vcpus: self.cpus,
+            memory_bytes: self.memory.0,
+            page_size: self.page_size,
+            policy: self.policy,
+            nodes: nodes.transpose().map_err(|error| Failure::usage(format_args!("--nodes: {error}")))?,
+            near: self.near.iter().map(|device| device.node(topology)).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// A refusal as the end of a command: what makes no sense is a matter of usage, what does not fit could not be done.
+pub(crate) fn refused(refusal: Refusal) -> Failure {
+    match refusal {
+        Refusal::NoVcpus | Refusal::NoMemory | Refusal::NoNodes { .. } | Refusal::UnknownNode { .. } => {
+            Failure::usage(refusal)
+        }
+        Refusal::NoCpus { .. }
+        | Refusal::NoHugePages { .. }
+        | Refusal::MoreThanMachine { .. }
+        | Refusal::DoesNotFit { .. } => Failure::could_not(refusal),
+    }
+}
+
+fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
+    PossibleValuesParser::new(MemoryPolicy::ALL.map(MemoryPolicy::name)).try_map(|name| name.parse())
+}
+
+fn page_size(text: &str) -> Result<PageSize, String> {
+    match text.parse() {
+        Ok(Size(4096)) => Ok(PageSize::Base),
+        Ok(Size(bytes)) if bytes.is_power_of_two() && bytes > 4096 => Ok(PageSize::Huge(bytes)),
+        Ok(Size(bytes)) => {
+            Err(format!("no page has {bytes} bytes: expected 4K, or the size of a huge page such as 2M"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A device by its kind and name, in `numactl`'s words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DeviceName {
+    kind: DeviceKind,
+    name: String,
+}
+
+const KINDS: [(&str, DeviceKind); 3] =
+    [("pci", DeviceKind::Pci), ("netdev", DeviceKind::Netdev), ("block", DeviceKind::Block)];
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (prefix, name) = text.split_once(':').unwrap_or((text, ""));
+        let kind = KINDS.iter().find(|(word, _)| *word == prefix).map(|&(_, kind)| kind);
+        match kind {
+            Some(kind) if !name.is_empty() => Ok(Self { kind, name: full_name(kind, name) }),
+            _ => Err("expected pci:ADDRESS, netdev:NAME or block:NAME".into()),
+        }
+    }
+}
+
+// PCI addresses may leave out the segment, as lspci does where all devices are in the first.
+fn full_name(kind: DeviceKind, name: &str) -> String {
+    match (kind, name.matches(':').count()) {
+        (DeviceKind::Pci, 1) => format!("0000:{}", name.to_ascii_lowercase()),
+        (DeviceKind::Pci, _) => name.to_ascii_lowercase(),
+        (DeviceKind::Netdev | DeviceKind::Block, _) => name.into(),
+    }
+}
+
+impl DeviceName {
+    // The node of the device on a machine.
+    fn node(&self, topology: &Topology) -> Result<NodeId, Failure> {
+        let of_kind = || topology.devices.iter().filter(|device| device.kind == self.kind);
+        let Some(device) = of_kind().find(|device| device.name == self.name) else {
+            let known: Vec<&str> = of_kind().map(|device| device.name.as_str()).take(KNOWN_SHOWN).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            return Err(Failure::usage(format_args!("--near: there is no {self}: this machine has {known}")));
+        };
+        match (device.node, topology.nodes.as_slice()) {
+            (Some(node), _) => Ok(node),
+            // A machine of one node tells no nodes of devices, and all of them are near.
+            (None, [only]) => Ok(only.id),
+            (None, _) => Err(Failure::could_not(format_args!("--near: the system does not say where {self} is"))),
+        }
+    }
+}
+
+// How many devices a message lists.
+const KNOWN_SHOWN: usize = 20;
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("device", |(word, _)| word);
+        write!(f, "{word} {}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_topology::{Device, Node};
+
+    fn machine(nodes: u32, device_node: Option<u32>) -> Topology {
+        let name = "0000:3b:00.0".to_owned();
+        Topology {
+            nodes: (0..nodes).map(|id| Node { id: NodeId(id), ..Node::default() }).collect(),
+            devices: vec![Device { kind: DeviceKind::Pci, name, node: device_node.map(NodeId), class: None }],
+            ..Topology::default()
+        }
+    }
+
+    #[test]
+    fn devices_are_named_as_numactl_names_them() {
+        for text in ["pci:3b:00.0", "pci:3B:00.0", "pci:0000:3b:00.0"] {
+            let device: DeviceName = text.parse().unwrap();
+            assert_eq!(device.node(&machine(2, Some(1))).unwrap(), NodeId(1));
+        }
+        for text in ["pci:", "eth0", "usb:1", ""] {
+            assert!(text.parse::<DeviceName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_near_where_there_is_one_node_and_else_has_to_be_known() {
+        let device: DeviceName = "pci:3b:00.0".parse().unwrap();
+        assert_eq!(device.node(&machine(1, None)).unwrap(), NodeId(0));
+        assert!(device.node(&machine(2, None)).is_err());
+        let other: DeviceName = "pci:5e:00.0".parse().unwrap();
+        assert!(other.node(&machine(2, Some(0))).is_err());
+    }
+
+    #[test]
+    fn page_sizes_are_powers_of_two_from_4k_on() {
+        assert_eq!(page_size("4K"), Ok(PageSize::Base));
+        assert_eq!(page_size("2M"), Ok(PageSize::Huge(2 << 20)));
+        for text in ["0", "1K", "3M", "x"] {
+            assert!(page_size(text).is_err(), "{text}");
+        }
+    }
+}
