@@ -11,7 +11,7 @@ help: ## list these targets
 
 demo: ## boot four nodes and watch Nearside at work (about 3 minutes)
 	scripts/install build lab
-	cargo build --release --package nearside
+	cargo build --release --package nearside --package nearside-lab
 	lab/demo
 
 test: install-deps lint deny unit lab-test ## everything CI checks, about half an hour on 2 cores
@@ -21,7 +21,7 @@ lint: ## formatting, clippy, rustdoc, shell scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
-	shellcheck lab/kernel lab/qemu lab/guest lab/guest-init scripts/install .ci/run
+	shellcheck lab/demo lab/kernel lab/qemu lab/guest lab/guest-init scripts/install .ci/run
 
 unit: ## the tests that need no lab
 	cargo test --workspace
@@ -39,7 +39,8 @@ fuzz: ## every fuzz target for FUZZ_SECONDS each (default 600)
 	scripts/install fuzz
 	cd fuzz && for target in $$(cargo fuzz list); do \
 	  echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
-	  RUSTC_BOOTSTRAP=1 cargo fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	  mkdir -p "target/corpus/$$target"; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run "$$target" "target/corpus/$$target" "corpus/$$target" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
 bench: ## the benchmarks

@@ -4,7 +4,7 @@
 //! crate that only a fuzzer needs.
 
 use nearside_topology::{
-    Cpu, CpuId, CpuSet, Distances, Node, NodeId, NodeSet, Topology,
+    Cpu, CpuId, Distances, MAX_NODES, Node, NodeId, NodeSet, Topology,
     acpi::{self, Tables},
     fake::{self, FakeSpec},
     grammar::{CpuContext, NodeContext, parse_cpus, parse_nodes},
@@ -31,46 +31,53 @@ pub fn acpidump(input: &[u8]) {
     check_machine(&Tables::from_bytes(input));
 }
 
-/// Lists of nodes and CPUs, in the kernel's format and in the grammars that people type.
+/// Lists of nodes and CPUs, as the kernel writes them and as people type them.
 pub fn nodeset(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(nodes) = text.parse::<NodeSet>() {
         assert_eq!(nodes.to_string().parse().as_ref(), Ok(&nodes));
     }
-    if let Ok(cpus) = text.parse::<CpuSet>() {
-        assert_eq!(cpus.to_string().parse().as_ref(), Ok(&cpus));
-    }
-    let machine = sparse_machine();
-    if let Ok(nodes) = parse_nodes(text, &NodeContext::of(&machine)) {
-        assert!(nodes.is_subset(&machine.node_set()));
-    }
-    if let Ok(cpus) = parse_cpus(text, &CpuContext::of(&machine)) {
-        assert!(cpus.iter().all(|cpu| machine.cpu(cpu).is_some()));
+    for machine in machines() {
+        let context = NodeContext::of(&machine);
+        if let Ok(nodes) = parse_nodes(text, &context) {
+            assert!(nodes.is_subset(&context.existing));
+            assert_eq!(parse_nodes(&nodes.to_string(), &context).as_ref(), Ok(&nodes));
+        }
+        let context = CpuContext::of(&machine);
+        if let Ok(cpus) = parse_cpus(text, &context) {
+            assert!(cpus.is_subset(&context.allowed));
+            assert_eq!(parse_cpus(&cpus.to_string(), &context).as_ref(), Ok(&cpus));
+        }
     }
 }
 
 /// Machines made up by a `fake=` specification.
 pub fn fake(input: &[u8]) {
-    let Ok(spec) = String::from_utf8_lossy(input).parse::<FakeSpec>() else { return };
-    let machine = sparse_machine();
-    if let Ok(faked) = fake::fake(&machine, &spec) {
-        assert!(!faked.nodes.is_empty());
-        assert!(faked.memory_bytes() <= machine.memory_bytes());
-        assert_eq!(faked.cpus.len(), machine.cpus.len());
-        assert!(faked.cpus.iter().all(|cpu| cpu.node.is_none_or(|node| faked.node(node).is_some())));
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(spec) = text.parse::<FakeSpec>() else { return };
+    assert_eq!(spec.to_string().parse().as_ref(), Ok(&spec));
+    for machine in machines() {
+        let Ok(faked) = fake::fake(&machine, &spec) else { continue };
+        assert!((1..=MAX_NODES as usize).contains(&faked.nodes.len()));
+        assert_eq!((faked.memory_bytes(), faked.cpus.len()), (machine.memory_bytes(), machine.cpus.len()));
+        assert!(faked.cpus.iter().all(|cpu| cpu.node.is_some_and(|node| faked.node(node).is_some())));
+        assert!(faked.nodes.iter().all(|node| faked.distances.row(node.id).count() == faked.nodes.len()));
     }
 }
 
-/// Nodes 0, 2 and 8 with four CPUs each, the last without memory.
-fn sparse_machine() -> Topology {
-    let nodes = [NodeId(0), NodeId(2), NodeId(8)];
-    let node = |(at, id)| Node { id, memory_bytes: [4 << 30, 3 << 30, 0][at], ..Node::default() };
-    Topology {
-        nodes: nodes.into_iter().enumerate().map(node).collect(),
-        cpus: (0..12).map(|cpu| Cpu::new(CpuId(cpu), nodes[cpu as usize / 4])).collect(),
-        distances: Distances::uniform(&nodes),
-        ..Topology::default()
-    }
+/// One node; three with sparse numbers, unequal memory, one without memory and one without CPUs.
+fn machines() -> [Topology; 2] {
+    let node = |id, memory_bytes| Node { id: NodeId(id), memory_bytes, ..Node::default() };
+    let machine = |nodes: Vec<Node>, cpus: &[u32]| {
+        let ids: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
+        let cpus = cpus.iter().zip(0..).map(|(&node, cpu)| Cpu::new(CpuId(cpu), NodeId(node))).collect();
+        Topology { distances: Distances::uniform(&ids), nodes, cpus, ..Topology::default() }
+    };
+    const GIB: u64 = 1 << 30;
+    [
+        machine(vec![node(0, 64 * GIB)], &[0, 0, 0, 0]),
+        machine(vec![node(0, 5 * GIB + 4096), node(3, 0), node(8, GIB)], &[0, 0, 3, 3, 0, 3]),
+    ]
 }
 
 /// Whatever the tables say, the machine must be one that the rest of Nearside can rely on.
@@ -80,7 +87,7 @@ fn check_machine(tables: &Tables) {
     for finding in &findings {
         assert!(!finding.to_string().contains('\n'), "one line: {finding:?}");
     }
-    assert!((1..=acpi::MAX_NODES).contains(&machine.nodes.len()));
+    assert!((1..=MAX_NODES as usize).contains(&machine.nodes.len()));
     for (at, node) in machine.nodes.iter().enumerate() {
         assert_eq!(node.id, NodeId(at as u32));
         let ranges = node.ranges.iter().map(|range| u128::from(range.length_bytes)).sum::<u128>();

@@ -5,7 +5,9 @@
 //! moving pages ([`sys`], [`migrate`]). What it knows of running domains is in the [`store`].
 
 pub mod cgroup;
+pub mod counters;
 mod error;
+pub mod facts;
 mod host;
 pub mod launch;
 pub mod memory;
@@ -13,6 +15,8 @@ pub mod migrate;
 pub mod store;
 pub mod sys;
 pub mod systemd;
+pub mod threads;
+pub mod usage;
 
 pub use error::Error;
 pub use host::{Host, Paths};

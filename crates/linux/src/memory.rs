@@ -139,7 +139,7 @@ pub fn numa_maps(text: &str) -> Vec<Mapping> {
 fn mapping(line: &str) -> Option<Mapping> {
     let mut words = line.split(' ');
     let start = usize::from_str_radix(words.next()?, 16).ok()?;
-    let policy = words.next()?.to_owned();
+    let mut policy = words.next()?.to_owned();
     let (mut file, mut pages, mut page_bytes) = (None, ByNode::new(), 4096);
     let (mut huge, mut anonymous_pages) = (false, 0_u64);
     for word in words {
@@ -154,6 +154,9 @@ fn mapping(line: &str) -> Option<Mapping> {
             }
         } else if word == "huge" {
             huge = true;
+        } else if word.starts_with("(many)") || word.starts_with("interleave:") {
+            // Two policies have names of two words: "prefer (many):2-3", "weighted interleave:0-1".
+            policy = format!("{policy} {word}");
         }
     }
     // The kernel writes memory that is shared without a file of one's own as files of its internal tmpfs.
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn numa_maps_counts_in_the_pages_of_each_mapping() {
         let text = "\
-7f0000000000 bind:1 anon=3 dirty=3 N1=3 kernelpagesize_kB=4
+7f0000000000 prefer (many):1-2 anon=3 dirty=3 N1=3 kernelpagesize_kB=4
 7f0000200000 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 dirty=2 N0=1 N1=1 kernelpagesize_kB=2048
 7f0001000000 default file=/usr/lib/libc.so.6 mapped=10 mapmax=30 N3=10 kernelpagesize_kB=4
 7f0002000000 default file=/dev/zero\\040(deleted) dirty=5 N2=5 kernelpagesize_kB=4
@@ -247,6 +250,8 @@ ffff default
 ";
         let maps = numa_maps(text);
         let kinds: Vec<_> = maps.iter().map(|mapping| mapping.kind).collect();
+        let policies: Vec<_> = maps.iter().map(|mapping| mapping.policy.as_str()).collect();
+        assert_eq!(policies[..3], ["prefer (many):1-2", "bind:1", "default"]);
         use Kind::{Anonymous, File, Huge, Shared};
         assert_eq!(kinds, [Anonymous, Huge, File, Shared, Anonymous, Anonymous]);
         let all = mapped([maps.as_slice()]);

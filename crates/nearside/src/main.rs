@@ -5,7 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod domains;
 mod failure;
+mod interval;
+mod output;
 mod progress;
 mod report;
 mod request;
@@ -25,6 +28,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    List(commands::list::Args),
+    Show(commands::show::Args),
+    Why(commands::why::Args),
+    Stat(commands::stat::Args),
+    Doctor(commands::doctor::Args),
     Topology(commands::topology::Args),
     Run(commands::run::Args),
     Exec(commands::exec::Args),
@@ -39,6 +47,11 @@ fn main() -> ExitCode {
         Err(error) => return not_understood(&error),
     };
     let outcome = match cli.command {
+        Command::List(args) => commands::list::run(&args),
+        Command::Show(args) => commands::show::run(&args),
+        Command::Why(args) => commands::why::run(&args),
+        Command::Stat(args) => commands::stat::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Topology(args) => commands::topology::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Exec(args) => commands::exec::run(&args),

@@ -49,14 +49,20 @@ fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
     Ok((topology, notes.iter().map(ToString::to_string).collect()))
 }
 
-/// The machine as Linux would see it through these tables. Where they tell of neither nodes nor CPUs there is none.
+/// The machine as Linux would see it through these tables. A table of affinities that lies is no machine to decide by;
+/// neither are tables that tell of no nodes and no CPUs.
 fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
     let tables = acpi::read(path).map_err(Failure::could_not)?;
     let (topology, findings) = acpi::topology(&tables);
+    let rejected = |finding: &acpi::Finding| {
+        finding.table == acpi::Signature::SRAT && finding.effect == acpi::Effect::TableIgnored
+    };
+    let unusable = findings.iter().any(rejected) || (tables.srat.is_none() && tables.madt.is_none());
     let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
-    if tables.srat.is_none() && tables.madt.is_none() {
-        let path = path.display();
-        return Err(Failure::could_not(format_args!("{path}: no usable table: {}", findings.join("\n  "))));
+    match unusable {
+        true => {
+            Err(Failure::could_not(format_args!("{}: unusable tables:\n  {}", path.display(), findings.join("\n  "))))
+        }
+        false => Ok((topology, findings)),
     }
-    Ok((topology, findings))
 }

@@ -97,6 +97,8 @@ pub(crate) struct Prediction {
 pub(crate) enum Unfit {
     NoCpus,
     TooSmall(TooSmall),
+    /// Waiting for CPUs alone is worse than what was to be beaten.
+    TooSlow,
 }
 
 /// Predicts slow-downs of one request on one machine. Holds the buffers, so that looking at a set allocates little.
@@ -108,7 +110,7 @@ pub(crate) struct Costing<'a> {
     layout: Layout,
     // Sum of the latencies to the devices asked for, by node, in millionths.
     device_latency_ppm: Vec<u64>,
-    // By node with pages: the sum of the latencies of all vCPUs to it, in millionths.
+    // By node, of use where there are pages: the sum of the latencies of all vCPUs to it, in millionths.
     latency_of_vcpus_ppm: Vec<u64>,
 }
 
@@ -129,26 +131,27 @@ impl<'a> Costing<'a> {
         }
     }
 
-    /// What living on `set` (rising indices) would mean.
-    pub(crate) fn predict(&mut self, set: &[usize]) -> Result<Prediction, Unfit> {
+    /// What living on `set` (rising indices) would mean, as long as it can be no slower than `bound`: all factors are at
+    /// least 1, so a set whose first is above it need not be looked at further.
+    pub(crate) fn predict(&mut self, set: &[usize], bound: SlowDown) -> Result<Prediction, Unfit> {
         if set.iter().all(|&i| self.view.nodes[i].cores == 0) {
             return Err(Unfit::NoCpus);
         }
         self.layout.spread_vcpus(self.view, set, self.ask.vcpus);
+        let cpu = SlowDown(self.cpu_ppm());
+        if cpu > bound {
+            return Err(Unfit::TooSlow);
+        }
         self.layout.fill_memory(self.view, set, self.ask.pages, self.ask.policy).map_err(Unfit::TooSmall)?;
-        let parts = Parts {
-            cpu: SlowDown(self.cpu_ppm(set)),
-            memory: SlowDown(self.memory_ppm(set)),
-            devices: SlowDown(self.devices_ppm(set)),
-        };
-        let in_set = set.iter().fold(0, |sum, &i| sum + self.layout.pages[i]);
+        let parts = Parts { cpu, memory: SlowDown(self.memory_ppm()), devices: SlowDown(self.devices_ppm()) };
+        let in_set = set.iter().fold(0, |sum, &i| sum + self.layout.pages_on(i));
         let unclaimed = set.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.view.nodes[i].unclaimed_pages));
         Ok(Prediction {
             slow_down: parts.product(),
             parts,
             spilled_pages: self.ask.pages - in_set,
             free_after_pages: unclaimed - in_set,
-            has_idle_node: set.iter().any(|&i| self.layout.vcpus[i] == 0 && self.layout.pages[i] == 0),
+            has_idle_node: set.iter().any(|&i| !self.layout.uses(i)),
         })
     }
 
@@ -157,27 +160,25 @@ impl<'a> Costing<'a> {
         &self.layout
     }
 
-    fn cpu_ppm(&self, set: &[usize]) -> u64 {
-        let slowed = set.iter().filter(|&&i| self.layout.vcpus[i] > 0).map(|&i| {
-            let vcpus = self.layout.vcpus[i];
+    fn cpu_ppm(&self) -> u64 {
+        let slowed = self.layout.vcpus().map(|(i, vcpus)| {
             u128::from(vcpus) * u128::from(contention_ppm(&self.view.nodes[i], vcpus, self.model.smt_gain))
         });
         to_u64(slowed.sum::<u128>().div_ceil(u128::from(self.ask.vcpus)))
     }
 
-    fn memory_ppm(&mut self, set: &[usize]) -> u64 {
-        let Layout { vcpus, pages, .. } = &self.layout;
-        let holders: Vec<usize> = (0..pages.len()).filter(|&i| pages[i] > 0).collect();
-        self.latency_of_vcpus_ppm.fill(0);
-        for &from in set.iter().filter(|&&i| vcpus[i] > 0) {
+    fn memory_ppm(&mut self) -> u64 {
+        let layout = &self.layout;
+        layout.pages().for_each(|(to, _)| self.latency_of_vcpus_ppm[to] = 0);
+        for (from, vcpus) in layout.vcpus() {
             let latencies = self.view.latencies_ppm(from);
-            for &to in &holders {
-                self.latency_of_vcpus_ppm[to] += vcpus[from] * u64::from(latencies[to]);
+            for (to, _) in layout.pages() {
+                self.latency_of_vcpus_ppm[to] += vcpus * u64::from(latencies[to]);
             }
         }
-        let waits = holders.iter().map(|&to| {
+        let waits = layout.pages().map(|(to, pages)| {
             let loaded = u128::from(self.latency_of_vcpus_ppm[to]) * u128::from(self.load_ppm(to));
-            u128::from(pages[to]) * loaded.div_ceil(u128::from(PPM))
+            u128::from(pages) * loaded.div_ceil(u128::from(PPM))
         });
         let latency_ppm = waits.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * u128::from(self.ask.pages));
         let share_ppm = to_ppm(self.model.memory_share);
@@ -188,19 +189,19 @@ impl<'a> Costing<'a> {
     fn load_ppm(&self, i: usize) -> u64 {
         let node = &self.view.nodes[i];
         let Some(bandwidth_kb_s) = node.bandwidth_kb_s else { return PPM };
-        let own_kb_s = self.model.demand_kb_s(self.ask.vcpus, self.layout.pages[i], self.ask.pages);
+        let own_kb_s = self.model.demand_kb_s(self.ask.vcpus, self.layout.pages_on(i), self.ask.pages);
         let demand_kb_s = u128::from(node.demand_kb_s.saturating_add(own_kb_s));
         let load_ppm = (demand_kb_s * u128::from(PPM)).div_ceil(u128::from(bandwidth_kb_s));
         load_ppm.clamp(u128::from(PPM), u128::from(u32::MAX)) as u64
     }
 
-    fn devices_ppm(&self, set: &[usize]) -> u64 {
+    fn devices_ppm(&self) -> u64 {
         if self.ask.near.is_empty() {
             return PPM;
         }
-        let vcpus = &self.layout.vcpus;
-        let latency = set.iter().map(|&i| u128::from(vcpus[i]) * u128::from(self.device_latency_ppm[i])).sum::<u128>();
-        let mean_ppm = latency.div_ceil(u128::from(self.ask.vcpus) * self.ask.near.len() as u128);
+        let vcpus = self.layout.vcpus();
+        let latency = vcpus.map(|(i, vcpus)| u128::from(vcpus) * u128::from(self.device_latency_ppm[i]));
+        let mean_ppm = latency.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * self.ask.near.len() as u128);
         let share_ppm = u128::from(to_ppm(self.model.device_share));
         PPM + to_u64((share_ppm * (mean_ppm - u128::from(PPM))).div_ceil(u128::from(PPM)))
     }

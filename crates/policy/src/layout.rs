@@ -9,12 +9,17 @@ use crate::{
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// A domain's vCPUs and pages on every node of a [`View`], by the view's indices.
+///
+/// Both are kept for all nodes and beside them which nodes have any, so that a small home on a large machine is laid
+/// out without a look at every node.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
-    pub(crate) vcpus: Vec<u64>,
-    pub(crate) pages: Vec<u64>,
-    // Pages that are still to be had.
-    left: Vec<u64>,
+    vcpus: Vec<u64>,
+    pages: Vec<u64>,
+    runners: Vec<usize>,
+    holders: Vec<usize>,
+    // Whether all vCPUs reach the memory of a node.
+    reached: Vec<bool>,
 }
 
 /// The most pages that could be had where they were asked for.
@@ -26,7 +31,27 @@ pub(crate) struct TooSmall {
 impl Layout {
     pub(crate) fn new(view: &View) -> Self {
         let n = view.nodes.len();
-        Self { vcpus: vec![0; n], pages: vec![0; n], left: vec![0; n] }
+        Self { vcpus: vec![0; n], pages: vec![0; n], runners: Vec::new(), holders: Vec::new(), reached: vec![true; n] }
+    }
+
+    /// The nodes with vCPUs and how many there are, by rising index.
+    pub(crate) fn vcpus(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.runners.iter().map(|&i| (i, self.vcpus[i]))
+    }
+
+    /// The nodes with pages and how many there are, in no particular order.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.holders.iter().map(|&i| (i, self.pages[i]))
+    }
+
+    /// How many pages are on a node.
+    pub(crate) fn pages_on(&self, i: usize) -> u64 {
+        self.pages[i]
+    }
+
+    /// Whether a node gets a vCPU or a page.
+    pub(crate) fn uses(&self, i: usize) -> bool {
+        self.vcpus[i] > 0 || self.pages[i] > 0
     }
 
     /// Puts each vCPU where the fewest compete for a core.
@@ -38,7 +63,7 @@ impl Layout {
     ///
     /// A set without CPUs leaves every vCPU out.
     pub(crate) fn spread_vcpus(&mut self, view: &View, set: &[usize], vcpus: u64) {
-        self.vcpus.fill(0);
+        self.runners.drain(..).for_each(|i| self.vcpus[i] = 0);
         let (mut cores, mut busy) = (0, 0);
         for node in set.iter().map(|&i| &view.nodes[i]).filter(|node| node.cores > 0) {
             cores += node.cores;
@@ -67,12 +92,15 @@ impl Layout {
             let more = (room_at(high, i) - self.vcpus[i]).min(rest);
             self.vcpus[i] += more;
             rest -= more;
+            if self.vcpus[i] > 0 {
+                self.runners.push(i);
+            }
         }
     }
 
     /// Puts the pages where the policy takes them from, given where the vCPUs are.
     ///
-    /// - *preferred*: all on one node, see [`primary`];
+    /// - *preferred*: all on one node, the set's *primary*;
     /// - *interleave*: equal parts on the set's nodes with memory; *weighted-interleave*: parts in proportion to their
     ///   bandwidth where it is known for all of them, else equal ones;
     /// - every other policy (and interleaving over nodes of which none has memory): where the vCPUs are, in proportion
@@ -89,10 +117,15 @@ impl Layout {
         pages: u64,
         policy: MemoryPolicy,
     ) -> Result<(), TooSmall> {
-        self.find_room(view);
-        let room =
-            |nodes: &mut dyn Iterator<Item = usize>| nodes.fold(0, |sum: u64, i| sum.saturating_add(self.left[i]));
-        let room = if policy.confines() { room(&mut set.iter().copied()) } else { room(&mut (0..view.nodes.len())) };
+        self.holders.drain(..).for_each(|i| self.pages[i] = 0);
+        self.find_reached(view);
+        let room = if policy.confines() {
+            set.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.left(view, i)))
+        } else if view.all_reachable {
+            view.unclaimed_pages
+        } else {
+            (0..view.nodes.len()).fold(0, |sum: u64, i| sum.saturating_add(self.left(view, i)))
+        };
         if room < pages {
             return Err(TooSmall { pages: room });
         }
@@ -106,7 +139,7 @@ impl Layout {
             let upto = (u128::from(pages) * sum / whole) as u64;
             let wanted = upto - placed;
             placed = upto;
-            let missing = wanted - self.take(i, wanted);
+            let missing = wanted - self.take(view, i, wanted);
             if missing > 0 {
                 overflow.push((i, missing));
             }
@@ -121,31 +154,26 @@ impl Layout {
         Ok(())
     }
 
-    fn find_room(&mut self, view: &View) {
-        self.pages.fill(0);
-        for (left, node) in self.left.iter_mut().zip(&view.nodes) {
-            *left = node.unclaimed_pages;
+    fn find_reached(&mut self, view: &View) {
+        if view.all_reachable {
+            return;
         }
-        if !view.all_reachable {
-            for (from, _) in self.vcpus.iter().enumerate().filter(|(_, vcpus)| **vcpus > 0) {
-                for (left, &latency) in self.left.iter_mut().zip(view.latencies_ppm(from)) {
-                    if latency == UNREACHABLE {
-                        *left = 0;
-                    }
-                }
+        self.reached.fill(true);
+        for &from in &self.runners {
+            for (reached, &latency_ppm) in self.reached.iter_mut().zip(view.latencies_ppm(from)) {
+                *reached &= latency_ppm != UNREACHABLE;
             }
         }
     }
 
-    // Whether the vCPUs reach the memory of a node.
-    fn reaches(&self, view: &View, to: usize) -> bool {
-        let running = self.vcpus.iter().enumerate().filter(|(_, vcpus)| **vcpus > 0);
-        view.all_reachable || running.map(|(from, _)| view.latencies_ppm(from)[to]).all(|ppm| ppm != UNREACHABLE)
+    // Pages that are still to be had on a node.
+    fn left(&self, view: &View, i: usize) -> u64 {
+        if self.reached[i] { view.nodes[i].unclaimed_pages - self.pages[i] } else { 0 }
     }
 
     // The nodes from which pages are taken, and in which proportion.
     fn parts(&self, view: &View, set: &[usize], policy: MemoryPolicy) -> Vec<(usize, u64)> {
-        let with_memory = || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reaches(view, i));
+        let with_memory = || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
         let parts = match policy {
             MemoryPolicy::Preferred => return vec![(self.primary(view, set), 1)],
             MemoryPolicy::Interleave => with_memory().map(|i| (i, 1)).collect(),
@@ -159,21 +187,23 @@ impl Layout {
         if !parts.is_empty() {
             return parts;
         }
-        set.iter().copied().filter(|&i| self.vcpus[i] > 0).map(|i| (i, self.vcpus[i])).collect()
+        self.vcpus().collect()
     }
 
     /// The one node that *preferred* names: of the set's nodes with memory the one with the most vCPUs, the lowest
     /// number among equals; without any such node, the same among all of the set.
-    pub(crate) fn primary(&self, view: &View, set: &[usize]) -> usize {
+    fn primary(&self, view: &View, set: &[usize]) -> usize {
         let best = |nodes: &mut dyn Iterator<Item = usize>| nodes.max_by_key(|&i| (self.vcpus[i], Reverse(i)));
-        let with_memory = set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reaches(view, i));
+        let with_memory = set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
         best(&mut { with_memory }).or_else(|| best(&mut set.iter().copied())).unwrap_or(0)
     }
 
     // Takes up to `wanted` pages from a node and tells how many these were.
-    fn take(&mut self, i: usize, wanted: u64) -> u64 {
-        let taken = wanted.min(self.left[i]);
-        self.left[i] -= taken;
+    fn take(&mut self, view: &View, i: usize, wanted: u64) -> u64 {
+        let taken = wanted.min(self.left(view, i));
+        if taken > 0 && self.pages[i] == 0 {
+            self.holders.push(i);
+        }
         self.pages[i] += taken;
         taken
     }
@@ -182,11 +212,11 @@ impl Layout {
     fn take_nearest(&mut self, view: &View, from: usize, nodes: impl Iterator<Item = usize>, mut missing: u64) -> u64 {
         let latencies = view.latencies_ppm(from);
         // A heap, because a few nodes are nearly always enough and sorting all would cost more than that.
-        let with_room = nodes.filter(|&i| self.left[i] > 0).map(|i| Reverse((latencies[i], i)));
+        let with_room = nodes.filter(|&i| self.left(view, i) > 0).map(|i| Reverse((latencies[i], i)));
         let mut nearest: BinaryHeap<_> = with_room.collect::<Vec<_>>().into();
         while missing > 0 {
             let Some(Reverse((_, i))) = nearest.pop() else { break };
-            missing -= self.take(i, missing);
+            missing -= self.take(view, i, missing);
         }
         missing
     }

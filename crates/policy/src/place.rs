@@ -1,7 +1,7 @@
 //! Placement: which set of nodes becomes a domain's home.
 
 use crate::{
-    Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request,
+    Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request, SlowDown,
     cost::{Ask, Costing, Unfit},
     ranking::Ranking,
     search,
@@ -67,7 +67,7 @@ pub fn place_with(
         Some(nodes) => {
             let set: Vec<usize> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
             let chosen = candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
-                Unfit::NoCpus => Refusal::NoCpus { nodes: nodes.clone() },
+                Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
                 Unfit::TooSmall(room) if request.policy.confines() => {
                     does_not_fit(room.pages, format!("nodes {nodes} (policy {})", request.policy))
                 }
@@ -171,19 +171,17 @@ fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
 
 // The set in the words of a decision.
 fn candidate(costing: &mut Costing<'_>, set: &[usize], page_bytes: u64) -> Result<Candidate, Unfit> {
-    let prediction = costing.predict(set)?;
+    let prediction = costing.predict(set, SlowDown(u64::MAX))?;
     let id = |i: usize| costing.view.nodes[i].id;
-    let by_node = |amounts: &[u64], unit: u64| {
-        let there = amounts.iter().enumerate().filter(|(_, amount)| **amount > 0);
-        there.map(|(i, amount)| (id(i), amount.saturating_mul(unit))).collect()
-    };
     let layout = costing.layout();
+    let bytes = layout.pages().map(|(i, pages)| (id(i), pages.saturating_mul(page_bytes))).collect();
+    let vcpus = layout.vcpus().map(|(i, vcpus)| (id(i), vcpus)).collect();
     let page_size = costing.ask.page_size;
     Ok(Candidate {
         nodes: set.iter().map(|&i| id(i)).collect::<NodeSet>(),
         slow_down: prediction.slow_down,
         parts: prediction.parts,
-        claim: Claim { bytes: by_node(&layout.pages, page_bytes), vcpus: by_node(&layout.vcpus, 1), page_size },
+        claim: Claim { bytes, vcpus, page_size },
         spilled_bytes: prediction.spilled_pages.saturating_mul(page_bytes),
         free_after_bytes: prediction.free_after_pages.saturating_mul(page_bytes),
     })

@@ -24,7 +24,9 @@ impl Ranking {
     /// Predicts what living on `set` (rising indices) would mean and keeps it if it is among the best.
     pub(crate) fn look_at(&mut self, costing: &mut Costing<'_>, set: &[usize]) -> Option<Prediction> {
         self.looked_at += 1;
-        let prediction = match costing.predict(set) {
+        // Once the list is full, only what may enter it is of interest.
+        let worst = self.best.get(Self::RUNNERS_UP).map_or(SlowDown(u64::MAX), |(slow_down, ..)| *slow_down);
+        let prediction = match costing.predict(set, worst) {
             Ok(prediction) => prediction,
             Err(unfit) => {
                 if let Unfit::TooSmall(room) = unfit {

@@ -1,11 +1,11 @@
 //! The search for a home on machines with too many sets of nodes to look at each.
 //!
 //! # Approach
-//! 1. *Single nodes*: every node with CPUs is looked at alone.
+//! 1. *Single nodes*: every node is looked at alone. If one of them means no slow-down at all, the search ends.
 //! 2. *Growing*: from a seed, the node that brings most of what is missing for its distance joins, again and again,
-//!    until there are idle cores for all vCPUs and room for all pages. Every set on the way is a candidate (large ones
+//!    until there are idle cores for all vCPUs and room for all pages. Sets on the way are candidates too (large ones
 //!    at growing intervals), since sharing cores or taking memory from outside may cost less than distance does.
-//! 3. *Climbing*: from the best sets grown, single nodes are added, dropped or exchanged while that helps: the members
+//! 3. *Climbing*: from the best sets grown, a node is added, dropped or exchanged as long as that helps: the members
 //!    that bring least for their distance against the others that would bring most.
 //!
 //! # Effort
@@ -14,30 +14,33 @@
 //! ratio: wherever the effort ends, those visited lie evenly over the machine.
 //!
 //! # Properties
-//! - A request for which one node is best gets that node.
-//! - If any set of nodes is a home, one is found: the last set grown from a seed holds every node of use.
+//! - A request for which one node means no slow-down gets such a node.
+//! - Where all nodes reach each other and any set is a home, one is found: the last set grown from a seed holds every
+//!   node that brings anything.
 //! - The distance from the best is measured in `tests/placement` and stated in docs/performance.md.
 
 use crate::{
     SlowDown,
-    cost::{Ask, Costing, Prediction},
+    cost::{Ask, Costing},
     ranking::Ranking,
-    view::{NodeView, PPM},
+    view::NodeView,
 };
 use std::cmp::Reverse;
 
-// Steps for each node of the machine. With 1,024 nodes about 20 ms.
+// Steps for each node of the machine.
 const EFFORT_PER_NODE: u64 = 20_000;
 
-// How many members and how many others a climbing step considers to exchange: all of them on small machines.
+// How many members and how many others climbing tries to exchange: all of them on a machine of 16 nodes.
 const EXCHANGED: usize = 8;
 
 /// Looks for homes and leaves the best in `ranking`.
 pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
-    let mut search = Search { ranking, effort: EFFORT_PER_NODE * n as u64, latency_ppm: vec![0; n], costing };
-    for node in 0..n {
-        search.look_at(&[node]);
+    let effort = EFFORT_PER_NODE * n as u64;
+    let mut search = Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
+    let singles = (0..n).filter_map(|node| search.look_at(&[node])).min();
+    if singles.is_some_and(|(slow_down, _)| slow_down <= SlowDown::NONE) {
+        return;
     }
     let mut grown = search.grow_from_seeds();
     grown.sort_unstable();
@@ -57,8 +60,9 @@ struct Search<'s, 'a> {
     costing: &'s mut Costing<'a>,
     ranking: &'s mut Ranking,
     effort: u64,
-    // By node, the sum of the latencies from and to the members of the set at hand.
+    // By node: the sum of the latencies from the members of the set at hand, and whether it is a member.
     latency_ppm: Vec<u64>,
+    is_member: Vec<bool>,
 }
 
 impl Search<'_, '_> {
@@ -67,15 +71,17 @@ impl Search<'_, '_> {
     }
 
     fn look_at(&mut self, set: &[usize]) -> Option<Standing> {
-        self.spend(100 + self.costing.view.nodes.len() + set.len() * (set.len() + 20));
-        let standing = |seen: &Prediction| (seen.slow_down, Reverse(seen.free_after_pages));
+        self.spend(200 + 50 * set.len());
         let seen = self.ranking.look_at(self.costing, set)?;
+        self.spend(set.len() * set.len());
+        if seen.spilled_pages > 0 {
+            self.spend(4 * self.costing.view.nodes.len());
+        }
         if !seen.has_idle_node {
-            return Some(standing(&seen));
+            return Some((seen.slow_down, Reverse(seen.free_after_pages)));
         }
         // What gets nothing is no part of a home.
-        let layout = self.costing.layout();
-        let of_use: Vec<usize> = set.iter().copied().filter(|&i| layout.vcpus[i] > 0 || layout.pages[i] > 0).collect();
+        let of_use: Vec<usize> = set.iter().copied().filter(|&i| self.costing.layout().uses(i)).collect();
         self.look_at(&of_use)
     }
 
@@ -95,21 +101,18 @@ impl Search<'_, '_> {
     }
 
     fn grow(&mut self, seed: usize) -> Option<(Standing, Vec<usize>)> {
-        let view = self.costing.view;
         let mut best: Option<(Standing, Vec<usize>)> = None;
-        let mut set = Vec::new();
         let mut missing = Missing::all_of(self.costing.ask);
         let mut next = Some(seed);
-        let mut look_at_size = 1;
-        self.latency_ppm.fill(0);
+        // Every single node has been looked at.
+        let mut look_at_size = 2;
+        let mut set = Vec::new();
+        self.start_set(&[]);
         while let Some(node) = next {
-            let at = set.partition_point(|&member| member < node);
-            set.insert(at, node);
-            self.add_latencies(node);
-            missing.give(&view.nodes[node]);
-            let is_member = |i: &usize| set.binary_search(i).is_ok();
-            let others = (0..view.nodes.len()).filter(|i| !is_member(i));
-            next = others.filter_map(|i| Some((self.price(i, &missing)?, i))).min().map(|(_, i)| i);
+            set.insert(set.partition_point(|&member| member < node), node);
+            self.add(node);
+            missing.give(&self.costing.view.nodes[node]);
+            next = self.cheapest(&missing);
             if set.len() >= look_at_size || next.is_none() {
                 look_at_size = set.len() + 1 + set.len() / 8;
                 if let Some(standing) = self.look_at(&set)
@@ -122,59 +125,60 @@ impl Search<'_, '_> {
         best
     }
 
-    // Adds, drops or exchanges the node that helps most until none helps.
+    // Adds, drops or exchanges a node as long as that helps.
     fn climb(&mut self, mut standing: Standing, mut set: Vec<usize>) {
-        while let Some((better, changed)) = self.best_change(&set)
-            && better < standing
-            && self.effort > 0
-        {
+        while let Some((better, changed)) = self.first_better(standing, &set) {
             (standing, set) = (better, changed);
         }
     }
 
-    fn best_change(&mut self, set: &[usize]) -> Option<(Standing, Vec<usize>)> {
-        self.latency_ppm.fill(0);
-        set.iter().for_each(|&member| self.add_latencies(member));
+    fn first_better(&mut self, standing: Standing, set: &[usize]) -> Option<(Standing, Vec<usize>)> {
+        self.start_set(set);
         let all = Missing::all_of(self.costing.ask);
-        let mut prices: Vec<(u64, usize)> =
-            (0..self.latency_ppm.len()).map(|i| (self.price(i, &all).unwrap_or(u64::MAX), i)).collect();
-        prices.sort_unstable();
-        let (members, others): (Vec<_>, Vec<_>) =
-            prices.into_iter().map(|(_, i)| i).partition(|i| set.binary_search(i).is_ok());
-        let dropped = || std::iter::once(None).chain(members.iter().rev().take(EXCHANGED).copied().map(Some));
-        let mut best = None;
-        for joined in std::iter::once(None).chain(others.iter().take(EXCHANGED).copied().map(Some)) {
-            for dropped in dropped() {
-                let mut changed: Vec<usize> =
-                    set.iter().copied().filter(|i| Some(*i) != dropped).chain(joined).collect();
-                changed.sort_unstable();
-                if changed.is_empty() || changed == set || self.effort == 0 {
-                    continue;
+        let mut prices: Vec<(f64, usize)> = (0..self.is_member.len()).map(|i| (self.price(i, &all), i)).collect();
+        prices.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (members, others): (Vec<_>, Vec<_>) = prices.into_iter().map(|(_, i)| i).partition(|&i| self.is_member[i]);
+        let none = || std::iter::once(None);
+        for joined in none().chain(others.into_iter().take(EXCHANGED).map(Some)) {
+            for dropped in none().chain(members.iter().rev().take(EXCHANGED).copied().map(Some)) {
+                if self.effort == 0 {
+                    return None;
                 }
-                if let Some(standing) = self.look_at(&changed)
-                    && best.as_ref().is_none_or(|(best, _)| standing < *best)
-                {
-                    best = Some((standing, changed));
+                let kept = set.iter().copied().filter(|i| Some(*i) != dropped);
+                let mut changed: Vec<usize> = kept.chain(joined).collect();
+                changed.sort_unstable();
+                if let Some(better) = self.look_at(&changed).filter(|better| *better < standing) {
+                    return Some((better, changed));
                 }
             }
         }
-        best
+        None
     }
 
-    // Counts `node` among the members to which latencies are summed.
-    fn add_latencies(&mut self, node: usize) {
-        let view = self.costing.view;
-        self.spend(2 * view.nodes.len());
-        for (i, sum) in self.latency_ppm.iter_mut().enumerate() {
-            *sum += u64::from(view.latencies_ppm(node)[i]) + u64::from(view.latencies_ppm(i)[node]);
-        }
+    fn start_set(&mut self, set: &[usize]) {
+        self.latency_ppm.fill(0);
+        self.is_member.fill(false);
+        set.iter().for_each(|&member| self.add(member));
     }
 
-    // What a node costs for what it brings: latency to the members, divided by its part of what is missing. None where
-    // it brings nothing.
-    fn price(&self, node: usize, missing: &Missing) -> Option<u64> {
-        let gain_ppm = missing.gain_ppm(&self.costing.view.nodes[node], self.costing.ask);
-        (gain_ppm > 0).then(|| self.latency_ppm[node].saturating_mul(PPM) / gain_ppm)
+    fn add(&mut self, node: usize) {
+        self.is_member[node] = true;
+        let latencies = self.costing.view.latencies_ppm(node);
+        self.latency_ppm.iter_mut().zip(latencies).for_each(|(sum, &more)| *sum += u64::from(more));
+        self.spend(self.latency_ppm.len());
+    }
+
+    // The node that costs least for what it brings of what is missing; none where nothing is missing or to be had.
+    fn cheapest(&mut self, missing: &Missing) -> Option<usize> {
+        self.spend(4 * self.is_member.len());
+        let others = (0..self.is_member.len()).filter(|&i| !self.is_member[i]);
+        let prices = others.map(|i| (self.price(i, missing), i)).filter(|(price, _)| price.is_finite());
+        prices.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, i)| i)
+    }
+
+    // Latency from the members, divided by the part that the node has of what is missing.
+    fn price(&self, node: usize, missing: &Missing) -> f64 {
+        self.latency_ppm[node] as f64 / missing.gain(&self.costing.view.nodes[node])
     }
 }
 
@@ -182,34 +186,30 @@ impl Search<'_, '_> {
 struct Missing {
     vcpus: u64,
     pages: u64,
+    all_vcpus: f64,
+    all_pages: f64,
 }
 
 impl Missing {
     fn all_of(ask: &Ask) -> Self {
-        Self { vcpus: ask.vcpus, pages: ask.pages }
+        Self { vcpus: ask.vcpus, pages: ask.pages, all_vcpus: ask.vcpus as f64, all_pages: ask.pages as f64 }
     }
 
     fn give(&mut self, node: &NodeView) {
-        self.vcpus = self.vcpus.saturating_sub(idle_cores(node));
+        self.vcpus = self.vcpus.saturating_sub(node.idle_cores());
         self.pages = self.pages.saturating_sub(node.unclaimed_pages);
     }
 
-    // Which part of the request the node supplies of what is missing; a core that is shared counts for next to nothing.
-    fn gain_ppm(&self, node: &NodeView, ask: &Ask) -> u64 {
-        let part = |have: u64, missing: u64, whole: u64| {
-            (u128::from(have.min(missing)) * u128::from(PPM)).div_ceil(u128::from(whole)) as u64
-        };
-        let shared_core = u64::from(self.vcpus > 0 && node.cores > 0);
-        part(idle_cores(node), self.vcpus, ask.vcpus).max(shared_core)
-            + part(node.unclaimed_pages, self.pages, ask.pages)
+    // Which part of the request a node has of what is missing. A core that has to be shared counts for next to nothing.
+    fn gain(&self, node: &NodeView) -> f64 {
+        let idle_cores = node.idle_cores().min(self.vcpus);
+        let shared = if idle_cores == 0 && self.vcpus > 0 && node.cores > 0 { 1e-6 } else { 0.0 };
+        let pages = node.unclaimed_pages.min(self.pages);
+        idle_cores as f64 / self.all_vcpus + shared + pages as f64 / self.all_pages
     }
 }
 
-fn idle_cores(node: &NodeView) -> u64 {
-    node.cores.saturating_sub(node.busy)
-}
-
-// The number nearest to n / 1.618 that shares no divisor with n: its multiples visit all of 0..n, evenly all the time.
+// The least number from n / 1.618 on that shares no divisor with n: its multiples visit all of 0..n, evenly at any time.
 fn golden_stride(n: usize) -> usize {
     let divisor = |mut a: usize, mut b: usize| {
         while b > 0 {
@@ -217,6 +217,5 @@ fn golden_stride(n: usize) -> usize {
         }
         a
     };
-    let golden = (n as f64 * 0.618) as usize;
-    (golden.max(1)..=n.max(1)).find(|&stride| divisor(stride, n) == 1).unwrap_or(1)
+    (n * 618 / 1000 + 1..n).find(|&stride| divisor(stride, n) == 1).unwrap_or(1)
 }

@@ -20,6 +20,8 @@ const MOST_BUSY: u64 = 1 << 24;
 pub(crate) struct View {
     /// The nodes in rising order of their numbers; everything else here is indexed alike.
     pub(crate) nodes: Vec<NodeView>,
+    /// Pages of the request's size that can still be promised on the whole machine.
+    pub(crate) unclaimed_pages: u64,
     /// Whether every node reaches the memory of every other.
     pub(crate) all_reachable: bool,
     // latency_ppm[from * nodes.len() + to]
@@ -44,6 +46,13 @@ pub(crate) struct NodeView {
     pub(crate) bandwidth_kb_s: Option<u64>,
     /// What residents are expected to use of it, in kB/s.
     pub(crate) demand_kb_s: u64,
+}
+
+impl NodeView {
+    /// Cores on which no resident runs.
+    pub(crate) fn idle_cores(&self) -> u64 {
+        self.cores.saturating_sub(self.busy)
+    }
 }
 
 impl View {
@@ -99,8 +108,9 @@ impl View {
         for (node, bytes) in nodes.iter_mut().zip(unclaimed_bytes) {
             node.unclaimed_pages = bytes / page_bytes;
         }
+        let unclaimed_pages = nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.unclaimed_pages));
         let latency_ppm = latencies(topology);
-        Self { nodes, all_reachable: !latency_ppm.contains(&UNREACHABLE), latency_ppm }
+        Self { nodes, unclaimed_pages, all_reachable: !latency_ppm.contains(&UNREACHABLE), latency_ppm }
     }
 
     /// The latencies from `from` to every node: millionths of the best local latency, or [`UNREACHABLE`].

@@ -8,13 +8,31 @@ pub type Distance = u8;
 
 /// The distance of every pair of nodes; not necessarily symmetric.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(try_from = "Rows"))]
 pub struct Distances {
     nodes: Vec<NodeId>,
     // Row by row: rows[i * nodes.len() + j] is from nodes[i] to nodes[j].
+    // Invariant: there are as many as the square of the nodes.
     rows: Vec<Distance>,
     #[cfg_attr(feature = "serde", serde(skip))]
     index: BTreeMap<NodeId, usize>,
+}
+
+/// A table as it was written, before it is known to have a distance for every pair.
+#[cfg(feature = "serde")]
+#[derive(serde::Deserialize)]
+struct Rows {
+    nodes: Vec<NodeId>,
+    rows: Vec<Distance>,
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Rows> for Distances {
+    type Error = InvalidDistances;
+
+    fn try_from(Rows { nodes, rows }: Rows) -> Result<Self, InvalidDistances> {
+        Self::new(&nodes, &rows)
+    }
 }
 
 /// A table of distances that has not one row and one column for each node.
@@ -78,11 +96,7 @@ impl Distances {
     }
 
     fn position(&self, node: NodeId) -> Option<usize> {
-        // The index is not stored with the table; a table that was just read from JSON falls back on its row order.
-        match self.index.is_empty() {
-            false => self.index.get(&node).copied(),
-            true => self.nodes.iter().position(|&n| n == node),
-        }
+        self.index.get(&node).copied()
     }
 }
 
@@ -108,5 +122,16 @@ mod tests {
     fn without_a_table_every_other_node_is_as_far() {
         let plain = Distances::uniform(&[NodeId(0), NodeId(1), NodeId(2)]);
         assert_eq!(plain.row(NodeId(1)).collect::<Vec<_>>(), [20, 10, 20]);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_table_survives_json_and_a_mangled_one_is_refused() {
+        let table = Distances::new(&[NodeId(0), NodeId(8)], &[10, 40, 17, 10]).unwrap();
+        let text = serde_json::to_string(&table).unwrap();
+        assert_eq!(text, r#"{"nodes":[0,8],"rows":[10,40,17,10]}"#);
+        assert_eq!(serde_json::from_str::<Distances>(&text).unwrap(), table);
+        let error = serde_json::from_str::<Distances>(r#"{"nodes":[0,8],"rows":[10]}"#).unwrap_err();
+        assert!(error.to_string().starts_with("2 nodes need 4 distances, but there are 1"), "{error}");
     }
 }

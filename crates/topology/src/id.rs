@@ -21,11 +21,23 @@ pub trait Id: Copy + Ord + fmt::Display {
 }
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
         pub struct $name(pub u32);
+
+        // What is read from a file may be put into a set next.
+        #[cfg(feature = "serde")]
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let number = u32::deserialize(deserializer)?;
+                match number <= $max {
+                    true => Ok(Self(number)),
+                    false => Err(serde::de::Error::custom(format_args!("{} {number} is above {}", $what, $max))),
+                }
+            }
+        }
 
         impl Id for $name {
             const WHAT: &'static str = $what;
@@ -54,17 +66,20 @@ macro_rules! id {
 id!(
     /// A NUMA node as the operating system numbers it.
     NodeId,
-    "node"
+    "node",
+    MAX_ID
 );
 id!(
     /// A logical CPU as the operating system numbers it.
     CpuId,
-    "CPU"
+    "CPU",
+    MAX_ID
 );
 id!(
     /// A proximity domain as firmware numbers it (ACPI, "System Resource Affinity Table").
     Pxm,
-    "PXM"
+    "PXM",
+    u32::MAX
 );
 
 /// A set of nodes.
@@ -311,6 +326,18 @@ mod tests {
         for text in ["3-1", "a", "0,,1", "65536", "1-", "-1", "0-4000000000", "1 2"] {
             assert!(text.parse::<NodeSet>().is_err(), "{text}");
         }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn numbers_that_no_set_could_hold_are_not_read() {
+        let read = |text| serde_json::from_str::<NodeId>(text).map_err(|error| error.to_string());
+        assert_eq!(read("65535"), Ok(NodeId(65_535)));
+        assert_eq!(read("65536").unwrap_err(), "node 65536 is above 65535");
+        assert_eq!(serde_json::from_str::<crate::Pxm>("4294967295").unwrap(), crate::Pxm(u32::MAX));
+        let set: CpuSet = serde_json::from_str("\"0-3,8\"").unwrap();
+        assert_eq!(serde_json::to_string(&set).unwrap(), "\"0-3,8\"");
+        assert!(serde_json::from_str::<CpuSet>("\"0-65536\"").is_err());
     }
 
     proptest! {

@@ -9,6 +9,7 @@ use nearside_topology::{
     fake::{FakeSpec, fake},
     sysfs::{self, Note},
 };
+use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn read(name: &str) -> (Topology, Vec<Note>) {
@@ -280,6 +281,34 @@ fn every_machine_can_be_cut_and_loses_nothing() {
             assert_eq!(cut.memory_bytes(), whole.memory_bytes(), "{name}: fake={spec}");
             assert_eq!(cpus, whole.cpus_of_nodes(&whole.node_set()), "{name}: fake={spec}");
             assert!(cut.devices.iter().filter_map(|device| device.node).all(|node| nodes.contains(node)));
+        }
+    }
+}
+
+proptest! {
+    // Each case unpacks a machine.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_content_of_any_file_breaks_the_reader(
+        which: proptest::sample::Index,
+        content in "[0-9,\\-]{0,12}|-?[0-9]{1,22}( kB)?|Node [0-9]{1,12}, zone  [A-Z]{0,3}|\\PC{0,20}",
+        name in proptest::sample::select(vec!["tiers", "offline-cpus", "no-numa", "guest"]),
+    ) {
+        let text = common::machine(name).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        let files: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].contains(": ")).collect();
+        let at = files[which.index(files.len())];
+        let mangled = match lines[at].split_once(": ") {
+            Some((key, _)) => format!("{key}: {content}"),
+            None => content,
+        };
+        lines[at] = &mangled;
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        common::unpack(&lines.join("\n"), root.path()).unwrap();
+        if let Ok((machine, _)) = sysfs::read(root.path()) {
+            prop_assert!(machine.nodes.len() <= 4);
+            prop_assert!(machine.cpus.iter().all(|cpu| cpu.node.is_none_or(|node| machine.node(node).is_some())));
         }
     }
 }

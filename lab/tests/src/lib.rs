@@ -83,9 +83,10 @@ impl Domain {
         self.child.id()
     }
 
-    /// Bytes by node of the memory it filled.
-    pub fn filled(&self) -> BTreeMap<u32, u64> {
-        mapping(self.process(), &self.address).1
+    /// MiB by node of the memory it filled. The kernel may have merged a neighbouring page or two into the mapping, so
+    /// parts of a MiB are dropped; a node with a single page is still there, with 0.
+    pub fn filled_mib(&self) -> BTreeMap<u32, u64> {
+        mapping(self.process(), &self.address).1.into_iter().map(|(node, bytes)| (node, bytes / MIB)).collect()
     }
 
     /// The memory policy of the memory it filled, in the kernel's words.
@@ -120,7 +121,10 @@ pub fn mapping(process: u32, address: &str) -> (String, BTreeMap<u32, u64>) {
         let (node, count) = word.strip_prefix('N')?.split_once('=')?;
         Some((node.parse().ok()?, count.parse::<u64>().ok()? * page_bytes))
     });
-    (line.split(' ').nth(1).unwrap().to_owned(), counts.collect())
+    // "prefer (many):2-3" and "weighted interleave:0-1" are two words.
+    let is_policy = |word: &&str| !word.contains('=') && !["huge", "heap", "stack"].contains(word);
+    let policy: Vec<_> = line.split(' ').skip(1).take_while(is_policy).collect();
+    (policy.join(" "), counts.collect())
 }
 
 /// The value of `NAME:` in `/proc/PID/status`.

@@ -17,7 +17,7 @@ fn the_guest_is_the_machine_these_tests_are_about() {
 fn policy_and_affinity_hold_without_cpusets() {
     let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32 --threads 2");
     assert_eq!(domain.policy(), "bind:1");
-    assert_eq!(domain.filled(), BTreeMap::from([(1, 32 * MIB)]));
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(1, 32)]));
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "2-3");
     domain.end();
 }
@@ -49,7 +49,7 @@ fn a_domains_pages_can_be_moved() {
     let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
     let output = run(words("set bare --nodes 2 --move-memory"));
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(domain.filled(), BTreeMap::from([(2, 32 * MIB)]));
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(2, 32)]));
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5");
     domain.end();
 }

@@ -25,10 +25,10 @@ fn a_domain_is_a_scope_with_its_limits_and_its_home() {
     assert_eq!(property("Slice"), "nearside.slice");
     assert_eq!(property("AllowedCPUs"), "4-5");
     assert_eq!(property("AllowedMemoryNodes"), "2");
-    assert_eq!(property("CPUQuotaPerSecUSec"), "1.500s");
+    assert_eq!(read(&format!("{GROUP}/cpu.max")), "150000 100000");
     assert_eq!(read(&format!("{GROUP}/memory.max")), (96 * MIB).to_string());
     assert_eq!(read(&format!("{GROUP}/cpuset.mems")), "2");
-    assert_eq!(domain.filled(), BTreeMap::from([(2, 32 * MIB)]));
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(2, 32)]));
     assert_eq!(domains(), ["web"]);
 
     // systemd knows what it is to be, so it stays when systemd writes everything anew.
@@ -43,7 +43,7 @@ fn a_home_is_changed_through_systemd() {
     let domain = Domain::start("--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
     let output = run(words("set web --nodes 3 --move-memory"));
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(domain.filled(), BTreeMap::from([(3, 32 * MIB)]));
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(3, 32)]));
     assert_eq!(property("AllowedMemoryNodes"), "3");
     assert_eq!(property("AllowedCPUs"), "6-7");
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "6-7");

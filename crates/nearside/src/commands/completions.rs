@@ -1,9 +1,6 @@
 //! `nearside completions`: what a shell needs to complete commands and flags.
 
-use crate::{
-    failure::{Failure, Outcome},
-    report::written,
-};
+use crate::{failure::Outcome, output};
 use clap::CommandFactory;
 
 /// Print a completion script for a shell
@@ -20,5 +17,5 @@ pub(crate) struct Args {
 pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut C::command(), "nearside", &mut script);
-    written(&String::from_utf8_lossy(&script)).map_err(Failure::could_not)
+    output::print(&String::from_utf8_lossy(&script))
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     failure::{Failure, Outcome},
+    output,
     request::RequestArgs,
     size::parse_size,
 };
@@ -104,8 +105,12 @@ fn try_run(args: &Args) -> Outcome {
     let model = CostModel::default();
     if args.dry_run {
         let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
+<<<<<<< HEAD
         print!("{}", plan_told(&plan));
         return Ok(());
+=======
+        return output::print(&told(&plan));
+>>>>>>> main
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {

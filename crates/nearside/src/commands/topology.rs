@@ -2,7 +2,8 @@
 
 use crate::{
     failure::{Failure, Outcome},
-    report::{topology_json, topology_svg, topology_text, written},
+    output,
+    report::{topology_json, topology_svg, topology_text},
     source::TopologySource,
 };
 
@@ -30,13 +31,11 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let (topology, notes) = args.source.read_with_notes()?;
-    for note in &notes {
-        anstream::eprintln!("nearside: note: {note}");
-    }
+    output::note(notes);
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
         Format::Json => topology_json::report(&topology).map_err(Failure::could_not)?,
         Format::Svg => topology_svg::report(&topology),
     };
-    written(&report).map_err(Failure::could_not)
+    output::print(&report)
 }

@@ -17,6 +17,17 @@ pub(crate) fn table(title: &str, columns: &[(&str, Side)], rows: &[Vec<String>])
     if rows.is_empty() {
         return String::new();
     }
+    let body = laid_out(columns, rows, ContentArrangement::Dynamic);
+    format!("\n{title}\n{body}")
+}
+
+/// A table whose cells are never broken into lines, so that they can be searched and copied; headings alone if it has no
+/// rows.
+pub(crate) fn listing(columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
+    laid_out(columns, rows, ContentArrangement::Disabled)
+}
+
+fn laid_out(columns: &[(&str, Side)], rows: &[Vec<String>], arrangement: ContentArrangement) -> String {
     let cell = |text: &str, side| {
         Cell::new(text).set_alignment(match side {
             Side::Left => CellAlignment::Left,
@@ -24,22 +35,26 @@ pub(crate) fn table(title: &str, columns: &[(&str, Side)], rows: &[Vec<String>])
         })
     };
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
+    table.load_preset(presets::NOTHING).set_content_arrangement(arrangement).set_width(WIDTH as u16);
     table.set_header(columns.iter().map(|&(name, side)| cell(name, side)));
     for row in rows {
         table.add_row(row.iter().zip(columns).map(|(text, &(_, side))| cell(text, side)));
     }
-    let body: String = table.lines().map(|line| format!(" {}\n", line.trim_end())).collect();
-    format!("\n{title}\n{body}")
+    table.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
 }
 
 /// Words joined by blanks, broken into lines that leave room for `indent` columns.
 pub(crate) fn wrapped(words: &[String], indent: usize) -> String {
+    wrapped_to(WIDTH, words, indent)
+}
+
+/// The same for another width.
+pub(crate) fn wrapped_to(width: usize, words: &[String], indent: usize) -> String {
     let mut text = String::new();
     let mut used = indent;
     for (index, word) in words.iter().enumerate() {
         let length = word.chars().count();
-        if index > 0 && used + 1 + length > WIDTH {
+        if index > 0 && used + 1 + length > width {
             text.push('\n');
             text.extend(std::iter::repeat_n(' ', indent));
             used = indent;

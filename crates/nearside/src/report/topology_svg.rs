@@ -118,11 +118,16 @@ impl<'a> NodeBox<'a> {
             (total, _) => size(total),
         };
         let mut lines = Vec::new();
-        if !detailed {
-            lines.push(if cpus.is_empty() { "no CPUs".into() } else { format!("CPUs {cpus}") });
-        } else {
-            let cores = if cores == cpus.len() { String::new() } else { format!(" ({})", count(cores, "core")) };
-            lines.push(if cpus.is_empty() { "no CPUs".into() } else { format!("CPUs {cpus}{cores}") });
+        let list = format!("CPUs {cpus}");
+        lines.push(match text_width(&list, TEXT.size) <= width - 2.0 * PAD {
+            _ if cpus.is_empty() => "no CPUs".into(),
+            true => list,
+            false => count(cpus.len(), "CPU"),
+        });
+        if detailed {
+            if cores < cpus.len() {
+                lines.push(count(cores, "core"));
+            }
             for pool in node.huge_pages.iter().filter(|pool| pool.total_pages > 0) {
                 let (page, total, free) = (size(pool.page_bytes), pool.total_pages, pool.free_pages);
                 lines.push(format!("huge pages of {page}: {free} free of {total}"));

@@ -24,6 +24,14 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// A size in as few letters as columns want: `0`, `12K`, `512M`, `1.5G`.
+pub(crate) fn short(bytes: u64) -> String {
+    match bytes {
+        0 => "0".into(),
+        _ => size(bytes).replace(" ", "").replace("iB", ""),
+    }
+}
+
 /// A share of a whole in whole percent, rounded down so that 100 % means all of it.
 pub(crate) fn percent(part: u64, whole: u64) -> Option<u64> {
     (whole > 0).then(|| (u128::from(part) * 100 / u128::from(whole)).min(100) as u64)
@@ -45,6 +53,7 @@ mod tests {
         assert_eq!(size(GIB), "1 GiB");
         assert_eq!(size(15 * GIB + 512 * MIB), "15.5 GiB");
         assert_eq!(size(3 * TIB / 2), "1.5 TiB");
+        assert_eq!([0, 4 * KIB, 512 * MIB, 3 * GIB / 2].map(short), ["0", "4K", "512M", "1.5G"]);
     }
 
     #[test]

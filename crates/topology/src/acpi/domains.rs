@@ -6,7 +6,7 @@ use super::{
     srat::{DeviceHandle, ProcessorId, Srat, Subject},
 };
 use crate::{
-    id::{NodeId, Pxm},
+    id::{MAX_NODES, NodeId, Pxm},
     model::{Device, DeviceKind, MemoryRange, Node},
 };
 use alloc::{
@@ -17,9 +17,6 @@ use alloc::{
     vec::Vec,
 };
 use core::fmt;
-
-/// The most nodes a Linux kernel can be built for (`NODES_SHIFT` 10).
-pub const MAX_NODES: usize = 1024;
 
 /// The PCI hole of x86 ends here; memory is missing below on every machine.
 const FOUR_GIB: u64 = 4 << 30;
@@ -88,7 +85,7 @@ impl Domains {
         }
         domains.place_memory(ranges, findings)?;
 
-        for entry in enabled().filter(|entry| entry.pxm.0 as usize >= MAX_NODES) {
+        for entry in enabled().filter(|entry| entry.pxm.0 >= MAX_NODES) {
             large.add(entry.offset, || format!("PXM {}", entry.pxm));
         }
         let pxm_limit = format!("less than {MAX_NODES}: Linux refuses a table with more (MAX_PXM_DOMAINS)");
@@ -103,11 +100,11 @@ impl Domains {
         if let Some(&node) = self.node_of_pxm.get(&pxm) {
             return Ok(node);
         }
-        if self.nodes.len() == MAX_NODES {
+        let id = NodeId(self.nodes.len() as u32);
+        if id.0 == MAX_NODES {
             let read = format!("PXM {pxm} after {MAX_NODES} others");
             return Err(srat_finding(offset, Effect::TableIgnored, read, format!("at most {MAX_NODES}")));
         }
-        let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(Node { id, pxm: Some(pxm), ..Node::default() });
         self.node_of_pxm.insert(pxm, id);
         Ok(id)

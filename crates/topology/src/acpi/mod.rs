@@ -31,7 +31,6 @@ mod read;
 mod slit;
 mod srat;
 
-pub use domains::MAX_NODES;
 pub use finding::{Effect, Finding};
 pub use header::Signature;
 pub use hmat::{Attachment, DataType, Hmat, Locality, MemorySideCache, Quantity, Value};

@@ -1,23 +1,23 @@
 //! For each policy, pages lie where the policy says, read from `/proc/PID/numa_maps`.
 
-use nearside_lab::{Domain, MIB, status, write};
+use nearside_lab::{Domain, status, write};
 use std::collections::BTreeMap;
 
 const SIZE_MIB: u64 = 64;
 
-/// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that memory, its bytes by
-/// node, and the process's status for what else is asked.
+/// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that memory, its MiB by node,
+/// and the nodes its process may use.
 fn filled(flags: &str, kind: &str) -> (String, BTreeMap<u32, u64>, String) {
     let flags = format!("--quiet --name {kind} --cpus 2 --memory {SIZE_MIB}M {flags}");
     let domain = Domain::start(&flags, &format!("--mib {SIZE_MIB} --kind {kind} --threads 2"));
     let mems = status(domain.process(), "Mems_allowed_list");
-    let result = (domain.policy(), domain.filled(), mems);
+    let result = (domain.policy(), domain.filled_mib(), mems);
     domain.end();
     result
 }
 
 fn all_on(nodes: &[(u32, u64)]) -> BTreeMap<u32, u64> {
-    nodes.iter().map(|&(node, mib)| (node, mib * MIB)).collect()
+    nodes.iter().copied().collect()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn preferred_many_names_all_nodes_of_the_home() {
     let (policy, bytes, mems) = filled("--policy preferred-many --nodes 2-3", "anon");
     assert_eq!((policy.as_str(), mems.as_str()), ("prefer (many):2-3", "0-3"));
     assert_eq!(bytes.keys().filter(|&&node| node < 2).count(), 0, "{bytes:?}");
-    assert_eq!(bytes.values().sum::<u64>(), SIZE_MIB * MIB);
+    assert_eq!(bytes.values().sum::<u64>(), SIZE_MIB);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn weighted_interleave_follows_the_kernels_weights() {
     let weight = "/sys/kernel/mm/mempolicy/weighted_interleave/node1";
     write(weight, "3");
     let (policy, bytes, _) = filled("--policy weighted-interleave --nodes 0-1", "anon");
-    write(weight, "0");
+    write(weight, "1");
     assert_eq!(policy, "weighted interleave:0-1");
     assert_eq!(bytes, all_on(&[(0, SIZE_MIB / 4), (1, SIZE_MIB * 3 / 4)]));
 }

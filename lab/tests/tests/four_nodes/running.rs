@@ -16,7 +16,7 @@ fn exit_codes_and_signals_are_the_commands_own() {
     let killed = nearside().args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "kill -TERM $$"]).status().unwrap();
     assert_eq!(killed.signal(), Some(15));
     assert_eq!(code("run --memory 1M -- nosuchcommand"), Some(127));
-    assert_eq!(code("run --memory 1M -- /etc/hostname"), Some(126));
+    assert_eq!(code("run --memory 1M -- /etc/passwd"), Some(126));
     assert_eq!(code("run --memory 1M --policy sideways -- true"), Some(125));
     assert_eq!(code("run --nonsense"), Some(125));
     assert_eq!(domains(), [""; 0]);
@@ -27,7 +27,8 @@ fn what_is_refused_says_why_and_leaves_nothing() {
     let before = unclaimed_bytes();
     let cases = [
         ("--nodes 9 --memory 10M", "node 9"),
-        ("--nodes ^0-3 --memory 10M", "empty"),
+        ("--nodes 1,^1 --memory 10M", "no node"),
+        ("--nodes ^0-3 --memory 10M", "column 1"),
         ("--nodes 1-0 --memory 10M", "1-0"),
         ("--memory 99999G", "more than the whole machine has"),
         ("--memory 10M --cpus 0", "at least 1 vCPU"),

@@ -1,0 +1,161 @@
+//! Where threads run: on which node each was last seen, and how much CPU time each node gave them over an interval.
+
+use crate::cgroup::Cgroup;
+use nearside_policy::ByNode;
+use nearside_topology::{CpuId, NodeId, Topology};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The longest time between two looks at a thread.
+const STEP: Duration = Duration::from_millis(50);
+
+/// At most this many looks in an interval, so that a long one costs no more than a short one.
+const MAX_STEPS: u32 = 20;
+
+/// Where the threads of a group are and have been.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct CpuUse {
+    /// Threads by the node of the CPU they run on or ran on last, at the end of the interval.
+    pub threads: ByNode,
+    /// CPU time in nanoseconds by node over the interval.
+    ///
+    /// An approximation: every 50 ms (a twentieth of the interval, if that is longer), what a thread used since the
+    /// last look counts for the node it is seen on. What a thread uses between its last look and its end is not seen.
+    pub time_ns: ByNode,
+}
+
+impl CpuUse {
+    /// How much each node counts as a place of computation: CPU time, or where nothing ran, each thread alike.
+    pub fn weight(&self) -> &ByNode {
+        if self.time_ns.values().any(|&time| time > 0) { &self.time_ns } else { &self.threads }
+    }
+}
+
+/// A thread at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    node: NodeId,
+    runtime_ns: u64,
+}
+
+type Threads = BTreeMap<i32, Seen>;
+
+/// Watches the threads of groups, and of the groups below them, for `interval`. The answers are in the groups' order.
+pub fn watch(groups: &[Cgroup], proc: &Path, topology: &Topology, interval: Duration) -> Vec<CpuUse> {
+    let look = || groups.iter().map(|group| threads(group, proc, topology)).collect::<Vec<_>>();
+    let mut uses = vec![CpuUse::default(); groups.len()];
+    let step = STEP.max(interval / MAX_STEPS);
+    let begin = Instant::now();
+    let (mut before, mut looked) = (look(), begin);
+    while let Some(left) = interval.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+        thread::sleep(step.min(left));
+        let (after, now) = (look(), Instant::now());
+        for ((cpu_use, before), after) in uses.iter_mut().zip(&before).zip(&after) {
+            count_time(&mut cpu_use.time_ns, before, after, now - looked);
+        }
+        (before, looked) = (after, now);
+    }
+    for (cpu_use, threads) in uses.iter_mut().zip(&before) {
+        for seen in threads.values() {
+            *cpu_use.threads.entry(seen.node).or_default() += 1;
+        }
+    }
+    uses
+}
+
+/// Adds what was used between two looks.
+fn count_time(time_ns: &mut ByNode, before: &Threads, after: &Threads, between: Duration) {
+    let most_ns = u64::try_from(between.as_nanos()).unwrap_or(u64::MAX);
+    for (thread, seen) in after {
+        // One that was not there before was started since, or has moved in with all the time it ever used.
+        let used_ns = match before.get(thread) {
+            Some(earlier) => seen.runtime_ns.saturating_sub(earlier.runtime_ns),
+            None => seen.runtime_ns.min(most_ns),
+        };
+        let of_node = time_ns.entry(seen.node).or_default();
+        *of_node = of_node.saturating_add(used_ns);
+    }
+}
+
+fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
+    let look = |thread: i32| Some((thread, see(thread, proc, topology)?));
+    group.all_threads().into_iter().filter_map(look).collect()
+}
+
+/// A thread's place and CPU time; none if it is gone meanwhile or hidden (`hidepid=`).
+fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
+    // Below "task", the files speak of the thread alone and not of its whole process.
+    let folder = proc.join(format!("{thread}/task/{thread}"));
+    let stat = Stat::parse(&fs::read_to_string(folder.join("stat")).ok()?)?;
+    let node = topology.cpu(stat.cpu)?.node?;
+    let schedstat = fs::read_to_string(folder.join("schedstat")).ok();
+    let exact_ns = schedstat.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    // A kernel built without scheduler statistics has no such file, or one full of zeros.
+    let runtime_ns = exact_ns.filter(|&ns| ns > 0).unwrap_or(stat.cpu_time_ns);
+    Some(Seen { node, runtime_ns })
+}
+
+/// What is of use in `/proc/PID/stat` (proc_pid_stat(5)).
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    /// Fields 14 and 15, user and system time.
+    cpu_time_ns: u64,
+    /// Field 39.
+    cpu: CpuId,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Self> {
+        // Field 2 is the command's name in parentheses, which may hold blanks and parentheses of its own.
+        let (_, after_name) = text.rsplit_once(')')?;
+        let mut fields = after_name.split_whitespace().skip(14 - 3);
+        let mut next = |skip: usize| fields.nth(skip)?.parse::<u64>().ok();
+        let (user, system) = (next(0)?, next(0)?);
+        let cpu = u32::try_from(next(39 - 16)?).ok()?;
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        Some(Self { cpu_time_ns: user.saturating_add(system).saturating_mul(tick_ns), cpu: CpuId(cpu) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn threads(seen: &[(i32, u32, u64)]) -> Threads {
+        seen.iter().map(|&(thread, node, runtime_ns)| (thread, Seen { node: NodeId(node), runtime_ns })).collect()
+    }
+
+    #[test]
+    fn a_name_may_look_like_fields() {
+        let name = "7 (a) R 1 (b)) S 1 7 7 0 -1 4194560 0 0 0 0 12 30 0 0 20 0 1 0 5 1 1 18446744073709551615 \
+                    1 1 0 0 0 0 0 0 0 0 0 0 17 6 0 0 0 0 0";
+        assert_eq!(Stat::parse(name), Some(Stat { cpu_time_ns: 420_000_000, cpu: CpuId(6) }));
+        assert_eq!(Stat::parse("7 (short) S 1 7"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn time_counts_for_the_node_a_thread_is_seen_on() {
+        let mut time_ns = ByNode::new();
+        let before = threads(&[(1, 0, 500), (2, 0, 900), (3, 1, 100)]);
+        // 1 stayed, 2 moved to node 1, 3 is gone, 4 is new, 5 moved in from elsewhere with a long past.
+        let after = threads(&[(1, 0, 700), (2, 1, 950), (4, 1, 30), (5, 2, 1_000_000)]);
+        count_time(&mut time_ns, &before, &after, Duration::from_nanos(1000));
+        assert_eq!(time_ns, ByNode::from([(NodeId(0), 200), (NodeId(1), 80), (NodeId(2), 1000)]));
+    }
+
+    #[test]
+    fn where_nothing_ran_threads_count_alike() {
+        let threads = ByNode::from([(NodeId(0), 1), (NodeId(2), 3)]);
+        let idle = CpuUse { threads: threads.clone(), time_ns: ByNode::from([(NodeId(0), 0)]) };
+        assert_eq!(idle.weight(), &threads);
+        let busy = CpuUse { threads, time_ns: ByNode::from([(NodeId(1), 5)]) };
+        assert_eq!(busy.weight(), &busy.time_ns);
+    }
+}

@@ -1,0 +1,45 @@
+//! `nearside list`: the domains that run.
+
+use crate::{
+    domains,
+    failure::{Failure, Outcome},
+    interval,
+    output::{self, Format},
+    report::list::{self, List},
+};
+use std::time::Duration;
+
+/// List the domains with their homes, claims and local shares
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show memory and vCPUs by node, too
+    #[arg(short, long)]
+    nodes: bool,
+
+    /// List cgroups that Nearside did not start, too
+    #[arg(long)]
+    all: bool,
+
+    /// For how long to watch where vCPUs run
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = interval::parse)]
+    interval: Duration,
+
+    /// How to show it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let host = domains::open_host()?;
+    let topology = host.topology().map_err(Failure::could_not)?;
+    let (found, broken) = domains::running(&host, args.all)?;
+    output::note(broken);
+    let interval = if found.is_empty() { Duration::ZERO } else { args.interval };
+    let domains = domains::look(&host, &found, &topology, interval);
+    output::note(domains::hidden(&domains));
+    if domains.is_empty() {
+        let more = if args.all { "" } else { "; `nearside list --all` lists other cgroups, too" };
+        output::note([format!("no domain runs: `nearside run` starts one{more}")]);
+    }
+    args.format.print(&List { domains }, |data| list::text(data, args.nodes))
+}

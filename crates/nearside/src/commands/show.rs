@@ -1,0 +1,45 @@
+//! `nearside show`: one domain.
+
+use crate::{
+    domains,
+    failure::{Failure, Outcome},
+    interval,
+    output::{self, Format},
+    report::show::{self, Allowed, Show},
+};
+use nearside_linux::usage;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Show everything about one domain, or about a cgroup that Nearside did not start
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its name, or the path of a cgroup (/system.slice/cron.service)
+    domain: String,
+
+    /// For how long to watch where vCPUs run
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse)]
+    interval: Duration,
+
+    /// How to show it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let host = domains::open_host()?;
+    let found = domains::find(&host, &args.domain)?;
+    let topology = host.topology().map_err(Failure::could_not)?;
+    let looked = domains::look(&host, std::slice::from_ref(&found), &topology, args.interval);
+    output::note(domains::hidden(&looked));
+    let (group, record) = found;
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let show = Show {
+        domain: looked.into_iter().next().unwrap_or_default(),
+        running_s: record.as_ref().and_then(|record| now_s.checked_sub(record.started_unix_s)),
+        record,
+        allowed: Allowed::read(&group),
+        mapped: usage::mapped(&group, &host.proc()),
+        interval_s: args.interval.as_secs_f64(),
+    };
+    args.format.print(&show, show::text)
+}

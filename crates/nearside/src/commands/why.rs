@@ -1,0 +1,40 @@
+//! `nearside why`: the reasons for a domain's home.
+
+use crate::{
+    domains,
+    failure::Outcome,
+    output::Format,
+    report::{
+        domain::total,
+        show::Allowed,
+        why::{self, Unplaced},
+    },
+};
+use nearside_linux::usage;
+
+/// Explain why a domain lives where it does: the recorded decision and its runners-up
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its name, or the path of a cgroup (/system.slice/cron.service)
+    domain: String,
+
+    /// How to show it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let host = domains::open_host()?;
+    let (group, record) = domains::find(&host, &args.domain)?;
+    if let Some(record) = record {
+        return args.format.print(&record.decision, |_| why::text(&record));
+    }
+    let policies = usage::mapped(&group, &host.proc()).policies;
+    let unplaced = Unplaced {
+        cgroup: group.path().into(),
+        home: None,
+        allowed: Allowed::read(&group),
+        policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
+    };
+    args.format.print(&unplaced, why::unplaced_text)
+}

@@ -1,0 +1,136 @@
+//! Domains as commands see them: what is recorded of each, and what it uses.
+
+use crate::failure::Failure;
+use nearside_linux::{Host, Paths, cgroup::Cgroup, memory::sum, store::Record, usage, usage::Usage};
+use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, PageSize, outstanding};
+use nearside_topology::Topology;
+use serde::Serialize;
+use std::time::Duration;
+
+/// A domain, or a cgroup that Nearside did not start.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Domain {
+    /// Its name; the path of its cgroup where Nearside did not start it.
+    pub(crate) name: String,
+    /// The path of its cgroup in the cgroup v2 tree.
+    pub(crate) cgroup: String,
+    /// Where it shall live; none where nobody placed it.
+    pub(crate) home: Option<Home>,
+    /// On whose behalf its CPUs are bound, if they are.
+    pub(crate) cpus_bound_by: Option<CpuReason>,
+    /// What is promised to it.
+    pub(crate) claim: Option<Claim>,
+    /// What is promised to it and not used yet, in bytes by node.
+    pub(crate) outstanding_bytes: ByNode,
+    /// What compares to the claim, in bytes by node.
+    pub(crate) resident_bytes: ByNode,
+    /// Its own memory, in bytes by node: without files and what the kernel keeps for it.
+    pub(crate) own_bytes: ByNode,
+    /// The local share of its own memory, from 0 to 1.
+    pub(crate) local_share: Option<f64>,
+    /// Bytes of its own memory that lie off its home.
+    pub(crate) debt_bytes: Option<u64>,
+    /// What all of this was taken from.
+    pub(crate) usage: Usage,
+}
+
+impl Domain {
+    pub(crate) fn new(cgroup: &str, record: Option<&Record>, usage: Usage) -> Self {
+        let home = record.map(|record| record.home.clone());
+        let claim = record.map(|record| record.claim.clone());
+        let resident_bytes = match &claim {
+            Some(claim) => usage.memory.resident(claim.page_size),
+            None => sum([&usage.memory.resident(PageSize::Base), &usage.memory.huge]),
+        };
+        Self {
+            name: record.map_or(cgroup, |record| &record.name).to_owned(),
+            cgroup: cgroup.to_owned(),
+            cpus_bound_by: record.and_then(|record| record.cpus.as_ref()).map(|binding| binding.on_behalf),
+            outstanding_bytes: claim.as_ref().map(|claim| outstanding(claim, &resident_bytes)).unwrap_or_default(),
+            own_bytes: usage.memory.own(),
+            local_share: usage.local_share(),
+            debt_bytes: home.as_ref().map(|home| usage.debt_bytes(&home.nodes)),
+            resident_bytes,
+            home,
+            claim,
+            usage,
+        }
+    }
+
+    /// As placement sees it.
+    pub(crate) fn state(&self) -> DomainState {
+        let Self { name, home, claim, resident_bytes, .. } = self.clone();
+        DomainState { name, home, claim, resident_bytes }
+    }
+}
+
+/// This host.
+pub(crate) fn open_host() -> Result<Host, Failure> {
+    Host::open(Paths::default()).map_err(Failure::could_not)
+}
+
+/// Something that was asked for by name: a cgroup, and the record where Nearside started it.
+pub(crate) type Found = (Cgroup, Option<Record>);
+
+/// The domains that run, by name, and with `all` every other cgroup that has processes of its own, by path; and what is
+/// wrong with records that cannot be read.
+pub(crate) fn running(host: &Host, all: bool) -> Result<(Vec<Found>, Vec<String>), Failure> {
+    let (records, broken) = host.records();
+    let mut found = Vec::new();
+    for record in records {
+        found.push((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)));
+    }
+    if all {
+        let started: Vec<String> = found.iter().map(|(group, _)| group.path().to_owned()).collect();
+        let of_a_domain = |path: &str| started.iter().any(|cgroup| is_below(path, cgroup));
+        let others = host.tree().populated_groups().into_iter().filter(|group| !of_a_domain(group.path()));
+        found.extend(others.map(|group| (group, None)));
+    }
+    Ok((found, broken.iter().map(ToString::to_string).collect()))
+}
+
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The domain of that name; or, for a path, that cgroup, whoever made it. The path may start with where the tree is
+/// mounted.
+pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
+    if !name.starts_with('/') {
+        let unknown = || {
+            let known: Vec<String> = host.records().0.into_iter().map(|record| record.name).collect();
+            let known = if known.is_empty() { "none runs".into() } else { format!("running: {}", known.join(", ")) };
+            Failure::could_not(format_args!("there is no domain {name} ({known}); for other cgroups give a path, /..."))
+        };
+        let record = host.record(name).ok_or_else(unknown)?;
+        return Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)));
+    }
+    let mounted = host.tree().root().to_string_lossy();
+    let path = if is_below(name, &mounted) { &name[mounted.len()..] } else { name };
+    let group = host.tree().group(path).map_err(Failure::could_not)?;
+    if !group.exists() {
+        return Err(Failure::could_not(format_args!("there is no cgroup {}", group.directory().display())));
+    }
+    let record = host.records().0.into_iter().find(|record| record.cgroup == group.path());
+    Ok((group, record))
+}
+
+/// Looks at what was found, with CPU time over `interval`.
+pub(crate) fn look(host: &Host, found: &[Found], topology: &Topology, interval: Duration) -> Vec<Domain> {
+    let groups: Vec<Cgroup> = found.iter().map(|(group, _)| group.clone()).collect();
+    let usages = usage::usage(&groups, &host.proc(), topology, interval);
+    let domain = |((group, record), usage): (&Found, Usage)| Domain::new(group.path(), record.as_ref(), usage);
+    found.iter().zip(usages).map(domain).collect()
+}
+
+/// What to say where memory could not be seen.
+pub(crate) fn hidden(domains: &[Domain]) -> Option<String> {
+    let hidden = |domain: &&Domain| domain.usage.memory_seen == usage::Account::Hidden && domain.usage.processes > 0;
+    let names: Vec<&str> = domains.iter().filter(hidden).map(|domain| domain.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "memory of {} cannot be seen: without the cgroup memory controller it takes CAP_SYS_PTRACE (root)",
+            names.join(", ")
+        )
+    })
+}

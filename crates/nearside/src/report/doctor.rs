@@ -1,0 +1,241 @@
+//! `nearside doctor`: what follows from the facts of a host, and what can be done about it.
+
+mod findings;
+
+use super::table::wrapped_to;
+use anstyle::AnsiColor;
+use nearside_linux::facts::Facts;
+use serde::Serialize;
+
+/// What `nearside doctor` tells.
+#[derive(Debug, Serialize)]
+pub(crate) struct Doctor {
+    /// Whether this user can start domains here.
+    pub(crate) can_run: bool,
+    /// In the order in which they should be read.
+    pub(crate) findings: Vec<Finding>,
+    /// What they were drawn from.
+    pub(crate) facts: Facts,
+}
+
+/// One property of the host.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// What it is about.
+    pub(crate) topic: &'static str,
+    pub(crate) state: State,
+    /// What was found.
+    pub(crate) found: String,
+    /// What follows from it.
+    pub(crate) follows: Option<String>,
+    /// What can be done about it.
+    pub(crate) advice: Option<String>,
+    /// No domain can be started because of it.
+    pub(crate) stops_run: bool,
+}
+
+/// How good that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// Nothing is lost.
+    Ok,
+    /// Something works less well.
+    Limited,
+    /// Something does not work.
+    Missing,
+}
+
+impl Finding {
+    fn new(topic: &'static str, state: State, found: impl Into<String>) -> Self {
+        Self { topic, state, found: found.into(), follows: None, advice: None, stops_run: false }
+    }
+
+    fn ok(topic: &'static str, found: impl Into<String>) -> Self {
+        Self::new(topic, State::Ok, found)
+    }
+
+    fn limited(topic: &'static str, found: impl Into<String>) -> Self {
+        Self::new(topic, State::Limited, found)
+    }
+
+    fn missing(topic: &'static str, found: impl Into<String>) -> Self {
+        Self::new(topic, State::Missing, found)
+    }
+
+    fn so(self, follows: impl Into<String>) -> Self {
+        Self { follows: Some(follows.into()), ..self }
+    }
+
+    fn advice(self, advice: impl Into<String>) -> Self {
+        Self { advice: Some(advice.into()), ..self }
+    }
+
+    fn stops_run(self) -> Self {
+        Self { stops_run: true, ..self }
+    }
+}
+
+impl Doctor {
+    pub(crate) fn new(facts: Facts) -> Self {
+        let findings = findings::findings(&facts);
+        Self { can_run: findings.iter().all(|finding| !finding.stops_run), findings, facts }
+    }
+}
+
+/// Reports of the doctor keep to this many columns.
+const WIDTH: usize = 80;
+
+/// A line for each finding, and what follows below it.
+pub(crate) fn text(doctor: &Doctor) -> String {
+    let topic_width = doctor.findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
+    let (indent, below) = (9 + topic_width + 2, 9);
+    let paragraph =
+        |text: &str, indent| wrapped_to(WIDTH, &text.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), indent);
+    let mut text = String::new();
+    for finding in &doctor.findings {
+        let (word, colour) = match finding.state {
+            State::Ok => ("ok", AnsiColor::Green),
+            State::Limited => ("limited", AnsiColor::Yellow),
+            State::Missing => ("missing", AnsiColor::Red),
+        };
+        let style = colour.on_default();
+        let found = paragraph(&finding.found, indent);
+        text += &format!("{style}{word:<9}{style:#}{:<topic_width$}  {found}\n", finding.topic);
+        for (label, part) in [("so:", &finding.follows), ("do:", &finding.advice)] {
+            if let Some(part) = part {
+                text += &format!("{:below$}{label} {}\n", "", paragraph(part, below + 4));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_linux::facts::{Cgroups, Privileges, SchedExt};
+    use nearside_policy::MemoryPolicy;
+    use nearside_topology::{HugePagePool, NodeId, NodeSet};
+
+    fn nodes(nodes: u32) -> NodeSet {
+        (0..nodes).map(NodeId).collect()
+    }
+
+    /// A host on which nothing is amiss.
+    fn host() -> Facts {
+        let controllers = ["cpuset", "cpu", "memory", "hugetlb", "io"].map(str::to_owned);
+        Facts {
+            kernel_release: Some("7.3.4+deb14-amd64".into()),
+            nodes: nodes(4),
+            memory_nodes: nodes(4),
+            policies: Some(MemoryPolicy::ALL.into()),
+            has_numa_maps: true,
+            numa_balancing: Some(0),
+            zone_reclaim_mode: Some(0),
+            numa_stat: Some(1),
+            cgroups: Cgroups {
+                v2: Some("/sys/fs/cgroup".into()),
+                v2_controllers: controllers.into(),
+                v2_writable: true,
+                own_group: Some("/user.slice".into()),
+                own_group_writable: true,
+                ..Cgroups::default()
+            },
+            systemd: true,
+            system_bus: true,
+            sched_ext: SchedExt { state: Some("disabled".into()), loaded: None, has_btf: true },
+            huge_pages: vec![(
+                NodeId(0),
+                HugePagePool { page_bytes: 2 << 20, total_pages: 16, free_pages: 12, surplus_pages: 0 },
+            )],
+            transparent_huge_pages: Some("madvise".into()),
+            has_pressure: true,
+            privileges: Privileges { euid: Some(0), capabilities: u64::MAX },
+            state_writable: true,
+            ..Facts::default()
+        }
+    }
+
+    fn plain(facts: Facts) -> String {
+        anstream::adapter::strip_str(&text(&Doctor::new(facts))).to_string()
+    }
+
+    #[test]
+    fn a_host_on_which_nothing_is_amiss() {
+        let doctor = Doctor::new(host());
+        assert!(doctor.can_run && doctor.findings.iter().all(|finding| finding.state == State::Ok));
+        insta::assert_snapshot!("doctor_well", plain(host()));
+    }
+
+    #[test]
+    fn an_old_hybrid_host_seen_by_a_user() {
+        let v1 = ["cpu", "cpuset", "memory"].map(str::to_owned);
+        let facts = Facts {
+            kernel_release: Some("5.10.0-33-amd64".into()),
+            boot_options: vec!["isolcpus=2-3".into()],
+            policies: Some(vec![MemoryPolicy::Preferred, MemoryPolicy::Strict, MemoryPolicy::Interleave]),
+            numa_balancing: Some(1),
+            zone_reclaim_mode: Some(1),
+            numa_stat: Some(0),
+            cgroups: Cgroups {
+                v2: Some("/sys/fs/cgroup/unified".into()),
+                v1_controllers: v1.into(),
+                own_group: Some("/user.slice/session-1.scope".into()),
+                own_group_writable: true,
+                partitions: vec![("/vip".into(), "isolated".into())],
+                ..Cgroups::default()
+            },
+            systemd: false,
+            sched_ext: SchedExt::default(),
+            isolated_cpus: Some("2-3".into()),
+            huge_pages: Vec::new(),
+            swap_total_bytes: Some(1 << 30),
+            has_pressure: false,
+            lockdown: Some("confidentiality".into()),
+            privileges: Privileges { euid: Some(1000), capabilities: 0 },
+            state_writable: false,
+            ..host()
+        };
+        assert!(!Doctor::new(facts.clone()).can_run);
+        insta::assert_snapshot!("doctor_ill", plain(facts));
+    }
+
+    /// One change to a good host, and what becomes of one finding.
+    #[test]
+    fn each_fact_tells_on_its_own_finding() {
+        type Case = (&'static str, fn(&mut Facts), State, bool);
+        let cases: [Case; 16] = [
+            ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
+            ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
+            ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
+            ("cgroup layout", |facts| facts.cgroups.v2 = None, State::Missing, false),
+            ("cgroup layout", |facts| facts.cgroups.v2_controllers.clear(), State::Limited, true),
+            ("cgroup owner", |facts| facts.system_bus = false, State::Missing, false),
+            ("cgroup owner", |facts| facts.privileges.euid = Some(1000), State::Missing, false),
+            ("records", |facts| facts.state_writable = false, State::Missing, false),
+            ("privileges", |facts| facts.privileges.capabilities = 1 << 23, State::Limited, true),
+            ("sched_ext", |facts| facts.boot_options = vec!["isolcpus=1".into()], State::Missing, true),
+            ("sched_ext", |facts| facts.sched_ext.loaded = Some("scx_rusty".into()), State::Limited, true),
+            ("sched_ext", |facts| facts.kernel_release = Some("6.12.1".into()), State::Limited, true),
+            ("NUMA balancing", |facts| facts.numa_balancing = Some(1), State::Limited, true),
+            ("NUMA balancing", |facts| (facts.numa_balancing, facts.nodes) = (Some(1), nodes(1)), State::Ok, true),
+            ("kernel", |facts| facts.kernel_release = Some("weird".into()), State::Limited, true),
+            ("lockdown", |facts| facts.lockdown = Some("integrity".into()), State::Ok, true),
+        ];
+        for (topic, change, state, can_run) in cases {
+            let mut facts = host();
+            change(&mut facts);
+            let doctor = Doctor::new(facts);
+            let found = doctor.findings.iter().find(|finding| finding.topic == topic).unwrap();
+            assert_eq!((found.state, doctor.can_run), (state, can_run), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_tells_nothing_is_no_reason_to_panic() {
+        let doctor = Doctor::new(Facts::default());
+        assert!(!doctor.can_run);
+        assert!(text(&doctor).lines().all(|line| anstream::adapter::strip_str(line).to_string().len() <= WIDTH));
+    }
+}

@@ -1,0 +1,337 @@
+//! What each fact of a host means for Nearside.
+
+use super::Finding;
+use crate::report::units::{count, size};
+use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
+use nearside_policy::MemoryPolicy;
+
+/// All findings, in the order in which they should be read.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    vec![
+        kernel(facts),
+        nodes(facts),
+        policies(facts),
+        numa_maps(facts),
+        cgroup_layout(&facts.cgroups),
+        owner(facts),
+        records(facts),
+        privileges(facts.privileges),
+        sched_ext(facts),
+        isolated(facts),
+        balancing(facts),
+        huge_pages(facts),
+        transparent_huge_pages(facts),
+        partitions(&facts.cgroups),
+        swap(facts),
+        zone_reclaim(facts),
+        counters(facts),
+        pressure(facts),
+        lockdown(facts),
+    ]
+}
+
+fn kernel(facts: &Facts) -> Finding {
+    const TOPIC: &str = "kernel";
+    match (&facts.kernel_release, facts.kernel_version()) {
+        (Some(release), Some(version)) if version < (5, 17) => Finding::limited(TOPIC, release)
+            .so("older than 5.17: no set_mempolicy_home_node, and huge pages are not counted by node for a cgroup")
+            .advice("use a newer kernel"),
+        (Some(release), Some(_)) => Finding::ok(TOPIC, release),
+        (release, _) => Finding::limited(TOPIC, release.clone().unwrap_or_else(|| "unknown".into()))
+            .so("its version cannot be told, nor which features it should have"),
+    }
+}
+
+fn nodes(facts: &Facts) -> Finding {
+    const TOPIC: &str = "NUMA nodes";
+    let nodes = &facts.nodes;
+    let found = format!("{} ({nodes})", count(nodes.len(), "node"));
+    let off = facts.boot_options.iter().find(|option| *option == "numa=off");
+    match (nodes.len(), off) {
+        (0, _) => Finding::missing(TOPIC, "none found: /sys or /proc cannot be read")
+            .so("the machine is unknown, so nothing can be placed")
+            .advice("mount /sys and /proc")
+            .stops_run(),
+        (1, Some(_)) => Finding::limited(TOPIC, format!("{found}, numa=off"))
+            .so("the kernel hides the machine's nodes, if it has several")
+            .advice("boot without numa=off"),
+        (1, None) => {
+            Finding::ok(TOPIC, found).so("all memory is near: claims are kept, nothing is bound, pinned or moved")
+        }
+        _ if facts.memory_nodes != *nodes => {
+            Finding::ok(TOPIC, format!("{found}, with memory: {}", facts.memory_nodes))
+        }
+        _ => Finding::ok(TOPIC, found),
+    }
+}
+
+fn policies(facts: &Facts) -> Finding {
+    const TOPIC: &str = "memory policies";
+    let Some(known) = &facts.policies else { return Finding::ok(TOPIC, "not tried") };
+    // cpuset.mems does what restrictive asks for; no task policy is needed.
+    let all = MemoryPolicy::ALL.into_iter().filter(|&policy| policy != MemoryPolicy::Restrictive);
+    let lacking: Vec<MemoryPolicy> = all.filter(|policy| !known.contains(policy)).collect();
+    if lacking.is_empty() {
+        return Finding::ok(TOPIC, "all are known");
+    }
+    if known.is_empty() {
+        return match facts.nodes.len() {
+            0 | 1 => Finding::ok(TOPIC, "none, and none is needed on one node"),
+            _ => Finding::missing(TOPIC, "the kernel takes none from this process")
+                .so("only cpuset.mems can keep memory at home: --policy strict and restrictive")
+                .advice("in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE"),
+        };
+    }
+    let since = |policy: &MemoryPolicy| match policy {
+        MemoryPolicy::PreferredMany => format!("{policy} (Linux 5.15)"),
+        MemoryPolicy::WeightedInterleave => format!("{policy} (Linux 6.9)"),
+        _ => policy.to_string(),
+    };
+    let lacking = lacking.iter().map(since).collect::<Vec<_>>().join(", ");
+    Finding::limited(TOPIC, format!("not known: {lacking}"))
+        .so("--policy refuses these; preferred stands in for preferred-many where none was asked for")
+        .advice("use a newer kernel")
+}
+
+fn numa_maps(facts: &Facts) -> Finding {
+    const TOPIC: &str = "numa_maps";
+    match facts.has_numa_maps {
+        true => Finding::ok(TOPIC, "there"),
+        false => Finding::limited(TOPIC, "not there: a kernel without CONFIG_NUMA")
+            .so("memory is seen by cgroup at most, not by mapping"),
+    }
+}
+
+fn cgroup_layout(cgroups: &Cgroups) -> Finding {
+    const TOPIC: &str = "cgroup layout";
+    const NEEDED: [(&str, &str); 4] = [
+        ("cpuset", "domains are kept home by the affinity and policy of their processes alone, which these may change"),
+        ("cpu", "no --cpu-limit"),
+        ("memory", "no --memory-limit; resident memory is counted from numa_maps, which is slower"),
+        ("hugetlb", "huge pages are counted from numa_maps"),
+    ];
+    const UNIFY: &str = "boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all, so that version 2 gets them";
+    let Some(v2) = &cgroups.v2 else {
+        return Finding::missing(TOPIC, "version 2 is not mounted")
+            .so("a domain is a cgroup of version 2, so none can be made")
+            .advice("mount -t cgroup2 none /sys/fs/cgroup/unified, or boot with systemd.unified_cgroup_hierarchy=1")
+            .stops_run();
+    };
+    let lacking: Vec<_> = NEEDED.into_iter().filter(|(controller, _)| !cgroups.has(controller)).collect();
+    let layout = if cgroups.v1_controllers.is_empty() { "unified" } else { "hybrid" };
+    let found = format!("{layout}, version 2 at {}", v2.display());
+    if lacking.is_empty() {
+        return Finding::ok(TOPIC, found);
+    }
+    let names = lacking.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let follows = lacking.iter().map(|(_, follows)| *follows).collect::<Vec<_>>().join("; ");
+    let taken = lacking.iter().any(|(name, _)| cgroups.v1_controllers.contains(*name));
+    Finding::limited(TOPIC, format!("{found}, without {names}")).so(follows).advice(if taken {
+        UNIFY
+    } else {
+        "see cgroup_disable= on the kernel's command line, and what the host delegates to this container"
+    })
+}
+
+fn owner(facts: &Facts) -> Finding {
+    const TOPIC: &str = "cgroup owner";
+    let cgroups = &facts.cgroups;
+    let root = facts.privileges.euid == Some(0);
+    match (facts.systemd, facts.system_bus, cgroups.v2_writable) {
+        (true, true, _) if root => Finding::ok(TOPIC, "systemd: domains are scopes in nearside.slice"),
+        (true, true, _) => Finding::missing(TOPIC, "systemd, which makes scopes for root only")
+            .so("no domain can be started or changed")
+            .advice("use sudo")
+            .stops_run(),
+        (true, false, _) => Finding::missing(TOPIC, "systemd, but the system bus is not there")
+            .so("systemd cannot be asked for scopes")
+            .advice("install and start dbus")
+            .stops_run(),
+        (false, _, true) => Finding::ok(TOPIC, "nobody: domains are made below /nearside"),
+        // Said above already.
+        (false, _, false) if cgroups.v2.is_none() => Finding::missing(TOPIC, "there is no tree to own"),
+        (false, _, false) => {
+            let delegated = match (&cgroups.own_group, cgroups.own_group_writable) {
+                (Some(group), true) => format!("; {group} is delegated to you, but domains are made below the root"),
+                _ => String::new(),
+            };
+            let advice = match root {
+                true => "mount the cgroup tree writable (in a container: --privileged or a delegated tree)",
+                false => "use sudo",
+            };
+            Finding::missing(TOPIC, format!("the tree's root is not writable{delegated}"))
+                .so("no domain can be started or changed")
+                .advice(advice)
+                .stops_run()
+        }
+    }
+}
+
+fn records(facts: &Facts) -> Finding {
+    const TOPIC: &str = "records";
+    match facts.state_writable {
+        true => Finding::ok(TOPIC, "/run/nearside can be written"),
+        false => Finding::missing(TOPIC, "/run/nearside cannot be written")
+            .so("no claim can be recorded, so no domain can be started")
+            .advice("use sudo, or make /run writable")
+            .stops_run(),
+    }
+}
+
+fn privileges(privileges: Privileges) -> Finding {
+    const TOPIC: &str = "privileges";
+    const WANTED: [(Capability, &str, &str); 3] = [
+        (Capability::SysNice, "CAP_SYS_NICE", "other users' pages and shared ones cannot be moved"),
+        (Capability::SysPtrace, "CAP_SYS_PTRACE", "other users' memory cannot be seen by mapping"),
+        (Capability::SysAdmin, "CAP_SYS_ADMIN", "no scheduler can be attached"),
+    ];
+    let who = match privileges.euid {
+        Some(0) => "root".into(),
+        Some(user) => format!("user {user}"),
+        None => "unknown user".into(),
+    };
+    let lacking: Vec<_> = WANTED.into_iter().filter(|(capability, ..)| !privileges.has(*capability)).collect();
+    if lacking.is_empty() {
+        return Finding::ok(TOPIC, format!("{who}, with all that is needed"));
+    }
+    let names = lacking.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
+    let follows = lacking.iter().map(|(.., follows)| *follows).collect::<Vec<_>>().join("; ");
+    Finding::limited(TOPIC, format!("{who}, without {names}")).so(follows).advice("use sudo, or grant them")
+}
+
+fn sched_ext(facts: &Facts) -> Finding {
+    const TOPIC: &str = "sched_ext";
+    const FALLBACK: &str = "soft affinity stays CPU affinity to the home (fallback pinned)";
+    let sched_ext = &facts.sched_ext;
+    let Some(state) = &sched_ext.state else {
+        return Finding::missing(TOPIC, "not in this kernel")
+            .so(FALLBACK)
+            .advice("use a kernel of 6.16 or later with CONFIG_SCHED_CLASS_EXT=y");
+    };
+    if let Some(option) = facts.boot_options.iter().find(|option| option.starts_with("isolcpus=")) {
+        return Finding::missing(TOPIC, format!("refuses to load: the kernel was booted with {option}"))
+            .so(FALLBACK)
+            .advice("isolate CPUs by cpuset partitions instead of isolcpus=");
+    }
+    if let Some(loaded) = &sched_ext.loaded {
+        return Finding::limited(TOPIC, format!("{state}: the scheduler {loaded} is loaded"))
+            .so(format!("there is one at a time; unless it is Nearside's, {FALLBACK}"));
+    }
+    if facts.kernel_version().is_some_and(|version| version < (6, 16)) {
+        return Finding::limited(TOPIC, format!("{state}, but the kernel is older than 6.16"))
+            .so(FALLBACK)
+            .advice("use a kernel of 6.16 or later");
+    }
+    if !sched_ext.has_btf {
+        return Finding::limited(TOPIC, format!("{state}, but the kernel does not describe its types"))
+            .so(FALLBACK)
+            .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y");
+    }
+    Finding::ok(TOPIC, format!("there, {state}")).so(format!("{FALLBACK} until a scheduler is attached"))
+}
+
+fn isolated(facts: &Facts) -> Finding {
+    const TOPIC: &str = "isolated CPUs";
+    let listed = |cpus: &Option<String>| cpus.clone().filter(|cpus| !cpus.is_empty());
+    match (listed(&facts.isolated_cpus), listed(&facts.nohz_full_cpus)) {
+        (Some(isolated), _) => Finding::limited(TOPIC, format!("CPUs {isolated} are isolated"))
+            .so("the kernel does not balance tasks over them: a domain's threads stay on the CPU they start on")
+            .advice("isolate CPUs by cpuset partitions, or keep domains off their nodes with --nodes"),
+        (None, Some(ticks)) => Finding::ok(TOPIC, format!("none; no ticks on CPUs {ticks} (nohz_full)")),
+        (None, None) => Finding::ok(TOPIC, "none"),
+    }
+}
+
+fn balancing(facts: &Facts) -> Finding {
+    const TOPIC: &str = "NUMA balancing";
+    match facts.numa_balancing {
+        None => Finding::ok(TOPIC, "not in this kernel"),
+        Some(0) => Finding::ok(TOPIC, "off"),
+        Some(2) => Finding::ok(TOPIC, "memory tiering only"),
+        Some(_) if facts.nodes.len() <= 1 => Finding::ok(TOPIC, "on, and idle on one node"),
+        Some(_) => Finding::limited(TOPIC, "on")
+            .so("the kernel moves pages after threads on its own and slows guests down by its scanning; memory of \
+                 policy strict stays on its nodes")
+            .advice("sysctl kernel.numa_balancing=0 where all that matters is a domain"),
+    }
+}
+
+fn huge_pages(facts: &Facts) -> Finding {
+    const TOPIC: &str = "huge pages";
+    let pool = |(node, pool): &(nearside_topology::NodeId, nearside_topology::HugePagePool)| {
+        format!("node {node}: {} of {} free ({})", pool.free_pages, pool.total_pages, size(pool.page_bytes))
+    };
+    match facts.huge_pages.is_empty() {
+        true => Finding::ok(TOPIC, "none are set aside")
+            .so("--page-size finds no pages")
+            .advice("set some aside: nr_hugepages in /sys/devices/system/node/nodeN/hugepages/*"),
+        false => Finding::ok(TOPIC, facts.huge_pages.iter().map(pool).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn transparent_huge_pages(facts: &Facts) -> Finding {
+    let mode = facts.transparent_huge_pages.as_deref().unwrap_or("not in this kernel");
+    Finding::ok("THP", mode)
+}
+
+fn partitions(cgroups: &Cgroups) -> Finding {
+    const TOPIC: &str = "cpuset partitions";
+    let each = |(path, kind): &(String, String)| format!("{path} ({kind})");
+    match cgroups.partitions.is_empty() {
+        true => Finding::ok(TOPIC, "none"),
+        false => Finding::limited(TOPIC, cgroups.partitions.iter().map(each).collect::<Vec<_>>().join(", "))
+            .so("their CPUs are taken from everybody else, but placement counts them")
+            .advice("keep domains off their nodes with --nodes"),
+    }
+}
+
+fn swap(facts: &Facts) -> Finding {
+    const TOPIC: &str = "swap";
+    match facts.swap_total_bytes {
+        None | Some(0) => Finding::ok(TOPIC, "none"),
+        Some(bytes) => Finding::ok(TOPIC, size(bytes))
+            .so("memory that is swapped out is not resident: its domain's claim keeps room for it"),
+    }
+}
+
+fn zone_reclaim(facts: &Facts) -> Finding {
+    const TOPIC: &str = "zone_reclaim_mode";
+    match facts.zone_reclaim_mode {
+        None => Finding::ok(TOPIC, "not in this kernel"),
+        Some(0) => Finding::ok(TOPIC, "0"),
+        Some(mode) => Finding::limited(TOPIC, mode.to_string())
+            .so("a full node reclaims its page cache before memory comes from the next: slower, but nearer")
+            .advice("sysctl vm.zone_reclaim_mode=0"),
+    }
+}
+
+fn counters(facts: &Facts) -> Finding {
+    const TOPIC: &str = "numastat";
+    match facts.numa_stat {
+        Some(0) => Finding::limited(TOPIC, "switched off")
+            .so("`nearside stat` shows hits and misses as 0")
+            .advice("sysctl vm.numa_stat=1"),
+        Some(_) => Finding::ok(TOPIC, "counting"),
+        None => Finding::ok(TOPIC, "not in this kernel"),
+    }
+}
+
+fn pressure(facts: &Facts) -> Finding {
+    const TOPIC: &str = "pressure (PSI)";
+    match facts.has_pressure {
+        true => Finding::ok(TOPIC, "measured"),
+        false => Finding::limited(TOPIC, "not measured")
+            .so("whether domains wait for memory or CPUs cannot be seen")
+            .advice("boot with psi=1"),
+    }
+}
+
+fn lockdown(facts: &Facts) -> Finding {
+    const TOPIC: &str = "lockdown";
+    match facts.lockdown.as_deref() {
+        None => Finding::ok(TOPIC, "not in force"),
+        Some("confidentiality") => Finding::limited(TOPIC, "confidentiality")
+            .so("BPF programs may not read the kernel's memory, so no scheduler can be attached"),
+        Some(mode) => Finding::ok(TOPIC, mode),
+    }
+}

@@ -1,0 +1,220 @@
+//! What several reports say of a domain, in the same words.
+
+use super::{
+    table::{
+        Side::{Left, Right},
+        listing,
+    },
+    units::short,
+};
+use crate::domains::Domain;
+use nearside_linux::usage::Account;
+use nearside_policy::{Affinity, ByNode, CpuReason, Origin};
+use nearside_topology::NodeSet;
+use std::fmt::Display;
+
+/// Something, or a dash.
+pub(crate) fn dash(value: Option<impl Display>) -> String {
+    value.map_or("-".into(), |value| value.to_string())
+}
+
+/// Who chose a home.
+pub(crate) const fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Auto => "auto",
+        Origin::Explicit => "explicit",
+    }
+}
+
+/// `node 1`, `nodes 0-1,3`
+pub(crate) fn named(nodes: &NodeSet) -> String {
+    format!("node{} {nodes}", if nodes.len() == 1 { "" } else { "s" })
+}
+
+/// How vCPUs are bound to the home; a star marks a binding that is Nearside's own.
+pub(crate) fn affinity(domain: &Domain) -> String {
+    let Some(home) = &domain.home else { return "-".into() };
+    let word = match home.affinity {
+        Affinity::Soft => "soft",
+        Affinity::Hard => "hard",
+    };
+    let star = if domain.cpus_bound_by == Some(CpuReason::Fallback) { "*" } else { "" };
+    format!("{word}{star}")
+}
+
+/// `498M of 512M`: what it holds of what was promised.
+pub(crate) fn used_of_claim(domain: &Domain) -> String {
+    let held = match domain.usage.memory_seen {
+        Account::Hidden => "?".into(),
+        Account::Charged | Account::Mapped => short(total(&domain.resident_bytes)),
+    };
+    match &domain.claim {
+        Some(claim) => format!("{held} of {}", short(claim.total_bytes())),
+        None => held,
+    }
+}
+
+/// A local share in whole percent, rounded down so that 100 % means all of it.
+pub(crate) fn local(share: Option<f64>) -> String {
+    dash(share.map(|share| format!("{} %", (share * 100.0).floor())))
+}
+
+/// `0:2 3:1`: the nodes with something, and how much.
+pub(crate) fn by_node(amounts: &ByNode) -> String {
+    in_words(amounts, |amount| amount.to_string())
+}
+
+/// `0:512M 3:12K`
+pub(crate) fn by_node_bytes(bytes: &ByNode) -> String {
+    in_words(bytes, short)
+}
+
+fn in_words(amounts: &ByNode, word: impl Fn(u64) -> String) -> String {
+    let words: Vec<_> =
+        amounts.iter().filter(|(_, amount)| **amount > 0).map(|(node, &n)| format!("{node}:{}", word(n))).collect();
+    if words.is_empty() { "-".into() } else { words.join(" ") }
+}
+
+/// The cgroups that Nearside did not start, if there are any among `domains`.
+pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
+    // A path may be long, so it comes last.
+    let mut columns = vec![("threads", Right), ("memory", Right), ("local", Right)];
+    if nodes {
+        columns.extend([("memory by node", Left), ("threads by node", Left)]);
+    }
+    columns.push(("cgroup", Left));
+    let row = |domain: &Domain| {
+        let threads = &domain.usage.cpu.threads;
+        let mut row = vec![total(threads).to_string(), used_of_claim(domain), local(domain.local_share)];
+        if nodes {
+            row.extend([by_node_bytes(&domain.own_bytes), by_node(threads)]);
+        }
+        row.push(domain.cgroup.clone());
+        row
+    };
+    let rows: Vec<_> = domains.iter().filter(|domain| domain.home.is_none()).map(row).collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\nNot started by Nearside\n{}", listing(&columns, &rows)),
+    }
+}
+
+/// The sum over all nodes.
+pub(crate) fn total(amounts: &ByNode) -> u64 {
+    amounts.values().copied().fold(0, u64::saturating_add)
+}
+
+/// Domains made up for the tests of reports.
+#[cfg(test)]
+pub(crate) mod examples {
+    use super::*;
+    use nearside_linux::{memory::MemoryByKind, store::CpuBinding, store::Record, threads::CpuUse, usage::Usage};
+    use nearside_policy::{
+        Candidate, Claim, CostModel, Decision, Home, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
+    };
+    use nearside_topology::{CpuId, CpuSet, NodeId};
+
+    pub(crate) const MIB: u64 = 1 << 20;
+
+    pub(crate) fn by_node(amounts: &[u64]) -> ByNode {
+        amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount)).collect()
+    }
+
+    pub(crate) fn nodes(nodes: &[u32]) -> NodeSet {
+        nodes.iter().copied().map(NodeId).collect()
+    }
+
+    pub(crate) fn candidate(on: &[u32], slow_down: [f64; 3], free_after_mib: u64) -> Candidate {
+        let [cpu, memory, devices] = slow_down;
+        let parts = Parts {
+            cpu: SlowDown::from_factor(cpu),
+            memory: SlowDown::from_factor(memory),
+            devices: SlowDown::from_factor(devices),
+        };
+        let share = |amount: u64| on.iter().map(|&node| (NodeId(node), amount / on.len() as u64)).collect::<ByNode>();
+        Candidate {
+            nodes: nodes(on),
+            slow_down: SlowDown::from_factor(cpu * memory * devices),
+            parts,
+            claim: Claim { bytes: share(512 * MIB), vcpus: share(2), page_size: PageSize::Base },
+            spilled_bytes: 0,
+            free_after_bytes: free_after_mib * MIB,
+        }
+    }
+
+    /// A domain that placement put on node 1.
+    pub(crate) fn record() -> Record {
+        let chosen = candidate(&[1], [1.0, 1.0, 1.0], 1400);
+        let request = Request {
+            vcpus: 2,
+            memory_bytes: 512 * MIB,
+            page_size: PageSize::Base,
+            policy: MemoryPolicy::Strict,
+            nodes: None,
+            near: Vec::new(),
+        };
+        let decision = Decision {
+            request,
+            runners_up: vec![
+                candidate(&[2], [1.0, 1.0, 1.0], 1400),
+                candidate(&[0], [1.0, 1.0, 1.0], 900),
+                candidate(&[0, 1], [1.0, 1.2, 1.0], 2300),
+                Candidate { spilled_bytes: 100 * MIB, ..candidate(&[3], [1.25, 1.1, 1.0], 0) },
+            ],
+            candidates: 15,
+            exhaustive: true,
+            model: CostModel::default(),
+            chosen: chosen.clone(),
+        };
+        Record {
+            name: "db".into(),
+            boot_id: "b".into(),
+            cgroup: "/nearside/db".into(),
+            inode: 7,
+            started_unix_s: 1_000_000,
+            command: vec!["/usr/bin/postgres".into(), "-D".into(), "/srv/my data".into()],
+            home: Home {
+                nodes: chosen.nodes.clone(),
+                origin: Origin::Auto,
+                affinity: Affinity::Soft,
+                policy: MemoryPolicy::Strict,
+            },
+            claim: chosen.claim,
+            limits: Limits { cpus: Some(1.5), memory_bytes: None },
+            decision,
+            cpus: Some(CpuBinding { cpus: CpuSet::from([CpuId(2), CpuId(3)]), on_behalf: CpuReason::Fallback }),
+            memory_nodes: Some(nodes(&[1])),
+            policy_nodes: Some(nodes(&[1])),
+            moving_to: None,
+        }
+    }
+
+    pub(crate) fn usage(threads: &[u64], time_ns: &[u64], anonymous_mib: &[u64], file_mib: &[u64]) -> Usage {
+        let mib = |amounts: &[u64]| by_node(&amounts.iter().map(|mib| mib * MIB).collect::<Vec<_>>());
+        Usage {
+            processes: 1,
+            cpu: CpuUse { threads: by_node(threads), time_ns: by_node(time_ns) },
+            memory: MemoryByKind { anonymous: mib(anonymous_mib), file: mib(file_mib), ..MemoryByKind::default() },
+            memory_seen: Account::Charged,
+        }
+    }
+
+    /// One that is at home, one that is not, and one that Nearside did not start.
+    pub(crate) fn domains() -> Vec<Domain> {
+        let db = record();
+        let mut web = Record { name: "web-frontend".into(), cgroup: "/nearside/web-frontend".into(), ..record() };
+        web.home = Home {
+            nodes: nodes(&[2, 3]),
+            origin: Origin::Explicit,
+            affinity: Affinity::Hard,
+            policy: MemoryPolicy::WeightedInterleave,
+        };
+        web.cpus = web.cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
+        let cron = "/system.slice/a-service-with-a-rather-long-name.service";
+        vec![
+            Domain::new(&db.cgroup, Some(&db), usage(&[0, 2], &[0, 900], &[0, 498], &[0, 3])),
+            Domain::new(&web.cgroup, Some(&web), usage(&[0, 1, 1, 2], &[0, 100, 500, 400], &[64, 0, 300, 100], &[])),
+            Domain::new(cron, None, Usage { memory_seen: Account::Hidden, ..usage(&[3], &[0], &[], &[]) }),
+        ]
+    }
+}

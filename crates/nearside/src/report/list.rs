@@ -1,0 +1,81 @@
+//! `nearside list` as text.
+
+use super::{
+    domain::{affinity, by_node, by_node_bytes, dash, local, origin, others, used_of_claim},
+    table::{
+        Side::{Left, Right},
+        listing,
+    },
+    units::short,
+};
+use crate::domains::Domain;
+use nearside_policy::CpuReason;
+use serde::Serialize;
+
+/// What `nearside list` tells.
+#[derive(Debug, Serialize)]
+pub(crate) struct List {
+    /// The domains by name, then other cgroups by path.
+    pub(crate) domains: Vec<Domain>,
+}
+
+/// A line for each domain, with `nodes` also what it has on each node; then other cgroups.
+pub(crate) fn text(list: &List, nodes: bool) -> String {
+    let mut columns = vec![
+        ("domain", Left),
+        ("home", Left),
+        ("origin", Left),
+        ("policy", Left),
+        ("affinity", Left),
+        ("vCPUs", Right),
+        ("memory", Right),
+        ("local", Right),
+        ("debt", Right),
+    ];
+    if nodes {
+        columns.extend([("memory by node", Left), ("vCPUs by node", Left)]);
+    }
+    let row = |domain: &Domain| {
+        let home = domain.home.as_ref()?;
+        let mut row = vec![
+            domain.name.clone(),
+            home.nodes.to_string(),
+            origin(home.origin).into(),
+            home.policy.to_string(),
+            affinity(domain),
+            dash(domain.claim.as_ref().map(|claim| claim.vcpus.values().sum::<u64>())),
+            used_of_claim(domain),
+            local(domain.local_share),
+            dash(domain.debt_bytes.map(short)),
+        ];
+        if nodes {
+            row.extend([by_node_bytes(&domain.own_bytes), by_node(&domain.usage.cpu.threads)]);
+        }
+        Some(row)
+    };
+    let mut text = listing(&columns, &list.domains.iter().filter_map(row).collect::<Vec<_>>());
+    if list.domains.iter().any(|domain| domain.cpus_bound_by == Some(CpuReason::Fallback)) {
+        text += "\n* fallback pinned: on the CPUs of its home until a scheduler that knows soft affinity runs\n";
+    }
+    text + &others(&list.domains, nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::domain::examples;
+
+    #[test]
+    fn domains_in_lines() {
+        let list = List { domains: examples::domains() };
+        insta::assert_snapshot!("list", text(&list, false));
+        insta::assert_snapshot!("list_nodes", text(&list, true));
+    }
+
+    #[test]
+    fn an_empty_list_has_headings_only() {
+        let text = text(&List { domains: Vec::new() }, false);
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.trim_start().starts_with("domain"));
+    }
+}

@@ -1,0 +1,343 @@
+//! `nearside show`: everything about one domain.
+
+use super::{
+    domain::{affinity, dash, local, named, origin, total},
+    table::{
+        Side::{self, Left, Right},
+        listing,
+    },
+    units::{count, short},
+};
+use crate::domains::Domain;
+use nearside_linux::{
+    store::Record,
+    usage::{Account, Mapped},
+};
+use nearside_policy::{ByNode, PageSize};
+use nearside_topology::{NodeId, NodeSet};
+use serde::Serialize;
+
+/// What `nearside show` tells.
+#[derive(Debug, Serialize)]
+pub(crate) struct Show {
+    /// What `list` and `stat` tell of it.
+    #[serde(flatten)]
+    pub(crate) domain: Domain,
+    /// What is recorded of it; none where Nearside did not start it.
+    pub(crate) record: Option<Record>,
+    /// Seconds since it was started, where that is recorded.
+    pub(crate) running_s: Option<u64>,
+    /// What its cgroup allows it.
+    pub(crate) allowed: Allowed,
+    /// What its processes map, and under which memory policies.
+    pub(crate) mapped: Mapped,
+    /// For how long CPU time was watched, in seconds.
+    pub(crate) interval_s: f64,
+}
+
+/// What a cgroup allows, in the kernel's words; none where it has no such controller.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Allowed {
+    /// `cpuset.cpus`; empty: as its parent.
+    pub(crate) cpus: Option<String>,
+    /// `cpuset.cpus.effective`
+    pub(crate) cpus_effective: Option<String>,
+    /// `cpuset.mems`
+    pub(crate) mems: Option<String>,
+    /// `cpuset.mems.effective`
+    pub(crate) mems_effective: Option<String>,
+    /// `cpu.max`: microseconds of CPU time in each period of microseconds, or `max`.
+    pub(crate) cpu_max: Option<String>,
+    /// `memory.max`: bytes, or `max`.
+    pub(crate) memory_max: Option<String>,
+}
+
+impl Allowed {
+    /// Reads it of a cgroup.
+    pub(crate) fn read(group: &nearside_linux::cgroup::Cgroup) -> Self {
+        let read = |file: &str| group.read(file).ok().flatten().map(|text| text.trim().to_owned());
+        Self {
+            cpus: read("cpuset.cpus"),
+            cpus_effective: read("cpuset.cpus.effective"),
+            mems: read("cpuset.mems"),
+            mems_effective: read("cpuset.mems.effective"),
+            cpu_max: read("cpu.max"),
+            memory_max: read("memory.max"),
+        }
+    }
+
+    /// `0-3 (cpuset.cpus 0-3)`
+    fn cpus_in_words(&self) -> String {
+        effective(self.cpus_effective.as_deref(), self.cpus.as_deref(), "cpuset.cpus")
+    }
+
+    fn mems_in_words(&self) -> String {
+        effective(self.mems_effective.as_deref(), self.mems.as_deref(), "cpuset.mems")
+    }
+}
+
+fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
+    match (effective, own) {
+        (None, _) => "not limited by its cgroup (no cpuset controller)".into(),
+        (Some(effective), Some("") | None) => format!("{effective} (as its parent's)"),
+        (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
+    }
+}
+
+/// A line for each fact.
+#[derive(Default)]
+struct Facts(String);
+
+impl Facts {
+    fn add(&mut self, name: &str, value: impl AsRef<str>) {
+        self.0 += &format!("  {name:<12} {}\n", value.as_ref());
+    }
+}
+
+/// All of it.
+pub(crate) fn text(show: &Show) -> String {
+    let domain = &show.domain;
+    let mut facts = Facts::default();
+    facts.add("cgroup", &domain.cgroup);
+    match &show.record {
+        Some(record) => recorded(&mut facts, show, record),
+        None => facts.add("home", "none: nobody placed it (Nearside did not start it)"),
+    }
+    facts.add("CPUs", show.allowed.cpus_in_words());
+    facts.add("memory nodes", show.allowed.mems_in_words());
+    facts.add("limits", limits(&show.allowed));
+    let threads = total(&domain.usage.cpu.threads);
+    facts.add("running", format!("{}, {threads} threads", count_processes(domain.usage.processes)));
+    let share = match (domain.local_share, domain.usage.cpu.time_ns.values().all(|&time| time == 0)) {
+        (Some(share), true) => format!("{} (nothing ran: by where its threads ran last)", local(Some(share))),
+        (share, _) => local(share),
+    };
+    facts.add("local share", share);
+    if let Some(debt) = domain.debt_bytes {
+        facts.add("debt", format!("{} off its home", short(debt)));
+    }
+    format!("{}\n{}{}{}", domain.name, facts.0, nodes(show), policies(&show.mapped))
+}
+
+fn count_processes(processes: usize) -> String {
+    if processes == 1 { "1 process".into() } else { format!("{processes} processes") }
+}
+
+fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
+    let running = show.running_s.map(|seconds| format!(", running for {}", duration(seconds))).unwrap_or_default();
+    facts.add("command", format!("{}{running}", command(&record.command)));
+    let home = &record.home;
+    facts.add(
+        "home",
+        format!(
+            "{} ({}), policy {}, {} affinity",
+            named(&home.nodes),
+            origin(home.origin),
+            home.policy,
+            affinity(&show.domain).trim_end_matches('*')
+        ),
+    );
+    if let Some(binding) = &record.cpus {
+        facts.add(
+            "",
+            match binding.on_behalf {
+                nearside_policy::CpuReason::Fallback => {
+                    format!("fallback pinned to CPUs {} until a scheduler that knows soft affinity runs", binding.cpus)
+                }
+                nearside_policy::CpuReason::Operator => format!("bound to CPUs {} by an operator", binding.cpus),
+            },
+        );
+    }
+    if let Some(nodes) = &record.moving_to {
+        facts.add(
+            "moving to",
+            format!("nodes {nodes}, broken off: `nearside set {} --nodes {nodes} --move-memory` goes on", record.name),
+        );
+    }
+    let claim = &record.claim;
+    let pages = match claim.page_size {
+        PageSize::Base => String::new(),
+        PageSize::Huge(bytes) => format!(" in pages of {}", short(bytes)),
+    };
+    facts.add(
+        "claim",
+        format!(
+            "{}{pages}, {}; not used yet: {}",
+            short(claim.total_bytes()),
+            count(total(&claim.vcpus) as usize, "vCPU"),
+            short(total(&show.domain.outstanding_bytes))
+        ),
+    );
+}
+
+fn limits(allowed: &Allowed) -> String {
+    let cpu = match allowed.cpu_max.as_deref().map(|text| text.split_once(' ').unwrap_or((text, "100000"))) {
+        None | Some(("max", _)) => None,
+        Some((quota, period)) => quota.parse::<f64>().ok().zip(period.parse::<f64>().ok().filter(|&us| us > 0.0)),
+    };
+    let cpu = cpu.map(|(quota_us, period_us)| format!("{} CPUs", (quota_us / period_us * 100.0).round() / 100.0));
+    let memory = allowed.memory_max.as_deref().and_then(|text| text.parse::<u64>().ok());
+    let words: Vec<String> = cpu.into_iter().chain(memory.map(|bytes| format!("{} of memory", short(bytes)))).collect();
+    if words.is_empty() { "none".into() } else { words.join(", ") }
+}
+
+/// A line for each node that plays a part.
+fn nodes(show: &Show) -> String {
+    let (domain, mapped) = (&show.domain, &show.mapped.memory);
+    let cpu = &domain.usage.cpu;
+    let empty = ByNode::new();
+    let claim = domain.claim.as_ref();
+    let (claimed_bytes, claimed_vcpus) = claim.map_or((&empty, &empty), |claim| (&claim.bytes, &claim.vcpus));
+    // Memory as mapped is exact; where it may not be read, what the memory controller charges has to do.
+    let (memory, source) = match show.mapped.processes > 0 {
+        true => (mapped, "as mapped (numa_maps)"),
+        false if domain.usage.memory_seen == Account::Charged => {
+            (&domain.usage.memory, "as charged (memory.numa_stat)")
+        }
+        false => (mapped, "hidden: numa_maps may not be read"),
+    };
+    let kernel = &domain.usage.memory.kernel;
+    let kinds = [&memory.anonymous, &memory.shared, &memory.huge, &memory.file, kernel];
+    let all = kinds.into_iter().chain([&cpu.threads, &cpu.time_ns, claimed_bytes, claimed_vcpus]);
+    let used = all.flatten().filter(|(_, amount)| **amount > 0).map(|(&node, _)| node);
+    let home = domain.home.as_ref().map(|home| home.nodes.clone()).unwrap_or_default();
+    let listed: NodeSet = used.chain(home.iter()).collect();
+
+    let on = |by_node: &ByNode, node: NodeId| by_node.get(&node).copied().unwrap_or(0);
+    let all_time = total(&cpu.time_ns);
+    let row = |node: NodeId| {
+        let share = super::units::percent(on(&cpu.time_ns, node), all_time);
+        let mut row = vec![
+            format!("{node}{}", if home.contains(node) { " home" } else { "" }),
+            format!("{}/{}", on(&cpu.threads, node), on(claimed_vcpus, node)),
+            dash(share.map(|share| format!("{share} %"))),
+            short(on(claimed_bytes, node)),
+        ];
+        row.extend(kinds.iter().map(|kind| short(on(kind, node))));
+        row
+    };
+    let columns: [(&str, Side); 9] = [
+        ("node", Left),
+        ("vCPUs", Right),
+        ("CPU time", Right),
+        ("claim", Right),
+        ("anonymous", Right),
+        ("shared", Right),
+        ("huge", Right),
+        ("file", Right),
+        ("kernel", Right),
+    ];
+    let hidden = match show.mapped.hidden_processes {
+        0 => String::new(),
+        n => format!("; {} may not be looked into", count_processes(n)),
+    };
+    format!(
+        "\nBy node (vCPUs: threads now/claimed; CPU time: of {} s)\n{}  memory {source}{hidden}\n",
+        show.interval_s,
+        listing(&columns, &listed.iter().map(row).collect::<Vec<_>>())
+    )
+}
+
+fn policies(mapped: &Mapped) -> String {
+    let row = |(policy, bytes): (&String, &ByNode)| {
+        vec![policy.clone(), short(total(bytes)), super::domain::by_node_bytes(bytes)]
+    };
+    let rows: Vec<_> = mapped.policies.iter().map(row).collect();
+    let columns = [("memory policy", Left), ("memory", Right), ("by node", Left)];
+    if rows.is_empty() { String::new() } else { format!("\n{}", listing(&columns, &rows)) }
+}
+
+/// `3 min`, `2 h 5 min`
+pub(crate) fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+/// A command as one could type it into a shell.
+pub(crate) fn command(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::domain::examples::{self, MIB, nodes};
+    use nearside_linux::{memory::MemoryByKind, usage::Usage};
+
+    fn allowed() -> Allowed {
+        let some = |text: &str| Some(text.to_owned());
+        Allowed {
+            cpus: some("2-3"),
+            cpus_effective: some("2-3"),
+            mems: some(""),
+            mems_effective: some("0-3"),
+            cpu_max: some("150000 100000"),
+            memory_max: some("1073741824"),
+        }
+    }
+
+    fn show() -> Show {
+        let record = Record { moving_to: Some(nodes(&[1])), ..examples::record() };
+        let usage = examples::usage(&[1, 2], &[100, 900], &[20, 478], &[0, 3]);
+        let memory = MemoryByKind { file: ByNode::from([(NodeId(0), 9 * MIB)]), ..usage.memory.clone() };
+        let policies = [("bind:1".to_owned(), usage.memory.anonymous.clone())].into();
+        Show {
+            domain: Domain::new(&record.cgroup, Some(&record), usage),
+            record: Some(record),
+            running_s: Some(7530),
+            allowed: allowed(),
+            mapped: Mapped { memory, policies, processes: 1, hidden_processes: 0 },
+            interval_s: 0.5,
+        }
+    }
+
+    #[test]
+    fn a_domain_with_all_its_facts() {
+        insta::assert_snapshot!("show", text(&show()));
+    }
+
+    #[test]
+    fn a_cgroup_of_somebody_elses_that_may_not_be_looked_into() {
+        let usage = Usage { processes: 2, memory_seen: Account::Hidden, ..examples::usage(&[3], &[0], &[], &[]) };
+        let show = Show {
+            domain: Domain::new("/system.slice/cron.service", None, usage),
+            record: None,
+            running_s: None,
+            allowed: Allowed::default(),
+            mapped: Mapped { hidden_processes: 2, ..Mapped::default() },
+            interval_s: 0.5,
+        };
+        insta::assert_snapshot!("show_other", text(&show));
+    }
+
+    #[test]
+    fn json_has_the_record_and_the_figures() {
+        let json = serde_json::to_value(show()).unwrap();
+        assert_eq!(json["name"], "db");
+        assert_eq!(json["record"]["decision"]["request"]["vcpus"], 2);
+        assert_eq!(json["mapped"]["policies"]["bind:1"]["0"], 20 * MIB);
+    }
+
+    #[test]
+    fn limits_are_told_as_they_were_asked_for() {
+        assert_eq!(limits(&allowed()), "1.5 CPUs, 1G of memory");
+        let none = Allowed { cpu_max: Some("max 100000".into()), memory_max: Some("max".into()), ..allowed() };
+        assert_eq!(limits(&none), "none");
+        assert_eq!(limits(&Allowed { cpu_max: Some("5 0".into()), ..Allowed::default() }), "none");
+    }
+
+    #[test]
+    fn commands_and_durations_read_as_people_write_them() {
+        assert_eq!(command(&["a b".into(), "it's".into(), "--x=1".into(), String::new()]), "'a b' 'it'\\''s' --x=1 ''");
+        assert_eq!([5, 65, 7530, 100_000].map(duration), ["5 s", "1 min", "2 h 5 min", "1 d 3 h"]);
+    }
+}

@@ -1,0 +1,292 @@
+//! `nearside stat`: what each node has, what was promised of it, and what the allocator counted.
+
+use super::{
+    domain::{by_node, by_node_bytes, dash, local, others},
+    heap::{self, ZoneHeap},
+    table::{
+        Side::{Left, Right},
+        listing,
+    },
+    units::short,
+};
+use crate::domains::Domain;
+use nearside_linux::counters::Counters;
+use nearside_policy::{Observation, PageSize, Promisable, outstanding, promisable};
+use nearside_topology::{Node, NodeId};
+use serde::Serialize;
+
+/// What `nearside stat` tells.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stat {
+    /// For how long CPU time and counters were watched, in seconds.
+    pub(crate) interval_s: f64,
+    /// The nodes by number.
+    pub(crate) nodes: Vec<NodeStat>,
+    /// The domains by name, then other cgroups by path.
+    pub(crate) domains: Vec<Domain>,
+    /// Free blocks, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heap: Option<Vec<ZoneHeap>>,
+}
+
+/// One node.
+#[derive(Debug, Serialize)]
+pub(crate) struct NodeStat {
+    pub(crate) node: NodeId,
+    /// CPUs online.
+    pub(crate) cpus: usize,
+    /// vCPUs promised.
+    pub(crate) claimed_vcpus: u64,
+    /// All of its memory.
+    pub(crate) size_bytes: u64,
+    /// What can be promised in ordinary pages, and what that is made of.
+    #[serde(flatten)]
+    pub(crate) promisable: Promisable,
+    /// Promised and not used yet.
+    pub(crate) outstanding_bytes: u64,
+    /// What is left to promise: promisable - outstanding.
+    pub(crate) unclaimed_bytes: u64,
+    /// Pools of huge pages that have any.
+    pub(crate) huge_pages: Vec<PoolStat>,
+    /// Since boot; none on a kernel that does not count.
+    pub(crate) counters: Option<Counters>,
+    /// During the interval.
+    pub(crate) counters_in_interval: Option<Counters>,
+}
+
+/// A pool of huge pages of one size on one node.
+#[derive(Debug, Serialize)]
+pub(crate) struct PoolStat {
+    pub(crate) page_bytes: u64,
+    pub(crate) total_pages: u64,
+    pub(crate) free_pages: u64,
+    /// Promised and not used yet.
+    pub(crate) outstanding_bytes: u64,
+    /// What is left to promise.
+    pub(crate) unclaimed_bytes: u64,
+}
+
+impl NodeStat {
+    /// One node of `observation`, with its counters at the interval's begin and end.
+    pub(crate) fn new(observation: &Observation, node: &Node, counters: [Option<Counters>; 2]) -> Self {
+        let [before, after] = counters;
+        let pool = |pool: &nearside_topology::HugePagePool| PoolStat {
+            page_bytes: pool.page_bytes,
+            total_pages: pool.total_pages,
+            free_pages: pool.free_pages,
+            outstanding_bytes: outstanding_on(observation, node.id, PageSize::Huge(pool.page_bytes)),
+            unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Huge(pool.page_bytes)),
+        };
+        Self {
+            node: node.id,
+            cpus: observation.topology.cpus_of(node.id).len(),
+            claimed_vcpus: observation.claimed_vcpus(node.id),
+            size_bytes: node.memory_bytes,
+            promisable: promisable(node, PageSize::Base),
+            outstanding_bytes: outstanding_on(observation, node.id, PageSize::Base),
+            unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Base),
+            huge_pages: node.huge_pages.iter().filter(|pool| pool.total_pages > 0).map(pool).collect(),
+            counters: after,
+            counters_in_interval: after.zip(before).map(|(after, before)| after.since(&before)),
+        }
+    }
+}
+
+fn outstanding_on(observation: &Observation, node: NodeId, page_size: PageSize) -> u64 {
+    let claims = observation.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, &domain.resident_bytes)));
+    let of_that_size = claims.filter(|(claim, _)| claim.page_size == page_size);
+    let open = of_that_size.map(|(claim, resident)| outstanding(claim, resident).get(&node).copied().unwrap_or(0));
+    open.fold(0, u64::saturating_add)
+}
+
+/// All of it as tables.
+pub(crate) fn text(stat: &Stat) -> String {
+    let mut text = memory(stat) + &huge_pages(stat) + &counters(stat);
+    if let Some(zones) = &stat.heap {
+        text += &heap::text(zones);
+    }
+    text + &domains(stat) + &others(&stat.domains, true)
+}
+
+fn memory(stat: &Stat) -> String {
+    let columns = [
+        ("node", Right),
+        ("size", Right),
+        ("free", Right),
+        ("+reclaimable", Right),
+        ("-reserve", Right),
+        ("-promised", Right),
+        ("=unclaimed", Right),
+        ("vCPUs/CPUs", Right),
+    ];
+    let row = |node: &NodeStat| {
+        vec![
+            node.node.to_string(),
+            short(node.size_bytes),
+            short(node.promisable.free_bytes),
+            short(node.promisable.reclaimable_bytes),
+            short(node.promisable.reserve_bytes),
+            short(node.outstanding_bytes),
+            short(node.unclaimed_bytes),
+            format!("{}/{}", node.claimed_vcpus, node.cpus),
+        ]
+    };
+    format!(
+        "Memory (promised: claimed by domains and not used yet; vCPUs: claimed)\n{}",
+        listing(&columns, &stat.nodes.iter().map(row).collect::<Vec<_>>())
+    )
+}
+
+fn huge_pages(stat: &Stat) -> String {
+    let columns = [
+        ("node", Right),
+        ("page", Right),
+        ("total", Right),
+        ("free", Right),
+        ("promised", Right),
+        ("unclaimed", Right),
+    ];
+    let rows = stat.nodes.iter().flat_map(|node| {
+        node.huge_pages.iter().map(|pool| {
+            vec![
+                node.node.to_string(),
+                short(pool.page_bytes),
+                pool.total_pages.to_string(),
+                pool.free_pages.to_string(),
+                short(pool.outstanding_bytes),
+                short(pool.unclaimed_bytes),
+            ]
+        })
+    });
+    titled("Huge pages", &columns, &rows.collect::<Vec<_>>())
+}
+
+fn counters(stat: &Stat) -> String {
+    let columns = [
+        ("node", Right),
+        ("hit", Right),
+        ("miss", Right),
+        ("foreign", Right),
+        ("hit/s", Right),
+        ("miss/s", Right),
+        ("foreign/s", Right),
+    ];
+    let rate = |pages: fn(&Counters) -> u64, node: &NodeStat| {
+        let counted = node.counters_in_interval.as_ref().filter(|_| stat.interval_s > 0.0);
+        dash(counted.map(|counters| (pages(counters) as f64 / stat.interval_s).round() as u64))
+    };
+    let row = |node: &NodeStat| {
+        let counters = node.counters?;
+        Some(vec![
+            node.node.to_string(),
+            counters.hit_pages.to_string(),
+            counters.miss_pages.to_string(),
+            counters.foreign_pages.to_string(),
+            rate(|counters| counters.hit_pages, node),
+            rate(|counters| counters.miss_pages, node),
+            rate(|counters| counters.foreign_pages, node),
+        ])
+    };
+    let title = format!("Pages allocated since boot, and a second over the last {} s", stat.interval_s);
+    titled(&title, &columns, &stat.nodes.iter().filter_map(row).collect::<Vec<_>>())
+}
+
+fn domains(stat: &Stat) -> String {
+    let columns = [
+        ("domain", Left),
+        ("home", Left),
+        ("local", Right),
+        ("debt", Right),
+        ("vCPUs by node", Left),
+        ("memory by node", Left),
+    ];
+    let row = |domain: &Domain| {
+        Some(vec![
+            domain.name.clone(),
+            domain.home.as_ref()?.nodes.to_string(),
+            local(domain.local_share),
+            dash(domain.debt_bytes.map(short)),
+            by_node(&domain.usage.cpu.threads),
+            by_node_bytes(&domain.own_bytes),
+        ])
+    };
+    titled("Domains", &columns, &stat.domains.iter().filter_map(row).collect::<Vec<_>>())
+}
+
+fn titled(title: &str, columns: &[(&str, super::table::Side)], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", listing(columns, rows)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::domain::examples::{self, MIB};
+    use nearside_topology::{Cpu, CpuId, HugePagePool, MemoryState, Topology, Zone};
+
+    fn node(id: u32, free_mib: u64) -> Node {
+        Node {
+            id: NodeId(id),
+            memory_bytes: 2048 * MIB,
+            state: Some(MemoryState {
+                free_bytes: free_mib * MIB,
+                active_file_bytes: 50 * MIB,
+                inactive_file_bytes: 50 * MIB,
+                slab_reclaimable_bytes: 4 * MIB,
+            }),
+            zones: vec![Zone {
+                name: "Normal".into(),
+                managed_bytes: 2000 * MIB,
+                free_bytes: free_mib * MIB,
+                low_watermark_bytes: 8 * MIB,
+                high_watermark_bytes: 10 * MIB,
+                free_blocks: vec![100, 50, 7, 0, 0, 0, 0, 0, 0, 1, 321],
+            }],
+            huge_pages: vec![HugePagePool {
+                page_bytes: 2 * MIB,
+                total_pages: u64::from(id) * 16,
+                free_pages: u64::from(id) * 10,
+                surplus_pages: 0,
+            }],
+            ..Node::default()
+        }
+    }
+
+    fn stat() -> Stat {
+        let domains = examples::domains();
+        let topology = Topology {
+            nodes: vec![node(0, 1800), node(1, 900)],
+            cpus: (0..4).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            ..Topology::default()
+        };
+        let observation = Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+        let counters = |hit_pages| Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() });
+        let nodes = observation.topology.nodes.iter();
+        Stat {
+            interval_s: 0.5,
+            nodes: nodes.map(|node| NodeStat::new(&observation, node, [counters(1000), counters(1600)])).collect(),
+            heap: Some(heap::zones(&observation.topology)),
+            domains,
+        }
+    }
+
+    #[test]
+    fn nodes_and_domains_in_tables() {
+        insta::assert_snapshot!("stat", text(&stat()));
+    }
+
+    #[test]
+    fn what_is_unclaimed_adds_up() {
+        for node in stat().nodes {
+            assert_eq!(node.promisable.promisable_bytes - node.outstanding_bytes, node.unclaimed_bytes);
+        }
+    }
+
+    #[test]
+    fn json_is_the_figures_themselves() {
+        let json = serde_json::to_value(stat()).unwrap();
+        assert_eq!(json["nodes"][1]["free_bytes"], 900 * MIB);
+        assert_eq!(json["nodes"][1]["counters_in_interval"]["hit_pages"], 600);
+        assert_eq!(json["domains"][0]["own_bytes"]["1"], 498 * MIB);
+        assert_eq!(json["heap"][0]["free_blocks"][10], 321);
+    }
+}

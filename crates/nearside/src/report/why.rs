@@ -1,0 +1,257 @@
+//! `nearside why`: the decision behind a domain's home.
+
+use super::{
+    domain::{named, origin, total},
+    show::Allowed,
+    table::{
+        Side::{Left, Right},
+        listing,
+    },
+    units::{count, size},
+};
+use nearside_linux::store::Record;
+use nearside_policy::{Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown};
+use nearside_topology::NodeSet;
+use serde::Serialize;
+
+/// The decision as it was recorded, and what has changed since.
+pub(crate) fn text(record: &Record) -> String {
+    let decision = &record.decision;
+    [heading(record), asked(decision), chosen(decision), runners_up(decision), assumptions(decision), since(record)]
+        .concat()
+}
+
+fn heading(record: &Record) -> String {
+    let who = if record.decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
+    format!("{}: {who} {}\n", record.name, named(&record.decision.chosen.nodes))
+}
+
+fn asked(decision: &Decision) -> String {
+    let request = &decision.request;
+    let pages = match request.page_size {
+        PageSize::Base => String::new(),
+        PageSize::Huge(bytes) => format!(" in pages of {}", size(bytes)),
+    };
+    let mut text = format!(
+        "  asked for    {} and {}{pages}, policy {}",
+        count(request.vcpus as usize, "vCPU"),
+        size(request.memory_bytes),
+        request.policy
+    );
+    if let Some(nodes) = &request.nodes {
+        text += &format!(", on {}", named(nodes));
+    }
+    if !request.near.is_empty() {
+        text += &format!(", near {}", named(&request.near.iter().copied().collect::<NodeSet>()));
+    }
+    text + "\n"
+}
+
+fn chosen(decision: &Decision) -> String {
+    let Candidate { slow_down, parts, spilled_bytes, free_after_bytes, .. } = &decision.chosen;
+    let mut text = format!(
+        "  slow-down    {slow_down} predicted = CPUs {} x memory {} x devices {}\n  \
+         leaves       {} that can still be promised there\n",
+        parts.cpu,
+        parts.memory,
+        parts.devices,
+        size(*free_after_bytes)
+    );
+    if *spilled_bytes > 0 {
+        text += &format!("  spills       {} that do not fit and come from other nodes\n", size(*spilled_bytes));
+    }
+    let all = if decision.exhaustive { ", all there are" } else { " of many, found by search" };
+    text + &format!("  looked at    {}{all}\n", count(decision.candidates as usize, "candidate"))
+}
+
+fn runners_up(decision: &Decision) -> String {
+    let columns = [
+        ("nodes", Left),
+        ("slow-down", Right),
+        ("CPUs", Right),
+        ("memory", Right),
+        ("devices", Right),
+        ("leaves", Right),
+        ("why not", Left),
+    ];
+    let operator = decision.request.nodes.is_some();
+    let row = |candidate: &Candidate| {
+        vec![
+            candidate.nodes.to_string(),
+            candidate.slow_down.to_string(),
+            candidate.parts.cpu.to_string(),
+            candidate.parts.memory.to_string(),
+            candidate.parts.devices.to_string(),
+            super::units::short(candidate.free_after_bytes),
+            why_not(candidate, &decision.chosen, operator),
+        ]
+    };
+    let title = if operator { "What placement would have taken" } else { "Runners-up" };
+    match decision.runners_up.is_empty() {
+        true => "\nThere was no other candidate.\n".into(),
+        false => {
+            format!("\n{title}\n{}", listing(&columns, &decision.runners_up.iter().map(row).collect::<Vec<_>>()))
+        }
+    }
+}
+
+/// In which step of the comparison a candidate lost: slow-down, then free memory, then the lowest numbers.
+fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String {
+    if operator && candidate.slow_down <= chosen.slow_down {
+        let gain = percent_slower(chosen.slow_down, candidate.slow_down);
+        return match candidate.slow_down == chosen.slow_down {
+            true => "as good; the operator chose".into(),
+            false => format!("{gain} better; the operator chose"),
+        };
+    }
+    if candidate.slow_down > chosen.slow_down {
+        let (mine, best) = (&candidate.parts, &chosen.parts);
+        let parts = [
+            ("CPUs", mine.cpu, best.cpu),
+            ("memory", mine.memory, best.memory),
+            ("devices", mine.devices, best.devices),
+        ];
+        let worse = parts.into_iter().filter(|(_, mine, best)| mine > best);
+        let words: Vec<_> = worse.map(|(name, mine, best)| format!("{name} {}", percent_slower(mine, best))).collect();
+        let spills = match candidate.spilled_bytes {
+            0 => String::new(),
+            bytes => format!("; {} would not fit", size(bytes)),
+        };
+        return format!("slower: {}{spills}", words.join(", "));
+    }
+    match candidate.free_after_bytes < chosen.free_after_bytes {
+        true => format!("as fast; leaves {} less", size(chosen.free_after_bytes - candidate.free_after_bytes)),
+        false => "as good; lower numbers first".into(),
+    }
+}
+
+fn percent_slower(slow: SlowDown, fast: SlowDown) -> String {
+    let percent = (slow.factor() / fast.factor() - 1.0) * 100.0;
+    if percent < 1.0 { format!("{percent:.2} %") } else { format!("{percent:.0} %") }
+}
+
+fn assumptions(decision: &Decision) -> String {
+    let CostModel { smt_gain, memory_share, device_share, vcpu_bandwidth_mb_s } = decision.model;
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    format!(
+        "\nThe prediction assumes\n  \
+         a second busy thread adds {} to what a core does\n  \
+         a vCPU waits for local memory {} of its time, and uses {vcpu_bandwidth_mb_s:.0} MB/s of it\n  \
+         a vCPU waits for local devices {} of its time, where any were asked for\n",
+        percent(smt_gain),
+        percent(memory_share),
+        percent(device_share)
+    )
+}
+
+/// How the domain's home and claim differ from what was decided.
+fn since(record: &Record) -> String {
+    let mut changes = Vec::new();
+    let Record { home, decision, claim, .. } = record;
+    if home.nodes != decision.chosen.nodes {
+        changes.push(format!("the home is now {} ({})", named(&home.nodes), origin(home.origin)));
+    } else if home.origin == Origin::Explicit && decision.request.nodes.is_none() {
+        changes.push(format!("an operator confirmed {}", named(&home.nodes)));
+    }
+    if *claim != decision.chosen.claim {
+        changes.push(format!(
+            "{} and {} are now promised on {}",
+            size(claim.total_bytes()),
+            count(total(&claim.vcpus) as usize, "vCPU"),
+            named(&claim.nodes())
+        ));
+    }
+    if let Some(nodes) = &record.moving_to {
+        changes.push(format!("moving its memory to {} was begun and not finished", named(nodes)));
+    }
+    let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
+    if lines.is_empty() { "\nNothing has changed since.\n".into() } else { format!("\nSince then\n{lines}") }
+}
+
+/// What there is to say of a cgroup that Nearside did not start.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unplaced {
+    /// Its path.
+    pub(crate) cgroup: String,
+    /// Always none: nobody placed it.
+    pub(crate) home: Option<Home>,
+    /// What its cgroup allows it.
+    pub(crate) allowed: Allowed,
+    /// The memory policies of its mappings, in the kernel's words, and the bytes under each.
+    pub(crate) policies: std::collections::BTreeMap<String, u64>,
+}
+
+/// The same as text.
+pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
+    let lists = |own: &Option<String>| own.as_deref().is_some_and(|list| !list.is_empty());
+    let Allowed { cpus, cpus_effective, mems, mems_effective, .. } = &unplaced.allowed;
+    let bound = |own, effective: &Option<String>, what| match (lists(own), effective) {
+        (true, Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
+        (false, Some(effective)) => format!("its cpuset names no {what}: it may use {effective}, as its parent"),
+        (_, None) => format!("its cgroup has no cpuset controller: any {what}"),
+    };
+    let policies: Vec<String> =
+        unplaced.policies.iter().map(|(policy, bytes)| format!("{policy} ({})", size(*bytes))).collect();
+    let policies = match policies.is_empty() {
+        true => "none that may be seen".into(),
+        false => policies.join(", "),
+    };
+    format!(
+        "{}: nobody placed it: Nearside did not start it\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
+        unplaced.cgroup,
+        bound(cpus, cpus_effective, "CPUs"),
+        bound(mems, mems_effective, "nodes"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::domain::examples::{self, nodes};
+
+    #[test]
+    fn a_decision_of_placements() {
+        insta::assert_snapshot!("why", text(&examples::record()));
+    }
+
+    #[test]
+    fn an_operators_choice_and_what_came_after() {
+        let mut record = examples::record();
+        record.decision.request.nodes = Some(nodes(&[3]));
+        record.decision.chosen = examples::candidate(&[3], [1.25, 1.1, 1.0], 900);
+        record.home = Home { nodes: nodes(&[0, 2]), origin: Origin::Explicit, ..record.home };
+        record.claim = examples::candidate(&[0, 2], [1.0; 3], 0).claim;
+        record.moving_to = Some(nodes(&[0, 2]));
+        insta::assert_snapshot!("why_explicit", text(&record));
+    }
+
+    #[test]
+    fn a_candidate_loses_in_one_step_of_the_comparison() {
+        let chosen = examples::candidate(&[1], [1.0; 3], 1000);
+        let cases = [
+            (examples::candidate(&[2], [1.0; 3], 1000), false, "as good; lower numbers first"),
+            (examples::candidate(&[0], [1.0; 3], 900), false, "as fast; leaves 100 MiB less"),
+            (examples::candidate(&[0], [1.0, 1.25, 1.001], 9), false, "slower: memory 25 %, devices 0.10 %"),
+            (examples::candidate(&[0], [1.0; 3], 900), true, "as good; the operator chose"),
+            (examples::candidate(&[0], [0.5, 1.0, 1.0], 900), true, "100 % better; the operator chose"),
+        ];
+        for (candidate, operator, expected) in cases {
+            assert_eq!(why_not(&candidate, &chosen, operator), expected);
+        }
+    }
+
+    #[test]
+    fn a_cgroup_that_nobody_placed_says_what_binds_it() {
+        let some = |text: &str| Some(text.to_owned());
+        let allowed = Allowed {
+            cpus: some("0-1"),
+            cpus_effective: some("0-1"),
+            mems: some(""),
+            mems_effective: some("0-3"),
+            ..Allowed::default()
+        };
+        let policies = [("bind:1".to_owned(), 1 << 20), ("default".to_owned(), 4096)].into();
+        let unplaced = Unplaced { cgroup: "/machine.slice/vm.scope".into(), home: None, allowed, policies };
+        insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced));
+    }
+}

@@ -1,0 +1,80 @@
+//! The commands that look at the host, as anybody may use them anywhere.
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+fn nearside(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearside")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Whether this host has a tree in which domains could be.
+fn has_cgroup2() -> bool {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" - cgroup2 ")
+}
+
+#[test]
+fn doctor_works_on_any_host_and_its_exit_code_says_whether_run_can() {
+    let output = nearside(&["doctor", "--format", "json"]);
+    let doctor: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let can_run = doctor["can_run"].as_bool().unwrap();
+    assert_eq!(output.status.code(), Some(if can_run { 0 } else { 1 }));
+    assert!(doctor["findings"].as_array().unwrap().len() > 10);
+    let report = text(&nearside(&["doctor"]).stdout);
+    assert!(report.contains("kernel") && !report.contains('\x1b'), "no colours in a pipe: {report}");
+}
+
+#[test]
+fn stat_tells_of_nodes_even_where_there_are_no_domains() {
+    let output = nearside(&["stat", "--heap", "--interval", "0", "--format", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let stat: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let node = &stat["nodes"][0];
+    assert!(node["size_bytes"].as_u64().unwrap() >= node["free_bytes"].as_u64().unwrap());
+    assert!(stat["domains"].is_array() && stat["heap"].is_array());
+    assert!(text(&nearside(&["stat", "--interval", "0"]).stdout).starts_with("Memory"));
+}
+
+#[test]
+fn list_has_headings_where_nothing_runs() {
+    let output = nearside(&["list", "--interval", "0"]);
+    match has_cgroup2() {
+        true => assert!(text(&output.stdout).trim_start().starts_with("domain"), "{}", text(&output.stderr)),
+        false => assert_eq!(output.status.code(), Some(1)),
+    }
+}
+
+#[test]
+fn nobody_of_that_name_is_a_message_and_not_a_panic() {
+    for arguments in [["show", "nobody-of-that-name"], ["why", "nobody-of-that-name"], ["show", "/no/such/group"]] {
+        let output = nearside(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let message = text(&output.stderr);
+        assert!(message.starts_with("nearside: "), "{message}");
+        assert!(!has_cgroup2() || message.contains("there is no "), "{message}");
+    }
+    assert_eq!(nearside(&["show", "/../../etc"]).status.code(), Some(1));
+}
+
+#[test]
+fn an_interval_that_makes_no_sense_is_a_usage_error() {
+    for interval in ["-1", "soon", "1e9", "NaN", ""] {
+        assert_eq!(nearside(&["stat", "--interval", interval]).status.code(), Some(2), "{interval}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nearside"))
+        .args(["stat", "--heap", "--interval", "0.2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
