@@ -6,11 +6,8 @@ pub(crate) mod exec;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod run;
-<<<<<<< HEAD
 pub(crate) mod set;
-=======
 pub(crate) mod show;
 pub(crate) mod stat;
->>>>>>> main
 pub(crate) mod topology;
 pub(crate) mod why;

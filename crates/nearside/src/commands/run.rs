@@ -105,12 +105,7 @@ fn try_run(args: &Args) -> Outcome {
     let model = CostModel::default();
     if args.dry_run {
         let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
-<<<<<<< HEAD
-        print!("{}", plan_told(&plan));
-        return Ok(());
-=======
-        return output::print(&told(&plan));
->>>>>>> main
+        return output::print(&plan_told(&plan));
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {

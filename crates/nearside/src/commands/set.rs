@@ -3,8 +3,9 @@
 use super::run::plan_told;
 use crate::{
     failure::{Failure, Outcome},
+    output::Format,
     progress::Meter,
-    report::{units::size, written},
+    report::units::size,
     request::parse_node_set,
     size::parse_size,
 };
@@ -60,14 +61,6 @@ pub(crate) struct Args {
     format: Format,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Sentences
-    Text,
-    /// One object
-    Json,
-}
-
 /// How fast pages may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rate {
@@ -110,17 +103,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.dry_run {
         let observation = host.observe().map_err(Failure::could_not)?;
         let plan = rehome(&wish, &observation).map_err(refused)?;
-        return match args.format {
-            Format::Text => print(&plan_told(&plan)),
-            Format::Json => print_json(&plan),
-        };
+        return args.format.print(&plan, plan_told);
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
     let report = change(&mut host, &wish, &break_off)?;
-    match args.format {
-        Format::Text => print(&told(&report))?,
-        Format::Json => print_json(&report)?,
-    }
+    args.format.print(&report, told)?;
     left_over(&report, args)
 }
 
@@ -260,15 +247,6 @@ fn left_over(report: &Report, args: &Args) -> Outcome {
         size(stayed_bytes),
         report.nodes
     )))
-}
-
-fn print(text: &str) -> Outcome {
-    written(text).map_err(Failure::could_not)
-}
-
-fn print_json(value: &impl Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(value).map_err(Failure::could_not)?;
-    print(&(text + "\n"))
 }
 
 #[cfg(test)]
