@@ -60,7 +60,7 @@ impl Domain {
     /// As placement sees it.
     pub(crate) fn state(&self) -> DomainState {
         let Self { name, home, claim, resident_bytes, .. } = self.clone();
-        DomainState { name, home, claim, resident_bytes }
+        DomainState { name, home, claim, resident_bytes, ..DomainState::default() }
     }
 }
 
