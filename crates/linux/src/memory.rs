@@ -126,7 +126,7 @@ pub enum Kind {
     Shared,
     /// Explicit huge pages.
     Huge,
-    /// Of a file.
+    /// Of a file, or the kernel's own (the vDSO).
     File,
 }
 
@@ -164,6 +164,8 @@ fn mapping(line: &str) -> Option<Mapping> {
         |file: &str| ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix));
     let kind = match &file {
         _ if huge => Kind::Huge,
+        // The kernel's own, which every process maps: the vDSO.
+        None if anonymous_pages == 0 && !pages.is_empty() => Kind::File,
         None => Kind::Anonymous,
         Some(file) if is_shared(file) => Kind::Shared,
         // All of its pages were written: they are the process's own.
@@ -245,6 +247,7 @@ mod tests {
 7f0001000000 default file=/usr/lib/libc.so.6 mapped=10 mapmax=30 N3=10 kernelpagesize_kB=4
 7f0002000000 default file=/dev/zero\\040(deleted) dirty=5 N2=5 kernelpagesize_kB=4
 7f0003000000 default stack anon=2 dirty=2 N0=2 kernelpagesize_kB=4
+7ffd00000000 bind:1 mapped=1 mapmax=30 N3=1 kernelpagesize_kB=4
 nonsense
 ffff default
 ";
@@ -253,12 +256,12 @@ ffff default
         let policies: Vec<_> = maps.iter().map(|mapping| mapping.policy.as_str()).collect();
         assert_eq!(policies[..3], ["prefer (many):1-2", "bind:1", "default"]);
         use Kind::{Anonymous, File, Huge, Shared};
-        assert_eq!(kinds, [Anonymous, Huge, File, Shared, Anonymous, Anonymous]);
+        assert_eq!(kinds, [Anonymous, Huge, File, Shared, Anonymous, File, Anonymous]);
         let all = mapped([maps.as_slice()]);
         assert_eq!(all.anonymous, by_node(&[8192, 12288]));
         assert_eq!(all.huge, by_node(&[2 << 20, 2 << 20]));
         assert_eq!(all.shared, by_node(&[0, 0, 20480]));
-        assert_eq!(all.file, by_node(&[0, 0, 0, 40960]));
+        assert_eq!(all.file, by_node(&[0, 0, 0, 40960 + 4096]));
     }
 
     #[test]

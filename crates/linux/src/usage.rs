@@ -28,6 +28,8 @@ pub struct Usage {
     pub memory: MemoryByKind,
     /// How its memory was seen.
     pub memory_seen: Account,
+    /// Processes whose memory was not seen, where it is not charged.
+    pub hidden_processes: usize,
 }
 
 /// Two ways to see a domain's memory, which need not agree.
@@ -38,7 +40,7 @@ pub enum Account {
     Charged,
     /// As its processes map it (`numa_maps`): a shared page counts for whoever maps it.
     Mapped,
-    /// Not at all: no controller charges it, and its processes' `numa_maps` may not be read.
+    /// Not at all: no controller charges it, and none of its processes' `numa_maps` can be read.
     #[default]
     Hidden,
 }
@@ -61,14 +63,12 @@ pub fn usage(groups: &[Cgroup], proc: &Path, topology: &Topology, interval: Dura
     let watched = threads::watch(groups, proc, topology, interval);
     let with_memory = |(group, cpu): (&Cgroup, CpuUse)| {
         let processes = distinct_processes(group).len();
-        let (memory, memory_seen) = match memory::charged(group) {
-            Some(memory) => (memory, Account::Charged),
-            None => {
-                let mapped = mapped(group, proc);
-                (mapped.memory, if mapped.processes > 0 { Account::Mapped } else { Account::Hidden })
-            }
-        };
-        Usage { processes, cpu, memory, memory_seen }
+        if let Some(memory) = memory::charged(group) {
+            return Usage { processes, cpu, memory, memory_seen: Account::Charged, hidden_processes: 0 };
+        }
+        let Mapped { memory, processes: seen, .. } = mapped(group, proc);
+        let memory_seen = if seen == 0 && processes > 0 { Account::Hidden } else { Account::Mapped };
+        Usage { processes, cpu, memory, memory_seen, hidden_processes: processes.saturating_sub(seen) }
     };
     groups.iter().zip(watched).map(with_memory).collect()
 }

@@ -28,7 +28,7 @@ pub(crate) struct Domain {
     pub(crate) own_bytes: ByNode,
     /// The local share of its own memory, from 0 to 1.
     pub(crate) local_share: Option<f64>,
-    /// Bytes of its own memory that lie off its home.
+    /// Bytes of its own memory that lie off its home; none where its memory cannot be seen.
     pub(crate) debt_bytes: Option<u64>,
     /// What all of this was taken from.
     pub(crate) usage: Usage,
@@ -38,6 +38,7 @@ impl Domain {
     pub(crate) fn new(cgroup: &str, record: Option<&Record>, usage: Usage) -> Self {
         let home = record.map(|record| record.home.clone());
         let claim = record.map(|record| record.claim.clone());
+        let seen = usage.memory_seen != usage::Account::Hidden;
         let resident_bytes = match &claim {
             Some(claim) => usage.memory.resident(claim.page_size),
             None => sum([&usage.memory.resident(PageSize::Base), &usage.memory.huge]),
@@ -49,7 +50,7 @@ impl Domain {
             outstanding_bytes: claim.as_ref().map(|claim| outstanding(claim, &resident_bytes)).unwrap_or_default(),
             own_bytes: usage.memory.own(),
             local_share: usage.local_share(),
-            debt_bytes: home.as_ref().map(|home| usage.debt_bytes(&home.nodes)),
+            debt_bytes: home.as_ref().filter(|_| seen).map(|home| usage.debt_bytes(&home.nodes)),
             resident_bytes,
             home,
             claim,
@@ -93,8 +94,8 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The domain of that name; or, for a path, that cgroup, whoever made it. The path may start with where the tree is
-/// mounted.
+/// The domain of that name; or, for a path, the domain that this cgroup is or belongs to, else the cgroup itself. The
+/// path may start with where the tree is mounted.
 pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
     if !name.starts_with('/') {
         let unknown = || {
@@ -111,8 +112,11 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
     if !group.exists() {
         return Err(Failure::could_not(format_args!("there is no cgroup {}", group.directory().display())));
     }
-    let record = host.records().0.into_iter().find(|record| record.cgroup == group.path());
-    Ok((group, record))
+    // A group within a domain is part of that domain.
+    match host.records().0.into_iter().find(|record| is_below(group.path(), &record.cgroup)) {
+        Some(record) => Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record))),
+        None => Ok((group, None)),
+    }
 }
 
 /// Looks at what was found, with CPU time over `interval`.
@@ -123,13 +127,14 @@ pub(crate) fn look(host: &Host, found: &[Found], topology: &Topology, interval: 
     found.iter().zip(usages).map(domain).collect()
 }
 
-/// What to say where memory could not be seen.
+/// What to say where not all memory could be seen.
 pub(crate) fn hidden(domains: &[Domain]) -> Option<String> {
-    let hidden = |domain: &&Domain| domain.usage.memory_seen == usage::Account::Hidden && domain.usage.processes > 0;
-    let names: Vec<&str> = domains.iter().filter(hidden).map(|domain| domain.name.as_str()).collect();
+    let hidden = domains.iter().filter(|domain| domain.usage.hidden_processes > 0);
+    let names: Vec<&str> = hidden.map(|domain| domain.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "memory of {} cannot be seen: without the cgroup memory controller it takes CAP_SYS_PTRACE (root)",
+            "not all memory of {} can be seen: without the cgroup memory controller that takes its processes' numa_maps \
+             (CAP_SYS_PTRACE for other users', so root)",
             names.join(", ")
         )
     })

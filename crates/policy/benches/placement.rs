@@ -1,5 +1,7 @@
 //! How long a placement decision takes. Figures and their reading: docs/performance.md.
 
+#![allow(missing_docs, reason = "criterion_group! makes a public function")]
+
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request, place};
 use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId, Topology};

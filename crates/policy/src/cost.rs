@@ -177,8 +177,12 @@ impl<'a> Costing<'a> {
             }
         }
         let waits = layout.pages().map(|(to, pages)| {
-            let loaded = u128::from(self.latency_of_vcpus_ppm[to]) * u128::from(self.load_ppm(to));
-            u128::from(pages) * loaded.div_ceil(u128::from(PPM))
+            let unloaded = u128::from(self.latency_of_vcpus_ppm[to]);
+            let load_ppm = self.load_ppm(to);
+            // Most nodes are not overloaded, and a wide division costs more than all the rest.
+            let loaded =
+                if load_ppm == PPM { unloaded } else { (unloaded * u128::from(load_ppm)).div_ceil(u128::from(PPM)) };
+            u128::from(pages) * loaded
         });
         let latency_ppm = waits.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * u128::from(self.ask.pages));
         let share_ppm = to_ppm(self.model.memory_share);

@@ -76,12 +76,21 @@ impl Layout {
             let node = &view.nodes[i];
             (level_ppm * node.cores / PPM).saturating_sub(node.busy)
         };
-        // Rounding down loses less than one vCPU a node, so everything fits at `high`.
-        let (mut low, mut high) = (0, (vcpus + busy + set.len() as u64) * PPM / cores + 1);
+        // Residents only make it tighter, so not everything fits at `low`; rounding down loses less than one vCPU a node,
+        // so everything does at `high`.
+        let (mut low, mut high) =
+            ((vcpus * PPM / cores).saturating_sub(1), (vcpus + busy + set.len() as u64) * PPM / cores + 1);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let room: u64 = set.iter().map(|&i| room_at(middle, i)).sum();
-            if room >= vcpus { high = middle } else { low = middle }
+            if room > vcpus {
+                high = middle
+            } else {
+                low = middle
+            }
+            if room == vcpus {
+                break;
+            }
         }
         let mut rest = vcpus;
         for &i in set {
@@ -146,10 +155,8 @@ impl Layout {
         }
         for (i, missing) in overflow {
             let in_set = policy.confines() || policy == MemoryPolicy::PreferredMany;
-            let missing = if in_set { self.take_nearest(view, i, set.iter().copied(), missing) } else { missing };
-            if missing > 0 {
-                self.take_nearest(view, i, 0..view.nodes.len(), missing);
-            }
+            let missing = if in_set { self.take_from_set(view, i, set, missing) } else { missing };
+            self.take_in_turn(view, view.nearest(i).iter().map(|&i| i as usize), missing);
         }
         Ok(())
     }
@@ -208,14 +215,20 @@ impl Layout {
         taken
     }
 
-    // Takes pages from the nodes nearest to `from` and tells how many are still missing.
-    fn take_nearest(&mut self, view: &View, from: usize, nodes: impl Iterator<Item = usize>, mut missing: u64) -> u64 {
+    // Takes pages from the nodes of a set that are nearest to `from` and tells how many are still missing.
+    fn take_from_set(&mut self, view: &View, from: usize, set: &[usize], missing: u64) -> u64 {
         let latencies = view.latencies_ppm(from);
         // A heap, because a few nodes are nearly always enough and sorting all would cost more than that.
-        let with_room = nodes.filter(|&i| self.left(view, i) > 0).map(|i| Reverse((latencies[i], i)));
+        let with_room = set.iter().filter(|&&i| self.left(view, i) > 0).map(|&i| Reverse((latencies[i], i)));
         let mut nearest: BinaryHeap<_> = with_room.collect::<Vec<_>>().into();
-        while missing > 0 {
-            let Some(Reverse((_, i))) = nearest.pop() else { break };
+        self.take_in_turn(view, std::iter::from_fn(|| nearest.pop()).map(|Reverse((_, i))| i), missing)
+    }
+
+    // Takes pages from one node after the other and tells how many are still missing.
+    fn take_in_turn(&mut self, view: &View, mut nodes: impl Iterator<Item = usize>, mut missing: u64) -> u64 {
+        while missing > 0
+            && let Some(i) = nodes.next()
+        {
             missing -= self.take(view, i, missing);
         }
         missing

@@ -27,8 +27,9 @@ use crate::{
 };
 use std::cmp::Reverse;
 
-// Steps for each node of the machine.
-const EFFORT_PER_NODE: u64 = 20_000;
+// Steps for any machine and for each of its nodes.
+const EFFORT: u64 = 200_000;
+const EFFORT_PER_NODE: u64 = 6_000;
 
 // How many members and how many others climbing tries to exchange: all of them on a machine of 16 nodes.
 const EXCHANGED: usize = 8;
@@ -36,7 +37,7 @@ const EXCHANGED: usize = 8;
 /// Looks for homes and leaves the best in `ranking`.
 pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
-    let effort = EFFORT_PER_NODE * n as u64;
+    let effort = EFFORT + EFFORT_PER_NODE * n as u64;
     let mut search = Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
     let singles = (0..n).filter_map(|node| search.look_at(&[node])).min();
     if singles.is_some_and(|(slow_down, _)| slow_down <= SlowDown::NONE) {
@@ -75,7 +76,7 @@ impl Search<'_, '_> {
         let seen = self.ranking.look_at(self.costing, set)?;
         self.spend(set.len() * set.len());
         if seen.spilled_pages > 0 {
-            self.spend(4 * self.costing.view.nodes.len());
+            self.spend(50 * set.len());
         }
         if !seen.has_idle_node {
             return Some((seen.slow_down, Reverse(seen.free_after_pages)));
@@ -92,7 +93,7 @@ impl Search<'_, '_> {
         let kept = self.effort / 2;
         let mut grown = Vec::new();
         for visited in 0..n {
-            grown.extend(self.grow(visited * stride % n));
+            self.grow(visited * stride % n, &mut grown);
             if self.effort <= kept {
                 break;
             }
@@ -100,8 +101,7 @@ impl Search<'_, '_> {
         grown
     }
 
-    fn grow(&mut self, seed: usize) -> Option<(Standing, Vec<usize>)> {
-        let mut best: Option<(Standing, Vec<usize>)> = None;
+    fn grow(&mut self, seed: usize, grown: &mut Vec<(Standing, Vec<usize>)>) {
         let mut missing = Missing::all_of(self.costing.ask);
         let mut next = Some(seed);
         // Every single node has been looked at.
@@ -115,14 +115,9 @@ impl Search<'_, '_> {
             next = self.cheapest(&missing);
             if set.len() >= look_at_size || next.is_none() {
                 look_at_size = set.len() + 1 + set.len() / 8;
-                if let Some(standing) = self.look_at(&set)
-                    && best.as_ref().is_none_or(|(best, _)| standing < *best)
-                {
-                    best = Some((standing, set.clone()));
-                }
+                grown.extend(self.look_at(&set).map(|standing| (standing, set.clone())));
             }
         }
-        best
     }
 
     // Adds, drops or exchanges a node as long as that helps.

@@ -2,6 +2,7 @@
 
 use crate::{CostModel, Observation, PageSize, outstanding, promisable};
 use nearside_topology::{Cpu, CpuId, Distance, Distances, NodeId, Topology};
+use std::cell::OnceCell;
 
 /// One million: fractions and factors are whole millionths, so that every build computes the same figures.
 pub(crate) const PPM: u64 = 1_000_000;
@@ -26,6 +27,8 @@ pub(crate) struct View {
     pub(crate) all_reachable: bool,
     // latency_ppm[from * nodes.len() + to]
     latency_ppm: Vec<u32>,
+    // By node, all nodes from the nearest to the farthest: sorted when first asked for.
+    nearest: Vec<OnceCell<Vec<u32>>>,
 }
 
 /// A node seen by one request.
@@ -110,7 +113,17 @@ impl View {
         }
         let unclaimed_pages = nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.unclaimed_pages));
         let latency_ppm = latencies(topology);
-        Self { nodes, unclaimed_pages, all_reachable: !latency_ppm.contains(&UNREACHABLE), latency_ppm }
+        let nearest = vec![OnceCell::new(); nodes.len()];
+        Self { nodes, unclaimed_pages, all_reachable: !latency_ppm.contains(&UNREACHABLE), latency_ppm, nearest }
+    }
+
+    /// All nodes from the nearest to the farthest, lowest numbers first among equals.
+    pub(crate) fn nearest(&self, from: usize) -> &[u32] {
+        self.nearest[from].get_or_init(|| {
+            let mut keys: Vec<(u32, u32)> = self.latencies_ppm(from).iter().copied().zip(0..).collect();
+            keys.sort_unstable();
+            keys.into_iter().map(|(_, i)| i).collect()
+        })
     }
 
     /// The latencies from `from` to every node: millionths of the best local latency, or [`UNREACHABLE`].

@@ -11,6 +11,14 @@ use std::time::Duration;
 
 /// List the domains with their homes, claims and local shares
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Columns:
+  memory   what it holds / what is promised to it (claimed)
+  local    local share: how much of its memory is near the CPUs it runs on
+  debt     memory that lies off its home
+Examples:
+  nearside list -n
+  nearside list --all --format json")]
 pub(crate) struct Args {
     /// Show memory and vCPUs by node, too
     #[arg(short, long)]

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     dry_run: bool,
 
     /// How to report
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 

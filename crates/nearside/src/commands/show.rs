@@ -12,6 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Show everything about one domain, or about a cgroup that Nearside did not start
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside show db
+  nearside show /system.slice/cron.service --interval 5")]
 pub(crate) struct Args {
     /// Its name, or the path of a cgroup (/system.slice/cron.service)
     domain: String,
@@ -37,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         domain: looked.into_iter().next().unwrap_or_default(),
         running_s: record.as_ref().and_then(|record| now_s.checked_sub(record.started_unix_s)),
         record,
-        allowed: Allowed::read(&group),
+        allowed: Allowed::read(host.tree(), &group),
         mapped: usage::mapped(&group, &host.proc()),
         interval_s: args.interval.as_secs_f64(),
     };

@@ -21,6 +21,10 @@ use std::{
 
 /// Show each node's memory, claims and allocation counters, and each domain's locality
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside stat --heap
+  nearside stat --all --interval 10 --format json")]
 pub(crate) struct Args {
     /// Show the free blocks by node, zone and order, too
     #[arg(long)]

@@ -14,6 +14,10 @@ use nearside_linux::usage;
 
 /// Explain why a domain lives where it does: the recorded decision and its runners-up
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside why db
+  nearside why db --format json")]
 pub(crate) struct Args {
     /// Its name, or the path of a cgroup (/system.slice/cron.service)
     domain: String,
@@ -33,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let unplaced = Unplaced {
         cgroup: group.path().into(),
         home: None,
-        allowed: Allowed::read(&group),
+        allowed: Allowed::read(host.tree(), &group),
         policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
     };
     args.format.print(&unplaced, why::unplaced_text)

@@ -26,6 +26,12 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
     }
 }
 
+/// Text that somebody else chose, without what a terminal would obey.
+pub(crate) fn printable(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(escaped).collect()
+}
+
 /// `node 1`, `nodes 0-1,3`
 pub(crate) fn named(nodes: &NodeSet) -> String {
     format!("node{} {nodes}", if nodes.len() == 1 { "" } else { "s" })
@@ -42,14 +48,14 @@ pub(crate) fn affinity(domain: &Domain) -> String {
     format!("{word}{star}")
 }
 
-/// `498M of 512M`: what it holds of what was promised.
+/// `498M/512M`: what it holds of what was promised.
 pub(crate) fn used_of_claim(domain: &Domain) -> String {
     let held = match domain.usage.memory_seen {
         Account::Hidden => "?".into(),
         Account::Charged | Account::Mapped => short(total(&domain.resident_bytes)),
     };
     match &domain.claim {
-        Some(claim) => format!("{held} of {}", short(claim.total_bytes())),
+        Some(claim) => format!("{held}/{}", short(claim.total_bytes())),
         None => held,
     }
 }
@@ -62,6 +68,14 @@ pub(crate) fn local(share: Option<f64>) -> String {
 /// `0:2 3:1`: the nodes with something, and how much.
 pub(crate) fn by_node(amounts: &ByNode) -> String {
     in_words(amounts, |amount| amount.to_string())
+}
+
+/// Its own memory by node.
+pub(crate) fn memory_by_node(domain: &Domain) -> String {
+    match domain.usage.memory_seen {
+        Account::Hidden => "?".into(),
+        Account::Charged | Account::Mapped => by_node_bytes(&domain.own_bytes),
+    }
 }
 
 /// `0:512M 3:12K`
@@ -87,9 +101,9 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
         let threads = &domain.usage.cpu.threads;
         let mut row = vec![total(threads).to_string(), used_of_claim(domain), local(domain.local_share)];
         if nodes {
-            row.extend([by_node_bytes(&domain.own_bytes), by_node(threads)]);
+            row.extend([memory_by_node(domain), by_node(threads)]);
         }
-        row.push(domain.cgroup.clone());
+        row.push(printable(&domain.cgroup));
         row
     };
     let rows: Vec<_> = domains.iter().filter(|domain| domain.home.is_none()).map(row).collect();
@@ -196,6 +210,7 @@ pub(crate) mod examples {
             cpu: CpuUse { threads: by_node(threads), time_ns: by_node(time_ns) },
             memory: MemoryByKind { anonymous: mib(anonymous_mib), file: mib(file_mib), ..MemoryByKind::default() },
             memory_seen: Account::Charged,
+            hidden_processes: 0,
         }
     }
 
@@ -210,7 +225,8 @@ pub(crate) mod examples {
             policy: MemoryPolicy::WeightedInterleave,
         };
         web.cpus = web.cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
-        let cron = "/system.slice/a-service-with-a-rather-long-name.service";
+        // Anybody may make cgroups with such names.
+        let cron = "/system.slice/a-rather-long-name-with-\x1b[2J.service";
         vec![
             Domain::new(&db.cgroup, Some(&db), usage(&[0, 2], &[0, 900], &[0, 498], &[0, 3])),
             Domain::new(&web.cgroup, Some(&web), usage(&[0, 1, 1, 2], &[0, 100, 500, 400], &[64, 0, 300, 100], &[])),

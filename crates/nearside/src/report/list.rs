@@ -1,7 +1,7 @@
 //! `nearside list` as text.
 
 use super::{
-    domain::{affinity, by_node, by_node_bytes, dash, local, origin, others, used_of_claim},
+    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, used_of_claim},
     table::{
         Side::{Left, Right},
         listing,
@@ -49,7 +49,7 @@ pub(crate) fn text(list: &List, nodes: bool) -> String {
             dash(domain.debt_bytes.map(short)),
         ];
         if nodes {
-            row.extend([by_node_bytes(&domain.own_bytes), by_node(&domain.usage.cpu.threads)]);
+            row.extend([memory_by_node(domain), by_node(&domain.usage.cpu.threads)]);
         }
         Some(row)
     };

@@ -1,7 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, dash, local, named, origin, total},
+    domain::{affinity, dash, local, named, origin, printable, total},
     table::{
         Side::{self, Left, Right},
         listing,
@@ -10,12 +10,14 @@ use super::{
 };
 use crate::domains::Domain;
 use nearside_linux::{
+    cgroup::{Cgroup, Tree},
     store::Record,
     usage::{Account, Mapped},
 };
 use nearside_policy::{ByNode, PageSize};
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
+use std::path::Path;
 
 /// What `nearside show` tells.
 #[derive(Debug, Serialize)]
@@ -40,11 +42,11 @@ pub(crate) struct Show {
 pub(crate) struct Allowed {
     /// `cpuset.cpus`; empty: as its parent.
     pub(crate) cpus: Option<String>,
-    /// `cpuset.cpus.effective`
+    /// `cpuset.cpus.effective`, or that of the nearest group above that has it.
     pub(crate) cpus_effective: Option<String>,
     /// `cpuset.mems`
     pub(crate) mems: Option<String>,
-    /// `cpuset.mems.effective`
+    /// `cpuset.mems.effective`, or that of the nearest group above that has it.
     pub(crate) mems_effective: Option<String>,
     /// `cpu.max`: microseconds of CPU time in each period of microseconds, or `max`.
     pub(crate) cpu_max: Option<String>,
@@ -53,16 +55,21 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
-    /// Reads it of a cgroup.
-    pub(crate) fn read(group: &nearside_linux::cgroup::Cgroup) -> Self {
-        let read = |file: &str| group.read(file).ok().flatten().map(|text| text.trim().to_owned());
+    /// Reads it of a cgroup. What is effective in a group without the controller is what the nearest one above it has.
+    pub(crate) fn read(tree: &Tree, group: &Cgroup) -> Self {
+        let read = |group: &Cgroup, file: &str| group.read(file).ok().flatten().map(|text| text.trim().to_owned());
+        let own = |file| read(group, file);
+        let above = |file| {
+            let mut paths = Path::new(group.path()).ancestors();
+            paths.find_map(|path| read(&tree.group(path.to_str()?).ok()?, file))
+        };
         Self {
-            cpus: read("cpuset.cpus"),
-            cpus_effective: read("cpuset.cpus.effective"),
-            mems: read("cpuset.mems"),
-            mems_effective: read("cpuset.mems.effective"),
-            cpu_max: read("cpu.max"),
-            memory_max: read("memory.max"),
+            cpus: own("cpuset.cpus"),
+            cpus_effective: above("cpuset.cpus.effective"),
+            mems: own("cpuset.mems"),
+            mems_effective: above("cpuset.mems.effective"),
+            cpu_max: own("cpu.max"),
+            memory_max: own("memory.max"),
         }
     }
 
@@ -78,7 +85,7 @@ impl Allowed {
 
 fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
     match (effective, own) {
-        (None, _) => "not limited by its cgroup (no cpuset controller)".into(),
+        (None, _) => "not limited by cgroup (the tree has no cpuset controller)".into(),
         (Some(effective), Some("") | None) => format!("{effective} (as its parent's)"),
         (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
     }
@@ -98,7 +105,7 @@ impl Facts {
 pub(crate) fn text(show: &Show) -> String {
     let domain = &show.domain;
     let mut facts = Facts::default();
-    facts.add("cgroup", &domain.cgroup);
+    facts.add("cgroup", printable(&domain.cgroup));
     match &show.record {
         Some(record) => recorded(&mut facts, show, record),
         None => facts.add("home", "none: nobody placed it (Nearside did not start it)"),
@@ -106,8 +113,9 @@ pub(crate) fn text(show: &Show) -> String {
     facts.add("CPUs", show.allowed.cpus_in_words());
     facts.add("memory nodes", show.allowed.mems_in_words());
     facts.add("limits", limits(&show.allowed));
-    let threads = total(&domain.usage.cpu.threads);
-    facts.add("running", format!("{}, {threads} threads", count_processes(domain.usage.processes)));
+    let threads = count(total(&domain.usage.cpu.threads) as usize, "thread");
+    let since = show.running_s.map(|seconds| format!(", started {} ago", duration(seconds))).unwrap_or_default();
+    facts.add("running", format!("{}, {threads}{since}", count_processes(domain.usage.processes)));
     let share = match (domain.local_share, domain.usage.cpu.time_ns.values().all(|&time| time == 0)) {
         (Some(share), true) => format!("{} (nothing ran: by where its threads ran last)", local(Some(share))),
         (share, _) => local(share),
@@ -116,7 +124,7 @@ pub(crate) fn text(show: &Show) -> String {
     if let Some(debt) = domain.debt_bytes {
         facts.add("debt", format!("{} off its home", short(debt)));
     }
-    format!("{}\n{}{}{}", domain.name, facts.0, nodes(show), policies(&show.mapped))
+    format!("{}\n{}{}{}", printable(&domain.name), facts.0, nodes(show), policies(&show.mapped))
 }
 
 fn count_processes(processes: usize) -> String {
@@ -124,8 +132,7 @@ fn count_processes(processes: usize) -> String {
 }
 
 fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
-    let running = show.running_s.map(|seconds| format!(", running for {}", duration(seconds))).unwrap_or_default();
-    facts.add("command", format!("{}{running}", command(&record.command)));
+    facts.add("command", command(&record.command));
     let home = &record.home;
     facts.add(
         "home",
@@ -189,13 +196,13 @@ fn nodes(show: &Show) -> String {
     let claim = domain.claim.as_ref();
     let (claimed_bytes, claimed_vcpus) = claim.map_or((&empty, &empty), |claim| (&claim.bytes, &claim.vcpus));
     // Memory as mapped is exact; where it may not be read, what the memory controller charges has to do.
-    let (memory, source) = match show.mapped.processes > 0 {
-        true => (mapped, "as mapped (numa_maps)"),
-        false if domain.usage.memory_seen == Account::Charged => {
-            (&domain.usage.memory, "as charged (memory.numa_stat)")
-        }
-        false => (mapped, "hidden: numa_maps may not be read"),
+    let hidden = show.mapped.processes == 0 && domain.usage.processes > 0;
+    let (memory, source) = match (hidden, domain.usage.memory_seen) {
+        (true, Account::Charged) => (&domain.usage.memory, "as charged (memory.numa_stat)"),
+        (true, _) => (mapped, "unknown"),
+        (false, _) => (mapped, "as mapped (numa_maps)"),
     };
+    let unknown = hidden && domain.usage.memory_seen != Account::Charged;
     let kernel = &domain.usage.memory.kernel;
     let kinds = [&memory.anonymous, &memory.shared, &memory.huge, &memory.file, kernel];
     let all = kinds.into_iter().chain([&cpu.threads, &cpu.time_ns, claimed_bytes, claimed_vcpus]);
@@ -213,7 +220,7 @@ fn nodes(show: &Show) -> String {
             dash(share.map(|share| format!("{share} %"))),
             short(on(claimed_bytes, node)),
         ];
-        row.extend(kinds.iter().map(|kind| short(on(kind, node))));
+        row.extend(kinds.iter().map(|kind| if unknown { "?".into() } else { short(on(kind, node)) }));
         row
     };
     let columns: [(&str, Side); 9] = [
@@ -227,12 +234,12 @@ fn nodes(show: &Show) -> String {
         ("file", Right),
         ("kernel", Right),
     ];
-    let hidden = match show.mapped.hidden_processes {
+    let unseen = match show.mapped.hidden_processes {
         0 => String::new(),
-        n => format!("; {} may not be looked into", count_processes(n)),
+        n => format!("; the mappings of {} may not be read", count_processes(n)),
     };
     format!(
-        "\nBy node (vCPUs: threads now/claimed; CPU time: of {} s)\n{}  memory {source}{hidden}\n",
+        "\nBy node (vCPUs: threads now/claimed; CPU time: of {} s)\n{}  memory {source}{unseen}\n",
         show.interval_s,
         listing(&columns, &listed.iter().map(row).collect::<Vec<_>>())
     )
@@ -257,14 +264,24 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// A command as one could type it into a shell.
+/// A command as one could type it into a shell, on one line; of a long one, its beginning.
 pub(crate) fn command(words: &[String]) -> String {
+    const LONGEST: usize = 60;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
-    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
+    let quoted = |word: &String| match word {
+        word if !word.is_empty() && word.chars().all(plain) => word.clone(),
+        // What was started may have anything in it, and a terminal would obey.
+        word if word.chars().any(char::is_control) => {
+            let escaped = |c: char| if c.is_control() || c == '\'' { c.escape_default().to_string() } else { c.into() };
+            format!("$'{}'", word.replace('\\', "\\\\").chars().map(escaped).collect::<String>())
+        }
+        word => format!("'{}'", word.replace('\'', "'\\''")),
     };
-    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    let line = words.iter().map(quoted).collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{}...", &line[..cut]),
+        None => line,
+    }
 }
 
 #[cfg(test)]
@@ -320,6 +337,21 @@ mod tests {
     }
 
     #[test]
+    fn a_group_without_the_controller_is_bound_by_those_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("slice/unit")).unwrap();
+        std::fs::write(root.join("cgroup.controllers"), "cpuset").unwrap();
+        std::fs::write(root.join("cpuset.cpus.effective"), "0-7\n").unwrap();
+        std::fs::write(root.join("slice/cpuset.cpus.effective"), "2-3\n").unwrap();
+        std::fs::write(root.join("cpuset.mems.effective"), "0-1\n").unwrap();
+        let tree = Tree::at(root).unwrap();
+        let allowed = Allowed::read(&tree, &tree.group("/slice/unit").unwrap());
+        assert_eq!((allowed.cpus_effective.as_deref(), allowed.cpus.as_deref()), (Some("2-3"), None));
+        assert_eq!(allowed.mems_effective.as_deref(), Some("0-1"));
+    }
+
+    #[test]
     fn json_has_the_record_and_the_figures() {
         let json = serde_json::to_value(show()).unwrap();
         assert_eq!(json["name"], "db");
@@ -338,6 +370,8 @@ mod tests {
     #[test]
     fn commands_and_durations_read_as_people_write_them() {
         assert_eq!(command(&["a b".into(), "it's".into(), "--x=1".into(), String::new()]), "'a b' 'it'\\''s' --x=1 ''");
+        assert_eq!(command(&["a\n\x1b[2J'".into()]), "$'a\\n\\u{1b}[2J\\''");
+        assert_eq!(command(&["x".repeat(100)]), format!("{}...", "x".repeat(60)));
         assert_eq!([5, 65, 7530, 100_000].map(duration), ["5 s", "1 min", "2 h 5 min", "1 d 3 h"]);
     }
 }

@@ -1,7 +1,7 @@
 //! `nearside stat`: what each node has, what was promised of it, and what the allocator counted.
 
 use super::{
-    domain::{by_node, by_node_bytes, dash, local, others},
+    domain::{by_node, dash, local, memory_by_node, others},
     heap::{self, ZoneHeap},
     table::{
         Side::{Left, Right},
@@ -207,7 +207,7 @@ fn domains(stat: &Stat) -> String {
             local(domain.local_share),
             dash(domain.debt_bytes.map(short)),
             by_node(&domain.usage.cpu.threads),
-            by_node_bytes(&domain.own_bytes),
+            memory_by_node(domain),
         ])
     };
     titled("Domains", &columns, &stat.domains.iter().filter_map(row).collect::<Vec<_>>())

@@ -10,25 +10,32 @@ pub(crate) fn mib(bytes: u64) -> String {
     (bytes / MIB).to_string()
 }
 
-/// A size in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    let (unit, name) = match bytes {
+const fn unit(bytes: u64) -> (u64, &'static str) {
+    match bytes {
         0..MIB => (KIB, "KiB"),
         MIB..GIB => (MIB, "MiB"),
         GIB..TIB => (GIB, "GiB"),
         _ => (TIB, "TiB"),
-    };
+    }
+}
+
+/// A size in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let (unit, name) = unit(bytes);
     match bytes % unit {
         0 => format!("{} {name}", bytes / unit),
         _ => format!("{:.1} {name}", bytes as f64 / unit as f64),
     }
 }
 
-/// A size in as few letters as columns want: `0`, `12K`, `512M`, `1.5G`.
+/// A size in as few letters as columns want: `0`, `12K`, `99.5M`, `512M`, `1.5G`.
 pub(crate) fn short(bytes: u64) -> String {
+    let (unit, name) = unit(bytes);
+    let whole = bytes.is_multiple_of(unit) || bytes / unit >= 100;
     match bytes {
         0 => "0".into(),
-        _ => size(bytes).replace(" ", "").replace("iB", ""),
+        _ if whole => format!("{:.0}{}", bytes as f64 / unit as f64, &name[..1]),
+        _ => format!("{:.1}{}", bytes as f64 / unit as f64, &name[..1]),
     }
 }
 
@@ -53,7 +60,8 @@ mod tests {
         assert_eq!(size(GIB), "1 GiB");
         assert_eq!(size(15 * GIB + 512 * MIB), "15.5 GiB");
         assert_eq!(size(3 * TIB / 2), "1.5 TiB");
-        assert_eq!([0, 4 * KIB, 512 * MIB, 3 * GIB / 2].map(short), ["0", "4K", "512M", "1.5G"]);
+        let sizes = [0, 4 * KIB, 512 * MIB, 3 * GIB / 2, MIB + 1, 2079 * MIB / 10, 1024 * TIB + 1];
+        assert_eq!(sizes.map(short), ["0", "4K", "512M", "1.5G", "1.0M", "208M", "1024T"]);
     }
 
     #[test]

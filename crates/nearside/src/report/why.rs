@@ -1,7 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    domain::{named, origin, total},
+    domain::{named, origin, printable, total},
     show::Allowed,
     table::{
         Side::{Left, Right},
@@ -188,7 +188,7 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
     let bound = |own, effective: &Option<String>, what| match (lists(own), effective) {
         (true, Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
         (false, Some(effective)) => format!("its cpuset names no {what}: it may use {effective}, as its parent"),
-        (_, None) => format!("its cgroup has no cpuset controller: any {what}"),
+        (_, None) => format!("any {what}: the cgroup tree has no cpuset controller"),
     };
     let policies: Vec<String> =
         unplaced.policies.iter().map(|(policy, bytes)| format!("{policy} ({})", size(*bytes))).collect();
@@ -198,7 +198,7 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
     };
     format!(
         "{}: nobody placed it: Nearside did not start it\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
-        unplaced.cgroup,
+        printable(&unplaced.cgroup),
         bound(cpus, cpus_effective, "CPUs"),
         bound(mems, mems_effective, "nodes"),
     )

@@ -1,5 +1,7 @@
 //! Placement against its definition, on random machines.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap here is a failing test")]
+
 mod machines;
 mod naive;
 
@@ -22,7 +24,7 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
     let (mut placed, mut by_operator, mut several_nodes, mut spilled) = (0, 0, 0, 0);
     for seed in 0..10_000 {
         let mut random = Random(seed);
-        let nodes = random.from_to(1, 8);
+        let nodes = random.between(1, 8);
         let (request, seen, model) = case(&mut random, nodes);
         println!("seed {seed}: {request:?}");
         let naive = Naive::new(&request, &seen, &model);
@@ -72,7 +74,7 @@ fn the_search_is_near_the_best_on_machines_of_9_to_12_nodes() {
     while excess.len() < 2_000 {
         seed += 1;
         let mut random = Random(seed);
-        let nodes = random.from_to(9, 12);
+        let nodes = random.between(9, 12);
         let (mut request, seen, model) = case(&mut random, nodes);
         request.nodes = None;
         let best = place(&request, &seen, &model);
