@@ -3,6 +3,7 @@
 use nearside_lab::{Domain, MIB, nearside, read, run, status, stderr, stdout, words, write};
 use std::{
     collections::BTreeMap,
+    io::{BufRead, BufReader},
     process::{Child, Command, Output, Stdio},
     thread,
     time::Duration,
@@ -11,7 +12,7 @@ use std::{
 const SIZE_MIB: u64 = 64;
 
 fn all_on(node: u32) -> BTreeMap<u32, u64> {
-    [(node, SIZE_MIB * MIB)].into()
+    [(node, SIZE_MIB)].into()
 }
 
 fn huge_pages(node: u32, count: u32) {
@@ -42,7 +43,7 @@ fn slow_move(to: u32) -> Child {
 
 /// Waits until memory has begun to arrive on `node`, at 8 MiB a second far from all of it.
 fn begun(domain: &Domain, node: u32) {
-    while domain.filled().get(&node).is_none_or(|bytes| *bytes < 2 * MIB) {
+    while domain.filled_mib().get(&node).is_none_or(|mib| *mib < 2) {
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -58,10 +59,10 @@ fn strict_memory_of_every_kind_moves_to_the_last_page_and_its_policy_with_it() {
     for kind in ["anon", "thp", "shm", "huge"] {
         let pages = if kind == "huge" { "--page-size 2M" } else { "" };
         let domain = start(&format!("--policy strict --nodes 1 {pages}"), kind);
-        assert_eq!(domain.filled(), all_on(1), "{kind}");
+        assert_eq!(domain.filled_mib(), all_on(1), "{kind}");
         let (report, output) = set("--nodes 2 --move-memory");
         assert_eq!(output.status.code(), Some(0), "{kind}: {}", stderr(&output));
-        assert_eq!(domain.filled(), all_on(2), "{kind}: {report}");
+        assert_eq!(domain.filled_mib(), all_on(2), "{kind}: {report}");
         assert!(report["moved_bytes"].as_u64().unwrap() >= SIZE_MIB * MIB, "{kind}: {report}");
         assert_eq!(domain.policy(), "bind:2", "{kind}");
         assert_eq!(status(domain.process(), "Mems_allowed_list"), "2", "{kind}");
@@ -80,7 +81,7 @@ fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
     let output = run(words("set mover --nodes 3 --move-memory"));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).contains("keep preferred on the old nodes"), "{}", stdout(&output));
-    assert_eq!((domain.filled(), domain.policy().as_str()), (all_on(3), "prefer:1"));
+    assert_eq!((domain.filled_mib(), domain.policy().as_str()), (all_on(3), "prefer:1"));
     let later = nearside().args(words("exec mover -- head -1 /proc/self/numa_maps")).output().unwrap();
     assert!(stdout(&later).contains("prefer:3"), "{}", stdout(&later));
 }
@@ -91,9 +92,36 @@ fn without_its_memory_a_strict_domain_may_use_both_homes_and_can_be_moved_later(
     let (report, output) = set("--nodes 2");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(report["notes"].to_string().contains("--move-memory"), "{report}");
-    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1-2"));
+    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1-2"));
     assert_eq!(set("--nodes 2 --move-memory").1.status.code(), Some(0));
-    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(2), "2"));
+    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(2), "2"));
+}
+
+#[test]
+fn a_larger_home_is_filled_evenly_and_running_processes_stay_bound_to_one_node_of_it() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    let (report, output) = set("--nodes 2-3 --move-memory");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let mib = domain.filled_mib();
+    assert_eq!((mib.values().sum::<u64>(), mib.keys().copied().collect::<Vec<_>>()), (SIZE_MIB, vec![2, 3]));
+    assert_eq!((domain.policy().as_str(), status(domain.process(), "Mems_allowed_list").as_str()), ("bind:2", "2-3"));
+    assert!(report["notes"].to_string().contains("as many nodes as before (1)"), "{report}");
+}
+
+#[test]
+fn a_process_that_ends_during_the_move_is_no_failure() {
+    let domain = start("--policy strict --nodes 1", "anon");
+    let mut command = nearside();
+    let command = command.args(["exec", "mover", "--", &toucher(), "--mib", "32"]);
+    let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let mover = slow_move(2);
+    begun(&domain, 2);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let output = mover.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(domain.filled_mib(), all_on(2));
 }
 
 #[test]
@@ -106,14 +134,14 @@ fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("go on with: nearside set mover --nodes 2 --move-memory"), "{}", stderr(&output));
-    let bytes = domain.filled();
+    let bytes = domain.filled_mib();
     assert!(bytes[&1] > 0 && bytes[&2] > 0, "{bytes:?}");
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
     assert_eq!(record()["moving_to"], "2");
 
     let (report, output) = set("--nodes 2 --move-memory");
     assert_eq!(output.status.code(), Some(0), "{report}");
-    assert_eq!(domain.filled(), all_on(2));
+    assert_eq!(domain.filled_mib(), all_on(2));
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "2");
     assert!(record()["moving_to"].is_null());
 }
@@ -127,7 +155,7 @@ fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
     mover.wait().unwrap();
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
     assert_eq!(set("--nodes 1 --move-memory").1.status.code(), Some(0), "and back");
-    assert_eq!((domain.filled(), domain.policy().as_str()), (all_on(1), "bind:1"));
+    assert_eq!((domain.filled_mib(), domain.policy().as_str()), (all_on(1), "bind:1"));
 }
 
 #[test]
@@ -151,7 +179,7 @@ fn the_last_of_two_commands_decides() {
     let output = first.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("another command"), "{}", stderr(&output));
-    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(3), "3"));
+    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(3), "3"));
 }
 
 #[test]
@@ -166,10 +194,10 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
         let pages = if kind == "huge" { "--page-size 2M" } else { "" };
         let domain = start(&format!("--policy preferred --nodes 1 {pages}"), kind);
         let (report, output) = set("--nodes 3 --move-memory");
-        let bytes = domain.filled();
+        let bytes = domain.filled_mib();
         assert_eq!(output.status.code(), Some(3), "{kind}: {bytes:?} {report}");
         let stayed_bytes = report["stayed_bytes"][why].as_u64().unwrap_or_else(|| panic!("{kind}: {report}"));
-        assert!(stayed_bytes >= bytes[&1] && bytes[&1] > 0, "{kind}: {bytes:?} {report}");
+        assert!(stayed_bytes >= bytes[&1] * MIB && bytes[&1] > 0, "{kind}: {bytes:?} {report}");
         domain.end();
     }
     huge_pages(1, 0);
@@ -181,7 +209,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     std::fs::create_dir("/sys/fs/cgroup/foreign").unwrap();
     let cases = [
         ("mover --nodes 9", 2, "9"),
-        ("mover --nodes ^0-3", 2, "empty"),
+        ("mover --nodes all,^0-3", 2, "all,^0-3"),
         ("mover --nodes 1-0", 2, "1-0"),
         ("mover --nodes 1 --move-memory --rate fast", 2, "fast"),
         ("nobody --nodes 1", 1, "no domain nobody"),
@@ -196,6 +224,6 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     std::fs::remove_dir("/sys/fs/cgroup/foreign").unwrap();
     let plan = run(words("set mover --nodes 2 --move-memory --dry-run"));
     assert!(stdout(&plan).contains("move pages to nodes 2, at most 1024 MiB/s"), "{}", stdout(&plan));
-    assert_eq!((domain.filled(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1"));
+    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1"));
     assert_eq!(record()["home"]["nodes"], "1");
 }
