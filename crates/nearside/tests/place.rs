@@ -16,6 +16,9 @@ fn place(machine: &str, flags: &str) -> Output {
     let root = common::unpacked(machine).unwrap();
     let mut nearside = Command::new(env!("CARGO_BIN_EXE_nearside"));
     nearside.args(["place", "--sysfs", root.path().to_str().unwrap()]).args(flags.split_whitespace());
+    if !flags.contains("--policy") {
+        nearside.args(["--policy", "strict"]);
+    }
     nearside.output().unwrap()
 }
 
@@ -165,15 +168,15 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
     let cases = [
         ("--cpus 0 --memory 1G", 2, "a domain needs at least 1 vCPU"),
         ("--cpus 1 --memory 0", 2, "0 bytes were asked for"),
-        ("--cpus 1 --memory 4X", 2, "\"X\" is no unit"),
-        ("--cpus 1 --memory 99999P", 2, "more than 2^64 - 1 bytes"),
+        ("--cpus 1 --memory 4X", 2, "\"x\" is no unit"),
+        ("--cpus 1 --memory 99999P", 2, "more than 64 bits"),
         ("--cpus 1 --memory 1G --nodes 7", 2, "node 7: this machine has nodes 0-1"),
         ("--cpus 1 --memory 1G --nodes 0,^0", 2, "names no node at all"),
         ("--cpus 1 --memory 1G --near netdev:nosuch", 2, "there is no netdev nosuch"),
         ("--cpus 1 --memory 1G --near nosuch", 2, "expected pci:ADDRESS"),
         ("--cpus 1 --memory 1G --policy nosuch", 2, "preferred-many"),
         ("--cpus 1 --memory 1G --page-size 3M", 2, "no page has"),
-        ("--cpus 1 --memory 1G --page-size 16M", 1, "no node has a pool of 16384 KiB pages"),
+        ("--cpus 1 --memory 1G --page-size 16M", 1, "no node has a pool of 16 MiB pages"),
         ("--cpus 1 --memory 1T", 1, "more than the whole machine has"),
         ("--cpus 1 --memory 60G --nodes 0", 1, "do not fit"),
     ];

@@ -1,6 +1,6 @@
 //! What placement answers.
 
-use crate::{Claim, CostModel, PageSize, Request};
+use crate::{Bytes, Claim, CostModel, PageSize, Request};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,7 +108,7 @@ pub enum Refusal {
         nodes: NodeSet,
     },
     /// There is no pool for such pages.
-    #[error("no node has a pool of {} KiB pages: the pools are {known}", page_bytes / 1024)]
+    #[error("no node has a pool of {} pages: the pools are {known}", Bytes(*page_bytes))]
     NoHugePages {
         /// The size asked for.
         page_bytes: u64,
@@ -116,7 +116,7 @@ pub enum Refusal {
         known: String,
     },
     /// More than the machine has, even if it were empty.
-    #[error("{needed_bytes} bytes are more than the whole machine has ({machine_bytes} bytes)")]
+    #[error("{} are more than the whole machine has ({})", Bytes(*needed_bytes), Bytes(*machine_bytes))]
     MoreThanMachine {
         /// Bytes asked for, rounded up to whole pages.
         needed_bytes: u64,
@@ -125,9 +125,10 @@ pub enum Refusal {
     },
     /// It would fit an emptier machine.
     #[error(
-        "{} bytes do not fit: {} can be promised on {where_}, {short_by_bytes} bytes too few",
-        needed_bytes,
-        unclaimed_bytes
+        "{} do not fit: {} can be promised on {where_}, {} too few ({short_by_bytes} bytes)",
+        Bytes(*needed_bytes),
+        Bytes(*unclaimed_bytes),
+        Bytes(*short_by_bytes)
     )]
     DoesNotFit {
         /// Bytes asked for, rounded up to whole pages.

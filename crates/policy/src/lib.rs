@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod claim;
 mod cost;
 mod decision;
@@ -22,6 +23,7 @@ mod search;
 mod start;
 mod view;
 
+pub use bytes::Bytes;
 pub use claim::{ByNode, Claim, outstanding};
 pub use cost::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};

@@ -1,6 +1,6 @@
 //! Observe, decide, act: the frame that every decision and every machine share.
 
-use crate::{ByNode, Claim, Decision, Limits, MemoryPolicy, Observation};
+use crate::{ByNode, Bytes, Claim, Decision, Limits, MemoryPolicy, Observation};
 use nearside_topology::{CpuSet, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, ops::ControlFlow};
@@ -144,7 +144,7 @@ impl fmt::Display for Reason {
             Self::NewDomain => write!(f, "a new domain needs a cgroup of its own"),
             Self::Promise { unclaimed_bytes } => {
                 write!(f, "so that nobody else counts on it; unclaimed before:")?;
-                unclaimed_bytes.iter().try_for_each(|(node, bytes)| write!(f, " node {node} {} MiB", bytes >> 20))
+                unclaimed_bytes.iter().try_for_each(|(node, bytes)| write!(f, " node {node} {}", Bytes(*bytes)))
             }
             Self::PolicyConfines { policy } => write!(f, "policy {policy} lets no memory come from elsewhere"),
             Self::PolicyAsked { policy } => write!(f, "policy {policy}"),
@@ -165,7 +165,7 @@ impl fmt::Display for Action {
                     write!(f, ", at most {cpus} CPUs")?;
                 }
                 if let Some(bytes) = limits.memory_bytes {
-                    write!(f, ", at most {} MiB", bytes >> 20)?;
+                    write!(f, ", at most {}", Bytes(bytes))?;
                 }
                 Ok(())
             }
@@ -173,7 +173,7 @@ impl fmt::Display for Action {
                 write!(f, "claim")?;
                 claim.nodes().iter().try_for_each(|node| {
                     let on = |by_node: &ByNode| by_node.get(&node).copied().unwrap_or(0);
-                    write!(f, " node {node}: {} vCPUs {} MiB", on(&claim.vcpus), on(&claim.bytes) >> 20)
+                    write!(f, " node {node}: {} vCPUs, {}", on(&claim.vcpus), Bytes(on(&claim.bytes)))
                 })
             }
             Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on nodes {nodes} only"),
@@ -182,7 +182,7 @@ impl fmt::Display for Action {
             Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "memory policy {policy}"),
             Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "memory policy {policy} on nodes {nodes}"),
             Self::MovePages { nodes, rate_bytes_per_s: Some(rate), .. } => {
-                write!(f, "move pages to nodes {nodes}, at most {} MiB/s", rate >> 20)
+                write!(f, "move pages to nodes {nodes}, at most {}/s", Bytes(*rate))
             }
             Self::MovePages { nodes, .. } => write!(f, "move pages to nodes {nodes}"),
         }

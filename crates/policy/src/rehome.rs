@@ -1,7 +1,7 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, ByNode, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
+    Action, Affinity, Bytes, ByNode, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
     PageSize, Plan, Reason, StayedWhy, Step, debt_bytes, outstanding, start::policy_nodes,
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
@@ -43,7 +43,10 @@ pub enum RehomeRefusal {
     #[error("nodes {0} have no memory")]
     NoMemory(NodeSet),
     /// A confined domain would not fit.
-    #[error("{needed_bytes} bytes do not fit: {unclaimed_bytes} can be promised on nodes {nodes}, {} bytes too few", needed_bytes - unclaimed_bytes)]
+    #[error(
+        "{} do not fit: {} can be promised on nodes {nodes}, {} too few ({} bytes)",
+        Bytes(*needed_bytes), Bytes(*unclaimed_bytes), Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
+    )]
     DoesNotFit {
         /// Where.
         nodes: NodeSet,

@@ -1,7 +1,7 @@
 //! The decision behind `run`: a new domain.
 
 use crate::{
-    Action, Affinity, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason, Refusal,
+    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason, Refusal,
     Request, Step, place,
 };
 use nearside_topology::{NodeSet, Topology};
@@ -71,8 +71,8 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     let mut limits = Vec::new();
     if decision.chosen.spilled_bytes > 0 {
         limits.push(format!(
-            "{} MiB do not fit nodes {} and will come from others (policy {policy})",
-            decision.chosen.spilled_bytes >> 20,
+            "{} do not fit nodes {} and will come from others (policy {policy})",
+            Bytes(decision.chosen.spilled_bytes),
             decision.chosen.nodes
         ));
     }
@@ -176,7 +176,7 @@ mod tests {
         let plan = begin(&wish("db", MemoryPolicy::Strict), &machine(4)).unwrap();
         let expected = [
             "create domain db",
-            "claim node 0: 2 vCPUs 600 MiB",
+            "claim node 0: 2 vCPUs, 600 MiB",
             "allow memory on nodes 0 only",
             "run on CPUs 0-1 for the time being",
             "memory policy strict on nodes 0",
@@ -199,7 +199,7 @@ mod tests {
     fn on_one_node_nothing_is_bound() {
         for policy in MemoryPolicy::ALL {
             let plan = begin(&wish("db", policy), &machine(1)).unwrap();
-            assert_eq!(words(&plan), ["create domain db", "claim node 0: 2 vCPUs 600 MiB"], "{policy}");
+            assert_eq!(words(&plan), ["create domain db", "claim node 0: 2 vCPUs, 600 MiB"], "{policy}");
         }
     }
 

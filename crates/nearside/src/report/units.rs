@@ -1,5 +1,7 @@
 //! Numbers with units, as people read them.
 
+use nearside_policy::Bytes;
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -21,11 +23,7 @@ const fn unit(bytes: u64) -> (u64, &'static str) {
 
 /// A size in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
 pub(crate) fn size(bytes: u64) -> String {
-    let (unit, name) = unit(bytes);
-    match bytes % unit {
-        0 => format!("{} {name}", bytes / unit),
-        _ => format!("{:.1} {name}", bytes as f64 / unit as f64),
-    }
+    Bytes(bytes).to_string()
 }
 
 /// A size in as few letters as columns want: `0`, `12K`, `99.5M`, `512M`, `1.5G`.
@@ -55,7 +53,7 @@ mod tests {
 
     #[test]
     fn sizes_are_told_in_the_unit_people_would_choose() {
-        assert_eq!(size(0), "0 KiB");
+        assert_eq!(size(0), "0 bytes");
         assert_eq!(size(2 * MIB), "2 MiB");
         assert_eq!(size(GIB), "1 GiB");
         assert_eq!(size(15 * GIB + 512 * MIB), "15.5 GiB");

@@ -1,0 +1,44 @@
+//! Amounts of memory in messages.
+
+use std::fmt;
+
+/// An amount of memory, which prints in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shift, name) = match self.0 {
+            0..0x400 => return f.pad(&format!("{} bytes", self.0)),
+            0x400..0x10_0000 => (10, "KiB"),
+            0x10_0000..0x4000_0000 => (20, "MiB"),
+            0x4000_0000..0x100_0000_0000 => (30, "GiB"),
+            _ => (40, "TiB"),
+        };
+        let unit = 1_u64 << shift;
+        match self.0 % unit {
+            0 => f.pad(&format!("{} {name}", self.0 / unit)),
+            _ => f.pad(&format!("{:.1} {name}", self.0 as f64 / unit as f64)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_told_in_the_unit_people_would_choose() {
+        let cases = [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (2 << 20, "2 MiB"),
+            (1 << 30, "1 GiB"),
+            (31 << 29, "15.5 GiB"),
+            (3 << 39, "1.5 TiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+}
