@@ -1,6 +1,6 @@
 //! `set` gives a running domain another home and takes its memory there.
 
-use nearside_lab::{Domain, MIB, nearside, read, run, status, stderr, stdout, words, write};
+use nearside_lab::{Domain, MIB, nearside, read, run, status, stderr, stdout, toucher, words, write};
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
