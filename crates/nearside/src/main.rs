@@ -28,6 +28,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Place(commands::place::Args),
     List(commands::list::Args),
     Show(commands::show::Args),
     Why(commands::why::Args),
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Why(args) => commands::why::run(&args),
         Command::Stat(args) => commands::stat::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Place(args) => commands::place::run(&args),
         Command::Topology(args) => commands::topology::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Exec(args) => commands::exec::run(&args),

@@ -1,87 +1,191 @@
-//! What a domain asks for, as `place` and `run` take it.
+//! What a domain asks for, as flags: shared by all commands that place one.
 
 use crate::{failure::Failure, size::parse_size};
-use nearside_policy::{MemoryPolicy, PageSize, Request};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use nearside_linux::sys;
+use nearside_policy::{MemoryPolicy, PageSize, Refusal, Request};
 use nearside_topology::{
     DeviceKind, NodeId, NodeSet, Topology,
     grammar::{NodeContext, parse_some_nodes},
 };
+use std::{fmt, str::FromStr};
 
-/// The flags that say what a domain asks for.
+/// The flags that describe a domain.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "The domain")]
+#[command(next_help_heading = "Domain")]
 pub(crate) struct RequestArgs {
-    /// vCPUs it keeps busy
+    /// How many vCPUs it keeps busy
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) cpus: u32,
+    cpus: u32,
 
-    /// Memory it fills, such as 512M or 4G
+    /// How much memory it fills: 512M, 4G, 1.5GiB (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) memory: u64,
+    memory: u64,
 
-    /// Pages that memory is made of: 4K for ordinary ones, or the size of a huge page such as 2M or 1G
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) page_size: Option<u64>,
+    /// Which pages its memory is made of: 4K, or the huge pages of a pool (2M, 1G)
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = page_size)]
+    page_size: PageSize,
 
     /// How its memory is bound to its home [default: preferred-many]
-    #[arg(long, value_name = "POLICY", value_parser = policies())]
+    #[arg(long, value_parser = policies())]
     pub(crate) policy: Option<MemoryPolicy>,
 
-    /// Its home, such as 0-1 or ^2; chosen for you if left out
+    /// Make these nodes its home, whatever placement would choose: 0-1,3 or all,^2
     #[arg(long, value_name = "SET")]
-    pub(crate) nodes: Option<String>,
+    nodes: Option<String>,
 
-    /// A device to be near: pci:0000:3b:00.0, netdev:eth0 or block:nvme0n1; may be repeated
+    /// Place it near a device: pci:3b:00.0, netdev:eth0, block:nvme0n1 (may be repeated)
     #[arg(long, value_name = "DEVICE")]
-    pub(crate) near: Vec<String>,
-}
-
-/// Lets help and completion list the policies' names.
-fn policies() -> impl clap::builder::TypedValueParser<Value = MemoryPolicy> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(MemoryPolicy::ALL.map(MemoryPolicy::name)).try_map(|name| name.parse::<MemoryPolicy>())
+    near: Vec<DeviceName>,
 }
 
 impl RequestArgs {
-    /// What is asked for, in terms of `topology`.
-    pub(crate) fn request(&self, topology: &Topology, base_page_bytes: u64) -> Result<Request, Failure> {
-        let nodes = self.nodes.as_deref().map(|text| parse_node_set(text, topology)).transpose()?;
-        let near = self.near.iter().map(|device| device_node(device, topology)).collect::<Result<_, _>>()?;
-        let page_size = match self.page_size {
-            None => PageSize::Base,
-            Some(bytes) if bytes == base_page_bytes => PageSize::Base,
-            Some(bytes) => PageSize::Huge(bytes),
-        };
-        let policy = self.policy.unwrap_or(MemoryPolicy::PreferredMany);
-        Ok(Request { vcpus: self.cpus, memory_bytes: self.memory, page_size, policy, nodes, near })
+    /// The request on a machine, whose nodes and devices the flags name.
+    pub(crate) fn request(&self, topology: &Topology) -> Result<Request, Failure> {
+        let nodes = self.nodes.as_ref().map(|text| parse_node_set(text, topology));
+        Ok(Request {
+            vcpus: self.cpus,
+            memory_bytes: self.memory,
+            page_size: self.page_size,
+            policy: self.policy.unwrap_or(MemoryPolicy::PreferredMany),
+            nodes: nodes.transpose()?,
+            near: self.near.iter().map(|device| device.node(topology)).collect::<Result<_, _>>()?,
+        })
     }
 }
 
 /// A set of nodes as typed; it must not be empty nor name nodes that are not there.
 pub(crate) fn parse_node_set(text: &str, topology: &Topology) -> Result<NodeSet, Failure> {
-    parse_some_nodes(text, &NodeContext::of(topology)).map_err(Failure::usage)
+    let nodes = parse_some_nodes(text, &NodeContext::of(topology));
+    nodes.map_err(|error| Failure::usage(format_args!("--nodes: {error}")))
 }
 
-/// The node a device is on.
-fn device_node(device: &str, topology: &Topology) -> Result<NodeId, Failure> {
-    let expected = "expected pci:ADDRESS, netdev:NAME or block:NAME";
-    let (kind, name) =
-        device.split_once(':').ok_or_else(|| Failure::usage(format_args!("\"{device}\" is no device: {expected}")))?;
-    let kind = match kind {
-        "pci" => DeviceKind::Pci,
-        "netdev" => DeviceKind::Netdev,
-        "block" => DeviceKind::Block,
-        _ => return Err(Failure::usage(format_args!("\"{kind}\" is no kind of device: {expected}"))),
-    };
-    // lspci leaves out PCI domain 0000 where it is the only one.
-    let named = |known: &str| known == name || (kind == DeviceKind::Pci && known == format!("0000:{name}"));
-    let found = topology.devices.iter().find(|known| known.kind == kind && named(&known.name));
-    let found = found.ok_or_else(|| {
-        let known: Vec<_> = topology.devices.iter().filter(|known| known.kind == kind).map(|d| &*d.name).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        Failure::could_not(format_args!("there is no device {device}: this machine has {known}"))
-    })?;
-    found.node.ok_or_else(|| {
-        Failure::could_not(format_args!("{device} is near no node: the system does not tell where it is"))
-    })
+/// A refusal as the end of a command: what makes no sense is a matter of usage, what does not fit could not be done.
+pub(crate) fn refused(refusal: Refusal) -> Failure {
+    match refusal {
+        Refusal::NoVcpus | Refusal::NoMemory | Refusal::NoNodes { .. } | Refusal::UnknownNode { .. } => {
+            Failure::usage(refusal)
+        }
+        Refusal::NoCpus { .. }
+        | Refusal::NoHugePages { .. }
+        | Refusal::MoreThanMachine { .. }
+        | Refusal::DoesNotFit { .. } => Failure::could_not(refusal),
+    }
+}
+
+fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
+    PossibleValuesParser::new(MemoryPolicy::ALL.map(MemoryPolicy::name)).try_map(|name| name.parse())
+}
+
+fn page_size(text: &str) -> Result<PageSize, String> {
+    let base_bytes = sys::page_bytes();
+    match parse_size(text)? {
+        bytes if bytes == base_bytes => Ok(PageSize::Base),
+        bytes if bytes.is_power_of_two() && bytes > base_bytes => Ok(PageSize::Huge(bytes)),
+        bytes => Err(format!("no page has {bytes} bytes: expected 4K, or the size of a huge page such as 2M")),
+    }
+}
+
+/// A device by its kind and name, in `numactl`'s words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DeviceName {
+    kind: DeviceKind,
+    name: String,
+}
+
+const KINDS: [(&str, DeviceKind); 3] =
+    [("pci", DeviceKind::Pci), ("netdev", DeviceKind::Netdev), ("block", DeviceKind::Block)];
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (prefix, name) = text.split_once(':').unwrap_or((text, ""));
+        let kind = KINDS.iter().find(|(word, _)| *word == prefix).map(|&(_, kind)| kind);
+        match kind {
+            Some(kind) if !name.is_empty() => Ok(Self { kind, name: full_name(kind, name) }),
+            _ => Err("expected pci:ADDRESS, netdev:NAME or block:NAME".into()),
+        }
+    }
+}
+
+// PCI addresses may leave out the segment, as lspci does where all devices are in the first.
+fn full_name(kind: DeviceKind, name: &str) -> String {
+    match (kind, name.matches(':').count()) {
+        (DeviceKind::Pci, 1) => format!("0000:{}", name.to_ascii_lowercase()),
+        (DeviceKind::Pci, _) => name.to_ascii_lowercase(),
+        (DeviceKind::Netdev | DeviceKind::Block, _) => name.into(),
+    }
+}
+
+impl DeviceName {
+    // The node of the device on a machine.
+    fn node(&self, topology: &Topology) -> Result<NodeId, Failure> {
+        let of_kind = || topology.devices.iter().filter(|device| device.kind == self.kind);
+        let Some(device) = of_kind().find(|device| device.name == self.name) else {
+            let known: Vec<&str> = of_kind().map(|device| device.name.as_str()).take(KNOWN_SHOWN).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            return Err(Failure::usage(format_args!("--near: there is no {self}: this machine has {known}")));
+        };
+        match (device.node, topology.nodes.as_slice()) {
+            (Some(node), _) => Ok(node),
+            // A machine of one node tells no nodes of devices, and all of them are near.
+            (None, [only]) => Ok(only.id),
+            (None, _) => Err(Failure::could_not(format_args!("--near: the system does not say where {self} is"))),
+        }
+    }
+}
+
+// How many devices a message lists.
+const KNOWN_SHOWN: usize = 20;
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("device", |(word, _)| word);
+        write!(f, "{word} {}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_topology::{Device, Node};
+
+    fn machine(nodes: u32, device_node: Option<u32>) -> Topology {
+        let name = "0000:3b:00.0".to_owned();
+        Topology {
+            nodes: (0..nodes).map(|id| Node { id: NodeId(id), ..Node::default() }).collect(),
+            devices: vec![Device { kind: DeviceKind::Pci, name, node: device_node.map(NodeId), class: None }],
+            ..Topology::default()
+        }
+    }
+
+    #[test]
+    fn devices_are_named_as_numactl_names_them() {
+        for text in ["pci:3b:00.0", "pci:3B:00.0", "pci:0000:3b:00.0"] {
+            let device: DeviceName = text.parse().unwrap();
+            assert_eq!(device.node(&machine(2, Some(1))).unwrap(), NodeId(1));
+        }
+        for text in ["pci:", "eth0", "usb:1", ""] {
+            assert!(text.parse::<DeviceName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_near_where_there_is_one_node_and_else_has_to_be_known() {
+        let device: DeviceName = "pci:3b:00.0".parse().unwrap();
+        assert_eq!(device.node(&machine(1, None)).unwrap(), NodeId(0));
+        assert!(device.node(&machine(2, None)).is_err());
+        let other: DeviceName = "pci:5e:00.0".parse().unwrap();
+        assert!(other.node(&machine(2, Some(0))).is_err());
+    }
+
+    #[test]
+    fn page_sizes_are_powers_of_two_from_4k_on() {
+        assert_eq!(page_size("4K"), Ok(PageSize::Base));
+        assert_eq!(page_size("2M"), Ok(PageSize::Huge(2 << 20)));
+        for text in ["0", "1K", "3M", "x"] {
+            assert!(page_size(text).is_err(), "{text}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Sizes as people type them.
 
-/// Bytes in `text`: a number, which may have a fraction, and a unit of 1,024-based K, M, G or T (`512M`, `1.5GiB`,
+/// Bytes in `text`: a number, which may have a fraction, and a unit of 1,024-based K, M, G, T or P (`512M`, `1.5GiB`,
 /// `2048`).
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
@@ -12,7 +12,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        other => return Err(format!("\"{other}\" is no unit: expected K, M, G or T (of 1024), as in 512M or 1.5G")),
+        "p" | "pb" | "pib" => 50,
+        other => return Err(format!("\"{other}\" is no unit: expected K, M, G, T or P (of 1024), as in 512M or 1.5G")),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let no_number = || format!("\"{text}\" is no size: expected a number and a unit, as in 512M or 1.5G");

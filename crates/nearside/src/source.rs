@@ -26,9 +26,9 @@ pub(crate) struct TopologySource {
 }
 
 impl TopologySource {
-    /// Reads the machine.
-    pub(crate) fn read(&self) -> Result<Topology, Failure> {
-        self.read_with_notes().map(|(topology, _)| topology)
+    /// Whether this is the host as it is.
+    pub(crate) fn is_this_host(&self) -> bool {
+        self.sysfs.is_none() && self.acpi.is_none() && self.fake.is_none()
     }
 
     /// Reads the machine, and says what could not be read of it.

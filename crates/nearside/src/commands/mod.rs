@@ -5,6 +5,7 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod list;
 pub(crate) mod man;
+pub(crate) mod place;
 pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod show;

@@ -94,7 +94,7 @@ fn try_run(args: &Args) -> Outcome {
     let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(failure)?;
     let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
     let topology = host.topology().map_err(Failure::could_not)?;
-    let mut request = args.request.request(&topology, sys::page_bytes())?;
+    let mut request = args.request.request(&topology)?;
     request.policy = known_policy(args.request.policy, &topology)?;
     let affinity = match args.affinity {
         AffinityArg::Soft => Affinity::Soft,

@@ -1,0 +1,73 @@
+//! `nearside place`: where a domain would live, and why.
+
+use crate::{
+    domains::open_host,
+    failure::{Failure, Outcome},
+    output,
+    report::{guest::Guest, place_json, place_libvirt, place_numactl, place_qemu, place_text},
+    request::{RequestArgs, refused},
+    source::TopologySource,
+};
+use nearside_policy::{CostModel, Machine, Observation, place};
+
+/// Show where a domain would live, the alternatives, and why.
+///
+/// Nothing is started and nothing is promised to the domain: another one may be given the same memory.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    request: RequestArgs,
+
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    #[command(flatten)]
+    source: TopologySource,
+}
+
+/// The forms of the report.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// Tables to read.
+    Text,
+    /// One JSON object (docs/formats.md).
+    Json,
+    /// Arguments of qemu-system-*.
+    Qemu,
+    /// Elements of a libvirt domain.
+    Libvirt,
+    /// A numactl command line, to be followed by a command.
+    Numactl,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let (observation, mut notes) = observed(&args.source)?;
+    let topology = &observation.topology;
+    let request = args.request.request(topology)?;
+    let decision = place(&request, &observation, &CostModel::default()).map_err(refused)?;
+    let guest = Guest::new(&decision, topology);
+    let (report, limits) = match args.format {
+        Format::Text => (place_text::report(&decision, &observation), Vec::new()),
+        Format::Json => (place_json::report(&decision, topology).map_err(Failure::could_not)?, Vec::new()),
+        Format::Qemu => place_qemu::report(&guest, topology),
+        Format::Libvirt => place_libvirt::report(&guest),
+        Format::Numactl => place_numactl::report(&guest),
+    };
+    notes.extend(limits);
+    output::note(notes);
+    output::print(&report)
+}
+
+/// The machine with its domains, and what could not be read of it. Only the host itself has domains; a copy of its
+/// files or its firmware's tables know none, and neither does a host without cgroups.
+fn observed(source: &TopologySource) -> Result<(Observation, Vec<String>), Failure> {
+    if source.is_this_host()
+        && let Ok(mut host) = open_host()
+    {
+        let observation = host.observe().map_err(Failure::could_not)?;
+        return Ok((observation, host.take_notices()));
+    }
+    let (topology, notes) = source.read_with_notes()?;
+    Ok((Observation { topology, domains: Vec::new() }, notes))
+}

@@ -1,0 +1,55 @@
+//! A home as elements of a libvirt domain (<https://libvirt.org/formatdomain.html>).
+
+use super::guest::{Cell, Guest, lacking};
+use nearside_policy::MemoryPolicy;
+
+/// The elements, to be put below `<domain>`, and what they cannot say.
+pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
+    let Guest { vcpus, memory_kib, nodes, primary, cpus, cells, .. } = guest;
+    let mut notes = Vec::new();
+    let mut xml = format!("<memory unit='KiB'>{memory_kib}</memory>\n");
+    xml += &format!("<vcpu placement='static' cpuset='{cpus}'>{vcpus}</vcpu>\n");
+    if let Some(kib) = guest.huge_page_kib {
+        let page = format!("<page size='{kib}' unit='KiB'/>");
+        xml += &format!("<memoryBacking>\n  <hugepages>\n    {page}\n  </hugepages>\n</memoryBacking>\n");
+    }
+    let memory = match guest.policy {
+        MemoryPolicy::Strict => format!("  <memory mode='strict' nodeset='{nodes}'/>\n"),
+        MemoryPolicy::Preferred => format!("  <memory mode='preferred' nodeset='{primary}'/>\n"),
+        MemoryPolicy::PreferredMany => {
+            notes.push("older versions of libvirt take only one preferred node".into());
+            format!("  <memory mode='preferred' nodeset='{nodes}'/>\n")
+        }
+        MemoryPolicy::Interleave => format!("  <memory mode='interleave' nodeset='{nodes}'/>\n"),
+        MemoryPolicy::WeightedInterleave => {
+            notes.push(lacking("libvirt", guest.policy, "plain interleave stands in for it"));
+            format!("  <memory mode='interleave' nodeset='{nodes}'/>\n")
+        }
+        MemoryPolicy::Restrictive => format!("  <memory mode='restrictive' nodeset='{nodes}'/>\n"),
+        MemoryPolicy::Local => String::new(),
+    };
+    let cells: &[Cell] = if cells.len() > 1 { cells } else { &[] };
+    let with_memory = || cells.iter().enumerate().filter(|(_, cell)| cell.memory_kib > 0);
+    let memnode =
+        |(id, cell): (usize, &Cell)| format!("  <memnode cellid='{id}' mode='strict' nodeset='{}'/>\n", cell.nodes);
+    let memnodes: String = with_memory().map(memnode).collect();
+    if !memory.is_empty() {
+        xml += &format!("<numatune>\n{memory}{memnodes}</numatune>\n");
+    }
+    // The threads that allocate memory must reach its nodes, or huge pages of a cell fail to start.
+    let pins = cells.iter().flat_map(|cell| cell.vcpus.clone().map(move |vcpu| (vcpu, &cell.cpus)));
+    let pins: String = pins.map(|(vcpu, cpus)| format!("  <vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>\n")).collect();
+    xml += &format!("<cputune>\n{pins}  <emulatorpin cpuset='{cpus}'/>\n</cputune>\n");
+    let cell = |(id, cell): (usize, &Cell)| {
+        let vcpus = match cell.vcpus.is_empty() {
+            true => String::new(),
+            false => format!(" cpus='{}-{}'", cell.vcpus.start, cell.vcpus.end - 1),
+        };
+        format!("    <cell id='{id}'{vcpus} memory='{}' unit='KiB'/>\n", cell.memory_kib)
+    };
+    let cells: String = cells.iter().enumerate().map(cell).collect();
+    if !cells.is_empty() {
+        xml += &format!("<cpu>\n  <numa>\n{cells}  </numa>\n</cpu>\n");
+    }
+    (xml, notes)
+}

@@ -1,0 +1,29 @@
+//! A home as a `numactl` command line.
+
+use super::guest::{Guest, lacking};
+use nearside_policy::MemoryPolicy;
+
+/// The command line, to be followed by a command, and what it cannot say.
+pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
+    let Guest { nodes, primary, policy, .. } = guest;
+    let mut notes = Vec::new();
+    let memory = match policy {
+        MemoryPolicy::Strict => format!(" --membind={nodes}"),
+        MemoryPolicy::Preferred => format!(" --preferred={primary}"),
+        MemoryPolicy::PreferredMany => format!(" --preferred-many={nodes}"),
+        MemoryPolicy::Interleave => format!(" --interleave={nodes}"),
+        MemoryPolicy::WeightedInterleave => {
+            notes.push("--weighted-interleave needs numactl 2.0.19 and Linux 6.9".into());
+            format!(" --weighted-interleave={nodes}")
+        }
+        MemoryPolicy::Restrictive => {
+            notes.push(lacking("numactl", *policy, "the command's memory is not confined; use nearside run"));
+            String::new()
+        }
+        MemoryPolicy::Local => " --localalloc".into(),
+    };
+    if guest.huge_page_kib.is_some() {
+        notes.push("the command itself has to ask for huge pages".into());
+    }
+    (format!("numactl --cpunodebind={}{memory} --\n", guest.cpu_nodes), notes)
+}

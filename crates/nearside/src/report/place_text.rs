@@ -1,0 +1,156 @@
+//! A decision as tables, and its reasons as sentences.
+
+use super::{
+    table::{Side, table, wrapped},
+    units::{count, size},
+};
+use nearside_policy::{Candidate, Decision, Observation, PageSize, SlowDown};
+use nearside_topology::{NodeId, NodeSet};
+
+/// The whole report.
+pub(crate) fn report(decision: &Decision, observation: &Observation) -> String {
+    let chosen = &decision.chosen;
+    let mut report = format!(
+        "home: {}, predicted slow-down {} ({}, {}, {} of {} pages)\n",
+        nodes(&chosen.nodes),
+        chosen.slow_down,
+        decision.request.policy,
+        count(decision.request.vcpus as usize, "vCPU"),
+        size(chosen.claim.total_bytes()),
+        size(page_bytes(decision.request.page_size)),
+    );
+    report += &claim(chosen, observation);
+    report += &candidates(decision);
+    report += "\nWhy\n";
+    for reason in reasons(decision) {
+        let words: Vec<String> = reason.split(' ').map(Into::into).collect();
+        report += &format!("  - {}\n", wrapped(&words, 4));
+    }
+    report
+}
+
+/// The size of a page for people; an ordinary page is taken to have 4 KiB.
+pub(crate) fn page_bytes(page_size: PageSize) -> u64 {
+    match page_size {
+        PageSize::Base => 4096,
+        PageSize::Huge(bytes) => bytes,
+    }
+}
+
+fn claim(chosen: &Candidate, observation: &Observation) -> String {
+    use Side::Right;
+    let columns = [
+        ("node", Right),
+        ("vCPUs", Right),
+        ("of cores", Right),
+        ("busy", Right),
+        ("memory", Right),
+        ("of free", Right),
+    ];
+    let row = |node: NodeId| {
+        vec![
+            node.to_string(),
+            chosen.claim.vcpus.get(&node).copied().unwrap_or(0).to_string(),
+            observation.topology.cores_of(node).to_string(),
+            observation.claimed_vcpus(node).to_string(),
+            size(chosen.claim.bytes.get(&node).copied().unwrap_or(0)),
+            size(observation.unclaimed_bytes(node, chosen.claim.page_size)),
+        ]
+    };
+    let rows: Vec<_> = chosen.claim.nodes().union(&chosen.nodes).iter().map(row).collect();
+    table("Claim", &columns, &rows)
+}
+
+fn candidates(decision: &Decision) -> String {
+    use Side::{Left, Right};
+    let columns = [
+        ("", Left),
+        ("nodes", Left),
+        ("slow-down", Right),
+        ("= CPU", Right),
+        ("x memory", Right),
+        ("x devices", Right),
+        ("from elsewhere", Right),
+        ("left free", Right),
+    ];
+    let row = |(place, candidate): (String, &Candidate)| {
+        vec![
+            place,
+            candidate.nodes.to_string(),
+            candidate.slow_down.to_string(),
+            candidate.parts.cpu.to_string(),
+            candidate.parts.memory.to_string(),
+            candidate.parts.devices.to_string(),
+            size(candidate.spilled_bytes),
+            size(candidate.free_after_bytes),
+        ]
+    };
+    let others = decision.runners_up.iter().enumerate();
+    let others =
+        others.map(|(at, other)| (format!("{}.", at + 1 + usize::from(decision.request.nodes.is_none())), other));
+    let rows: Vec<_> = std::iter::once(("chosen".into(), &decision.chosen)).chain(others).map(row).collect();
+    table("Candidates", &columns, &rows)
+}
+
+/// Why the home is what it is, in sentences with numbers.
+pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
+    let chosen = &decision.chosen;
+    let mut reasons = Vec::new();
+    let seen = match (decision.exhaustive, decision.candidates) {
+        (true, 1) => "there is only one set of nodes".into(),
+        (true, sets) => format!("all {sets} sets of nodes were looked at"),
+        (false, sets) => format!("{sets} sets of nodes were looked at, by search"),
+    };
+    match (&decision.request.nodes, decision.runners_up.first()) {
+        (Some(_), None) => reasons.push("the operator named these nodes; nothing else would do".into()),
+        (Some(_), Some(other)) => reasons.push(format!(
+            "the operator named these nodes; placement would have taken {}: {}",
+            nodes(&other.nodes),
+            against(other, chosen)
+        )),
+        (None, None) => reasons.push(format!("{seen}: no other would do")),
+        (None, Some(other)) => {
+            reasons.push(format!("{seen}; next is {}: {}", nodes(&other.nodes), against(other, chosen)))
+        }
+    }
+    let part = |part: SlowDown, what: &str| (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part));
+    reasons.extend(part(chosen.parts.cpu, "vCPUs share cores"));
+    reasons.extend(part(chosen.parts.memory, "memory is far, or its bandwidth is short"));
+    reasons.extend(part(chosen.parts.devices, "devices are far"));
+    if chosen.spilled_bytes > 0 {
+        reasons.push(format!(
+            "{} do not fit {} and come from elsewhere",
+            size(chosen.spilled_bytes),
+            nodes(&chosen.nodes)
+        ));
+    }
+    let model = decision.model;
+    reasons.push(format!(
+        "assumed: a vCPU waits {:.0} % of its time for memory, a busy SMT sibling adds {:.0} % of a core, a vCPU draws {:.0} MB/s",
+        model.memory_share * 100.0,
+        model.smt_gain * 100.0,
+        model.vcpu_bandwidth_mb_s,
+    ));
+    reasons
+}
+
+// What taking `other` instead of `chosen` would mean.
+fn against(other: &Candidate, chosen: &Candidate) -> String {
+    let percent = (other.slow_down.factor() / chosen.slow_down.factor() - 1.0) * 100.0;
+    if other.slow_down > chosen.slow_down {
+        return format!("{percent:.1} % slower");
+    }
+    if other.slow_down < chosen.slow_down {
+        return format!("{:.1} % faster", -percent);
+    }
+    let left = format!("{} free afterwards against {}", size(other.free_after_bytes), size(chosen.free_after_bytes));
+    match other.free_after_bytes == chosen.free_after_bytes {
+        true => "as fast, with as much left free; the lowest numbers win".into(),
+        false => format!("as fast, {left}"),
+    }
+}
+
+/// `node 3`, `nodes 0-1`.
+pub(crate) fn nodes(set: &NodeSet) -> String {
+    format!("node{} {set}", if set.len() == 1 { "" } else { "s" })
+}

@@ -1,0 +1,186 @@
+//! `nearside place` as an operator meets it: the built binary on machines of the fixtures.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing unwrap in a test is a failing test")]
+
+#[path = "../../topology/tests/common/mod.rs"]
+mod common;
+
+use serde_json::{Value, json};
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
+
+/// Runs `nearside place --sysfs MACHINE FLAGS...`, with the flags in one string.
+fn place(machine: &str, flags: &str) -> Output {
+    let root = common::unpacked(machine).unwrap();
+    let mut nearside = Command::new(env!("CARGO_BIN_EXE_nearside"));
+    nearside.args(["place", "--sysfs", root.path().to_str().unwrap()]).args(flags.split_whitespace());
+    nearside.output().unwrap()
+}
+
+/// Standard output and standard error of a run that must succeed.
+fn shown(machine: &str, flags: &str) -> (String, String) {
+    let output = place(machine, flags);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{machine} {flags}: {}", text(&output.stderr));
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn as_json(machine: &str, flags: &str) -> Value {
+    serde_json::from_str(&shown(machine, &format!("{flags} --format json")).0).unwrap()
+}
+
+#[test]
+fn text_tells_the_home_the_alternatives_and_why() {
+    let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G");
+    // Node 1 has 50 GiB free, node 0 has 40.
+    assert!(report.starts_with("home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of 4 KiB pages)\n"));
+    assert!(report.contains("all 3 sets of nodes were looked at; next is node 0: as fast, "), "{report}");
+    let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G --nodes 0-1");
+    assert!(report.contains("the operator named these nodes; placement would have taken node 1: "), "{report}");
+}
+
+#[test]
+fn json_is_what_the_documentation_promises() {
+    let decision = as_json("two-sockets", "--cpus 4 --memory 8G --near netdev:ens2f0");
+    assert_eq!(decision["chosen"]["nodes"], json!([1]));
+    assert_eq!(decision["chosen"]["claim"], json!([{ "node": 1, "vcpus": 4, "bytes": 8_u64 << 30 }]));
+    assert_eq!(decision["chosen"]["slow_down_ppm"], 1_000_000);
+    assert_eq!(decision["request"]["near"], json!([1]));
+    // 0.1 x (21 / 10 - 1)
+    assert_eq!(decision["runners_up"][0]["devices_ppm"], 1_110_000);
+    let promised = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md")).unwrap();
+    for object in [&decision, &decision["request"], &decision["chosen"], &decision["model"]] {
+        for key in object.as_object().unwrap().keys() {
+            assert!(promised.contains(&format!("`{key}`")), "docs/formats.md does not tell of {key}");
+        }
+    }
+}
+
+#[test]
+fn every_policy_has_a_form_for_every_tool() {
+    for policy in ["strict", "preferred", "preferred-many", "interleave", "weighted-interleave", "restrictive", "local"]
+    {
+        for format in ["qemu", "libvirt", "numactl"] {
+            let flags = format!("--cpus 4 --memory 8G --nodes 0-1 --policy {policy} --format {format}");
+            assert!(!shown("two-sockets", &flags).0.is_empty());
+        }
+    }
+}
+
+#[test]
+fn numactl_gets_a_command_line() {
+    let line = |policy: &str| {
+        shown("two-sockets", &format!("--cpus 4 --memory 8G --nodes 0-1 --format numactl --policy {policy}")).0
+    };
+    assert_eq!(line("strict"), "numactl --cpunodebind=0-1 --membind=0-1 --\n");
+    assert_eq!(line("preferred"), "numactl --cpunodebind=0-1 --preferred=0 --\n");
+    assert_eq!(line("preferred-many"), "numactl --cpunodebind=0-1 --preferred-many=0-1 --\n");
+    assert_eq!(line("interleave"), "numactl --cpunodebind=0-1 --interleave=0-1 --\n");
+    assert_eq!(line("local"), "numactl --cpunodebind=0-1 --localalloc --\n");
+}
+
+#[test]
+fn qemu_gets_a_cell_for_each_node_of_a_strict_home() {
+    let (arguments, notes) = shown("two-sockets", "--cpus 4 --memory 8G --nodes 0-1 --format qemu");
+    let expected = "\
+-smp 4,sockets=2,cores=2,threads=1
+-m 8388608K
+-object memory-backend-ram,id=ram0,size=4194304K,host-nodes=0,policy=bind
+-numa node,nodeid=0,cpus=0-1,memdev=ram0
+-object memory-backend-ram,id=ram1,size=4194304K,host-nodes=1,policy=bind
+-numa node,nodeid=1,cpus=2-3,memdev=ram1
+-numa dist,src=0,dst=1,val=21
+-numa dist,src=1,dst=0,val=21
+";
+    assert_eq!(arguments, expected);
+    assert!(notes.contains("taskset --cpu-list 0-31"), "{notes}");
+}
+
+#[test]
+fn qemu_itself_takes_the_arguments() {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        eprintln!("skipped: qemu-system-x86_64 is not installed");
+        return;
+    }
+    for flags in ["--policy strict", "--policy preferred", "--policy interleave", "--policy local"] {
+        let (arguments, _) = shown("two-sockets", &format!("--cpus 4 --memory 128M --nodes 0-1 {flags} --format qemu"));
+        // The machine that runs this may have one node only.
+        let arguments = arguments.replace("host-nodes=0-1", "host-nodes=0").replace("host-nodes=1", "host-nodes=0");
+        let mut qemu = Command::new("qemu-system-x86_64")
+            .args("-machine pc -accel tcg -nodefaults -display none -S -monitor stdio".split(' '))
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // If it did not take the arguments it is gone already, and its message tells more than the broken pipe.
+        let _ = qemu.stdin.take().unwrap().write_all(b"quit\n");
+        let output = qemu.wait_with_output().unwrap();
+        assert!(output.status.success(), "{arguments}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn libvirt_gets_pins_that_reach_every_cell() {
+    let (xml, _) = shown("two-sockets", "--cpus 4 --memory 8G --nodes 0-1 --format libvirt");
+    let expected = "\
+<memory unit='KiB'>8388608</memory>
+<vcpu placement='static' cpuset='0-31'>4</vcpu>
+<numatune>
+  <memory mode='strict' nodeset='0-1'/>
+  <memnode cellid='0' mode='strict' nodeset='0'/>
+  <memnode cellid='1' mode='strict' nodeset='1'/>
+</numatune>
+<cputune>
+  <vcpupin vcpu='0' cpuset='0-7,16-23'/>
+  <vcpupin vcpu='1' cpuset='0-7,16-23'/>
+  <vcpupin vcpu='2' cpuset='8-15,24-31'/>
+  <vcpupin vcpu='3' cpuset='8-15,24-31'/>
+  <emulatorpin cpuset='0-31'/>
+</cputune>
+<cpu>
+  <numa>
+    <cell id='0' cpus='0-1' memory='4194304' unit='KiB'/>
+    <cell id='1' cpus='2-3' memory='4194304' unit='KiB'/>
+  </numa>
+</cpu>
+";
+    assert_eq!(xml, expected);
+}
+
+#[test]
+fn odd_machines_are_placed_on_too() {
+    // Memory-only nodes serve when they are needed; memoryless ones run nothing they need not.
+    assert_eq!(as_json("cxl", "--cpus 2 --memory 1G")["exhaustive"], true);
+    assert_eq!(as_json("memoryless", "--cpus 1 --memory 256M")["chosen"]["slow_down_ppm"], 1_000_000);
+    assert_eq!(as_json("nodes-64", "--cpus 1 --memory 256M")["exhaustive"], false);
+    assert_eq!(as_json("laptop", "--cpus 1 --memory 256M")["candidates"], 1);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_reason() {
+    let cases = [
+        ("--cpus 0 --memory 1G", 2, "a domain needs at least 1 vCPU"),
+        ("--cpus 1 --memory 0", 2, "0 bytes were asked for"),
+        ("--cpus 1 --memory 4X", 2, "\"X\" is no unit"),
+        ("--cpus 1 --memory 99999P", 2, "more than 2^64 - 1 bytes"),
+        ("--cpus 1 --memory 1G --nodes 7", 2, "node 7: this machine has nodes 0-1"),
+        ("--cpus 1 --memory 1G --nodes 0,^0", 2, "names no node at all"),
+        ("--cpus 1 --memory 1G --near netdev:nosuch", 2, "there is no netdev nosuch"),
+        ("--cpus 1 --memory 1G --near nosuch", 2, "expected pci:ADDRESS"),
+        ("--cpus 1 --memory 1G --policy nosuch", 2, "preferred-many"),
+        ("--cpus 1 --memory 1G --page-size 3M", 2, "no page has"),
+        ("--cpus 1 --memory 1G --page-size 16M", 1, "no node has a pool of 16384 KiB pages"),
+        ("--cpus 1 --memory 1T", 1, "more than the whole machine has"),
+        ("--cpus 1 --memory 60G --nodes 0", 1, "do not fit"),
+    ];
+    for (flags, code, message) in cases {
+        let output = place("two-sockets", flags);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{flags}: {error}");
+        assert!(error.contains(message) && output.stdout.is_empty(), "{flags}: {error}");
+    }
+}
