@@ -8,7 +8,7 @@ use crate::{
     sys,
     systemd::Systemd,
 };
-use nearside_policy::{Action, DomainState, Limits, Machine, Observation, Outcome, Progress};
+use nearside_policy::{Action, DomainState, Limits, Machine, Observation, Outcome, Progress, may_go_on};
 use nearside_topology::{CpuSet, NodeSet, Topology, sysfs};
 use std::{
     fs,
@@ -314,8 +314,10 @@ impl Host {
         if !moved.interrupted {
             self.change(|record| record.moving_to = None)?;
         }
-        self.notices.extend(moved.notices());
-        Ok(moved.into_outcome())
+        let is_confined = self.current.as_ref().is_some_and(|record| record.memory_nodes.is_some());
+        let outcome = moved.clone().into_outcome();
+        self.notices.extend(moved.notices(is_confined && self.tree.has("cpuset") && may_go_on(&outcome)));
+        Ok(outcome)
     }
 
     fn current_group(&self) -> Result<Cgroup, Error> {

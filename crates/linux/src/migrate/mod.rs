@@ -1,8 +1,8 @@
 //! Moving a domain's pages to other nodes (docs/adr/0005-moving-pages.md).
 //!
-//! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target ([`areas`]),
-//! each mapping in batches ([`batch`]) that keep to a rate ([`pace`]), each page to the nearest target with room
-//! ([`target`]). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
+//! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target (`areas`),
+//! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to the nearest target with room
+//! (`target`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
 //! mappings that were written. The memory this takes does not grow with the domain.
 
 mod areas;
@@ -46,7 +46,7 @@ pub struct Moved {
     /// Bytes that were freed or swapped out, or whose process ended, before they could move. Nothing of them is left
     /// behind, so they are no failure.
     pub gone_bytes: u64,
-    /// Bytes of mapped files off the target. They are the page cache's and are left alone: others use them, too.
+    /// Bytes of mapped files off the target. They are the page cache's and are left alone: others may use them, too.
     pub file_bytes: u64,
     /// Processes whose mappings could not be read, and why.
     pub unread: Vec<String>,
@@ -55,15 +55,15 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// What the user should know beyond the outcome.
-    pub fn notices(&self) -> Vec<String> {
+    /// What the user should know beyond the outcome, for a domain whose `cpuset.mems` is narrowed next or not.
+    pub fn notices(&self, is_narrowed_next: bool) -> Vec<String> {
         let mib = |bytes: u64| bytes >> 20;
         let mut notices = Vec::new();
         if mib(self.file_bytes) > 0 {
-            notices.push(format!(
-                "{} MiB of mapped files stay elsewhere: they are page cache, which others use, too",
-                mib(self.file_bytes)
-            ));
+            // cpuset_migrate_mm moves with MPOL_MF_MOVE_ALL whatever is mapped (kernel/cgroup/cpuset.c).
+            let fate = if is_narrowed_next { "are taken along by the kernel" } else { "stay where they are" };
+            let bytes = mib(self.file_bytes);
+            notices.push(format!("{bytes} MiB of mapped files, which others may use, too, {fate}"));
         }
         if mib(self.gone_bytes) > 0 {
             notices.push(format!("{} MiB were freed or swapped out before they could move", mib(self.gone_bytes)));
