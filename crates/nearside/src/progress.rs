@@ -69,6 +69,6 @@ mod tests {
     fn a_line_tells_how_much_of_how_much() {
         let so_far = Progress { done_bytes: 3 << 29, total_bytes: 6 << 30 };
         assert_eq!(line(so_far), "moving: 1.5 GiB of 6 GiB (25 %)");
-        assert_eq!(line(Progress::default()), "moving: 0 KiB of 0 KiB");
+        assert_eq!(line(Progress::default()), "moving: 0 bytes of 0 bytes");
     }
 }

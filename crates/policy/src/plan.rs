@@ -170,11 +170,10 @@ impl fmt::Display for Action {
                 Ok(())
             }
             Self::Claim { claim, .. } => {
-                write!(f, "claim")?;
-                claim.nodes().iter().try_for_each(|node| {
-                    let on = |by_node: &ByNode| by_node.get(&node).copied().unwrap_or(0);
-                    write!(f, " node {node}: {} vCPUs, {}", on(&claim.vcpus), Bytes(on(&claim.bytes)))
-                })
+                let on = |by_node: &ByNode, node| by_node.get(&node).copied().unwrap_or(0);
+                let part =
+                    |node| format!("node {node}: {} vCPUs, {}", on(&claim.vcpus, node), Bytes(on(&claim.bytes, node)));
+                write!(f, "claim {}", claim.nodes().iter().map(part).collect::<Vec<_>>().join("; "))
             }
             Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on nodes {nodes} only"),
             Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on CPUs {cpus} only"),

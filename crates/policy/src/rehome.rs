@@ -1,7 +1,7 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, Bytes, ByNode, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
+    Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
     PageSize, Plan, Reason, StayedWhy, Step, debt_bytes, outstanding, start::policy_nodes,
 };
 use nearside_topology::{NodeId, NodeSet, Topology};

@@ -1,8 +1,8 @@
 //! The decision behind `run`: a new domain.
 
 use crate::{
-    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason, Refusal,
-    Request, Step, place,
+    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason,
+    Refusal, Request, Step, place,
 };
 use nearside_topology::{NodeSet, Topology};
 

@@ -52,10 +52,10 @@ fn words(wish: &Rehome, observation: &Observation) -> Vec<String> {
 #[test]
 fn a_strict_domain_moves_while_both_homes_are_allowed() {
     let expected = [
-        "claim node 1: 2 vCPUs 4096 MiB",
+        "claim node 1: 2 vCPUs, 4 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 2-3 for the time being",
-        "move pages to nodes 1, at most 1024 MiB/s",
+        "move pages to nodes 1, at most 1 GiB/s",
         "allow memory on nodes 1 only",
     ];
     assert_eq!(words(&moving(&[1]), &machine(&[8; 4], db())), expected);
@@ -64,7 +64,7 @@ fn a_strict_domain_moves_while_both_homes_are_allowed() {
 #[test]
 fn without_its_memory_it_keeps_the_right_to_both_homes() {
     let expected =
-        ["claim node 1: 2 vCPUs 4096 MiB", "allow memory on nodes 0-1 only", "run on CPUs 2-3 for the time being"];
+        ["claim node 1: 2 vCPUs, 4 GiB", "allow memory on nodes 0-1 only", "run on CPUs 2-3 for the time being"];
     let observation = machine(&[8; 4], db());
     assert_eq!(words(&staying(&[1]), &observation), expected);
     let limits = rehome(&staying(&[1]), &observation).unwrap().limits;
@@ -105,10 +105,10 @@ fn only_policies_that_confine_touch_cpuset_mems() {
 #[test]
 fn growing_into_a_larger_home_moves_and_narrows_nothing() {
     let expected = [
-        "claim node 0: 1 vCPUs 2048 MiB node 1: 1 vCPUs 2048 MiB",
+        "claim node 0: 1 vCPUs, 2 GiB; node 1: 1 vCPUs, 2 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 0-3 for the time being",
-        "move pages to nodes 0-1, at most 1024 MiB/s",
+        "move pages to nodes 0-1, at most 1 GiB/s",
     ];
     // Node 0 has 4 GiB free beside the 4 GiB that the domain holds there.
     assert_eq!(words(&moving(&[0, 1]), &machine(&[4, 8], db())), expected);
@@ -159,10 +159,10 @@ fn homes_that_are_none_are_refused() {
 #[test]
 fn memory_goes_to_nodes_that_have_some_and_cpus_to_those_that_have_them() {
     let expected = [
-        "claim node 1: 2 vCPUs 0 MiB node 2: 0 vCPUs 4096 MiB",
+        "claim node 1: 2 vCPUs, 0 bytes; node 2: 0 vCPUs, 4 GiB",
         "allow memory on nodes 0,2 only",
         "run on CPUs 2-3 for the time being",
-        "move pages to nodes 2, at most 1024 MiB/s",
+        "move pages to nodes 2, at most 1 GiB/s",
         "allow memory on nodes 2 only",
     ];
     let mut observation = machine(&[8, 0, 8], db());
