@@ -10,8 +10,11 @@
 //! alone on idle cores with everything local, and their product is the predicted slow-down:
 //!
 //! - **cpu**: a node with `r` busy vCPUs on `c` cores with `t` threads gives the throughput of min(r, c) cores, plus
-//!   [`CostModel::smt_gain`] of a core for each of min(r, t) - c siblings in use. Each vCPU there takes r / throughput
-//!   times as long; the factor is the mean over the domain's vCPUs.
+//!   [`CostModel::smt_gain`] of a core for each of min(r, t) - c siblings in use. The domain alone would take
+//!   vCPUs / throughput times as long. The share of that throughput which the machine does not gain, because it is taken
+//!   from residents, counts as lost: the factor grows by that share, and a little more where many wait already
+//!   ([`CostModel::crowding`]). Were it not counted, each domain on a busy machine would spread over the CPUs of others,
+//!   none would be faster in the end, and all would be remote.
 //! - **memory**: every vCPU uses all pages alike, so the mean latency is the sum over pairs of nodes of (share of vCPUs
 //!   on one) x (share of pages on the other) x (relative latency). The latency of a node whose bandwidth is exceeded by
 //!   what residents and this domain are expected to use grows by that ratio. A vCPU waits
@@ -43,6 +46,8 @@ use serde::{Deserialize, Serialize};
 pub struct CostModel {
     /// What a second busy thread adds to a core, as a share of a core's throughput.
     pub smt_gain: f64,
+    /// What work taken from residents costs on top of being lost, for each vCPU more that a core has to serve.
+    pub crowding: f64,
     /// Share of its time that a vCPU waits for memory when all of it is local and unloaded.
     pub memory_share: f64,
     /// Share of its time that a vCPU waits for the devices asked for when they are local.
@@ -53,7 +58,7 @@ pub struct CostModel {
 
 impl Default for CostModel {
     fn default() -> Self {
-        Self { smt_gain: 0.25, memory_share: 0.4, device_share: 0.1, vcpu_bandwidth_mb_s: 2000.0 }
+        Self { smt_gain: 0.25, crowding: 0.05, memory_share: 0.4, device_share: 0.1, vcpu_bandwidth_mb_s: 2000.0 }
     }
 }
 
@@ -161,10 +166,27 @@ impl<'a> Costing<'a> {
     }
 
     fn cpu_ppm(&self) -> u64 {
-        let slowed = self.layout.vcpus().map(|(i, vcpus)| {
-            u128::from(vcpus) * u128::from(contention_ppm(&self.view.nodes[i], vcpus, self.model.smt_gain))
-        });
-        to_u64(slowed.sum::<u128>().div_ceil(u128::from(self.ask.vcpus)))
+        let ppm = u128::from(PPM);
+        let (mut alone_ppm, mut gained_ppm, mut waiting_ppm) = (0, 0, 0);
+        for (i, vcpus) in self.layout.vcpus() {
+            let node = &self.view.nodes[i];
+            let throughput = |running| u128::from(throughput_ppm(node, running, self.model.smt_gain));
+            let running = node.busy + vcpus;
+            alone_ppm += throughput(vcpus);
+            gained_ppm += throughput(running) - throughput(node.busy);
+            let slowed_ppm = (u128::from(running) * ppm * ppm).div_ceil(throughput(running));
+            waiting_ppm += u128::from(vcpus) * slowed_ppm;
+        }
+        let vcpus = u128::from(self.ask.vcpus);
+        let own_ppm = (vcpus * ppm * ppm).div_ceil(alone_ppm);
+        let taken_ppm = ((alone_ppm - gained_ppm) * ppm).div_ceil(alone_ppm);
+        if taken_ppm == 0 {
+            return to_u64(own_ppm);
+        }
+        let waiting_ppm = waiting_ppm.div_ceil(vcpus) - ppm;
+        let crowding_ppm = (waiting_ppm * u128::from(to_ppm(self.model.crowding))).div_ceil(ppm);
+        let lost_ppm = (taken_ppm * (ppm + crowding_ppm)).div_ceil(ppm);
+        to_u64((own_ppm * (ppm + lost_ppm)).div_ceil(ppm))
     }
 
     fn memory_ppm(&mut self) -> u64 {
@@ -211,15 +233,10 @@ impl<'a> Costing<'a> {
     }
 }
 
-/// How much longer a vCPU takes on a node that runs `more` vCPUs beside its residents'.
-fn contention_ppm(node: &NodeView, more: u64, smt_gain: f64) -> u64 {
-    let running = node.busy + more;
-    if running <= node.cores {
-        return PPM;
-    }
-    let siblings = running.min(node.threads) - node.cores;
-    let throughput_ppm = node.cores * PPM + siblings * to_ppm(smt_gain);
-    to_u64((u128::from(running) * u128::from(PPM) * u128::from(PPM)).div_ceil(u128::from(throughput_ppm)))
+/// What a node gets done with so many busy vCPUs, in millionths of a core.
+fn throughput_ppm(node: &NodeView, running: u64, smt_gain: f64) -> u64 {
+    let siblings = running.min(node.threads).saturating_sub(node.cores);
+    running.min(node.cores) * PPM + siblings * to_ppm(smt_gain)
 }
 
 impl Parts {

@@ -114,7 +114,7 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
         }
     }
     let part = |part: SlowDown, what: &str| (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part));
-    reasons.extend(part(chosen.parts.cpu, "vCPUs share cores"));
+    reasons.extend(part(chosen.parts.cpu, "vCPUs share cores, or take them from other domains"));
     reasons.extend(part(chosen.parts.memory, "memory is far, or its bandwidth is short"));
     reasons.extend(part(chosen.parts.devices, "devices are far"));
     if chosen.spilled_bytes > 0 {

@@ -131,14 +131,16 @@ fn percent_slower(slow: SlowDown, fast: SlowDown) -> String {
 }
 
 fn assumptions(decision: &Decision) -> String {
-    let CostModel { smt_gain, memory_share, device_share, vcpu_bandwidth_mb_s } = decision.model;
+    let CostModel { smt_gain, crowding, memory_share, device_share, vcpu_bandwidth_mb_s } = decision.model;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     format!(
         "\nThe prediction assumes\n  \
          a second busy thread adds {} to what a core does\n  \
+         work taken from other domains' CPUs is lost, and {} more for each vCPU that waits there\n  \
          a vCPU waits for local memory {} of its time, and uses {vcpu_bandwidth_mb_s:.0} MB/s of it\n  \
          a vCPU waits for local devices {} of its time, where any were asked for\n",
         percent(smt_gain),
+        percent(crowding),
         percent(memory_share),
         percent(device_share)
     )

@@ -44,7 +44,7 @@ pub(crate) fn case(random: &mut Random, nodes: u64) -> (Request, Observation, Co
     let mut model = CostModel::default();
     if random.percent(20) {
         let mut share = || random.between(0, 1000) as f64 / 1000.0;
-        (model.smt_gain, model.memory_share, model.device_share) = (share(), share(), share());
+        (model.smt_gain, model.crowding, model.memory_share, model.device_share) = (share(), share(), share(), share());
         model.vcpu_bandwidth_mb_s = random.between(0, 20_000) as f64;
     }
     (request, observation, model)

@@ -200,14 +200,22 @@ impl<'a> Naive<'a> {
         let millionths = |share: f64| (share * 1e6).round() as u128;
         let asked = u128::from(self.request.vcpus);
 
-        let mut cpu = 0;
+        let (mut alone, mut gained, mut waiting) = (0, 0, 0);
         for (n, &vcpus) in vcpus {
-            let running = self.busy[n] + u128::from(vcpus);
-            let siblings = running.min(self.threads[n]).saturating_sub(self.cores[n]);
-            let throughput = running.min(self.cores[n]) * MILLION + siblings * millionths(self.model.smt_gain);
-            cpu += u128::from(vcpus) * (running * MILLION * MILLION).div_ceil(throughput);
+            let throughput = |running: u128| {
+                let siblings = running.min(self.threads[n]).saturating_sub(self.cores[n]);
+                running.min(self.cores[n]) * MILLION + siblings * millionths(self.model.smt_gain)
+            };
+            let (vcpus, busy) = (u128::from(vcpus), self.busy[n]);
+            alone += throughput(vcpus);
+            gained += throughput(busy + vcpus) - throughput(busy);
+            waiting += vcpus * ((busy + vcpus) * MILLION * MILLION).div_ceil(throughput(busy + vcpus));
         }
-        let cpu = cpu.div_ceil(asked);
+        let own = (asked * MILLION * MILLION).div_ceil(alone);
+        let taken = ((alone - gained) * MILLION).div_ceil(alone);
+        let crowded = ((waiting.div_ceil(asked) - MILLION) * millionths(self.model.crowding)).div_ceil(MILLION);
+        let lost = (taken * (MILLION + crowded)).div_ceil(MILLION);
+        let cpu = (own * (MILLION + lost)).div_ceil(MILLION);
 
         let mut memory = 0;
         for (to, &pages) in pages {
