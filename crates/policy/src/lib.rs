@@ -1,6 +1,6 @@
 //! Pure decisions for NUMA hosts: where a domain shall live, what is promised to it, and what has to be done for that.
 //!
-//! Observe, decide, act: a machine gives an [`Observation`]; [`place`] turns it and a [`Request`] into a [`Decision`]
+//! Observe, decide, act: a machine gives an [`Observation`]; [`place()`] turns it and a [`Request`] into a [`Decision`]
 //! that carries its reasons in numbers. Nothing here reads a clock, a file or a random number, so a decision can be
 //! tested, shown before it is carried out, recorded and replayed.
 
