@@ -56,11 +56,10 @@ fn placement(criterion: &mut Criterion) {
     for nodes in [8, 12, 64] {
         let seen = with_residents(machine(nodes), nodes);
         bench(&format!("{nodes} nodes, fits one"), &seen, &request(4, 16, MemoryPolicy::Strict));
-        bench(
-            &format!("{nodes} nodes, needs half"),
-            &seen,
-            &request(nodes * 3, u64::from(nodes) * 24, MemoryPolicy::Strict),
-        );
+        for policy in [MemoryPolicy::Strict, MemoryPolicy::PreferredMany] {
+            let request = request(nodes * 3, u64::from(nodes) * 24, policy);
+            bench(&format!("{nodes} nodes, {policy}, needs half"), &seen, &request);
+        }
     }
     let seen = with_residents(machine(1024), 1000);
     for (name, vcpus, gib) in [("fits one", 4, 16), ("needs 20", 128, 1024), ("needs 300", 2048, 16 * 1024)] {

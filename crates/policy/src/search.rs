@@ -28,8 +28,8 @@ use crate::{
 use std::cmp::Reverse;
 
 // Steps for any machine and for each of its nodes.
-const EFFORT: u64 = 400_000;
-const EFFORT_PER_NODE: u64 = 6_000;
+const EFFORT: u64 = 300_000;
+const EFFORT_PER_NODE: u64 = 4_000;
 
 // How many members and how many others climbing tries to exchange: all of them on a machine of 16 nodes.
 const EXCHANGED: usize = 8;
