@@ -30,6 +30,11 @@ use std::cmp::Reverse;
 // Steps for any machine and for each of its nodes.
 const EFFORT: u64 = 300_000;
 const EFFORT_PER_NODE: u64 = 4_000;
+// Divided by the nodes: on few nodes a good part of all sets can be looked at in the same time.
+const EFFORT_OF_SMALL: u64 = 8_000_000;
+
+// What a core that has to be shared with residents counts beside an idle one.
+const SHARED: f64 = 0.02;
 
 // How many members and how many others climbing tries to exchange: all of them on a machine of 16 nodes.
 const EXCHANGED: usize = 8;
@@ -37,13 +42,14 @@ const EXCHANGED: usize = 8;
 /// Looks for homes and leaves the best in `ranking`.
 pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
-    let effort = EFFORT + EFFORT_PER_NODE * n as u64;
+    let effort = EFFORT + EFFORT_PER_NODE * n as u64 + EFFORT_OF_SMALL / (n as u64).max(1);
     let mut search = Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
-    let singles = (0..n).filter_map(|node| search.look_at(&[node])).min();
-    if singles.is_some_and(|(slow_down, _)| slow_down <= SlowDown::NONE) {
+    let single = (0..n).filter_map(|node| Some((search.look_at(&[node])?, vec![node]))).min();
+    if single.as_ref().is_some_and(|((slow_down, _), _)| *slow_down <= SlowDown::NONE) {
         return;
     }
     let mut grown = search.grow_from_seeds();
+    grown.extend(single);
     grown.sort_unstable();
     grown.dedup();
     for (standing, set) in grown {
@@ -195,10 +201,11 @@ impl Missing {
         self.pages = self.pages.saturating_sub(node.unclaimed_pages);
     }
 
-    // Which part of the request a node has of what is missing. A core that has to be shared counts for next to nothing.
+    // Which part of the request a node has of what is missing.
     fn gain(&self, node: &NodeView) -> f64 {
         let idle_cores = node.idle_cores().min(self.vcpus);
-        let shared = if idle_cores == 0 && self.vcpus > 0 && node.cores > 0 { 1e-6 } else { 0.0 };
+        let shared =
+            SHARED * node.cores.saturating_sub(idle_cores).min(self.vcpus - idle_cores) as f64 / self.all_vcpus;
         let pages = node.unclaimed_pages.min(self.pages);
         idle_cores as f64 / self.all_vcpus + shared + pages as f64 / self.all_pages
     }

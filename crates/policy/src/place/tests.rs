@@ -312,3 +312,23 @@ fn the_view_agrees_with_the_observation() {
         assert_eq!(node.busy, seen.claimed_vcpus(node.id));
     }
 }
+
+#[test]
+fn domains_on_a_busy_machine_share_nodes_two_by_two_instead_of_all_spreading() {
+    // Four nodes of two cores, near in pairs, and eight domains of two vCPUs: the first four fill the cores. For the
+    // fifth, a node with a resident means 1 x (1 + 1 x (1 + 0.05 x 1)) = 2.05. On two nodes it would wait less, 3 vCPUs on 2
+    // cores, but take as much from others: 1 x (1 + 1 x (1 + 0.05 x 0.5)) = 2.025, and half of its accesses would go to
+    // the neighbour at 15: 2.025 x (0.6 + 0.4 x 1.25) = 2.2275.
+    let near_in_pairs = [10, 15, 30, 30, 15, 10, 30, 30, 30, 30, 10, 15, 30, 30, 15, 10];
+    let mut seen = machine(&[(2, 1, 8); 4], &near_in_pairs);
+    let wish = request(2, 2, MemoryPolicy::Strict);
+    for number in 0..8 {
+        let decision = decide(&wish, &seen);
+        let expected = if number < 4 { 1_000_000 } else { 2_050_000 };
+        assert_eq!((decision.chosen.nodes.len(), decision.chosen.slow_down.0), (1, expected), "{number}");
+        let claim = Some(decision.chosen.claim);
+        seen.domains.push(DomainState { name: number.to_string(), claim, ..DomainState::default() });
+    }
+    let on_each: Vec<u64> = (0..4).map(|node| seen.claimed_vcpus(NodeId(node))).collect();
+    assert_eq!(on_each, [4; 4]);
+}
