@@ -21,6 +21,13 @@ use std::process::ExitCode;
 /// The NUMA manager for Linux hosts: gives every domain a home and keeps its memory there.
 #[derive(Debug, Parser)]
 #[command(name = "nearside", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  nearside doctor                                     what this host can do
+  nearside topology                                   its nodes, CPUs, memory and distances
+  nearside run --name db --cpus 4 --memory 8G -- CMD  start CMD at a home of its own
+  nearside list -n                                    who lives where, and how local
+  nearside set db --nodes 1 --move-memory             another home, memory included")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,16 +35,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Place(commands::place::Args),
+    Run(commands::run::Args),
+    Exec(commands::exec::Args),
+    Set(commands::set::Args),
     List(commands::list::Args),
     Show(commands::show::Args),
     Why(commands::why::Args),
     Stat(commands::stat::Args),
-    Doctor(commands::doctor::Args),
     Topology(commands::topology::Args),
-    Run(commands::run::Args),
-    Exec(commands::exec::Args),
-    Set(commands::set::Args),
+    Place(commands::place::Args),
+    Doctor(commands::doctor::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
 }
@@ -48,16 +55,16 @@ fn main() -> ExitCode {
         Err(error) => return not_understood(&error),
     };
     let outcome = match cli.command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Exec(args) => commands::exec::run(&args),
+        Command::Set(args) => commands::set::run(&args),
         Command::List(args) => commands::list::run(&args),
         Command::Show(args) => commands::show::run(&args),
         Command::Why(args) => commands::why::run(&args),
         Command::Stat(args) => commands::stat::run(&args),
-        Command::Doctor(args) => commands::doctor::run(&args),
-        Command::Place(args) => commands::place::run(&args),
         Command::Topology(args) => commands::topology::run(&args),
-        Command::Run(args) => commands::run::run(&args),
-        Command::Exec(args) => commands::exec::run(&args),
-        Command::Set(args) => commands::set::run(&args),
+        Command::Place(args) => commands::place::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::completions::run::<Cli>(&args),
         Command::Man(args) => commands::man::run::<Cli>(&args),
     };
