@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
 
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../fuzz/src/sysfs.rs"]
+#[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
+mod sysfs;
+#[path = "../../../fuzz/src/topology.rs"]
 #[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
 mod targets;
 
@@ -38,4 +41,9 @@ fn nodeset() {
 #[test]
 fn fake() {
     replay("fake", targets::fake);
+}
+
+#[test]
+fn sysfs() {
+    replay("sysfs", sysfs::sysfs);
 }
