@@ -1,7 +1,17 @@
 //! Targets of the crate `linux`: what the kernel tells of processes and groups, and what Nearside itself recorded.
 
-use nearside_linux::{cgroup::Tree, counters, facts::Facts, memory, migrate, store::Store, usage};
-use nearside_policy::{ByNode, outstanding};
+use nearside_linux::{
+    cgroup::Tree,
+    counters,
+    facts::Facts,
+    memory, migrate,
+    store::{Record, Store},
+    usage,
+};
+use nearside_policy::{
+    ByNode, CostModel, DomainState, Observation, Rehome, Request, home_after, later_policy_nodes, outstanding, place,
+    rehome,
+};
 use nearside_topology::{Cpu, CpuId, MAX_NODES, Node, NodeId, NodeSet, Topology};
 use std::{fs, io, path::Path, time::Duration};
 
@@ -105,6 +115,7 @@ fn record_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(record.name, "x");
     _ = record.claim.nodes();
     assert!(total(&outstanding(&record.claim, &ByNode::new())) <= record.claim.total_bytes());
+    plan_beside(&record);
 
     let locked = store.lock()?;
     locked.put(&record)?;
@@ -122,6 +133,34 @@ fn record_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
     locked.sweep(&tree, None)?;
     assert_eq!(store.record("x")?, None);
     Ok(())
+}
+
+/// Gives a home to another domain, and another home to the recorded one.
+fn plan_beside(record: &Record) {
+    let domain = DomainState {
+        name: record.name.clone(),
+        home: Some(record.home.clone()),
+        claim: Some(record.claim.clone()),
+        memory_nodes: record.memory_nodes.clone(),
+        resident_bytes: ByNode::from([(NodeId(0), 1 << 20)]),
+    };
+    let observation = Observation { topology: machine(), domains: vec![domain] };
+    let request = Request {
+        vcpus: 2,
+        memory_bytes: 1 << 20,
+        page_size: record.claim.page_size,
+        policy: record.home.policy,
+        nodes: None,
+        near: Vec::new(),
+    };
+    if let Ok(decision) = place(&request, &observation, &CostModel::default()) {
+        assert!(decision.chosen.nodes.is_subset(&observation.topology.node_set()));
+    }
+    let nodes = NodeSet::from([NodeId(1)]);
+    let wish = Rehome { domain: record.name.clone(), nodes, move_memory: true, rate_bytes_per_s: None };
+    _ = rehome(&wish, &observation);
+    _ = home_after(&wish, Some(&record.home));
+    _ = later_policy_nodes(&record.home, &record.claim, &observation.topology);
 }
 
 /// Bytes on nodes that a machine can have, such that they can go into sets next.
