@@ -72,7 +72,7 @@ pub fn procfs(input: &[u8]) {
         mapped.policies.values().for_each(check);
     }
     if has(&["numastat"]) {
-        let read = counters::counters(root, NodeId(0)).expect("they are there");
+        let read = counters::counters(root, NodeId(0)).unwrap_or_default();
         assert_eq!(read.since(&read), counters::Counters::default());
     }
     if has(&["mountinfo", "cgroup", "status", "cmdline", "meminfo", "osrelease"]) {
