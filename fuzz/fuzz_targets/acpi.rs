@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| nearside_fuzz::topology::acpi(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| nearside_fuzz::acpi(input));

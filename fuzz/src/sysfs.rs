@@ -102,7 +102,7 @@ fn archive(text: &str) -> Option<Vec<(String, Entry)>> {
                 Entry::Link(target) => {
                     let up = target.split('/').take_while(|&part| part == "..").count();
                     let down = target.get(up * 3..).unwrap_or("x");
-                    up <= path.split('/').count() - 1 && is_plain(down)
+                    up < path.split('/').count() && is_plain(down)
                 }
             }
     };

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
 
-#[path = "../../../fuzz/src/sysfs.rs"]
-#[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
-mod sysfs;
-#[path = "../../../fuzz/src/topology.rs"]
+#[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
 mod targets;
 
@@ -45,5 +42,5 @@ fn fake() {
 
 #[test]
 fn sysfs() {
-    replay("sysfs", sysfs::sysfs);
+    replay("sysfs", targets::sysfs::sysfs);
 }
