@@ -1,7 +1,10 @@
 //! What the fuzz targets do with an input: one function a target, named as the target and its folder in `corpus/`.
 //!
 //! `crates/topology/tests/corpus.rs` includes this file and replays the corpus through it, so it stands without any
-//! crate that only a fuzzer needs.
+//! crate that only a fuzzer needs. Targets of the crate `linux`, which `topology` cannot see, are in `linux.rs`, and
+//! `crates/linux/tests/corpus.rs` includes that.
+
+pub mod sysfs;
 
 use nearside_topology::{
     Cpu, CpuId, Distances, MAX_NODES, Node, NodeId, NodeSet, Topology,

@@ -25,7 +25,7 @@ pub struct Cgroup {
 impl Tree {
     /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have no controllers.
     pub fn find(mountinfo: &Path) -> Result<Self, Error> {
-        let text = fs::read_to_string(mountinfo).at(mountinfo)?;
+        let text = crate::text(mountinfo).at(mountinfo)?;
         // 29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
         let mount_point = text.lines().find_map(|line| {
             let (before, after) = line.split_once(" - ")?;

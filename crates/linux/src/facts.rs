@@ -8,7 +8,6 @@ use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
     thread,
 };
@@ -131,7 +130,7 @@ impl Facts {
     /// Collects the facts of the host whose files lie below `root`, with records in `state`. With `try_policies` the
     /// running kernel is asked for each memory policy, by a thread that ends afterwards.
     pub fn collect(root: &Path, state: &Path, try_policies: bool) -> Self {
-        let read = |file: &str| fs::read_to_string(root.join(file)).ok().map(|text| text.trim().to_owned());
+        let read = |file: &str| crate::text(&root.join(file)).ok().map(|text| text.trim().to_owned());
         let number = |file: &str| read(file)?.parse().ok();
         let topology = sysfs::read(root).map(|(topology, _)| topology).unwrap_or_default();
         let memory_nodes = topology.memory_nodes();
@@ -180,7 +179,7 @@ impl Facts {
 impl Cgroups {
     fn collect(root: &Path) -> Self {
         let mountinfo = root.join("proc/self/mountinfo");
-        let v1 = fs::read_to_string(&mountinfo).map(|text| v1_controllers(&text)).unwrap_or_default();
+        let v1 = crate::text(&mountinfo).map(|text| v1_controllers(&text)).unwrap_or_default();
         let Ok(tree) = Tree::find(&mountinfo) else { return Self { v1_controllers: v1, ..Self::default() } };
         let own = tree.group_of(&root.join("proc/self/cgroup")).ok();
         let subtree = tree.group("/").map(|root| root.subtree()).unwrap_or_default();
@@ -262,6 +261,7 @@ fn can_be_made(folder: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_made_up_host_is_told_as_its_files_have_it() {

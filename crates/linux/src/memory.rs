@@ -2,7 +2,7 @@
 
 use crate::cgroup::Cgroup;
 use nearside_policy::{ByNode, PageSize};
-use nearside_topology::NodeId;
+use nearside_topology::{MAX_NODES, NodeId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +51,10 @@ pub fn sum<'a>(parts: impl IntoIterator<Item = &'a ByNode>) -> ByNode {
     all
 }
 
+fn total(by_node: &ByNode) -> u64 {
+    by_node.values().fold(0, |sum, &amount| sum.saturating_add(amount))
+}
+
 /// The memory charged to a group and those below it, or none where the memory controller is not there.
 ///
 /// The kernel charges a page to the group that touched it first, and its figures may lag by some pages for each CPU.
@@ -97,7 +101,8 @@ pub fn numa_stat(text: &str) -> BTreeMap<String, ByNode> {
 /// `N3=17`
 fn node_amount(word: &str) -> Option<(NodeId, u64)> {
     let (node, amount) = word.strip_prefix('N')?.split_once('=')?;
-    Some((NodeId(node.parse().ok()?), amount.parse().ok()?))
+    let node = node.parse().ok().filter(|&node| node < MAX_NODES)?;
+    Some((NodeId(node), amount.parse().ok()?))
 }
 
 /// One mapping as `/proc/PID/numa_maps` shows it.
@@ -169,7 +174,7 @@ fn mapping(line: &str) -> Option<Mapping> {
         None => Kind::Anonymous,
         Some(file) if is_shared(file) => Kind::Shared,
         // All of its pages were written: they are the process's own.
-        Some(_) if anonymous_pages > 0 && anonymous_pages >= pages.values().sum() => Kind::Anonymous,
+        Some(_) if anonymous_pages > 0 && anonymous_pages >= total(&pages) => Kind::Anonymous,
         Some(_) => Kind::File,
     };
     let bytes = pages.into_iter().map(|(node, count)| (node, count.saturating_mul(page_bytes))).collect();
@@ -195,7 +200,7 @@ pub fn mapped<'a>(processes: impl IntoIterator<Item = &'a [Mapping]>) -> MemoryB
         }
     }
     for by_process in shared.into_values() {
-        let most = by_process.into_values().max_by_key(|(_, bytes)| bytes.values().sum::<u64>());
+        let most = by_process.into_values().max_by_key(|(_, bytes)| total(bytes));
         if let Some((kind, bytes)) = most {
             add(&mut all, kind, &bytes);
         }
@@ -224,7 +229,7 @@ pub fn mapped_by(group: &Cgroup, proc: &std::path::Path) -> MemoryByKind {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     let maps: Vec<_> = processes
         .into_iter()
-        .filter_map(|process| std::fs::read_to_string(proc.join(process.to_string()).join("numa_maps")).ok())
+        .filter_map(|process| crate::text(&proc.join(process.to_string()).join("numa_maps")).ok())
         .map(|text| numa_maps(&text))
         .collect();
     mapped(maps.iter().map(Vec::as_slice))

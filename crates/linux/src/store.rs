@@ -193,6 +193,11 @@ fn read(path: &Path) -> Result<Option<Record>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.at(path)?,
     };
-    let record = serde_json::from_slice(&text);
-    record.map(Some).map_err(|error| Error::Record { path: path.into(), why: error.to_string() })
+    let broken = |why| Error::Record { path: path.into(), why };
+    let record: Record = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
+    // It is written and removed by its name, which must not lead to another's file.
+    if path.file_stem().is_none_or(|stem| stem != record.name.as_str()) {
+        return Err(broken(format!("read the name {:?}, expected that of the file", record.name)));
+    }
+    Ok(Some(record))
 }

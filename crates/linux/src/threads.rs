@@ -92,7 +92,7 @@ fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
 fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
     // Below "task", the files speak of the thread alone and not of its whole process.
     let folder = proc.join(format!("{thread}/task/{thread}"));
-    let stat = Stat::parse(&fs::read_to_string(folder.join("stat")).ok()?)?;
+    let stat = Stat::parse(&crate::text(&folder.join("stat")).ok()?)?;
     let node = topology.cpu(stat.cpu)?.node?;
     let schedstat = fs::read_to_string(folder.join("schedstat")).ok();
     let exact_ns = schedstat.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());

@@ -12,7 +12,7 @@ use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     path::Path,
     time::Duration,
 };
@@ -91,7 +91,7 @@ pub fn mapped(group: &Cgroup, proc: &Path) -> Mapped {
     let mut mapped = Mapped::default();
     let mut maps = Vec::new();
     for process in distinct_processes(group) {
-        match fs::read_to_string(proc.join(format!("{process}/numa_maps"))) {
+        match crate::text(&proc.join(format!("{process}/numa_maps"))) {
             Ok(text) => maps.push(memory::numa_maps(&text)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => mapped.hidden_processes += 1,
             // Gone meanwhile, or a kernel without CONFIG_NUMA.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::cgroup::Tree;
     use nearside_topology::{Cpu, CpuId, Node, NodeId};
-    use std::path::PathBuf;
+    use std::{fs, path::PathBuf};
 
     /// A made-up host of two nodes with a CPU each, and one group.
     struct Made {

@@ -39,3 +39,8 @@ fn nodeset() {
 fn fake() {
     replay("fake", targets::fake);
 }
+
+#[test]
+fn sysfs() {
+    replay("sysfs", targets::sysfs::sysfs);
+}

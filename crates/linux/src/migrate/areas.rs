@@ -37,12 +37,17 @@ pub(super) struct Areas {
 pub(super) fn read(process: &Path, nodes: &NodeSet) -> Result<Areas, Error> {
     let text = |name: &str| {
         let file = process.join(name);
-        std::fs::read(&file).at(&file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        crate::text(&file).at(&file)
     };
-    let mappings = numa_maps(&text("numa_maps")?);
-    let ends = ranges(&text("maps")?);
+    Ok(parse(&text("numa_maps")?, &text("maps")?, nodes))
+}
+
+/// The areas that two files of a process tell of, which were read one after the other.
+pub(super) fn parse(numa_maps_text: &str, maps_text: &str, nodes: &NodeSet) -> Areas {
+    let mappings = numa_maps(numa_maps_text);
+    let ends = ranges(maps_text);
     let areas = mappings.iter().filter_map(|mapping| area(mapping, &ends, nodes)).collect();
-    Ok(Areas { areas, mappings })
+    Areas { areas, mappings }
 }
 
 /// What `/proc/PID/maps` says of a mapping, beyond its start.
@@ -74,7 +79,11 @@ fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, nodes: &NodeSet) -> Op
     let range = ranges.get(&start)?;
     let off_bytes = debt_bytes(&mapping.bytes, nodes);
     let is_file = mapping.kind == Kind::File;
-    if off_bytes == 0 || (is_file && range.shared) || mapping.page_bytes == 0 {
+    if off_bytes == 0 || (is_file && range.shared) {
+        return None;
+    }
+    // What the kernel would not write; behind the last page addresses can still be counted.
+    if mapping.page_bytes == 0 || start >= range.end || range.end.checked_add(mapping.page_bytes).is_none() {
         return None;
     }
     Some(Area {

@@ -23,7 +23,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     path::Path,
     thread,
     time::Instant,
@@ -35,6 +35,14 @@ const PASSES: usize = 6;
 
 /// In how many passes a busy page is tried.
 const TRIES: usize = 3;
+
+/// Addresses with pages off `nodes` and the size of these pages, by the text of a process's `numa_maps` and `maps`: for
+/// the fuzzer.
+#[doc(hidden)]
+pub fn areas_off(numa_maps: &str, maps: &str, nodes: &NodeSet) -> Vec<(Range<u64>, u64)> {
+    let areas = areas::parse(numa_maps, maps, nodes).areas;
+    areas.into_iter().map(|area| (area.start..area.end, area.page_bytes)).collect()
+}
 
 /// What became of a domain's pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

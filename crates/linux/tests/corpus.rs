@@ -1,0 +1,36 @@
+//! Replays the corpus of the fuzz targets, so that what a fuzzer once found is tried by every run of the tests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
+
+#[path = "../../../fuzz/src/linux.rs"]
+#[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
+mod targets;
+
+use std::{fs, path::Path};
+
+fn replay(target: &str, run: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut inputs = 0;
+    for entry in fs::read_dir(&corpus).unwrap() {
+        let path = entry.unwrap().path();
+        println!("{}", path.display());
+        run(&fs::read(path).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs > 0, "{} is empty", corpus.display());
+}
+
+#[test]
+fn procfs() {
+    replay("procfs", targets::procfs);
+}
+
+#[test]
+fn record() {
+    replay("record", targets::record);
+}
