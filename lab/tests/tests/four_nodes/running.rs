@@ -41,7 +41,8 @@ fn what_is_refused_says_why_and_leaves_nothing() {
         ("--memory 450M --nodes 1 --policy strict --name big --cpu-limit 0", "0.01"),
     ];
     for (flags, said) in cases {
-        let output = run(words("run --name refused").chain(words(flags)).chain(["--", "true"]));
+        let name = if flags.contains("--name") { "" } else { "--name refused" };
+        let output = run(words("run").chain(words(name)).chain(words(flags)).chain(["--", "true"]));
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(125), "{flags}: {message}");
         assert!(message.contains(said), "{flags}: expected \"{said}\" in: {message}");
