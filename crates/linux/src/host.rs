@@ -9,7 +9,7 @@ use crate::{
     systemd::Systemd,
 };
 use nearside_policy::{Action, DomainState, Limits, Machine, Observation, Outcome, Progress, may_go_on};
-use nearside_topology::{CpuSet, NodeSet, Topology, sysfs};
+use nearside_topology::{CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
     fs,
     ops::ControlFlow,
@@ -127,6 +127,10 @@ impl Host {
     pub fn lock(&mut self) -> Result<(), Error> {
         if self.lock.is_none() {
             let lock = self.store.lock()?;
+            // A domain whose record cannot be read may hold a claim: nothing is promised until somebody has looked.
+            if let Some(unreadable) = self.records().1.into_iter().next() {
+                return Err(unreadable);
+            }
             let parent = (!self.booted_with_systemd).then_some(PARENT);
             lock.sweep(&self.tree, parent)?;
             self.lock = Some(lock);
@@ -209,10 +213,21 @@ impl Host {
         if !parent.exists() {
             parent.create()?;
         }
-        root.enable_below(&CONTROLLERS)?;
-        parent.enable_below(&CONTROLLERS)?;
+        // Where a controller cannot be enabled (the root of a container has processes of its own) the domain does
+        // without, and what needs it says so.
+        for above in [&root, &parent] {
+            CONTROLLERS.iter().for_each(|controller| drop(above.enable_below(&[controller])));
+        }
         group.create()?;
         let made = (|| {
+            for (file, asked) in [("cpu.max", limits.cpus.is_some()), ("memory.max", limits.memory_bytes.is_some())] {
+                if asked && !group.has(file) {
+                    return Err(Error::Refused(format!(
+                        "{} has no {file}: its controller cannot be enabled here",
+                        group.path()
+                    )));
+                }
+            }
             if let Some(cpus) = limits.cpus {
                 let quota_us = (cpus * CPU_PERIOD_US as f64) as u64;
                 group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?;
@@ -246,10 +261,10 @@ impl Host {
 
     fn confine_memory(&mut self, nodes: &NodeSet) -> Result<(), Error> {
         let group = self.current_group()?;
-        if self.tree.has("cpuset") {
+        if self.has_cpuset(&group) {
             match self.owner()? {
                 Owner::Systemd(systemd) => systemd.set_memory_nodes(&unit(&group), nodes)?,
-                Owner::Nobody => group.write("cpuset.mems", &nodes.to_string())?,
+                Owner::Nobody => write_cpuset(&group, "mems", nodes)?,
             }
         } else {
             self.notices.push(
@@ -261,12 +276,19 @@ impl Host {
 
     fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: nearside_policy::CpuReason) -> Result<(), Error> {
         let group = self.current_group()?;
-        if self.tree.has("cpuset") {
+        if self.has_cpuset(&group) {
             match self.owner()? {
                 Owner::Systemd(systemd) => systemd.set_cpus(&unit(&group), cpus)?,
-                Owner::Nobody => group.write("cpuset.cpus", &cpus.to_string())?,
+                Owner::Nobody => write_cpuset(&group, "cpus", cpus)?,
             }
         } else {
+            if on_behalf == nearside_policy::CpuReason::Operator {
+                self.notices.push(
+                    "the cgroup v2 tree has no cpuset controller: hard affinity is that of its processes, which they \
+                     may change"
+                        .into(),
+                );
+            }
             for thread in group.all_threads() {
                 match sys::set_cpu_affinity(thread, cpus) {
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -318,6 +340,11 @@ impl Host {
         let outcome = moved.clone().into_outcome();
         self.notices.extend(moved.notices(is_confined && self.tree.has("cpuset") && may_go_on(&outcome)));
         Ok(outcome)
+    }
+
+    /// Whether a domain's cgroup can be confined; systemd enables the controller when it is first needed.
+    fn has_cpuset(&self, group: &Cgroup) -> bool {
+        if self.booted_with_systemd { self.tree.has("cpuset") } else { group.has("cpuset.mems") }
     }
 
     fn current_group(&self) -> Result<Cgroup, Error> {
@@ -380,6 +407,21 @@ impl Machine for Host {
 
     fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {
         self.try_apply(action, progress).unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
+    }
+}
+
+/// Writes `cpuset.mems` or `cpuset.cpus` and looks whether it holds: the kernel takes what the groups above do not
+/// allow, too, and then goes by theirs.
+fn write_cpuset<T: Id>(group: &Cgroup, of: &str, wanted: &IdSet<T>) -> Result<(), Error> {
+    group.write(&format!("cpuset.{of}"), &wanted.to_string())?;
+    let effective = group.read(&format!("cpuset.{of}.effective"))?.unwrap_or_default();
+    match effective.parse::<IdSet<T>>() {
+        Ok(effective) if effective == *wanted => Ok(()),
+        _ => Err(Error::Refused(format!(
+            "cpuset.{of} {wanted} of {} is not in force: the groups above it allow {}",
+            group.path(),
+            effective.trim()
+        ))),
     }
 }
 

@@ -130,14 +130,16 @@ pub fn launch(
     });
     for step in &plan.steps {
         if let Outcome::Refused { why } = host.apply(&step.action, &mut |_| ControlFlow::Continue(())) {
-            host.abandon(&back)?;
-            return Err(Error::Refused(format!("cannot {}: {why}", step.action)).into());
+            let also =
+                host.abandon(&back).err().map_or_else(String::new, |also| format!("; nor could it be undone: {also}"));
+            return Err(Error::Refused(format!("cannot {}: {why}{also}", step.action)).into());
         }
     }
     tell(&plan, &host.take_notices());
     // The lock is let go by the execution itself, so nobody sees a domain that does not run yet.
     let error = command.execute();
-    host.abandon(&back)?;
+    // What cannot be undone now is swept up by the next start; why the command did not run matters more.
+    let _ = host.abandon(&back);
     Err(error)
 }
 

@@ -4,7 +4,10 @@ use crate::cgroup::Cgroup;
 use nearside_policy::{ByNode, PageSize};
 use nearside_topology::{MAX_NODES, NodeId};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// A domain's memory by kind and node, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -58,7 +61,10 @@ fn total(by_node: &ByNode) -> u64 {
 /// The memory charged to a group and those below it, or none where the memory controller is not there.
 ///
 /// The kernel charges a page to the group that touched it first, and its figures may lag by some pages for each CPU.
-pub fn charged(group: &Cgroup) -> Option<MemoryByKind> {
+///
+/// Huge pages are charged by a controller of their own (`hugetlb.*.numa_stat`, Linux 5.17), which systemd does not enable:
+/// without it they are looked up in the processes' mappings, if the machine has any.
+pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
     let stat = numa_stat(&group.read("memory.numa_stat").ok()??);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
     let (files, shared) = (of(&["file"]), of(&["shmem"]));
@@ -69,7 +75,8 @@ pub fn charged(group: &Cgroup) -> Option<MemoryByKind> {
         shared,
         file,
         kernel: of(&["kernel_stack", "pagetables", "sec_pagetables", "slab_unreclaimable"]),
-        huge: huge(group),
+        huge: huge(group)
+            .unwrap_or_else(|| if has_huge_pages(proc) { mapped_by(group, proc).huge } else { ByNode::new() }),
     })
 }
 
@@ -77,15 +84,22 @@ fn on(by_node: &ByNode, node: NodeId) -> u64 {
     by_node.get(&node).copied().unwrap_or(0)
 }
 
-/// Explicit huge pages charged to a group (`hugetlb.2MB.numa_stat`, Linux 5.17).
-fn huge(group: &Cgroup) -> ByNode {
-    let Ok(entries) = std::fs::read_dir(group.directory()) else { return ByNode::new() };
+/// Whether any are set aside or in use, of whatever size (`Hugetlb` in `/proc/meminfo`).
+fn has_huge_pages(proc: &Path) -> bool {
+    let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Hugetlb:"));
+    line.is_some_and(|amount| amount.split_whitespace().next() != Some("0"))
+}
+
+/// Explicit huge pages charged to a group, or none where the controller is not there.
+fn huge(group: &Cgroup) -> Option<ByNode> {
+    let entries = std::fs::read_dir(group.directory()).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let pools = names.filter(|name| name.starts_with("hugetlb.") && name.ends_with(".numa_stat"));
     let stats: Vec<_> =
         pools.filter_map(|name| group.read(&name).ok().flatten()).map(|text| numa_stat(&text)).collect();
     // "total" takes the groups below into account, "hugetlb..." does not.
-    sum(stats.iter().filter_map(|stat| stat.get("total")))
+    (!stats.is_empty()).then(|| sum(stats.iter().filter_map(|stat| stat.get("total"))))
 }
 
 /// Reads lines such as `anon N0=4096 N1=0` or `total=8192 N0=8192`: bytes by node, by name.
@@ -219,13 +233,13 @@ fn add(all: &mut MemoryByKind, kind: Kind, bytes: &ByNode) {
 }
 
 /// The memory of a group: as the kernel charges it where it does, else as its processes map it.
-pub fn of_group(group: &Cgroup, proc: &std::path::Path) -> MemoryByKind {
-    charged(group).unwrap_or_else(|| mapped_by(group, proc))
+pub fn of_group(group: &Cgroup, proc: &Path) -> MemoryByKind {
+    charged(group, proc).unwrap_or_else(|| mapped_by(group, proc))
 }
 
 /// The memory that the processes of a group map. This reads every process's `numa_maps`, which takes its `mmap_lock`:
 /// good for looking at a domain, too dear for doing it every second.
-pub fn mapped_by(group: &Cgroup, proc: &std::path::Path) -> MemoryByKind {
+pub fn mapped_by(group: &Cgroup, proc: &Path) -> MemoryByKind {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     let maps: Vec<_> = processes
         .into_iter()
@@ -279,6 +293,30 @@ ffff default
     }
 
     #[test]
+    fn huge_pages_that_no_controller_charges_are_found_in_the_mappings() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        file("cgroup.controllers", "memory");
+        file("memory.numa_stat", "anon N0=100 N1=7\n");
+        file("cgroup.procs", "10\n");
+        file(
+            "10/numa_maps",
+            "7000 bind:1 file=/anon_hugepage huge anon=2 N1=2 kernelpagesize_kB=2048\n8000 default anon=1 N0=1\n",
+        );
+        let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
+        for (hugetlb, expected) in [("Hugetlb: 8192 kB\n", by_node(&[0, 4 << 20])), ("Hugetlb: 0 kB\n", ByNode::new())]
+        {
+            file("meminfo", hugetlb);
+            let memory = charged(&group, folder.path()).unwrap();
+            assert_eq!((memory.huge, memory.anonymous), (expected, by_node(&[100, 7])));
+        }
+    }
+
+    #[test]
     fn a_group_is_charged_by_kind() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("cgroup.controllers"), "memory").unwrap();
@@ -288,7 +326,7 @@ ffff default
         std::fs::write(folder.path().join("hugetlb.2MB.numa_stat"), "total=2097152 N1=2097152\nhugetlb=0 N1=0\n")
             .unwrap();
         let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
-        let memory = charged(&group).unwrap();
+        let memory = charged(&group, folder.path()).unwrap();
         assert_eq!(memory.own(), by_node(&[120, 7 + (2 << 20)]));
         assert_eq!(on(&memory.file, NodeId(0)), 30);
         assert_eq!(memory.resident(PageSize::Base), by_node(&[123, 8]));

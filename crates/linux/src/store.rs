@@ -14,8 +14,12 @@ use nearside_topology::{CpuSet, NodeSet};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
-    os::fd::OwnedFd,
+    fs,
+    io::{self, Write},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -114,7 +118,7 @@ impl Store {
             }
             _ => Error::File { path: path.into(), source: error },
         };
-        fs::create_dir_all(&domains).map_err(|error| not_permitted(error, &domains))?;
+        self.make_directories().map_err(|error| not_permitted(error, &domains))?;
         let file = self.directory.join("lock");
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(&file, flags, Mode::from_raw_mode(0o600));
@@ -125,6 +129,24 @@ impl Store {
             }
         }
         Ok(Locked { store: self.clone(), _lock: lock })
+    }
+
+    /// Makes the folders where they are not there, for everybody to read and nobody else to write, whatever the umask.
+    fn make_directories(&self) -> io::Result<()> {
+        for directory in [self.directory.clone(), self.domains()] {
+            match fs::DirBuilder::new().mode(0o755).create(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
+            let (meta, own) = (fs::symlink_metadata(&directory)?, rustix::process::geteuid().as_raw());
+            if !meta.is_dir() || meta.uid() != own {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            if meta.mode() & 0o022 != 0 {
+                fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
+            }
+        }
+        Ok(())
     }
 
     fn domains(&self) -> PathBuf {
@@ -155,7 +177,13 @@ impl Locked {
         let path = self.store.file(&record.name);
         let fresh = path.with_extension("new");
         let text = serde_json::to_vec_pretty(record).map_err(io::Error::from).at(&path)?;
-        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).at(&path)
+        // A file that a killed writer left, or that somebody planted, is not written through.
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at(&fresh),
+            _ => {}
+        }
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&fresh);
+        file.and_then(|mut file| file.write_all(&text)).and_then(|()| fs::rename(&fresh, &path)).at(&path)
     }
 
     /// Removes a record; fine if it is gone already.
@@ -180,7 +208,8 @@ impl Locked {
         let groups = parent.and_then(|parent| tree.group(parent).ok()).into_iter().flat_map(|parent| parent.children());
         for group in groups.filter(|group| !group.populated()) {
             for below in group.subtree().iter().rev() {
-                below.remove().at(below.directory())?;
+                // One that cannot be removed yet counts for nothing and is tried again by the next.
+                let _ = below.remove();
             }
         }
         Ok(())

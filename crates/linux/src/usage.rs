@@ -63,7 +63,7 @@ pub fn usage(groups: &[Cgroup], proc: &Path, topology: &Topology, interval: Dura
     let watched = threads::watch(groups, proc, topology, interval);
     let with_memory = |(group, cpu): (&Cgroup, CpuUse)| {
         let processes = distinct_processes(group).len();
-        if let Some(memory) = memory::charged(group) {
+        if let Some(memory) = memory::charged(group, proc) {
             return Usage { processes, cpu, memory, memory_seen: Account::Charged, hidden_processes: 0 };
         }
         let Mapped { memory, processes: seen, .. } = mapped(group, proc);

@@ -77,10 +77,13 @@ fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
     PossibleValuesParser::new(MemoryPolicy::ALL.map(MemoryPolicy::name)).try_map(|name| name.parse())
 }
 
+/// "4K" stands for ordinary pages everywhere, also where these are larger.
+const SMALLEST_PAGE_BYTES: u64 = 4096;
+
 fn page_size(text: &str) -> Result<PageSize, String> {
     let base_bytes = sys::page_bytes();
     match parse_size(text)? {
-        bytes if bytes == base_bytes => Ok(PageSize::Base),
+        bytes if bytes == base_bytes || bytes == SMALLEST_PAGE_BYTES => Ok(PageSize::Base),
         bytes if bytes.is_power_of_two() && bytes > base_bytes => Ok(PageSize::Huge(bytes)),
         bytes => Err(format!("no page has {bytes} bytes: expected 4K, or the size of a huge page such as 2M")),
     }

@@ -24,12 +24,20 @@ pub struct Start {
 pub enum StartRefusal {
     /// A name that cannot be a directory's, a unit's or a word's.
     #[error(
-        "\"{0}\" is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting with '.' or '-'"
+        "\"{0}\" is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting with '.', '-' or a controller as in memory.max"
     )]
     Name(String),
     /// There is one of that name already.
     #[error("a domain named {0} is running: choose another name, or see `nearside show {0}`")]
     Taken(String),
+    /// It may not use what it is promised.
+    #[error("a limit of {} is below the {} that are to be promised to it", Bytes(*limit_bytes), Bytes(*memory_bytes))]
+    Limit {
+        /// What it may use, in bytes.
+        limit_bytes: u64,
+        /// What it asks for, in bytes.
+        memory_bytes: u64,
+    },
     /// It has no place here.
     #[error(transparent)]
     Place(#[from] Refusal),
@@ -38,10 +46,19 @@ pub enum StartRefusal {
 /// The longest name of a domain, in bytes.
 pub const MAX_NAME_LENGTH: usize = 64;
 
+/// What the names of a cgroup's files begin with (Linux, `Documentation/admin-guide/cgroup-v2.rst`).
+const CONTROLLERS: [&str; 11] =
+    ["cgroup", "cpu", "cpuset", "dmem", "hugetlb", "io", "irq", "memory", "misc", "pids", "rdma"];
+
 /// Whether `name` can name a domain.
 pub fn is_domain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    (1..=MAX_NAME_LENGTH).contains(&name.len()) && !name.starts_with(['.', '-']) && name.chars().all(plain)
+    // A cgroup's directory holds the kernel's files, whose names begin with a controller's.
+    let is_kernels = |controller: &str| name.strip_prefix(controller).is_some_and(|rest| rest.starts_with('.'));
+    (1..=MAX_NAME_LENGTH).contains(&name.len())
+        && !name.starts_with(['.', '-'])
+        && name.chars().all(plain)
+        && !CONTROLLERS.iter().any(|controller| is_kernels(controller))
 }
 
 /// What has to be done so that `start` gets a home and nobody else counts on it.
@@ -52,6 +69,10 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     }
     if observation.domains.iter().any(|domain| domain.name == *name) {
         return Err(StartRefusal::Taken(name.clone()));
+    }
+    let memory_bytes = start.request.memory_bytes;
+    if let Some(limit_bytes) = start.limits.memory_bytes.filter(|&limit| limit < memory_bytes) {
+        return Err(StartRefusal::Limit { limit_bytes, memory_bytes });
     }
     let decision = place(&start.request, observation, model)?;
     let claim = decision.chosen.claim.clone();
@@ -223,7 +244,9 @@ mod tests {
 
     #[test]
     fn names_are_safe_as_directories_and_units() {
-        for name in ["", ".", "..", "a/b", "-rf", "a b", "a\n", "ä", "x".repeat(65).as_str()] {
+        for name in
+            ["", ".", "..", "a/b", "cgroup.procs", "memory.max", "-rf", "a b", "a\n", "ä", "x".repeat(65).as_str()]
+        {
             assert_eq!(
                 begin(&wish(name, MemoryPolicy::Strict), &machine(1)),
                 Err(StartRefusal::Name(name.into())),

@@ -9,8 +9,8 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fs,
-    io::{BufRead, BufReader},
-    process::{Child, ChildStdin, Command, Output, Stdio},
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -57,6 +57,7 @@ pub struct Domain {
     pub child: Child,
     pub address: String,
     stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Domain {
@@ -73,10 +74,19 @@ impl Domain {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("run {flags}: not ready: {line:?}"));
         let (address, stdin) = (address.to_owned(), child.stdin.take());
-        Self { child, address, stdin }
+        Self { child, address, stdin, stdout }
+    }
+
+    /// Sends it a line and gives its answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+        let mut answer = String::new();
+        self.stdout.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
     }
 
     pub fn process(&self) -> u32 {

@@ -1,7 +1,7 @@
 //! Where systemd runs it owns the cgroup tree: domains are scopes of its, and changes go through it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use nearside_lab::{Domain, MIB, domains, read, run, status, stderr, words};
+use nearside_lab::{Domain, MIB, domains, json, read, run, status, stderr, words, write};
 use std::{collections::BTreeMap, process::Command};
 
 const GROUP: &str = "/sys/fs/cgroup/nearside.slice/nearside-web.scope";
@@ -48,6 +48,18 @@ fn a_home_is_changed_through_systemd() {
     assert_eq!(property("AllowedCPUs"), "6-7");
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "6-7");
     domain.end();
+}
+
+#[test]
+fn huge_pages_are_seen_although_systemd_gives_no_controller_for_them() {
+    let pool = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+    write(pool, "20");
+    let flags = "--quiet --name web --memory 32M --page-size 2M --policy strict --nodes 1";
+    let domain = Domain::start(flags, "--mib 32 --kind huge");
+    let own = json("show web")["resident_bytes"]["1"].as_u64();
+    assert_eq!(own, Some(32 * MIB));
+    domain.end();
+    write(pool, "0");
 }
 
 #[test]

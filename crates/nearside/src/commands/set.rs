@@ -207,14 +207,18 @@ fn undo(host: &mut Host, before: Record) -> Result<(), String> {
         // The domain has ended, or is another command's to change.
         return Ok(());
     }
-    let (domain, nodes) = (before.name.clone(), before.memory_nodes.clone());
+    let domain = before.name.clone();
+    let mems = before.memory_nodes.clone().map(|nodes| Action::ConfineMemory { domain: domain.clone(), nodes });
+    let cpus = before.cpus.clone();
+    let cpus = cpus.map(|binding| Action::BindCpus { domain, cpus: binding.cpus, on_behalf: binding.on_behalf });
     host.edit(before);
     host.save().map_err(|error| error.to_string())?;
-    let Some(nodes) = nodes else { return Ok(()) };
-    match host.apply(&Action::ConfineMemory { domain, nodes }, &mut |_| ControlFlow::Continue(())) {
-        Applied::Refused { why } => Err(why),
-        _ => Ok(()),
+    for action in mems.iter().chain(&cpus) {
+        if let Applied::Refused { why } = host.apply(action, &mut |_| ControlFlow::Continue(())) {
+            return Err(why);
+        }
     }
+    Ok(())
 }
 
 fn told(report: &Report) -> String {

@@ -22,6 +22,9 @@ struct Args {
     /// Threads that fill it, each its part
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Free the memory when a line comes, say "freed", and touch it again at the next line
+    #[arg(long)]
+    free: bool,
     /// Keep touching instead of sleeping
     #[arg(long)]
     spin: bool,
@@ -62,10 +65,23 @@ fn main() {
                 });
             }
         }
+        if args.free {
+            await_line();
+            // SAFETY: the mapping is this program's own and nothing points into it.
+            unsafe { libc::madvise(address as *mut _, bytes, libc::MADV_DONTNEED) };
+            println!("freed");
+            await_line();
+            touch(address, bytes);
+            println!("touched");
+        }
         // Ends when whoever holds the other end lets go of it.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+fn await_line() {
+    assert!(std::io::stdin().read_line(&mut String::new()).is_ok(), "nobody writes");
 }
 
 fn map(kind: Kind, bytes: usize) -> usize {

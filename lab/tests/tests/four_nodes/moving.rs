@@ -207,8 +207,7 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
     // More than there would be if the kernel gave its last page, in whole huge pages.
     let size = (free_kib.parse::<u64>().unwrap() / 1024 + 62) / 2 * 2;
     huge_pages(1, size as u32 / 2);
-    for (kind, flags, why) in
-        [("huge", "--nodes 1 --page-size 2M", "no-huge-page"), ("anon", "--nodes 0-1", "no-room")]
+    for (kind, flags, why) in [("huge", "--nodes 1 --page-size 2M", "no-huge-page"), ("anon", "--nodes 0-1", "no-room")]
     {
         let flags = format!("--quiet --name mover --memory {size}M --policy preferred-many {flags}");
         let domain = Domain::start(&flags, &format!("--mib {size} --kind {kind}"));
