@@ -201,7 +201,7 @@ fn moved_claim(
 ) -> Claim {
     let topology = &observation.topology;
     let with_cpus: Vec<_> = nodes.iter().filter(|&node| !topology.cpus_of(node).is_empty()).collect();
-    let all_vcpus: u64 = claim.vcpus.values().sum();
+    let all_vcpus = claim.vcpus.values().copied().fold(0, u64::saturating_add);
     let share = |at: usize| {
         let (n, at) = (with_cpus.len() as u64, at as u64);
         all_vcpus / n + u64::from(at < all_vcpus % n)

@@ -1,7 +1,7 @@
 //! `nearside list` as text.
 
 use super::{
-    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, used_of_claim},
+    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, total, used_of_claim},
     table::{
         Side::{Left, Right},
         listing,
@@ -43,7 +43,7 @@ pub(crate) fn text(list: &List, nodes: bool) -> String {
             origin(home.origin).into(),
             home.policy.to_string(),
             affinity(domain),
-            dash(domain.claim.as_ref().map(|claim| claim.vcpus.values().sum::<u64>())),
+            dash(domain.claim.as_ref().map(|claim| total(&claim.vcpus))),
             used_of_claim(domain),
             local(domain.local_share),
             dash(domain.debt_bytes.map(short)),
