@@ -8,7 +8,7 @@ use crate::{
     sys,
     systemd::Systemd,
 };
-use nearside_policy::{Action, DomainState, Limits, Machine, Observation, Outcome, Progress, may_go_on};
+use nearside_policy::{Action, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, may_go_on};
 use nearside_topology::{CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
     fs,
@@ -267,9 +267,18 @@ impl Host {
                 Owner::Nobody => write_cpuset(&group, "mems", nodes)?,
             }
         } else {
-            self.notices.push(
-                "the cgroup v2 tree has no cpuset controller: the memory policy alone keeps memory on its nodes".into(),
-            );
+            let policy = self.current.as_ref().map(|record| record.home.policy);
+            if policy == Some(MemoryPolicy::Restrictive) {
+                return Err(Error::Refused(
+                    "policy restrictive needs the cpuset controller, which this cgroup does not have: strict works without"
+                        .into(),
+                ));
+            }
+            let notice =
+                "the cgroup v2 tree has no cpuset controller: the memory policy alone keeps memory on its nodes";
+            if !self.notices.iter().any(|said| said == notice) {
+                self.notices.push(notice.into());
+            }
         }
         self.change(|record| record.memory_nodes = Some(nodes.clone()))
     }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// The domain, see `nearside list`
     domain: String,
 
-    /// Its new home, such as 0-1 or ^2
+    /// Its new home, such as 0-1 or all,^2
     #[arg(long, value_name = "SET")]
     nodes: String,
 
