@@ -334,11 +334,17 @@ impl Host {
         };
         let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, rate_bytes_per_s, &mut go_on);
         self.lock()?;
-        if !is_ours() {
+        // A group counts as populated for a moment after its last process has exited; its list of processes does not
+        // show that one any more.
+        let has_ended = group.all_processes().is_empty();
+        if has_ended || !is_ours() {
+            if let (true, Some(lock), Some(ours)) = (has_ended, &self.lock, &self.current) {
+                lock.remove(&ours.name)?;
+            }
             self.current = None;
-            let why = match group.populated() {
-                true => "another command has changed the domain meanwhile",
-                false => "the domain has ended",
+            let why = match has_ended {
+                false => "another command has changed the domain meanwhile",
+                true => "the domain has ended",
             };
             return Err(Error::Refused(format!("{why} ({} MiB had moved)", moved.moved_bytes >> 20)));
         }

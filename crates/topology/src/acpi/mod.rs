@@ -1,6 +1,6 @@
 //! Firmware's tables: what ACPI says about a machine before any operating system runs on it.
 //!
-//! [`read`] takes a path, [`Tables::from_bytes`] takes bytes; [`topology()`] turns either into a [`Topology`] with a list
+//! [`read()`] takes a path, [`Tables::from_bytes`] takes bytes; [`topology()`] turns either into a [`Topology`] with a list
 //! of [`Finding`]s. The rules are those of the ACPI specification (6.6, section 5.2) where Linux follows it, and Linux's
 //! own where it is stricter or more lenient: a table that Linux would not use is not used here either.
 //!
