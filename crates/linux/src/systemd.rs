@@ -3,7 +3,7 @@
 use crate::error::Error;
 use nearside_policy::Limits;
 use nearside_topology::{Id, IdSet};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 use zbus::{
     blocking::{Connection, Proxy},
     zvariant::{OwnedObjectPath, Value},
@@ -11,6 +11,12 @@ use zbus::{
 
 /// The slice that holds Nearside's scopes.
 pub const SLICE: &str = "nearside.slice";
+
+/// The bus error for a unit that is there already.
+const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+/// How long systemd is given to collect a scope whose processes have ended: 2 s in all.
+const COLLECTED_TRIES: u32 = 20;
+const COLLECTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection to systemd.
 #[derive(Debug)]
@@ -66,8 +72,18 @@ impl Systemd {
             properties.push(("MemoryMax", Value::from(bytes)));
         }
         let auxiliary: Vec<(&str, Vec<Property<'_>>)> = Vec::new();
-        let call = self.manager.call("StartTransientUnit", &(unit.as_str(), "fail", properties, auxiliary));
-        let job: OwnedObjectPath = call.map_err(failed)?;
+        let start = || self.manager.call("StartTransientUnit", &(unit.as_str(), "fail", &properties, &auxiliary));
+        let mut tries = 0;
+        let job: OwnedObjectPath = loop {
+            match start() {
+                // The scope of a domain of that name that has just ended: systemd collects it in its own time.
+                Err(zbus::Error::MethodError(name, ..)) if name.as_str() == UNIT_EXISTS && tries < COLLECTED_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(COLLECTED_PAUSE);
+                }
+                started => break started.map_err(failed)?,
+            }
+        };
         for signal in &mut removed {
             let body = signal.body();
             let (_, path, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize().map_err(failed)?;
