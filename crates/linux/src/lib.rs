@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod counters;
 mod error;
 pub mod facts;
+pub mod folder;
 mod host;
 pub mod launch;
 pub mod memory;
