@@ -13,6 +13,7 @@ mod host;
 pub mod launch;
 pub mod memory;
 pub mod migrate;
+mod mountinfo;
 pub mod store;
 pub mod sys;
 pub mod systemd;
