@@ -72,6 +72,8 @@ pub struct Cgroups {
     pub v2_controllers: BTreeSet<String>,
     /// Whether this process may make groups at its root.
     pub v2_writable: bool,
+    /// Processes in its first group, a container's, keep controllers from the groups below.
+    pub v2_blocked: bool,
     /// The group of version 2 that this process is in.
     pub own_group: Option<String>,
     /// Whether this process may make groups in that.
@@ -193,6 +195,7 @@ impl Cgroups {
         Self {
             v2: Some(tree.root().to_owned()),
             v2_controllers: tree.controllers().clone(),
+            v2_blocked: tree.group("/").is_ok_and(|first| !first.can_enable()),
             v2_writable: access(tree.root(), Access::WRITE_OK).is_ok(),
             own_group_writable: own.as_ref().is_some_and(|own| access(own.directory(), Access::WRITE_OK).is_ok()),
             own_group: own.map(|own| own.path().to_owned()),
@@ -307,6 +310,7 @@ mod tests {
         assert!(facts.state_writable && !facts.systemd && facts.policies.is_none());
         let cgroups = facts.cgroups;
         assert!(cgroups.has("memory") && !cgroups.has("cpuset") && cgroups.v2_writable && cgroups.own_group_writable);
+        assert!(!cgroups.v2_blocked);
         assert_eq!(cgroups.own_group.as_deref(), Some("/mine"));
         assert_eq!(cgroups.v1_controllers, ["cpu", "cpuacct"].map(str::to_owned).into());
         assert_eq!(cgroups.partitions, [("/vip".to_owned(), "isolated".to_owned())]);

@@ -9,6 +9,8 @@ mod moving;
 mod policies;
 #[path = "four_nodes/running.rs"]
 mod running;
+#[path = "four_nodes/unfit.rs"]
+mod unfit;
 
 use nearside_lab::read;
 

@@ -205,12 +205,13 @@ mod tests {
     #[test]
     fn each_fact_tells_on_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 17] = [
+        let cases: [Case; 18] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
             ("cgroup layout", |facts| facts.cgroups.v2 = None, State::Missing, false),
             ("cgroup layout", |facts| facts.cgroups.v2_controllers.clear(), State::Limited, true),
+            ("cgroup layout", |facts| facts.cgroups.v2_blocked = true, State::Limited, true),
             ("cgroup owner", |facts| facts.system_bus = false, State::Missing, false),
             ("cgroup owner", |facts| facts.privileges.euid = Some(1000), State::Missing, false),
             ("records", |facts| facts.state_writable = false, State::Missing, false),
