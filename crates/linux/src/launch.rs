@@ -2,7 +2,13 @@
 //! the command in its own place (docs/adr/0004-run-executes-in-place.md), so that signals and exit codes need no
 //! passing on.
 
-use crate::{error::Error, host::Host, store::Record, sys};
+use crate::{
+    confine::{CPUS, bind},
+    error::{Error, IoContext},
+    host::Host,
+    store::Record,
+    sys,
+};
 use nearside_policy::{CostModel, Home, Machine, Origin, Outcome, Plan, Start, StartRefusal, start};
 use std::{
     convert::Infallible,
@@ -145,15 +151,14 @@ pub fn launch(
 
 /// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only if that fails.
 pub fn enter(host: &mut Host, record: &Record, command: &Command) -> Result<Infallible, LaunchError> {
-    host.tree().group(&record.cgroup)?.enter(process::id())?;
+    let group = host.tree().group(&record.cgroup)?;
+    group.enter(process::id())?;
     if let Some(nodes) = &record.policy_nodes {
         let policy = record.home.policy;
-        sys::set_memory_policy(policy, nodes)
-            .map_err(|source| Error::Call { what: format!("set memory policy {policy} on nodes {nodes}"), source })?;
+        sys::set_memory_policy(policy, nodes).doing(&format!("set memory policy {policy} on nodes {nodes}"))?;
     }
-    if let Some(binding) = record.cpus.as_ref().filter(|_| !host.tree().has("cpuset")) {
-        sys::set_cpu_affinity(0, &binding.cpus)
-            .map_err(|source| Error::Call { what: format!("run on CPUs {}", binding.cpus), source })?;
+    if let Some(binding) = record.cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
+        bind(0, &binding.cpus)?;
     }
     Err(command.execute())
 }

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use nearside_policy::MemoryPolicy;
-use nearside_topology::{CpuSet, Id, IdSet, NodeId, NodeSet};
-use std::io;
+use nearside_topology::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet};
+use std::{io, ptr};
 
 /// A memory policy's number (`include/uapi/linux/mempolicy.h`).
 const fn mode(policy: MemoryPolicy) -> Option<libc::c_long> {
@@ -38,6 +38,15 @@ fn mask<T: Id>(set: &IdSet<T>) -> (Vec<libc::c_ulong>, usize) {
     (mask, words * BITS + 1)
 }
 
+/// The set that such a bit map stands for.
+fn set(mask: &[libc::c_ulong]) -> CpuSet {
+    let bits = libc::c_ulong::BITS;
+    let cpus = (0..).zip(mask).flat_map(|(word, &of_word)| {
+        (0..bits).filter(move |bit| of_word >> bit & 1 == 1).map(move |bit| word * bits + bit)
+    });
+    cpus.map(CpuId).collect()
+}
+
 fn check(result: libc::c_long) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -53,7 +62,7 @@ pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()
     // nodes the kernel is given no mask at all, as MPOL_LOCAL wants.
     let result = unsafe {
         match nodes.is_empty() {
-            true => libc::syscall(libc::SYS_set_mempolicy, mode, std::ptr::null::<libc::c_ulong>(), 0),
+            true => libc::syscall(libc::SYS_set_mempolicy, mode, ptr::null::<libc::c_ulong>(), 0),
             false => libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), bits),
         }
     };
@@ -75,6 +84,23 @@ pub fn set_cpu_affinity(thread: i32, cpus: &CpuSet) -> io::Result<()> {
         libc::syscall(libc::SYS_sched_setaffinity, thread, std::mem::size_of_val(mask.as_slice()), mask.as_ptr())
     };
     check(result)
+}
+
+/// The CPUs that a thread (0: the calling one) may run on, as far as they are online (`sched_getaffinity(2)`).
+pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
+    let mut mask: Vec<libc::c_ulong> = vec![0; 16];
+    loop {
+        let bytes = std::mem::size_of_val(mask.as_slice());
+        // SAFETY: the length in bytes is that of `mask`, which the kernel fills and which lives across the call.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, bytes, mask.as_mut_ptr()) };
+        match check(result) {
+            // There may be more CPUs than the mask has bits; the number of CPUs a kernel can have is below this.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mask.len() < 1 << 12 => {
+                mask.resize(mask.len() * 2, 0);
+            }
+            read => return read.map(|()| set(&mask)),
+        }
+    }
 }
 
 /// What the kernel says of one page: the node it lies on, or the error number why it does not say or did not move it.
@@ -114,7 +140,7 @@ fn pages(
     flags: libc::c_int,
 ) -> io::Result<Vec<PageStatus>> {
     let mut status: Vec<libc::c_int> = vec![-NOT_SAID; addresses.len()];
-    let to = to.map_or(std::ptr::null(), <[_]>::as_ptr);
+    let to = to.map_or(ptr::null(), <[_]>::as_ptr);
     // SAFETY: `addresses`, `to` (when not null, checked by the caller above) and `status` have the same length, which
     // is passed, and live across the call. The addresses are the other process's and only the kernel follows them.
     let result = unsafe {
@@ -145,6 +171,9 @@ mod tests {
     fn masks_reach_beyond_a_word_and_announce_a_bit_more() {
         assert_eq!(mask(&NodeSet::from([NodeId(0), NodeId(3)])), (vec![9], 65));
         assert_eq!(mask(&NodeSet::from([NodeId(64)])), (vec![0, 1], 129));
+        for cpus in [CpuSet::new(), CpuSet::from([CpuId(0), CpuId(63), CpuId(64), CpuId(200)])] {
+            assert_eq!(set(&mask(&cpus).0), cpus);
+        }
     }
 
     #[test]

@@ -55,6 +55,23 @@ fn a_domains_pages_can_be_moved() {
 }
 
 #[test]
+fn threads_that_are_started_while_others_are_bound_do_not_escape() {
+    let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 8 --restless");
+    for (node, cpus) in [(2, "4-5"), (3, "6-7"), (1, "2-3")] {
+        let output = run(words(&format!("set bare --nodes {node}")));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", domain.process())).unwrap();
+        for task in tasks.map(|task| task.unwrap().path()) {
+            // One that is gone has left its affinity to the next.
+            let Ok(text) = std::fs::read_to_string(task.join("status")) else { continue };
+            let allowed = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();
+            assert_eq!(allowed, cpus, "{}: {}", task.display(), stderr(&output));
+        }
+    }
+    domain.end();
+}
+
+#[test]
 fn the_commands_that_only_look_work() {
     for line in ["topology", "list", "stat", "stat --all", "doctor"] {
         let output = run(words(line));

@@ -28,6 +28,9 @@ struct Args {
     /// Keep touching instead of sleeping
     #[arg(long)]
     spin: bool,
+    /// Keep a thread that starts another and ends, which does the same
+    #[arg(long)]
+    restless: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -53,6 +56,9 @@ fn main() {
         let part = bytes / args.threads;
         let fillers: Vec<_> = (0..args.threads).map(|n| scope.spawn(move || touch(address + n * part, part))).collect();
         fillers.into_iter().for_each(|filler| assert!(filler.join().is_ok(), "a thread could not fill its part"));
+        if args.restless {
+            restless();
+        }
         println!("ready {address:x}");
         assert!(std::io::stdout().flush().is_ok(), "nobody reads");
         if args.spin {
@@ -78,6 +84,10 @@ fn main() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+fn restless() {
+    thread::spawn(restless);
 }
 
 fn await_line() {
