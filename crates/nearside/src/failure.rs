@@ -1,5 +1,6 @@
 //! How a command ends when it does not end well.
 
+use crate::output;
 use std::{fmt::Display, process::ExitCode};
 
 /// A message for the user and the exit code that goes with it (design: 1 could not, 2 usage, 3 partly done).
@@ -40,7 +41,7 @@ impl Failure {
 
     /// Tells the user and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        anstream::eprintln!("{}nearside:{} {}", anstyle::Style::new().bold(), anstyle::Reset, self.message);
+        output::say(format_args!("{}nearside:{} {}", anstyle::Style::new().bold(), anstyle::Reset, self.message));
         ExitCode::from(self.code)
     }
 }

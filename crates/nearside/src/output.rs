@@ -1,8 +1,11 @@
-//! Standard output: the one place where what a command found is printed.
+//! The one place where anything is printed: what a command found to standard output, remarks to standard error.
 
 use crate::failure::{Failure, Outcome};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
 
 /// Writes a report to standard output, in colour where that is a terminal. A reader that has seen enough (`| head`) is
 /// no failure.
@@ -14,10 +17,15 @@ pub(crate) fn print(report: &str) -> Outcome {
     }
 }
 
+/// Writes a line to standard error. What is being done does not depend on whether anybody reads it.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
 /// Writes remarks to standard error, one a line.
-pub(crate) fn note(notes: impl IntoIterator<Item = impl std::fmt::Display>) {
+pub(crate) fn note(notes: impl IntoIterator<Item = impl Display>) {
     for note in notes {
-        anstream::eprintln!("nearside: note: {note}");
+        say(format_args!("nearside: note: {note}"));
     }
 }
 

@@ -109,17 +109,14 @@ fn try_run(args: &Args) -> Outcome {
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
-            notices.iter().chain(&plan.limits).cloned().chain(fallback_notice(plan)).for_each(say);
+            let all = notices.iter().chain(&plan.limits).cloned().chain(fallback_notice(plan));
+            all.for_each(|notice| output::say(format_args!("nearside: {notice}")));
         }
     };
     match launch::launch(&mut host, &start, &command, &model, tell) {
         Ok(never) => match never {},
         Err(error) => Err(failure(error)),
     }
-}
-
-fn say(notice: String) {
-    anstream::eprintln!("nearside: {notice}");
 }
 
 pub(super) fn failure(error: LaunchError) -> Failure {
