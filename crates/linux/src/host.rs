@@ -4,9 +4,9 @@ use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force},
     error::{Error, IoContext},
+    launch::take_policy,
     memory, migrate,
     store::{CpuBinding, Locked, Record, Store},
-    sys,
     systemd::Systemd,
 };
 use nearside_policy::{
@@ -386,8 +386,7 @@ impl Host {
             Action::ConfineMemory { nodes, .. } => self.confine_memory(nodes),
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
             Action::SetMemoryPolicy { policy, nodes, .. } => {
-                sys::set_memory_policy(*policy, nodes)
-                    .doing(&format!("set memory policy {policy} on nodes {nodes}"))?;
+                take_policy(*policy, nodes)?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
             }
             Action::MovePages { nodes, rate_bytes_per_s, .. } => {

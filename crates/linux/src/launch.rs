@@ -9,7 +9,8 @@ use crate::{
     store::Record,
     sys,
 };
-use nearside_policy::{CostModel, Home, Machine, Origin, Outcome, Plan, Start, StartRefusal, start};
+use nearside_policy::{CostModel, Home, Machine, MemoryPolicy, Origin, Outcome, Plan, Start, StartRefusal, start};
+use nearside_topology::NodeSet;
 use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
@@ -149,13 +150,29 @@ pub fn launch(
     Err(error)
 }
 
+/// Gives this process, and with it what it will execute, a memory policy.
+pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), Error> {
+    match sys::set_memory_policy(policy, nodes) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(policy_forbidden(policy)),
+        set => set.doing(&format!("set memory policy {policy} on nodes {nodes}")),
+    }
+}
+
+/// What to say where a filter of system calls forbids memory policies.
+pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
+    Error::NotPermitted {
+        what: format!("set memory policy {policy}"),
+        needs: "the system call set_mempolicy, which a seccomp filter forbids here (in a container: allow it in its \
+                profile, or add CAP_SYS_NICE; --policy restrictive does without)",
+    }
+}
+
 /// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only if that fails.
 pub fn enter(host: &mut Host, record: &Record, command: &Command) -> Result<Infallible, LaunchError> {
     let group = host.tree().group(&record.cgroup)?;
     group.enter(process::id())?;
     if let Some(nodes) = &record.policy_nodes {
-        let policy = record.home.policy;
-        sys::set_memory_policy(policy, nodes).doing(&format!("set memory policy {policy} on nodes {nodes}"))?;
+        take_policy(record.home.policy, nodes)?;
     }
     if let Some(binding) = record.cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
         bind(0, &binding.cpus)?;

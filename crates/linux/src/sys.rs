@@ -54,7 +54,8 @@ fn check(result: libc::c_long) -> io::Result<()> {
 /// Gives the calling thread a memory policy, which its children and what it executes inherit (`set_mempolicy(2)`).
 ///
 /// # Errors
-/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may use.
+/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may use; `EPERM` where a
+/// filter of system calls does not let it through.
 pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()> {
     let Some(mode) = mode(policy) else { return Ok(()) };
     let (mask, bits) = mask(nodes);
@@ -69,11 +70,38 @@ pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()
     check(result)
 }
 
-/// Whether the running kernel knows a policy: a thread that lives no longer than the question asks for it, since a
-/// policy belongs to a thread.
-pub fn knows_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> bool {
+/// Whether a policy can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicySupport {
+    /// It can.
+    Known,
+    /// The kernel does not know it.
+    Unknown,
+    /// Nobody may set one here: a filter of system calls (seccomp) stands before the kernel, as in most containers.
+    Forbidden,
+}
+
+impl PolicySupport {
+    /// What the answer to an attempt means. The kernel itself refuses no policy for lack of privilege.
+    fn told_by(attempt: &io::Result<()>) -> Self {
+        match attempt.as_ref().map_err(io::Error::raw_os_error) {
+            Ok(()) => Self::Known,
+            Err(Some(libc::EPERM | libc::EACCES)) => Self::Forbidden,
+            Err(_) => Self::Unknown,
+        }
+    }
+}
+
+/// Whether a policy can be set here: a thread that lives no longer than the question tries, since a policy belongs to a
+/// thread.
+pub fn memory_policy_support(policy: MemoryPolicy, nodes: &NodeSet) -> PolicySupport {
     let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
-    std::thread::scope(|scope| scope.spawn(|| set_memory_policy(policy, nodes).is_ok()).join().unwrap_or(false))
+    let attempt = std::thread::scope(|scope| {
+        let trying = std::thread::Builder::new().spawn_scoped(scope, || set_memory_policy(policy, nodes));
+        trying.ok().and_then(|thread| thread.join().ok())
+    });
+    // Without a thread to try it in, setting it will tell.
+    attempt.map_or(PolicySupport::Known, |attempt| PolicySupport::told_by(&attempt))
 }
 
 /// Allows a thread (0: the calling one) these CPUs only (`sched_setaffinity(2)`).
@@ -174,6 +202,14 @@ mod tests {
         for cpus in [CpuSet::new(), CpuSet::from([CpuId(0), CpuId(63), CpuId(64), CpuId(200)])] {
             assert_eq!(set(&mask(&cpus).0), cpus);
         }
+    }
+
+    #[test]
+    fn what_is_forbidden_is_not_unknown() {
+        let told = |number: i32| PolicySupport::told_by(&Err(io::Error::from_raw_os_error(number)));
+        assert_eq!(PolicySupport::told_by(&Ok(())), PolicySupport::Known);
+        assert_eq!([libc::EPERM, libc::EACCES].map(told), [PolicySupport::Forbidden; 2]);
+        assert_eq!([libc::EINVAL, libc::ENOSYS].map(told), [PolicySupport::Unknown; 2]);
     }
 
     #[test]

@@ -235,6 +235,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_forbids_is_not_blamed_on_the_kernel() {
+        let told = |forbidden| {
+            let facts = Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
+            let finding = Doctor::new(facts).findings.into_iter().find(|finding| finding.topic == "memory policies");
+            let finding = finding.unwrap();
+            (finding.found, finding.advice.unwrap())
+        };
+        let (found, advice) = told(true);
+        assert!(found.contains("seccomp") && advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
+        let (found, advice) = told(false);
+        assert!(found.contains("kernel knows none") && !advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
+    }
+
+    #[test]
     fn a_host_that_tells_nothing_is_no_reason_to_panic() {
         let doctor = Doctor::new(Facts::default());
         assert!(!doctor.can_run);

@@ -74,13 +74,18 @@ fn policies(facts: &Facts) -> Finding {
     if lacking.is_empty() {
         return Finding::ok(TOPIC, "all are known");
     }
-    if known.is_empty() {
-        return match facts.nodes.len() {
-            0 | 1 => Finding::ok(TOPIC, "none, and none is needed on one node"),
-            _ => Finding::missing(TOPIC, "the kernel takes none from this process")
-                .so("only cpuset.mems can keep memory at home: --policy strict and restrictive")
-                .advice("in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE"),
-        };
+    const SO: &str = "only cpuset.mems can keep memory at home: --policy restrictive; the others are refused";
+    match known.is_empty() {
+        true if facts.nodes.len() <= 1 => return Finding::ok(TOPIC, "none, and none is needed on one node"),
+        _ if facts.policies_forbidden => {
+            return Finding::missing(TOPIC, "a filter of system calls (seccomp) lets this process set none")
+                .so(SO)
+                .advice("in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE");
+        }
+        true => {
+            return Finding::missing(TOPIC, "the kernel knows none").so(SO).advice("use a kernel with CONFIG_NUMA=y");
+        }
+        false => {}
     }
     let since = |policy: &MemoryPolicy| match policy {
         MemoryPolicy::PreferredMany => format!("{policy} (Linux 5.15)"),
