@@ -1,11 +1,19 @@
-//! The system calls that no safe crate wraps: memory policies, moving pages, and CPU affinity without a fixed size.
+//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a fixed size, and
+//! executing a program with the signals this one was given.
 //!
 //! All `unsafe` of this crate is here.
 #![allow(unsafe_code)]
 
 use nearside_policy::MemoryPolicy;
 use nearside_topology::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet};
-use std::{io, ptr};
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::unix::process::CommandExt,
+    process::Command,
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// A memory policy's number (`include/uapi/linux/mempolicy.h`).
 const fn mode(policy: MemoryPolicy) -> Option<libc::c_long> {
@@ -186,6 +194,56 @@ fn pages(
     Ok(status.into_iter().map(|s| if s < 0 { Err(-s) } else { Ok(NodeId(s as u32)) }).collect())
 }
 
+/// Whether whoever started this process had it ignore `SIGPIPE`, as systemd does with its services.
+static INHERITED_IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
+
+/// Rust's runtime ignores `SIGPIPE` before `main`, so that can only be seen earlier: the loader calls what stands here
+/// before anything else of the program.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_SIGPIPE: extern "C" fn() = look_at_sigpipe;
+
+extern "C" fn look_at_sigpipe() {
+    INHERITED_IGNORED_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+/// Whether this process ignores a signal.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action nothing changes, and `now` has room for the present one; zeroes are a valid one, too.
+    let now = unsafe {
+        libc::sigaction(signal, ptr::null(), now.as_mut_ptr());
+        now.assume_init()
+    };
+    now.sa_sigaction == libc::SIG_IGN
+}
+
+/// Replaces this process by a program, with signals blocked and ignored as they were when this process began: the
+/// standard library alone would unblock all and have `SIGPIPE` end it. Comes back only if that fails.
+pub fn execute(command: &mut Command) -> io::Error {
+    let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: without a new mask nothing changes, and `blocked` has room for the present one; zeroes are a valid one.
+    let blocked = unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), blocked.as_mut_ptr());
+        blocked.assume_init()
+    };
+    let restore = move || {
+        // SAFETY: both calls are async-signal-safe; the mask lives across the call.
+        unsafe {
+            if INHERITED_IGNORED_PIPE.load(Ordering::Relaxed) {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: it is called last before the program is executed, and does nothing that another thread could hinder.
+    let error = unsafe { command.pre_exec(restore) }.exec();
+    // SAFETY: as Rust's runtime had it; so a reader of messages who is gone does not end this process.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    error
+}
+
 /// Base page size in bytes.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
@@ -202,6 +260,12 @@ mod tests {
         for cpus in [CpuSet::new(), CpuSet::from([CpuId(0), CpuId(63), CpuId(64), CpuId(200)])] {
             assert_eq!(set(&mask(&cpus).0), cpus);
         }
+    }
+
+    #[test]
+    fn it_is_known_which_signals_are_ignored() {
+        // By Rust's runtime, and by nobody.
+        assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGURG));
     }
 
     #[test]

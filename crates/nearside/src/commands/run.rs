@@ -122,7 +122,7 @@ fn try_run(args: &Args) -> Outcome {
 
 pub(super) fn failure(error: LaunchError) -> Failure {
     let code = match error {
-        LaunchError::NotFound(_) => NOT_FOUND,
+        LaunchError::NotFound(_) | LaunchError::NoInterpreter(_) => NOT_FOUND,
         LaunchError::NotExecutable { .. } => NOT_EXECUTABLE,
         LaunchError::Refused(_) | LaunchError::Host(_) => FAILED,
     };
