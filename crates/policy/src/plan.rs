@@ -178,8 +178,8 @@ impl fmt::Display for Action {
             Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on nodes {nodes} only"),
             Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on CPUs {cpus} only"),
             Self::BindCpus { cpus, .. } => write!(f, "run on CPUs {cpus} for the time being"),
-            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "memory policy {policy}"),
-            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "memory policy {policy} on nodes {nodes}"),
+            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "set memory policy {policy}"),
+            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "set memory policy {policy} on nodes {nodes}"),
             Self::MovePages { nodes, rate_bytes_per_s: Some(rate), .. } => {
                 write!(f, "move pages to nodes {nodes}, at most {}/s", Bytes(*rate))
             }
