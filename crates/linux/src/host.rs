@@ -301,7 +301,7 @@ impl Host {
             for thread in group.all_threads() {
                 match sys::set_cpu_affinity(thread, cpus) {
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    set => set.doing(&format!("allow thread {thread} the CPUs {cpus}"))?,
+                    set => set.doing(&format!("allow thread {thread} {}", cpus.named()))?,
                 }
             }
         }
@@ -386,7 +386,7 @@ impl Host {
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
             Action::SetMemoryPolicy { policy, nodes, .. } => {
                 sys::set_memory_policy(*policy, nodes)
-                    .doing(&format!("set memory policy {policy} on nodes {nodes}"))?;
+                    .doing(&format!("set memory policy {policy} on {}", nodes.named()))?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
             }
             Action::MovePages { nodes, rate_bytes_per_s, .. } => {

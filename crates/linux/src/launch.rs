@@ -148,12 +148,14 @@ pub fn enter(host: &mut Host, record: &Record, command: &Command) -> Result<Infa
     host.tree().group(&record.cgroup)?.enter(process::id())?;
     if let Some(nodes) = &record.policy_nodes {
         let policy = record.home.policy;
-        sys::set_memory_policy(policy, nodes)
-            .map_err(|source| Error::Call { what: format!("set memory policy {policy} on nodes {nodes}"), source })?;
+        sys::set_memory_policy(policy, nodes).map_err(|source| Error::Call {
+            what: format!("set memory policy {policy} on {}", nodes.named()),
+            source,
+        })?;
     }
     if let Some(binding) = record.cpus.as_ref().filter(|_| !host.tree().has("cpuset")) {
         sys::set_cpu_affinity(0, &binding.cpus)
-            .map_err(|source| Error::Call { what: format!("run on CPUs {}", binding.cpus), source })?;
+            .map_err(|source| Error::Call { what: format!("run on {}", binding.cpus.named()), source })?;
     }
     Err(command.execute())
 }

@@ -68,6 +68,7 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
         }
         Refusal::NoCpus { .. }
         | Refusal::NoHugePages { .. }
+        | Refusal::NoPool { .. }
         | Refusal::MoreThanMachine { .. }
         | Refusal::DoesNotFit { .. } => Failure::could_not(refusal),
     }

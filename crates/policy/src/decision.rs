@@ -88,13 +88,13 @@ pub enum Refusal {
     #[error("a domain needs memory: 0 bytes were asked for")]
     NoMemory,
     /// The set of nodes is empty.
-    #[error("the set of nodes is empty: name at least one of {known}")]
+    #[error("the set of nodes is empty: name at least one of {}", known.named())]
     NoNodes {
         /// The machine's nodes.
         known: NodeSet,
     },
     /// A node that the machine has not.
-    #[error("there is no node {node}: this machine has {known}")]
+    #[error("there is no node {node}: this machine has {}", known.named())]
     UnknownNode {
         /// The first such node.
         node: NodeId,
@@ -102,31 +102,50 @@ pub enum Refusal {
         known: NodeSet,
     },
     /// Nothing could run there.
-    #[error("nodes {nodes} have no CPU that is online")]
+    #[error("no CPU is online on {}", nodes.named())]
     NoCpus {
         /// The nodes asked for.
         nodes: NodeSet,
     },
-    /// There is no pool for such pages.
-    #[error("no node has a pool of {} pages: the pools are {known}", Bytes(*page_bytes))]
+    /// There are no pages of that size.
+    #[error("this machine has no pages of {}: its huge pages are of {known}", Bytes(*page_bytes))]
     NoHugePages {
         /// The size asked for.
         page_bytes: u64,
         /// The sizes there are, for the message.
         known: String,
     },
+    /// There could be such pages, but no node's pool has any.
+    #[error(
+        "no huge pages of {} are set aside on any node: write how many to \
+         /sys/devices/system/node/nodeN/hugepages/hugepages-{}kB/nr_hugepages",
+        Bytes(*page_bytes),
+        page_bytes / 1024
+    )]
+    NoPool {
+        /// The size asked for.
+        page_bytes: u64,
+    },
     /// More than the machine has, even if it were empty.
-    #[error("{} are more than the whole machine has ({})", Bytes(*needed_bytes), Bytes(*machine_bytes))]
+    #[error(
+        "{}{} are more than the whole machine has ({})",
+        Bytes(*needed_bytes),
+        page_size.in_words(),
+        Bytes(*machine_bytes)
+    )]
     MoreThanMachine {
         /// Bytes asked for, rounded up to whole pages.
         needed_bytes: u64,
         /// Bytes there are.
         machine_bytes: u64,
+        /// The pages asked for.
+        page_size: PageSize,
     },
     /// It would fit an emptier machine.
     #[error(
-        "{} do not fit: {} can be promised on {where_}, {} too few ({short_by_bytes} bytes)",
+        "{}{} do not fit: {} can be promised on {where_}, {} too few ({short_by_bytes} bytes)",
         Bytes(*needed_bytes),
+        page_size.in_words(),
         Bytes(*unclaimed_bytes),
         Bytes(*short_by_bytes)
     )]
@@ -137,7 +156,7 @@ pub enum Refusal {
         unclaimed_bytes: u64,
         /// The difference.
         short_by_bytes: u64,
-        /// Which nodes that is about: "nodes 0-3", "nodes 1 (policy strict)".
+        /// Which nodes that is about: "nodes 0-3", "node 1 (policy strict)".
         where_: String,
         /// The pages asked for.
         page_size: PageSize,

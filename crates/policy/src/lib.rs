@@ -23,7 +23,7 @@ mod search;
 mod start;
 mod view;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, Count};
 pub use claim::{ByNode, Claim, outstanding};
 pub use cost::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};

@@ -1,7 +1,7 @@
 //! Placement: which set of nodes becomes a domain's home.
 
 use crate::{
-    Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request, SlowDown,
+    Bytes, Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request, SlowDown,
     cost::{Ask, Costing, Unfit},
     ranking::Ranking,
     search,
@@ -69,9 +69,9 @@ pub fn place_with(
             let chosen = candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
                 Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
                 Unfit::TooSmall(room) if request.policy.confines() => {
-                    does_not_fit(room.pages, format!("nodes {nodes} (policy {})", request.policy))
+                    does_not_fit(room.pages, format!("{} (policy {})", nodes.named(), request.policy))
                 }
-                Unfit::TooSmall(room) => does_not_fit(room.pages, format!("nodes {}", topology.node_set())),
+                Unfit::TooSmall(room) => does_not_fit(room.pages, topology.node_set().named()),
             })?;
             Some((set, chosen))
         }
@@ -96,7 +96,7 @@ pub fn place_with(
             let nodes = topology.node_set();
             let chosen = candidates.next().ok_or_else(|| match ranking.most_pages() {
                 None => Refusal::NoCpus { nodes: nodes.clone() },
-                Some(pages) => does_not_fit(pages, format!("nodes {nodes}")),
+                Some(pages) => does_not_fit(pages, nodes.named()),
             })?;
             (chosen, candidates.take(Ranking::RUNNERS_UP).collect())
         }
@@ -134,11 +134,11 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
             if page_bytes >= BASE_PAGE_BYTES && pools().any(|pool| pool.page_bytes == page_bytes) {
                 return Ok(page_bytes);
             }
-            let mut sizes: Vec<u64> = pools().map(|pool| pool.page_bytes / 1024).collect();
+            let mut sizes: Vec<u64> = pools().map(|pool| pool.page_bytes).collect();
             sizes.sort_unstable();
             sizes.dedup();
-            let sizes: Vec<String> = sizes.iter().map(|kib| format!("{kib} KiB")).collect();
-            let known = if sizes.is_empty() { "none".into() } else { sizes.join(", ") };
+            let sizes: Vec<String> = sizes.into_iter().map(|bytes| Bytes(bytes).to_string()).collect();
+            let known = if sizes.is_empty() { "no size".into() } else { sizes.join(" or ") };
             Err(Refusal::NoHugePages { page_bytes, known })
         }
     }
@@ -153,10 +153,11 @@ fn check_machine(page_size: PageSize, needed_bytes: u64, topology: &Topology) ->
             of_size.map(|pool| pool.total_pages.saturating_mul(page_bytes)).fold(0, u64::saturating_add)
         }
     };
-    if needed_bytes > machine_bytes {
-        return Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes });
+    match page_size {
+        PageSize::Huge(page_bytes) if machine_bytes == 0 => Err(Refusal::NoPool { page_bytes }),
+        _ if needed_bytes > machine_bytes => Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes, page_size }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {

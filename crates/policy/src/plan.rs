@@ -1,6 +1,6 @@
 //! Observe, decide, act: the frame that every decision and every machine share.
 
-use crate::{ByNode, Bytes, Claim, Decision, Limits, MemoryPolicy, Observation};
+use crate::{ByNode, Bytes, Claim, Count, Decision, Limits, MemoryPolicy, Observation};
 use nearside_topology::{CpuSet, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, ops::ControlFlow};
@@ -151,7 +151,8 @@ impl fmt::Display for Reason {
             Self::HardAffinity => write!(f, "hard affinity was asked for"),
             Self::NoScheduler => write!(f, "no scheduler that knows node affinity is attached"),
             Self::MovesNeedBoth => write!(f, "pages only move to nodes that are allowed"),
-            Self::NewHome { from, to } => write!(f, "the home changes from nodes {from} to nodes {to}"),
+            Self::NewHome { from, to } if from == to => write!(f, "the home stays {}", to.named()),
+            Self::NewHome { from, to } => write!(f, "the home changes from {} to {}", from.named(), to.named()),
         }
     }
 }
@@ -161,29 +162,31 @@ impl fmt::Display for Action {
         match self {
             Self::Create { domain, limits } => {
                 write!(f, "create domain {domain}")?;
-                if let Some(cpus) = limits.cpus {
-                    write!(f, ", at most {cpus} CPUs")?;
+                match (limits.cpus, limits.memory_bytes.map(Bytes)) {
+                    (None, None) => Ok(()),
+                    (Some(cpus), None) => write!(f, " with a CPU limit of {cpus}"),
+                    (None, Some(memory)) => write!(f, " with a memory limit of {memory}"),
+                    (Some(cpus), Some(memory)) => {
+                        write!(f, " with a CPU limit of {cpus} and a memory limit of {memory}")
+                    }
                 }
-                if let Some(bytes) = limits.memory_bytes {
-                    write!(f, ", at most {}", Bytes(bytes))?;
-                }
-                Ok(())
             }
             Self::Claim { claim, .. } => {
                 let on = |by_node: &ByNode, node| by_node.get(&node).copied().unwrap_or(0);
-                let part =
-                    |node| format!("node {node}: {} vCPUs, {}", on(&claim.vcpus, node), Bytes(on(&claim.bytes, node)));
+                let part = |node| {
+                    format!("node {node}: {}, {}", Count(on(&claim.vcpus, node), "vCPU"), Bytes(on(&claim.bytes, node)))
+                };
                 write!(f, "claim {}", claim.nodes().iter().map(part).collect::<Vec<_>>().join("; "))
             }
-            Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on nodes {nodes} only"),
-            Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on CPUs {cpus} only"),
-            Self::BindCpus { cpus, .. } => write!(f, "run on CPUs {cpus} for the time being"),
+            Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on {} only", nodes.named()),
+            Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on {} only", cpus.named()),
+            Self::BindCpus { cpus, .. } => write!(f, "run on {} for the time being", cpus.named()),
             Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "memory policy {policy}"),
-            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "memory policy {policy} on nodes {nodes}"),
+            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "memory policy {policy} on {}", nodes.named()),
             Self::MovePages { nodes, rate_bytes_per_s: Some(rate), .. } => {
-                write!(f, "move pages to nodes {nodes}, at most {}/s", Bytes(*rate))
+                write!(f, "move pages to {}, at most {}/s", nodes.named(), Bytes(*rate))
             }
-            Self::MovePages { nodes, .. } => write!(f, "move pages to nodes {nodes}"),
+            Self::MovePages { nodes, .. } => write!(f, "move pages to {}", nodes.named()),
         }
     }
 }

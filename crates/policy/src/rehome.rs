@@ -2,7 +2,8 @@
 
 use crate::{
     Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
-    PageSize, Plan, Reason, StayedWhy, Step, debt_bytes, outstanding, start::policy_nodes,
+    PageSize, Plan, Reason, StayedWhy, Step, debt_bytes, outstanding,
+    start::{policy_nodes, quoted},
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
 
@@ -23,13 +24,13 @@ pub struct Rehome {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RehomeRefusal {
     /// Nobody of that name.
-    #[error("there is no domain {0}: `nearside list` shows those that run")]
+    #[error("there is no domain named {}: `nearside list` shows those that run", quoted(.0))]
     UnknownDomain(String),
     /// No node named.
-    #[error("the set of nodes is empty: name at least one of {0}")]
+    #[error("the set of nodes is empty: name at least one of {}", .0.named())]
     NoNodes(NodeSet),
     /// A node that the machine has not.
-    #[error("there is no node {}: this machine has {known}", unknown.first().map_or(0, |node| node.0))]
+    #[error("there is no {}: this machine has {}", unknown.named(), known.named())]
     UnknownNodes {
         /// Which.
         unknown: NodeSet,
@@ -37,15 +38,15 @@ pub enum RehomeRefusal {
         known: NodeSet,
     },
     /// Nothing could run there.
-    #[error("nodes {0} have no CPU that is online")]
+    #[error("no CPU is online on {}", .0.named())]
     NoCpus(NodeSet),
     /// Memory could not be there.
-    #[error("nodes {0} have no memory")]
+    #[error("there is no memory on {}", .0.named())]
     NoMemory(NodeSet),
     /// A confined domain would not fit.
     #[error(
-        "{} do not fit: {} can be promised on nodes {nodes}, {} too few ({} bytes)",
-        Bytes(*needed_bytes), Bytes(*unclaimed_bytes), Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
+        "{} do not fit: {} can be promised on {}, {} too few ({} bytes)",
+        Bytes(*needed_bytes), Bytes(*unclaimed_bytes), nodes.named(), Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
     )]
     DoesNotFit {
         /// Where.
@@ -176,16 +177,19 @@ fn said(
              of the new home",
             from.len()
         )),
-        Some(MemoryPolicy::Strict) if wish.move_memory => {}
+        Some(MemoryPolicy::Strict) if wish.move_memory || allowed == memory => {}
         Some(MemoryPolicy::Strict) => limits.push(format!(
-            "memory may come from nodes {allowed} until it is moved; those that `nearside exec` starts use the new home"
+            "processes that run may use memory of {} until it is moved; those that `nearside exec` starts use the new \
+             home",
+            allowed.named()
         )),
+        Some(_) if *from == wish.nodes => {}
         Some(policy) => limits.push(format!(
             "Linux lets nobody change the memory policy of another process: processes that run keep {policy} on the old \
              nodes, and so do their children; those that `nearside exec` starts get the new ones"
         )),
     }
-    if !wish.move_memory {
+    if !wish.move_memory && *from != wish.nodes {
         limits.push("memory stays where it is: add --move-memory to take it along".into());
     }
     limits

@@ -1,5 +1,6 @@
 //! What somebody asks for.
 
+use crate::Bytes;
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -30,6 +31,16 @@ pub enum PageSize {
     Base,
     /// Explicit huge pages of this many bytes, from the node's pool.
     Huge(u64),
+}
+
+impl PageSize {
+    /// What to say behind an amount of memory: nothing of ordinary pages.
+    pub fn in_words(self) -> String {
+        match self {
+            Self::Base => String::new(),
+            Self::Huge(bytes) => format!(" in pages of {}", Bytes(bytes)),
+        }
+    }
 }
 
 /// How memory is bound to a home. The words are libvirt's and `numactl`'s.

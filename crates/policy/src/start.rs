@@ -24,7 +24,9 @@ pub struct Start {
 pub enum StartRefusal {
     /// A name that cannot be a directory's, a unit's or a word's.
     #[error(
-        "\"{0}\" is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting with '.', '-' or a controller as in memory.max"
+        "{} is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting with '.', '-' or a \
+         controller as in memory.max",
+        quoted(.0)
     )]
     Name(String),
     /// There is one of that name already.
@@ -49,6 +51,14 @@ pub const MAX_NAME_LENGTH: usize = 64;
 /// What the names of a cgroup's files begin with (Linux, `Documentation/admin-guide/cgroup-v2.rst`).
 const CONTROLLERS: [&str; 11] =
     ["cgroup", "cpu", "cpuset", "dmem", "hugetlb", "io", "irq", "memory", "misc", "pids", "rdma"];
+
+/// A name as it was typed, on one line and not longer than a name can be.
+pub(crate) fn quoted(name: &str) -> String {
+    match name.char_indices().nth(MAX_NAME_LENGTH) {
+        Some((cut, _)) => format!("{:?}...", &name[..cut]),
+        None => format!("{name:?}"),
+    }
+}
 
 /// Whether `name` can name a domain.
 pub fn is_domain_name(name: &str) -> bool {
@@ -92,9 +102,9 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     let mut limits = Vec::new();
     if decision.chosen.spilled_bytes > 0 {
         limits.push(format!(
-            "{} do not fit nodes {} and will come from others (policy {policy})",
+            "{} do not fit {} and will come from others (policy {policy})",
             Bytes(decision.chosen.spilled_bytes),
-            decision.chosen.nodes
+            decision.chosen.nodes.named()
         ));
     }
     Ok(Plan { decision: Some(decision), steps, limits })
@@ -198,9 +208,9 @@ mod tests {
         let expected = [
             "create domain db",
             "claim node 0: 2 vCPUs, 600 MiB",
-            "allow memory on nodes 0 only",
+            "allow memory on node 0 only",
             "run on CPUs 0-1 for the time being",
-            "memory policy strict on nodes 0",
+            "memory policy strict on node 0",
         ];
         assert_eq!(words(&plan), expected);
     }
@@ -253,6 +263,8 @@ mod tests {
                 "{name:?}"
             );
         }
+        let long = StartRefusal::Name("\n".repeat(65)).to_string();
+        assert!(long.starts_with(&format!("\"{}\"... is no name", "\\n".repeat(64))), "{long}");
         for name in ["a", "db-1", "web_2.example", "x".repeat(64).as_str()] {
             assert!(is_domain_name(name), "{name}");
         }

@@ -108,13 +108,13 @@ pub enum Problem {
         expected: &'static str,
     },
     /// The machine has no such node or CPU.
-    #[error("{what} {number}: this machine has {what}s {existing}")]
+    #[error("there is no {what} {number}: this machine has {existing}")]
     Unknown {
         /// "node" or "CPU".
         what: &'static str,
         /// The number that was read.
         number: u32,
-        /// The numbers that exist.
+        /// What exists, in words.
         existing: String,
     },
     /// A relative number counts past what is allowed.
@@ -345,7 +345,7 @@ impl<'a, T: Id> Parser<'a, T> {
             match existing.binary_search_by_key(&value, |id| id.number()) {
                 Ok(_) => Ok(value),
                 Err(_) => {
-                    let existing = existing.iter().copied().collect::<IdSet<I>>().to_string();
+                    let existing = existing.iter().copied().collect::<IdSet<I>>().named();
                     Err(self.error_at(number.at, Problem::Unknown { what: I::WHAT, number: value, existing }))
                 }
             }

@@ -138,6 +138,15 @@ impl<T: Id> IdSet<T> {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
+    /// The set in words: `node 1`, `CPUs 0-3,8`, `no node`.
+    pub fn named(&self) -> String {
+        match self.len() {
+            0 => alloc::format!("no {}", T::WHAT),
+            1 => alloc::format!("{} {self}", T::WHAT),
+            _ => alloc::format!("{}s {self}", T::WHAT),
+        }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -326,6 +335,13 @@ mod tests {
         for text in ["3-1", "a", "0,,1", "65536", "1-", "-1", "0-4000000000", "1 2"] {
             assert!(text.parse::<NodeSet>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn one_is_a_node_and_several_are_nodes() {
+        let named = |text: &str| text.parse::<NodeSet>().unwrap().named();
+        assert_eq!(["", "7", "0-1", "1,3"].map(named), ["no node", "node 7", "nodes 0-1", "nodes 1,3"]);
+        assert_eq!(CpuSet::from([CpuId(2), CpuId(3)]).named(), "CPUs 2-3");
     }
 
     #[cfg(feature = "serde")]

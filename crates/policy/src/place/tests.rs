@@ -255,8 +255,10 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
     );
     assert!(matches!(refuse(&wish(5 * GIB), &seen), Refusal::MoreThanMachine { .. }));
     let other = Request { page_size: PageSize::Huge(2 << 20), ..wish(GIB) };
-    let known = "1048576 KiB".to_owned();
+    let known = "1 GiB".to_owned();
     assert_eq!(refuse(&other, &seen), Refusal::NoHugePages { page_bytes: 2 << 20, known });
+    seen.topology.nodes[1].huge_pages[0].total_pages = 0;
+    assert_eq!(refuse(&wish(GIB), &seen), Refusal::NoPool { page_bytes: GIB });
 }
 
 #[test]
@@ -274,11 +276,11 @@ fn nonsense_is_refused() {
         (Request { near: vec![NodeId(9)], ..good.clone() }, Refusal::UnknownNode { node: NodeId(9), known }),
         (
             Request { memory_bytes: 17 * GIB, ..good.clone() },
-            Refusal::MoreThanMachine { needed_bytes: 17 * GIB, machine_bytes: 16 * GIB },
+            Refusal::MoreThanMachine { needed_bytes: 17 * GIB, machine_bytes: 16 * GIB, page_size: PageSize::Base },
         ),
         (
             Request { page_size: PageSize::Huge(0), ..good },
-            Refusal::NoHugePages { page_bytes: 0, known: "none".into() },
+            Refusal::NoHugePages { page_bytes: 0, known: "no size".into() },
         ),
     ];
     for (request, expected) in cases {

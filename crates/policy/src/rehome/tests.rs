@@ -55,8 +55,8 @@ fn a_strict_domain_moves_while_both_homes_are_allowed() {
         "claim node 1: 2 vCPUs, 4 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 2-3 for the time being",
-        "move pages to nodes 1, at most 1 GiB/s",
-        "allow memory on nodes 1 only",
+        "move pages to node 1, at most 1 GiB/s",
+        "allow memory on node 1 only",
     ];
     assert_eq!(words(&moving(&[1]), &machine(&[8; 4], db())), expected);
 }
@@ -69,6 +69,13 @@ fn without_its_memory_it_keeps_the_right_to_both_homes() {
     assert_eq!(words(&staying(&[1]), &observation), expected);
     let limits = rehome(&staying(&[1]), &observation).unwrap().limits;
     assert!(limits.iter().any(|limit| limit.contains("--move-memory")), "{limits:?}");
+}
+
+#[test]
+fn the_home_it_has_is_no_change_and_needs_no_remarks() {
+    let plan = rehome(&staying(&[0]), &machine(&[8; 4], db())).unwrap();
+    assert_eq!(plan.limits, [""; 0]);
+    assert_eq!(plan.steps[0].reason.to_string(), "the home stays node 0");
 }
 
 #[test]
@@ -85,7 +92,7 @@ fn a_move_that_was_broken_off_goes_on_where_it_was() {
         steps.contains(&"allow memory on nodes 0-1 only".into()),
         "narrowing first would move all at once: {steps:?}"
     );
-    assert_eq!(steps.last().unwrap(), "allow memory on nodes 1 only");
+    assert_eq!(steps.last().unwrap(), "allow memory on node 1 only");
     let elsewhere = words(&moving(&[2]), &observation);
     assert!(elsewhere.contains(&"allow memory on nodes 0-2 only".into()), "{elsewhere:?}");
 }
@@ -105,7 +112,7 @@ fn only_policies_that_confine_touch_cpuset_mems() {
 #[test]
 fn growing_into_a_larger_home_moves_and_narrows_nothing() {
     let expected = [
-        "claim node 0: 1 vCPUs, 2 GiB; node 1: 1 vCPUs, 2 GiB",
+        "claim node 0: 1 vCPU, 2 GiB; node 1: 1 vCPU, 2 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 0-3 for the time being",
         "move pages to nodes 0-1, at most 1 GiB/s",
@@ -162,8 +169,8 @@ fn memory_goes_to_nodes_that_have_some_and_cpus_to_those_that_have_them() {
         "claim node 1: 2 vCPUs, 0 bytes; node 2: 0 vCPUs, 4 GiB",
         "allow memory on nodes 0,2 only",
         "run on CPUs 2-3 for the time being",
-        "move pages to nodes 2, at most 1 GiB/s",
-        "allow memory on nodes 2 only",
+        "move pages to node 2, at most 1 GiB/s",
+        "allow memory on node 2 only",
     ];
     let mut observation = machine(&[8, 0, 8], db());
     observation.topology.cpus.retain(|cpu| cpu.node != Some(NodeId(2)));

@@ -53,10 +53,10 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
                 assert!(short_by_bytes > 0 && unclaimed_bytes + short_by_bytes == needed_bytes);
             }
             (Err(Refusal::NoCpus { nodes }), _) => assert!(seen.topology.cpus_of_nodes(&nodes).is_empty()),
-            (Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes }), _) => {
+            (Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes, .. }), _) => {
                 assert!(homes.is_empty() && needed_bytes > machine_bytes);
             }
-            (Err(Refusal::NoHugePages { .. }), _) => assert!(homes.is_empty()),
+            (Err(Refusal::NoHugePages { .. } | Refusal::NoPool { .. }), _) => assert!(homes.is_empty()),
             (Err(refusal), _) => panic!("{refusal}"),
         }
     }

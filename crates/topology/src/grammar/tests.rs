@@ -86,8 +86,8 @@ fn cpu_lists_of_every_tool_are_read() {
 #[test]
 fn errors_tell_where_what_and_what_instead() {
     let table = [
-        ("7", "\"7\", column 1: node 7: this machine has nodes 0-2,8"),
-        ("0,1-5", "\"0,1-5\", column 5: node 5: this machine has nodes 0-2,8"),
+        ("7", "\"7\", column 1: there is no node 7: this machine has nodes 0-2,8"),
+        ("0,1-5", "\"0,1-5\", column 5: there is no node 5: this machine has nodes 0-2,8"),
         ("2-1", "\"2-1\", column 1: the range 2-1 runs backwards"),
         ("0,x", "\"0,x\", column 3: read \"x\", expected a number or \"all\""),
         ("0-", "\"0-\", column 3: read the end, expected a number"),
@@ -109,8 +109,8 @@ fn errors_tell_where_what_and_what_instead() {
         assert_eq!(nodes(text), Err(expected.to_string()), "{text}");
     }
     let table = [
-        ("5", "\"5\", column 1: CPU 5: this machine has CPUs 0-4,6-11"),
-        ("0,node:7", "\"0,node:7\", column 8: node 7: this machine has nodes 0-2,8"),
+        ("5", "\"5\", column 1: there is no CPU 5: this machine has CPUs 0-4,6-11"),
+        ("0,node:7", "\"0,node:7\", column 8: there is no node 7: this machine has nodes 0-2,8"),
         (
             "+node:1",
             "\"+node:1\", column 2: read \"node:1\", expected a number: after + nothing but positions can be counted",

@@ -232,7 +232,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ("mover --nodes all,^0-3", 2, "all,^0-3"),
         ("mover --nodes 1-0", 2, "1-0"),
         ("mover --nodes 1 --move-memory --rate fast", 2, "fast"),
-        ("nobody --nodes 1", 1, "no domain nobody"),
+        ("nobody --nodes 1", 1, "no domain named \"nobody\""),
         ("/foreign --nodes 1", 1, "not started by `nearside run`"),
         ("mover", 2, "--nodes"),
     ];
@@ -243,7 +243,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     }
     std::fs::remove_dir("/sys/fs/cgroup/foreign").unwrap();
     let plan = run(words("set mover --nodes 2 --move-memory --dry-run"));
-    assert!(stdout(&plan).contains("move pages to nodes 2, at most 1 GiB/s"), "{}", stdout(&plan));
+    assert!(stdout(&plan).contains("move pages to node 2, at most 1 GiB/s"), "{}", stdout(&plan));
     assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1"));
     assert_eq!(record()["home"]["nodes"], "1");
 }
