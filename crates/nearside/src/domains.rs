@@ -1,6 +1,6 @@
 //! Domains as commands see them: what is recorded of each, and what it uses.
 
-use crate::failure::Failure;
+use crate::{failure::Failure, report::json};
 use nearside_linux::{Host, Paths, cgroup::Cgroup, memory::sum, store::Record, usage, usage::Usage};
 use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, PageSize, outstanding};
 use nearside_topology::Topology;
@@ -15,10 +15,12 @@ pub(crate) struct Domain {
     /// The path of its cgroup in the cgroup v2 tree.
     pub(crate) cgroup: String,
     /// Where it shall live; none where nobody placed it.
+    #[serde(serialize_with = "json::home")]
     pub(crate) home: Option<Home>,
     /// On whose behalf its CPUs are bound, if they are.
     pub(crate) cpus_bound_by: Option<CpuReason>,
     /// What is promised to it.
+    #[serde(serialize_with = "json::claim")]
     pub(crate) claim: Option<Claim>,
     /// What is promised to it and not used yet, in bytes by node.
     pub(crate) outstanding_bytes: ByNode,
@@ -101,7 +103,9 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
         let unknown = || {
             let known: Vec<String> = host.records().0.into_iter().map(|record| record.name).collect();
             let known = if known.is_empty() { "none runs".into() } else { format!("running: {}", known.join(", ")) };
-            Failure::could_not(format_args!("there is no domain {name} ({known}); for other cgroups give a path, /..."))
+            Failure::could_not(format_args!(
+                "there is no domain named {name:?} ({known}); for other cgroups give a path, /..."
+            ))
         };
         let record = host.record(name).ok_or_else(unknown)?;
         return Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)));

@@ -1,5 +1,6 @@
 //! How a command ends when it does not end well.
 
+use crate::output;
 use std::{fmt::Display, process::ExitCode};
 
 /// A message for the user and the exit code that goes with it (design: 1 could not, 2 usage, 3 partly done).
@@ -40,7 +41,8 @@ impl Failure {
 
     /// Tells the user and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        anstream::eprintln!("{}nearside:{} {}", anstyle::Style::new().bold(), anstyle::Reset, self.message);
+        let style = anstyle::AnsiColor::Red.on_default().bold();
+        output::tell(&format!("{style}nearside:{style:#} {}", self.message.trim_end()));
         ExitCode::from(self.code)
     }
 }

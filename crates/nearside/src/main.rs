@@ -16,18 +16,25 @@ mod size;
 mod source;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
+use failure::{Failure, Outcome};
 use std::process::ExitCode;
 
-/// The NUMA manager for Linux hosts: gives every domain a home and keeps its memory there.
+/// The NUMA manager for Linux: gives every domain a home, keeps its memory there
 #[derive(Debug, Parser)]
-#[command(name = "nearside", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "nearside", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
   nearside doctor                                     what this host can do
-  nearside topology                                   its nodes, CPUs, memory and distances
-  nearside run --name db --cpus 4 --memory 8G -- CMD  start CMD at a home of its own
-  nearside list -n                                    who lives where, and how local
-  nearside set db --nodes 1 --move-memory             another home, memory included")]
+  nearside topology                                   its nodes and distances
+  nearside run --name db --cpus 4 --memory 8G -- CMD  start CMD at its own home
+  nearside list -n                                    who lives where, how local
+  nearside set db --nodes 1 --move-memory             move db and its memory
+
+Exit codes:
+  0  done
+  1  could not be done
+  2  the command line was not understood
+  3  partly done (`set`); `run` and `exec` pass on the command's, or 125 to 127")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -50,11 +57,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return not_understood(&error),
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) => not_understood(&error),
     };
-    let outcome = match cli.command {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
         Command::Run(args) => commands::run::run(&args),
         Command::Exec(args) => commands::exec::run(&args),
         Command::Set(args) => commands::set::run(&args),
@@ -67,21 +81,18 @@ fn main() -> ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::completions::run::<Cli>(&args),
         Command::Man(args) => commands::man::run::<Cli>(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
     }
 }
 
-/// Prints clap's message; its exit code, except where that could be taken for the code of a command that was run.
-fn not_understood(error: &clap::Error) -> ExitCode {
-    // Nobody is left to tell if even this cannot be written.
-    let _ = error.print();
+/// Prints the help that was asked for, or says what is wrong with the command line.
+fn not_understood(error: &clap::Error) -> Outcome {
+    let (styled, plain) = (error.render().ansi().to_string(), error.render().to_string());
+    let failure = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return output::print(&styled),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Failure::usage(format_args!("no command\n\n{styled}")),
+        // All messages begin with the same word.
+        _ => Failure::usage(plain.strip_prefix("error: ").unwrap_or(&plain)),
+    };
     let stands_in = std::env::args_os().nth(1).is_some_and(|command| command == "run" || command == "exec");
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ if stands_in => ExitCode::from(commands::run::FAILED),
-        _ => ExitCode::from(2),
-    }
+    Err(if stands_in { failure.with_code(commands::run::FAILED) } else { failure })
 }

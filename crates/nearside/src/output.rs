@@ -14,11 +14,23 @@ pub(crate) fn print(report: &str) -> Outcome {
     }
 }
 
+/// Writes a line to standard error, in one piece: commands that run side by side do not tear each other's apart.
+pub(crate) fn tell(line: &str) {
+    // There is nobody left to tell that this could not be written.
+    let _ = anstream::stderr().lock().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Writes remarks to standard error, one a line.
 pub(crate) fn note(notes: impl IntoIterator<Item = impl std::fmt::Display>) {
     for note in notes {
-        anstream::eprintln!("nearside: note: {note}");
+        tell(&format!("nearside: note: {note}"));
     }
+}
+
+/// Data for programs.
+pub(crate) fn json(data: &impl Serialize) -> Result<String, Failure> {
+    let json = serde_json::to_string_pretty(data).map_err(|error| Failure::could_not(format_args!("JSON: {error}")))?;
+    Ok(json + "\n")
 }
 
 /// The forms of a report.
@@ -36,10 +48,7 @@ impl Format {
     pub(crate) fn print<T: Serialize>(self, data: &T, text: impl FnOnce(&T) -> String) -> Outcome {
         match self {
             Self::Text => print(&text(data)),
-            Self::Json => {
-                let json = serde_json::to_string_pretty(data);
-                print(&(json.map_err(|error| Failure::could_not(format_args!("JSON: {error}")))? + "\n"))
-            }
+            Self::Json => print(&json(data)?),
         }
     }
 }

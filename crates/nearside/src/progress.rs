@@ -1,6 +1,9 @@
 //! How far a long action is: a bar on a terminal, now and then a line elsewhere.
 
-use crate::report::units::{percent, size};
+use crate::{
+    output,
+    report::units::{percent, size},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use nearside_policy::Progress;
 use std::{
@@ -41,7 +44,7 @@ impl Meter {
             }
             Self::Lines { told } if told.elapsed() >= LINE_EVERY => {
                 *told = Instant::now();
-                anstream::eprintln!("nearside: {}", line(so_far));
+                output::tell(&format!("nearside: {}", line(so_far)));
             }
             Self::Lines { .. } => {}
         }

@@ -1,11 +1,11 @@
 //! What a domain asks for, as flags: shared by all commands that place one.
 
 use crate::{failure::Failure, size::parse_size};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nearside_linux::sys;
 use nearside_policy::{MemoryPolicy, PageSize, Refusal, Request};
 use nearside_topology::{
-    DeviceKind, NodeId, NodeSet, Topology,
+    Device, DeviceKind, NodeId, NodeSet, Topology,
     grammar::{NodeContext, parse_some_nodes},
 };
 use std::{fmt, str::FromStr};
@@ -15,23 +15,23 @@ use std::{fmt, str::FromStr};
 #[command(next_help_heading = "Domain")]
 pub(crate) struct RequestArgs {
     /// How many vCPUs it keeps busy
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_vcpus, allow_hyphen_values = true)]
     cpus: u32,
 
     /// How much memory it fills: 512M, 4G, 1.5GiB (powers of 1024)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
     memory: u64,
 
     /// Which pages its memory is made of: 4K, or the huge pages of a pool (2M, 1G)
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = page_size)]
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = page_size, allow_hyphen_values = true)]
     page_size: PageSize,
 
-    /// How its memory is bound to its home [default: preferred-many]
+    /// Where its memory comes from [default: preferred-many]
     #[arg(long, value_parser = policies())]
     pub(crate) policy: Option<MemoryPolicy>,
 
     /// Make these nodes its home, whatever placement would choose: 0-1,3 or all,^2
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", allow_hyphen_values = true)]
     nodes: Option<String>,
 
     /// Place it near a device: pci:3b:00.0, netdev:eth0, block:nvme0n1 (may be repeated)
@@ -74,8 +74,29 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
     }
 }
 
+/// More CPUs than any machine has; more vCPUs than that are a typing error.
+const MOST_VCPUS: u32 = 65_536;
+
+fn parse_vcpus(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|vcpus| (1..=MOST_VCPUS).contains(vcpus));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST_VCPUS}"))
+}
+
 fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
-    PossibleValuesParser::new(MemoryPolicy::ALL.map(MemoryPolicy::name)).try_map(|name| name.parse())
+    let value = |policy: MemoryPolicy| PossibleValue::new(policy.name()).help(memory_comes_from(policy));
+    PossibleValuesParser::new(MemoryPolicy::ALL.map(value)).try_map(|name| name.parse())
+}
+
+const fn memory_comes_from(policy: MemoryPolicy) -> &'static str {
+    match policy {
+        MemoryPolicy::Strict => "from its home or not at all: what does not fit is refused",
+        MemoryPolicy::Preferred => "from one node of its home; when that is full, from the nearest",
+        MemoryPolicy::PreferredMany => "from its home; when that is full, from elsewhere (Linux 5.15)",
+        MemoryPolicy::Interleave => "from the nodes of its home in turn, page by page",
+        MemoryPolicy::WeightedInterleave => "as interleave, by the host's weights (Linux 6.9)",
+        MemoryPolicy::Restrictive => "as strict, but policies that the command sets itself are left to it",
+        MemoryPolicy::Local => "from the node of the CPU that touches it first",
+    }
 }
 
 /// "4K" stands for ordinary pages everywhere, also where these are larger.
@@ -86,7 +107,7 @@ fn page_size(text: &str) -> Result<PageSize, String> {
     match parse_size(text)? {
         bytes if bytes == base_bytes || bytes == SMALLEST_PAGE_BYTES => Ok(PageSize::Base),
         bytes if bytes.is_power_of_two() && bytes > base_bytes => Ok(PageSize::Huge(bytes)),
-        bytes => Err(format!("no page has {bytes} bytes: expected 4K, or the size of a huge page such as 2M")),
+        _ => Err("no page has that size: expected 4K, or the size of a huge page such as 2M".into()),
     }
 }
 
@@ -123,13 +144,21 @@ fn full_name(kind: DeviceKind, name: &str) -> String {
 }
 
 impl DeviceName {
+    fn word(&self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("device", |(word, _)| word)
+    }
+
     // The node of the device on a machine.
     fn node(&self, topology: &Topology) -> Result<NodeId, Failure> {
         let of_kind = || topology.devices.iter().filter(|device| device.kind == self.kind);
         let Some(device) = of_kind().find(|device| device.name == self.name) else {
-            let known: Vec<&str> = of_kind().map(|device| device.name.as_str()).take(KNOWN_SHOWN).collect();
-            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            return Err(Failure::usage(format_args!("--near: there is no {self}: this machine has {known}")));
+            let named = |device: &Device| format!("{}:{}", self.word(), device.name);
+            let mut known: Vec<String> = of_kind().take(KNOWN_SHOWN).map(named).collect();
+            if of_kind().nth(KNOWN_SHOWN).is_some() {
+                known.push("...".into());
+            }
+            let known = if known.is_empty() { "none of that kind".into() } else { known.join(", ") };
+            return Err(Failure::usage(format_args!("--near: there is no device {self}: this machine has {known}")));
         };
         match (device.node, topology.nodes.as_slice()) {
             (Some(node), _) => Ok(node),
@@ -145,15 +174,14 @@ const KNOWN_SHOWN: usize = 20;
 
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("device", |(word, _)| word);
-        write!(f, "{word} {}", self.name)
+        write!(f, "{}:{}", self.word(), self.name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_topology::{Device, Node};
+    use nearside_topology::Node;
 
     fn machine(nodes: u32, device_node: Option<u32>) -> Topology {
         let name = "0000:3b:00.0".to_owned();

@@ -6,28 +6,28 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        "p" | "pb" | "pib" => 50,
-        other => return Err(format!("\"{other}\" is no unit: expected K, M, G, T or P (of 1024), as in 512M or 1.5G")),
-    };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let no_number = || format!("\"{text}\" is no size: expected a number and a unit, as in 512M or 1.5G");
+    let no_number = || "expected a number and a unit, as in 512M or 1.5G".to_owned();
     if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
         return Err(no_number());
     }
-    let too_large = || format!("{text} is more than 64 bits can count");
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "ki" | "kb" | "kib" => 10,
+        "m" | "mi" | "mb" | "mib" => 20,
+        "g" | "gi" | "gb" | "gib" => 30,
+        "t" | "ti" | "tb" | "tib" => 40,
+        "p" | "pi" | "pb" | "pib" => 50,
+        _ => return Err(format!("{unit:?} is no unit: expected K, M, G, T or P (powers of 1024), as in 512M or 1.5G")),
+    };
+    let too_large = || "that is more than 64 bits can count".to_owned();
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let bytes = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
     if fraction.is_empty() {
         return Ok(bytes);
     }
     if shift == 0 {
-        return Err(format!("\"{text}\": there is no part of a byte"));
+        return Err("there is no part of a byte".into());
     }
     let parts: u128 = fraction.parse().map_err(|_| no_number())?;
     let extra = (parts << shift) / 10_u128.pow(fraction.len() as u32);
@@ -45,6 +45,7 @@ mod tests {
             ("2048", 2048),
             ("512M", 512 << 20),
             ("4g", 4 << 30),
+            ("4Gi", 4 << 30),
             ("1.5GiB", 3 << 29),
             (" 2 TB ", 2 << 40),
             ("0.25k", 256),

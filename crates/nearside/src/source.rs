@@ -6,7 +6,13 @@ use nearside_topology::{
     fake::{FakeSpec, fake},
     sysfs,
 };
-use std::path::{Path, PathBuf};
+use rustix::fs::{Mode, OFlags};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
 
 /// The flags shared by all commands that look at a machine.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -21,7 +27,7 @@ pub(crate) struct TopologySource {
     acpi: Option<PathBuf>,
 
     /// Cut the machine into emulated nodes: N of them, SIZE[M|G] each, or NU of each node
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     fake: Option<FakeSpec>,
 }
 
@@ -44,6 +50,17 @@ impl TopologySource {
     }
 }
 
+/// All that is written into a pipe (`<(acpidump)`); nothing where nobody has it open for writing. Opening it in the usual
+/// way would wait for somebody who does.
+fn read_pipe(path: &Path) -> io::Result<Vec<u8>> {
+    const MOST_BYTES: u64 = 64 << 20;
+    let pipe = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::fs::fcntl_setfl(&pipe, OFlags::empty())?;
+    let mut bytes = Vec::new();
+    File::from(pipe).take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
     let (topology, notes) = sysfs::read(root).map_err(Failure::could_not)?;
     Ok((topology, notes.iter().map(ToString::to_string).collect()))
@@ -52,7 +69,15 @@ fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
 /// The machine as Linux would see it through these tables. A table of affinities that lies is no machine to decide by;
 /// neither are tables that tell of no nodes and no CPUs.
 fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
-    let tables = acpi::read(path).map_err(Failure::could_not)?;
+    let tables = match fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
+        true => {
+            let failed = |error| format!("cannot read ACPI tables from {}: {error}", path.display());
+            let mut tables = acpi::Tables::from_bytes(&read_pipe(path).map_err(failed).map_err(Failure::could_not)?);
+            tables.source = path.display().to_string();
+            tables
+        }
+        false => acpi::read(path).map_err(Failure::could_not)?,
+    };
     let (topology, findings) = acpi::topology(&tables);
     let rejected = |finding: &acpi::Finding| {
         finding.table == acpi::Signature::SRAT && finding.effect == acpi::Effect::TableIgnored

@@ -185,6 +185,12 @@ fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
     let expected = "nearside: /nowhere: cannot be read as the root of a Linux file tree: No such file";
     assert!(message.starts_with(expected), "{message}");
     let empty = tempfile::tempdir().unwrap();
+    let pipe = empty.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (code, message) = failed(&nearside(&["topology", "--acpi", pipe.to_str().unwrap()]));
+    assert_eq!(code, Some(1), "nobody writes into that pipe");
+    assert!(message.contains("unusable tables"), "{message}");
+    std::fs::remove_file(pipe).unwrap();
     let (code, message) = failed(&nearside(&["topology", "--sysfs", empty.path().to_str().unwrap()]));
     assert_eq!(code, Some(1));
     assert!(message.contains("found none of them"), "{message}");

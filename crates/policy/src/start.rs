@@ -33,7 +33,7 @@ pub enum StartRefusal {
     #[error("a domain named {0} is running: choose another name, or see `nearside show {0}`")]
     Taken(String),
     /// It may not use what it is promised.
-    #[error("a limit of {} is below the {} that are to be promised to it", Bytes(*limit_bytes), Bytes(*memory_bytes))]
+    #[error("a memory limit of {} is below the {} that it claims", Bytes(*limit_bytes), Bytes(*memory_bytes))]
     Limit {
         /// What it may use, in bytes.
         limit_bytes: u64,

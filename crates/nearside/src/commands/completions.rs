@@ -8,7 +8,9 @@ use clap::CommandFactory;
 #[command(after_help = "\
 Examples:
   nearside completions bash > /etc/bash_completion.d/nearside
-  nearside completions zsh > ~/.zfunc/_nearside")]
+  nearside completions zsh > /usr/local/share/zsh/site-functions/_nearside
+  nearside completions fish > ~/.config/fish/completions/nearside.fish
+  source <(nearside completions bash)                      this shell only")]
 pub(crate) struct Args {
     /// The shell
     shell: clap_complete::Shell,

@@ -7,9 +7,16 @@ use crate::{
 };
 use nearside_linux::{Paths, facts::Facts};
 
-/// Tell what this host can and cannot do, why, and what to do about it
+/// Tell what this host can and cannot do, and what to do about it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit code: 0, or 1 if `nearside run` cannot work here for this user.")]
+#[command(after_help = "\
+Examples:
+  nearside doctor
+  sudo nearside doctor --format json
+
+Exit codes:
+  0  `nearside run` can work here
+  1  it cannot, for this user: see what is missing")]
 pub(crate) struct Args {
     /// How to show it
     #[arg(long, value_enum, default_value_t)]

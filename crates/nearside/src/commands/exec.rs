@@ -8,18 +8,25 @@ use nearside_linux::{
 };
 use std::ffi::OsString;
 
-/// Run another command in a domain, at its home and with its memory policy
+/// Run another command in a domain, at its home, with its policy
 ///
 /// Linux lets nobody change the memory policy of a process that runs. Processes started this way get the domain's
-/// present one, as after `nearside set`. Exit codes as with `nearside run`.
+/// present one, as after `nearside set`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  nearside exec db -- psql -c 'select 1'")]
+#[command(override_usage = "nearside exec DOMAIN [--] CMD...")]
+#[command(after_help = "\
+Examples:
+  nearside exec db -- psql -c 'select 1'
+  nearside exec db -- bash
+
+Exit codes:
+  CMD's own, or 125, 126, 127 as those of `nearside run`")]
 pub(crate) struct Args {
     /// The domain, see `nearside list`
     domain: String,
 
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -31,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 fn try_exec(args: &Args) -> Outcome {
     let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(run::failure)?;
     let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
-    let unknown = || format!("there is no domain {}: `nearside list` shows those that run", args.domain);
+    let unknown = || format!("there is no domain named {:?}: `nearside list` shows those that run", args.domain);
     let record = host.record(&args.domain).ok_or_else(|| Failure::could_not(unknown()))?;
     match launch::enter(&mut host, &record, &command) {
         Ok(never) => match never {},

@@ -12,13 +12,14 @@ use std::time::Duration;
 /// List the domains with their homes, claims and local shares
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Columns:
-  memory   what it holds / what is promised to it (claimed)
-  local    local share: how much of its memory is near the CPUs it runs on
-  debt     memory that lies off its home
 Examples:
   nearside list -n
-  nearside list --all --format json")]
+  nearside list --all --format json
+
+Columns:
+  memory  what it holds / what is promised to it (claimed)
+  local   local share: how likely an access of its CPUs to its memory is local
+  debt    its own memory that lies off its home")]
 pub(crate) struct Args {
     /// Show memory and vCPUs by node, too
     #[arg(short, long)]
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     all: bool,
 
     /// For how long to watch where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = interval::parse)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
     /// How to show it

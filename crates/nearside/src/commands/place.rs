@@ -4,22 +4,33 @@ use crate::{
     domains::open_host,
     failure::{Failure, Outcome},
     output,
-    report::{guest::Guest, place_json, place_libvirt, place_numactl, place_qemu, place_text},
+    report::{guest::Guest, json::Placed, place_libvirt, place_numactl, place_qemu, place_text},
     request::{RequestArgs, refused},
     source::TopologySource,
 };
 use nearside_policy::{CostModel, Machine, Observation, place};
 
-/// Show where a domain would live, the alternatives, and why.
+/// Show where a domain would live, the alternatives, and why
 ///
 /// Nothing is started and nothing is promised to the domain: another one may be given the same memory.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside place --cpus 8 --memory 32G
+  nearside place --cpus 4 --memory 8G --near netdev:eth0 --policy strict
+  nearside place --cpus 4 --memory 8G --policy strict --format qemu
+  nearside place --cpus 4 --memory 8G --acpi dump.txt --format json
+
+Exit codes:
+  0  there is a place
+  1  there is none: too little memory or no CPU, or the machine cannot be read
+  2  the command line was not understood, or names what is not there")]
 pub(crate) struct Args {
     #[command(flatten)]
     request: RequestArgs,
 
     /// How to show it
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(long, value_enum, default_value_t = Format::Text, help_heading = None)]
     format: Format,
 
     #[command(flatten)]
@@ -29,15 +40,15 @@ pub(crate) struct Args {
 /// The forms of the report.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// Tables to read.
+    /// Tables to read
     Text,
-    /// One JSON object (docs/formats.md).
+    /// For programs; docs/formats.md describes it
     Json,
-    /// Arguments of qemu-system-*.
+    /// Arguments of qemu-system-*
     Qemu,
-    /// Elements of a libvirt domain.
+    /// Elements of a libvirt domain's XML
     Libvirt,
-    /// A numactl command line, to be followed by a command.
+    /// A numactl command line, to be followed by a command
     Numactl,
 }
 
@@ -49,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let guest = Guest::new(&decision, topology);
     let (report, limits) = match args.format {
         Format::Text => (place_text::report(&decision, &observation), Vec::new()),
-        Format::Json => (place_json::report(&decision, topology).map_err(Failure::could_not)?, Vec::new()),
+        Format::Json => (output::json(&Placed::new(&topology.source, &decision))?, Vec::new()),
         Format::Qemu => place_qemu::report(&guest, topology),
         Format::Libvirt => place_libvirt::report(&guest),
         Format::Numactl => place_numactl::report(&guest),

@@ -3,6 +3,7 @@
 use crate::{
     failure::{Failure, Outcome},
     output,
+    report::plan,
     request::RequestArgs,
     size::parse_size,
 };
@@ -22,52 +23,67 @@ const NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.
 const NOT_FOUND: u8 = 127;
 
-/// Start a command as a domain: claim its memory and CPUs, give it a home, and run it there
+/// Start a command as a domain, at a home of its own
 ///
-/// The command takes nearside's place, so its signals and exit code are its own. Where nearside itself fails the exit
-/// code is 125; 126 if the command cannot be executed, 127 if it is not found.
+/// Claims memory and vCPUs, chooses a home (or takes that of --nodes), binds the domain to it, and runs the command in
+/// its own place: signals, terminal and exit code are the command's. What is claimed is promised to nobody else until
+/// the domain's last process has ended. Needs root, and so the command starts as root: put setpriv in front of it to
+/// drop privileges.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "nearside run [OPTIONS] --memory SIZE [--] CMD...")]
 #[command(after_help = "\
 Examples:
-  nearside run --name db --cpus 4 --memory 8G -- postgres -D /srv/db
+  nearside run --name db --cpus 4 --memory 8G -- ./server --port 5000
   nearside run --cpus 2 --memory 2G --policy strict --nodes 1 -- ./worker
-  nearside run --cpus 8 --memory 16G --near netdev:eth0 --dry-run -- ./server")]
+  nearside run --cpus 8 --memory 16G --near netdev:eth0 --dry-run -- ./server
+  nearside run --name web --memory 4G -- setpriv --reuid=web --regid=web \\
+    --init-groups ./server
+
+Exit codes:
+  CMD's own, or
+  125  nearside refused or failed, or did not understand the command line
+  126  CMD cannot be executed
+  127  CMD was not found")]
 pub(crate) struct Args {
-    /// Name of the domain [default: the command's name]
-    #[arg(long)]
+    /// Its name, which no other running domain may have [default: the command's]
+    #[arg(long, help_heading = "Domain")]
     name: Option<String>,
 
     #[command(flatten)]
     request: RequestArgs,
 
-    /// Whether its vCPUs prefer their home (soft) or never leave it (hard)
+    /// Whether its vCPUs prefer their home or never leave it
     #[arg(long, value_enum, default_value_t = AffinityArg::Soft)]
     affinity: AffinityArg,
 
-    /// Use at most this many CPUs' time (1.5 is one and a half CPU)
-    #[arg(long, value_name = "N", value_parser = parse_cpu_limit)]
+    /// Use at most this many CPUs' time: 1.5 is one and a half CPU
+    #[arg(long, value_name = "N", value_parser = parse_cpu_limit, allow_hyphen_values = true, help_heading = LIMITS)]
     cpu_limit: Option<f64>,
 
-    /// Use at most this much memory
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Use at most this much memory, which is not less than what is claimed
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true, help_heading = LIMITS)]
     memory_limit: Option<u64>,
 
     /// Say what would be done, and do nothing
-    #[arg(long)]
+    #[arg(long, help_heading = None)]
     dry_run: bool,
 
     /// Say nothing but errors
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = None)]
     quiet: bool,
 
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", help_heading = None)]
     command: Vec<OsString>,
 }
 
+const LIMITS: &str = "Limits";
+
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum AffinityArg {
+    /// They prefer it (until a scheduler knows that, they are bound to it: Nearside says so)
     Soft,
+    /// They never leave it
     Hard,
 }
 
@@ -75,7 +91,7 @@ enum AffinityArg {
 fn parse_cpu_limit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(cpus) if (0.01..=65_536.0).contains(&cpus) => Ok(cpus),
-        _ => Err(format!("\"{text}\" is no number of CPUs from 0.01 on")),
+        _ => Err("expected a number of CPUs from 0.01 to 65536, such as 1.5".into()),
     }
 }
 
@@ -90,8 +106,8 @@ pub(super) fn own_codes(outcome: Outcome) -> Outcome {
 }
 
 fn try_run(args: &Args) -> Outcome {
-    let name = args.name.clone().map_or_else(|| default_name(&args.command), Ok)?;
     let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(failure)?;
+    let name = args.name.clone().map_or_else(|| default_name(&args.command), Ok)?;
     let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let mut request = args.request.request(&topology)?;
@@ -104,22 +120,23 @@ fn try_run(args: &Args) -> Outcome {
     let start = Start { name, request, affinity, limits };
     let model = CostModel::default();
     if args.dry_run {
-        let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
-        return output::print(&plan_told(&plan));
+        let planned = launch::plan(&mut host, &start, &model).map_err(failure)?;
+        return output::print(&plan::text(&planned));
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
-            notices.iter().chain(&plan.limits).cloned().chain(fallback_notice(plan)).for_each(say);
+            notices
+                .iter()
+                .chain(&plan.limits)
+                .cloned()
+                .chain(fallback_notice(plan))
+                .for_each(|notice| output::tell(&format!("nearside: {notice}")));
         }
     };
     match launch::launch(&mut host, &start, &command, &model, tell) {
         Ok(never) => match never {},
         Err(error) => Err(failure(error)),
     }
-}
-
-fn say(notice: String) {
-    anstream::eprintln!("nearside: {notice}");
 }
 
 pub(super) fn failure(error: LaunchError) -> Failure {
@@ -136,7 +153,7 @@ fn default_name(command: &[OsString]) -> Result<String, Failure> {
     let name = program.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match is_domain_name(&name) {
         true => Ok(name),
-        false => Err(Failure::usage(format_args!("\"{name}\" cannot name a domain: choose a name with --name"))),
+        false => Err(Failure::usage(format_args!("{name:?} cannot name a domain: choose a name with --name"))),
     }
 }
 
@@ -165,20 +182,8 @@ fn known_policy(asked: Option<MemoryPolicy>, topology: &Topology) -> Result<Memo
 fn fallback_notice(plan: &Plan) -> Option<String> {
     plan.steps.iter().find_map(|step| match &step.action {
         Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. } => {
-            Some(format!("no scheduler with node affinity is attached: runs on CPUs {cpus} only, until one is"))
+            Some(format!("no scheduler with node affinity is attached: runs on {} only, until one is", cpus.named()))
         }
         _ => None,
     })
-}
-
-/// The steps of a plan, for `--dry-run`.
-pub(super) fn plan_told(plan: &Plan) -> String {
-    let mut text = String::from("would do:\n");
-    for (number, step) in plan.steps.iter().enumerate() {
-        text += &format!("  {}. {} ({})\n", number + 1, step.action, step.reason);
-    }
-    for limit in &plan.limits {
-        text += &format!("note: {limit}\n");
-    }
-    text
 }

@@ -1,24 +1,24 @@
 //! `nearside set`: another home for a domain that runs.
 
-use super::run::plan_told;
 use crate::{
     failure::{Failure, Outcome},
     output::Format,
     progress::Meter,
-    report::units::size,
+    report::{
+        plan::{self, PlanJson},
+        set::{self, Report},
+        units::size,
+    },
     request::parse_node_set,
     size::parse_size,
 };
 use nearside_linux::{Host, Paths, store::Record};
 use nearside_policy::{
-    Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal, Stayed,
+    Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal,
     home_after, later_policy_nodes, may_go_on, rehome,
 };
-use nearside_topology::NodeSet;
-use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
-    fmt::Write,
     ops::ControlFlow,
     sync::{
         Arc,
@@ -28,35 +28,41 @@ use std::{
 
 /// Give a running domain another home, and take its memory there
 ///
-/// Pages move in batches while both homes are allowed. Interrupted (Ctrl-C), it stops after the batch it is at; the
-/// same command again goes on. Exit codes: 0 done, 1 refused, 2 usage, 3 memory stayed behind or interrupted.
+/// The home, the claim and the CPUs change at once. With --move-memory its pages follow, in batches, while the old and
+/// the new home are allowed. Interrupted (Ctrl-C), it stops after the batch it is at; the same command goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside set db --nodes 1 --move-memory
   nearside set db --nodes 2-3 --move-memory --rate 200M
-  nearside set db --nodes all --dry-run")]
+  nearside set db --nodes all --dry-run
+
+Exit codes:
+  0  done
+  1  refused or failed
+  2  the command line was not understood
+  3  partly done: some memory stayed where it was, or you interrupted it")]
 pub(crate) struct Args {
     /// The domain, see `nearside list`
     domain: String,
 
     /// Its new home, such as 0-1 or all,^2
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", allow_hyphen_values = true)]
     nodes: String,
 
     /// Move the memory it has elsewhere to its new home
     #[arg(long)]
     move_memory: bool,
 
-    /// Move at most this much a second, such as 500M, or "unlimited" [default: 1G]
-    #[arg(long, value_name = "BYTES/S", value_parser = parse_rate, requires = "move_memory")]
+    /// Move at most this much a second: 500M, 2G or unlimited [default: 1G]
+    #[arg(long, value_name = "BYTES/S", value_parser = parse_rate, requires = "move_memory", allow_hyphen_values = true)]
     rate: Option<Rate>,
 
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// How to report
+    /// How to report it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -71,22 +77,12 @@ struct Rate {
 fn parse_rate(text: &str) -> Result<Rate, String> {
     let bytes_per_s = match text {
         "unlimited" => None,
-        _ => Some(parse_size(text.strip_suffix("/s").unwrap_or(text))?).filter(|&rate| rate > 0),
+        _ => match parse_size(text.strip_suffix("/s").unwrap_or(text)) {
+            Ok(rate) if rate > 0 => Some(rate),
+            _ => return Err("expected bytes a second, as in 500M or 1.5G, or unlimited".into()),
+        },
     };
     Ok(Rate { bytes_per_s })
-}
-
-/// What became of the domain's memory.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-struct Report {
-    domain: String,
-    nodes: NodeSet,
-    moved_bytes: u64,
-    stayed_bytes: Stayed,
-    interrupted: bool,
-    /// Whether memory may come from the new home only, where the policy wants that.
-    confined: bool,
-    notes: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -103,11 +99,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.dry_run {
         let observation = host.observe().map_err(Failure::could_not)?;
         let plan = rehome(&wish, &observation).map_err(refused)?;
-        return args.format.print(&plan, plan_told);
+        return args.format.print(&PlanJson::new(&args.domain, &plan), |_| plan::text(&plan));
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
     let report = change(&mut host, &wish, &break_off)?;
-    args.format.print(&report, told)?;
+    args.format.print(&report, set::text)?;
     left_over(&report, args)
 }
 
@@ -150,8 +146,14 @@ fn change(host: &mut Host, wish: &Rehome, break_off: &AtomicBool) -> Result<Repo
     host.edit(record_after(wish, &before, &plan, &observation));
     host.save().map_err(Failure::could_not)?;
 
-    let mut report = Report { domain: wish.domain.clone(), nodes: wish.nodes.clone(), ..Report::default() };
-    report.confined = true;
+    let mut report = Report {
+        name: wish.domain.clone(),
+        nodes_before: before.home.nodes.clone(),
+        nodes: wish.nodes.clone(),
+        asked_to_move: wish.move_memory,
+        confined: true,
+        ..Report::default()
+    };
     report.notes.extend(plan.limits);
     let (mut meter, mut has_moved) = (Meter::new(), false);
     let mut watch = |so_far| {
@@ -221,18 +223,6 @@ fn undo(host: &mut Host, before: Record) -> Result<(), String> {
     Ok(())
 }
 
-fn told(report: &Report) -> String {
-    let mut text = format!("{}: home is nodes {}, {} moved\n", report.domain, report.nodes, size(report.moved_bytes));
-    for (why, bytes) in &report.stayed_bytes {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {} stayed: {}", size(*bytes), why.words());
-    }
-    for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
-    text
-}
-
 /// The failure that tells what is not done, if anything is not.
 fn left_over(report: &Report, args: &Args) -> Outcome {
     let stayed_bytes: u64 = report.stayed_bytes.values().sum();
@@ -247,45 +237,26 @@ fn left_over(report: &Report, args: &Args) -> Outcome {
     }
     let allowed = if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
     Err(Failure::partly(format_args!(
-        "{} stayed off nodes {}{allowed}; try again with: {again}",
+        "{} stayed off {}{allowed}; try again with: {again}",
         size(stayed_bytes),
-        report.nodes
+        report.nodes.named()
     )))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::StayedWhy;
-    use nearside_topology::NodeId;
 
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn rates_are_sizes_a_second_and_nothing_means_no_limit() {
+    fn rates_are_sizes_a_second() {
         let rate = |text| parse_rate(text).map(|rate| rate.bytes_per_s);
         assert_eq!(rate("200M"), Ok(Some(200 * MIB)));
         assert_eq!(rate("1.5GiB/s"), Ok(Some(1536 * MIB)));
-        assert_eq!(rate("0"), Ok(None));
         assert_eq!(rate("unlimited"), Ok(None));
-        assert!(rate("fast").is_err());
-    }
-
-    #[test]
-    fn the_report_names_what_stayed_and_why() {
-        let report = Report {
-            domain: "db".into(),
-            nodes: NodeSet::from([NodeId(1)]),
-            moved_bytes: 96 * MIB,
-            stayed_bytes: [(StayedWhy::NoHugePage, 32 * MIB), (StayedWhy::Busy, 4096)].into(),
-            notes: vec!["3 MiB of mapped files stay elsewhere".into()],
-            ..Report::default()
-        };
-        insta::assert_snapshot!(told(&report), @r"
-        db: home is nodes 1, 96 MiB moved
-          4 KiB stayed: busy
-          32 MiB stayed: no free huge page on the target
-        note: 3 MiB of mapped files stay elsewhere
-        ");
+        for text in ["fast", "0", "-1", ""] {
+            assert!(rate(text).is_err(), "{text}");
+        }
     }
 }

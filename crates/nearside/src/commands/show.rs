@@ -10,7 +10,7 @@ use crate::{
 use nearside_linux::usage;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Show everything about one domain, or about a cgroup that Nearside did not start
+/// Show everything about one domain, or about any cgroup
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     domain: String,
 
     /// For how long to watch where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
     /// How to show it

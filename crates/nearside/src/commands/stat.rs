@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Show each node's memory, claims and allocation counters, and each domain's locality
+/// Show nodes and domains in numbers: free, claimed, hits, locality
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     all: bool,
 
     /// For how long to watch counters and where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
     /// How to show it

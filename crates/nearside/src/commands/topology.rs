@@ -1,14 +1,23 @@
 //! `nearside topology`: what this machine is.
 
 use crate::{
-    failure::{Failure, Outcome},
+    failure::Outcome,
     output,
-    report::{topology_json, topology_svg, topology_text},
+    report::{topology_json::Machine, topology_svg, topology_text},
     source::TopologySource,
 };
 
-/// Show the machine's nodes, CPUs, memory and distances.
+/// Show the machine's nodes, CPUs, memory, distances and devices
+///
+/// Reads this host, a copy of another one's /sys and /proc, or firmware's ACPI tables.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside topology
+  nearside topology --format svg > machine.svg
+  nearside topology --acpi /sys/firmware/acpi/tables
+  nearside topology --sysfs /tmp/copy-of-another-host --format json
+  nearside topology --fake 4                          this host cut into 4 nodes")]
 pub(crate) struct Args {
     /// How to show it
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -21,11 +30,11 @@ pub(crate) struct Args {
 /// The forms of the report.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// Tables to read.
+    /// Tables to read
     Text,
-    /// One JSON object (docs/formats.md).
+    /// For programs; docs/formats.md describes it
     Json,
-    /// A picture for a ticket.
+    /// A picture for a ticket
     Svg,
 }
 
@@ -34,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     output::note(notes);
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
-        Format::Json => topology_json::report(&topology).map_err(Failure::could_not)?,
+        Format::Json => output::json(&Machine::new(&topology))?,
         Format::Svg => topology_svg::report(&topology),
     };
     output::print(&report)

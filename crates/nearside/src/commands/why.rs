@@ -6,13 +6,17 @@ use crate::{
     output::Format,
     report::{
         domain::total,
+        json,
         show::Allowed,
         why::{self, Unplaced},
     },
 };
 use nearside_linux::usage;
 
-/// Explain why a domain lives where it does: the recorded decision and its runners-up
+/// Explain why a domain lives where it does
+///
+/// Shows the decision as it was recorded when the domain was started, with the homes that were not taken, and what has
+/// changed since.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,10 +35,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let host = domains::open_host()?;
     let (group, record) = domains::find(&host, &args.domain)?;
     if let Some(record) = record {
-        return args.format.print(&record.decision, |_| why::text(&record));
+        return args.format.print(&json::Why::new(&record), |_| why::text(&record));
     }
     let policies = usage::mapped(&group, &host.proc()).policies;
     let unplaced = Unplaced {
+        name: group.path().into(),
         cgroup: group.path().into(),
         home: None,
         allowed: Allowed::read(host.tree(), &group),

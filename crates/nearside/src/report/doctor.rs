@@ -112,7 +112,7 @@ pub(crate) fn text(doctor: &Doctor) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use nearside_linux::facts::{Cgroups, Privileges, SchedExt};
     use nearside_policy::MemoryPolicy;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// A host on which nothing is amiss.
-    fn host() -> Facts {
+    pub(crate) fn host() -> Facts {
         let controllers = ["cpuset", "cpu", "memory", "hugetlb", "io"].map(str::to_owned);
         Facts {
             kernel_release: Some("7.3.4+deb14-amd64".into()),

@@ -10,7 +10,6 @@ use super::{
 use crate::domains::Domain;
 use nearside_linux::usage::Account;
 use nearside_policy::{Affinity, ByNode, CpuReason, Origin};
-use nearside_topology::NodeSet;
 use std::fmt::Display;
 
 /// Something, or a dash.
@@ -30,11 +29,6 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
 pub(crate) fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
     text.chars().map(escaped).collect()
-}
-
-/// `node 1`, `nodes 0-1,3`
-pub(crate) fn named(nodes: &NodeSet) -> String {
-    format!("node{} {nodes}", if nodes.len() == 1 { "" } else { "s" })
 }
 
 /// How vCPUs are bound to the home; a star marks a binding that is Nearside's own.
@@ -126,7 +120,7 @@ pub(crate) mod examples {
     use nearside_policy::{
         Candidate, Claim, CostModel, Decision, Home, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
     };
-    use nearside_topology::{CpuId, CpuSet, NodeId};
+    use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 
     pub(crate) const MIB: u64 = 1 << 20;
 

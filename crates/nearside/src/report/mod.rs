@@ -1,16 +1,21 @@
 //! What commands print: pure functions from what was read to text.
 
+#[cfg(test)]
+mod formats;
+
 pub(crate) mod cores;
 pub(crate) mod doctor;
 pub(crate) mod domain;
 pub(crate) mod guest;
 pub(crate) mod heap;
+pub(crate) mod json;
 pub(crate) mod list;
-pub(crate) mod place_json;
 pub(crate) mod place_libvirt;
 pub(crate) mod place_numactl;
 pub(crate) mod place_qemu;
 pub(crate) mod place_text;
+pub(crate) mod plan;
+pub(crate) mod set;
 pub(crate) mod show;
 pub(crate) mod stat;
 pub(crate) mod svg;

@@ -5,14 +5,14 @@ use super::{
     units::{count, size},
 };
 use nearside_policy::{Candidate, Decision, Observation, PageSize, SlowDown};
-use nearside_topology::{NodeId, NodeSet};
+use nearside_topology::NodeId;
 
 /// The whole report.
 pub(crate) fn report(decision: &Decision, observation: &Observation) -> String {
     let chosen = &decision.chosen;
     let mut report = format!(
         "home: {}, predicted slow-down {} ({}, {}, {} of {} pages)\n",
-        nodes(&chosen.nodes),
+        chosen.nodes.named(),
         chosen.slow_down,
         decision.request.policy,
         count(decision.request.vcpus as usize, "vCPU"),
@@ -105,12 +105,12 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
         (Some(_), None) => reasons.push("the operator named these nodes; nothing else would do".into()),
         (Some(_), Some(other)) => reasons.push(format!(
             "the operator named these nodes; placement would have taken {}: {}",
-            nodes(&other.nodes),
+            other.nodes.named(),
             against(other, chosen)
         )),
         (None, None) => reasons.push(format!("{seen}: no other would do")),
         (None, Some(other)) => {
-            reasons.push(format!("{seen}; next is {}: {}", nodes(&other.nodes), against(other, chosen)))
+            reasons.push(format!("{seen}; next is {}: {}", other.nodes.named(), against(other, chosen)))
         }
     }
     let part = |part: SlowDown, what: &str| (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part));
@@ -121,7 +121,7 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
         reasons.push(format!(
             "{} do not fit {} and come from elsewhere",
             size(chosen.spilled_bytes),
-            nodes(&chosen.nodes)
+            chosen.nodes.named()
         ));
     }
     let model = decision.model;
@@ -148,9 +148,4 @@ fn against(other: &Candidate, chosen: &Candidate) -> String {
         true => "as fast, with as much left free; the lowest numbers win".into(),
         false => format!("as fast, {left}"),
     }
-}
-
-/// `node 3`, `nodes 0-1`.
-pub(crate) fn nodes(set: &NodeSet) -> String {
-    format!("node{} {set}", if set.len() == 1 { "" } else { "s" })
 }

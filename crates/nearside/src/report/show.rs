@@ -1,7 +1,8 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, dash, local, named, origin, printable, total},
+    domain::{affinity, dash, local, origin, printable, total},
+    json,
     table::{
         Side::{self, Left, Right},
         listing,
@@ -26,6 +27,7 @@ pub(crate) struct Show {
     #[serde(flatten)]
     pub(crate) domain: Domain,
     /// What is recorded of it; none where Nearside did not start it.
+    #[serde(serialize_with = "json::record")]
     pub(crate) record: Option<Record>,
     /// Seconds since it was started, where that is recorded.
     pub(crate) running_s: Option<u64>,
@@ -86,7 +88,8 @@ impl Allowed {
 fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
     match (effective, own) {
         (None, _) => "not limited by cgroup (the tree has no cpuset controller)".into(),
-        (Some(effective), Some("") | None) => format!("{effective} (as its parent's)"),
+        (Some(effective), Some("")) => format!("{effective} (as its parent's)"),
+        (Some(effective), None) => format!("{effective} (no cpuset of its own)"),
         (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
     }
 }
@@ -138,7 +141,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
         "home",
         format!(
             "{} ({}), policy {}, {} affinity",
-            named(&home.nodes),
+            home.nodes.named(),
             origin(home.origin),
             home.policy,
             affinity(&show.domain).trim_end_matches('*')
@@ -149,16 +152,23 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             "",
             match binding.on_behalf {
                 nearside_policy::CpuReason::Fallback => {
-                    format!("fallback pinned to CPUs {} until a scheduler that knows soft affinity runs", binding.cpus)
+                    format!(
+                        "fallback pinned to {} until a scheduler that knows soft affinity runs",
+                        binding.cpus.named()
+                    )
                 }
-                nearside_policy::CpuReason::Operator => format!("bound to CPUs {} by an operator", binding.cpus),
+                nearside_policy::CpuReason::Operator => format!("bound to {} by an operator", binding.cpus.named()),
             },
         );
     }
     if let Some(nodes) = &record.moving_to {
         facts.add(
             "moving to",
-            format!("nodes {nodes}, broken off: `nearside set {} --nodes {nodes} --move-memory` goes on", record.name),
+            format!(
+                "{}, broken off: `nearside set {} --nodes {nodes} --move-memory` goes on",
+                nodes.named(),
+                record.name
+            ),
         );
     }
     let claim = &record.claim;
@@ -285,7 +295,7 @@ pub(crate) fn command(words: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::report::domain::examples::{self, MIB, nodes};
     use nearside_linux::{memory::MemoryByKind, usage::Usage};
@@ -302,7 +312,7 @@ mod tests {
         }
     }
 
-    fn show() -> Show {
+    pub(crate) fn show() -> Show {
         let record = Record { moving_to: Some(nodes(&[1])), ..examples::record() };
         let usage = examples::usage(&[1, 2], &[100, 900], &[20, 478], &[0, 3]);
         let memory = MemoryByKind { file: ByNode::from([(NodeId(0), 9 * MIB)]), ..usage.memory.clone() };

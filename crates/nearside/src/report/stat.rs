@@ -187,7 +187,7 @@ fn counters(stat: &Stat) -> String {
             rate(|counters| counters.foreign_pages, node),
         ])
     };
-    let title = format!("Pages allocated since boot, and a second over the last {} s", stat.interval_s);
+    let title = format!("Pages allocated since boot, and per second over the last {:.1} s", stat.interval_s);
     titled(&title, &columns, &stat.nodes.iter().filter_map(row).collect::<Vec<_>>())
 }
 
@@ -218,7 +218,7 @@ fn titled(title: &str, columns: &[(&str, super::table::Side)], rows: &[Vec<Strin
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::report::domain::examples::{self, MIB};
     use nearside_topology::{Cpu, CpuId, HugePagePool, MemoryState, Topology, Zone};
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    fn stat() -> Stat {
+    pub(crate) fn stat() -> Stat {
         let domains = examples::domains();
         let topology = Topology {
             nodes: vec![node(0, 1800), node(1, 900)],

@@ -7,23 +7,8 @@ use nearside_topology::{
 use serde::Serialize;
 
 /// The whole report.
-pub(crate) fn report(topology: &Topology) -> serde_json::Result<String> {
-    let machine = Machine {
-        source: &topology.source,
-        nodes_count: topology.nodes.len(),
-        cpus: topology.cpus.iter().filter(|cpu| cpu.online).count(),
-        memory_bytes: topology.memory_bytes(),
-        free_bytes: free_bytes(topology),
-        nodes: topology.nodes.iter().map(|node| NodeReport::new(topology, node)).collect(),
-        cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
-        performance: &topology.performance,
-        devices: topology.devices.iter().map(DeviceReport::new).collect(),
-    };
-    serde_json::to_string_pretty(&machine).map(|text| text + "\n")
-}
-
 #[derive(Serialize)]
-struct Machine<'a> {
+pub(crate) struct Machine<'a> {
     source: &'a str,
     nodes_count: usize,
     cpus: usize,
@@ -33,6 +18,22 @@ struct Machine<'a> {
     cpu_list: Vec<CpuReport>,
     performance: &'a [Performance],
     devices: Vec<DeviceReport<'a>>,
+}
+
+impl<'a> Machine<'a> {
+    pub(crate) fn new(topology: &'a Topology) -> Self {
+        Self {
+            source: &topology.source,
+            nodes_count: topology.nodes.len(),
+            cpus: topology.cpus.iter().filter(|cpu| cpu.online).count(),
+            memory_bytes: topology.memory_bytes(),
+            free_bytes: free_bytes(topology),
+            nodes: topology.nodes.iter().map(|node| NodeReport::new(topology, node)).collect(),
+            cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
+            performance: &topology.performance,
+            devices: topology.devices.iter().map(DeviceReport::new).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]

@@ -37,10 +37,11 @@ pub(crate) fn summary_line(topology: &Topology) -> String {
 }
 
 fn summary(topology: &Topology) -> String {
-    let mut text = format!("available: {}\nsource:    {}\n", summary_line(topology), topology.source);
+    let source = if topology.source == "/" { "this host" } else { &topology.source };
+    let mut text = format!("available: {}\nsource:    {source}\n", summary_line(topology));
     let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
     if !offline.is_empty() {
-        text += &format!("offline:   CPUs {offline}\n");
+        text += &format!("offline:   {}\n", offline.named());
     }
     text
 }

@@ -1,6 +1,6 @@
 //! Numbers with units, as people read them.
 
-use nearside_policy::Bytes;
+use nearside_policy::{Bytes, Count};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -43,8 +43,8 @@ pub(crate) fn percent(part: u64, whole: u64) -> Option<u64> {
 }
 
 /// `1 node`, `4 nodes`.
-pub(crate) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+pub(crate) fn count(number: usize, what: &'static str) -> String {
+    Count(number as u64, what).to_string()
 }
 
 #[cfg(test)]

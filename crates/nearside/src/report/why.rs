@@ -1,7 +1,8 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    domain::{named, origin, printable, total},
+    domain::{origin, printable, total},
+    json,
     show::Allowed,
     table::{
         Side::{Left, Right},
@@ -23,7 +24,7 @@ pub(crate) fn text(record: &Record) -> String {
 
 fn heading(record: &Record) -> String {
     let who = if record.decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
-    format!("{}: {who} {}\n", record.name, named(&record.decision.chosen.nodes))
+    format!("{}: {who} {}\n", record.name, record.decision.chosen.nodes.named())
 }
 
 fn asked(decision: &Decision) -> String {
@@ -39,10 +40,10 @@ fn asked(decision: &Decision) -> String {
         request.policy
     );
     if let Some(nodes) = &request.nodes {
-        text += &format!(", on {}", named(nodes));
+        text += &format!(", on {}", nodes.named());
     }
     if !request.near.is_empty() {
-        text += &format!(", near {}", named(&request.near.iter().copied().collect::<NodeSet>()));
+        text += &format!(", near {}", request.near.iter().copied().collect::<NodeSet>().named());
     }
     text + "\n"
 }
@@ -151,20 +152,20 @@ fn since(record: &Record) -> String {
     let mut changes = Vec::new();
     let Record { home, decision, claim, .. } = record;
     if home.nodes != decision.chosen.nodes {
-        changes.push(format!("the home is now {} ({})", named(&home.nodes), origin(home.origin)));
+        changes.push(format!("the home is now {} ({})", home.nodes.named(), origin(home.origin)));
     } else if home.origin == Origin::Explicit && decision.request.nodes.is_none() {
-        changes.push(format!("an operator confirmed {}", named(&home.nodes)));
+        changes.push(format!("an operator confirmed {}", home.nodes.named()));
     }
     if *claim != decision.chosen.claim {
         changes.push(format!(
             "{} and {} are now promised on {}",
             size(claim.total_bytes()),
             count(total(&claim.vcpus) as usize, "vCPU"),
-            named(&claim.nodes())
+            claim.nodes().named()
         ));
     }
     if let Some(nodes) = &record.moving_to {
-        changes.push(format!("moving its memory to {} was begun and not finished", named(nodes)));
+        changes.push(format!("moving its memory to {} was begun and not finished", nodes.named()));
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
     if lines.is_empty() { "\nNothing has changed since.\n".into() } else { format!("\nSince then\n{lines}") }
@@ -173,9 +174,12 @@ fn since(record: &Record) -> String {
 /// What there is to say of a cgroup that Nearside did not start.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unplaced {
+    /// Its path, as in other reports.
+    pub(crate) name: String,
     /// Its path.
     pub(crate) cgroup: String,
     /// Always none: nobody placed it.
+    #[serde(serialize_with = "json::home")]
     pub(crate) home: Option<Home>,
     /// What its cgroup allows it.
     pub(crate) allowed: Allowed,
@@ -185,11 +189,11 @@ pub(crate) struct Unplaced {
 
 /// The same as text.
 pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
-    let lists = |own: &Option<String>| own.as_deref().is_some_and(|list| !list.is_empty());
     let Allowed { cpus, cpus_effective, mems, mems_effective, .. } = &unplaced.allowed;
-    let bound = |own, effective: &Option<String>, what| match (lists(own), effective) {
-        (true, Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
-        (false, Some(effective)) => format!("its cpuset names no {what}: it may use {effective}, as its parent"),
+    let bound = |own: &Option<String>, effective: &Option<String>, what| match (own.as_deref(), effective) {
+        (Some(""), Some(effective)) => format!("its cpuset names no {what}: it may use {effective}, as its parent"),
+        (Some(_), Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
+        (None, Some(effective)) => format!("it has no cpuset of its own: it may use {effective}"),
         (_, None) => format!("any {what}: the cgroup tree has no cpuset controller"),
     };
     let policies: Vec<String> =
@@ -253,7 +257,8 @@ mod tests {
             ..Allowed::default()
         };
         let policies = [("bind:1".to_owned(), 1 << 20), ("default".to_owned(), 4096)].into();
-        let unplaced = Unplaced { cgroup: "/machine.slice/vm.scope".into(), home: None, allowed, policies };
+        let path = || "/machine.slice/vm.scope".to_owned();
+        let unplaced = Unplaced { name: path(), cgroup: path(), home: None, allowed, policies };
         insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced));
     }
 }

@@ -22,7 +22,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file is larger than any ACPI table.
-    #[error("{} is larger than {MAX_BYTES} bytes, expected ACPI tables", path.display())]
+    #[error("{} is larger than {} MiB, expected ACPI tables", path.display(), MAX_BYTES >> 20)]
     TooLarge {
         /// The file.
         path: PathBuf,

@@ -31,12 +31,12 @@ fn what_is_refused_says_why_and_leaves_nothing() {
         ("--nodes ^0-3 --memory 10M", "column 1"),
         ("--nodes 1-0 --memory 10M", "1-0"),
         ("--memory 99999G", "more than the whole machine has"),
-        ("--memory 10M --cpus 0", "at least 1 vCPU"),
+        ("--memory 10M --cpus 0", "from 1 to 65536"),
         ("--memory 0", "0 bytes"),
         ("--memory 20000000T", "64 bits"),
         ("--memory 10M --page-size 3M", "3"),
         ("--memory 10M --page-size 1G", "1 GiB"),
-        ("--memory 10M --near pci:ffff:ff:1f.7", "no pci"),
+        ("--memory 10M --near pci:ffff:ff:1f.7", "no device pci:ffff:ff:1f.7"),
         ("--memory 10M --name a/b", "no name"),
         ("--memory 450M --nodes 1 --policy strict --name big --cpu-limit 0", "0.01"),
     ];
@@ -104,7 +104,7 @@ fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
 fn a_dry_run_tells_and_does_nothing() {
     let output = run(words("run --name dry --memory 8M --policy strict --nodes 1 --dry-run -- touch /tmp/touched"));
     assert!(output.status.success());
-    for expected in ["create domain dry", "memory on nodes 1 only", "CPUs 2-3", "policy strict"] {
+    for expected in ["create domain dry", "memory on node 1 only", "CPUs 2-3", "policy strict"] {
         assert!(stdout(&output).contains(expected), "{expected} in {}", stdout(&output));
     }
     assert!(!Path::new("/tmp/touched").exists() && !Path::new("/sys/fs/cgroup/nearside/dry").exists());

@@ -105,7 +105,11 @@ fn numa_maps(facts: &Facts) -> Finding {
 fn cgroup_layout(cgroups: &Cgroups) -> Finding {
     const TOPIC: &str = "cgroup layout";
     const NEEDED: [(&str, &str); 4] = [
-        ("cpuset", "domains are kept home by the affinity and policy of their processes alone, which these may change"),
+        (
+            "cpuset",
+            "domains are kept home by the affinity and policy of their processes alone, which these may change; no \
+             --policy restrictive on several nodes",
+        ),
         ("cpu", "no --cpu-limit"),
         ("memory", "no --memory-limit; resident memory is counted from numa_maps, which is slower"),
         ("hugetlb", "huge pages are counted from numa_maps"),

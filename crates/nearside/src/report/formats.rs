@@ -1,0 +1,168 @@
+//! `docs/formats.md` tells of every key that the commands print, and of no other.
+
+use super::{
+    doctor::{Doctor, tests::host},
+    domain::examples,
+    json::{Placed, Why},
+    list::List,
+    plan::PlanJson,
+    set::Report,
+    show::{Allowed, tests::show},
+    stat::tests::stat,
+    topology_json::Machine,
+    why::Unplaced,
+};
+use nearside_policy::{Action, CpuReason, Plan, Reason, Step};
+use nearside_topology::{
+    Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId, Performance, Topology,
+    Zone,
+};
+use serde_json::{Value, to_value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Keys by the object that has them; that of a whole section has no name.
+type Tables = BTreeMap<String, BTreeSet<String>>;
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned)
+}
+
+/// The tables of one section of the document. One belongs to the objects that the line before it names.
+fn section(title: &str) -> Tables {
+    let document = include_str!("../../../../docs/formats.md");
+    let mut sections = document.split("\n## ");
+    let section = sections.find(|section| section.starts_with(title)).unwrap_or_else(|| panic!("no section {title}"));
+    let (mut tables, mut objects) = (Tables::new(), vec![String::new()]);
+    for line in section.lines().skip(1) {
+        if let Some(row) = line.strip_prefix("| `") {
+            let (keys, _) = row.split_once(" |").unwrap();
+            for object in &objects {
+                tables.entry(object.clone()).or_default().extend(quoted(&format!("`{keys}")));
+            }
+        } else if line.ends_with(':') && (line.starts_with("A ") || line.starts_with("An ")) {
+            let names = line.split(['(', ';']).next().unwrap_or_default();
+            objects = quoted(names).collect();
+        }
+    }
+    tables
+}
+
+/// The keys of every object in `value`, by the key that the object stands under. What is keyed by nodes, by reasons or by
+/// the kernel has no keys of its own.
+fn keys(value: &Value, object: &str, found: &mut Tables) {
+    const NOT_KEYS: [&str; 3] = ["stayed_bytes", "policies", "facts"];
+    match value {
+        Value::Object(members) if members.keys().any(|key| key.parse::<u32>().is_err()) => {
+            found.entry(object.to_owned()).or_default().extend(members.keys().cloned());
+            for (key, value) in members.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str())) {
+                keys(value, key, found);
+            }
+        }
+        Value::Array(elements) => elements.iter().for_each(|element| keys(element, object, found)),
+        _ => {}
+    }
+}
+
+/// Compares what a command prints with the section `title`. Objects that have no table there have one in the sections
+/// `shared`; the whole has the keys of the object `whole` of these, too.
+fn check(title: &str, shared: &[&str], whole: &str, printed: &Value) {
+    let (mut promised, shared) = (section(title), shared.iter().map(|title| section(title)));
+    let own: Vec<String> = promised.keys().cloned().collect();
+    for (object, keys) in shared.flatten().filter(|(object, _)| !object.is_empty()) {
+        if object == whole {
+            promised.entry(String::new()).or_default().extend(keys.clone());
+        }
+        promised.entry(object).or_insert(keys);
+    }
+    let mut found = Tables::new();
+    keys(printed, "", &mut found);
+    for (object, keys) in &found {
+        assert_eq!(Some(keys), promised.get(object), "{title}: the keys of {object:?}, printed and promised");
+    }
+    for object in &own {
+        assert!(found.contains_key(object), "{title}: {object:?} is promised and not printed");
+    }
+}
+
+#[test]
+fn topology() {
+    let node = Node {
+        zones: vec![Zone::default()],
+        huge_pages: vec![HugePagePool { page_bytes: 2 << 20, total_pages: 1, free_pages: 1, surplus_pages: 0 }],
+        ranges: vec![MemoryRange { start: 0, length_bytes: 1, hot_pluggable: false, non_volatile: false }],
+        ..Node::default()
+    };
+    let performance = Performance {
+        access: Access::Access0,
+        initiator: NodeId(0),
+        target: NodeId(0),
+        read_latency_ns: None,
+        write_latency_ns: None,
+        read_bandwidth_mb_s: None,
+        write_bandwidth_mb_s: None,
+    };
+    let device = Device { kind: DeviceKind::Pci, name: "0000:00:00.0".into(), node: None, class: None };
+    let machine = Topology {
+        nodes: vec![node],
+        cpus: vec![Cpu::new(CpuId(0), NodeId(0))],
+        performance: vec![performance],
+        devices: vec![device],
+        ..Topology::default()
+    };
+    check("`nearside topology ", &[], "", &to_value(Machine::new(&machine)).unwrap());
+}
+
+#[test]
+fn place_and_why() {
+    let record = examples::record();
+    let printed = to_value(Placed::new("/", &record.decision)).unwrap();
+    check("`nearside place ", &["Decisions"], "decision", &printed);
+
+    let mut printed = to_value(Why::new(&record)).unwrap();
+    let path = "/machine.slice/vm.scope".to_owned();
+    let unplaced = Unplaced {
+        name: path.clone(),
+        cgroup: path,
+        home: None,
+        allowed: Allowed::default(),
+        policies: BTreeMap::new(),
+    };
+    // One section tells of both forms.
+    printed.as_object_mut().unwrap().extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
+    check("`nearside why ", &["Decisions", "`nearside show "], "decision", &printed);
+}
+
+#[test]
+fn list_show_and_stat() {
+    let printed = to_value(List { domains: examples::domains() }).unwrap();
+    check("`nearside list ", &["Decisions"], "", &printed);
+    let shared = ["`nearside list ", "Decisions"];
+    check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());
+    check("`nearside show ", &shared, "domains", &to_value(show()).unwrap());
+}
+
+#[test]
+fn set() {
+    check("`nearside set DOMAIN --format", &[], "", &to_value(Report::default()).unwrap());
+
+    let (domain, nodes) = (String::new, || examples::nodes(&[1]));
+    let step = |action| Step { action, reason: Reason::MovesNeedBoth };
+    let cpus = CpuSet::from([CpuId(2)]);
+    let plan = Plan {
+        decision: None,
+        steps: vec![
+            step(Action::Claim { domain: domain(), claim: examples::record().claim }),
+            step(Action::ConfineMemory { domain: domain(), nodes: nodes() }),
+            step(Action::BindCpus { domain: domain(), cpus, on_behalf: CpuReason::Fallback }),
+            step(Action::MovePages { domain: domain(), nodes: nodes(), rate_bytes_per_s: None }),
+        ],
+        limits: Vec::new(),
+    };
+    check("`nearside set DOMAIN --dry-run", &["Decisions"], "", &to_value(PlanJson::new("db", &plan)).unwrap());
+}
+
+#[test]
+fn doctor() {
+    check("`nearside doctor ", &[], "", &to_value(Doctor::new(host())).unwrap());
+}

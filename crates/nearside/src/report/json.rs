@@ -1,0 +1,213 @@
+//! The shapes of JSON that several commands share, as `docs/formats.md` promises them: sets are arrays of numbers, and
+//! names carry their units. What is kept on disk has a shape of its own.
+
+use super::place_text::reasons;
+use nearside_linux::store::{CpuBinding, Record};
+use nearside_policy::{
+    Affinity, ByNode, Candidate, Claim, CostModel, Decision, Home, Limits, MemoryPolicy, Origin, PageSize, Request,
+};
+use nearside_topology::{CpuId, Id, IdSet, NodeId};
+use serde::{Serialize, Serializer};
+
+/// A set as an array.
+pub(crate) fn members<T: Id>(set: &IdSet<T>) -> Vec<T> {
+    set.iter().collect()
+}
+
+/// `#[serde(serialize_with)]` for a set.
+pub(crate) fn set<T: Id + Serialize, S: Serializer>(set: &IdSet<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    members(set).serialize(serializer)
+}
+
+/// The same for a home.
+pub(crate) fn home<S: Serializer>(home: &Option<Home>, serializer: S) -> Result<S::Ok, S::Error> {
+    home.as_ref().map(HomeJson::new).serialize(serializer)
+}
+
+/// The same for a claim.
+pub(crate) fn claim<S: Serializer>(claim: &Option<Claim>, serializer: S) -> Result<S::Ok, S::Error> {
+    claim.as_ref().map(ClaimJson::new).serialize(serializer)
+}
+
+/// The same for what is recorded of a domain.
+pub(crate) fn record<S: Serializer>(record: &Option<Record>, serializer: S) -> Result<S::Ok, S::Error> {
+    record.as_ref().map(RecordJson::new).serialize(serializer)
+}
+
+fn huge_page_bytes(page_size: PageSize) -> Option<u64> {
+    match page_size {
+        PageSize::Base => None,
+        PageSize::Huge(bytes) => Some(bytes),
+    }
+}
+
+#[derive(Serialize)]
+struct HomeJson {
+    nodes: Vec<NodeId>,
+    origin: Origin,
+    affinity: Affinity,
+    policy: MemoryPolicy,
+}
+
+impl HomeJson {
+    fn new(home: &Home) -> Self {
+        Self { nodes: members(&home.nodes), origin: home.origin, affinity: home.affinity, policy: home.policy }
+    }
+}
+
+/// What is promised, by node.
+#[derive(Serialize)]
+pub(crate) struct ClaimJson<'a> {
+    bytes: &'a ByNode,
+    vcpus: &'a ByNode,
+    huge_page_bytes: Option<u64>,
+}
+
+impl<'a> ClaimJson<'a> {
+    pub(crate) fn new(claim: &'a Claim) -> Self {
+        Self { bytes: &claim.bytes, vcpus: &claim.vcpus, huge_page_bytes: huge_page_bytes(claim.page_size) }
+    }
+}
+
+/// What `nearside place` tells.
+#[derive(Serialize)]
+pub(crate) struct Placed<'a> {
+    source: &'a str,
+    #[serde(flatten)]
+    decision: DecisionJson<'a>,
+}
+
+impl<'a> Placed<'a> {
+    pub(crate) fn new(source: &'a str, decision: &'a Decision) -> Self {
+        Self { source, decision: DecisionJson::new(decision) }
+    }
+}
+
+/// What `nearside why` tells of a domain: where it lives now, and the decision behind its first home.
+#[derive(Serialize)]
+pub(crate) struct Why<'a> {
+    name: &'a str,
+    cgroup: &'a str,
+    home: HomeJson,
+    claim: ClaimJson<'a>,
+    moving_to: Option<Vec<NodeId>>,
+    #[serde(flatten)]
+    decision: DecisionJson<'a>,
+}
+
+impl<'a> Why<'a> {
+    pub(crate) fn new(record: &'a Record) -> Self {
+        Self {
+            name: &record.name,
+            cgroup: &record.cgroup,
+            home: HomeJson::new(&record.home),
+            claim: ClaimJson::new(&record.claim),
+            moving_to: record.moving_to.as_ref().map(members),
+            decision: DecisionJson::new(&record.decision),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct DecisionJson<'a> {
+    request: RequestJson<'a>,
+    chosen: CandidateJson<'a>,
+    runners_up: Vec<CandidateJson<'a>>,
+    candidates: u64,
+    exhaustive: bool,
+    reasons: Vec<String>,
+    model: CostModel,
+}
+
+impl<'a> DecisionJson<'a> {
+    fn new(decision: &'a Decision) -> Self {
+        Self {
+            request: RequestJson::new(&decision.request),
+            chosen: CandidateJson::new(&decision.chosen),
+            runners_up: decision.runners_up.iter().map(CandidateJson::new).collect(),
+            candidates: decision.candidates,
+            exhaustive: decision.exhaustive,
+            reasons: reasons(decision),
+            model: decision.model,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RequestJson<'a> {
+    vcpus: u32,
+    memory_bytes: u64,
+    huge_page_bytes: Option<u64>,
+    policy: MemoryPolicy,
+    nodes: Option<Vec<NodeId>>,
+    near: &'a [NodeId],
+}
+
+impl<'a> RequestJson<'a> {
+    fn new(request: &'a Request) -> Self {
+        Self {
+            vcpus: request.vcpus,
+            memory_bytes: request.memory_bytes,
+            huge_page_bytes: huge_page_bytes(request.page_size),
+            policy: request.policy,
+            nodes: request.nodes.as_ref().map(members),
+            near: &request.near,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct CandidateJson<'a> {
+    nodes: Vec<NodeId>,
+    slow_down_ppm: u64,
+    cpu_ppm: u64,
+    memory_ppm: u64,
+    devices_ppm: u64,
+    claim: ClaimJson<'a>,
+    spilled_bytes: u64,
+    free_after_bytes: u64,
+}
+
+impl<'a> CandidateJson<'a> {
+    fn new(candidate: &'a Candidate) -> Self {
+        Self {
+            nodes: members(&candidate.nodes),
+            slow_down_ppm: candidate.slow_down.0,
+            cpu_ppm: candidate.parts.cpu.0,
+            memory_ppm: candidate.parts.memory.0,
+            devices_ppm: candidate.parts.devices.0,
+            claim: ClaimJson::new(&candidate.claim),
+            spilled_bytes: candidate.spilled_bytes,
+            free_after_bytes: candidate.free_after_bytes,
+        }
+    }
+}
+
+/// What a record adds to what is seen of a domain.
+#[derive(Serialize)]
+struct RecordJson<'a> {
+    started_unix_s: u64,
+    command: &'a [String],
+    limits: Limits,
+    cpus: Option<Vec<CpuId>>,
+    memory_nodes: Option<Vec<NodeId>>,
+    policy_nodes: Option<Vec<NodeId>>,
+    moving_to: Option<Vec<NodeId>>,
+    decision: DecisionJson<'a>,
+}
+
+impl<'a> RecordJson<'a> {
+    fn new(record: &'a Record) -> Self {
+        let cpus = |binding: &CpuBinding| members(&binding.cpus);
+        Self {
+            started_unix_s: record.started_unix_s,
+            command: &record.command,
+            limits: record.limits,
+            cpus: record.cpus.as_ref().map(cpus),
+            memory_nodes: record.memory_nodes.as_ref().map(members),
+            policy_nodes: record.policy_nodes.as_ref().map(members),
+            moving_to: record.moving_to.as_ref().map(members),
+            decision: DecisionJson::new(&record.decision),
+        }
+    }
+}

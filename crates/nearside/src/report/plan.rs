@@ -1,0 +1,74 @@
+//! What would be done, for `--dry-run`.
+
+use super::json::{ClaimJson, members};
+use nearside_policy::{Action, CpuReason, Plan, Step};
+use nearside_topology::{CpuId, NodeId};
+use serde::Serialize;
+
+/// The steps in order, and what has to be known beforehand.
+pub(crate) fn text(plan: &Plan) -> String {
+    let mut text = String::from(if plan.steps.is_empty() { "nothing to do\n" } else { "would do:\n" });
+    for (number, step) in plan.steps.iter().enumerate() {
+        text += &format!("  {}. {} ({})\n", number + 1, step.action, step.reason);
+    }
+    for limit in &plan.limits {
+        text += &format!("note: {limit}\n");
+    }
+    text
+}
+
+/// The same for programs.
+#[derive(Serialize)]
+pub(crate) struct PlanJson<'a> {
+    name: &'a str,
+    steps: Vec<StepJson<'a>>,
+    notes: &'a [String],
+}
+
+impl<'a> PlanJson<'a> {
+    pub(crate) fn new(name: &'a str, plan: &'a Plan) -> Self {
+        Self { name, steps: plan.steps.iter().map(StepJson::new).collect(), notes: &plan.limits }
+    }
+}
+
+/// A step; only what belongs to what it does is there.
+#[derive(Serialize)]
+struct StepJson<'a> {
+    #[serde(flatten)]
+    action: ActionJson<'a>,
+    /// Both in words.
+    text: String,
+    because: String,
+}
+
+impl<'a> StepJson<'a> {
+    fn new(step: &'a Step) -> Self {
+        Self { action: ActionJson::new(&step.action), text: step.action.to_string(), because: step.reason.to_string() }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case", tag = "do")]
+enum ActionJson<'a> {
+    Create,
+    Claim { claim: ClaimJson<'a> },
+    ConfineMemory { nodes: Vec<NodeId> },
+    BindCpus { cpus: Vec<CpuId>, on_behalf: CpuReason },
+    SetMemoryPolicy { nodes: Vec<NodeId> },
+    MovePages { nodes: Vec<NodeId>, rate_bytes_per_s: Option<u64> },
+}
+
+impl<'a> ActionJson<'a> {
+    fn new(action: &'a Action) -> Self {
+        match action {
+            Action::Create { .. } => Self::Create,
+            Action::Claim { claim, .. } => Self::Claim { claim: ClaimJson::new(claim) },
+            Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },
+            Action::BindCpus { cpus, on_behalf, .. } => Self::BindCpus { cpus: members(cpus), on_behalf: *on_behalf },
+            Action::SetMemoryPolicy { nodes, .. } => Self::SetMemoryPolicy { nodes: members(nodes) },
+            Action::MovePages { nodes, rate_bytes_per_s, .. } => {
+                Self::MovePages { nodes: members(nodes), rate_bytes_per_s: *rate_bytes_per_s }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `nearside set`: what became of a domain's memory.
+
+use super::{json, units::size};
+use nearside_policy::Stayed;
+use nearside_topology::NodeSet;
+use serde::Serialize;
+
+/// How it went.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Report {
+    /// The domain.
+    pub(crate) name: String,
+    /// The home it had.
+    #[serde(serialize_with = "json::set")]
+    pub(crate) nodes_before: NodeSet,
+    /// The home it has.
+    #[serde(serialize_with = "json::set")]
+    pub(crate) nodes: NodeSet,
+    /// Whether its memory was to follow.
+    #[serde(skip)]
+    pub(crate) asked_to_move: bool,
+    /// What did.
+    pub(crate) moved_bytes: u64,
+    /// What did not, and why.
+    pub(crate) stayed_bytes: Stayed,
+    /// Whether somebody broke it off.
+    pub(crate) interrupted: bool,
+    /// Whether memory may come from the new home only, where the policy wants that.
+    pub(crate) confined: bool,
+    /// What else there is to say.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The same in words.
+pub(crate) fn text(report: &Report) -> String {
+    let Report { name, nodes_before, nodes, .. } = report;
+    let before = match nodes_before == nodes {
+        true => "as before".into(),
+        false => format!("before: {}", nodes_before.named()),
+    };
+    let moved = match report.asked_to_move {
+        true => format!("; {} moved", size(report.moved_bytes)),
+        false => String::new(),
+    };
+    let mut text = format!("{name}: home is {} ({before}){moved}\n", nodes.named());
+    for (why, bytes) in &report.stayed_bytes {
+        text += &format!("  {} stayed: {}\n", size(*bytes), why.words());
+    }
+    for note in &report.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_policy::StayedWhy;
+    use nearside_topology::NodeId;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn it_names_what_moved_what_stayed_and_why() {
+        let report = Report {
+            name: "db".into(),
+            nodes_before: NodeSet::from([NodeId(0), NodeId(1)]),
+            nodes: NodeSet::from([NodeId(1)]),
+            asked_to_move: true,
+            moved_bytes: 96 * MIB,
+            stayed_bytes: [(StayedWhy::NoHugePage, 32 * MIB), (StayedWhy::Busy, 4096)].into(),
+            notes: vec!["3 MiB of mapped files stay elsewhere".into()],
+            ..Report::default()
+        };
+        insta::assert_snapshot!(text(&report), @r"
+        db: home is node 1 (before: nodes 0-1); 96 MiB moved
+          4 KiB stayed: busy
+          32 MiB stayed: no free huge page on the target
+        note: 3 MiB of mapped files stay elsewhere
+        ");
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_not_told() {
+        let nodes = NodeSet::from([NodeId(1)]);
+        let report = Report { name: "db".into(), nodes_before: nodes.clone(), nodes, ..Report::default() };
+        assert_eq!(text(&report), "db: home is node 1 (as before)\n");
+    }
+}
