@@ -27,7 +27,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Nothing of the kind is mounted.
-    #[error("no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need one")]
+    #[error("no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need one, see `nearside doctor`")]
     NoCgroupTree,
     /// It takes more privilege.
     #[error("not permitted to {what}: this needs {needs}")]

@@ -143,8 +143,9 @@ impl fmt::Display for Reason {
         match self {
             Self::NewDomain => write!(f, "a new domain needs a cgroup of its own"),
             Self::Promise { unclaimed_bytes } => {
-                write!(f, "so that nobody else counts on it; unclaimed before:")?;
-                unclaimed_bytes.iter().try_for_each(|(node, bytes)| write!(f, " node {node} {}", Bytes(*bytes)))
+                let each = unclaimed_bytes.iter().map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
+                let each = each.collect::<Vec<_>>().join(", ");
+                write!(f, "so that nobody else counts on it; unclaimed before: {each}")
             }
             Self::PolicyConfines { policy } => write!(f, "policy {policy} lets no memory come from elsewhere"),
             Self::PolicyAsked { policy } => write!(f, "policy {policy}"),
@@ -172,9 +173,12 @@ impl fmt::Display for Action {
                 }
             }
             Self::Claim { claim, .. } => {
-                let on = |by_node: &ByNode, node| by_node.get(&node).copied().unwrap_or(0);
                 let part = |node| {
-                    format!("node {node}: {}, {}", Count(on(&claim.vcpus, node), "vCPU"), Bytes(on(&claim.bytes, node)))
+                    let on = |by_node: &ByNode| by_node.get(&node).copied().filter(|&amount| amount > 0);
+                    let vcpus = on(&claim.vcpus).map(|vcpus| Count(vcpus, "vCPU").to_string());
+                    let bytes = on(&claim.bytes).map(|bytes| Bytes(bytes).to_string());
+                    let amounts = vcpus.into_iter().chain(bytes).collect::<Vec<_>>().join(", ");
+                    format!("node {node}: {amounts}")
                 };
                 write!(f, "claim {}", claim.nodes().iter().map(part).collect::<Vec<_>>().join("; "))
             }

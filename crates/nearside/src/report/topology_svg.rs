@@ -7,7 +7,7 @@ use super::{
         Anchor::{End, Middle, Start},
         Picture, Style, text_width,
     },
-    topology_text::summary_line,
+    topology_text::{source, summary_line},
     units::{count, size},
 };
 use nearside_topology::{CpuSet, DeviceKind, Distance, Distances, Node, NodeId, Topology};
@@ -46,7 +46,7 @@ pub(crate) fn report(topology: &Topology) -> String {
     picture.text((MARGIN, 30.0), Start, HEADING, across, &summary);
     let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
     let offline = if offline.is_empty() { String::new() } else { format!("   offline: CPUs {offline}") };
-    picture.text((MARGIN, 48.0), Start, TEXT, across, format_args!("source: {}{offline}", topology.source));
+    picture.text((MARGIN, 48.0), Start, TEXT, across, format_args!("source: {}{offline}", source(topology)));
     legend(&mut picture, 58.0);
 
     let groups = groups(topology);

@@ -36,9 +36,13 @@ pub(crate) fn summary_line(topology: &Topology) -> String {
     format!("{} ({nodes}), {cpus} on {cores}, {memory} of memory{free}", count(nodes.len(), "node"))
 }
 
+/// Where it was read.
+pub(crate) fn source(topology: &Topology) -> &str {
+    if topology.source == "/" { "this host" } else { &topology.source }
+}
+
 fn summary(topology: &Topology) -> String {
-    let source = if topology.source == "/" { "this host" } else { &topology.source };
-    let mut text = format!("available: {}\nsource:    {source}\n", summary_line(topology));
+    let mut text = format!("available: {}\nsource:    {}\n", summary_line(topology), source(topology));
     let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
     if !offline.is_empty() {
         text += &format!("offline:   {}\n", offline.named());

@@ -166,7 +166,7 @@ fn homes_that_are_none_are_refused() {
 #[test]
 fn memory_goes_to_nodes_that_have_some_and_cpus_to_those_that_have_them() {
     let expected = [
-        "claim node 1: 2 vCPUs, 0 bytes; node 2: 0 vCPUs, 4 GiB",
+        "claim node 1: 2 vCPUs; node 2: 4 GiB",
         "allow memory on nodes 0,2 only",
         "run on CPUs 2-3 for the time being",
         "move pages to node 2, at most 1 GiB/s",
