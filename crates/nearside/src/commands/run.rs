@@ -104,8 +104,9 @@ fn try_run(args: &Args) -> Outcome {
     let start = Start { name, request, affinity, limits };
     let model = CostModel::default();
     if args.dry_run {
-        let plan = launch::plan(&mut host, &start, &model).map_err(failure)?;
-        return output::print(&plan_told(&plan));
+        let plan = launch::plan(&mut host, &start, &model);
+        output::note(host.take_notices());
+        return output::print(&plan_told(&plan.map_err(failure)?));
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
@@ -114,7 +115,13 @@ fn try_run(args: &Args) -> Outcome {
     };
     match launch::launch(&mut host, &start, &command, &model, tell) {
         Ok(never) => match never {},
-        Err(error) => Err(failure(error)),
+        Err(error) => {
+            // What could not be read may be why.
+            if !args.quiet {
+                host.take_notices().into_iter().for_each(say);
+            }
+            Err(failure(error))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::run::plan_told;
 use crate::{
     failure::{Failure, Outcome},
-    output::Format,
+    output::{self, Format},
     progress::Meter,
     report::units::size,
     request::parse_node_set,
@@ -102,11 +102,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     if args.dry_run {
         let observation = host.observe().map_err(Failure::could_not)?;
+        output::note(host.take_notices());
         let plan = rehome(&wish, &observation).map_err(refused)?;
         return args.format.print(&plan, plan_told);
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
-    let report = change(&mut host, &wish, &break_off)?;
+    let report = change(&mut host, &wish, &break_off).inspect_err(|_| output::note(host.take_notices()))?;
     args.format.print(&report, told)?;
     left_over(&report, args)
 }
