@@ -1,6 +1,7 @@
-//! Where memory lies: of a cgroup (`memory.numa_stat`, `hugetlb.*.numa_stat`) and of a process (`numa_maps`).
+//! Where memory lies: of a cgroup (`memory.numa_stat`) and of a process (`numa_maps`).
 
-use crate::cgroup::Cgroup;
+pub use crate::huge::HugePages;
+use crate::{cgroup::Cgroup, huge};
 use nearside_policy::{ByNode, PageSize};
 use nearside_topology::{MAX_NODES, NodeId};
 use serde::{Serialize, Serializer};
@@ -51,9 +52,6 @@ impl MemoryByKind {
     }
 }
 
-/// Explicit huge pages: bytes by node, by the size of a page in bytes.
-pub type HugePages = BTreeMap<u64, ByNode>;
-
 fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {
     sum(huge.values()).serialize(serializer)
 }
@@ -75,9 +73,6 @@ fn total(by_node: &ByNode) -> u64 {
 /// The memory charged to a group and those below it, or none where the memory controller is not there.
 ///
 /// The kernel charges a page to the group that touched it first, and its figures may lag by some pages for each CPU.
-///
-/// Huge pages are charged by a controller of their own (`hugetlb.*.numa_stat`, Linux 5.17), which systemd does not enable:
-/// without it they are looked up in the processes' mappings, if the machine has any.
 pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
     let stat = numa_stat(&group.read("memory.numa_stat").ok()??);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
@@ -89,41 +84,12 @@ pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
         shared,
         file,
         kernel: of(&["kernel_stack", "pagetables", "sec_pagetables", "slab_unreclaimable"]),
-        huge: huge(group)
-            .unwrap_or_else(|| if has_huge_pages(proc) { mapped_by(group, proc).huge } else { HugePages::new() }),
+        huge: huge::of_group(group, proc),
     })
 }
 
 fn on(by_node: &ByNode, node: NodeId) -> u64 {
     by_node.get(&node).copied().unwrap_or(0)
-}
-
-/// Whether any are set aside or in use, of whatever size (`Hugetlb` in `/proc/meminfo`).
-fn has_huge_pages(proc: &Path) -> bool {
-    let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Hugetlb:"));
-    line.is_some_and(|amount| amount.split_whitespace().next() != Some("0"))
-}
-
-/// Explicit huge pages charged to a group, or none where the controller is not there.
-fn huge(group: &Cgroup) -> Option<HugePages> {
-    let entries = std::fs::read_dir(group.directory()).ok()?;
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let pool = |name: String| {
-        let page_bytes = pool_page_bytes(name.strip_prefix("hugetlb.")?.strip_suffix(".numa_stat")?)?;
-        // "total" takes the groups below into account, "hugetlb..." does not.
-        let bytes = numa_stat(&group.read(&name).ok()??).remove("total")?;
-        Some((page_bytes, bytes))
-    };
-    let pools: HugePages = names.filter_map(pool).collect();
-    (!pools.is_empty()).then_some(pools)
-}
-
-/// The size in the name of a file of the controller: `64KB`, `2MB`, `1GB` (`mem_fmt` in `mm/hugetlb_cgroup.c`).
-fn pool_page_bytes(size: &str) -> Option<u64> {
-    let shift = [("KB", 10), ("MB", 20), ("GB", 30)];
-    let (number, shift) = shift.iter().find_map(|(unit, shift)| Some((size.strip_suffix(unit)?, shift)))?;
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Reads lines such as `anon N0=4096 N1=0` or `total=8192 N0=8192`: bytes by node, by name.
@@ -339,36 +305,6 @@ ffff default
     }
 
     #[test]
-    fn pools_are_named_by_the_size_of_their_pages() {
-        let sizes = ["64KB", "2MB", "16GB", "99999999999999999GB", "2mb", ""].map(pool_page_bytes);
-        assert_eq!(sizes, [Some(64 << 10), Some(2 << 20), Some(16 << 30), None, None, None]);
-    }
-
-    #[test]
-    fn huge_pages_that_no_controller_charges_are_found_in_the_mappings() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        file("cgroup.controllers", "memory");
-        file("memory.numa_stat", "anon N0=100 N1=7\n");
-        file("cgroup.procs", "10\n");
-        file(
-            "10/numa_maps",
-            "7000 bind:1 file=/anon_hugepage huge anon=2 N1=2 kernelpagesize_kB=2048\n8000 default anon=1 N0=1\n",
-        );
-        let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
-        let found = HugePages::from([(2 << 20, by_node(&[0, 4 << 20]))]);
-        for (hugetlb, expected) in [("Hugetlb: 8192 kB\n", found), ("Hugetlb: 0 kB\n", HugePages::new())] {
-            file("meminfo", hugetlb);
-            let memory = charged(&group, folder.path()).unwrap();
-            assert_eq!((memory.huge, memory.anonymous), (expected, by_node(&[100, 7])));
-        }
-    }
-
-    #[test]
     fn a_group_is_charged_by_kind() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("cgroup.controllers"), "memory").unwrap();
@@ -378,6 +314,7 @@ ffff default
         for (size, bytes) in [("2MB", 2 << 20), ("1GB", 1 << 30)] {
             let text = format!("total={bytes} N1={bytes}\nhugetlb=0 N1=0\n");
             std::fs::write(folder.path().join(format!("hugetlb.{size}.numa_stat")), text).unwrap();
+            std::fs::write(folder.path().join(format!("hugetlb.{size}.current")), bytes.to_string()).unwrap();
         }
         let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
         let memory = charged(&group, folder.path()).unwrap();
