@@ -12,7 +12,7 @@ use crate::{
 use nearside_linux::{Host, Paths, store::Record};
 use nearside_policy::{
     Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal, Stayed,
-    home_after, later_policy_nodes, may_go_on, rehome,
+    StayedWhy, home_after, later_policy_nodes, may_go_on, rehome,
 };
 use nearside_topology::NodeSet;
 use serde::Serialize;
@@ -247,17 +247,17 @@ fn left_over(report: &Report, args: &Args) -> Outcome {
         return Ok(());
     }
     let allowed = if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
-    Err(Failure::partly(format_args!(
-        "{} stayed off nodes {}{allowed}; try again with: {again}",
-        size(stayed_bytes),
-        report.nodes
-    )))
+    let all_unmapped = report.stayed_bytes.keys().all(|&why| why == StayedWhy::NotMapped);
+    let advice = match all_unmapped {
+        true => "what no process maps cannot be moved".into(),
+        false => format!("try again with: {again}"),
+    };
+    Err(Failure::partly(format_args!("{} stayed off nodes {}{allowed}; {advice}", size(stayed_bytes), report.nodes)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::StayedWhy;
     use nearside_topology::NodeId;
 
     const MIB: u64 = 1 << 20;
@@ -278,7 +278,12 @@ mod tests {
             domain: "db".into(),
             nodes: NodeSet::from([NodeId(1)]),
             moved_bytes: 96 * MIB,
-            stayed_bytes: [(StayedWhy::NoHugePage, 32 * MIB), (StayedWhy::Busy, 4096)].into(),
+            stayed_bytes: [
+                (StayedWhy::NoHugePage, 32 * MIB),
+                (StayedWhy::Busy, 4096),
+                (StayedWhy::NotMapped, 16 * MIB),
+            ]
+            .into(),
             notes: vec!["3 MiB of mapped files stay elsewhere".into()],
             ..Report::default()
         };
@@ -286,6 +291,7 @@ mod tests {
         db: home is nodes 1, 96 MiB moved
           4 KiB stayed: busy
           32 MiB stayed: no free huge page on the target
+          16 MiB stayed: not mapped by its processes (tmpfs files, detached shared memory)
         note: 3 MiB of mapped files stay elsewhere
         ");
     }

@@ -229,6 +229,31 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
 }
 
 #[test]
+fn what_no_process_maps_stays_and_is_named() {
+    let script = "dd if=/dev/zero of=/dev/shm/left bs=1M count=16 2>&1 && echo ready && read line";
+    let mut child = nearside()
+        .args(words("run --quiet --name mover --memory 64M --policy preferred --nodes 1 -- sh -c"))
+        .arg(script)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ready = BufReader::new(child.stdout.take().unwrap()).lines().any(|line| line.unwrap() == "ready");
+    assert!(ready, "16 MiB of tmpfs could not be written");
+    let (report, output) = set("--nodes 3 --move-memory");
+    assert_eq!(output.status.code(), Some(3), "{report}");
+    // The memory controller lags by up to 4 MiB on 8 CPUs.
+    let stayed = report["stayed_bytes"]["not-mapped"].as_u64().unwrap_or_else(|| panic!("{report}"));
+    assert!(stayed.abs_diff(16 * MIB) < 4 * MIB, "{report}");
+    assert!(stderr(&output).contains("what no process maps cannot be moved"), "{}", stderr(&output));
+    std::fs::remove_file("/dev/shm/left").unwrap();
+    let (report, output) = set("--nodes 3 --move-memory");
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let domain = start("--policy strict --nodes 1", "anon");
     std::fs::create_dir("/sys/fs/cgroup/foreign").unwrap();
