@@ -116,10 +116,13 @@ impl Host {
         self.records().0.into_iter().find(|record| record.name == name)
     }
 
-    /// The machine, without its domains.
+    /// The machine, without its domains. What could not be read of it is said when it is observed.
     pub fn topology(&self) -> Result<Topology, Error> {
-        let read = sysfs::read(&self.paths.root);
-        read.map(|(topology, _)| topology).map_err(|error| Error::Refused(error.to_string()))
+        self.machine().map(|(topology, _)| topology)
+    }
+
+    fn machine(&self) -> Result<(Topology, Vec<sysfs::Note>), Error> {
+        sysfs::read(&self.paths.root).map_err(|error| Error::Refused(error.to_string()))
     }
 
     /// Keeps others from changing anything until this is dropped or executes another program, and sweeps up what dead
@@ -417,7 +420,9 @@ impl Machine for Host {
         };
         // Residents before free memory: what is touched in between then counts twice instead of not at all.
         let domains = records.into_iter().map(state).collect::<Result<_, Error>>()?;
-        Ok(Observation { topology: self.topology()?, domains })
+        let (topology, notes) = self.machine()?;
+        self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
+        Ok(Observation { topology, domains })
     }
 
     fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {

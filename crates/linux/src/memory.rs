@@ -1,9 +1,10 @@
-//! Where memory lies: of a cgroup (`memory.numa_stat`, `hugetlb.*.numa_stat`) and of a process (`numa_maps`).
+//! Where memory lies: of a cgroup (`memory.numa_stat`) and of a process (`numa_maps`).
 
-use crate::cgroup::Cgroup;
+pub use crate::huge::HugePages;
+use crate::{cgroup::Cgroup, huge};
 use nearside_policy::{ByNode, PageSize};
 use nearside_topology::{MAX_NODES, NodeId};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -16,8 +17,9 @@ pub struct MemoryByKind {
     pub anonymous: ByNode,
     /// Shared memory: tmpfs, `MAP_SHARED | MAP_ANONYMOUS`, System V.
     pub shared: ByNode,
-    /// Explicit huge pages.
-    pub huge: ByNode,
+    /// Explicit huge pages. For other programs the sizes are one sum.
+    #[serde(serialize_with = "all_sizes")]
+    pub huge: HugePages,
     /// Page cache and mapped files, which others may use, too.
     pub file: ByNode,
     /// What the kernel keeps for the domain: page tables, stacks, slabs.
@@ -27,21 +29,31 @@ pub struct MemoryByKind {
 impl MemoryByKind {
     /// The domain's own memory: all but files and the kernel's.
     pub fn own(&self) -> ByNode {
-        sum([&self.anonymous, &self.shared, &self.huge])
+        sum([&self.anonymous, &self.shared].into_iter().chain(self.huge.values()))
     }
 
     /// All of it.
     pub fn all(&self) -> ByNode {
-        sum([&self.anonymous, &self.shared, &self.huge, &self.file, &self.kernel])
+        sum([&self.own(), &self.file, &self.kernel])
     }
 
-    /// What compares to a claim in pages of this size: memory that is neither free nor counts as reclaimable.
+    /// Explicit huge pages of all sizes.
+    pub fn all_huge(&self) -> ByNode {
+        sum(self.huge.values())
+    }
+
+    /// What compares to a claim in pages of this size: memory that is neither free nor counts as reclaimable. Each size
+    /// of huge pages has pools of its own, so that using one takes nothing off a claim of another.
     pub fn resident(&self, page_size: PageSize) -> ByNode {
         match page_size {
             PageSize::Base => sum([&self.anonymous, &self.shared, &self.kernel]),
-            PageSize::Huge(_) => self.huge.clone(),
+            PageSize::Huge(page_bytes) => self.huge.get(&page_bytes).cloned().unwrap_or_default(),
         }
     }
+}
+
+fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {
+    sum(huge.values()).serialize(serializer)
 }
 
 /// The sum of quantities by node.
@@ -61,9 +73,6 @@ fn total(by_node: &ByNode) -> u64 {
 /// The memory charged to a group and those below it, or none where the memory controller is not there.
 ///
 /// The kernel charges a page to the group that touched it first, and its figures may lag by some pages for each CPU.
-///
-/// Huge pages are charged by a controller of their own (`hugetlb.*.numa_stat`, Linux 5.17), which systemd does not enable:
-/// without it they are looked up in the processes' mappings, if the machine has any.
 pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
     let stat = numa_stat(&group.read("memory.numa_stat").ok()??);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
@@ -75,31 +84,12 @@ pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
         shared,
         file,
         kernel: of(&["kernel_stack", "pagetables", "sec_pagetables", "slab_unreclaimable"]),
-        huge: huge(group)
-            .unwrap_or_else(|| if has_huge_pages(proc) { mapped_by(group, proc).huge } else { ByNode::new() }),
+        huge: huge::of_group(group, proc),
     })
 }
 
 fn on(by_node: &ByNode, node: NodeId) -> u64 {
     by_node.get(&node).copied().unwrap_or(0)
-}
-
-/// Whether any are set aside or in use, of whatever size (`Hugetlb` in `/proc/meminfo`).
-fn has_huge_pages(proc: &Path) -> bool {
-    let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Hugetlb:"));
-    line.is_some_and(|amount| amount.split_whitespace().next() != Some("0"))
-}
-
-/// Explicit huge pages charged to a group, or none where the controller is not there.
-fn huge(group: &Cgroup) -> Option<ByNode> {
-    let entries = std::fs::read_dir(group.directory()).ok()?;
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let pools = names.filter(|name| name.starts_with("hugetlb.") && name.ends_with(".numa_stat"));
-    let stats: Vec<_> =
-        pools.filter_map(|name| group.read(&name).ok().flatten()).map(|text| numa_stat(&text)).collect();
-    // "total" takes the groups below into account, "hugetlb..." does not.
-    (!stats.is_empty()).then(|| sum(stats.iter().filter_map(|stat| stat.get("total"))))
 }
 
 /// Reads lines such as `anon N0=4096 N1=0` or `total=8192 N0=8192`: bytes by node, by name.
@@ -130,6 +120,8 @@ pub struct Mapping {
     pub file: Option<String>,
     /// What kind of memory it is.
     pub kind: Kind,
+    /// Whether its pages are the process's own, although they may bear a name: private huge pages all have the same.
+    pub private: bool,
     /// The size of the pages it is made of, in bytes.
     pub page_bytes: u64,
     /// Bytes present by node.
@@ -137,7 +129,7 @@ pub struct Mapping {
 }
 
 /// The kinds of memory that a mapping can be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Private memory without a file behind it, and pages of a private file mapping that were written.
     Anonymous,
@@ -181,52 +173,52 @@ fn mapping(line: &str) -> Option<Mapping> {
     // The kernel writes memory that is shared without a file of one's own as files of its internal tmpfs.
     let is_shared =
         |file: &str| ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix));
+    // All of its pages are the process's own: never mapped from a file, or written since.
+    let all_anonymous = anonymous_pages > 0 && anonymous_pages >= total(&pages);
     let kind = match &file {
         _ if huge => Kind::Huge,
         // The kernel's own, which every process maps: the vDSO.
         None if anonymous_pages == 0 && !pages.is_empty() => Kind::File,
         None => Kind::Anonymous,
         Some(file) if is_shared(file) => Kind::Shared,
-        // All of its pages were written: they are the process's own.
-        Some(_) if anonymous_pages > 0 && anonymous_pages >= total(&pages) => Kind::Anonymous,
+        Some(_) if all_anonymous => Kind::Anonymous,
         Some(_) => Kind::File,
     };
+    let private = file.is_none() || kind == Kind::Anonymous || huge && all_anonymous;
     let bytes = pages.into_iter().map(|(node, count)| (node, count.saturating_mul(page_bytes))).collect();
-    Some(Mapping { start, policy, file, kind, page_bytes, bytes })
+    Some(Mapping { start, policy, file, kind, private, page_bytes, bytes })
 }
 
 /// The memory that some processes map, by kind and node. A shared object that several of them map counts once, by the
 /// process that maps most of it; memory below the kernel's own account is not seen.
 pub fn mapped<'a>(processes: impl IntoIterator<Item = &'a [Mapping]>) -> MemoryByKind {
     let mut all = MemoryByKind::default();
-    let mut shared: BTreeMap<(bool, String), BTreeMap<usize, (Kind, ByNode)>> = BTreeMap::new();
+    let mut shared: BTreeMap<(Kind, u64, String), BTreeMap<usize, ByNode>> = BTreeMap::new();
     for (process, mappings) in processes.into_iter().enumerate() {
         for mapping in mappings {
-            let is_private = mapping.kind == Kind::Anonymous || mapping.file.is_none();
             match &mapping.file {
-                Some(file) if !is_private => {
-                    let by_process = shared.entry((mapping.kind == Kind::Huge, file.clone())).or_default();
-                    let (_, bytes) = by_process.entry(process).or_insert((mapping.kind, ByNode::new()));
+                Some(file) if !mapping.private => {
+                    let object = (mapping.kind, mapping.page_bytes, file.clone());
+                    let bytes = shared.entry(object).or_default().entry(process).or_default();
                     *bytes = sum([&*bytes, &mapping.bytes]);
                 }
-                _ => add(&mut all, mapping.kind, &mapping.bytes),
+                _ => add(&mut all, mapping.kind, mapping.page_bytes, &mapping.bytes),
             }
         }
     }
-    for by_process in shared.into_values() {
-        let most = by_process.into_values().max_by_key(|(_, bytes)| total(bytes));
-        if let Some((kind, bytes)) = most {
-            add(&mut all, kind, &bytes);
+    for ((kind, page_bytes, _), by_process) in shared {
+        if let Some(bytes) = by_process.into_values().max_by_key(total) {
+            add(&mut all, kind, page_bytes, &bytes);
         }
     }
     all
 }
 
-fn add(all: &mut MemoryByKind, kind: Kind, bytes: &ByNode) {
+fn add(all: &mut MemoryByKind, kind: Kind, page_bytes: u64, bytes: &ByNode) {
     let of_kind = match kind {
         Kind::Anonymous => &mut all.anonymous,
         Kind::Shared => &mut all.shared,
-        Kind::Huge => &mut all.huge,
+        Kind::Huge => all.huge.entry(page_bytes).or_default(),
         Kind::File => &mut all.file,
     };
     *of_kind = sum([&*of_kind, bytes]);
@@ -278,7 +270,7 @@ ffff default
         assert_eq!(kinds, [Anonymous, Huge, File, Shared, Anonymous, File, Anonymous]);
         let all = mapped([maps.as_slice()]);
         assert_eq!(all.anonymous, by_node(&[8192, 12288]));
-        assert_eq!(all.huge, by_node(&[2 << 20, 2 << 20]));
+        assert_eq!(all.huge, [(2 << 20, by_node(&[2 << 20, 2 << 20]))].into());
         assert_eq!(all.shared, by_node(&[0, 0, 20480]));
         assert_eq!(all.file, by_node(&[0, 0, 0, 40960 + 4096]));
     }
@@ -293,27 +285,23 @@ ffff default
     }
 
     #[test]
-    fn huge_pages_that_no_controller_charges_are_found_in_the_mappings() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        file("cgroup.controllers", "memory");
-        file("memory.numa_stat", "anon N0=100 N1=7\n");
-        file("cgroup.procs", "10\n");
-        file(
-            "10/numa_maps",
-            "7000 bind:1 file=/anon_hugepage huge anon=2 N1=2 kernelpagesize_kB=2048\n8000 default anon=1 N0=1\n",
-        );
-        let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
-        for (hugetlb, expected) in [("Hugetlb: 8192 kB\n", by_node(&[0, 4 << 20])), ("Hugetlb: 0 kB\n", ByNode::new())]
-        {
-            file("meminfo", hugetlb);
-            let memory = charged(&group, folder.path()).unwrap();
-            assert_eq!((memory.huge, memory.anonymous), (expected, by_node(&[100, 7])));
-        }
+    fn private_huge_pages_of_several_processes_all_count() {
+        let line = "7f00 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 N1=2 kernelpagesize_kB=2048";
+        let other = "7f00 bind:1 file=/anon_hugepage\\040(deleted) huge N1=1 kernelpagesize_kB=1048576";
+        let (private, shared) = (numa_maps(line), numa_maps(other));
+        let all = mapped([&private[..], &private, &shared, &shared]);
+        assert_eq!(all.huge, [(2 << 20, by_node(&[0, 8 << 20])), (1 << 30, by_node(&[0, 1 << 30]))].into());
+    }
+
+    #[test]
+    fn huge_pages_of_one_size_are_no_part_of_a_claim_in_another() {
+        let huge = HugePages::from([(2 << 20, by_node(&[4 << 20])), (1 << 30, by_node(&[3 << 30]))]);
+        let memory = MemoryByKind { huge, ..MemoryByKind::default() };
+        assert_eq!(memory.resident(PageSize::Huge(2 << 20)), by_node(&[4 << 20]));
+        assert_eq!(memory.resident(PageSize::Huge(64 << 10)), ByNode::new());
+        assert_eq!((memory.resident(PageSize::Base), memory.own()), (ByNode::new(), memory.all_huge()));
+        let json = serde_json::to_value(&memory).unwrap();
+        assert_eq!(json["huge"], serde_json::json!({ "0": (3_u64 << 30) + (4 << 20) }));
     }
 
     #[test]
@@ -323,11 +311,14 @@ ffff default
         let numa =
             "anon N0=100 N1=7\nfile N0=50 N1=0\nshmem N0=20 N1=0\nkernel_stack N0=1 N1=1\npagetables N0=2 N1=0\n";
         std::fs::write(folder.path().join("memory.numa_stat"), numa).unwrap();
-        std::fs::write(folder.path().join("hugetlb.2MB.numa_stat"), "total=2097152 N1=2097152\nhugetlb=0 N1=0\n")
-            .unwrap();
+        for (size, bytes) in [("2MB", 2 << 20), ("1GB", 1 << 30)] {
+            let text = format!("total={bytes} N1={bytes}\nhugetlb=0 N1=0\n");
+            std::fs::write(folder.path().join(format!("hugetlb.{size}.numa_stat")), text).unwrap();
+            std::fs::write(folder.path().join(format!("hugetlb.{size}.current")), bytes.to_string()).unwrap();
+        }
         let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
         let memory = charged(&group, folder.path()).unwrap();
-        assert_eq!(memory.own(), by_node(&[120, 7 + (2 << 20)]));
+        assert_eq!(memory.own(), by_node(&[120, 7 + (2 << 20) + (1 << 30)]));
         assert_eq!(on(&memory.file, NodeId(0)), 30);
         assert_eq!(memory.resident(PageSize::Base), by_node(&[123, 8]));
         assert_eq!(memory.resident(PageSize::Huge(2 << 20)), by_node(&[0, 2 << 20]));

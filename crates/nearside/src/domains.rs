@@ -43,7 +43,7 @@ impl Domain {
         let seen = usage.memory_seen != usage::Account::Hidden;
         let resident_bytes = match &claim {
             Some(claim) => usage.memory.resident(claim.page_size),
-            None => sum([&usage.memory.resident(PageSize::Base), &usage.memory.huge]),
+            None => sum([&usage.memory.resident(PageSize::Base), &usage.memory.all_huge()]),
         };
         Self {
             name: record.map_or(cgroup, |record| &record.name).to_owned(),

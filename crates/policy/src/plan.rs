@@ -246,6 +246,8 @@ pub enum StayedWhy {
     NoHugePage,
     /// Busy, and its process lets a device address its memory (VFIO).
     Device,
+    /// Charged to the domain and mapped by none of its processes: files of tmpfs, shared memory that nobody is attached to.
+    NotMapped,
     /// Another error of the kernel's.
     Other,
 }
@@ -259,6 +261,7 @@ impl StayedWhy {
             Self::NoRoom => "no room on the target",
             Self::NoHugePage => "no free huge page on the target",
             Self::Device => "held by a device (VFIO)",
+            Self::NotMapped => "not mapped by its processes (tmpfs files, detached shared memory)",
             Self::Other => "the kernel refused",
         }
     }

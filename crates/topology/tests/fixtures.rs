@@ -256,7 +256,32 @@ fn a_pipe_or_an_endless_file_does_not_hold_the_reader() {
     long.set_len(1 << 40).unwrap();
     let (_, notes) = sysfs::read(root.path()).unwrap();
     let why: Vec<_> = notes.iter().map(|note| note.why.as_str()).collect();
-    assert_eq!(why, ["longer than 16777216 bytes", "expected a regular file"]);
+    let unknown = "expected a regular file: watermarks that were not read count as 0, so too much may be promised";
+    assert_eq!(why, ["longer than 16777216 bytes", unknown]);
+    assert!(notes.iter().all(|note| note.about_memory), "{notes:#?}");
+}
+
+#[test]
+fn watermarks_are_found_behind_any_number_of_cpus() {
+    let root = common::unpacked("two-sockets").unwrap();
+    let file = root.path().join("proc/zoneinfo");
+    let zoneinfo = std::fs::read_to_string(&file).unwrap();
+    let (node_0, node_1) = zoneinfo.split_at(zoneinfo.find("Node 1").unwrap());
+    let pageset = "    cpu: 7\n              count:    7\n              high:     55\n              batch:    8\n";
+    let pagesets = pageset.repeat((20 << 20) / pageset.len());
+    std::fs::write(&file, format!("{node_0}  pagesets\n{pagesets}{node_1}")).unwrap();
+    let (machine, notes) = sysfs::read(root.path()).unwrap();
+    assert_eq!((&machine.nodes, notes.len()), (&self::machine("two-sockets").nodes, 0));
+}
+
+#[test]
+fn notes_about_memory_are_told_from_those_that_many_machines_have() {
+    for name in ["guest", "emulated", "garbage-distances"] {
+        assert!(read(name).1.iter().all(|note| !note.about_memory), "{name}");
+    }
+    let (_, notes) = read("missing-files");
+    let about_memory = notes.iter().filter(|note| note.about_memory).map(|note| note.file.file_name().unwrap());
+    assert_eq!(about_memory.collect::<Vec<_>>(), ["meminfo", "zoneinfo"]);
 }
 
 #[test]

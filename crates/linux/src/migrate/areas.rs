@@ -52,14 +52,21 @@ pub(super) fn parse(numa_maps_text: &str, maps_text: &str, nodes: &NodeSet) -> A
 
 /// What `/proc/PID/maps` says of a mapping, beyond its start.
 #[derive(Debug)]
-struct Range {
+pub(super) struct Range {
     end: u64,
     shared: bool,
     object: String,
 }
 
+impl Range {
+    /// The device of its file, such as `00:1b`.
+    pub(super) fn device(&self) -> &str {
+        self.object.split(' ').next().unwrap_or_default()
+    }
+}
+
 /// Reads `/proc/PID/maps` (proc_pid_maps(5)): ranges by their start.
-fn ranges(maps: &str) -> BTreeMap<u64, Range> {
+pub(super) fn ranges(maps: &str) -> BTreeMap<u64, Range> {
     // 7f30c0200000-7f30c0400000 rw-s 00000000 00:01 1027 /dev/zero (deleted)
     let range = |line: &str| {
         let mut words = line.split_ascii_whitespace();

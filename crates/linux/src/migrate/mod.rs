@@ -3,12 +3,14 @@
 //! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target (`areas`),
 //! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to the nearest target with room
 //! (`target`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
-//! mappings that were written. The memory this takes does not grow with the domain.
+//! mappings that were written; what of it no process maps is told (`unmapped`). The memory this takes does not grow with
+//! the domain.
 
 mod areas;
 mod batch;
 mod pace;
 mod target;
+mod unmapped;
 
 use crate::{
     cgroup::Cgroup,
@@ -132,6 +134,11 @@ pub fn move_group(
     moved.file_bytes = debt_bytes(&memory::mapped(pass.files.iter().map(Vec::as_slice)).file, nodes);
     moved.stayed = pass.stayed();
     moved.unread = pass.unread;
+    if !moved.interrupted {
+        let online_cpus = topology.cpus.iter().filter(|cpu| cpu.online).count();
+        let unmapped_bytes = unmapped::bytes_off(group, proc, nodes, online_cpus);
+        moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
+    }
     moved
 }
 

@@ -120,8 +120,9 @@ fn try_run(args: &Args) -> Outcome {
     let start = Start { name, request, affinity, limits };
     let model = CostModel::default();
     if args.dry_run {
-        let planned = launch::plan(&mut host, &start, &model).map_err(failure)?;
-        return output::print(&plan::text(&planned));
+        let planned = launch::plan(&mut host, &start, &model);
+        output::note(host.take_notices());
+        return output::print(&plan::text(&planned.map_err(failure)?));
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
@@ -135,7 +136,15 @@ fn try_run(args: &Args) -> Outcome {
     };
     match launch::launch(&mut host, &start, &command, &model, tell) {
         Ok(never) => match never {},
-        Err(error) => Err(failure(error)),
+        Err(error) => {
+            // What could not be read may be why.
+            if !args.quiet {
+                for notice in host.take_notices() {
+                    output::tell(&format!("nearside: {notice}"));
+                }
+            }
+            Err(failure(error))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     failure::{Failure, Outcome},
-    output::Format,
+    output::{self, Format},
     progress::Meter,
     report::{
         plan::{self, PlanJson},
@@ -14,7 +14,7 @@ use crate::{
 };
 use nearside_linux::{Host, Paths, store::Record};
 use nearside_policy::{
-    Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal,
+    Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal, StayedWhy,
     home_after, later_policy_nodes, may_go_on, rehome,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -98,11 +98,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     if args.dry_run {
         let observation = host.observe().map_err(Failure::could_not)?;
+        output::note(host.take_notices());
         let plan = rehome(&wish, &observation).map_err(refused)?;
         return args.format.print(&PlanJson::new(&args.domain, &plan), |_| plan::text(&plan));
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
-    let report = change(&mut host, &wish, &break_off)?;
+    let report = change(&mut host, &wish, &break_off).inspect_err(|_| output::note(host.take_notices()))?;
     args.format.print(&report, set::text)?;
     left_over(&report, args)
 }
@@ -236,11 +237,12 @@ fn left_over(report: &Report, args: &Args) -> Outcome {
         return Ok(());
     }
     let allowed = if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
-    Err(Failure::partly(format_args!(
-        "{} stayed off {}{allowed}; try again with: {again}",
-        size(stayed_bytes),
-        report.nodes.named()
-    )))
+    let all_unmapped = report.stayed_bytes.keys().all(|&why| why == StayedWhy::NotMapped);
+    let advice = match all_unmapped {
+        true => "what no process maps cannot be moved".into(),
+        false => format!("try again with: {again}"),
+    };
+    Err(Failure::partly(format_args!("{} stayed off {}{allowed}; {advice}", size(stayed_bytes), report.nodes.named())))
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let root = Path::new("/");
-    let read = || sysfs::read(root).map(|(topology, _)| topology).map_err(Failure::could_not);
-    let topology = read()?;
+    let read = || sysfs::read(root).map_err(Failure::could_not);
+    let (topology, _) = read()?;
     let count = || topology.nodes.iter().map(|node| counters(root, node.id)).collect::<Vec<_>>();
     let (before, begin) = (count(), Instant::now());
     let domains = match Host::open(Paths::default()) {
@@ -65,7 +65,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (after, interval_s) = (count(), begin.elapsed().as_secs_f64());
     output::note(domains::hidden(&domains));
     // Free memory after what is resident, as for placement: what is touched in between is not promised again.
-    let observation = Observation { topology: read()?, domains: domains.iter().map(domains::Domain::state).collect() };
+    let (topology, notes) = read()?;
+    output::note(notes.iter().filter(|note| note.about_memory));
+    let observation = Observation { topology, domains: domains.iter().map(domains::Domain::state).collect() };
     let counted = before.into_iter().zip(after);
     let nodes = observation.topology.nodes.iter().zip(counted);
     let stat = Stat {

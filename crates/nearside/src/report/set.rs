@@ -68,7 +68,12 @@ mod tests {
             nodes: NodeSet::from([NodeId(1)]),
             asked_to_move: true,
             moved_bytes: 96 * MIB,
-            stayed_bytes: [(StayedWhy::NoHugePage, 32 * MIB), (StayedWhy::Busy, 4096)].into(),
+            stayed_bytes: [
+                (StayedWhy::NoHugePage, 32 * MIB),
+                (StayedWhy::Busy, 4096),
+                (StayedWhy::NotMapped, 16 * MIB),
+            ]
+            .into(),
             notes: vec!["3 MiB of mapped files stay elsewhere".into()],
             ..Report::default()
         };
@@ -76,6 +81,7 @@ mod tests {
         db: home is node 1 (before: nodes 0-1); 96 MiB moved
           4 KiB stayed: busy
           32 MiB stayed: no free huge page on the target
+          16 MiB stayed: not mapped by its processes (tmpfs files, detached shared memory)
         note: 3 MiB of mapped files stay elsewhere
         ");
     }

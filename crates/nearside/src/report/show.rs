@@ -213,8 +213,8 @@ fn nodes(show: &Show) -> String {
         (false, _) => (mapped, "as mapped (numa_maps)"),
     };
     let unknown = hidden && domain.usage.memory_seen != Account::Charged;
-    let kernel = &domain.usage.memory.kernel;
-    let kinds = [&memory.anonymous, &memory.shared, &memory.huge, &memory.file, kernel];
+    let (huge, kernel) = (memory.all_huge(), &domain.usage.memory.kernel);
+    let kinds = [&memory.anonymous, &memory.shared, &huge, &memory.file, kernel];
     let all = kinds.into_iter().chain([&cpu.threads, &cpu.time_ns, claimed_bytes, claimed_vcpus]);
     let used = all.flatten().filter(|(_, amount)| **amount > 0).map(|(&node, _)| node);
     let home = domain.home.as_ref().map(|home| home.nodes.clone()).unwrap_or_default();

@@ -30,6 +30,8 @@ pub struct Note {
     pub file: PathBuf,
     /// What was read or failed, what was expected, and what is done instead.
     pub why: alloc::string::String,
+    /// Whether it is about how much memory there is to promise, and not only about how well placement knows the machine.
+    pub about_memory: bool,
 }
 
 impl core::fmt::Display for Note {
@@ -69,13 +71,13 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     let ids = nodes::numbers(&mut source);
     let cpus = cpus::read(&mut source, &ids);
     let (mut nodes, distances, performance) = if ids.is_empty() {
-        let node = nodes::without_numa(&mut source);
+        let node = source.about_memory(nodes::without_numa);
         if cpus.is_empty() && node.memory_bytes == 0 {
             return Err(Error::Nothing { root: root.to_path_buf() });
         }
         (vec![node], Distances::uniform(&[NodeId(0)]), Vec::new())
     } else {
-        let read: Vec<Node> = ids.iter().map(|&id| nodes::read(&mut source, id)).collect();
+        let read: Vec<Node> = source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
         let distances = nodes::distances(&mut source, &ids);
         let performance = nodes::performance(&mut source, &ids);
         (read, distances, performance)

@@ -6,23 +6,29 @@ use alloc::{format, string::String, vec::Vec};
 use core::fmt::Display;
 use std::{
     fs::{self, File},
-    io::{self, Read},
+    io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
-/// No file of `/sys` or `/proc` that is read here comes near this; a root may hold anything.
+/// No file of `/sys` or `/proc` that is read as a whole comes near this; a root may hold anything.
 const LARGEST_FILE_BYTES: u64 = 16 << 20;
+
+/// For a file that is read line by line: `/proc/zoneinfo` has some lines for each zone and CPU, which are 100 MiB on
+/// tens of nodes with thousands of CPUs.
+const MOST_LINES_BYTES: u64 = 1 << 30;
+const LONGEST_LINE_BYTES: u64 = 64 << 10;
 
 /// Paths given to its methods are relative to the root.
 pub(super) struct Source {
     root: PathBuf,
     notes: Vec<Note>,
+    about_memory: bool,
 }
 
 impl Source {
     pub(super) fn open(root: &Path) -> Result<Self, Error> {
         fs::read_dir(root).map_err(|error| Error::Root { root: root.to_path_buf(), error })?;
-        Ok(Self { root: root.to_path_buf(), notes: Vec::new() })
+        Ok(Self { root: root.to_path_buf(), notes: Vec::new(), about_memory: false })
     }
 
     pub(super) fn into_notes(self) -> Vec<Note> {
@@ -30,7 +36,16 @@ impl Source {
     }
 
     pub(super) fn note(&mut self, path: &str, why: impl Display) {
-        self.notes.push(Note { file: self.root.join(path), why: format!("{why}") });
+        let about_memory = self.about_memory;
+        self.notes.push(Note { file: self.root.join(path), why: format!("{why}"), about_memory });
+    }
+
+    /// What `read` notes is about how much memory there is to promise.
+    pub(super) fn about_memory<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.about_memory = true;
+        let result = read(self);
+        self.about_memory = false;
+        result
     }
 
     /// The text of a file that should be there; its absence is noted.
@@ -57,14 +72,23 @@ impl Source {
         }
     }
 
-    fn try_text(&self, path: &str) -> io::Result<String> {
+    /// Calls `each` with the lines of a file of any length, one after the other.
+    pub(super) fn each_line(&self, path: &str, each: impl FnMut(&str)) -> io::Result<()> {
+        each_line(BufReader::new(self.open_file(path)?), MOST_LINES_BYTES, each)
+    }
+
+    fn open_file(&self, path: &str) -> io::Result<File> {
         let path = self.root.join(path);
         // Opening a pipe or a device that somebody put there could wait for ever.
         if !fs::metadata(&path)?.is_file() {
             return Err(io::Error::other("expected a regular file"));
         }
+        File::open(&path)
+    }
+
+    fn try_text(&self, path: &str) -> io::Result<String> {
         let mut bytes = Vec::new();
-        File::open(&path)?.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        self.open_file(path)?.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > LARGEST_FILE_BYTES {
             return Err(io::Error::other(format!("longer than {LARGEST_FILE_BYTES} bytes")));
         }
@@ -140,11 +164,47 @@ impl Source {
     }
 }
 
+fn each_line(mut reader: impl BufRead, most_bytes: u64, mut each: impl FnMut(&str)) -> io::Result<()> {
+    let mut line = Vec::new();
+    let mut left = most_bytes;
+    loop {
+        line.clear();
+        let read = reader.by_ref().take(LONGEST_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
+        if read == 0 {
+            return Ok(());
+        }
+        if read == LONGEST_LINE_BYTES && !line.ends_with(b"\n") {
+            return Err(io::Error::other(format!("a line is longer than {LONGEST_LINE_BYTES} bytes")));
+        }
+        left = left.checked_sub(read).ok_or_else(|| io::Error::other(format!("longer than {most_bytes} bytes")))?;
+        each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+    }
+}
+
 /// What was read, short enough for a message.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 40;
     match text.char_indices().nth(LONGEST) {
         Some((cut, _)) => format!("{:?}...", &text[..cut]),
         None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_within_bounds() {
+        let lines = |text: &str, most_bytes| {
+            let mut lines = Vec::new();
+            let read = each_line(text.as_bytes(), most_bytes, |line| lines.push(String::from(line)));
+            (lines, read.map_err(|error| format!("{error}")))
+        };
+        assert_eq!(lines("a\n\nb", 4), (["a", "", "b"].map(String::from).into(), Ok(())));
+        assert_eq!(lines("a\n\nb\n", 4), (["a", ""].map(String::from).into(), Err("longer than 4 bytes".into())));
+        let long = "x".repeat(LONGEST_LINE_BYTES as usize);
+        let told = Err("a line is longer than 65536 bytes".into());
+        assert_eq!(lines(&format!("a\n{long}\nb"), 1 << 20), (["a"].map(String::from).into(), told));
     }
 }

@@ -11,6 +11,8 @@ use alloc::{
     vec::Vec,
 };
 
+const ZONEINFO: &str = "proc/zoneinfo";
+
 /// The base page of most machines; arm64 and POWER may use 16 or 64 KiB.
 const USUAL_PAGE_BYTES: u64 = 4096;
 
@@ -26,12 +28,19 @@ struct ZonePages {
 
 /// Gives the nodes their zones.
 pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
-    let Some(zoneinfo) = source.text("proc/zoneinfo") else { return };
+    let mut zones = Zones::default();
+    if let Err(error) = source.each_line(ZONEINFO, |line| zones.line(line)) {
+        let why = format_args!("{error}: watermarks that were not read count as 0, so too much may be promised");
+        source.about_memory(|source| source.note(ZONEINFO, why));
+    }
+    let Zones(zones) = zones;
+    if zones.is_empty() {
+        return;
+    }
     let mut blocks = match source.text("proc/buddyinfo") {
         Some(text) => buddyinfo(&text),
         None => BTreeMap::new(),
     };
-    let zones = zoneinfo_pages(&zoneinfo);
     let memory_bytes = nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add);
     let managed = zones.iter().map(|(_, zone)| zone.managed).fold(0, u64::saturating_add);
     let page_bytes = page_bytes(memory_bytes, managed);
@@ -62,17 +71,20 @@ fn page_bytes(memory_bytes: u64, managed_pages: u64) -> u64 {
     }
 }
 
-fn zoneinfo_pages(text: &str) -> Vec<(NodeId, ZonePages)> {
-    let mut zones: Vec<(NodeId, ZonePages)> = Vec::new();
-    for line in text.lines() {
+/// The zones of `/proc/zoneinfo`, line by line: it has some lines for each zone and CPU.
+#[derive(Debug, Default)]
+struct Zones(Vec<(NodeId, ZonePages)>);
+
+impl Zones {
+    fn line(&mut self, line: &str) {
         if let Some((node, name)) = heading(line) {
-            zones.push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
+            self.0.push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
         }
         let mut words = line.split_whitespace().skip_while(|&word| word == "pages");
         let (Some((_, zone)), Some(key), Some(Ok(pages)), None) =
-            (zones.last_mut(), words.next(), words.next().map(str::parse), words.next())
+            (self.0.last_mut(), words.next(), words.next().map(str::parse), words.next())
         else {
-            continue;
+            return;
         };
         match key {
             "free" => zone.free = pages,
@@ -82,7 +94,6 @@ fn zoneinfo_pages(text: &str) -> Vec<(NodeId, ZonePages)> {
             _ => {}
         }
     }
-    zones
 }
 
 /// `Node 0, zone   Normal    758   5052 ...`: counts of free blocks by order.
@@ -112,7 +123,9 @@ mod tests {
                     min      10\n        low      20\n        high     30\n        managed  400\n  pagesets\n    cpu: 0\n              \
                     count:    7\n              high:     55\n              batch:    8\n  start_pfn:           1\n";
         let normal = ZonePages { name: "Normal".into(), managed: 400, free: 300, low: 20, high: 30 };
-        assert_eq!(zoneinfo_pages(text), [(NodeId(0), normal)]);
+        let mut zones = Zones::default();
+        text.lines().for_each(|line| zones.line(line));
+        assert_eq!(zones.0, [(NodeId(0), normal)]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! `set` gives a running domain another home and takes its memory there.
 
-use nearside_lab::{Domain, MIB, nearside, read, run, status, stderr, stdout, toucher, unclaimed_bytes, words, write};
+use nearside_lab::{
+    Domain, MIB, json, nearside, read, run, status, stderr, stdout, toucher, unclaimed_bytes, words, write,
+};
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
@@ -63,6 +65,9 @@ fn strict_memory_of_every_kind_moves_to_the_last_page_and_its_policy_with_it() {
         assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5", "{kind}");
         assert_eq!(record()["home"]["origin"], "explicit");
         assert!(record()["moving_to"].is_null());
+        // Not what the memory controller lags behind, but the last huge page.
+        let mover = &json("list")["domains"][0];
+        assert!(mover["debt_bytes"].as_u64().unwrap() < 4 * MIB, "{kind}: {mover}");
         domain.end();
     }
     huge_pages(1, 0);
@@ -221,6 +226,31 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
         huge_pages(1, 0);
         huge_pages(3, 0);
     }
+}
+
+#[test]
+fn what_no_process_maps_stays_and_is_named() {
+    let script = "dd if=/dev/zero of=/dev/shm/left bs=1M count=16 2>&1 && echo ready && read line";
+    let mut child = nearside()
+        .args(words("run --quiet --name mover --memory 64M --policy preferred --nodes 1 -- sh -c"))
+        .arg(script)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ready = BufReader::new(child.stdout.take().unwrap()).lines().any(|line| line.unwrap() == "ready");
+    assert!(ready, "16 MiB of tmpfs could not be written");
+    let (report, output) = set("--nodes 3 --move-memory");
+    assert_eq!(output.status.code(), Some(3), "{report}");
+    // The memory controller lags by up to 4 MiB on 8 CPUs.
+    let stayed = report["stayed_bytes"]["not-mapped"].as_u64().unwrap_or_else(|| panic!("{report}"));
+    assert!(stayed.abs_diff(16 * MIB) < 4 * MIB, "{report}");
+    assert!(stderr(&output).contains("what no process maps cannot be moved"), "{}", stderr(&output));
+    std::fs::remove_file("/dev/shm/left").unwrap();
+    let (report, output) = set("--nodes 3 --move-memory");
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
