@@ -1,6 +1,9 @@
 //! Control groups, version 2 (`Documentation/admin-guide/cgroup-v2.rst`): finding the tree, making and reading groups.
 
-use crate::error::{Error, IoContext};
+use crate::{
+    error::{Error, IoContext},
+    mountinfo,
+};
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -12,6 +15,8 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Tree {
     root: PathBuf,
+    /// The group at its root, as `/proc/PID/cgroup` writes it. Not `/` where only a part of the tree is mounted.
+    begins: String,
     controllers: BTreeSet<String>,
 }
 
@@ -26,20 +31,16 @@ impl Tree {
     /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have no controllers.
     pub fn find(mountinfo: &Path) -> Result<Self, Error> {
         let text = crate::text(mountinfo).at(mountinfo)?;
-        // 29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
-        let mount_point = text.lines().find_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            (after.split(' ').next() == Some("cgroup2")).then(|| before.split(' ').nth(4)).flatten()
-        });
-        let mount_point = mount_point.ok_or(Error::NoCgroupTree)?;
-        Self::at(Path::new(&unescape(mount_point)))
+        let mount = mountinfo::cgroup2(&text).ok_or(Error::NoCgroupTree)?;
+        Ok(Self { begins: mount.begins, ..Self::at(&mount.point)? })
     }
 
     /// The tree whose root directory is `root`.
     pub fn at(root: &Path) -> Result<Self, Error> {
         let file = root.join("cgroup.controllers");
         let text = fs::read_to_string(&file).at(&file)?;
-        Ok(Self { root: root.into(), controllers: text.split_whitespace().map(str::to_owned).collect() })
+        let controllers = text.split_whitespace().map(str::to_owned).collect();
+        Ok(Self { root: root.into(), begins: "/".into(), controllers })
     }
 
     /// The root directory.
@@ -57,7 +58,7 @@ impl Tree {
         self.controllers.contains(controller)
     }
 
-    /// The group at `path`, as `/proc/PID/cgroup` writes it (`/nearside/db`). It need not exist.
+    /// The group at `path` from the tree's root (`/nearside/db`). It need not exist.
     ///
     /// # Errors
     /// A path with `..` in it.
@@ -74,7 +75,17 @@ impl Tree {
     pub fn group_of(&self, proc_cgroup: &Path) -> Result<Cgroup, Error> {
         let text = fs::read_to_string(proc_cgroup).at(proc_cgroup)?;
         let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Error::NoCgroupTree)?;
-        self.group(path)
+        let below = path.strip_prefix(self.begins.trim_end_matches('/'));
+        let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
+            return Err(Error::Refused(format!(
+                "the cgroup {path} of this process is not in the tree that is mounted at {}, which begins with {}: in a \
+                 container, leave /sys/fs/cgroup to the container runtime, or use the host's cgroup namespace \
+                 (--cgroupns=host)",
+                self.root.display(),
+                self.begins
+            )));
+        };
+        self.group(below)
     }
 
     /// Every group that has processes of its own, the root left out, in the order of their paths.
@@ -90,13 +101,6 @@ impl Tree {
         found.sort_by(|a, b| a.path.cmp(&b.path));
         found
     }
-}
-
-/// `mountinfo` writes space, tab, newline and backslash in octal (`\040`).
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
 }
 
 impl Cgroup {
@@ -150,15 +154,13 @@ impl Cgroup {
     /// # Errors
     /// With what is needed where it is permission that lacks.
     pub fn create(&self) -> Result<(), Error> {
-        match fs::create_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied || read_only(&error) => {
-                Err(Error::NotPermitted {
-                    what: format!("make the cgroup {}", self.directory.display()),
-                    needs: "root (or a cgroup that was delegated to you)",
-                })
-            }
-            made => made.at(&self.directory),
-        }
+        let Err(error) = fs::create_dir(&self.directory) else { return Ok(()) };
+        let needs = match error.kind() {
+            io::ErrorKind::PermissionDenied => "root",
+            io::ErrorKind::ReadOnlyFilesystem => "a cgroup tree that can be written (in a container: --privileged)",
+            _ => return Err(error).at(&self.directory),
+        };
+        Err(Error::NotPermitted { what: format!("make the cgroup {}", self.directory.display()), needs })
     }
 
     /// Removes it; fine if it is gone already.
@@ -231,10 +233,6 @@ impl Cgroup {
     }
 }
 
-fn read_only(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EROFS)
-}
-
 fn numbers(text: &str) -> Vec<i32> {
     // A process of another PID namespace shows as 0: nothing can be said of it.
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|&process| process != 0).collect()
@@ -258,6 +256,33 @@ mod tests {
         let tree = Tree::find(&mountinfo).unwrap();
         assert_eq!(tree.root(), root);
         assert!(tree.has("cpuset") && !tree.has("memory"));
+    }
+
+    #[test]
+    fn a_process_is_in_the_same_group_by_every_mount() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        let (mountinfo, own) = (folder.path().join("mountinfo"), folder.path().join("own"));
+        let group = |begins: &str, path: &str| {
+            let line = format!("31 23 0:26 {begins} {} rw - cgroup2 none rw\n", folder.path().display());
+            fs::write(&mountinfo, line).unwrap();
+            fs::write(&own, format!("1:cpu:/x\n0::{path}\n")).unwrap();
+            Tree::find(&mountinfo).unwrap().group_of(&own).map(|group| group.path().to_owned())
+        };
+        for (begins, path, expected) in [
+            ("/", "/a/b", "/a/b"),
+            ("/", "/", "/"),
+            ("/docker/7", "/docker/7", "/"),
+            ("/docker/7", "/docker/7/a", "/a"),
+            ("/..", "/../sibling", "/sibling"),
+        ] {
+            assert_eq!(group(begins, path).unwrap(), expected, "{begins} {path}");
+        }
+        for (begins, path) in [("/docker/7", "/"), ("/docker/7", "/docker/77"), ("/../..", "/"), ("/", "/../a")] {
+            assert!(group(begins, path).is_err(), "{begins} {path}");
+        }
+        let said = group("/../..", "/").unwrap_err().to_string();
+        assert!(said.contains("begins with /../..") && said.contains("--cgroupns=host"), "{said}");
     }
 
     #[test]

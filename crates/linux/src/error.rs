@@ -38,7 +38,11 @@ pub enum Error {
         needs: &'static str,
     },
     /// A record that cannot be read.
-    #[error("{}: not a record of a domain: {why}", path.display())]
+    #[error(
+        "{}: no record that this version of Nearside can read: {why}. Use the version that wrote it, or remove the file \
+         once the domain has ended",
+        path.display()
+    )]
     Record {
         /// Its file.
         path: PathBuf,

@@ -1,7 +1,7 @@
 //! What decides whether and how well Nearside can work on a host: the kernel's features and settings, the cgroup layout,
 //! who owns it, and this process's privileges. Collecting them changes nothing.
 
-use crate::{cgroup::Tree, sys, systemd::Systemd};
+use crate::{cgroup::Tree, folder::Folder, sys, systemd::Systemd};
 use nearside_policy::MemoryPolicy;
 use nearside_topology::{HugePagePool, NodeId, NodeSet, sysfs};
 use rustix::fs::{Access, access};
@@ -59,6 +59,8 @@ pub struct Facts {
     pub privileges: Privileges,
     /// Records of domains can be written.
     pub state_writable: bool,
+    /// Why records of domains are not believed, whoever may write them.
+    pub state_refused: Option<String>,
 }
 
 /// The cgroup trees of a host.
@@ -166,6 +168,7 @@ impl Facts {
             lockdown: read("sys/kernel/security/lockdown").and_then(|text| chosen(&text)),
             privileges: read("proc/self/status").map(|text| Privileges::parse(&text)).unwrap_or_default(),
             state_writable: can_be_made(state),
+            state_refused: Folder::open(state).err().map(|refused| refused.to_string()),
         }
     }
 

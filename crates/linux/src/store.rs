@@ -8,23 +8,28 @@
 use crate::{
     cgroup::Tree,
     error::{Error, IoContext},
+    folder::Folder,
 };
 use nearside_policy::{Claim, CpuReason, Decision, Home, Limits};
 use nearside_topology::{CpuSet, NodeSet};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{self, Write},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
-    },
+    io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
+/// The folder in the store that has a record for each domain.
+const DOMAINS: &str = "domains";
+const LOCK: &str = "lock";
+const SUFFIX: &str = ".json";
+
 /// What is kept about a domain while it runs.
+///
+/// What another version wrote beside it would be lost when it is written again, so it is not read at all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Record {
     /// Its name.
     pub name: String,
@@ -58,11 +63,28 @@ pub struct Record {
 
 /// CPUs a domain is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CpuBinding {
     /// Which.
     pub cpus: CpuSet,
     /// On whose behalf: Nearside lifts its own fallback when it can, an operator's never.
     pub on_behalf: CpuReason,
+}
+
+/// What tells of a record whether its domain lives, which other versions' records say in the same words.
+#[derive(Deserialize)]
+struct Identity {
+    boot_id: String,
+    cgroup: String,
+    inode: u64,
+}
+
+/// The file of a record.
+struct Entry {
+    file: String,
+    /// None where not even that can be read.
+    identity: Option<Identity>,
+    record: Result<Record, Error>,
 }
 
 /// The folder of records.
@@ -76,6 +98,7 @@ pub struct Store {
 #[derive(Debug)]
 pub struct Locked {
     store: Store,
+    domains: Folder,
     _lock: OwnedFd,
 }
 
@@ -90,13 +113,18 @@ impl Store {
         &self.boot_id
     }
 
-    /// The records of domains that live, by name, and what is wrong with records that cannot be read.
+    /// The records of domains that live, by name, and what is wrong with those that cannot be read. One that cannot be
+    /// read and whose domain has ended is nobody's concern.
     pub fn records(&self, tree: &Tree) -> (Vec<Record>, Vec<Error>) {
+        let entries =
+            match self.domains().and_then(|domains| domains.map_or(Ok(Vec::new()), |domains| entries(&domains))) {
+                Ok(entries) => entries,
+                Err(error) => return (Vec::new(), vec![error]),
+            };
         let (mut alive, mut broken) = (Vec::new(), Vec::new());
-        for path in self.files() {
-            match read(&path) {
-                Ok(Some(record)) if self.lives(&record, tree) => alive.push(record),
-                Ok(_) => {}
+        for entry in entries.into_iter().filter(|entry| !self.has_ended(entry, tree)) {
+            match entry.record {
+                Ok(record) => alive.push(record),
                 Err(error) => broken.push(error),
             }
         }
@@ -106,103 +134,56 @@ impl Store {
 
     /// The record of one domain as it was written last, whether the domain lives or not.
     pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
-        read(&self.file(name))
+        let Some(domains) = self.domains()? else { return Ok(None) };
+        let file = file(name);
+        domains.read(&file)?.map(|text| parse(&domains, &file, &text).1).transpose()
     }
 
     /// Waits until nobody else changes the store, and keeps others from it.
     pub fn lock(&self) -> Result<Locked, Error> {
-        let domains = self.domains();
-        let not_permitted = |error: io::Error, path: &Path| match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                Error::NotPermitted { what: format!("record claims in {}", path.display()), needs: "root" }
-            }
-            _ => Error::File { path: path.into(), source: error },
-        };
-        self.make_directories().map_err(|error| not_permitted(error, &domains))?;
-        let file = self.directory.join("lock");
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock = rustix::fs::open(&file, flags, Mode::from_raw_mode(0o600));
-        let lock = lock.map_err(|error| not_permitted(error.into(), &file))?;
+        let own = Folder::make(&self.directory).map_err(needs_root)?;
+        let domains = own.make_below(DOMAINS).map_err(needs_root)?;
+        let lock = own.lock_file(LOCK).map_err(needs_root)?;
         while let Err(error) = rustix::fs::flock(&lock, FlockOperation::LockExclusive) {
             if error != rustix::io::Errno::INTR {
-                return Err(Error::File { path: file, source: error.into() });
+                return Err(error).at(&own.path().join(LOCK));
             }
         }
-        Ok(Locked { store: self.clone(), _lock: lock })
+        Ok(Locked { store: self.clone(), domains, _lock: lock })
     }
 
-    /// Makes the folders where they are not there, for everybody to read and nobody else to write, whatever the umask.
-    fn make_directories(&self) -> io::Result<()> {
-        for directory in [self.directory.clone(), self.domains()] {
-            match fs::DirBuilder::new().mode(0o755).create(&directory) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => made?,
-            }
-            let (meta, own) = (fs::symlink_metadata(&directory)?, rustix::process::geteuid().as_raw());
-            if !meta.is_dir() || meta.uid() != own {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
-            if meta.mode() & 0o022 != 0 {
-                fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
-            }
-        }
-        Ok(())
+    fn domains(&self) -> Result<Option<Folder>, Error> {
+        Folder::open(&self.directory)?.map_or(Ok(None), |own| own.below(DOMAINS))
     }
 
-    fn domains(&self) -> PathBuf {
-        self.directory.join("domains")
+    fn has_ended(&self, entry: &Entry, tree: &Tree) -> bool {
+        entry.identity.as_ref().is_some_and(|identity| !self.lives(identity, tree))
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.domains().join(format!("{name}.json"))
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.domains()) else { return Vec::new() };
-        let paths = entries.flatten().map(|entry| entry.path());
-        paths.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
-    }
-
-    fn lives(&self, record: &Record, tree: &Tree) -> bool {
-        record.boot_id == self.boot_id
-            && tree
-                .group(&record.cgroup)
-                .is_ok_and(|group| group.inode().is_ok_and(|inode| inode == record.inode) && group.populated())
+    fn lives(&self, identity: &Identity, tree: &Tree) -> bool {
+        let is_it = |group: &crate::cgroup::Cgroup| group.inode().is_ok_and(|inode| inode == identity.inode);
+        identity.boot_id == self.boot_id
+            && tree.group(&identity.cgroup).is_ok_and(|group| is_it(&group) && group.populated())
     }
 }
 
 impl Locked {
     /// Writes a record, in place of an earlier one.
     pub fn put(&self, record: &Record) -> Result<(), Error> {
-        let path = self.store.file(&record.name);
-        let fresh = path.with_extension("new");
-        let text = serde_json::to_vec_pretty(record).map_err(io::Error::from).at(&path)?;
-        // A file that a killed writer left, or that somebody planted, is not written through.
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at(&fresh),
-            _ => {}
-        }
-        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&fresh);
-        file.and_then(|mut file| file.write_all(&text)).and_then(|()| fs::rename(&fresh, &path)).at(&path)
+        let file = file(&record.name);
+        let text = serde_json::to_vec_pretty(record).map_err(io::Error::from).at(&self.domains.path().join(&file))?;
+        self.domains.replace(&file, &text)
     }
 
     /// Removes a record; fine if it is gone already.
     pub fn remove(&self, name: &str) -> Result<(), Error> {
-        let path = self.store.file(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.at(&path),
-        }
+        self.domains.remove(&file(name))
     }
 
     /// Removes what dead domains left: their records, and empty cgroups below `parent`.
     pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<(), Error> {
-        for path in self.store.files() {
-            if let Ok(Some(record)) = read(&path)
-                && !self.store.lives(&record, tree)
-            {
-                self.remove(&record.name)?;
-            }
+        for entry in entries(&self.domains)?.iter().filter(|entry| self.store.has_ended(entry, tree)) {
+            self.domains.remove(&entry.file)?;
         }
         // Whoever makes a cgroup enters it before the lock is let go, so an empty one has no owner any more.
         let groups = parent.and_then(|parent| tree.group(parent).ok()).into_iter().flat_map(|parent| parent.children());
@@ -216,17 +197,185 @@ impl Locked {
     }
 }
 
-/// None where the file is gone meanwhile.
-fn read(path: &Path) -> Result<Option<Record>, Error> {
-    let text = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.at(path)?,
+fn file(name: &str) -> String {
+    format!("{name}{SUFFIX}")
+}
+
+/// Files that are gone meanwhile are left out.
+fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
+    let entry = |file: String| {
+        let (identity, record) = match domains.read(&file).transpose()? {
+            Ok(text) => parse(domains, &file, &text),
+            Err(error) => (None, Err(error)),
+        };
+        Some(Entry { file, identity, record })
     };
-    let broken = |why| Error::Record { path: path.into(), why };
-    let record: Record = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
+    Ok(domains.names()?.into_iter().filter(|name| name.ends_with(SUFFIX)).filter_map(entry).collect())
+}
+
+fn parse(domains: &Folder, file: &str, text: &[u8]) -> (Option<Identity>, Result<Record, Error>) {
+    let broken = |why| Error::Record { path: domains.path().join(file), why };
+    let record = serde_json::from_slice::<Record>(text).map_err(|error| broken(error.to_string()));
     // It is written and removed by its name, which must not lead to another's file.
-    if path.file_stem().is_none_or(|stem| stem != record.name.as_str()) {
-        return Err(broken(format!("read the name {:?}, expected that of the file", record.name)));
+    let record = record.and_then(|record| match file.strip_suffix(SUFFIX) {
+        Some(stem) if stem == record.name => Ok(record),
+        _ => Err(broken(format!("read the name {:?}, expected that of the file", record.name))),
+    });
+    (serde_json::from_slice(text).ok(), record)
+}
+
+/// Says what is needed where it is permission that lacks.
+fn needs_root(error: Error) -> Error {
+    match error {
+        Error::File { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+            Error::NotPermitted { what: format!("record claims in {}", path.display()), needs: "root" }
+        }
+        other => other,
     }
-    Ok(Some(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_policy::{Affinity, CostModel, MemoryPolicy, Observation, Origin, PageSize, Request, place};
+    use nearside_topology::{Cpu, CpuId, MemoryState, Node, NodeId, Topology};
+    use rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    use serde_json::Value;
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    fn record() -> Record {
+        let state = MemoryState { free_bytes: 1 << 30, ..MemoryState::default() };
+        let node = Node { id: NodeId(0), memory_bytes: 1 << 30, state: Some(state), ..Node::default() };
+        let topology = Topology { nodes: vec![node], cpus: vec![Cpu::new(CpuId(0), NodeId(0))], ..Topology::default() };
+        let request = Request {
+            vcpus: 1,
+            memory_bytes: 1 << 20,
+            page_size: PageSize::Base,
+            policy: MemoryPolicy::Preferred,
+            nodes: None,
+            near: Vec::new(),
+        };
+        let observation = Observation { topology, domains: Vec::new() };
+        let decision = place(&request, &observation, &CostModel::default()).unwrap();
+        Record {
+            name: "a".into(),
+            boot_id: "this boot".into(),
+            cgroup: "/a".into(),
+            inode: 0,
+            started_unix_s: 0,
+            command: Vec::new(),
+            home: Home {
+                nodes: decision.chosen.nodes.clone(),
+                origin: Origin::Auto,
+                affinity: Affinity::Soft,
+                policy: request.policy,
+            },
+            claim: decision.chosen.claim.clone(),
+            limits: Limits::default(),
+            decision,
+            cpus: None,
+            memory_nodes: None,
+            policy_nodes: None,
+            moving_to: None,
+        }
+    }
+
+    /// A store beside a tree in which the record's domain lives.
+    struct Host {
+        folder: tempfile::TempDir,
+        store: Store,
+        tree: Tree,
+        record: Record,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join("cgroup");
+            fs::create_dir_all(root.join("a")).unwrap();
+            fs::write(root.join("cgroup.controllers"), "").unwrap();
+            fs::write(root.join("a/cgroup.events"), "populated 1\n").unwrap();
+            let store = Store::new(&folder.path().join("state"), "this boot");
+            store.lock().unwrap();
+            let tree = Tree::at(&root).unwrap();
+            let record = Record { inode: tree.group("/a").unwrap().inode().unwrap(), ..record() };
+            Self { folder, store, tree, record }
+        }
+
+        fn domains(&self) -> PathBuf {
+            self.folder.path().join("state/domains")
+        }
+
+        /// As a version of Nearside that knows more might write it.
+        fn write_with(&self, key: &str, boot_id: &str) {
+            let mut value = serde_json::to_value(&self.record).unwrap();
+            value["boot_id"] = boot_id.into();
+            value[key] = Value::from(7);
+            fs::write(self.domains().join("a.json"), value.to_string()).unwrap();
+        }
+
+        fn sweep(&self) {
+            self.store.lock().unwrap().sweep(&self.tree, None).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let host = Host::new();
+        host.store.lock().unwrap().put(&host.record).unwrap();
+        host.sweep();
+        let (alive, broken) = host.store.records(&host.tree);
+        assert_eq!(alive, std::slice::from_ref(&host.record));
+        assert!(broken.is_empty(), "{broken:?}");
+    }
+
+    #[test]
+    fn another_versions_record_is_named_while_its_domain_lives_and_swept_when_that_has_ended() {
+        let host = Host::new();
+        host.write_with("lease", "this boot");
+        let (alive, broken) = host.store.records(&host.tree);
+        assert_eq!((alive.len(), broken.len()), (0, 1));
+        let said = broken[0].to_string();
+        assert!(
+            ["domains/a.json", "unknown field `lease`", "version"].iter().all(|word| said.contains(word)),
+            "{said}"
+        );
+        host.sweep();
+        assert!(host.store.record("a").is_err(), "it may hold a claim, so it stays");
+
+        host.write_with("lease", "an earlier boot");
+        let (alive, broken) = host.store.records(&host.tree);
+        assert!(alive.is_empty() && broken.is_empty(), "{broken:?}");
+        host.sweep();
+        assert_eq!(host.store.record("a").unwrap(), None);
+    }
+
+    #[test]
+    fn records_that_others_could_have_written_are_not_believed() {
+        let host = Host::new();
+        host.store.lock().unwrap().put(&host.record).unwrap();
+        fs::set_permissions(host.domains(), fs::Permissions::from_mode(0o777)).unwrap();
+        let (alive, broken) = host.store.records(&host.tree);
+        assert!(alive.is_empty() && broken[0].to_string().contains("mode 777"), "{broken:?}");
+        assert!(host.store.lock().is_err() && host.store.record("a").is_err());
+    }
+
+    #[test]
+    fn one_file_that_cannot_be_read_hides_no_other() {
+        let host = Host::new();
+        host.store.lock().unwrap().put(&host.record).unwrap();
+        fs::write(host.domains().join("b.json"), "{").unwrap();
+        let (alive, broken) = host.store.records(&host.tree);
+        assert_eq!((alive.len(), broken.len()), (1, 1));
+    }
+
+    #[test]
+    fn one_at_a_time_holds_the_lock() {
+        let host = Host::new();
+        let first = host.store.lock().unwrap();
+        let file = Folder::open(&host.folder.path().join("state")).unwrap().unwrap().lock_file(LOCK).unwrap();
+        assert!(rustix::fs::flock(&file, NonBlockingLockExclusive).is_err());
+        drop(first);
+        assert!(rustix::fs::flock(&file, NonBlockingLockExclusive).is_ok());
+    }
 }

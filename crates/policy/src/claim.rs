@@ -11,6 +11,7 @@ pub type ByNode = BTreeMap<NodeId, u64>;
 
 /// Memory and CPUs promised to a domain, for its whole life.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Bytes by node.
     pub bytes: ByNode,

@@ -30,6 +30,7 @@ pub struct DomainState {
 
 /// The outcome of placement for one domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Home {
     /// The nodes it prefers.
     pub nodes: NodeSet,

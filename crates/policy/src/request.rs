@@ -132,6 +132,7 @@ pub enum Affinity {
 
 /// What a domain may use at most, as opposed to what it is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// CPU time in CPUs (1.5 is one and a half CPU), `cpu.max`.
     pub cpus: Option<f64>,

@@ -139,9 +139,7 @@ fn try_run(args: &Args) -> Outcome {
         Err(error) => {
             // What could not be read may be why.
             if !args.quiet {
-                for notice in host.take_notices() {
-                    output::tell(&format!("nearside: {notice}"));
-                }
+                output::note(host.take_notices());
             }
             Err(failure(error))
         }

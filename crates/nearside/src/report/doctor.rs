@@ -205,7 +205,7 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_tells_on_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 16] = [
+        let cases: [Case; 17] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
@@ -214,6 +214,7 @@ pub(crate) mod tests {
             ("cgroup owner", |facts| facts.system_bus = false, State::Missing, false),
             ("cgroup owner", |facts| facts.privileges.euid = Some(1000), State::Missing, false),
             ("records", |facts| facts.state_writable = false, State::Missing, false),
+            ("records", |facts| facts.state_refused = Some("somebody else's".into()), State::Missing, false),
             ("privileges", |facts| facts.privileges.capabilities = 1 << 23, State::Limited, true),
             ("sched_ext", |facts| facts.boot_options = vec!["isolcpus=1".into()], State::Missing, true),
             ("sched_ext", |facts| facts.sched_ext.loaded = Some("scx_rusty".into()), State::Limited, true),

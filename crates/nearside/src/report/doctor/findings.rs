@@ -173,10 +173,12 @@ fn owner(facts: &Facts) -> Finding {
 
 fn records(facts: &Facts) -> Finding {
     const TOPIC: &str = "records";
-    match facts.state_writable {
-        true => Finding::ok(TOPIC, "/run/nearside can be written"),
-        false => Finding::missing(TOPIC, "/run/nearside cannot be written")
-            .so("no claim can be recorded, so no domain can be started")
+    const SO: &str = "no claim can be recorded, so no domain can be started";
+    match (&facts.state_refused, facts.state_writable) {
+        (Some(why), _) => Finding::missing(TOPIC, why).so(SO).stops_run(),
+        (None, true) => Finding::ok(TOPIC, "/run/nearside can be written"),
+        (None, false) => Finding::missing(TOPIC, "/run/nearside cannot be written")
+            .so(SO)
             .advice("use sudo, or make /run writable")
             .stops_run(),
     }

@@ -1,0 +1,251 @@
+//! A folder whose files decide about claims. Nobody but root and ourselves may have a say in it, so it is opened once, its
+//! owner and mode are looked at, and its files are reached from there: no path is followed twice, and no link at all.
+
+use crate::error::{Error, IoContext};
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode},
+    io::Errno,
+};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// Everybody may look, nobody else may write.
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+/// A file that is of no use to anybody else.
+const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o600);
+/// Write permission for the group and for others.
+const OTHERS_WRITE: RawMode = 0o022;
+
+/// An open folder that only root or this process's user could have written to.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    opened: OwnedFd,
+}
+
+impl Folder {
+    /// Opens the folder at `path`; none where nothing is there. Links are followed on the way to it, but it must not be
+    /// one itself.
+    pub fn open(path: &Path) -> Result<Option<Self>, Error> {
+        Self::open_at(rustix::fs::CWD, path, path)
+    }
+
+    /// The same, after making it where it is not there.
+    pub fn make(path: &Path) -> Result<Self, Error> {
+        Self::make_at(rustix::fs::CWD, path, path)
+    }
+
+    /// The folder `name` in it; none where nothing is there.
+    pub fn below(&self, name: &str) -> Result<Option<Self>, Error> {
+        Self::open_at(&self.opened, Path::new(name), &self.path.join(name))
+    }
+
+    /// The same, after making it where it is not there.
+    pub fn make_below(&self, name: &str) -> Result<Self, Error> {
+        Self::make_at(&self.opened, Path::new(name), &self.path.join(name))
+    }
+
+    /// Where it is, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn open_at(above: impl std::os::fd::AsFd, name: &Path, path: &Path) -> Result<Option<Self>, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match rustix::fs::openat(above, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused(path, "is no folder but a link or a file")),
+            opened => opened.at(path)?,
+        };
+        let (meta, own) = (rustix::fs::fstat(&opened).at(path)?, rustix::process::geteuid().as_raw());
+        if meta.st_uid != 0 && meta.st_uid != own {
+            return Err(refused(path, &format!("belongs to user {}", meta.st_uid)));
+        }
+        if meta.st_mode & OTHERS_WRITE != 0 {
+            return Err(refused(path, &format!("may be written by others (mode {:o})", meta.st_mode & 0o7777)));
+        }
+        Ok(Some(Self { path: path.into(), opened }))
+    }
+
+    fn make_at(above: impl std::os::fd::AsFd, name: &Path, path: &Path) -> Result<Self, Error> {
+        let is_new = match rustix::fs::mkdirat(&above, name, FOLDER_MODE) {
+            Err(Errno::EXIST) => false,
+            made => made.at(path).map(|()| true)?,
+        };
+        let folder = Self::open_at(above, name, path)?.ok_or(Errno::NOENT).at(path)?;
+        if is_new {
+            // Whatever the umask left of it.
+            rustix::fs::fchmod(&folder.opened, FOLDER_MODE).at(path)?;
+        }
+        Ok(folder)
+    }
+
+    /// The names of the files in it.
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        let entries = Dir::read_from(&self.opened).at(&self.path)?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.at(&self.path)?;
+            if entry.file_type() == FileType::RegularFile {
+                names.extend(entry.file_name().to_str().ok().map(str::to_owned));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The content of a file; none where there is no such file.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let path = self.path.join(name);
+        let mut file = match self.open_file(name, OFlags::RDONLY, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.at(&path)?,
+        };
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).at(&path)?;
+        Ok(Some(content))
+    }
+
+    /// Puts a file in the place of an earlier one, which stays as it is unless all of the new one could be written.
+    pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        let fresh = format!("{name}.new");
+        let replaced = (|| {
+            // What a killed writer left is not written to: somebody may read it.
+            self.unlink(&fresh)?;
+            let mut file = self.open_file(&fresh, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, PRIVATE_MODE)?;
+            rustix::fs::fchmod(&file, FILE_MODE)?;
+            file.write_all(content)?;
+            rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
+        })();
+        if replaced.is_err() {
+            // It is in nobody's way but takes room, which may be what was missing.
+            let _ = self.unlink(&fresh);
+        }
+        replaced.doing(&format!("write {}", self.path.join(name).display()))
+    }
+
+    /// Removes a file; fine if it is gone already.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        self.unlink(name).at(&self.path.join(name))
+    }
+
+    /// Opens a file, making it where it is not there, to hold a lock on.
+    pub fn lock_file(&self, name: &str) -> Result<OwnedFd, Error> {
+        let opened = self.open_file(name, OFlags::WRONLY | OFlags::CREATE, PRIVATE_MODE);
+        opened.map(OwnedFd::from).at(&self.path.join(name))
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
+        rustix::fs::openat(&self.opened, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode).map(File::from)
+    }
+
+    fn unlink(&self, name: &str) -> Result<(), io::Error> {
+        match rustix::fs::unlinkat(&self.opened, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    let path = path.display();
+    Error::Refused(format!(
+        "{path} {why}: what it says of claims cannot be trusted. Find out who made it, then remove it: it will be made anew"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::{PermissionsExt, symlink},
+    };
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn what_others_could_have_made_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("good")).unwrap();
+        for (name, mode) in [("group", 0o775), ("others", 0o757), ("sticky", 0o1777)] {
+            fs::create_dir(path(name)).unwrap();
+            fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+        }
+        symlink(path("good"), path("link")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        assert!(Folder::open(&path("good")).unwrap().is_some());
+        assert!(Folder::open(&path("none")).unwrap().is_none());
+        let above = Folder::open(root.path()).unwrap().unwrap();
+        for (name, why) in
+            [("group", "mode 775"), ("others", "mode 757"), ("sticky", "mode 1777"), ("link", "link"), ("file", "file")]
+        {
+            let said = [Folder::open(&path(name)), Folder::make(&path(name)).map(Some), above.below(name)]
+                .map(|opened| opened.unwrap_err().to_string());
+            assert!(said.iter().all(|said| said.contains(why) && said.contains("trusted")), "{name}: {said:?}");
+        }
+        assert_eq!(mode(&path("group")), 0o775, "nothing is mended that may have been abused");
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        // Only root can give a folder away; whoever else runs the tests finds a stranger's nowhere that surely exists.
+        if std::os::unix::fs::chown(root.path(), Some(12_345), None).is_ok() {
+            let said = Folder::open(root.path()).unwrap_err().to_string();
+            assert!(said.contains("belongs to user 12345"), "{said}");
+        }
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let other = root.path().join("other");
+        fs::write(&other, "theirs").unwrap();
+        let folder = Folder::make(&root.path().join("own")).unwrap();
+        for name in ["a", "a.new", "lock"] {
+            symlink(&other, folder.path().join(name)).unwrap();
+        }
+        assert!(folder.read("a").is_err() && folder.lock_file("lock").is_err());
+        assert_eq!(folder.names().unwrap(), [""; 0]);
+        folder.replace("a", b"ours").unwrap();
+        assert_eq!(folder.read("a").unwrap().unwrap(), b"ours");
+        assert_eq!(folder.names().unwrap(), ["a"]);
+        assert_eq!(fs::read(&other).unwrap(), b"theirs");
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::make(&root.path().join("own")).unwrap();
+        folder.replace("a", b"before").unwrap();
+        fs::create_dir(folder.path().join("a.new")).unwrap();
+        let said = folder.replace("a", b"after").unwrap_err().to_string();
+        assert!(said.starts_with("write ") && said.contains("own/a: "), "{said}");
+        assert_eq!(folder.read("a").unwrap().unwrap(), b"before");
+    }
+
+    #[test]
+    fn what_is_made_can_be_read_by_all_and_written_by_nobody_else() {
+        let root = tempfile::tempdir().unwrap();
+        // The whole process has it for a moment; no other test minds.
+        let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
+        let folder = Folder::make(&root.path().join("own")).unwrap().make_below("inner").unwrap();
+        folder.replace("a", b"").unwrap();
+        folder.lock_file("lock").unwrap();
+        rustix::process::umask(umask);
+        assert_eq!(mode(&root.path().join("own")), 0o755);
+        let inner = |name: &str| mode(&root.path().join("own/inner").join(name));
+        assert_eq!((inner(""), inner("a"), inner("lock")), (0o755, 0o644, 0o600));
+        folder.remove("a").unwrap();
+        folder.remove("a").unwrap();
+        assert_eq!(folder.read("a").unwrap(), None);
+    }
+}
