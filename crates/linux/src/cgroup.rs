@@ -9,7 +9,13 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
+
+/// How often, and how far apart, the kernel is asked whether it still counts a process that no list shows any more.
+const SETTLE_TRIES: u32 = 1000;
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A cgroup v2 tree.
 #[derive(Debug, Clone)]
@@ -207,8 +213,26 @@ impl Cgroup {
 
     /// Whether a live process is in it or below it.
     pub fn populated(&self) -> bool {
-        let events = self.read("cgroup.events").ok().flatten().unwrap_or_default();
-        events.lines().any(|line| line == "populated 1")
+        self.populated_once_settled(|| thread::sleep(SETTLE_PAUSE))
+    }
+
+    /// A process that its parent has waited for is gone from every list, but may count in `cgroup.events` for a moment
+    /// (seen on Linux 7.3, 12 times of 600). That moment is waited for: lists that are empty do not prove that nobody is
+    /// there, since they are read one after the other while processes may move between them.
+    fn populated_once_settled(&self, mut pause: impl FnMut()) -> bool {
+        for _ in 0..SETTLE_TRIES {
+            let events = self.read("cgroup.events").ok().flatten().unwrap_or_default();
+            if !events.lines().any(|line| line == "populated 1") {
+                return false;
+            }
+            let lists_none =
+                |group: &Self| group.read("cgroup.procs").is_ok_and(|list| list.is_some_and(|list| list.is_empty()));
+            if !lists_none(self) || !self.subtree().iter().all(lists_none) {
+                return true;
+            }
+            pause();
+        }
+        true
     }
 
     /// The processes in it (not below it).
@@ -291,6 +315,38 @@ mod tests {
         let mountinfo = folder.path().join("mountinfo");
         fs::write(&mountinfo, "30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n").unwrap();
         assert!(matches!(Tree::find(&mountinfo), Err(Error::NoCgroupTree)));
+    }
+
+    #[test]
+    fn a_group_is_populated_until_the_kernel_has_buried_its_last_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        let group = Cgroup { directory: folder.path().into(), path: "/a".into() };
+        let mut pauses = 0;
+        assert!(!group.populated(), "there is no such group");
+        file("cgroup.events", "populated 1\nfrozen 0\n");
+        file("cgroup.procs", "10\n");
+        assert!(group.populated_once_settled(|| pauses += 1));
+        // A process of another PID namespace.
+        file("cgroup.procs", "0\n");
+        assert!(group.populated_once_settled(|| pauses += 1));
+        assert_eq!(pauses, 0);
+
+        file("cgroup.procs", "");
+        fs::create_dir(folder.path().join("below")).unwrap();
+        file("below/cgroup.procs", "11\n");
+        assert!(group.populated_once_settled(|| pauses += 1));
+        assert_eq!(pauses, 0, "it is below");
+
+        file("below/cgroup.procs", "");
+        let buried = || {
+            pauses += 1;
+            file("cgroup.events", "populated 0\nfrozen 0\n");
+        };
+        assert!(!group.populated_once_settled(buried));
+        assert_eq!(pauses, 1);
+        file("cgroup.events", "populated 1\nfrozen 0\n");
+        assert!(group.populated_once_settled(|| {}), "the kernel says so to the end");
     }
 
     #[test]
