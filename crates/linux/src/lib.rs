@@ -9,7 +9,7 @@ pub mod counters;
 mod error;
 pub mod facts;
 mod host;
-mod huge;
+pub mod huge;
 pub mod launch;
 pub mod memory;
 pub mod migrate;

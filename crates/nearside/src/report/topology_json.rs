@@ -2,7 +2,8 @@
 
 use super::topology_text::free_bytes;
 use nearside_topology::{
-    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm, Topology, Zone,
+    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm,
+    ReservedHugePages, Topology, Zone,
 };
 use serde::Serialize;
 
@@ -18,6 +19,7 @@ pub(crate) fn report(topology: &Topology) -> serde_json::Result<String> {
         cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
         performance: &topology.performance,
         devices: topology.devices.iter().map(DeviceReport::new).collect(),
+        reserved_huge_pages: &topology.reserved_huge_pages,
     };
     serde_json::to_string_pretty(&machine).map(|text| text + "\n")
 }
@@ -33,6 +35,7 @@ struct Machine<'a> {
     cpu_list: Vec<CpuReport>,
     performance: &'a [Performance],
     devices: Vec<DeviceReport<'a>>,
+    reserved_huge_pages: &'a [ReservedHugePages],
 }
 
 #[derive(Serialize)]
