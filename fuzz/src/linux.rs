@@ -143,6 +143,7 @@ fn plan_beside(record: &Record) {
         claim: Some(record.claim.clone()),
         memory_nodes: record.memory_nodes.clone(),
         resident_bytes: ByNode::from([(NodeId(0), 1 << 20)]),
+        ..DomainState::default()
     };
     let observation = Observation { topology: machine(), domains: vec![domain] };
     let request = Request {

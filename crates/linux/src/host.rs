@@ -3,7 +3,7 @@
 use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    memory, migrate,
+    huge, memory, migrate,
     store::{CpuBinding, Locked, Record, Store},
     sys,
     systemd::Systemd,
@@ -410,12 +410,14 @@ impl Machine for Host {
         let state = |record: Record| {
             let group = self.tree.group(&record.cgroup)?;
             let resident_bytes = memory::of_group(&group, &proc).resident(record.claim.page_size);
+            let reserved_bytes = huge::reserved_bytes(&group, &proc, &record.claim, &resident_bytes);
             Ok(DomainState {
                 name: record.name,
                 home: Some(record.home),
                 claim: Some(record.claim),
                 memory_nodes: record.memory_nodes,
                 resident_bytes,
+                reserved_bytes,
             })
         };
         // Residents before free memory: what is touched in between then counts twice instead of not at all.

@@ -1,8 +1,11 @@
 //! The explicit huge pages of a group: how many, of which sizes, and where they lie.
 
 use crate::{cgroup::Cgroup, memory};
-use nearside_policy::ByNode;
-use std::{collections::BTreeMap, path::Path};
+use nearside_policy::{ByNode, Claim, PageSize, outstanding};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// Bytes by node, by the size of a page in bytes.
 pub type HugePages = BTreeMap<u64, ByNode>;
@@ -26,6 +29,61 @@ pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
         }
         None if host_has_any(proc) => mapped(),
         None => HugePages::new(),
+    }
+}
+
+/// Bytes that a group has reserved in the pages of its claim and not touched yet: part of what is still owed to it.
+///
+/// The kernel tells only how many pages are reserved on the whole machine, and the controller's `rsvd` files are not
+/// there under systemd. But a mapping reserves all of its pages when it is made, unless it says otherwise.
+pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByNode) -> u64 {
+    let PageSize::Huge(page_bytes) = claim.page_size else { return 0 };
+    // Of no interest beyond what is owed, so for most domains nothing has to be read.
+    if outstanding(claim, resident).values().all(|&bytes| bytes == 0) {
+        return 0;
+    }
+    let mut untouched = Untouched::new();
+    let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
+    for process in processes {
+        // One that hides its mappings counts as somebody who has no claim.
+        if let Ok(text) = crate::text(&proc.join(format!("{process}/smaps"))) {
+            add_untouched(&text, page_bytes, &mut untouched);
+        }
+    }
+    untouched.into_values().fold(0, u64::saturating_add)
+}
+
+/// Bytes without a page, by what is mapped: device, inode and offset.
+type Untouched = BTreeMap<String, u64>;
+
+/// Adds the mappings in `/proc/PID/smaps` (proc_pid_smaps(5)) that have reserved pages of this size. What several
+/// processes map is untouched as far as none has touched it; a child's copy of a private mapping has reserved nothing.
+fn add_untouched(smaps: &str, page_bytes: u64, untouched: &mut Untouched) {
+    let (mut object, mut bytes, mut size) = (String::new(), 0, 0);
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap_or_default();
+        let mut kib = || words.next()?.parse::<u64>().ok()?.checked_mul(1024);
+        match first {
+            "KernelPageSize:" => size = kib().unwrap_or(0),
+            "Shared_Hugetlb:" | "Private_Hugetlb:" => bytes = u64::saturating_sub(bytes, kib().unwrap_or(0)),
+            "VmFlags:" => {
+                let flags: Vec<_> = words.collect();
+                if flags.contains(&"ht") && !flags.contains(&"nr") && size == page_bytes {
+                    let least = untouched.entry(std::mem::take(&mut object)).or_insert(bytes);
+                    *least = bytes.min(*least);
+                }
+            }
+            // 7f0616200000-7f060a200000 rw-p 00000000 00:10 1234   /anon_hugepage (deleted)
+            range => {
+                let parse = |text| u64::from_str_radix(text, 16).ok();
+                let ends = range.split_once('-').and_then(|(start, end)| Some((parse(start)?, parse(end)?)));
+                if let Some((start, end)) = ends {
+                    bytes = end.saturating_sub(start);
+                    object = words.skip(1).take(3).collect::<Vec<_>>().join(" ");
+                }
+            }
+        }
     }
 }
 
@@ -163,6 +221,54 @@ mod tests {
         assert_eq!(place(7, [&mapped, &below_0]), by_node(&[3, 4]));
         assert_eq!(place(7, [&ByNode::new(), &below_0]), by_node(&[5, 2]));
         assert_eq!(place(9, [&mapped, &ByNode::new()]), mapped);
+    }
+
+    /// A mapping as smaps has it, shortened.
+    fn mapping(range: &str, rest: &str, page_kib: u64, touched_kib: u64, flags: &str) -> String {
+        format!(
+            "{range} rw-p {rest}\nSize:   8 kB\nKernelPageSize:     {page_kib} kB\nRss:    0 kB\nShared_Hugetlb:  0 \
+             kB\nPrivate_Hugetlb:   {touched_kib} kB\nProtectionKey:  0\nVmFlags: rd wr mr {flags}\n"
+        )
+    }
+
+    #[test]
+    fn what_was_mapped_and_not_touched_is_reserved() {
+        let text = [
+            // 8 MiB with one page touched, 4 MiB of another object, and what is not counted: pages of another size,
+            // nothing reserved, ordinary pages.
+            mapping("200000-a00000", "00000000 00:10 7   /anon_hugepage (deleted)", 2048, 2048, "me ht"),
+            mapping("c00000-1000000", "00000000 00:10 8 /x", 2048, 0, "ht sd"),
+            mapping("40000000-80000000", "00000000 00:10 9 /y", 1 << 20, 0, "ht"),
+            mapping("80000000-80400000", "00000000 00:10 10 /z", 2048, 0, "nr ht"),
+            mapping("90000000-90400000", "00000000 00:00 0", 4, 0, "nh"),
+            "VmFlags: ht\n-\n7-x\nnonsense".into(),
+        ]
+        .concat();
+        let reserved = |texts: &[&str]| {
+            let mut untouched = Untouched::new();
+            texts.iter().for_each(|text| add_untouched(text, 2 * MIB, &mut untouched));
+            untouched.into_values().sum::<u64>() / MIB
+        };
+        assert_eq!(reserved(&[&text]), 6 + 4);
+        // A child, or another that maps the same file, has touched more of the second.
+        let other = mapping("c00000-1000000", "00000000 00:10 8 /x", 2048, 2048, "ht");
+        assert_eq!(reserved(&[&text, &other]), 6 + 2);
+        assert_eq!(reserved(&[&other, &text]), 6 + 2);
+    }
+
+    #[test]
+    fn only_a_domain_that_is_owed_huge_pages_is_looked_at() {
+        let made = Made::new();
+        made.file("10/smaps", &mapping("200000-a00000", "00000000 00:10 7", 2048, 2048, "ht"));
+        let group = crate::cgroup::Tree::at(made.0.path()).unwrap().group("/").unwrap();
+        let reserved = |page_size, claimed: u64, resident: u64| {
+            let claim = Claim { bytes: by_node(&[claimed]), page_size, ..Claim::default() };
+            reserved_bytes(&group, made.0.path(), &claim, &by_node(&[resident]))
+        };
+        assert_eq!(reserved(PageSize::Huge(2 * MIB), 8 * MIB, 2 * MIB), 6 * MIB);
+        assert_eq!(reserved(PageSize::Huge(2 * MIB), 8 * MIB, 8 * MIB), 0);
+        assert_eq!(reserved(PageSize::Huge(1 << 30), 1 << 30, 0), 0);
+        assert_eq!(reserved(PageSize::Base, 8 * MIB, 0), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod error;
 pub mod facts;
 pub mod folder;
 mod host;
-mod huge;
+pub mod huge;
 pub mod launch;
 pub mod memory;
 pub mod migrate;

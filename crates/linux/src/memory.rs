@@ -1,7 +1,9 @@
 //! Where memory lies: of a cgroup (`memory.numa_stat`) and of a process (`numa_maps`).
 
-pub use crate::huge::HugePages;
-use crate::{cgroup::Cgroup, huge};
+use crate::{
+    cgroup::Cgroup,
+    huge::{self, HugePages},
+};
 use nearside_policy::{ByNode, PageSize};
 use nearside_topology::{MAX_NODES, NodeId};
 use serde::{Serialize, Serializer};

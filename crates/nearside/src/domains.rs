@@ -1,7 +1,7 @@
 //! Domains as commands see them: what is recorded of each, and what it uses.
 
 use crate::{failure::Failure, report::json};
-use nearside_linux::{Host, Paths, cgroup::Cgroup, memory::sum, store::Record, usage, usage::Usage};
+use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, memory::sum, store::Record, usage, usage::Usage};
 use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, PageSize, outstanding};
 use nearside_topology::Topology;
 use serde::Serialize;
@@ -26,6 +26,8 @@ pub(crate) struct Domain {
     pub(crate) outstanding_bytes: ByNode,
     /// What compares to the claim, in bytes by node.
     pub(crate) resident_bytes: ByNode,
+    /// The part of what it has not used yet that it has reserved, where its claim is in huge pages.
+    pub(crate) reserved_bytes: u64,
     /// Its own memory, in bytes by node: without files and what the kernel keeps for it.
     pub(crate) own_bytes: ByNode,
     /// The local share of its own memory, from 0 to 1.
@@ -54,6 +56,7 @@ impl Domain {
             local_share: usage.local_share(),
             debt_bytes: home.as_ref().filter(|_| seen).map(|home| usage.debt_bytes(&home.nodes)),
             resident_bytes,
+            reserved_bytes: 0,
             home,
             claim,
             usage,
@@ -62,8 +65,8 @@ impl Domain {
 
     /// As placement sees it.
     pub(crate) fn state(&self) -> DomainState {
-        let Self { name, home, claim, resident_bytes, .. } = self.clone();
-        DomainState { name, home, claim, resident_bytes, ..DomainState::default() }
+        let Self { name, home, claim, resident_bytes, reserved_bytes, .. } = self.clone();
+        DomainState { name, home, claim, resident_bytes, reserved_bytes, ..DomainState::default() }
     }
 }
 
@@ -127,7 +130,13 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
 pub(crate) fn look(host: &Host, found: &[Found], topology: &Topology, interval: Duration) -> Vec<Domain> {
     let groups: Vec<Cgroup> = found.iter().map(|(group, _)| group.clone()).collect();
     let usages = usage::usage(&groups, &host.proc(), topology, interval);
-    let domain = |((group, record), usage): (&Found, Usage)| Domain::new(group.path(), record.as_ref(), usage);
+    let domain = |((group, record), usage): (&Found, Usage)| {
+        let mut domain = Domain::new(group.path(), record.as_ref(), usage);
+        if let Some(claim) = &domain.claim {
+            domain.reserved_bytes = huge::reserved_bytes(group, &host.proc(), claim, &domain.resident_bytes);
+        }
+        domain
+    };
     found.iter().zip(usages).map(domain).collect()
 }
 

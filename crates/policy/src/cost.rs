@@ -155,7 +155,7 @@ impl<'a> Costing<'a> {
             slow_down: parts.product(),
             parts,
             spilled_pages: self.ask.pages - in_set,
-            free_after_pages: unclaimed - in_set,
+            free_after_pages: (unclaimed - in_set).min(self.view.unclaimed_pages - self.ask.pages),
             has_idle_node: set.iter().any(|&i| !self.layout.uses(i)),
         })
     }

@@ -135,6 +135,7 @@ impl Layout {
         } else {
             (0..view.nodes.len()).fold(0, |sum: u64, i| sum.saturating_add(self.left(view, i)))
         };
+        let room = room.min(view.unclaimed_pages);
         if room < pages {
             return Err(TooSmall { pages: room });
         }

@@ -21,6 +21,7 @@ mod rehome;
 mod request;
 mod search;
 mod start;
+mod unclaimed;
 mod view;
 
 pub use bytes::{Bytes, Count};
@@ -35,3 +36,4 @@ pub use plan::{Action, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stay
 pub use rehome::{DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome};
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
+pub use unclaimed::Unclaimed;

@@ -1,6 +1,6 @@
 //! What was seen of a machine at one moment.
 
-use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize, outstanding, promisable};
+use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ pub struct DomainState {
     pub memory_nodes: Option<NodeSet>,
     /// Memory it holds by node, in bytes, without what counts as reclaimable cache: comparable to its claim.
     pub resident_bytes: ByNode,
+    /// Explicit huge pages of its claim's size that it has reserved and not touched yet, in bytes.
+    pub reserved_bytes: u64,
 }
 
 /// The outcome of placement for one domain.
@@ -55,13 +57,7 @@ pub enum Origin {
 impl Observation {
     /// Bytes of `node` that can still be promised in pages of this size: what counts as free, less what is spoken for.
     pub fn unclaimed_bytes(&self, node: NodeId, page_size: PageSize) -> u64 {
-        let Some(node) = self.topology.node(node) else { return 0 };
-        let claims = self.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, &domain.resident_bytes)));
-        let of_that_size = claims.filter(|(claim, _)| claim.page_size == page_size);
-        let spoken_for = of_that_size
-            .map(|(claim, resident)| outstanding(claim, resident).get(&node.id).copied().unwrap_or(0))
-            .fold(0, u64::saturating_add);
-        promisable(node, page_size).promisable_bytes.saturating_sub(spoken_for)
+        self.unclaimed(page_size).on(node)
     }
 
     /// vCPUs promised on `node`.

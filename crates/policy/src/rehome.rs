@@ -2,7 +2,7 @@
 
 use crate::{
     Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
-    PageSize, Plan, Reason, StayedWhy, Step, debt_bytes, outstanding,
+    PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
     start::{policy_nodes, quoted},
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
@@ -205,7 +205,7 @@ fn moved_claim(
 ) -> Claim {
     let topology = &observation.topology;
     let with_cpus: Vec<_> = nodes.iter().filter(|&node| !topology.cpus_of(node).is_empty()).collect();
-    let all_vcpus = claim.vcpus.values().copied().fold(0, u64::saturating_add);
+    let all_vcpus = total(&claim.vcpus);
     let share = |at: usize| {
         let (n, at) = (with_cpus.len() as u64, at as u64);
         all_vcpus / n + u64::from(at < all_vcpus % n)
@@ -213,17 +213,17 @@ fn moved_claim(
     let vcpus = with_cpus.iter().enumerate().map(|(at, &node)| (node, share(at))).collect();
 
     // What the domain holds on a node, and what is promised to it there, is room for it.
-    let room = |node| room_bytes(node, claim, domain, observation);
-    let all_room: u128 = memory.iter().map(|node| u128::from(room(node))).sum();
+    let room = Room::new(claim, domain, observation);
+    let all_room: u128 = memory.iter().map(|node| u128::from(room.on(node))).sum();
     let page_bytes = match claim.page_size {
         PageSize::Base => 1,
         PageSize::Huge(bytes) => bytes.max(1),
     };
-    let total = claim.total_bytes();
-    let mut left = total;
+    let all_bytes = claim.total_bytes();
+    let mut left = all_bytes;
     let mut bytes = ByNode::new();
     for node in memory.iter() {
-        let part = (u128::from(total) * u128::from(room(node))).div_ceil(all_room.max(1)) as u64;
+        let part = (u128::from(all_bytes) * u128::from(room.on(node))).div_ceil(all_room.max(1)) as u64;
         let part = part.checked_next_multiple_of(page_bytes).unwrap_or(part).min(left);
         bytes.insert(node, part);
         left -= part;
@@ -234,10 +234,32 @@ fn moved_claim(
     Claim { bytes, vcpus, page_size: claim.page_size }
 }
 
-fn room_bytes(node: NodeId, claim: &Claim, domain: &DomainState, observation: &Observation) -> u64 {
-    let held = domain.resident_bytes.get(&node).copied().unwrap_or(0);
-    let own = outstanding(claim, &domain.resident_bytes).get(&node).copied().unwrap_or(0);
-    observation.unclaimed_bytes(node, claim.page_size).saturating_add(held).saturating_add(own)
+/// What a domain finds at another home: what can be promised there, its own claim left out, and what it holds already.
+struct Room<'a> {
+    unclaimed: Unclaimed,
+    held: &'a ByNode,
+}
+
+impl<'a> Room<'a> {
+    fn new(claim: &Claim, domain: &'a DomainState, observation: &Observation) -> Self {
+        let unclaimed = observation.unclaimed_without(claim.page_size, Some(domain));
+        Self { unclaimed, held: &domain.resident_bytes }
+    }
+
+    fn on(&self, node: NodeId) -> u64 {
+        self.unclaimed.on(node).saturating_add(self.held.get(&node).copied().unwrap_or(0))
+    }
+
+    /// On several nodes together, when what lies elsewhere is given back because it moves.
+    fn on_nodes(&self, nodes: &NodeSet, moves: bool) -> u64 {
+        let elsewhere = debt_bytes(self.held, nodes);
+        let unclaimed = self.unclaimed.on_nodes(nodes, if moves { elsewhere } else { 0 });
+        unclaimed.saturating_add(total(self.held).saturating_sub(elsewhere))
+    }
+}
+
+fn total(by_node: &ByNode) -> u64 {
+    by_node.values().copied().fold(0, u64::saturating_add)
 }
 
 /// A confined domain must find room at its new home for all that it may come to hold there.
@@ -249,12 +271,10 @@ fn check_fit(
     memory: &NodeSet,
 ) -> Result<(), RehomeRefusal> {
     let claim = domain.claim.as_ref().unwrap_or(moved);
-    let room = |node| room_bytes(node, claim, domain, observation);
-    let unclaimed_bytes = memory.iter().map(room).fold(0, u64::saturating_add);
-    let held_bytes = domain.resident_bytes.values().copied().fold(0, u64::saturating_add);
+    let unclaimed_bytes = Room::new(claim, domain, observation).on_nodes(memory, wish.move_memory);
     let needed_bytes = match wish.move_memory {
         // What it holds beyond its claim has to find room, too.
-        true => moved.total_bytes().max(held_bytes),
+        true => moved.total_bytes().max(total(&domain.resident_bytes)),
         // What lies elsewhere stays there; what is still owed comes here.
         false => moved.total_bytes().saturating_sub(debt_bytes(&domain.resident_bytes, memory)),
     };

@@ -91,8 +91,8 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
 
     let mut steps =
         vec![Step { action: Action::Create { domain: name.clone(), limits: start.limits }, reason: Reason::NewDomain }];
-    let on = |node| (node, observation.unclaimed_bytes(node, page_size));
-    let unclaimed_bytes = claim.nodes().iter().map(on).collect();
+    let unclaimed = observation.unclaimed(page_size);
+    let unclaimed_bytes = claim.nodes().iter().map(|node| (node, unclaimed.on(node))).collect();
     steps.push(Step {
         action: Action::Claim { domain: name.clone(), claim },
         reason: Reason::Promise { unclaimed_bytes },

@@ -1,6 +1,6 @@
 //! The machine as costing needs it: indexed by 0, 1, 2 ... instead of node numbers, and built once for a request.
 
-use crate::{CostModel, Observation, PageSize, outstanding, promisable};
+use crate::{CostModel, Observation, PageSize};
 use nearside_topology::{Cpu, CpuId, Distance, Distances, NodeId, Topology};
 use std::cell::OnceCell;
 
@@ -21,7 +21,8 @@ const MOST_BUSY: u64 = 1 << 24;
 pub(crate) struct View {
     /// The nodes in rising order of their numbers; everything else here is indexed alike.
     pub(crate) nodes: Vec<NodeView>,
-    /// Pages of the request's size that can still be promised on the whole machine.
+    /// Pages of the request's size that can still be promised on the whole machine: less than the sum over its nodes
+    /// where somebody has reserved huge pages, for these may come from any node.
     pub(crate) unclaimed_pages: u64,
     /// Whether every node reaches the memory of every other.
     pub(crate) all_reachable: bool,
@@ -61,8 +62,7 @@ impl NodeView {
 impl View {
     pub(crate) fn new(observation: &Observation, page_size: PageSize, page_bytes: u64, model: &CostModel) -> Self {
         let topology = &observation.topology;
-        let mut unclaimed_bytes: Vec<u64> =
-            topology.nodes.iter().map(|node| promisable(node, page_size).promisable_bytes).collect();
+        let unclaimed = observation.unclaimed(page_size);
         let mut nodes: Vec<NodeView> = topology
             .nodes
             .iter()
@@ -72,7 +72,7 @@ impl View {
                 threads: 0,
                 busy: 0,
                 has_memory: node.memory_bytes > 0,
-                unclaimed_pages: 0,
+                unclaimed_pages: unclaimed.on(node.id) / page_bytes,
                 bandwidth_kb_s: None,
                 demand_kb_s: 0,
             })
@@ -100,18 +100,8 @@ impl View {
                     nodes[i].demand_kb_s = nodes[i].demand_kb_s.saturating_add(demand_kb_s);
                 }
             }
-            if claim.page_size == page_size {
-                for (node, bytes) in outstanding(claim, &domain.resident_bytes) {
-                    if let Some(i) = index_of(topology, node) {
-                        unclaimed_bytes[i] = unclaimed_bytes[i].saturating_sub(bytes);
-                    }
-                }
-            }
         }
-        for (node, bytes) in nodes.iter_mut().zip(unclaimed_bytes) {
-            node.unclaimed_pages = bytes / page_bytes;
-        }
-        let unclaimed_pages = nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.unclaimed_pages));
+        let unclaimed_pages = unclaimed.total_pages(page_bytes);
         let latency_ppm = latencies(topology);
         let nearest = vec![OnceCell::new(); nodes.len()];
         Self { nodes, unclaimed_pages, all_reachable: !latency_ppm.contains(&UNREACHABLE), latency_ppm, nearest }

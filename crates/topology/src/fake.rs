@@ -169,6 +169,7 @@ pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> 
         distances: Distances::new(&ids, &rows).unwrap_or_else(|_| Distances::uniform(&ids)),
         performance: performance(machine, &physical),
         devices: machine.devices.clone(),
+        reserved_huge_pages: machine.reserved_huge_pages.clone(),
     };
     let mut turns: BTreeMap<NodeId, Vec<CpuId>> = BTreeMap::new();
     for cpu in &mut topology.cpus {

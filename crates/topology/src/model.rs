@@ -22,6 +22,8 @@ pub struct Topology {
     pub performance: Vec<Performance>,
     /// Devices that lie near a node.
     pub devices: Vec<Device>,
+    /// Explicit huge pages that somebody has reserved and not touched yet, by rising page size.
+    pub reserved_huge_pages: Vec<ReservedHugePages>,
 }
 
 /// A NUMA node: CPUs, memory, both, or neither.
@@ -88,6 +90,18 @@ pub struct HugePagePool {
     pub free_pages: u64,
     /// Pages beyond the configured number, given back when freed.
     pub surplus_pages: u64,
+}
+
+/// Explicit huge pages that were mapped and not touched yet (`resv_hugepages` in `/sys/kernel/mm/hugepages`).
+///
+/// They still count as free in the nodes' pools. Which node each will come from is not known before it is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ReservedHugePages {
+    /// Size of a page in bytes.
+    pub page_bytes: u64,
+    /// How many, on all nodes together.
+    pub pages: u64,
 }
 
 /// A range of physical addresses (SRAT memory affinity structure).
@@ -230,6 +244,12 @@ impl Topology {
     /// Memory of the whole machine in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes in huge pages of this size that were reserved and not touched yet.
+    pub fn reserved_huge_bytes(&self, page_bytes: u64) -> u64 {
+        let of_size = self.reserved_huge_pages.iter().filter(|reserved| reserved.page_bytes == page_bytes);
+        of_size.map(|reserved| reserved.pages.saturating_mul(page_bytes)).fold(0, u64::saturating_add)
     }
 
     /// Performance of memory on `target` seen from CPUs on `initiator`, where firmware gives it.

@@ -5,7 +5,7 @@
 mod common;
 
 use nearside_topology::{
-    Access, CpuId, CpuSet, DeviceKind, NodeId, NodeSet, Topology,
+    Access, CpuId, CpuSet, DeviceKind, NodeId, NodeSet, ReservedHugePages, Topology,
     fake::{FakeSpec, fake},
     sysfs::{self, Note},
 };
@@ -180,6 +180,18 @@ fn memory_zones_and_huge_pages_are_told_in_bytes() {
     let pools: Vec<_> =
         huge.nodes[0].huge_pages.iter().map(|p| (p.page_bytes, p.total_pages, p.free_pages, p.surplus_pages)).collect();
     assert_eq!(pools, [(2 << 20, 1024, 0, 24), (GIB, 48, 8, 0)]);
+}
+
+#[test]
+fn what_is_reserved_of_huge_pages_is_told_for_the_whole_machine() {
+    let root = common::unpacked("huge-pages").unwrap();
+    common::unpack("sys/kernel/mm/hugepages/hugepages-1048576kB/resv_hugepages: 3\n", root.path()).unwrap();
+    common::unpack("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages: 0\n", root.path()).unwrap();
+    let (machine, notes) = sysfs::read(root.path()).unwrap();
+    assert_eq!(machine.reserved_huge_pages, [ReservedHugePages { page_bytes: 1 << 30, pages: 3 }], "{notes:#?}");
+    assert_eq!((machine.reserved_huge_bytes(1 << 30), machine.reserved_huge_bytes(2 << 20)), (3 << 30, 0));
+    let cut = fake(&machine, &FakeSpec::Uniform(2)).unwrap();
+    assert_eq!(cut.reserved_huge_pages, machine.reserved_huge_pages);
 }
 
 #[test]

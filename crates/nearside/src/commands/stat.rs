@@ -7,7 +7,7 @@ use crate::{
     output::{self, Format},
     report::{
         heap,
-        stat::{self, NodeStat, Stat},
+        stat::{self, NodeStat, ReservedStat, Stat},
     },
 };
 use nearside_linux::{Host, Paths, counters::counters};
@@ -73,6 +73,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let stat = Stat {
         interval_s: (interval_s * 1000.0).round() / 1000.0,
         nodes: nodes.map(|(node, (before, after))| NodeStat::new(&observation, node, [before, after])).collect(),
+        reserved_huge_pages: ReservedStat::all(&observation),
         heap: args.heap.then(|| heap::zones(&observation.topology)),
         domains,
     };

@@ -12,7 +12,7 @@ use super::{
 use crate::domains::Domain;
 use nearside_linux::counters::Counters;
 use nearside_policy::{Observation, PageSize, Promisable, outstanding, promisable};
-use nearside_topology::{Node, NodeId};
+use nearside_topology::{Node, NodeId, ReservedHugePages};
 use serde::Serialize;
 
 /// What `nearside stat` tells.
@@ -22,6 +22,8 @@ pub(crate) struct Stat {
     pub(crate) interval_s: f64,
     /// The nodes by number.
     pub(crate) nodes: Vec<NodeStat>,
+    /// Huge pages that were mapped and not touched yet, where there are any.
+    pub(crate) reserved_huge_pages: Vec<ReservedStat>,
     /// The domains by name, then other cgroups by path.
     pub(crate) domains: Vec<Domain>,
     /// Free blocks, where they were asked for.
@@ -64,6 +66,27 @@ pub(crate) struct PoolStat {
     pub(crate) outstanding_bytes: u64,
     /// What is left to promise.
     pub(crate) unclaimed_bytes: u64,
+}
+
+/// Huge pages of one size that were mapped and not touched yet: free, but not on a node that the kernel tells.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReservedStat {
+    pub(crate) page_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    /// The part that no domain's claim covers, which cannot be promised.
+    pub(crate) elsewhere_bytes: u64,
+}
+
+impl ReservedStat {
+    pub(crate) fn all(observation: &Observation) -> Vec<Self> {
+        let reserved = observation.topology.reserved_huge_pages.iter();
+        let stat = |&ReservedHugePages { page_bytes, pages }: &ReservedHugePages| Self {
+            page_bytes,
+            reserved_bytes: pages.saturating_mul(page_bytes),
+            elsewhere_bytes: observation.reserved_elsewhere_bytes(PageSize::Huge(page_bytes)),
+        };
+        reserved.map(stat).collect()
+    }
 }
 
 impl NodeStat {
@@ -158,7 +181,11 @@ fn huge_pages(stat: &Stat) -> String {
             ]
         })
     });
-    titled("Huge pages", &columns, &rows.collect::<Vec<_>>())
+    let elsewhere = stat.reserved_huge_pages.iter().filter(|reserved| reserved.elsewhere_bytes > 0).map(|reserved| {
+        let (bytes, page) = (short(reserved.elsewhere_bytes), short(reserved.page_bytes));
+        format!("  {bytes} in pages of {page} are reserved by others, on nodes that nobody knows yet\n")
+    });
+    titled("Huge pages", &columns, &rows.collect::<Vec<_>>()) + &elsewhere.collect::<String>()
 }
 
 fn counters(stat: &Stat) -> String {
@@ -256,6 +283,7 @@ pub(crate) mod tests {
         let topology = Topology {
             nodes: vec![node(0, 1800), node(1, 900)],
             cpus: (0..4).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            reserved_huge_pages: vec![ReservedHugePages { page_bytes: 2 * MIB, pages: 4 }],
             ..Topology::default()
         };
         let observation = Observation { topology, domains: domains.iter().map(Domain::state).collect() };
@@ -264,6 +292,7 @@ pub(crate) mod tests {
         Stat {
             interval_s: 0.5,
             nodes: nodes.map(|node| NodeStat::new(&observation, node, [counters(1000), counters(1600)])).collect(),
+            reserved_huge_pages: ReservedStat::all(&observation),
             heap: Some(heap::zones(&observation.topology)),
             domains,
         }
@@ -287,6 +316,7 @@ pub(crate) mod tests {
         assert_eq!(json["nodes"][1]["free_bytes"], 900 * MIB);
         assert_eq!(json["nodes"][1]["counters_in_interval"]["hit_pages"], 600);
         assert_eq!(json["domains"][0]["own_bytes"]["1"], 498 * MIB);
+        assert_eq!(json["reserved_huge_pages"][0]["elsewhere_bytes"], 8 * MIB);
         assert_eq!(json["heap"][0]["free_blocks"][10], 321);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::topology_text::free_bytes;
 use nearside_topology::{
-    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm, Topology, Zone,
+    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm,
+    ReservedHugePages, Topology, Zone,
 };
 use serde::Serialize;
 
@@ -18,6 +19,7 @@ pub(crate) struct Machine<'a> {
     cpu_list: Vec<CpuReport>,
     performance: &'a [Performance],
     devices: Vec<DeviceReport<'a>>,
+    reserved_huge_pages: &'a [ReservedHugePages],
 }
 
 impl<'a> Machine<'a> {
@@ -32,6 +34,7 @@ impl<'a> Machine<'a> {
             cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
             performance: &topology.performance,
             devices: topology.devices.iter().map(DeviceReport::new).collect(),
+            reserved_huge_pages: &topology.reserved_huge_pages,
         }
     }
 }

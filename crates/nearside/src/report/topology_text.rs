@@ -6,7 +6,8 @@ use super::{
     units::{count, mib, percent, size},
 };
 use nearside_topology::{
-    Access, CpuSet, Device, DeviceKind, Distance, Distances, Node, NodeId, NodeSet, Performance, Topology,
+    Access, CpuSet, Device, DeviceKind, Distance, Distances, Node, NodeId, NodeSet, Performance, ReservedHugePages,
+    Topology,
 };
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -175,8 +176,16 @@ fn huge_pages(topology: &Topology) -> String {
     let text = table("Huge pages", &columns, &rows.collect::<Vec<_>>());
     match text.is_empty() && topology.nodes.iter().any(|node| !node.huge_pages.is_empty()) {
         true => "\nHuge pages: none are set aside\n".into(),
-        false => text,
+        false => text + &reserved_huge_pages(topology),
     }
+}
+
+fn reserved_huge_pages(topology: &Topology) -> String {
+    let reserved = topology.reserved_huge_pages.iter();
+    let line = |ReservedHugePages { page_bytes, pages }: &ReservedHugePages| {
+        format!("reserved and not touched yet, on whichever node: {pages} of {}\n", size(*page_bytes))
+    };
+    reserved.map(line).collect()
 }
 
 fn performance(topology: &Topology) -> String {

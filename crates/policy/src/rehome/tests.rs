@@ -1,5 +1,5 @@
 use super::*;
-use nearside_topology::{Cpu, CpuId, Distances, Node};
+use nearside_topology::{Cpu, CpuId, Distances, HugePagePool, Node, ReservedHugePages};
 
 const GIB: u64 = 1 << 30;
 
@@ -21,6 +21,7 @@ fn db() -> DomainState {
         claim: Some(claim),
         memory_nodes: Some(set(&[0])),
         resident_bytes: by_node(&[4]),
+        reserved_bytes: 0,
     }
 }
 
@@ -141,6 +142,27 @@ fn a_confined_domain_must_fit_its_new_home() {
     let mut untouched = db();
     untouched.resident_bytes = by_node(&[1]);
     assert_eq!(needed(&staying(&[1]), machine(&[8, 2], untouched)), Some((3, 2)));
+}
+
+#[test]
+fn what_others_reserved_leaves_room_for_what_is_only_exchanged() {
+    let refusal = |claim_gib, reserved| {
+        let mut domain = db();
+        let claim = Claim { bytes: by_node(&[claim_gib]), page_size: PageSize::Huge(GIB), ..Claim::default() };
+        domain.claim = Some(claim);
+        let mut seen = machine(&[8, 8], domain);
+        for (node, free_pages) in seen.topology.nodes.iter_mut().zip([1, 6]) {
+            node.huge_pages = vec![HugePagePool { page_bytes: GIB, total_pages: 8, free_pages, surplus_pages: 0 }];
+        }
+        seen.topology.reserved_huge_pages = vec![ReservedHugePages { page_bytes: GIB, pages: reserved }];
+        rehome(&moving(&[1]), &seen).err()
+    };
+    // 7 pages are free. Moving the 4 that it holds on node 0 frees as many as it takes, whoever reserved the 7.
+    assert_eq!(refusal(4, 7), None);
+    // The 2 that it has not touched yet have to be free.
+    assert_eq!(refusal(6, 5), None);
+    let too_small = RehomeRefusal::DoesNotFit { nodes: set(&[1]), needed_bytes: 6 * GIB, unclaimed_bytes: 4 * GIB };
+    assert_eq!(refusal(6, 7), Some(too_small));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use nearside_policy::{Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request};
 use nearside_topology::{
-    Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance, Topology, Zone,
+    Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance, ReservedHugePages,
+    Topology, Zone,
 };
 
 const MIB: u64 = 1 << 20;
@@ -39,7 +40,8 @@ impl Random {
 pub(crate) fn case(random: &mut Random, nodes: u64) -> (Request, Observation, CostModel) {
     let topology = machine(random, nodes);
     let domains = (0..random.between(0, 2 * nodes)).map(|_| resident(random, &topology)).collect();
-    let observation = Observation { topology, domains };
+    let mut observation = Observation { topology, domains };
+    reserve(&mut Random(!random.0), &mut observation);
     let request = request(random, &observation.topology);
     let mut model = CostModel::default();
     if random.percent(20) {
@@ -98,6 +100,18 @@ fn machine(random: &mut Random, count: u64) -> Topology {
     topology.distances = distances(random, &topology);
     topology.performance = performance(random, &topology);
     topology
+}
+
+/// Huge pages that were mapped and not touched yet, by residents and by others.
+fn reserve(random: &mut Random, seen: &mut Observation) {
+    if random.percent(40) {
+        let free = seen.topology.nodes.iter().flat_map(|node| &node.huge_pages).map(|pool| pool.free_pages).sum();
+        let pages = random.between(0, free);
+        seen.topology.reserved_huge_pages = vec![ReservedHugePages { page_bytes: HUGE_BYTES, pages }];
+        for domain in &mut seen.domains {
+            domain.reserved_bytes = random.between(0, 40) * HUGE_BYTES;
+        }
+    }
 }
 
 fn distances(random: &mut Random, topology: &Topology) -> Distances {

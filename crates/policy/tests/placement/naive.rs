@@ -1,7 +1,7 @@
 //! Placement as its definition reads (docs/adr/0002-placement-cost.md), as plainly as can be: every set of nodes, every
 //! vCPU one at a time. Nothing here is shared with the crate but its data types and what counts as free.
 
-use nearside_policy::{ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request};
+use nearside_policy::{ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, outstanding, promisable};
 use nearside_topology::{NodeId, NodeSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,6 +29,7 @@ pub(crate) struct Naive<'a> {
     busy: BTreeMap<NodeId, u128>,
     memory: BTreeMap<NodeId, u64>,
     unclaimed: BTreeMap<NodeId, u64>,
+    unclaimed_on_all: u64,
     bandwidth: BTreeMap<NodeId, u128>,
     demand: BTreeMap<NodeId, u128>,
     latency: BTreeMap<(NodeId, NodeId), Option<u128>>,
@@ -52,19 +53,26 @@ impl<'a> Naive<'a> {
             busy: BTreeMap::new(),
             memory: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
+            unclaimed_on_all: 0,
             bandwidth: BTreeMap::new(),
             demand: BTreeMap::new(),
             latency: BTreeMap::new(),
             page_bytes,
             pages: request.memory_bytes.div_ceil(page_bytes),
         };
+        let claims = seen.domains.iter().filter_map(|domain| Some((domain, domain.claim.as_ref()?)));
+        let alike = claims.filter(|(_, claim)| claim.page_size == request.page_size);
+        let owed: Vec<(u64, ByNode)> =
+            alike.map(|(domain, claim)| (domain.reserved_bytes, outstanding(claim, &domain.resident_bytes))).collect();
         for node in &topology.nodes {
             let id = node.id;
             naive.cores.insert(id, topology.cores_of(id) as u128);
             naive.threads.insert(id, topology.cpus_of(id).len() as u128);
             naive.busy.insert(id, seen.claimed_vcpus(id).into());
             naive.memory.insert(id, node.memory_bytes);
-            naive.unclaimed.insert(id, seen.unclaimed_bytes(id, request.page_size) / page_bytes);
+            let owed = owed.iter().map(|(_, owed)| owed.get(&id).copied().unwrap_or(0)).sum();
+            let free = promisable(node, request.page_size).promisable_bytes;
+            naive.unclaimed.insert(id, free.saturating_sub(owed) / page_bytes);
             let to_it = topology.performance.iter().filter(|p| p.target == id);
             if let Some(best) = to_it.filter_map(|p| p.read_bandwidth_mb_s.or(p.write_bandwidth_mb_s)).max() {
                 naive.bandwidth.insert(id, u128::from(best) * 1000);
@@ -79,6 +87,14 @@ impl<'a> Naive<'a> {
             }
             naive.demand.insert(id, demand);
         }
+        // Huge pages that no claim covers may come from any node.
+        let own: u64 = owed.iter().map(|(reserved, owed)| owed.values().sum::<u64>().min(*reserved)).sum();
+        let reserved = match request.page_size {
+            PageSize::Base => 0,
+            PageSize::Huge(bytes) => topology.reserved_huge_bytes(bytes).saturating_sub(own).div_ceil(page_bytes),
+        };
+        naive.unclaimed_on_all = naive.unclaimed.values().sum::<u64>().saturating_sub(reserved);
+        naive.unclaimed.values_mut().for_each(|pages| *pages = naive.unclaimed_on_all.min(*pages));
         for &from in &naive.nodes {
             for &to in &naive.nodes {
                 naive.latency.insert((from, to), latency(seen, from, to));
@@ -126,7 +142,7 @@ impl<'a> Naive<'a> {
         let unclaimed: u64 = set.iter().map(|n| self.unclaimed[n]).sum();
         Some(Home {
             slow_down: self.slow_down(&vcpus, &pages),
-            free_after_bytes: (unclaimed - in_set) * self.page_bytes,
+            free_after_bytes: (unclaimed - in_set).min(self.unclaimed_on_all - self.pages) * self.page_bytes,
             nodes: set.to_vec(),
             vcpus,
             spilled_bytes: (self.pages - in_set) * self.page_bytes,
@@ -145,7 +161,7 @@ impl<'a> Naive<'a> {
         if policy.confines() {
             left.retain(|n, _| set.contains(n));
         }
-        if left.values().sum::<u64>() < self.pages {
+        if left.values().sum::<u64>() < self.pages || self.unclaimed_on_all < self.pages {
             return None;
         }
         let memory: Vec<NodeId> =

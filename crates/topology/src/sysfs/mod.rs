@@ -84,6 +84,8 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     };
     zones::fill(&mut source, &mut nodes);
     let devices = devices::read(&mut source, &nodes);
-    let topology = Topology { source: root.display().to_string(), nodes, cpus, distances, performance, devices };
+    let reserved_huge_pages = source.about_memory(nodes::reserved_huge_pages);
+    let from = root.display().to_string();
+    let topology = Topology { source: from, nodes, cpus, distances, performance, devices, reserved_huge_pages };
     Ok((topology, source.into_notes()))
 }

@@ -5,11 +5,14 @@ use super::source::{Source, quoted};
 use crate::{
     distance::{Distance, Distances},
     id::{MAX_NODES, NodeId},
-    model::{Access, HugePagePool, MemoryState, Node, Performance},
+    model::{Access, HugePagePool, MemoryState, Node, Performance, ReservedHugePages},
 };
 use alloc::{format, string::String, vec::Vec};
 
 pub(super) const NODES: &str = "sys/devices/system/node";
+
+/// The pools of the whole machine.
+const HUGE_PAGES: &str = "sys/kernel/mm/hugepages";
 
 /// The nodes that have a folder, in rising order: the kernel makes one for each online node.
 pub(super) fn numbers(source: &mut Source) -> Vec<NodeId> {
@@ -31,7 +34,7 @@ pub(super) fn read(source: &mut Source, id: NodeId) -> Node {
 /// The one node of a kernel that knows no nodes.
 pub(super) fn without_numa(source: &mut Source) -> Node {
     let (memory_bytes, state) = memory(source, "proc/meminfo");
-    let huge_pages = huge_pages(source, "sys/kernel/mm/hugepages");
+    let huge_pages = huge_pages(source, HUGE_PAGES);
     Node { memory_bytes, state, huge_pages, ..Node::default() }
 }
 
@@ -63,19 +66,38 @@ fn memory(source: &mut Source, path: &str) -> (u64, Option<MemoryState>) {
 }
 
 fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {
-    let mut pools = Vec::new();
-    for name in source.names(folder) {
-        let size = name.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB")?.parse::<u64>().ok());
-        let Some(page_bytes) = size.and_then(|kib| kib.checked_mul(1024)) else { continue };
-        let mut pages = |file: &str| source.number_if_any::<u64>(&format!("{folder}/{name}/{file}")).unwrap_or(0);
-        pools.push(HugePagePool {
+    let folders = pool_folders(source, folder);
+    let pool = |(page_bytes, pool): (u64, String)| {
+        let mut pages = |file: &str| source.number_if_any::<u64>(&format!("{pool}/{file}")).unwrap_or(0);
+        HugePagePool {
             page_bytes,
             total_pages: pages("nr_hugepages"),
             free_pages: pages("free_hugepages"),
             surplus_pages: pages("surplus_hugepages"),
-        });
-    }
-    pools.sort_unstable_by_key(|pool| pool.page_bytes);
+        }
+    };
+    folders.into_iter().map(pool).collect()
+}
+
+/// What is reserved, which the kernel tells for all nodes together only.
+pub(super) fn reserved_huge_pages(source: &mut Source) -> Vec<ReservedHugePages> {
+    let folders = pool_folders(source, HUGE_PAGES);
+    let reserved = |(page_bytes, pool): (u64, String)| {
+        let pages = source.number_if_any::<u64>(&format!("{pool}/resv_hugepages")).unwrap_or(0);
+        ReservedHugePages { page_bytes, pages }
+    };
+    let all = folders.into_iter().map(reserved);
+    all.filter(|reserved| reserved.pages > 0).collect()
+}
+
+/// The folders `hugepages-2048kB` and so on below `folder`, by rising page size in bytes.
+fn pool_folders(source: &mut Source, folder: &str) -> Vec<(u64, String)> {
+    let pool = |name: String| {
+        let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()?;
+        Some((kib.checked_mul(1024)?, format!("{folder}/{name}")))
+    };
+    let mut pools: Vec<_> = source.names(folder).into_iter().filter_map(pool).collect();
+    pools.sort_unstable();
     pools
 }
 

@@ -13,9 +13,12 @@ use std::{
 /// Fill memory, print "ready ADDRESS", and hold it until standard input ends.
 #[derive(Debug, Parser)]
 struct Args {
-    /// MiB to fill
+    /// MiB to map and fill
     #[arg(long)]
     mib: usize,
+    /// Fill only so many of them
+    #[arg(long, value_name = "MIB")]
+    touch: Option<usize>,
     /// The kind of memory
     #[arg(long, value_enum, default_value_t = Kind::Anon)]
     kind: Kind,
@@ -46,8 +49,8 @@ const STEP: usize = 4096;
 
 fn main() {
     let args = Args::parse();
-    let bytes = args.mib << 20;
-    let address = map(args.kind, bytes);
+    let address = map(args.kind, args.mib << 20);
+    let bytes = args.touch.unwrap_or(args.mib) << 20;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let part = bytes / args.threads;

@@ -1,6 +1,6 @@
 //! Claims: nothing is promised twice, whoever starts at the same time and whoever is killed when.
 
-use nearside_lab::{Domain, MIB, domains, json, nearside, run, stderr, toucher, unclaimed_bytes, words, write};
+use nearside_lab::{Domain, MIB, domains, json, nearside, read, run, stderr, toucher, unclaimed_bytes, words, write};
 use std::{
     io::{BufRead, BufReader},
     path::Path,
@@ -130,6 +130,63 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
     domain.end();
     let after = unclaimed_bytes()[1];
     assert!(after + 50 * MIB > before, "{before} before, {after} after");
+}
+
+/// Sets `count` huge pages aside on a node.
+fn huge_pages(node: u32, count: u32) {
+    write(&format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"), &count.to_string());
+}
+
+/// MiB that can be promised in huge pages on each node that has any, and MiB that processes without a claim reserved.
+fn huge_mib() -> (Vec<u64>, u64) {
+    let stat = json("stat");
+    let nodes = stat["nodes"].as_array().unwrap().iter();
+    let pools = nodes.flat_map(|node| node["huge_pages"].as_array().unwrap());
+    let on_each = pools.map(|pool| pool["unclaimed_bytes"].as_u64().unwrap() / MIB).collect();
+    let reserved = stat["reserved_huge_pages"].as_array().unwrap().first();
+    (on_each, reserved.map_or(0, |pool| pool["elsewhere_bytes"].as_u64().unwrap() / MIB))
+}
+
+#[test]
+fn huge_pages_that_others_reserved_are_not_promised_and_a_domains_own_not_taken_off_twice() {
+    huge_pages(1, 20);
+    huge_pages(2, 20);
+    let strict = |name: &str, node: u32, mib: u64, touch: u64| {
+        let flags = format!("--quiet --name {name} --page-size 2M --memory {mib}M --policy strict --nodes {node}");
+        let arguments = format!("--mib {mib} --kind huge --touch {touch}");
+        (flags, arguments)
+    };
+    let start = |(flags, arguments): (String, String)| Domain::start(&flags, &arguments);
+
+    // A domain that has mapped all of its claim and touched half of it.
+    let own = start(strict("own", 1, 40, 20));
+    assert_eq!(read("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages"), "10");
+    assert_eq!(huge_mib(), (vec![0, 40], 0));
+    let full = start(strict("full", 2, 40, 0));
+    assert_eq!(huge_mib(), (vec![0, 0], 0));
+    full.end();
+
+    // Somebody without a claim has mapped as much as is free beyond it. It may come from any node.
+    let mut other = std::process::Command::new(toucher())
+        .args(words("--mib 30 --kind huge --touch 0"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    assert_eq!(huge_mib(), (vec![0, 10], 30));
+    let refused = run(words("run --name more --page-size 2M --memory 12M -- true"));
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(stderr(&refused).contains("10 MiB can be promised"), "{}", stderr(&refused));
+    let fits = start(strict("fits", 2, 10, 10));
+    assert_eq!(huge_mib(), (vec![0, 0], 30));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(huge_mib(), (vec![0, 30], 0));
+    fits.end();
+    own.end();
+    huge_pages(1, 0);
+    huge_pages(2, 0);
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! What can still be promised (docs/adr/0001-claims.md, docs/adr/0003-what-counts-as-free.md).
+
+use crate::{ByNode, DomainState, Observation, PageSize, outstanding, promisable};
+use nearside_topology::{NodeId, NodeSet};
+
+/// What can still be promised in pages of one size.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unclaimed {
+    /// By node: what counts as free, less what is spoken for.
+    by_node: ByNode,
+    /// What others have reserved of it: huge pages of which nobody knows which nodes they will come from before they are
+    /// touched. So it is taken off the sum and off no node.
+    reserved_bytes: u64,
+}
+
+impl Unclaimed {
+    /// Bytes that can still be promised on `node`.
+    pub fn on(&self, node: NodeId) -> u64 {
+        self.of(node).min(self.total_bytes())
+    }
+
+    /// Bytes that can still be promised on these nodes together, when so many are given back on others.
+    pub fn on_nodes(&self, nodes: &NodeSet, given_back_bytes: u64) -> u64 {
+        let sum = nodes.iter().map(|node| self.of(node)).fold(0, u64::saturating_add);
+        sum.min(self.sum().saturating_add(given_back_bytes).saturating_sub(self.reserved_bytes))
+    }
+
+    /// Bytes that can still be promised on all nodes together.
+    pub fn total_bytes(&self) -> u64 {
+        self.sum().saturating_sub(self.reserved_bytes)
+    }
+
+    /// Whole pages that can still be promised on all nodes together.
+    pub fn total_pages(&self, page_bytes: u64) -> u64 {
+        let sum = self.by_node.values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes / page_bytes));
+        sum.saturating_sub(self.reserved_bytes.div_ceil(page_bytes))
+    }
+
+    fn sum(&self) -> u64 {
+        self.by_node.values().copied().fold(0, u64::saturating_add)
+    }
+
+    fn of(&self, node: NodeId) -> u64 {
+        self.by_node.get(&node).copied().unwrap_or(0)
+    }
+}
+
+impl Observation {
+    /// What can still be promised in pages of this size.
+    pub fn unclaimed(&self, page_size: PageSize) -> Unclaimed {
+        self.unclaimed_without(page_size, None)
+    }
+
+    /// The same, as if `domain` had been promised nothing.
+    pub fn unclaimed_without(&self, page_size: PageSize, domain: Option<&DomainState>) -> Unclaimed {
+        let nodes = self.topology.nodes.iter();
+        let mut by_node: ByNode = nodes.map(|node| (node.id, promisable(node, page_size).promisable_bytes)).collect();
+        let others = self.open_claims(page_size).filter(|(of, _)| domain.is_none_or(|without| without.name != of.name));
+        for (node, bytes) in others.flat_map(|(_, open)| open) {
+            by_node.entry(node).and_modify(|left| *left = left.saturating_sub(bytes));
+        }
+        Unclaimed { by_node, reserved_bytes: self.reserved_elsewhere_bytes(page_size) }
+    }
+
+    /// Bytes in huge pages of this size that were reserved and not touched yet, and that no claim covers: by processes
+    /// which are no domain's, or by domains beyond their claims.
+    pub fn reserved_elsewhere_bytes(&self, page_size: PageSize) -> u64 {
+        let all = match page_size {
+            PageSize::Base => 0,
+            PageSize::Huge(page_bytes) => self.topology.reserved_huge_bytes(page_bytes),
+        };
+        let own = self.open_claims(page_size).map(|(domain, open)| {
+            let owed = open.values().copied().fold(0, u64::saturating_add);
+            domain.reserved_bytes.min(owed)
+        });
+        all.saturating_sub(own.fold(0, u64::saturating_add))
+    }
+
+    /// The domains that claim pages of this size, each with what is still owed to it.
+    fn open_claims(&self, page_size: PageSize) -> impl Iterator<Item = (&DomainState, ByNode)> {
+        let claims = self.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, domain)));
+        let of_that_size = claims.filter(move |(claim, _)| claim.page_size == page_size);
+        of_that_size.map(|(claim, domain)| (domain, outstanding(claim, &domain.resident_bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Claim;
+    use nearside_topology::{HugePagePool, Node, ReservedHugePages, Topology};
+
+    const MIB: u64 = 1 << 20;
+    const HUGE: PageSize = PageSize::Huge(2 * MIB);
+
+    fn by_node(mib: &[u64]) -> ByNode {
+        mib.iter().enumerate().map(|(node, mib)| (NodeId(node as u32), mib * MIB)).collect()
+    }
+
+    /// Two nodes with 100 MiB of free huge pages each, and so many MiB reserved on the whole machine.
+    fn machine(reserved_mib: u64, domains: Vec<DomainState>) -> Observation {
+        let pool = HugePagePool { page_bytes: 2 * MIB, total_pages: 64, free_pages: 50, surplus_pages: 0 };
+        let node = |id| Node { id: NodeId(id), huge_pages: vec![pool], ..Node::default() };
+        let reserved_huge_pages = vec![ReservedHugePages { page_bytes: 2 * MIB, pages: reserved_mib / 2 }];
+        let topology = Topology { nodes: vec![node(0), node(1)], reserved_huge_pages, ..Topology::default() };
+        Observation { topology, domains }
+    }
+
+    fn domain(claim_mib: &[u64], resident_mib: &[u64], reserved_mib: u64) -> DomainState {
+        let claim = Claim { bytes: by_node(claim_mib), page_size: HUGE, ..Claim::default() };
+        DomainState {
+            claim: Some(claim),
+            resident_bytes: by_node(resident_mib),
+            reserved_bytes: reserved_mib * MIB,
+            ..DomainState::default()
+        }
+    }
+
+    #[test]
+    fn what_others_reserved_is_taken_off_the_machine_and_off_no_node() {
+        let cases = [
+            // Nobody reserved anything.
+            (machine(0, vec![domain(&[60], &[0], 0)]), [40, 100], 140),
+            // A domain's own reservation is part of its claim.
+            (machine(60, vec![domain(&[60], &[0], 60)]), [40, 100], 140),
+            // Others' may come from any node: one alone still has all its pages, both together less.
+            (machine(60, vec![domain(&[60], &[0], 0)]), [40, 80], 80),
+            (machine(100, Vec::new()), [100, 100], 100),
+            (machine(190, Vec::new()), [10, 10], 10),
+            (machine(300, Vec::new()), [0, 0], 0),
+            // Reserved beyond its claim, or for the second time.
+            (machine(60, vec![domain(&[40], &[0], 60)]), [60, 100], 140),
+            (machine(60, vec![domain(&[60], &[50], 60)]), [90, 100], 140),
+        ];
+        for (number, (seen, on, total)) in cases.into_iter().enumerate() {
+            let unclaimed = seen.unclaimed(HUGE);
+            let found = [0, 1].map(|node| unclaimed.on(NodeId(node)) / MIB);
+            assert_eq!((found, unclaimed.total_bytes() / MIB), (on, total), "case {number}");
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_elsewhere_can_be_promised_here() {
+        let unclaimed = machine(150, Vec::new()).unclaimed(HUGE);
+        let first = NodeSet::from([NodeId(0)]);
+        assert_eq!([0, 20, 200].map(|back| unclaimed.on_nodes(&first, back * MIB) / MIB), [50, 70, 100]);
+    }
+
+    #[test]
+    fn ordinary_pages_are_never_reserved() {
+        let seen = machine(60, Vec::new());
+        assert_eq!(seen.reserved_elsewhere_bytes(PageSize::Base), 0);
+        assert_eq!(seen.reserved_elsewhere_bytes(PageSize::Huge(1 << 30)), 0);
+    }
+}
