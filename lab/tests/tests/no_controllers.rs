@@ -2,7 +2,7 @@
 //! what cannot is said once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use nearside_lab::{Domain, MIB, json, read, run, status, stderr, words};
+use nearside_lab::{Domain, MIB, domains, json, read, run, status, stderr, words};
 use std::collections::BTreeMap;
 
 #[test]
@@ -32,6 +32,10 @@ fn what_cannot_work_is_said_once() {
         assert_eq!(output.status.code(), Some(125), "{flag}");
         assert!(stderr(&output).contains(controller), "{flag}: {}", stderr(&output));
     }
+    let output = run(words("run --name bare --memory 8M --policy restrictive --nodes 1 -- true"));
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("restrictive needs the cpuset controller"), "{}", stderr(&output));
+    assert_eq!(domains(), [""; 0]);
 }
 
 #[test]
