@@ -250,8 +250,19 @@ impl Cgroup {
     }
 
     /// Moves a process into it.
+    ///
+    /// # Errors
+    /// With what is needed where it is permission that lacks.
     pub fn enter(&self, process: u32) -> Result<(), Error> {
-        self.write("cgroup.procs", &process.to_string())
+        match self.write("cgroup.procs", &process.to_string()) {
+            Err(Error::Write { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                Err(Error::NotPermitted {
+                    what: format!("enter the cgroup {}", self.directory.display()),
+                    needs: "root",
+                })
+            }
+            entered => entered,
+        }
     }
 }
 

@@ -64,6 +64,8 @@ pub struct Host {
     current: Option<Record>,
     /// What could not be done and does no harm, for the user to know.
     notices: Vec<String>,
+    /// The machine, if it was read for what is about to be done.
+    known: Option<Topology>,
 }
 
 impl Host {
@@ -83,6 +85,7 @@ impl Host {
             lock: None,
             current: None,
             notices: Vec::new(),
+            known: None,
         })
     }
 
@@ -116,9 +119,19 @@ impl Host {
         self.records().0.into_iter().find(|record| record.name == name)
     }
 
-    /// The machine, without its domains.
-    pub fn topology(&self) -> Result<Topology, Error> {
-        let read = sysfs::read(&self.paths.root);
+    /// The machine, without its domains. The next observation takes CPUs and devices from here: others wait for the
+    /// lock meanwhile, and on a large machine they are thousands of files.
+    pub fn topology(&mut self) -> Result<Topology, Error> {
+        let topology = self.read_topology()?;
+        self.known = Some(topology.clone());
+        Ok(topology)
+    }
+
+    fn read_topology(&mut self) -> Result<Topology, Error> {
+        let read = match self.known.take() {
+            Some(known) => sysfs::read_again(&known, &self.paths.root),
+            None => sysfs::read(&self.paths.root),
+        };
         read.map(|(topology, _)| topology).map_err(|error| Error::Refused(error.to_string()))
     }
 
@@ -417,7 +430,7 @@ impl Machine for Host {
         };
         // Residents before free memory: what is touched in between then counts twice instead of not at all.
         let domains = records.into_iter().map(state).collect::<Result<_, Error>>()?;
-        Ok(Observation { topology: self.topology()?, domains })
+        Ok(Observation { topology: self.read_topology()?, domains })
     }
 
     fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {

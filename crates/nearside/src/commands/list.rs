@@ -38,7 +38,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let host = domains::open_host()?;
+    let mut host = domains::open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let (found, broken) = domains::running(&host, args.all)?;
     output::note(broken);

@@ -65,9 +65,23 @@ pub enum Error {
 /// # Errors
 /// If `root` is no readable folder, or nothing below it tells of a node, a CPU or memory.
 pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+    read_but(None, root)
+}
+
+/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are about, are as they were
+/// then, unless it has other nodes now.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_again(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+    read_but(Some(known), root)
+}
+
+fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     let mut source = Source::open(root)?;
     let ids = nodes::numbers(&mut source);
-    let cpus = cpus::read(&mut source, &ids);
+    let known = known.filter(|known| known.nodes.iter().map(|node| node.id).eq(ids.iter().copied()));
+    let cpus = known.map_or_else(|| cpus::read(&mut source, &ids), |known| known.cpus.clone());
     let (mut nodes, distances, performance) = if ids.is_empty() {
         let node = nodes::without_numa(&mut source);
         if cpus.is_empty() && node.memory_bytes == 0 {
@@ -81,7 +95,7 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
         (read, distances, performance)
     };
     zones::fill(&mut source, &mut nodes);
-    let devices = devices::read(&mut source, &nodes);
+    let devices = known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
     let topology = Topology { source: root.display().to_string(), nodes, cpus, distances, performance, devices };
     Ok((topology, source.into_notes()))
 }
