@@ -1,9 +1,12 @@
 # `make demo` and `make test` are the two commands to know; both install what they need (scripts/install).
-# A cargo that a package or scripts/install brought is found even where a login shell has not run yet.
-export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# First the tools that scripts/install built; last, a cargo that is found even where a login shell has not run yet.
+CACHE := $(or $(NEARSIDE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearside)
+export PATH := $(CACHE)/tools/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 FUZZ_SECONDS ?= 600
 
+# One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
+.NOTPARALLEL:
 .PHONY: help demo test lint unit lab-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets

@@ -200,8 +200,20 @@ impl Cgroup {
         self.directory.join(file).exists()
     }
 
-    /// Gives the groups below it these of their controllers which `tree` has.
+    /// Whether it can give controllers to groups below it.
+    ///
+    /// One with processes of its own cannot, such as a container's first, but for the tree's very root: cpu and cpuset
+    /// would even be taken, and no group below could hold a process any more (`cgroup-v2.rst`, "Threads").
+    pub fn can_enable(&self) -> bool {
+        let is_root = !self.has("cgroup.type");
+        is_root || self.read("cgroup.procs").ok().flatten().is_none_or(|processes| processes.trim().is_empty())
+    }
+
+    /// Gives the groups below it these controllers, as far as it can.
     pub fn enable_below(&self, controllers: &[&str]) -> Result<(), Error> {
+        if !self.can_enable() {
+            return Ok(());
+        }
         let available = self.read("cgroup.controllers")?.unwrap_or_default();
         let enabled = self.read("cgroup.subtree_control")?.unwrap_or_default();
         let lists = |list: &str, one: &str| list.split_whitespace().any(|word| word == one);
@@ -252,8 +264,19 @@ impl Cgroup {
     }
 
     /// Moves a process into it.
+    ///
+    /// # Errors
+    /// With what is needed where it is permission that lacks.
     pub fn enter(&self, process: u32) -> Result<(), Error> {
-        self.write("cgroup.procs", &process.to_string())
+        match self.write("cgroup.procs", &process.to_string()) {
+            Err(Error::Write { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                Err(Error::NotPermitted {
+                    what: format!("enter the cgroup {}", self.directory.display()),
+                    needs: "root",
+                })
+            }
+            entered => entered,
+        }
     }
 }
 
@@ -307,6 +330,25 @@ mod tests {
         }
         let said = group("/../..", "/").unwrap_err().to_string();
         assert!(said.contains("begins with /../..") && said.contains("--cgroupns=host"), "{said}");
+    }
+
+    #[test]
+    fn a_group_with_processes_of_its_own_gives_no_controllers_to_those_below() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        file("cgroup.controllers", "cpuset memory\n");
+        file("cgroup.procs", "7\n");
+        let group = Tree::at(folder.path()).unwrap().group("/").unwrap();
+        let enabled = || {
+            file("cgroup.subtree_control", "");
+            group.enable_below(&["cpuset", "hugetlb"]).unwrap();
+            fs::read_to_string(folder.path().join("cgroup.subtree_control")).unwrap()
+        };
+        assert_eq!(enabled(), "+cpuset", "the root has processes always");
+        file("cgroup.type", "domain\n");
+        assert_eq!(enabled(), "");
+        file("cgroup.procs", "");
+        assert_eq!(enabled(), "+cpuset");
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What decides whether and how well Nearside can work on a host: the kernel's features and settings, the cgroup layout,
 //! who owns it, and this process's privileges. Collecting them changes nothing.
 
-use crate::{cgroup::Tree, folder::Folder, sys, systemd::Systemd};
+use crate::{
+    cgroup::Tree,
+    folder::Folder,
+    sys::{self, PolicySupport},
+    systemd::Systemd,
+};
 use nearside_policy::MemoryPolicy;
 use nearside_topology::{HugePagePool, NodeId, NodeSet, sysfs};
 use rustix::fs::{Access, access};
@@ -9,7 +14,6 @@ use serde::Serialize;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    thread,
 };
 
 /// Facts about a host. What cannot be found out is none.
@@ -25,6 +29,8 @@ pub struct Facts {
     pub memory_nodes: NodeSet,
     /// Memory policies that the kernel took for a thread of this process; none where nothing was tried.
     pub policies: Option<Vec<MemoryPolicy>>,
+    /// A filter of system calls keeps this process from setting some or all of them.
+    pub policies_forbidden: bool,
     /// `/proc/PID/numa_maps` is there (`CONFIG_NUMA`).
     pub has_numa_maps: bool,
     /// `/proc/sys/kernel/numa_balancing`: 0 off, 1 on, 2 memory tiering.
@@ -72,6 +78,8 @@ pub struct Cgroups {
     pub v2_controllers: BTreeSet<String>,
     /// Whether this process may make groups at its root.
     pub v2_writable: bool,
+    /// Processes in its first group, a container's, keep controllers from the groups below.
+    pub v2_blocked: bool,
     /// The group of version 2 that this process is in.
     pub own_group: Option<String>,
     /// Whether this process may make groups in that.
@@ -140,11 +148,17 @@ impl Facts {
             let used = node.huge_pages.iter().filter(|pool| pool.total_pages > 0);
             used.map(|pool| (node.id, *pool))
         });
+        let support = if try_policies { policies(&memory_nodes) } else { Vec::new() };
+        let that_are = |wanted| {
+            let found = support.iter().filter(move |(_, support)| *support == wanted);
+            found.map(|(policy, _)| *policy).collect::<Vec<_>>()
+        };
         Self {
             kernel_release: read("proc/sys/kernel/osrelease"),
             boot_options: read("proc/cmdline").map(|text| boot_options(&text)).unwrap_or_default(),
             nodes: topology.node_set(),
-            policies: try_policies.then(|| policies(&memory_nodes)),
+            policies: try_policies.then(|| that_are(PolicySupport::Known)),
+            policies_forbidden: !that_are(PolicySupport::Forbidden).is_empty(),
             memory_nodes,
             has_numa_maps: root.join("proc/self/numa_maps").exists(),
             numa_balancing: number("proc/sys/kernel/numa_balancing"),
@@ -193,6 +207,7 @@ impl Cgroups {
         Self {
             v2: Some(tree.root().to_owned()),
             v2_controllers: tree.controllers().clone(),
+            v2_blocked: tree.group("/").is_ok_and(|first| !first.can_enable()),
             v2_writable: access(tree.root(), Access::WRITE_OK).is_ok(),
             own_group_writable: own.as_ref().is_some_and(|own| access(own.directory(), Access::WRITE_OK).is_ok()),
             own_group: own.map(|own| own.path().to_owned()),
@@ -235,14 +250,10 @@ fn boot_options(command_line: &str) -> Vec<String> {
     command_line.split_whitespace().filter(known).map(str::to_owned).collect()
 }
 
-/// Asks the kernel for every policy, in a thread of its own since a policy is a thread's.
-fn policies(memory_nodes: &NodeSet) -> Vec<MemoryPolicy> {
-    let nodes = memory_nodes.clone();
-    let ask = move || {
-        let own = MemoryPolicy::ALL.into_iter().filter(|&policy| policy != MemoryPolicy::Restrictive);
-        own.filter(|&policy| sys::knows_memory_policy(policy, &nodes)).collect()
-    };
-    thread::Builder::new().spawn(ask).ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
+/// Asks the kernel for every policy that is a task's.
+fn policies(memory_nodes: &NodeSet) -> Vec<(MemoryPolicy, PolicySupport)> {
+    let own = MemoryPolicy::ALL.into_iter().filter(|&policy| policy != MemoryPolicy::Restrictive);
+    own.map(|policy| (policy, sys::memory_policy_support(policy, memory_nodes))).collect()
 }
 
 /// `always [madvise] never`: the word in brackets.
@@ -307,6 +318,7 @@ mod tests {
         assert!(facts.state_writable && !facts.systemd && facts.policies.is_none());
         let cgroups = facts.cgroups;
         assert!(cgroups.has("memory") && !cgroups.has("cpuset") && cgroups.v2_writable && cgroups.own_group_writable);
+        assert!(!cgroups.v2_blocked);
         assert_eq!(cgroups.own_group.as_deref(), Some("/mine"));
         assert_eq!(cgroups.v1_controllers, ["cpu", "cpuacct"].map(str::to_owned).into());
         assert_eq!(cgroups.partitions, [("/vip".to_owned(), "isolated".to_owned())]);

@@ -2,13 +2,17 @@
 
 use crate::{
     cgroup::{Cgroup, Tree},
+    confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force},
     error::{Error, IoContext},
-    huge, memory, migrate,
+    huge,
+    launch::take_policy,
+    memory, migrate,
     store::{CpuBinding, Locked, Record, Store},
-    sys,
     systemd::Systemd,
 };
-use nearside_policy::{Action, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, may_go_on};
+use nearside_policy::{
+    Action, CpuReason, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, may_go_on,
+};
 use nearside_topology::{CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
     fs,
@@ -64,6 +68,8 @@ pub struct Host {
     current: Option<Record>,
     /// What could not be done and does no harm, for the user to know.
     notices: Vec<String>,
+    /// The machine, if it was read for what is about to be done.
+    known: Option<Topology>,
 }
 
 impl Host {
@@ -83,6 +89,7 @@ impl Host {
             lock: None,
             current: None,
             notices: Vec::new(),
+            known: None,
         })
     }
 
@@ -116,13 +123,21 @@ impl Host {
         self.records().0.into_iter().find(|record| record.name == name)
     }
 
-    /// The machine, without its domains. What could not be read of it is said when it is observed.
-    pub fn topology(&self) -> Result<Topology, Error> {
-        self.machine().map(|(topology, _)| topology)
+    /// The machine, without its domains; what could not be read of it is said when it is observed. The next observation
+    /// takes CPUs and devices from here: others wait for the lock meanwhile, and on a large machine they are thousands
+    /// of files.
+    pub fn topology(&mut self) -> Result<Topology, Error> {
+        let (topology, _) = self.machine()?;
+        self.known = Some(topology.clone());
+        Ok(topology)
     }
 
-    fn machine(&self) -> Result<(Topology, Vec<sysfs::Note>), Error> {
-        sysfs::read(&self.paths.root).map_err(|error| Error::Refused(error.to_string()))
+    fn machine(&mut self) -> Result<(Topology, Vec<sysfs::Note>), Error> {
+        let read = match self.known.take() {
+            Some(known) => sysfs::read_again(&known, &self.paths.root),
+            None => sysfs::read(&self.paths.root),
+        };
+        read.map_err(|error| Error::Refused(error.to_string()))
     }
 
     /// Keeps others from changing anything until this is dropped or executes another program, and sweeps up what dead
@@ -216,8 +231,7 @@ impl Host {
         if !parent.exists() {
             parent.create()?;
         }
-        // Where a controller cannot be enabled (the root of a container has processes of its own) the domain does
-        // without, and what needs it says so.
+        // Where a controller cannot be enabled the domain does without, and what needs it says so.
         for above in [&root, &parent] {
             CONTROLLERS.iter().for_each(|controller| drop(above.enable_below(&[controller])));
         }
@@ -264,12 +278,7 @@ impl Host {
 
     fn confine_memory(&mut self, nodes: &NodeSet) -> Result<(), Error> {
         let group = self.current_group()?;
-        if self.has_cpuset(&group) {
-            match self.owner()? {
-                Owner::Systemd(systemd) => systemd.set_memory_nodes(&unit(&group), nodes)?,
-                Owner::Nobody => write_cpuset(&group, "mems", nodes)?,
-            }
-        } else {
+        if !self.set_cpuset(&group, MEMORY_NODES, nodes)? {
             let policy = self.current.as_ref().map(|record| record.home.policy);
             if policy == Some(MemoryPolicy::Restrictive) {
                 return Err(Error::Refused(
@@ -277,38 +286,47 @@ impl Host {
                         .into(),
                 ));
             }
-            let notice =
-                "the cgroup v2 tree has no cpuset controller: the memory policy alone keeps memory on its nodes";
-            if !self.notices.iter().any(|said| said == notice) {
-                self.notices.push(notice.into());
-            }
+            self.notice(
+                "the domain's cgroup has no cpuset controller: the memory policy alone keeps memory on its nodes",
+            );
         }
         self.change(|record| record.memory_nodes = Some(nodes.clone()))
     }
 
-    fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: nearside_policy::CpuReason) -> Result<(), Error> {
+    fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: CpuReason) -> Result<(), Error> {
         let group = self.current_group()?;
-        if self.has_cpuset(&group) {
-            match self.owner()? {
-                Owner::Systemd(systemd) => systemd.set_cpus(&unit(&group), cpus)?,
-                Owner::Nobody => write_cpuset(&group, "cpus", cpus)?,
-            }
-        } else {
-            if on_behalf == nearside_policy::CpuReason::Operator {
-                self.notices.push(
-                    "the cgroup v2 tree has no cpuset controller: hard affinity is that of its processes, which they \
-                     may change"
-                        .into(),
+        if !self.set_cpuset(&group, CPUS, cpus)? {
+            if on_behalf == CpuReason::Operator {
+                self.notice(
+                    "the domain's cgroup has no cpuset controller: hard affinity is that of its processes, which they may \
+                     change",
                 );
             }
-            for thread in group.all_threads() {
-                match sys::set_cpu_affinity(thread, cpus) {
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    set => set.doing(&format!("allow thread {thread} {}", cpus.named()))?,
-                }
+            if !bind_each(|| group.all_threads(), |thread| bind(thread, cpus))? {
+                self.notice("threads were started faster than they could be bound: some may run on other CPUs");
             }
         }
         self.change(|record| record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf }))
+    }
+
+    /// Confines a group by its cpuset. False where it has none; systemd enables the controller when it is first needed.
+    fn set_cpuset<T: Id>(&mut self, group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
+        if !self.tree.has("cpuset") {
+            return Ok(false);
+        }
+        let is_set = match self.owner()? {
+            Owner::Systemd(systemd) => systemd.set(&unit(group), set.property, wanted)?,
+            Owner::Nobody if group.has(set.file) => group.write(set.file, &wanted.to_string()).map(|()| true)?,
+            Owner::Nobody => false,
+        };
+        Ok(is_set && is_in_force(group, set, wanted)?)
+    }
+
+    /// Has something said to the user, once.
+    fn notice(&mut self, notice: &str) {
+        if !self.notices.iter().any(|said| said == notice) {
+            self.notices.push(notice.into());
+        }
     }
 
     fn move_pages(
@@ -356,13 +374,8 @@ impl Host {
         }
         let is_confined = self.current.as_ref().is_some_and(|record| record.memory_nodes.is_some());
         let outcome = moved.clone().into_outcome();
-        self.notices.extend(moved.notices(is_confined && self.tree.has("cpuset") && may_go_on(&outcome)));
+        self.notices.extend(moved.notices(is_confined && group.has(MEMORY_NODES.file) && may_go_on(&outcome)));
         Ok(outcome)
-    }
-
-    /// Whether a domain's cgroup can be confined; systemd enables the controller when it is first needed.
-    fn has_cpuset(&self, group: &Cgroup) -> bool {
-        if self.booted_with_systemd { self.tree.has("cpuset") } else { group.has("cpuset.mems") }
     }
 
     fn current_group(&self) -> Result<Cgroup, Error> {
@@ -388,8 +401,7 @@ impl Host {
             Action::ConfineMemory { nodes, .. } => self.confine_memory(nodes),
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
             Action::SetMemoryPolicy { policy, nodes, .. } => {
-                sys::set_memory_policy(*policy, nodes)
-                    .doing(&format!("set memory policy {policy} on {}", nodes.named()))?;
+                take_policy(*policy, nodes)?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
             }
             Action::MovePages { nodes, rate_bytes_per_s, .. } => {
@@ -429,21 +441,6 @@ impl Machine for Host {
 
     fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {
         self.try_apply(action, progress).unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
-    }
-}
-
-/// Writes `cpuset.mems` or `cpuset.cpus` and looks whether it holds: the kernel takes what the groups above do not
-/// allow, too, and then goes by theirs.
-fn write_cpuset<T: Id>(group: &Cgroup, of: &str, wanted: &IdSet<T>) -> Result<(), Error> {
-    group.write(&format!("cpuset.{of}"), &wanted.to_string())?;
-    let effective = group.read(&format!("cpuset.{of}.effective"))?.unwrap_or_default();
-    match effective.parse::<IdSet<T>>() {
-        Ok(effective) if effective == *wanted => Ok(()),
-        _ => Err(Error::Refused(format!(
-            "cpuset.{of} {wanted} of {} is not in force: the groups above it allow {}",
-            group.path(),
-            effective.trim()
-        ))),
     }
 }
 

@@ -2,18 +2,28 @@
 //! the command in its own place (docs/adr/0004-run-executes-in-place.md), so that signals and exit codes need no
 //! passing on.
 
-use crate::{error::Error, host::Host, store::Record, sys};
-use nearside_policy::{CostModel, Home, Machine, Origin, Outcome, Plan, Start, StartRefusal, start};
+use crate::{
+    confine::{CPUS, bind},
+    error::{Error, IoContext},
+    host::Host,
+    store::Record,
+    sys,
+};
+use nearside_policy::{CostModel, Home, Machine, MemoryPolicy, Origin, Outcome, Plan, Start, StartRefusal, start};
+use nearside_topology::NodeSet;
 use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
     io,
     ops::ControlFlow,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::CommandExt},
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
     process,
     time::{SystemTime, UNIX_EPOCH},
 };
+
+/// Where programs are looked for without a `PATH`, as the C library has it.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// What is executed.
 #[derive(Debug, Clone)]
@@ -36,6 +46,9 @@ pub enum LaunchError {
         /// Why.
         source: io::Error,
     },
+    /// It is there, but not what is needed to execute it.
+    #[error("{}: what is to interpret it (its #! line, or the dynamic loader) was not found", .0.display())]
+    NoInterpreter(PathBuf),
     /// It has no place here, or its name is taken.
     #[error(transparent)]
     Refused(#[from] StartRefusal),
@@ -45,21 +58,29 @@ pub enum LaunchError {
 }
 
 impl Command {
-    /// Finds the program the way a shell does: by path if there is a slash in it, else along `search_path`.
+    /// Finds the program as execvp(3) does: by path if there is a slash in it, else along `search_path`.
     pub fn find(words: &[OsString], search_path: Option<&OsStr>) -> Result<Self, LaunchError> {
-        let (name, arguments) = words.split_first().ok_or_else(|| LaunchError::NotFound(OsString::new()))?;
-        let program = match name.as_bytes().contains(&b'/') {
-            true => PathBuf::from(name),
-            false => std::env::split_paths(search_path.unwrap_or_default())
-                .map(|folder| folder.join(name))
-                .find(|path| is_executable(path).is_ok())
-                .ok_or_else(|| LaunchError::NotFound(name.clone()))?,
+        let not_found = || LaunchError::NotFound(words.first().cloned().unwrap_or_default());
+        let (name, arguments) = words.split_first().filter(|(name, _)| !name.is_empty()).ok_or_else(not_found)?;
+        let candidates = match name.as_bytes().contains(&b'/') {
+            true => vec![PathBuf::from(name)],
+            false => {
+                let folders = std::env::split_paths(search_path.unwrap_or(OsStr::new(DEFAULT_PATH)));
+                // An empty one is the working directory.
+                folders.map(|folder| Path::new(".").join(folder).join(name)).collect()
+            }
         };
-        match is_executable(&program) {
-            Ok(()) => Ok(Self { program, arguments: arguments.to_vec() }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(LaunchError::NotFound(name.clone())),
-            Err(source) => Err(LaunchError::NotExecutable { program, source }),
+        let mut refused = None;
+        for program in candidates {
+            match is_executable(&program) {
+                Ok(()) => return Ok(Self { program, arguments: arguments.to_vec() }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    refused.get_or_insert(LaunchError::NotExecutable { program, source });
+                }
+            }
         }
+        Err(refused.unwrap_or_else(not_found))
     }
 
     fn words(&self) -> Vec<String> {
@@ -69,8 +90,9 @@ impl Command {
 
     /// Replaces this process. Comes back only if that fails.
     fn execute(&self) -> LaunchError {
-        let source = process::Command::new(&self.program).args(&self.arguments).exec();
+        let source = sys::execute(process::Command::new(&self.program).args(&self.arguments));
         match source.kind() {
+            io::ErrorKind::NotFound if self.program.exists() => LaunchError::NoInterpreter(self.program.clone()),
             io::ErrorKind::NotFound => LaunchError::NotFound(self.program.clone().into()),
             _ => LaunchError::NotExecutable { program: self.program.clone(), source },
         }
@@ -143,19 +165,32 @@ pub fn launch(
     Err(error)
 }
 
+/// Gives this process, and with it what it will execute, a memory policy.
+pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), Error> {
+    match sys::set_memory_policy(policy, nodes) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(policy_forbidden(policy)),
+        set => set.doing(&format!("set memory policy {policy} on {}", nodes.named())),
+    }
+}
+
+/// What to say where a filter of system calls forbids memory policies.
+pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
+    Error::NotPermitted {
+        what: format!("set memory policy {policy}"),
+        needs: "the system call set_mempolicy, which a seccomp filter forbids here (in a container: allow it in its \
+                profile, or add CAP_SYS_NICE; --policy restrictive does without)",
+    }
+}
+
 /// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only if that fails.
 pub fn enter(host: &mut Host, record: &Record, command: &Command) -> Result<Infallible, LaunchError> {
-    host.tree().group(&record.cgroup)?.enter(process::id())?;
+    let group = host.tree().group(&record.cgroup)?;
+    group.enter(process::id())?;
     if let Some(nodes) = &record.policy_nodes {
-        let policy = record.home.policy;
-        sys::set_memory_policy(policy, nodes).map_err(|source| Error::Call {
-            what: format!("set memory policy {policy} on {}", nodes.named()),
-            source,
-        })?;
+        take_policy(record.home.policy, nodes)?;
     }
-    if let Some(binding) = record.cpus.as_ref().filter(|_| !host.tree().has("cpuset")) {
-        sys::set_cpu_affinity(0, &binding.cpus)
-            .map_err(|source| Error::Call { what: format!("run on {}", binding.cpus.named()), source })?;
+    if let Some(binding) = record.cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
+        bind(0, &binding.cpus)?;
     }
     Err(command.execute())
 }
@@ -165,21 +200,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_as_a_shell_finds_them() {
-        let folder = tempfile::tempdir().unwrap();
+    fn programs_are_found_as_env_finds_them() {
+        let root = tempfile::tempdir().unwrap();
         let file = |name: &str, mode| {
-            let path = folder.path().join(name);
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, "#!/bin/sh\n").unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             path
         };
-        let (good, plain) = (file("good", 0o755), file("plain", 0o644));
-        let find = |word: &OsStr| Command::find(&[word.to_owned()], Some(folder.path().as_os_str()));
-        assert_eq!(find(OsStr::new("good")).unwrap().program, good);
-        assert!(matches!(find(OsStr::new("plain")), Err(LaunchError::NotFound(_))));
-        assert!(matches!(find(OsStr::new("none")), Err(LaunchError::NotFound(_))));
-        assert!(matches!(find(plain.as_os_str()), Err(LaunchError::NotExecutable { .. })));
-        assert!(matches!(find(OsStr::new("/none/such")), Err(LaunchError::NotFound(_))));
-        assert!(matches!(find(folder.path().as_os_str()), Err(LaunchError::NotExecutable { .. })));
+        let (good, plain, _) = (file("a/good", 0o755), file("a/plain", 0o644), file("b/plain", 0o755));
+        let (a, both) = (root.path().join("a"), std::env::join_paths(["a", "b"].map(|name| root.path().join(name))));
+        let find = |word: &str, path: &OsStr| Command::find(&[word.into()], Some(path)).map(|found| found.program);
+        assert_eq!(find("good", a.as_os_str()).unwrap(), good);
+        assert_eq!(
+            find("plain", &both.unwrap()).unwrap(),
+            root.path().join("b/plain"),
+            "the first that can be executed"
+        );
+        for nowhere in ["none", "", "/none/such"] {
+            assert!(matches!(find(nowhere, a.as_os_str()), Err(LaunchError::NotFound(_))), "{nowhere}");
+        }
+        let beneath_a_file = plain.join("x");
+        for unfit in [Path::new("plain"), &plain, &a, &beneath_a_file] {
+            let found = find(unfit.to_str().unwrap(), a.as_os_str());
+            assert!(matches!(found, Err(LaunchError::NotExecutable { .. })), "{}", unfit.display());
+        }
+        assert!(Command::find(&["sh".into()], None).is_ok(), "there is a path without PATH");
+        assert!(matches!(Command::find(&[], None), Err(LaunchError::NotFound(_))));
+    }
+
+    #[test]
+    fn an_empty_folder_of_the_path_is_the_working_directory() {
+        // Tests run in the folder of their package.
+        let found = Command::find(&["Cargo.toml".into()], Some(OsStr::new("/none:")));
+        assert!(
+            matches!(found, Err(LaunchError::NotExecutable { program, .. }) if program == Path::new("./Cargo.toml"))
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! moving pages ([`sys`], [`migrate`]). What it knows of running domains is in the [`store`].
 
 pub mod cgroup;
+mod confine;
 pub mod counters;
 mod error;
 pub mod facts;

@@ -1,11 +1,19 @@
-//! The system calls that no safe crate wraps: memory policies, moving pages, and CPU affinity without a fixed size.
+//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a fixed size, and
+//! executing a program with the signals this one was given.
 //!
 //! All `unsafe` of this crate is here.
 #![allow(unsafe_code)]
 
 use nearside_policy::MemoryPolicy;
-use nearside_topology::{CpuSet, Id, IdSet, NodeId, NodeSet};
-use std::io;
+use nearside_topology::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet};
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::unix::process::CommandExt,
+    process::Command,
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// A memory policy's number (`include/uapi/linux/mempolicy.h`).
 const fn mode(policy: MemoryPolicy) -> Option<libc::c_long> {
@@ -38,6 +46,15 @@ fn mask<T: Id>(set: &IdSet<T>) -> (Vec<libc::c_ulong>, usize) {
     (mask, words * BITS + 1)
 }
 
+/// The set that such a bit map stands for.
+fn set(mask: &[libc::c_ulong]) -> CpuSet {
+    let bits = libc::c_ulong::BITS;
+    let cpus = (0..).zip(mask).flat_map(|(word, &of_word)| {
+        (0..bits).filter(move |bit| of_word >> bit & 1 == 1).map(move |bit| word * bits + bit)
+    });
+    cpus.map(CpuId).collect()
+}
+
 fn check(result: libc::c_long) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -45,7 +62,8 @@ fn check(result: libc::c_long) -> io::Result<()> {
 /// Gives the calling thread a memory policy, which its children and what it executes inherit (`set_mempolicy(2)`).
 ///
 /// # Errors
-/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may use.
+/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may use; `EPERM` where a
+/// filter of system calls does not let it through.
 pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()> {
     let Some(mode) = mode(policy) else { return Ok(()) };
     let (mask, bits) = mask(nodes);
@@ -53,18 +71,45 @@ pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()
     // nodes the kernel is given no mask at all, as MPOL_LOCAL wants.
     let result = unsafe {
         match nodes.is_empty() {
-            true => libc::syscall(libc::SYS_set_mempolicy, mode, std::ptr::null::<libc::c_ulong>(), 0),
+            true => libc::syscall(libc::SYS_set_mempolicy, mode, ptr::null::<libc::c_ulong>(), 0),
             false => libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), bits),
         }
     };
     check(result)
 }
 
-/// Whether the running kernel knows a policy: a thread that lives no longer than the question asks for it, since a
-/// policy belongs to a thread.
-pub fn knows_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> bool {
+/// Whether a policy can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicySupport {
+    /// It can.
+    Known,
+    /// The kernel does not know it.
+    Unknown,
+    /// Nobody may set one here: a filter of system calls (seccomp) stands before the kernel, as in most containers.
+    Forbidden,
+}
+
+impl PolicySupport {
+    /// What the answer to an attempt means. The kernel itself refuses no policy for lack of privilege.
+    fn told_by(attempt: &io::Result<()>) -> Self {
+        match attempt.as_ref().map_err(io::Error::raw_os_error) {
+            Ok(()) => Self::Known,
+            Err(Some(libc::EPERM | libc::EACCES)) => Self::Forbidden,
+            Err(_) => Self::Unknown,
+        }
+    }
+}
+
+/// Whether a policy can be set here: a thread that lives no longer than the question tries, since a policy belongs to a
+/// thread.
+pub fn memory_policy_support(policy: MemoryPolicy, nodes: &NodeSet) -> PolicySupport {
     let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
-    std::thread::scope(|scope| scope.spawn(|| set_memory_policy(policy, nodes).is_ok()).join().unwrap_or(false))
+    let attempt = std::thread::scope(|scope| {
+        let trying = std::thread::Builder::new().spawn_scoped(scope, || set_memory_policy(policy, nodes));
+        trying.ok().and_then(|thread| thread.join().ok())
+    });
+    // Without a thread to try it in, setting it will tell.
+    attempt.map_or(PolicySupport::Known, |attempt| PolicySupport::told_by(&attempt))
 }
 
 /// Allows a thread (0: the calling one) these CPUs only (`sched_setaffinity(2)`).
@@ -75,6 +120,23 @@ pub fn set_cpu_affinity(thread: i32, cpus: &CpuSet) -> io::Result<()> {
         libc::syscall(libc::SYS_sched_setaffinity, thread, std::mem::size_of_val(mask.as_slice()), mask.as_ptr())
     };
     check(result)
+}
+
+/// The CPUs that a thread (0: the calling one) may run on, as far as they are online (`sched_getaffinity(2)`).
+pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
+    let mut mask: Vec<libc::c_ulong> = vec![0; 16];
+    loop {
+        let bytes = std::mem::size_of_val(mask.as_slice());
+        // SAFETY: the length in bytes is that of `mask`, which the kernel fills and which lives across the call.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, bytes, mask.as_mut_ptr()) };
+        match check(result) {
+            // There may be more CPUs than the mask has bits; the number of CPUs a kernel can have is below this.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mask.len() < 1 << 12 => {
+                mask.resize(mask.len() * 2, 0);
+            }
+            read => return read.map(|()| set(&mask)),
+        }
+    }
 }
 
 /// What the kernel says of one page: the node it lies on, or the error number why it does not say or did not move it.
@@ -114,7 +176,7 @@ fn pages(
     flags: libc::c_int,
 ) -> io::Result<Vec<PageStatus>> {
     let mut status: Vec<libc::c_int> = vec![-NOT_SAID; addresses.len()];
-    let to = to.map_or(std::ptr::null(), <[_]>::as_ptr);
+    let to = to.map_or(ptr::null(), <[_]>::as_ptr);
     // SAFETY: `addresses`, `to` (when not null, checked by the caller above) and `status` have the same length, which
     // is passed, and live across the call. The addresses are the other process's and only the kernel follows them.
     let result = unsafe {
@@ -132,6 +194,56 @@ fn pages(
     Ok(status.into_iter().map(|s| if s < 0 { Err(-s) } else { Ok(NodeId(s as u32)) }).collect())
 }
 
+/// Whether whoever started this process had it ignore `SIGPIPE`, as systemd does with its services.
+static INHERITED_IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
+
+/// Rust's runtime ignores `SIGPIPE` before `main`, so that can only be seen earlier: the loader calls what stands here
+/// before anything else of the program.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_SIGPIPE: extern "C" fn() = look_at_sigpipe;
+
+extern "C" fn look_at_sigpipe() {
+    INHERITED_IGNORED_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+/// Whether this process ignores a signal.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action nothing changes, and `now` has room for the present one; zeroes are a valid one, too.
+    let now = unsafe {
+        libc::sigaction(signal, ptr::null(), now.as_mut_ptr());
+        now.assume_init()
+    };
+    now.sa_sigaction == libc::SIG_IGN
+}
+
+/// Replaces this process by a program, with signals blocked and ignored as they were when this process began: the
+/// standard library alone would unblock all and have `SIGPIPE` end it. Comes back only if that fails.
+pub fn execute(command: &mut Command) -> io::Error {
+    let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: without a new mask nothing changes, and `blocked` has room for the present one; zeroes are a valid one.
+    let blocked = unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), blocked.as_mut_ptr());
+        blocked.assume_init()
+    };
+    let restore = move || {
+        // SAFETY: both calls are async-signal-safe; the mask lives across the call.
+        unsafe {
+            if INHERITED_IGNORED_PIPE.load(Ordering::Relaxed) {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: it is called last before the program is executed, and does nothing that another thread could hinder.
+    let error = unsafe { command.pre_exec(restore) }.exec();
+    // SAFETY: as Rust's runtime had it; so a reader of messages who is gone does not end this process.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    error
+}
+
 /// Base page size in bytes.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
@@ -145,6 +257,23 @@ mod tests {
     fn masks_reach_beyond_a_word_and_announce_a_bit_more() {
         assert_eq!(mask(&NodeSet::from([NodeId(0), NodeId(3)])), (vec![9], 65));
         assert_eq!(mask(&NodeSet::from([NodeId(64)])), (vec![0, 1], 129));
+        for cpus in [CpuSet::new(), CpuSet::from([CpuId(0), CpuId(63), CpuId(64), CpuId(200)])] {
+            assert_eq!(set(&mask(&cpus).0), cpus);
+        }
+    }
+
+    #[test]
+    fn it_is_known_which_signals_are_ignored() {
+        // By Rust's runtime, and by nobody.
+        assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGURG));
+    }
+
+    #[test]
+    fn what_is_forbidden_is_not_unknown() {
+        let told = |number: i32| PolicySupport::told_by(&Err(io::Error::from_raw_os_error(number)));
+        assert_eq!(PolicySupport::told_by(&Ok(())), PolicySupport::Known);
+        assert_eq!([libc::EPERM, libc::EACCES].map(told), [PolicySupport::Forbidden; 2]);
+        assert_eq!([libc::EINVAL, libc::ENOSYS].map(told), [PolicySupport::Unknown; 2]);
     }
 
     #[test]

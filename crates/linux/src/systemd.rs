@@ -1,27 +1,52 @@
 //! Domains as scopes of systemd, which owns the cgroup tree where it runs (`org.freedesktop.systemd1(5)`).
+//!
+//! Whoever asks systemd holds the lock on the records, so every question has an end: what is not answered in time has
+//! failed.
 
 use crate::error::Error;
+use async_io::Timer;
+use futures_lite::{StreamExt, future};
 use nearside_policy::Limits;
 use nearside_topology::{Id, IdSet};
-use std::{path::Path, time::Duration};
+use std::{future::Future, path::Path, time::Duration};
 use zbus::{
-    blocking::{Connection, Proxy},
+    Connection, Proxy,
     zvariant::{OwnedObjectPath, Value},
 };
 
 /// The slice that holds Nearside's scopes.
 pub const SLICE: &str = "nearside.slice";
 
+const NAME: &str = "org.freedesktop.systemd1";
+const PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const JOB: &str = "org.freedesktop.systemd1.Job";
+
 /// The bus error for a unit that is there already.
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
-/// How long systemd is given to collect a scope whose processes have ended: 2 s in all.
-const COLLECTED_TRIES: u32 = 20;
-const COLLECTED_PAUSE: Duration = Duration::from_millis(100);
+/// The bus error for a property that cannot be set, or that there is none of (`bus_unit_set_properties` in
+/// `src/core/dbus-unit.c`).
+const NO_PROPERTY: &str = "org.freedesktop.DBus.Error.PropertyReadOnly";
+
+/// How long systemd is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Until it has done what it was asked for.
+    answer: Duration,
+    /// Until it has collected a scope whose processes have ended.
+    collect: Duration,
+    /// Until it has been told that nobody waits any more.
+    cancel: Duration,
+}
+
+const PATIENCE: Patience =
+    Patience { answer: Duration::from_secs(30), collect: Duration::from_secs(5), cancel: Duration::from_secs(1) };
 
 /// A connection to systemd.
 #[derive(Debug)]
 pub struct Systemd {
     manager: Proxy<'static>,
+    patience: Patience,
 }
 
 type Property<'a> = (&'a str, Value<'a>);
@@ -34,16 +59,13 @@ impl Systemd {
 
     /// Connects over the system bus.
     pub fn connect() -> Result<Self, Error> {
-        let failed =
-            |error: zbus::Error| Error::Systemd { what: "connect over the system bus".into(), why: error.to_string() };
-        let connection = Connection::system().map_err(failed)?;
-        let manager = Proxy::new(
-            &connection,
-            "org.freedesktop.systemd1",
-            "/org/freedesktop/systemd1",
-            "org.freedesktop.systemd1.Manager",
-        );
-        Ok(Self { manager: manager.map_err(failed)? })
+        let connected = async { Self::over(Connection::system().await?, PATIENCE).await };
+        within(PATIENCE.answer, "connect over the system bus", connected)
+    }
+
+    async fn over(connection: Connection, patience: Patience) -> zbus::Result<Self> {
+        let manager = Proxy::new_owned(connection, NAME, PATH, MANAGER).await?;
+        Ok(Self { manager, patience })
     }
 
     /// The scope of a domain.
@@ -54,68 +76,108 @@ impl Systemd {
     /// Makes the scope of a domain around this process, and waits until it is there.
     pub fn start_scope(&self, domain: &str, limits: Limits) -> Result<(), Error> {
         let unit = Self::unit(domain);
-        let failed = |error: zbus::Error| Error::Systemd { what: format!("start {unit}"), why: error.to_string() };
-        self.manager.call::<_, _, ()>("Subscribe", &()).map_err(failed)?;
-        let mut removed = self.manager.receive_signal("JobRemoved").map_err(failed)?;
-        let mut properties: Vec<Property<'_>> = vec![
-            ("Description", Value::from(format!("Nearside domain {domain}"))),
-            ("Slice", Value::from(SLICE)),
-            // The domain's own processes may make groups below theirs.
-            ("Delegate", Value::from(true)),
-            ("CollectMode", Value::from("inactive-or-failed")),
-            ("PIDs", Value::from(vec![std::process::id()])),
-        ];
-        if let Some(cpus) = limits.cpus {
-            properties.push(("CPUQuotaPerSecUSec", Value::from((cpus * 1e6) as u64)));
+        let what = format!("start {unit}");
+        let mut job = None;
+        let ended = within(self.patience.answer, &what, self.start(&unit, properties(domain, limits), &mut job));
+        if let Some(job) = job {
+            // Once it is told so, systemd will not move a process that goes its own way by then. It need not answer.
+            let _ = within(self.patience.cancel, "cancel", self.cancel(job));
         }
-        if let Some(bytes) = limits.memory_bytes {
-            properties.push(("MemoryMax", Value::from(bytes)));
+        match ended?.as_str() {
+            "done" => Ok(()),
+            result => Err(Error::Systemd { what, why: format!("the job ended as {result}") }),
         }
+    }
+
+    /// How the job that starts `unit` ends; `job` is that job while it is under way.
+    async fn start(
+        &self,
+        unit: &str,
+        properties: Vec<Property<'_>>,
+        job: &mut Option<OwnedObjectPath>,
+    ) -> zbus::Result<String> {
+        self.manager.call::<_, _, ()>("Subscribe", &()).await?;
+        let mut removed = self.manager.receive_signal_with_args("UnitRemoved", &[(0, unit)]).await?;
+        let mut ended = self.manager.receive_signal_with_args("JobRemoved", &[(2, unit)]).await?;
         let auxiliary: Vec<(&str, Vec<Property<'_>>)> = Vec::new();
-        let start = || self.manager.call("StartTransientUnit", &(unit.as_str(), "fail", &properties, &auxiliary));
-        let mut tries = 0;
-        let job: OwnedObjectPath = loop {
-            match start() {
+        let arguments = (unit, "fail", properties, auxiliary);
+        let started: OwnedObjectPath = loop {
+            match self.manager.call("StartTransientUnit", &arguments).await {
                 // The scope of a domain of that name that has just ended: systemd collects it in its own time.
-                Err(zbus::Error::MethodError(name, ..)) if name.as_str() == UNIT_EXISTS && tries < COLLECTED_TRIES => {
-                    tries += 1;
-                    std::thread::sleep(COLLECTED_PAUSE);
+                Err(zbus::Error::MethodError(name, message, reply)) if name.as_str() == UNIT_EXISTS => {
+                    if timely(self.patience.collect, removed.next()).await.flatten().is_none() {
+                        return Err(zbus::Error::MethodError(name, message, reply));
+                    }
                 }
-                started => break started.map_err(failed)?,
+                answer => break answer?,
             }
         };
-        for signal in &mut removed {
+        *job = Some(started.clone());
+        while let Some(signal) = ended.next().await {
             let body = signal.body();
-            let (_, path, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize().map_err(failed)?;
-            if path == job {
-                return match result.as_str() {
-                    "done" => Ok(()),
-                    _ => {
-                        Err(Error::Systemd { what: format!("start {unit}"), why: format!("the job ended as {result}") })
-                    }
-                };
+            let (_, path, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize()?;
+            if path == started {
+                *job = None;
+                return Ok(result);
             }
         }
-        Err(Error::Systemd { what: format!("start {unit}"), why: "the bus was closed".into() })
+        Err(zbus::Error::Failure("the bus was closed".into()))
     }
 
-    /// Allows a unit these CPUs only (`AllowedCPUs=`).
-    pub fn set_cpus<T: Id>(&self, unit: &str, cpus: &IdSet<T>) -> Result<(), Error> {
-        self.set(unit, vec![("AllowedCPUs", Value::from(bytes(cpus)))])
+    async fn cancel(&self, job: OwnedObjectPath) -> zbus::Result<()> {
+        Proxy::new(self.manager.connection(), NAME, job, JOB).await?.call_noreply("Cancel", &()).await
     }
 
-    /// Allows a unit memory on these nodes only (`AllowedMemoryNodes=`).
-    pub fn set_memory_nodes<T: Id>(&self, unit: &str, nodes: &IdSet<T>) -> Result<(), Error> {
-        self.set(unit, vec![("AllowedMemoryNodes", Value::from(bytes(nodes)))])
+    /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until that was carried out as far as
+    /// systemd can. False where it knows no such property: before version 244.
+    pub fn set<T: Id>(&self, unit: &str, property: &str, set: &IdSet<T>) -> Result<bool, Error> {
+        within(self.patience.answer, &format!("set {property} of {unit}"), async {
+            // For this boot only: the unit is as short-lived as the domain.
+            let arguments = (unit, true, vec![(property, Value::from(bytes(set)))]);
+            match self.manager.call::<_, _, ()>("SetUnitProperties", &arguments).await {
+                Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_PROPERTY => return Ok(false),
+                answer => answer?,
+            }
+            // systemd answers first and writes its cgroups then, but before it reads the next message (`manager_loop` in
+            // `src/core/manager.c`). So any answer to another one means that it has.
+            let peer = Proxy::new(self.manager.connection(), NAME, PATH, "org.freedesktop.DBus.Peer").await?;
+            peer.call::<_, _, ()>("Ping", &()).await?;
+            Ok(true)
+        })
     }
+}
 
-    fn set(&self, unit: &str, properties: Vec<Property<'_>>) -> Result<(), Error> {
-        let names: Vec<_> = properties.iter().map(|(name, _)| *name).collect();
-        let what = format!("set {} of {unit}", names.join(", "));
-        // For this boot only: the unit is as short-lived as the domain.
-        let call = self.manager.call::<_, _, ()>("SetUnitProperties", &(unit, true, properties));
-        call.map_err(|error| Error::Systemd { what, why: error.to_string() })
+fn properties(domain: &str, limits: Limits) -> Vec<Property<'static>> {
+    let mut properties = vec![
+        ("Description", Value::from(format!("Nearside domain {domain}"))),
+        ("Slice", Value::from(SLICE)),
+        // The domain's own processes may make groups below theirs.
+        ("Delegate", Value::from(true)),
+        ("CollectMode", Value::from("inactive-or-failed")),
+        ("PIDs", Value::from(vec![std::process::id()])),
+    ];
+    properties.extend(limits.cpus.map(|cpus| ("CPUQuotaPerSecUSec", Value::from((cpus * 1e6) as u64))));
+    properties.extend(limits.memory_bytes.map(|bytes| ("MemoryMax", Value::from(bytes))));
+    properties
+}
+
+/// What comes of `answer`, or an error if that takes too long.
+fn within<T>(patience: Duration, what: &str, answer: impl Future<Output = zbus::Result<T>>) -> Result<T, Error> {
+    let failed = |why| Error::Systemd { what: what.into(), why };
+    match async_io::block_on(timely(patience, answer)) {
+        Some(answer) => answer.map_err(|error| failed(error.to_string())),
+        None => {
+            Err(failed(format!("no answer within {} s: see `systemctl status` and the journal", patience.as_secs())))
+        }
     }
+}
+
+async fn timely<T>(patience: Duration, answer: impl Future<Output = T>) -> Option<T> {
+    let too_late = async {
+        Timer::after(patience).await;
+        None
+    };
+    future::or(async { Some(answer.await) }, too_late).await
 }
 
 /// A set as systemd's bus interface takes it: bytes, the lowest number in the lowest bit of the first.
@@ -132,6 +194,176 @@ fn bytes<T: Id>(set: &IdSet<T>) -> Vec<u8> {
 mod tests {
     use super::*;
     use nearside_topology::{CpuId, CpuSet};
+    use std::{
+        os::unix::net::UnixStream,
+        sync::mpsc::{Receiver, Sender, channel},
+    };
+    use zbus::{connection::Builder, object_server::SignalEmitter, zvariant::OwnedValue};
+
+    const JOB_PATH: &str = "/org/freedesktop/systemd1/job/7";
+    /// Longer than any test may take, so that only what never comes is waited for in vain.
+    const LONG: Duration = Duration::from_secs(600);
+    const SHORT: Duration = Duration::from_millis(50);
+
+    /// What stands in for systemd, at the other end of a connection without a bus.
+    struct Fake {
+        /// How a job ends; none: never.
+        ends: Option<&'static str>,
+        /// For how many starts the unit is there already, and whether it is collected after each.
+        exists: u32,
+        is_collected: bool,
+        /// Whether it knows cpusets.
+        has_cpusets: bool,
+        told: Sender<String>,
+    }
+
+    #[derive(Debug, zbus::DBusError)]
+    #[zbus(prefix = "org.freedesktop.systemd1")]
+    enum Fault {
+        #[zbus(error)]
+        ZBus(zbus::Error),
+        UnitExists(String),
+    }
+
+    type Properties = Vec<(String, OwnedValue)>;
+
+    #[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
+    impl Fake {
+        fn subscribe(&self) {}
+
+        async fn start_transient_unit(
+            &mut self,
+            #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+            unit: &str,
+            _mode: &str,
+            _properties: Properties,
+            _auxiliary: Vec<(String, Properties)>,
+        ) -> Result<OwnedObjectPath, Fault> {
+            let path = OwnedObjectPath::try_from(JOB_PATH).map_err(zbus::Error::from)?;
+            if self.exists > 0 {
+                self.exists -= 1;
+                if self.is_collected {
+                    Self::unit_removed(&emitter, "another.scope", &path).await?;
+                    Self::unit_removed(&emitter, unit, &path).await?;
+                }
+                return Err(Fault::UnitExists(format!("Unit {unit} was already loaded.")));
+            }
+            if let Some(result) = self.ends {
+                // Before the answer, even: the signals are waited for from the beginning.
+                Self::job_removed(&emitter, 6, "/another/job".try_into().map_err(zbus::Error::from)?, unit, "failed")
+                    .await?;
+                Self::job_removed(&emitter, 7, path.clone(), unit, result).await?;
+            }
+            Ok(path)
+        }
+
+        fn set_unit_properties(&self, unit: &str, _runtime: bool, properties: Properties) -> zbus::fdo::Result<()> {
+            let told = format!("{unit} {}", properties[0].0);
+            self.told.send(told).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))?;
+            match self.has_cpusets {
+                true => Ok(()),
+                false => Err(zbus::fdo::Error::PropertyReadOnly("Cannot set property, or unknown property.".into())),
+            }
+        }
+
+        #[zbus(signal)]
+        async fn job_removed(
+            emitter: &SignalEmitter<'_>,
+            id: u32,
+            job: OwnedObjectPath,
+            unit: &str,
+            result: &str,
+        ) -> zbus::Result<()>;
+
+        #[zbus(signal)]
+        async fn unit_removed(emitter: &SignalEmitter<'_>, id: &str, unit: &OwnedObjectPath) -> zbus::Result<()>;
+    }
+
+    struct FakeJob(Sender<String>);
+
+    #[zbus::interface(name = "org.freedesktop.systemd1.Job")]
+    impl FakeJob {
+        fn cancel(&self) -> zbus::fdo::Result<()> {
+            self.0.send("cancelled".into()).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))
+        }
+    }
+
+    /// A connection to a fake, what the fake is told, and the fake's own end of it.
+    fn systemd(patience: Patience, change: impl FnOnce(&mut Fake)) -> (Systemd, Receiver<String>, Connection) {
+        let (told, tells) = channel();
+        let mut fake =
+            Fake { ends: Some("done"), exists: 0, is_collected: true, has_cpusets: true, told: told.clone() };
+        change(&mut fake);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = async {
+            let server = Builder::async_io_unix_stream(theirs).server(zbus::Guid::generate())?.p2p();
+            server.serve_at(PATH, fake)?.serve_at(JOB_PATH, FakeJob(told))?.build().await
+        };
+        let client = async { Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, patience).await };
+        let (server, client) = async_io::block_on(future::zip(server, client));
+        (client.unwrap(), tells, server.unwrap())
+    }
+
+    const PATIENT: Patience = Patience { answer: LONG, collect: LONG, cancel: LONG };
+
+    fn start(systemd: &Systemd) -> Result<(), String> {
+        systemd.start_scope("web", Limits::default()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_scope_is_there_when_its_job_is_done() {
+        let (systemd, told, server) = systemd(PATIENT, |_| {});
+        assert_eq!(start(&systemd), Ok(()));
+        drop((systemd, server));
+        assert_eq!(told.iter().count(), 0, "nothing was cancelled");
+    }
+
+    #[test]
+    fn a_job_that_fails_is_told_as_systemd_tells_it() {
+        let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.ends = Some("timeout"));
+        assert_eq!(start(&systemd).unwrap_err(), "systemd: start nearside-web.scope: the job ended as timeout");
+    }
+
+    #[test]
+    fn a_job_that_does_not_end_is_given_up_and_cancelled() {
+        let (systemd, told, _server) = systemd(Patience { answer: SHORT, ..PATIENT }, |fake| fake.ends = None);
+        let said = start(&systemd).unwrap_err();
+        assert!(said.contains("start nearside-web.scope: no answer within"), "{said}");
+        assert_eq!(told.recv().unwrap(), "cancelled");
+    }
+
+    #[test]
+    fn the_scope_of_a_domain_that_has_just_ended_is_waited_for() {
+        let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.exists = 2);
+        assert_eq!(start(&systemd), Ok(()));
+    }
+
+    #[test]
+    fn a_unit_of_that_name_that_stays_is_named() {
+        let (systemd, _told, _server) = systemd(Patience { collect: SHORT, ..PATIENT }, |fake| {
+            (fake.exists, fake.is_collected) = (1, false);
+        });
+        let said = start(&systemd).unwrap_err();
+        assert!(said.contains("Unit nearside-web.scope was already loaded"), "{said}");
+    }
+
+    #[test]
+    fn a_systemd_that_knows_no_cpusets_says_so() {
+        for has_cpusets in [true, false] {
+            let (systemd, told, _server) = systemd(PATIENT, |fake| fake.has_cpusets = has_cpusets);
+            let set = systemd.set("nearside-web.scope", "AllowedCPUs", &CpuSet::from([CpuId(3)])).unwrap();
+            assert_eq!((set, told.recv().unwrap().as_str()), (has_cpusets, "nearside-web.scope AllowedCPUs"));
+        }
+    }
+
+    #[test]
+    fn a_systemd_that_says_nothing_is_not_waited_for() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let connected =
+            async { Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, PATIENT).await };
+        let said = within(SHORT, "connect", connected).unwrap_err().to_string();
+        assert!(said.contains("connect: no answer within"), "{said}");
+    }
 
     #[test]
     fn sets_travel_as_bytes_with_the_lowest_number_first() {

@@ -39,6 +39,12 @@ impl Failure {
         self.code
     }
 
+    /// What it says.
+    #[cfg(test)]
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Tells the user and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         let style = anstyle::AnsiColor::Red.on_default().bold();

@@ -1,8 +1,11 @@
-//! Standard output: the one place where what a command found is printed.
+//! The one place where anything is printed: what a command found to standard output, remarks to standard error.
 
 use crate::failure::{Failure, Outcome};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
 
 /// Writes a report to standard output, in colour where that is a terminal. A reader that has seen enough (`| head`) is
 /// no failure.
@@ -21,7 +24,7 @@ pub(crate) fn tell(line: &str) {
 }
 
 /// Writes remarks to standard error, one a line.
-pub(crate) fn note(notes: impl IntoIterator<Item = impl std::fmt::Display>) {
+pub(crate) fn note(notes: impl IntoIterator<Item = impl Display>) {
     for note in notes {
         tell(&format!("nearside: note: {note}"));
     }

@@ -28,7 +28,7 @@ impl Meter {
             return Self::Lines { told: Instant::now() };
         }
         let bar = ProgressBar::new(0);
-        let template = "moving [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+        let template = "moving [{wide_bar}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }

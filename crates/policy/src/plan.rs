@@ -185,8 +185,8 @@ impl fmt::Display for Action {
             Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on {} only", nodes.named()),
             Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on {} only", cpus.named()),
             Self::BindCpus { cpus, .. } => write!(f, "run on {} for the time being", cpus.named()),
-            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "memory policy {policy}"),
-            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "memory policy {policy} on {}", nodes.named()),
+            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "set memory policy {policy}"),
+            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "set memory policy {policy} on {}", nodes.named()),
             Self::MovePages { nodes, rate_bytes_per_s: Some(rate), .. } => {
                 write!(f, "move pages to {}, at most {}/s", nodes.named(), Bytes(*rate))
             }

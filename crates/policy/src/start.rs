@@ -210,7 +210,7 @@ mod tests {
             "claim node 0: 2 vCPUs, 600 MiB",
             "allow memory on node 0 only",
             "run on CPUs 0-1 for the time being",
-            "memory policy strict on node 0",
+            "set memory policy strict on node 0",
         ];
         assert_eq!(words(&plan), expected);
     }

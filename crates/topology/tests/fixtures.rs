@@ -195,6 +195,30 @@ fn what_is_reserved_of_huge_pages_is_told_for_the_whole_machine() {
 }
 
 #[test]
+fn what_is_read_again_is_memory_and_what_was_known_are_cpus_and_devices() {
+    for name in ["laptop", "no-numa", "tiers", "sparse", "lies"] {
+        let root = common::unpacked(name).unwrap();
+        let (machine, _) = sysfs::read(root.path()).unwrap();
+        assert_eq!(sysfs::read_again(&machine, root.path()).unwrap().0, machine, "{name}");
+    }
+    let root = common::unpacked("chassis-4").unwrap();
+    let (before, _) = sysfs::read(root.path()).unwrap();
+    let meminfo = "sys/devices/system/node/node2/meminfo:\n\tNode 2 MemTotal: 4096 kB\n\tNode 2 MemFree: 1024 kB\n";
+    common::unpack(meminfo, root.path()).unwrap();
+    common::unpack("sys/devices/system/cpu/online: 0-3\n", root.path()).unwrap();
+    let (again, _) = sysfs::read_again(&before, root.path()).unwrap();
+    assert_eq!(again.nodes[2].state.unwrap().free_bytes, 1 << 20);
+    assert_eq!((&again.cpus, &again.devices), (&before.cpus, &before.devices));
+    let (anew, _) = sysfs::read(root.path()).unwrap();
+    assert_ne!(anew.cpus, before.cpus, "some CPUs went offline");
+
+    // Other nodes are another machine.
+    std::fs::remove_dir_all(root.path().join("sys/devices/system/node/node3")).unwrap();
+    let (without, _) = sysfs::read(root.path()).unwrap();
+    assert_eq!(sysfs::read_again(&before, root.path()).unwrap().0, without);
+}
+
+#[test]
 fn hmat_figures_belong_to_initiators_and_targets() {
     let tiers = machine("tiers");
     let of =

@@ -4,6 +4,12 @@
 //! The readers here are on purpose not those of the product.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod look;
+mod memory;
+
+pub use look::Look;
+pub use memory::{Mapping, mapping, own_memory};
+
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -11,6 +17,8 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -18,6 +26,13 @@ pub const MIB: u64 = 1 << 20;
 /// The binary under test.
 pub fn nearside() -> Command {
     Command::new(std::env::var_os("NEARSIDE_BIN").expect("NEARSIDE_BIN names the binary: run the tests with lab/test"))
+}
+
+/// Runs nearside to its end as a user without any privilege.
+pub fn run_as_nobody<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
+    let become_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut command = Command::new("setpriv");
+    command.args(become_nobody).arg(nearside().get_program()).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 /// Runs nearside to its end.
@@ -55,7 +70,7 @@ pub fn toucher() -> String {
 #[derive(Debug)]
 pub struct Domain {
     pub child: Child,
-    pub address: String,
+    pub address: u64,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
@@ -63,21 +78,22 @@ pub struct Domain {
 impl Domain {
     /// `nearside run FLAGS -- toucher ARGUMENTS`, once its memory is filled.
     pub fn start(flags: &str, toucher_arguments: &str) -> Self {
-        let mut child = nearside()
-            .arg("run")
-            .args(words(flags))
-            .arg("--")
-            .arg(toucher())
-            .args(words(toucher_arguments))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::await_ready(nearside().arg("run").args(words(flags)), toucher_arguments)
+    }
+
+    /// One more process of a domain: `nearside exec NAME -- toucher ARGUMENTS`, once its memory is filled.
+    pub fn join(name: &str, toucher_arguments: &str) -> Self {
+        Self::await_ready(nearside().args(["exec", name]), toucher_arguments)
+    }
+
+    fn await_ready(command: &mut Command, toucher_arguments: &str) -> Self {
+        let command = command.arg("--").arg(toucher()).args(words(toucher_arguments));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("run {flags}: not ready: {line:?}"));
-        let (address, stdin) = (address.to_owned(), child.stdin.take());
+        let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("{command:?}: not ready: {line:?}"));
+        let (address, stdin) = (u64::from_str_radix(address, 16).unwrap(), child.stdin.take());
         Self { child, address, stdin, stdout }
     }
 
@@ -93,15 +109,20 @@ impl Domain {
         self.child.id()
     }
 
+    /// Bytes by node of the mapping it filled.
+    pub fn filled(&self) -> BTreeMap<u32, u64> {
+        mapping(self.process(), self.address).bytes
+    }
+
     /// MiB by node of the memory it filled. The kernel may have merged a neighbouring page or two into the mapping, so
     /// parts of a MiB are dropped; a node with a single page is still there, with 0.
     pub fn filled_mib(&self) -> BTreeMap<u32, u64> {
-        mapping(self.process(), &self.address).1.into_iter().map(|(node, bytes)| (node, bytes / MIB)).collect()
+        self.filled().into_iter().map(|(node, bytes)| (node, bytes / MIB)).collect()
     }
 
     /// The memory policy of the memory it filled, in the kernel's words.
     pub fn policy(&self) -> String {
-        mapping(self.process(), &self.address).0
+        mapping(self.process(), self.address).policy
     }
 
     pub fn end(mut self) {
@@ -116,25 +137,6 @@ impl Drop for Domain {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Policy and bytes by node of the mapping of a process that begins at (or, where the kernel merged it with the one
-/// before, holds) an address, from `/proc/PID/numa_maps`.
-pub fn mapping(process: u32, address: &str) -> (String, BTreeMap<u32, u64>) {
-    let wanted = u64::from_str_radix(address, 16).unwrap();
-    let text = fs::read_to_string(format!("/proc/{process}/numa_maps")).unwrap();
-    let begins = |line: &&str| line.split(' ').next().and_then(|a| u64::from_str_radix(a, 16).ok()).unwrap_or(u64::MAX);
-    let line = text.lines().filter(|line| begins(line) <= wanted).max_by_key(begins).expect("the mapping");
-    let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.parse::<u64>().ok());
-    let page_bytes = field("kernelpagesize_kB=").unwrap_or(4) * 1024;
-    let counts = line.split(' ').filter_map(|word| {
-        let (node, count) = word.strip_prefix('N')?.split_once('=')?;
-        Some((node.parse().ok()?, count.parse::<u64>().ok()? * page_bytes))
-    });
-    // "prefer (many):2-3" and "weighted interleave:0-1" are two words.
-    let is_policy = |word: &&str| !word.contains('=') && !["huge", "heap", "stack"].contains(word);
-    let policy: Vec<_> = line.split(' ').skip(1).take_while(is_policy).collect();
-    (policy.join(" "), counts.collect())
 }
 
 /// The value of `NAME:` in `/proc/PID/status`.
@@ -160,8 +162,26 @@ pub fn domains() -> Vec<String> {
     domains.map(|domain| domain["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Bytes that can still be promised on each node, as `nearside stat` shows them.
+/// Bytes that can still be promised on each node, as `nearside stat` shows them. By the next look some MiB may have come
+/// or gone.
 pub fn unclaimed_bytes() -> Vec<u64> {
-    let stat = json("stat");
-    stat["nodes"].as_array().unwrap().iter().map(|node| node["unclaimed_bytes"].as_u64().unwrap()).collect()
+    Look::take().nodes("unclaimed_bytes")
+}
+
+/// Waits for what no event tells of. A test that waits in vain fails by name instead of hanging its guest.
+pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(600), "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sets aside huge pages of 2 MiB on a node.
+pub fn huge_pages(node: u32, count: u64) {
+    let pool = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+    // Free memory in smaller pieces does not serve.
+    write("/proc/sys/vm/compact_memory", "1");
+    write(&pool, &count.to_string());
+    assert_eq!(read(&pool), count.to_string(), "huge pages on node {node}");
 }

@@ -3,12 +3,18 @@
 
 #[path = "four_nodes/claims.rs"]
 mod claims;
+#[path = "four_nodes/killing.rs"]
+mod killing;
 #[path = "four_nodes/moving.rs"]
 mod moving;
 #[path = "four_nodes/policies.rs"]
 mod policies;
 #[path = "four_nodes/running.rs"]
 mod running;
+#[path = "four_nodes/unfit.rs"]
+mod unfit;
+#[path = "four_nodes/unprivileged.rs"]
+mod unprivileged;
 
 use nearside_lab::read;
 

@@ -1,8 +1,11 @@
 //! Where systemd runs it owns the cgroup tree: domains are scopes of its, and changes go through it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use nearside_lab::{Domain, MIB, domains, json, read, run, status, stderr, words, write};
-use std::{collections::BTreeMap, process::Command};
+use nearside_lab::{Domain, MIB, domains, json, read, run, status, stderr, stdout, words, write};
+use std::{
+    collections::BTreeMap,
+    process::{Command, Output},
+};
 
 const GROUP: &str = "/sys/fs/cgroup/nearside.slice/nearside-web.scope";
 
@@ -66,7 +69,87 @@ fn huge_pages_are_seen_although_systemd_gives_no_controller_for_them() {
 fn a_command_that_is_not_found_leaves_no_scope() {
     assert_eq!(run(words("run --name web --memory 8M -- /nonexistent")).status.code(), Some(127));
     assert!(!std::path::Path::new(GROUP).exists());
+    // This one is found, so its scope is there when it turns out that it cannot be executed.
+    std::fs::write("/tmp/lost", "#!/no/such/shell\n").unwrap();
+    assert!(Command::new("chmod").args(["755", "/tmp/lost"]).status().unwrap().success());
+    assert_eq!(run(words("run --quiet --name web --memory 8M -- /tmp/lost")).status.code(), Some(127));
     assert_eq!(domains(), [""; 0]);
+}
+
+#[test]
+fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
+    let slice = |cpus: &str| {
+        let set = ["set-property", "--runtime", "nearside.slice", &format!("AllowedCPUs={cpus}")].map(str::to_owned);
+        assert!(Command::new("systemctl").args(set).status().unwrap().success());
+    };
+    slice("0-4");
+    let refused = run(words("run --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- true"));
+    slice("0-7");
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(
+        stderr(&refused).contains("cpuset.cpus 4-5") && stderr(&refused).contains("allow 4"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(domains(), [""; 0]);
+    let allowed = run(words("run -q --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- true"));
+    assert!(allowed.status.success(), "{}", stderr(&allowed));
+}
+
+#[test]
+fn the_command_begins_at_home() {
+    // systemd answers before it has written its cgroups; the command must not be faster.
+    for _ in 0..5 {
+        let files =
+            "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && cat cpuset.cpus.effective cpuset.mems.effective";
+        let flags = "run -q --name web --cpus 2 --memory 8M --policy strict --nodes 3 -- sh -c".split(' ');
+        let output = run(flags.chain([files]));
+        assert_eq!(stdout(&output), "6-7\n3\n", "{}", stderr(&output));
+    }
+}
+
+/// `nearside ARGUMENTS` as a service that systemd lets set no memory policy, as container runtimes do.
+fn filtered(arguments: &str) -> Output {
+    let binary = std::env::var("NEARSIDE_BIN").unwrap();
+    let filter = "--wait --pipe --quiet -p SystemCallFilter=~set_mempolicy -p SystemCallErrorNumber=EPERM";
+    Command::new("systemd-run").args(words(filter)).arg(binary).args(words(arguments)).output().unwrap()
+}
+
+#[test]
+fn a_forbidden_policy_is_not_taken_for_an_unknown_one() {
+    for policy in ["", "--policy strict", "--policy local"] {
+        let refused = filtered(&format!("run --name web --memory 8M --nodes 1 {policy} -- true"));
+        assert_eq!(refused.status.code(), Some(125), "{policy}: {}", stderr(&refused));
+        let said = stderr(&refused);
+        assert!(said.contains("seccomp") && said.contains("CAP_SYS_NICE"), "{policy}: {said}");
+    }
+    let without = filtered("run -q --name web --memory 8M --nodes 1 --policy restrictive -- true");
+    assert!(without.status.success(), "{}", stderr(&without));
+    assert!(stdout(&filtered("doctor")).contains("seccomp"));
+}
+
+/// The unit of the guide.
+#[test]
+fn a_service_is_placed_and_stopped_with_all_that_is_in_its_domain() {
+    let binary = std::env::var("NEARSIDE_BIN").unwrap();
+    let unit = format!(
+        "[Service]\nType=exec\nExecStart={binary} run --name web --memory 8M --policy strict --nodes 1 -- \
+         /bin/sh -c 'sleep 1000 & exec sleep 1000'\nExecStopPost=-/usr/bin/systemctl stop nearside-web.scope\n"
+    );
+    std::fs::write("/run/systemd/system/placed.service", unit).unwrap();
+    let systemctl = |words: &[&str]| Command::new("systemctl").args(words).output().unwrap();
+    assert!(systemctl(&["daemon-reload"]).status.success());
+    assert!(systemctl(&["start", "placed.service"]).status.success());
+    // "exec" is done when nearside runs, which has its command yet to execute.
+    let main = || stdout(&systemctl(&["show", "--value", "--property", "MainPID", "placed.service"])).trim().to_owned();
+    while std::fs::read_to_string(format!("/proc/{}/comm", main())).is_ok_and(|name| name.trim() != "sleep") {
+        std::thread::yield_now();
+    }
+    assert_eq!(read(&format!("/proc/{}/cgroup", main())), "0::/nearside.slice/nearside-web.scope");
+    assert_eq!(domains(), ["web"]);
+    assert!(systemctl(&["stop", "placed.service"]).status.success());
+    assert_eq!(domains(), [""; 0]);
+    assert!(!std::path::Path::new(GROUP).exists());
 }
 
 #[test]

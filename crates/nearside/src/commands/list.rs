@@ -19,9 +19,10 @@ Examples:
 Columns:
   memory  what it holds / what is promised to it (claimed)
   local   local share: how likely an access of its CPUs to its memory is local
-  debt    its own memory that lies off its home")]
+  debt    its own memory that lies off its home
+  ... at  how much on which node, as in 0:512M 3:1.5G; threads include helpers")]
 pub(crate) struct Args {
-    /// Show memory and vCPUs by node, too
+    /// Show memory and threads by node, too
     #[arg(short, long)]
     nodes: bool,
 
@@ -39,7 +40,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let host = domains::open_host()?;
+    let mut host = domains::open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let (found, broken) = domains::running(&host, args.all)?;
     output::note(broken);

@@ -10,10 +10,9 @@ use crate::{
 use nearside_linux::{
     Host, Paths,
     launch::{self, Command, LaunchError},
-    sys,
+    sys::{self, PolicySupport},
 };
 use nearside_policy::{Action, Affinity, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name};
-use nearside_topology::Topology;
 use std::{ffi::OsString, path::Path};
 
 /// Nearside itself failed (as `env` and `timeout` have it).
@@ -111,7 +110,9 @@ fn try_run(args: &Args) -> Outcome {
     let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let mut request = args.request.request(&topology)?;
-    request.policy = known_policy(args.request.policy, &topology)?;
+    request.policy = usable_policy(args.request.policy, topology.nodes.len(), |policy| {
+        sys::memory_policy_support(policy, &topology.memory_nodes())
+    })?;
     let affinity = match args.affinity {
         AffinityArg::Soft => Affinity::Soft,
         AffinityArg::Hard => Affinity::Hard,
@@ -126,12 +127,8 @@ fn try_run(args: &Args) -> Outcome {
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
-            notices
-                .iter()
-                .chain(&plan.limits)
-                .cloned()
-                .chain(fallback_notice(plan))
-                .for_each(|notice| output::tell(&format!("nearside: {notice}")));
+            let all = notices.iter().chain(&plan.limits).cloned().chain(fallback_notice(plan));
+            all.for_each(|notice| output::tell(&format!("nearside: {notice}")));
         }
     };
     match launch::launch(&mut host, &start, &command, &model, tell) {
@@ -148,7 +145,7 @@ fn try_run(args: &Args) -> Outcome {
 
 pub(super) fn failure(error: LaunchError) -> Failure {
     let code = match error {
-        LaunchError::NotFound(_) => NOT_FOUND,
+        LaunchError::NotFound(_) | LaunchError::NoInterpreter(_) => NOT_FOUND,
         LaunchError::NotExecutable { .. } => NOT_EXECUTABLE,
         LaunchError::Refused(_) | LaunchError::Host(_) => FAILED,
     };
@@ -164,17 +161,28 @@ fn default_name(command: &[OsString]) -> Result<String, Failure> {
     }
 }
 
-/// The policy asked for, if the kernel knows it; by default the softest that keeps memory at home.
-fn known_policy(asked: Option<MemoryPolicy>, topology: &Topology) -> Result<MemoryPolicy, Failure> {
-    let known = |policy| sys::knows_memory_policy(policy, &topology.memory_nodes());
-    match asked {
-        // A kernel without NUMA knows no policies and needs none: there is one node.
-        _ if topology.nodes.len() <= 1 => Ok(asked.unwrap_or(MemoryPolicy::PreferredMany)),
-        None if known(MemoryPolicy::PreferredMany) => Ok(MemoryPolicy::PreferredMany),
-        None => Ok(MemoryPolicy::Preferred),
-        Some(MemoryPolicy::Restrictive | MemoryPolicy::Local) => Ok(asked.unwrap_or(MemoryPolicy::Local)),
-        Some(policy) if known(policy) => Ok(policy),
-        Some(policy) => {
+/// The policy asked for, if it can be set here; by default the softest that keeps memory at home.
+fn usable_policy(
+    asked: Option<MemoryPolicy>,
+    nodes: usize,
+    support: impl Fn(MemoryPolicy) -> PolicySupport,
+) -> Result<MemoryPolicy, Failure> {
+    let default = MemoryPolicy::PreferredMany;
+    // A kernel without NUMA knows no policies and needs none: there is one node.
+    if nodes <= 1 {
+        return Ok(asked.unwrap_or(default));
+    }
+    let policy = match asked {
+        // That is one of cgroups.
+        Some(MemoryPolicy::Restrictive) => return Ok(MemoryPolicy::Restrictive),
+        Some(policy) => policy,
+        None if support(default) == PolicySupport::Unknown => MemoryPolicy::Preferred,
+        None => default,
+    };
+    match support(policy) {
+        PolicySupport::Known => Ok(policy),
+        PolicySupport::Forbidden => Err(Failure::could_not(launch::policy_forbidden(policy))),
+        PolicySupport::Unknown => {
             let since = match policy {
                 MemoryPolicy::WeightedInterleave => " (it came with Linux 6.9)",
                 MemoryPolicy::PreferredMany => " (it came with Linux 5.15)",
@@ -193,4 +201,42 @@ fn fallback_notice(plan: &Plan) -> Option<String> {
         }
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use MemoryPolicy::{Local, Preferred, PreferredMany, Restrictive, Strict, WeightedInterleave};
+    use PolicySupport::{Forbidden, Known, Unknown};
+
+    #[test]
+    fn what_can_be_set_decides_about_the_policy() {
+        type Kernel = fn(MemoryPolicy) -> PolicySupport;
+        let all: Kernel = |_| Known;
+        let old: Kernel = |policy| if matches!(policy, PreferredMany | WeightedInterleave) { Unknown } else { Known };
+        let filtered: Kernel = |_| Forbidden;
+        let none: Kernel = |_| Unknown;
+        let cases: [(_, _, Kernel, Result<MemoryPolicy, &str>); 13] = [
+            (None, 4, all, Ok(PreferredMany)),
+            (None, 4, old, Ok(Preferred)),
+            (None, 4, filtered, Err("seccomp")),
+            (None, 4, none, Err("kernel does not know the memory policy preferred")),
+            (None, 1, none, Ok(PreferredMany)),
+            (Some(Strict), 1, filtered, Ok(Strict)),
+            (Some(Strict), 4, all, Ok(Strict)),
+            (Some(Strict), 4, filtered, Err("CAP_SYS_NICE")),
+            (Some(Local), 4, filtered, Err("set memory policy local")),
+            (Some(WeightedInterleave), 4, old, Err("Linux 6.9")),
+            (Some(PreferredMany), 4, old, Err("Linux 5.15")),
+            (Some(Restrictive), 4, filtered, Ok(Restrictive)),
+            (Some(Restrictive), 4, none, Ok(Restrictive)),
+        ];
+        for (asked, nodes, kernel, expected) in cases {
+            match (usable_policy(asked, nodes, kernel), expected) {
+                (Ok(policy), Ok(expected)) => assert_eq!(policy, expected),
+                (Err(failure), Err(said)) => assert!(failure.message().contains(said), "{}", failure.message()),
+                (got, expected) => panic!("{asked:?} on {nodes} nodes: {got:?}, expected {expected:?}"),
+            }
+        }
+    }
 }

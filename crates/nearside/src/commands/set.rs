@@ -12,7 +12,7 @@ use crate::{
     request::parse_node_set,
     size::parse_size,
 };
-use nearside_linux::{Host, Paths, store::Record};
+use nearside_linux::{Host, Paths, store::Record, sys};
 use nearside_policy::{
     Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal, StayedWhy,
     home_after, later_policy_nodes, may_go_on, rehome,
@@ -127,10 +127,10 @@ fn refused(refusal: RehomeRefusal) -> Failure {
 }
 
 /// Becomes true when the user wants to stop. A second signal ends the process at once, which loses nothing: the record
-/// says where the move was.
+/// says where the move was. What whoever started this had it ignore (`nohup`) stays ignored.
 fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !sys::is_ignored(signal)) {
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }

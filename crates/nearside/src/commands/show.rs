@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let host = domains::open_host()?;
+    let mut host = domains::open_host()?;
     let found = domains::find(&host, &args.domain)?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let looked = domains::look(&host, std::slice::from_ref(&found), &topology, args.interval);

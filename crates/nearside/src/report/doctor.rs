@@ -205,12 +205,13 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_tells_on_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 17] = [
+        let cases: [Case; 18] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
             ("cgroup layout", |facts| facts.cgroups.v2 = None, State::Missing, false),
             ("cgroup layout", |facts| facts.cgroups.v2_controllers.clear(), State::Limited, true),
+            ("cgroup layout", |facts| facts.cgroups.v2_blocked = true, State::Limited, true),
             ("cgroup owner", |facts| facts.system_bus = false, State::Missing, false),
             ("cgroup owner", |facts| facts.privileges.euid = Some(1000), State::Missing, false),
             ("records", |facts| facts.state_writable = false, State::Missing, false),
@@ -231,6 +232,20 @@ pub(crate) mod tests {
             let found = doctor.findings.iter().find(|finding| finding.topic == topic).unwrap();
             assert_eq!((found.state, doctor.can_run), (state, can_run), "{found:?}");
         }
+    }
+
+    #[test]
+    fn what_a_container_forbids_is_not_blamed_on_the_kernel() {
+        let told = |forbidden| {
+            let facts = Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
+            let finding = Doctor::new(facts).findings.into_iter().find(|finding| finding.topic == "memory policies");
+            let finding = finding.unwrap();
+            (finding.found, finding.advice.unwrap())
+        };
+        let (found, advice) = told(true);
+        assert!(found.contains("seccomp") && advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
+        let (found, advice) = told(false);
+        assert!(found.contains("kernel knows none") && !advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
     }
 
     #[test]

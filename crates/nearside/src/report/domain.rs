@@ -88,7 +88,7 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
     // A path may be long, so it comes last.
     let mut columns = vec![("threads", Right), ("memory", Right), ("local", Right)];
     if nodes {
-        columns.extend([("memory by node", Left), ("threads by node", Left)]);
+        columns.extend([("memory at", Left), ("threads at", Left)]);
     }
     columns.push(("cgroup", Left));
     let row = |domain: &Domain| {

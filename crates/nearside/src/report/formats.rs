@@ -14,8 +14,8 @@ use super::{
 };
 use nearside_policy::{Action, CpuReason, Plan, Reason, Step};
 use nearside_topology::{
-    Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId, Performance, Topology,
-    Zone,
+    Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId, Performance,
+    ReservedHugePages, Topology, Zone,
 };
 use serde_json::{Value, to_value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +108,7 @@ fn topology() {
         cpus: vec![Cpu::new(CpuId(0), NodeId(0))],
         performance: vec![performance],
         devices: vec![device],
+        reserved_huge_pages: vec![ReservedHugePages { page_bytes: 2 << 20, pages: 1 }],
         ..Topology::default()
     };
     check("`nearside topology ", &[], "", &to_value(Machine::new(&machine)).unwrap());

@@ -33,7 +33,7 @@ pub(crate) fn text(list: &List, nodes: bool) -> String {
         ("debt", Right),
     ];
     if nodes {
-        columns.extend([("memory by node", Left), ("vCPUs by node", Left)]);
+        columns.extend([("memory at", Left), ("threads at", Left)]);
     }
     let row = |domain: &Domain| {
         let home = domain.home.as_ref()?;

@@ -224,8 +224,8 @@ fn domains(stat: &Stat) -> String {
         ("home", Left),
         ("local", Right),
         ("debt", Right),
-        ("vCPUs by node", Left),
-        ("memory by node", Left),
+        ("threads at", Left),
+        ("memory at", Left),
     ];
     let row = |domain: &Domain| {
         Some(vec![

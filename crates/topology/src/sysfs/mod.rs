@@ -67,9 +67,23 @@ pub enum Error {
 /// # Errors
 /// If `root` is no readable folder, or nothing below it tells of a node, a CPU or memory.
 pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+    read_but(None, root)
+}
+
+/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are about, are as they were
+/// then, unless it has other nodes now.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_again(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+    read_but(Some(known), root)
+}
+
+fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     let mut source = Source::open(root)?;
     let ids = nodes::numbers(&mut source);
-    let cpus = cpus::read(&mut source, &ids);
+    let known = known.filter(|known| known.nodes.iter().map(|node| node.id).eq(ids.iter().copied()));
+    let cpus = known.map_or_else(|| cpus::read(&mut source, &ids), |known| known.cpus.clone());
     let (mut nodes, distances, performance) = if ids.is_empty() {
         let node = source.about_memory(nodes::without_numa);
         if cpus.is_empty() && node.memory_bytes == 0 {
@@ -83,7 +97,7 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
         (read, distances, performance)
     };
     zones::fill(&mut source, &mut nodes);
-    let devices = devices::read(&mut source, &nodes);
+    let devices = known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
     let reserved_huge_pages = source.about_memory(nodes::reserved_huge_pages);
     let from = root.display().to_string();
     let topology = Topology { source: from, nodes, cpus, distances, performance, devices, reserved_huge_pages };

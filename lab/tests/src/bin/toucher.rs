@@ -31,6 +31,9 @@ struct Args {
     /// Keep touching instead of sleeping
     #[arg(long)]
     spin: bool,
+    /// Keep a thread that starts another and ends, which does the same
+    #[arg(long)]
+    restless: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -43,19 +46,35 @@ enum Kind {
     Shm,
     /// Explicit huge pages of 2 MiB
     Huge,
+    /// The heap, as malloc(3) extends it
+    Heap,
+    /// The stack of the main thread (at most some MiB: ulimit -s)
+    Stack,
 }
 
 const STEP: usize = 4096;
 
 fn main() {
     let args = Args::parse();
-    let address = map(args.kind, args.mib << 20);
-    let bytes = args.touch.unwrap_or(args.mib) << 20;
+    let bytes = args.mib << 20;
+    if !matches!(args.kind, Kind::Thp) {
+        // SAFETY: takes no pointers. Where the kernel prefers huge pages, pages could be counted in steps of 2 MiB only.
+        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+    }
+    let (address, bytes) = match args.kind {
+        // What lies below is in use by the time it could be touched again.
+        Kind::Stack => (deepen_stack(bytes), 0),
+        Kind::Heap => (extend_heap(bytes), bytes),
+        kind => (map(kind, bytes), args.touch.unwrap_or(args.mib) << 20),
+    };
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let part = bytes / args.threads;
         let fillers: Vec<_> = (0..args.threads).map(|n| scope.spawn(move || touch(address + n * part, part))).collect();
         fillers.into_iter().for_each(|filler| assert!(filler.join().is_ok(), "a thread could not fill its part"));
+        if args.restless {
+            restless();
+        }
         println!("ready {address:x}");
         assert!(std::io::stdout().flush().is_ok(), "nobody reads");
         if args.spin {
@@ -83,17 +102,21 @@ fn main() {
     });
 }
 
+fn restless() {
+    thread::spawn(restless);
+}
+
 fn await_line() {
     assert!(std::io::stdin().read_line(&mut String::new()).is_ok(), "nobody writes");
 }
 
 fn map(kind: Kind, bytes: usize) -> usize {
-    const HUGE: usize = 2 << 20;
-    let (flags, extra) = match kind {
-        Kind::Anon => (libc::MAP_PRIVATE, 0),
-        Kind::Thp => (libc::MAP_PRIVATE, HUGE),
-        Kind::Shm => (libc::MAP_SHARED, 0),
-        Kind::Huge => (libc::MAP_PRIVATE | libc::MAP_HUGETLB, 0),
+    // Transparent huge pages need their alignment.
+    let extra = if matches!(kind, Kind::Thp) { 2 << 20 } else { 0 };
+    let flags = match kind {
+        Kind::Shm => libc::MAP_SHARED,
+        Kind::Huge => libc::MAP_PRIVATE | libc::MAP_HUGETLB,
+        _ => libc::MAP_PRIVATE,
     };
     // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
     let address = unsafe {
@@ -101,13 +124,27 @@ fn map(kind: Kind, bytes: usize) -> usize {
         libc::mmap(std::ptr::null_mut(), bytes + extra, access, flags | libc::MAP_ANONYMOUS, -1, 0)
     };
     assert!(address != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
-    let advice = if matches!(kind, Kind::Thp) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    if !matches!(kind, Kind::Huge) {
+    if matches!(kind, Kind::Thp) {
         // SAFETY: the range is the mapping just made; the advice changes no content.
-        unsafe { libc::madvise(address, bytes + extra, advice) };
+        unsafe { libc::madvise(address, bytes + extra, libc::MADV_HUGEPAGE) };
     }
-    // Transparent huge pages need their alignment.
     (address as usize).next_multiple_of(extra.max(1))
+}
+
+fn extend_heap(bytes: usize) -> usize {
+    // SAFETY: only adds to the data segment, and malloc(3) expects others to do so, too.
+    let address = unsafe { libc::sbrk(bytes as isize) };
+    assert!(address as isize != -1, "sbrk: {}", std::io::Error::last_os_error());
+    address as usize
+}
+
+/// Uses that much of this thread's stack, for a moment: its pages stay. Gives the lowest address.
+fn deepen_stack(bytes: usize) -> usize {
+    let frame = std::hint::black_box([1_u8; STEP]);
+    match bytes.checked_sub(STEP) {
+        Some(more) => deepen_stack(more).min(frame.as_ptr() as usize),
+        None => frame.as_ptr() as usize,
+    }
 }
 
 fn touch(address: usize, bytes: usize) {

@@ -1,24 +1,19 @@
 //! `set` gives a running domain another home and takes its memory there.
 
 use nearside_lab::{
-    Domain, MIB, json, nearside, read, run, status, stderr, stdout, toucher, unclaimed_bytes, words, write,
+    Domain, MIB, await_that, huge_pages, json, nearside, read, run, status, stderr, stdout, toucher, unclaimed_bytes,
+    words, write,
 };
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
     process::{Child, Command, Output, Stdio},
-    thread,
-    time::Duration,
 };
 
 const SIZE_MIB: u64 = 64;
 
 fn all_on(node: u32) -> BTreeMap<u32, u64> {
     [(node, SIZE_MIB)].into()
-}
-
-fn huge_pages(node: u32, count: u32) {
-    write(&format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"), &count.to_string());
 }
 
 fn start(flags: &str, kind: &str) -> Domain {
@@ -32,16 +27,15 @@ fn set(flags: &str) -> (serde_json::Value, Output) {
     (serde_json::from_slice(&output.stdout).unwrap_or_default(), output)
 }
 
-fn slow_move(to: u32) -> Child {
-    let command = format!("set mover --nodes {to} --move-memory --rate 8M --format json");
-    nearside().args(words(&command)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-/// Waits until memory has begun to arrive on `node`, at 8 MiB a second far from all of it.
-fn begun(domain: &Domain, node: u32) {
-    while domain.filled_mib().get(&node).is_none_or(|mib| *mib < 2) {
-        thread::sleep(Duration::from_millis(50));
-    }
+/// A move that has begun to arrive on a node and, at this rate, is far from its end.
+fn slow_move(domain: &Domain, to: u32, mib_per_s: u32) -> Child {
+    let command = format!("set mover --nodes {to} --move-memory --rate {mib_per_s}M --format json");
+    let mut mover = nearside().args(words(&command)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    await_that("memory arrives", || {
+        assert_eq!(mover.try_wait().unwrap(), None, "the move has ended");
+        domain.filled_mib().get(&to).is_some_and(|mib| *mib >= 2)
+    });
+    mover
 }
 
 fn record() -> serde_json::Value {
@@ -88,8 +82,9 @@ fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
 #[test]
 fn mapped_files_stay_with_the_others_who_use_them() {
     let domain = start("--policy preferred --nodes 1", "anon");
-    let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-    thread::sleep(Duration::from_secs(1));
+    let mut other = Command::new(toucher());
+    let mut other = other.args(["--mib", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let library = || {
         let maps = read(&format!("/proc/{}/numa_maps", other.id()));
         let nodes = |line: &str| line.split(' ').filter(|word| word.starts_with('N')).map(str::to_owned).collect();
@@ -134,8 +129,7 @@ fn a_process_that_ends_during_the_move_is_no_failure() {
     let command = command.args(["exec", "mover", "--", &toucher(), "--mib", "32"]);
     let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    let mover = slow_move(2);
-    begun(&domain, 2);
+    let mover = slow_move(&domain, 2, 8);
     other.kill().unwrap();
     other.wait().unwrap();
     let output = mover.wait_with_output().unwrap();
@@ -146,8 +140,7 @@ fn a_process_that_ends_during_the_move_is_no_failure() {
 #[test]
 fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let mover = slow_move(2);
-    begun(&domain, 2);
+    let mover = slow_move(&domain, 2, 2);
     let interrupted = Command::new("kill").args(["-INT", &mover.id().to_string()]).status().unwrap();
     assert!(interrupted.success());
     let output = mover.wait_with_output().unwrap();
@@ -168,8 +161,7 @@ fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
 #[test]
 fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
     let domain = start("--policy strict --nodes 1", "shm");
-    let mut mover = slow_move(2);
-    begun(&domain, 2);
+    let mut mover = slow_move(&domain, 2, 2);
     mover.kill().unwrap();
     mover.wait().unwrap();
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
@@ -180,8 +172,7 @@ fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
 #[test]
 fn a_domain_that_ends_during_its_move_is_said_to_have_ended() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let mover = slow_move(2);
-    begun(&domain, 2);
+    let mover = slow_move(&domain, 2, 2);
     domain.end();
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -192,8 +183,7 @@ fn a_domain_that_ends_during_its_move_is_said_to_have_ended() {
 #[test]
 fn the_last_of_two_commands_decides() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let first = slow_move(2);
-    begun(&domain, 2);
+    let first = slow_move(&domain, 2, 2);
     assert_eq!(set("--nodes 3 --move-memory").1.status.code(), Some(0));
     let output = first.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -207,11 +197,15 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
     let full = unclaimed_bytes()[3] / MIB - 250;
     let filler = format!("--quiet --name filler --policy strict --nodes 3 --memory {}M", full + 4);
     let _filler = Domain::start(&filler, &format!("--mib {full}"));
-    let free = read("/sys/devices/system/node/node3/meminfo");
-    let free_kib = free.lines().find(|line| line.contains("MemFree:")).unwrap().split_whitespace().nth(3).unwrap();
-    // More than there would be if the kernel gave its last page, in whole huge pages.
-    let size = (free_kib.parse::<u64>().unwrap() / 1024 + 62) / 2 * 2;
-    huge_pages(1, size as u32 / 2);
+    let memory = read("/sys/devices/system/node/node3/meminfo");
+    let figure = |name: &str| {
+        let line = memory.lines().find(|line| line.contains(name)).unwrap();
+        line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
+    };
+    // More than there would be if the kernel gave its last page and all it can reclaim, in whole huge pages.
+    let most_kib: u64 = ["MemFree:", "FilePages:", "SReclaimable:"].map(figure).iter().sum();
+    let size = (most_kib / 1024 + 32) / 2 * 2;
+    huge_pages(1, size / 2);
     for (kind, flags, why) in [("huge", "--nodes 1 --page-size 2M", "no-huge-page"), ("anon", "--nodes 0-1", "no-room")]
     {
         let flags = format!("--quiet --name mover --memory {size}M --policy preferred-many {flags}");

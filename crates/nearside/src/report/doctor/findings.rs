@@ -74,13 +74,18 @@ fn policies(facts: &Facts) -> Finding {
     if lacking.is_empty() {
         return Finding::ok(TOPIC, "all are known");
     }
-    if known.is_empty() {
-        return match facts.nodes.len() {
-            0 | 1 => Finding::ok(TOPIC, "none, and none is needed on one node"),
-            _ => Finding::missing(TOPIC, "the kernel takes none from this process")
-                .so("only cpuset.mems can keep memory at home: --policy strict and restrictive")
-                .advice("in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE"),
-        };
+    const SO: &str = "only cpuset.mems can keep memory at home: --policy restrictive; the others are refused";
+    match known.is_empty() {
+        true if facts.nodes.len() <= 1 => return Finding::ok(TOPIC, "none, and none is needed on one node"),
+        _ if facts.policies_forbidden => {
+            return Finding::missing(TOPIC, "a filter of system calls (seccomp) lets this process set none")
+                .so(SO)
+                .advice("in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE");
+        }
+        true => {
+            return Finding::missing(TOPIC, "the kernel knows none").so(SO).advice("use a kernel with CONFIG_NUMA=y");
+        }
+        false => {}
     }
     let since = |policy: &MemoryPolicy| match policy {
         MemoryPolicy::PreferredMany => format!("{policy} (Linux 5.15)"),
@@ -121,7 +126,8 @@ fn cgroup_layout(cgroups: &Cgroups) -> Finding {
             .advice("mount -t cgroup2 none /sys/fs/cgroup/unified, or boot with systemd.unified_cgroup_hierarchy=1")
             .stops_run();
     };
-    let lacking: Vec<_> = NEEDED.into_iter().filter(|(controller, _)| !cgroups.has(controller)).collect();
+    let lacks = |controller| cgroups.v2_blocked || !cgroups.has(controller);
+    let lacking: Vec<_> = NEEDED.into_iter().filter(|(controller, _)| lacks(controller)).collect();
     let layout = if cgroups.v1_controllers.is_empty() { "unified" } else { "hybrid" };
     let found = format!("{layout}, version 2 at {}", v2.display());
     if lacking.is_empty() {
@@ -130,11 +136,18 @@ fn cgroup_layout(cgroups: &Cgroups) -> Finding {
     let names = lacking.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let follows = lacking.iter().map(|(_, follows)| *follows).collect::<Vec<_>>().join("; ");
     let taken = lacking.iter().any(|(name, _)| cgroups.v1_controllers.contains(*name));
-    Finding::limited(TOPIC, format!("{found}, without {names}")).so(follows).advice(if taken {
-        UNIFY
-    } else {
-        "see cgroup_disable= on the kernel's command line, and what the host delegates to this container"
-    })
+    let without = if cgroups.v2_blocked { "whose first group has processes and so gives none of" } else { "without" };
+    Finding::limited(TOPIC, format!("{found}, {without} {names}")).so(follows).advice(
+        match (cgroups.v2_blocked, taken) {
+            (true, _) => {
+                "in a container: move the processes of the tree's first group to a group of their own below it"
+            }
+            (false, true) => UNIFY,
+            (false, false) => {
+                "see cgroup_disable= on the kernel's command line, and what the host delegates to this container"
+            }
+        },
+    )
 }
 
 fn owner(facts: &Facts) -> Finding {

@@ -1,0 +1,167 @@
+//! Keeping a domain on CPUs and nodes: by the cpuset of its cgroup, or where it has none, thread by thread.
+
+use crate::{
+    cgroup::Cgroup,
+    error::{Error, IoContext},
+    sys,
+};
+use nearside_topology::{CpuSet, Id, IdSet};
+use std::collections::BTreeSet;
+
+/// One of the sets of a cpuset.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cpuset {
+    /// Its file.
+    pub(crate) file: &'static str,
+    /// What it is called by systemd.
+    pub(crate) property: &'static str,
+}
+
+pub(crate) const CPUS: Cpuset = Cpuset { file: "cpuset.cpus", property: "AllowedCPUs" };
+pub(crate) const MEMORY_NODES: Cpuset = Cpuset { file: "cpuset.mems", property: "AllowedMemoryNodes" };
+
+/// Whether a group is confined to a set. False where it has no cpuset.
+///
+/// # Errors
+/// Where it is confined to something else: the kernel and systemd take what the groups above do not allow, too, and
+/// then go by theirs.
+pub(crate) fn is_in_force<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
+    let Some(effective) = group.read(&format!("{}.effective", set.file))? else { return Ok(false) };
+    match effective.parse::<IdSet<T>>() {
+        Ok(effective) if effective == *wanted => Ok(true),
+        _ => Err(Error::Refused(format!(
+            "{} {wanted} of {} is not in force: the groups above it allow {}",
+            set.file,
+            group.path(),
+            effective.trim()
+        ))),
+    }
+}
+
+/// As many times the threads of a group are looked at. A second look finds those that were started during the first by
+/// ones not bound yet; more are needed only where threads start each other faster than they can be bound.
+const LOOKS: u32 = 100;
+
+/// Binds every thread, also those that are started meanwhile: a thread takes on the affinity of the one that starts it,
+/// so it is done when a look finds none that is not bound. False if that did not come about.
+///
+/// `bind` tells whether a thread was not bound before, or is gone and may have started another.
+pub(crate) fn bind_each(
+    mut threads: impl FnMut() -> Vec<i32>,
+    mut bind: impl FnMut(i32) -> Result<bool, Error>,
+) -> Result<bool, Error> {
+    // One that binds itself elsewhere has its own way.
+    let mut seen = BTreeSet::new();
+    for _ in 0..LOOKS {
+        let mut is_any_new = false;
+        for thread in threads().into_iter().filter(|&thread| seen.insert(thread)) {
+            is_any_new |= bind(thread)?;
+        }
+        if !is_any_new {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Allows a thread these CPUs only. Whether that changed anything, as [`bind_each`] wants to know.
+pub(crate) fn bind(thread: i32, cpus: &CpuSet) -> Result<bool, Error> {
+    if sys::cpu_affinity(thread).is_ok_and(|now| now == *cpus) {
+        return Ok(false);
+    }
+    match sys::set_cpu_affinity(thread, cpus) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(true),
+        set => set.doing(&format!("allow thread {thread} {}", cpus.named())).map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::Tree;
+    use nearside_topology::{CpuId, CpuSet};
+    use std::{cell::RefCell, fs};
+
+    /// Threads, each of which starts the next after every look and then ends, and whether the last is bound.
+    struct Chain {
+        last: i32,
+        is_bound: bool,
+    }
+
+    #[test]
+    fn threads_started_meanwhile_do_not_escape() {
+        for late in 1..5 {
+            let chain = RefCell::new(Chain { last: 0, is_bound: false });
+            let look = || {
+                let seen = chain.borrow().last;
+                chain.borrow_mut().last += 1;
+                vec![seen]
+            };
+            let bind = |thread| {
+                // The first ones have started another before they are bound, and are gone.
+                let mut chain = chain.borrow_mut();
+                let was_bound = chain.is_bound;
+                chain.is_bound |= thread >= late;
+                Ok(!was_bound)
+            };
+            assert!(bind_each(look, bind).unwrap());
+            assert!(chain.borrow().is_bound, "{late}");
+        }
+    }
+
+    #[test]
+    fn a_race_that_cannot_be_won_is_given_up() {
+        let mut last = 0;
+        let look = || {
+            last += 1;
+            vec![last]
+        };
+        assert!(!bind_each(look, |_| Ok(true)).unwrap());
+    }
+
+    #[test]
+    fn one_that_will_not_be_bound_is_bound_once_and_no_more() {
+        let mut bound = Vec::new();
+        let bind = |thread| {
+            bound.push(thread);
+            Ok(true)
+        };
+        assert!(bind_each(|| vec![1, 2], bind).unwrap());
+        assert_eq!(bound, [1, 2]);
+        assert!(bind_each(|| vec![1], |_| Err(Error::NoCgroupTree)).is_err());
+    }
+
+    #[test]
+    fn a_thread_is_bound_once() {
+        // A thread of its own, so that the others keep their CPUs.
+        let bound = std::thread::spawn(|| {
+            let first = CpuSet::from([sys::cpu_affinity(0).unwrap().first().unwrap()]);
+            let own = rustix::thread::gettid().as_raw_pid();
+            let before = sys::cpu_affinity(own).unwrap() == first;
+            (before, bind(own, &first).unwrap(), bind(own, &first).unwrap(), sys::cpu_affinity(0).unwrap() == first)
+        });
+        let (before, first, second, is_there) = bound.join().unwrap();
+        assert_eq!((first, second, is_there), (!before, false, true));
+        assert!(bind(i32::MAX, &CpuSet::from([CpuId(0)])).unwrap(), "one that is gone may have started another");
+    }
+
+    #[test]
+    fn what_the_groups_above_do_not_allow_is_no_confinement() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
+        let group = Tree::at(folder.path()).unwrap().group("/").unwrap();
+        let wanted = CpuSet::from([CpuId(4), CpuId(5)]);
+        assert!(!is_in_force(&group, CPUS, &wanted).unwrap(), "no cpuset");
+        for (effective, is_confined) in [("4-5\n", true), ("4\n", false), ("0-3\n", false), ("\n", false)] {
+            fs::write(folder.path().join("cpuset.cpus.effective"), effective).unwrap();
+            match is_in_force(&group, CPUS, &wanted) {
+                Ok(confined) => assert!(confined && is_confined, "{effective}"),
+                Err(error) => {
+                    assert!(!is_confined, "{effective}");
+                    let said = format!("allow {}", effective.trim());
+                    assert!(error.to_string().contains(&said), "{error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Figures of `nearside stat` that belong together.
+
+use crate::json;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// One look of `nearside stat` at nodes and domains.
+///
+/// Figures of one look can be compared to the byte. Those of two looks cannot: page cache, slabs and the lists of free
+/// pages that the kernel keeps for each CPU come and go, tens of MiB of them.
+#[derive(Debug)]
+pub struct Look(Value);
+
+impl Look {
+    /// Looks, and checks what holds in every look: what a node still has to promise is what is there less what its
+    /// domains are owed.
+    pub fn take() -> Self {
+        let look = Self(json("stat --interval 0"));
+        let (promisable, owed) = (look.nodes("promisable_bytes"), look.nodes("outstanding_bytes"));
+        for (node, unclaimed) in look.nodes("unclaimed_bytes").into_iter().enumerate() {
+            let pools = look.0["nodes"][node]["huge_pages"].as_array().unwrap().iter();
+            let owed_in_huge_pages: u64 = pools.map(|pool| pool["outstanding_bytes"].as_u64().unwrap()).sum();
+            let of_domain = |domain: &Value| domain["outstanding_bytes"][node.to_string()].as_u64().unwrap_or(0);
+            let of_domains: u64 = look.each_domain().map(of_domain).sum();
+            assert_eq!(owed[node] + owed_in_huge_pages, of_domains, "node {node} in {look:?}");
+            assert_eq!(unclaimed, promisable[node].saturating_sub(owed[node]), "node {node} in {look:?}");
+        }
+        look
+    }
+
+    /// A figure of every node.
+    pub fn nodes(&self, figure: &str) -> Vec<u64> {
+        let nodes = self.0["nodes"].as_array().unwrap().iter();
+        nodes.map(|node| node[figure].as_u64().unwrap_or_else(|| panic!("no {figure} in {node}"))).collect()
+    }
+
+    /// A figure of a domain, in bytes by node; nodes without any are left out.
+    pub fn domain(&self, name: &str, figure: &str) -> BTreeMap<u32, u64> {
+        by_node(&self.domain_named(name)[figure])
+    }
+
+    /// What is promised to a domain, in bytes by node.
+    pub fn claim(&self, name: &str) -> BTreeMap<u32, u64> {
+        by_node(&self.domain_named(name)["claim"]["bytes"])
+    }
+
+    /// The names of the domains.
+    pub fn names(&self) -> Vec<&str> {
+        self.each_domain().map(|domain| domain["name"].as_str().unwrap()).collect()
+    }
+
+    /// Nobody runs and nothing is owed to anybody.
+    pub fn assert_nothing_is_promised(&self) {
+        assert_eq!(self.names(), [""; 0]);
+        for figure in ["outstanding_bytes", "claimed_vcpus"] {
+            assert!(self.nodes(figure).iter().all(|&amount| amount == 0), "{figure}: {self:?}");
+        }
+    }
+
+    /// No node owes more than it has.
+    pub fn assert_nothing_is_promised_twice(&self) {
+        let pairs = self.nodes("promisable_bytes").into_iter().zip(self.nodes("outstanding_bytes"));
+        assert!(pairs.clone().all(|(has, owes)| owes <= has), "{pairs:?} in {self:?}");
+    }
+
+    fn domain_named(&self, name: &str) -> &Value {
+        let domain = self.each_domain().find(|domain| domain["name"] == name);
+        domain.unwrap_or_else(|| panic!("no domain {name} in {self:?}"))
+    }
+
+    fn each_domain(&self) -> impl Iterator<Item = &Value> {
+        self.0["domains"].as_array().unwrap().iter()
+    }
+}
+
+fn by_node(bytes: &Value) -> BTreeMap<u32, u64> {
+    let each = bytes.as_object().unwrap_or_else(|| panic!("not by node: {bytes}")).iter();
+    let numbers = each.map(|(node, bytes)| (node.parse().unwrap(), bytes.as_u64().unwrap()));
+    numbers.filter(|(_, bytes)| *bytes > 0).collect()
+}

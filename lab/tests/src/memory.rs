@@ -1,0 +1,66 @@
+//! Where the memory of processes lies, as `/proc/PID/numa_maps` tells it (numa(7)).
+
+use std::{collections::BTreeMap, fs};
+
+/// One line of `numa_maps`.
+#[derive(Debug)]
+pub struct Mapping {
+    pub address: u64,
+    /// The memory policy that holds for it, in the kernel's words.
+    pub policy: String,
+    /// Its bytes by node.
+    pub bytes: BTreeMap<u32, u64>,
+    /// How many of them are the process's own, and not those of a file.
+    pub own_bytes: u64,
+}
+
+/// The mappings of a process; none if it is gone.
+fn mappings(process: u32) -> Vec<Mapping> {
+    let text = fs::read_to_string(format!("/proc/{process}/numa_maps")).unwrap_or_default();
+    text.lines().map(mapping_of).collect()
+}
+
+fn mapping_of(line: &str) -> Mapping {
+    let words: Vec<_> = line.split(' ').collect();
+    let field = |name: &str| words.iter().find_map(|word| word.strip_prefix(name));
+    let number = |name: &str| field(name).and_then(|number| number.parse::<u64>().ok());
+    let page_bytes = number("kernelpagesize_kB=").unwrap_or(4) * 1024;
+    let count = |word: &&str| {
+        let (node, pages) = word.strip_prefix('N')?.split_once('=')?;
+        Some((node.parse().ok()?, pages.parse::<u64>().ok()? * page_bytes))
+    };
+    let bytes: BTreeMap<u32, u64> = words.iter().filter_map(count).collect();
+    let all: u64 = bytes.values().sum();
+    // Shared memory without a file of its own shows as a file of the kernel's internal tmpfs, or as one of /dev/shm.
+    let is_shared =
+        |file: &str| ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix));
+    let own_bytes = match field("file=") {
+        Some(file) if is_shared(file) || words.contains(&"huge") => all,
+        // Of a private mapping of a file, what was written; without a file, all but the kernel's own pages (the vDSO).
+        _ => number("anon=").unwrap_or(0) * page_bytes,
+    };
+    // "prefer (many):2-3" and "weighted interleave:0-1" are two words.
+    let is_policy = |word: &&&str| !word.contains('=') && !["huge", "heap", "stack"].contains(word);
+    let policy: Vec<_> = words[1..].iter().take_while(is_policy).copied().collect();
+    Mapping { address: u64::from_str_radix(words[0], 16).unwrap(), policy: policy.join(" "), bytes, own_bytes }
+}
+
+/// The mapping of a process that begins at (or, where the kernel merged it with the one before, holds) an address.
+pub fn mapping(process: u32, address: u64) -> Mapping {
+    let before = mappings(process).into_iter().filter(|mapping| mapping.address <= address);
+    before.max_by_key(|mapping| mapping.address).expect("the mapping")
+}
+
+/// The own memory of a domain (anonymous, shared and huge pages of all its processes; not what they map of files), in
+/// bytes: how much there is, and how much of it lies off a node. `tree` is where the cgroup v2 tree is mounted.
+pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
+    let group = crate::read(&format!("{tree}/nearside/{domain}/cgroup.procs"));
+    let all: Vec<_> = group.lines().flat_map(|process| mappings(process.parse().unwrap())).collect();
+    // Where a private mapping of a file has pages of both kinds, which of them lie where is not told: only what is more
+    // than the file's pages are must be the process's own.
+    let off_home = |mapping: &Mapping| {
+        let (there, all) = (mapping.bytes.get(&home).unwrap_or(&0), mapping.bytes.values().sum::<u64>());
+        (all - there).saturating_sub(all - mapping.own_bytes)
+    };
+    (all.iter().map(|mapping| mapping.own_bytes).sum(), all.iter().map(off_home).sum())
+}
