@@ -100,15 +100,14 @@ impl Round<'_> {
 
 impl DomainHistory {
     /// A busy domain is looked at in every interval, as is one whose debt is coming home; an idle one twice as late each
-    /// time. Names spread those looks over the intervals.
+    /// time, and in the end when it is the turn of its name, so that no interval has to look at all of them.
     fn look_again(&mut self, tuning: &Tuning, now: u64, name: &str) {
-        let longest = tuning.idle_look_intervals.max(1);
-        let spread = fnv(name) % (longest / 2 + 1);
         let is_coming_home = self.standing.debt_bytes > 0 && self.standing.debt_waits.is_none();
-        self.look_intervals = match self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0 {
-            true => self.look_intervals.saturating_mul(2).clamp(1, longest - spread.min(longest - 1)),
-            false => 1,
-        };
+        let is_quiet = self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
+        let longest = tuning.idle_look_intervals.max(1);
+        let later = if is_quiet { self.look_intervals.saturating_mul(2).max(1) } else { 1 };
+        let turn = longest - now.wrapping_add(fnv(name)) % longest;
+        self.look_intervals = if later < longest { later } else { turn };
         self.next_look = now.saturating_add(self.look_intervals);
     }
 }

@@ -45,7 +45,7 @@ pub struct History {
 /// What is remembered of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHistory {
-    /// What runs there of which no domain with a home knows, smoothed.
+    /// What runs there that is no domain's, smoothed.
     pub others: MilliVcpus,
     /// At which part of the full rate pages may leave it or come: halved in each interval in which it is short of
     /// memory, raised by a sixteenth of the full rate in each of the others.
@@ -120,10 +120,8 @@ impl History {
             known.forget_former_home(state);
             if let Some(load) = seen.loads.get(&state.name).filter(|load| load.over_ns > 0) {
                 known.learn(tuning, topology, state, load);
-                if state.home.is_some() {
-                    for (&node, &ns) in &load.cpu_ns {
-                        *by_domains.entry(node).or_default() += milli(ns, load.over_ns);
-                    }
+                for (&node, &ns) in &load.cpu_ns {
+                    *by_domains.entry(node).or_default() += milli(ns, load.over_ns);
                 }
             }
             (state.name.clone(), known)

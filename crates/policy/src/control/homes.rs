@@ -3,10 +3,10 @@
 use super::{
     HomeWaits, LastMove, MilliVcpus, Payback,
     round::Round,
-    scene::split,
+    scene::{Amounts, split},
     weigh::{Scales, Weighed},
 };
-use crate::{Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown};
+use crate::{Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM};
 use nearside_topology::NodeSet;
 use std::cmp::Reverse;
 
@@ -22,7 +22,7 @@ const WEIGH_AGAIN_INTERVALS: u64 = 3;
 
 // How often in a row another home has to be better for a domain that is not in trouble, and how much more so.
 const WINS: u64 = 3;
-const MORE_GAIN: u64 = 5;
+const MORE_GAIN: u64 = 2;
 
 // By how much a home has to be fuller than a domain was promised when it moved there: by this, or by an eighth.
 const FULLER_MILLI: u64 = 500;
@@ -34,39 +34,54 @@ const LONGEST_STAY_INTERVALS: u64 = 480;
 const ROOM_TO_SWAP: u64 = 32;
 
 impl Round<'_> {
-    /// Gives each domain that has none a home: where somebody else keeps it, or the best.
+    /// Gives each domain that has none a home: where somebody else keeps it, or the best. The largest choose first, and as
+    /// if those that choose later were not there yet.
     pub(super) fn first_homes(&mut self) {
-        let homeless = self.domains().filter(|&at| self.looked_at[at] && self.state(at).home.is_none());
-        for (number, at) in homeless.collect::<Vec<_>>().into_iter().enumerate() {
-            let waits = match self.bound_to(at) {
-                Some(nodes) => {
-                    self.adopt_bound(at, nodes);
-                    None
-                }
-                None if number >= MOST_FIRST_HOMES => Some(HomeWaits::InTurn),
-                None if !self.seen.soft_affinity && !self.owner(at).lets_bind() => {
-                    Some(HomeWaits::OwnerKeeps { owner: self.owner(at) })
-                }
-                None => self.first_home(at),
-            };
+        let mut homeless = Vec::new();
+        for at in self.domains() {
+            if !self.looked_at[at] || self.state(at).home.is_some() {
+                continue;
+            }
+            let (bound, owner) = (self.bound_to(at), self.owner(at));
+            if let Some(nodes) = bound {
+                self.adopt_bound(at, nodes);
+            } else if !self.seen.soft_affinity && !owner.lets_bind() {
+                self.known(at).standing.home_waits = Some(HomeWaits::OwnerKeeps { owner });
+            } else {
+                homeless.push(at);
+            }
+        }
+        homeless.sort_by_key(|&at| (Reverse(self.party(at).demand_milli), Reverse(self.party(at).needed_bytes), at));
+        for &at in homeless.iter().skip(MOST_FIRST_HOMES) {
+            self.known(at).standing.home_waits = Some(HomeWaits::InTurn);
+        }
+        homeless.truncate(MOST_FIRST_HOMES);
+        homeless.iter().for_each(|&at| self.run_at(at, Vec::new(), Amounts::new()));
+        for at in homeless {
+            let waits = self.first_home(at);
             self.known(at).standing.home_waits = waits;
         }
     }
 
+    // Counts a domain elsewhere.
+    fn run_at(&mut self, at: usize, home: Vec<usize>, load_milli: Amounts) {
+        let mut party = self.party(at).clone();
+        self.scene.take_out(&party);
+        (party.home, party.load_milli) = (home, load_milli);
+        self.scene.add(&party);
+        self.scene.parties[at] = party;
+    }
+
     // Whom somebody else keeps on some nodes has its home there.
     fn adopt_bound(&mut self, at: usize, nodes: NodeSet) {
-        let bytes: ByNode = self
-            .state(at)
-            .resident_bytes
-            .iter()
-            .filter(|(node, _)| nodes.contains(**node))
-            .map(|(&n, &b)| (n, b))
-            .collect();
-        let cores: Vec<_> =
-            self.scene.view.nodes.iter().enumerate().filter(|(_, node)| nodes.contains(node.id)).collect();
-        let cores: Vec<_> = cores.into_iter().map(|(i, node)| (i, node.cores)).collect();
-        let vcpus = split(self.party(at).demand_milli.div_ceil(1000).max(1), &cores);
-        let vcpus = vcpus.into_iter().filter(|(_, n)| *n > 0).map(|(i, n)| (self.id(i), n)).collect();
+        let held = self.state(at).resident_bytes.iter().filter(|(node, _)| nodes.contains(**node));
+        let bytes: ByNode = held.map(|(&node, &bytes)| (node, bytes)).collect();
+        let home: Vec<usize> = nodes.iter().filter_map(|node| self.scene.view.index_of(node)).collect();
+        let cores: Amounts = home.iter().map(|&i| (i, self.scene.view.nodes[i].cores)).collect();
+        let demand_milli = self.party(at).demand_milli;
+        self.run_at(at, home, split(demand_milli, &cores));
+        let vcpus = split(demand_milli.div_ceil(1000).max(1), &cores).into_iter().filter(|(_, vcpus)| *vcpus > 0);
+        let vcpus = vcpus.map(|(i, vcpus)| (self.id(i), vcpus)).collect();
         let claim = Claim { bytes, vcpus, page_size: self.party(at).page_size };
         let reason = Reason::BoundByOther { nodes: nodes.clone() };
         let home = Home { nodes, origin: Origin::Explicit, affinity: Affinity::Hard, policy: MemoryPolicy::Local };
@@ -163,7 +178,7 @@ impl Round<'_> {
         let promise = |at: usize| {
             let party = self.party(at);
             let running = u128::from(party.demand_milli) * u128::from(horizon_ns) / 1000;
-            running.saturating_sub(tuning.move_cost_ns(party.needed_bytes).into())
+            running.saturating_sub(tuning.move_cost_ns(party.needed_bytes, PPM as u32).into())
         };
         chosen.sort_by_key(|&(at, gain)| (gain != tuning.minimum_gain_ppm, Reverse(promise(at)), at));
         for &(at, _) in chosen.iter().skip(MOST_WEIGHED) {
@@ -211,11 +226,13 @@ impl Round<'_> {
         self.scene.take_out(&party);
         let scales = Scales::new(&mut self.scene, &party, self.tuning, self.seen.soft_affinity);
         let here = scales.weigh(&party.home).unwrap_or_else(|| Weighed::impossible(&party.home));
-        let best = scales.best(scales.homes(), here.slow_down);
+        let mut others = scales.homes();
+        others.retain(|there| there.home != party.home);
+        let best = scales.best(others, here.slow_down);
         let offer = best.map(|there| (scales.payback(&here, &there), there));
         self.scene.add(&party);
         let Some((payback, there)) = offer else { return Err(HomeWaits::NoRoom) };
-        if there.home == party.home || !payback.is_gain_of(least_gain_ppm) {
+        if !payback.is_gain_of(least_gain_ppm) {
             return Err(HomeWaits::NoneBetter { here: payback.here, best: payback.there });
         }
         match payback.pays_within(self.tuning.horizon_ns()) {
@@ -229,7 +246,10 @@ impl Round<'_> {
         let (now, tuning) = (self.now(), self.tuning);
         let load = self.load_at(&there.home);
         let known = self.known(at);
-        let soon_after = known.moved.filter(|moved| now.saturating_sub(moved.at) < tuning.steady_intervals);
+        let soon_after = known.moved.filter(|moved| {
+            let long_after = moved.stay_intervals.saturating_add(tuning.steady_intervals);
+            now.saturating_sub(moved.at) < long_after
+        });
         let stay_intervals = soon_after.map_or(tuning.minimum_stay_intervals, |moved| {
             let longest = LONGEST_STAY_INTERVALS.max(tuning.minimum_stay_intervals);
             moved.stay_intervals.saturating_mul(2).min(longest)

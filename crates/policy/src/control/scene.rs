@@ -1,7 +1,7 @@
 //! The machine as the control loop weighs homes: who wants how much where, and what is promised to whom.
 //!
 //! It is placement's view of the machine with what was measured in place of what was claimed, counted in thousandths of
-//! a CPU. Every domain counts at its home, wherever it runs at the moment: that is where it will run once there is room.
+//! a CPU. Every domain that has a home counts there, wherever it runs at the moment: that is where it will run once there is room.
 
 use super::{ControlObservation, History, Tuning};
 use crate::{
@@ -23,7 +23,7 @@ pub(super) struct Party {
     pub(super) near: Vec<usize>,
     /// The nodes of its home; none where it has none.
     pub(super) home: Vec<usize>,
-    /// Its demand by node of its home.
+    /// Its demand by node of its home; without a home, of where it ran.
     pub(super) load_milli: Amounts,
     /// What it holds, in bytes.
     pub(super) held_bytes: Amounts,
@@ -105,7 +105,9 @@ impl Scene {
             by_node.iter().filter_map(|(&node, &amount)| Some((self.view.index_of(node)?, amount))).collect()
         };
         let home = state.home.as_ref().map_or_else(Vec::new, |home| indices(&home.nodes));
-        let demand_milli = history.domains.get(&state.name).map_or(0, |known| known.demand.0);
+        let known = history.domains.get(&state.name);
+        let demand_milli = known.map_or(0, |known| known.demand.0);
+        let ran = known.map_or_else(Amounts::new, |known| amounts(&known.share_ppm));
         let near = seen
             .loads
             .get(&state.name)
@@ -113,6 +115,10 @@ impl Scene {
         let no_claim = Claim::default();
         let claim = state.claim.as_ref().unwrap_or(&no_claim);
         let held = |node: &NodeId| state.resident_bytes.get(node).copied().unwrap_or(0);
+        let load_milli = match home.is_empty() {
+            true => split(demand_milli, &ran),
+            false => self.at_home(&home, demand_milli, &amounts(&claim.vcpus)),
+        };
         let due = claim.bytes.iter().map(|(node, &bytes)| (*node, bytes.saturating_sub(held(node)))).collect();
         let all_held = state.resident_bytes.values().copied().fold(0, u64::saturating_add);
         Party {
@@ -121,8 +127,8 @@ impl Scene {
             policy: state.home.as_ref().map_or(MemoryPolicy::Local, |home| home.policy),
             page_size: page_size_of(state),
             near,
-            load_milli: self.at_home(&home, demand_milli, &amounts(&claim.vcpus)),
             home,
+            load_milli,
             held_bytes: amounts(&state.resident_bytes),
             due_bytes: amounts(&due),
             needed_bytes: claim.total_bytes().max(all_held),

@@ -26,12 +26,13 @@ pub struct Tuning {
     pub minimum_stay_intervals: u64,
     /// Within so many intervals of a move there is another only if the new home has become fuller than it was then.
     pub steady_intervals: u64,
-    /// By so much a home must be faster for a domain in trouble, and by five times as much for one that is not.
+    /// By so much a home must be faster for a domain in trouble, and by twice as much for one that is not.
     pub minimum_gain_ppm: u64,
     /// Within so many intervals a move has to have saved what it cost.
     pub horizon_intervals: u64,
-    /// What moving 1 MiB costs, in ns of CPU time: a CPU copies about 1 GiB a second, and whoever uses the same memory
-    /// channels loses about as much.
+    /// What moving 1 MiB would cost between nodes as near as a node is to itself, in ns of CPU time; over longer ways it
+    /// is as much more as their latency is longer. A CPU moves 1 to 2 GiB a second, and whoever uses the same memory
+    /// channels loses some time, too.
     pub move_cost_ns_per_mib: u64,
     /// Pages move from one node to another not faster than this.
     pub rate_bytes_per_s: u64,
@@ -46,14 +47,14 @@ impl Default for Tuning {
             interval_ns: 2_000_000_000,
             idle_milli_vcpus: 20,
             idle_look_intervals: 8,
-            trouble_ppm: 200_000,
+            trouble_ppm: 100_000,
             patience_intervals: 5,
             weigh_intervals: 10,
             minimum_stay_intervals: 15,
             steady_intervals: 150,
             minimum_gain_ppm: 20_000,
             horizon_intervals: 150,
-            move_cost_ns_per_mib: 2_000_000,
+            move_cost_ns_per_mib: 1_000_000,
             rate_bytes_per_s: DEFAULT_RATE_BYTES_PER_S,
             memory_stall_ppm: 100_000,
         }
@@ -72,10 +73,10 @@ impl Tuning {
         (u128::from(self.rate_bytes_per_s) * u128::from(pace_ppm.min(PPM)) / u128::from(PPM)) as u64
     }
 
-    /// What moving so many bytes costs, in ns of CPU time.
-    pub(super) fn move_cost_ns(&self, bytes: u64) -> u64 {
-        let cost = u128::from(bytes) * u128::from(self.move_cost_ns_per_mib) / (1 << 20);
-        u64::try_from(cost).unwrap_or(u64::MAX)
+    /// What moving so many bytes over such a latency costs, in ns of CPU time.
+    pub(super) fn move_cost_ns(&self, bytes: u64, latency_ppm: u32) -> u64 {
+        let local = u128::from(bytes) * u128::from(self.move_cost_ns_per_mib) / (1 << 20);
+        u64::try_from(local.saturating_mul(latency_ppm.into()) / u128::from(PPM)).unwrap_or(u64::MAX)
     }
 
     /// The horizon, in ns.

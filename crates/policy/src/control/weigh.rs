@@ -12,7 +12,7 @@ use super::{
     scene::{Amounts, Party, Scene},
 };
 use crate::{
-    Affinity, SlowDown,
+    Affinity, Parts, SlowDown,
     cost::{Ask, Costing, Prediction, Unfit},
     place::{EXHAUSTIVE_NODES, look_at_all},
     ranking::Ranking,
@@ -28,6 +28,8 @@ pub(super) struct Weighed {
     pub(super) slow_down: SlowDown,
     /// What the domain holds elsewhere, in bytes.
     pub(super) bytes_to_move: u64,
+    /// What moving that costs, in ns of CPU time.
+    pub(super) costs_ns: u64,
     /// Whether all it needs can be promised there.
     pub(super) has_room: bool,
     pub(super) free_after_pages: u64,
@@ -43,6 +45,7 @@ impl Weighed {
             home: home.to_vec(),
             slow_down: SlowDown(u64::MAX),
             bytes_to_move: 0,
+            costs_ns: 0,
             has_room: false,
             free_after_pages: 0,
             load_milli: Amounts::new(),
@@ -93,15 +96,43 @@ impl<'a> Scales<'a> {
         let load_milli: Amounts = costing.layout().vcpus().collect();
         let mut pages: Amounts = costing.layout().pages().collect();
         pages.sort_unstable();
-        let slow_down = if self.spills {
-            prediction.slow_down.min(self.spilling(prediction, home, &load_milli, &pages))
-        } else {
-            prediction.slow_down
+        let prediction = self.evenly(prediction, home, &pages);
+        let slow_down = match self.spills {
+            true => prediction.slow_down.min(self.spilling(prediction, home, &load_milli, &pages)),
+            false => prediction.slow_down,
         };
-        let off = self.party.held_bytes.iter().filter(|(i, _)| !home.contains(i));
-        let bytes_to_move = off.fold(0, |sum: u64, &(_, bytes)| sum.saturating_add(bytes));
+        let (bytes_to_move, costs_ns) = self.moving(home);
         let free_after_pages = prediction.free_after_pages;
-        Weighed { home: home.to_vec(), slow_down, bytes_to_move, has_room, free_after_pages, load_milli, pages }
+        let home = home.to_vec();
+        Weighed { home, slow_down, bytes_to_move, costs_ns, has_room, free_after_pages, load_milli, pages }
+    }
+
+    // A home of several nodes, if its CPUs are used alike: a scheduler prefers all of them, whereas ADR 2 places whole
+    // vCPUs where there is most room and could see a home of two nodes in what is one with a foothold on another.
+    fn evenly(&self, prediction: Prediction, home: &[usize], pages: &Amounts) -> Prediction {
+        if home.len() < 2 {
+            return prediction;
+        }
+        let (mut sum, mut all) = (0_u128, 0_u128);
+        for &i in home {
+            let cores = u128::from(self.scene.view.nodes[i].cores);
+            sum += cores * self.memory_ppm(i, pages).map_or(u128::from(PPM), u128::from);
+            all += cores;
+        }
+        let evenly_ppm = sum.div_ceil(all.max(1)) as u64;
+        let parts = Parts { memory: prediction.parts.memory.max(SlowDown(evenly_ppm)), ..prediction.parts };
+        Prediction { slow_down: parts.product(), parts, ..prediction }
+    }
+
+    // What lies off a home, in bytes, and what it costs to bring it to the nearest of its nodes.
+    fn moving(&self, home: &[usize]) -> (u64, u64) {
+        let off = self.party.held_bytes.iter().filter(|(i, _)| !home.contains(i));
+        off.fold((0, 0), |(sum, costs): (u64, u64), &(from, bytes)| {
+            let latencies = self.scene.view.latencies_ppm(from);
+            let nearest_ppm = home.iter().map(|&to| latencies[to]).min().unwrap_or(UNREACHABLE);
+            let costs = costs.saturating_add(self.tuning.move_cost_ns(bytes, nearest_ppm));
+            (sum.saturating_add(bytes), costs)
+        })
     }
 
     // The slow-down where what does not fit the home runs elsewhere.
@@ -191,13 +222,13 @@ impl<'a> Scales<'a> {
     fn total_ns(&self, home: &Weighed, here: SlowDown) -> u128 {
         let running = u128::from(self.party.demand_milli) * u128::from(self.tuning.horizon_ns()) / 1000;
         let running = running.saturating_mul(u128::from(home.slow_down.0)) / u128::from(here.0.max(1));
-        running.saturating_add(self.tuning.move_cost_ns(home.bytes_to_move).into())
+        running.saturating_add(home.costs_ns.into())
     }
 
     /// What going from one home to another costs and saves.
     pub(super) fn payback(&self, here: &Weighed, there: &Weighed) -> Payback {
         let bytes_to_move = there.bytes_to_move.saturating_sub(here.bytes_to_move);
-        let costs_ns = self.tuning.move_cost_ns(bytes_to_move);
+        let costs_ns = there.costs_ns.saturating_sub(here.costs_ns);
         let demand = MilliVcpus(self.party.demand_milli);
         Payback::new(demand, here.slow_down, there.slow_down, bytes_to_move, costs_ns)
     }
