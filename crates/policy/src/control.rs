@@ -84,14 +84,13 @@ impl Round<'_> {
                 known.look_again(tuning, now, &state.name);
                 continue;
             };
-            let at_home =
-                PPM.min(known.share_ppm.iter().filter(|(n, _)| home.nodes.contains(**n)).map(|(_, p)| p).sum());
+            let off_home_ppm = debt_bytes(&known.share_ppm, &home.nodes).min(PPM);
             let intervals = known.trouble_intervals;
             known.standing.debt_bytes = debt_bytes(&state.resident_bytes, &home.nodes);
             known.standing.place = match intervals {
                 _ if known.is_idle(tuning) => Place::Idle,
                 0 => Place::AtHome,
-                intervals => Place::PushedOff { intervals, off_home_ppm: PPM - at_home },
+                intervals => Place::PushedOff { intervals, off_home_ppm },
             };
             known.look_again(tuning, now, &state.name);
         }

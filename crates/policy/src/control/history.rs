@@ -21,7 +21,7 @@ impl fmt::Display for MilliVcpus {
 }
 
 // More than any machine runs; it bounds the products of costing.
-const MOST_MILLI_VCPUS: u64 = 1 << 24;
+pub(super) const MOST_MILLI_VCPUS: u64 = 1 << 24;
 
 // Of how many intervals a look makes up at most.
 const MOST_STEPS: u64 = 8;

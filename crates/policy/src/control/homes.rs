@@ -216,7 +216,7 @@ impl Round<'_> {
 
     fn wins_again(&mut self, at: usize) -> bool {
         let known = self.known(at);
-        known.wins += 1;
+        known.wins = known.wins.saturating_add(1);
         known.wins >= WINS
     }
 

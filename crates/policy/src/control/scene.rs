@@ -3,7 +3,7 @@
 //! It is placement's view of the machine with what was measured in place of what was claimed, counted in thousandths of
 //! a CPU. Every domain that has a home counts there, wherever it runs at the moment: that is where it will run once there is room.
 
-use super::{ControlObservation, History, Tuning};
+use super::{ControlObservation, History, Tuning, history::MOST_MILLI_VCPUS};
 use crate::{
     Affinity, ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, cost::Ask, promisable,
     view::View,
@@ -106,7 +106,8 @@ impl Scene {
         };
         let home = state.home.as_ref().map_or_else(Vec::new, |home| indices(&home.nodes));
         let known = history.domains.get(&state.name);
-        let demand_milli = known.map_or(0, |known| known.demand.0);
+        // What was read from a file may be anything.
+        let demand_milli = known.map_or(0, |known| known.demand.0.min(MOST_MILLI_VCPUS));
         let ran = known.map_or_else(Amounts::new, |known| amounts(&known.share_ppm));
         let near = seen
             .loads

@@ -83,7 +83,8 @@ impl<'a> Scales<'a> {
             }
             Err(_) => return None,
         };
-        Some(self.weighed(&costing, prediction, home, prediction.spilled_pages == 0))
+        let has_memory = home.iter().any(|&i| self.scene.view.nodes[i].has_memory);
+        Some(self.weighed(&costing, prediction, home, has_memory && prediction.spilled_pages == 0))
     }
 
     fn weigh_asked(&self, ask: &Ask, home: &[usize], has_room: bool) -> Option<Weighed> {

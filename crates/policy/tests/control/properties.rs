@@ -11,7 +11,7 @@ use nearside_policy::{
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
 
-const CASES: u64 = 3000;
+const CASES: u64 = 1500;
 const ROUNDS: u64 = 24;
 
 /// A random machine with random domains, of which some have homes.
@@ -235,10 +235,10 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
                 );
                 moves.push(seen.interval);
             }
-            for domain in next.domains.values() {
-                assert!(domain.next_look > seen.interval || !seen.loads.contains_key("") && domain.look_intervals == 0);
-                assert!(!domain.standing.to_string().contains("NaN"));
-                assert!(domain.share_ppm.values().sum::<u64>() <= 1_000_100 && domain.stuck.len() <= 8 + 1);
+            for (name, domain) in &next.domains {
+                assert!(domain.next_look > seen.interval || !seen.loads.contains_key(name));
+                // Bounded, and parts of one whole but for rounding.
+                assert!(domain.share_ppm.values().sum::<u64>() <= 1_000_000 && domain.stuck.len() <= 8);
             }
             apply(&plan, &mut seen);
             history = next;
@@ -263,7 +263,7 @@ fn spoil(random: &mut Random, value: &mut serde_json::Value) {
 #[test]
 fn impossible_figures_do_no_harm() {
     let mut read = 0;
-    for seed in 0..6000 {
+    for seed in 0..2000 {
         let mut random = Random(seed);
         let (mut tuning, mut seen) = observation(&mut random);
         if random.percent(30) {
@@ -305,7 +305,7 @@ fn impossible_figures_do_no_harm() {
         }
     }
     println!("{read} spoilt observations");
-    assert!(read > 6000);
+    assert!(read > 2000);
 }
 
 #[test]
