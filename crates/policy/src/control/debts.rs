@@ -192,3 +192,24 @@ fn fair_parts(mut left: u64, wants: &[Want]) -> Vec<u64> {
     }
     parts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_does_not_need_the_others_share() {
+        let wants = |bytes: &[u64]| -> Vec<Want> {
+            bytes.iter().map(|&bytes| Want { at: 0, from: 0, to: 1, bytes, latency_ppm: 0 }).collect()
+        };
+        let cases: [(u64, &[u64], &[u64]); 4] = [
+            (10, &[9, 2, 9], &[4, 2, 4]),
+            (10, &[9, 9, 9], &[3, 3, 4]),
+            (100, &[9, 2], &[9, 2]),
+            (0, &[9, 2], &[0, 0]),
+        ];
+        for (budget, wanted, expected) in cases {
+            assert_eq!(fair_parts(budget, &wants(wanted)), expected, "{budget} {wanted:?}");
+        }
+    }
+}
