@@ -4,8 +4,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{
-    Affinity, Claim, ControlObservation, DomainLoad, DomainState, History, Home, MemoryPolicy, NodeLoad, Observation,
-    Origin, Tuning, control,
+    Affinity, Claim, ControlObservation, DomainLoad, DomainState, History, Home, MemoryPolicy, Origin, Tuning, control,
 };
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology};
 
@@ -40,7 +39,7 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
         let runs = NodeId((number + beside) % nodes);
         let load = DomainLoad { over_ns: INTERVAL_NS, cpu_ns: [(runs, cpu_ns)].into(), ..DomainLoad::default() };
         seen.loads.insert(name.clone(), load);
-        seen.nodes.entry(runs).or_insert_with(NodeLoad::default).busy_ns += cpu_ns;
+        seen.nodes.entry(runs).or_default().busy_ns += cpu_ns;
         let resident_bytes = claim.bytes.clone();
         seen.machine.domains.push(DomainState {
             name,

@@ -36,6 +36,7 @@ mod observed;
 mod round;
 mod scene;
 mod standing;
+mod swaps;
 mod tuning;
 mod weigh;
 
@@ -66,7 +67,7 @@ pub fn control(tuning: &Tuning, seen: &ControlObservation, history: &History) ->
         round.repatriate();
     }
     round.take_stock();
-    (ControlPlan { interval: seen.interval, steps: round.steps }, round.history)
+    round.finish()
 }
 
 impl Round<'_> {
@@ -78,7 +79,7 @@ impl Round<'_> {
                 continue;
             }
             let state = self.state(at);
-            let known = self.known(at);
+            let known = &mut self.known[at];
             let Some(home) = &known.home else {
                 known.standing.place = Place::NoHome;
                 known.look_again(tuning, now, &state.name);

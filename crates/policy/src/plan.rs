@@ -98,6 +98,7 @@ pub enum Action {
         /// Not faster than this, in bytes per second.
         rate_bytes_per_s: Option<u64>,
         /// Only so much of it; all there is where none is given.
+        #[serde(skip_serializing_if = "Option::is_none")]
         batch: Option<Batch>,
     },
 }

@@ -1,6 +1,6 @@
 //! Debt: pages come home, nearest first, under a budget.
 
-use super::{DebtWaits, round::Round, scene::page_bytes};
+use super::{DebtWaits, Stuck, round::Round, scene::page_bytes};
 use crate::{
     Action, Batch, PageSize, Reason, StayedWhy,
     view::{PPM, UNREACHABLE},
@@ -27,7 +27,7 @@ impl Round<'_> {
         for at in self.domains() {
             let Some(home) = self.state(at).home.as_ref().filter(|_| self.looked_at[at]) else { continue };
             let debt_bytes = crate::debt_bytes(&self.state(at).resident_bytes, &home.nodes);
-            let known = self.known(at);
+            let known = &mut self.known[at];
             known.standing.debt_bytes = debt_bytes;
             known.standing.debt_waits = None;
             // Where it shall lie has just changed: the next round sees it.
@@ -55,11 +55,10 @@ impl Round<'_> {
         let mut waits = if allowed.is_empty() { Some(DebtWaits::NotAllowed) } else { None };
         for &(from, bytes) in party.held_bytes.iter().filter(|(i, bytes)| *bytes > 0 && !party.home.contains(i)) {
             let id = self.id(from);
-            let stuck_bytes = self.known(at).stuck_bytes(id, now);
-            if stuck_bytes > 0
-                && let Some(stuck) = self.known(at).stuck.get(&id)
+            let stuck_bytes = self.known[at].stuck_bytes(id, now);
+            if let Some(&Stuck { why, bytes, retry_at, .. }) = self.known[at].stuck.get(&id).filter(|_| stuck_bytes > 0)
             {
-                waits = Some(DebtWaits::Stuck { why: stuck.why, bytes: stuck.bytes, retry_at: stuck.retry_at });
+                waits = Some(DebtWaits::Stuck { why, bytes, retry_at });
             }
             let mut left = bytes.saturating_sub(stuck_bytes);
             let latency_ppm = |to: usize| self.scene.view.latencies_ppm(from)[to];
@@ -86,32 +85,31 @@ impl Round<'_> {
                 waits = Some(DebtWaits::NoRoom);
             }
         }
-        self.known(at).standing.debt_waits = waits;
+        self.known[at].standing.debt_waits = waits;
     }
 
     /// Whether pages would lie nearer to where the domain runs: one that was pushed off its home keeps them there, until
     /// it either comes back or gets another home.
-    fn is_nearer(&mut self, at: usize, from: usize, to: usize) -> bool {
-        let known = self.known(at);
-        if known.trouble_intervals == 0 {
+    fn is_nearer(&self, at: usize, from: usize, to: usize) -> bool {
+        let known = &self.known[at];
+        if known.trouble_intervals == 0 || known.share_ppm.is_empty() {
             return true;
         }
-        let share_ppm = known.share_ppm.clone();
         let mean = |to: usize| {
             let latency = |(node, &ppm): (&NodeId, &u64)| {
                 let latency_ppm = self.scene.view.latencies_ppm(self.scene.view.index_of(*node)?)[to];
                 Some(u128::from(ppm) * u128::from(latency_ppm))
             };
-            share_ppm.iter().filter_map(latency).sum::<u128>()
+            known.share_ppm.iter().filter_map(latency).sum::<u128>()
         };
-        share_ppm.is_empty() || mean(to) < mean(from)
+        mean(to) < mean(from)
     }
 
     // Shares the budget from one node to another among those who want to go that way.
     fn move_one_way(&mut self, wants: &[Want], arriving: &mut Arriving) {
         let Some(&Want { from, to, latency_ppm, .. }) = wants.first() else { return };
         let (from_id, to_id) = (self.id(from), self.id(to));
-        let pace = |id| self.history.nodes.get(&id).map_or(PPM, |known| known.pace_ppm);
+        let pace = |id| self.nodes.get(&id).map_or(PPM, |known| known.pace_ppm);
         let pace_ppm = if latency_ppm == UNREACHABLE { 0 } else { pace(from_id).min(pace(to_id)) };
         let budget_bytes = self.tuning.budget_bytes(pace_ppm);
         for (want, part) in wants.iter().zip(fair_parts(budget_bytes, wants)) {
@@ -122,11 +120,11 @@ impl Round<'_> {
             let most_bytes = if most_bytes < want.bytes { most_bytes / unit * unit } else { most_bytes };
             if most_bytes == 0 {
                 let waits = if room_bytes < unit { DebtWaits::NoRoom } else { DebtWaits::NoBudget };
-                self.known(want.at).standing.debt_waits = Some(waits);
+                self.known[want.at].standing.debt_waits = Some(waits);
                 continue;
             }
             arriving.add(page_size, to, most_bytes);
-            let debt_bytes = self.known(want.at).standing.debt_bytes;
+            let debt_bytes = self.known[want.at].standing.debt_bytes;
             let action = Action::MovePages {
                 domain: self.state(want.at).name.clone(),
                 nodes: NodeSet::from([to_id]),
@@ -149,7 +147,7 @@ impl Round<'_> {
             return;
         }
         let owner = self.owner(at);
-        let known = self.known(at);
+        let known = &mut self.known[at];
         let full = |why| matches!(why, StayedWhy::NoRoom | StayedWhy::NoHugePage);
         let is_full = known.stuck.values().any(|stuck| full(stuck.why));
         let stuck_bytes = known.stuck.keys().map(|&node| known.stuck_bytes(node, now)).fold(0, u64::saturating_add);

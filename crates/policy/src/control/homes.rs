@@ -1,4 +1,4 @@
-//! Homes: the first one, a better one, and two that change places.
+//! Homes: the first one, and a better one.
 
 use super::{
     HomeWaits, LastMove, MilliVcpus, Payback,
@@ -14,9 +14,6 @@ use std::cmp::Reverse;
 const MOST_WEIGHED: usize = 16;
 const MOST_FIRST_HOMES: usize = 64;
 
-// With how many others a domain is tried to change places.
-const MOST_PARTNERS: usize = 64;
-
 // A domain in trouble for which nothing was better is weighed again after so many intervals.
 const WEIGH_AGAIN_INTERVALS: u64 = 3;
 
@@ -29,9 +26,6 @@ const FULLER_MILLI: u64 = 500;
 
 // Moves that soon follow each other make the next stay longer, up to so many intervals.
 const LONGEST_STAY_INTERVALS: u64 = 480;
-
-// To change places there must be room for this part of the memory of both, so that it can go round by round.
-const ROOM_TO_SWAP: u64 = 32;
 
 impl Round<'_> {
     /// Gives each domain that has none a home: where somebody else keeps it, or the best. The largest choose first, and as
@@ -46,20 +40,20 @@ impl Round<'_> {
             if let Some(nodes) = bound {
                 self.adopt_bound(at, nodes);
             } else if !self.seen.soft_affinity && !owner.lets_bind() {
-                self.known(at).standing.home_waits = Some(HomeWaits::OwnerKeeps { owner });
+                self.known[at].standing.home_waits = Some(HomeWaits::OwnerKeeps { owner });
             } else {
                 homeless.push(at);
             }
         }
         homeless.sort_by_key(|&at| (Reverse(self.party(at).demand_milli), Reverse(self.party(at).needed_bytes), at));
         for &at in homeless.iter().skip(MOST_FIRST_HOMES) {
-            self.known(at).standing.home_waits = Some(HomeWaits::InTurn);
+            self.known[at].standing.home_waits = Some(HomeWaits::InTurn);
         }
         homeless.truncate(MOST_FIRST_HOMES);
         homeless.iter().for_each(|&at| self.run_at(at, Vec::new(), Amounts::new()));
         for at in homeless {
             let waits = self.first_home(at);
-            self.known(at).standing.home_waits = waits;
+            self.known[at].standing.home_waits = waits;
         }
     }
 
@@ -106,17 +100,16 @@ impl Round<'_> {
     pub(super) fn change_homes(&mut self) {
         let mut offers = Vec::new();
         let mut in_vain = Vec::new();
-        for (at, least_gain_ppm) in self.to_weigh() {
+        for (at, occasion) in self.due() {
             let now = self.now();
-            self.known(at).weighed_at = Some(now);
-            let is_in_trouble = least_gain_ppm == self.tuning.minimum_gain_ppm;
-            match self.offer(at, least_gain_ppm) {
-                Ok(offer) if is_in_trouble || self.wins_again(at) => offers.push(offer),
+            self.known[at].weighed_at = Some(now);
+            match self.offer(at, occasion) {
+                Ok(offer) if occasion == Occasion::Trouble || self.wins_again(at) => offers.push(offer),
                 Ok(_) => {}
                 Err(waits) => {
-                    self.known(at).wins = 0;
-                    if is_in_trouble {
-                        self.known(at).standing.home_waits = Some(waits);
+                    self.known[at].wins = 0;
+                    if occasion == Occasion::Trouble {
+                        self.known[at].standing.home_waits = Some(waits);
                         in_vain.push(at);
                     }
                 }
@@ -126,10 +119,10 @@ impl Round<'_> {
         offers.sort_by_key(|offer| (Reverse(offer.payback.net_ns(self.tuning.horizon_ns())), offer.at));
         for (number, offer) in offers.into_iter().enumerate() {
             let at = offer.at;
-            let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.least_gain_ppm) };
+            let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.occasion) };
             match still {
                 Ok(offer) => self.accept(at, &offer.there, &Reason::PaysBack { payback: offer.payback }),
-                Err(waits) => self.known(at).standing.home_waits = Some(waits),
+                Err(waits) => self.known[at].standing.home_waits = Some(waits),
             }
         }
         for at in in_vain {
@@ -139,13 +132,13 @@ impl Round<'_> {
         }
     }
 
-    /// Which domains are weighed, and by how much a home has to be better for them: those in trouble and those that
-    /// share a home with them, the most promising first, then those whose turn it is.
-    fn to_weigh(&mut self) -> Vec<(usize, u64)> {
+    /// Which domains are weighed: those in trouble and those that share a home with them, the most promising first, then
+    /// those whose turn it is.
+    fn due(&mut self) -> Vec<(usize, Occasion)> {
         let (now, tuning) = (self.now(), self.tuning);
         let mut full = vec![false; self.scene.view.nodes.len()];
         for at in self.domains() {
-            if self.looked_at[at] && self.known(at).trouble_intervals >= tuning.patience_intervals {
+            if self.looked_at[at] && self.known[at].trouble_intervals >= tuning.patience_intervals {
                 self.party(at).home.iter().for_each(|&i| full[i] = true);
             }
         }
@@ -154,22 +147,22 @@ impl Round<'_> {
             if !self.looked_at[at] || self.is_moving[at] || self.state(at).home.is_none() {
                 continue;
             }
-            let troubled = self.known(at).trouble_intervals > 0;
+            let troubled = self.known[at].trouble_intervals > 0;
             let shares = self.party(at).home.iter().any(|&i| full[i]);
             let may_move = self.may_move(at);
-            let known = self.known(at);
+            let known = &mut self.known[at];
             let rests = |intervals| known.weighed_at.is_some_and(|then| now < then.saturating_add(intervals));
             let weighed_lately = rests(WEIGH_AGAIN_INTERVALS);
             let weighed_not_long_ago = rests(tuning.weigh_intervals);
             match may_move {
                 Err(waits) => known.standing.home_waits = Some(waits).filter(|_| troubled),
                 Ok(()) if known.is_idle(tuning) => known.standing.home_waits = None,
-                Ok(()) if shares && !weighed_lately => chosen.push((at, tuning.minimum_gain_ppm)),
+                Ok(()) if shares && !weighed_lately => chosen.push((at, Occasion::Trouble)),
                 Ok(()) if shares => {}
                 Ok(()) => {
                     known.standing.home_waits = troubled.then_some(HomeWaits::MayPass);
                     if !weighed_not_long_ago {
-                        chosen.push((at, tuning.minimum_gain_ppm.saturating_mul(MORE_GAIN)));
+                        chosen.push((at, Occasion::Turn));
                     }
                 }
             }
@@ -180,16 +173,16 @@ impl Round<'_> {
             let running = u128::from(party.demand_milli) * u128::from(horizon_ns) / 1000;
             running.saturating_sub(tuning.move_cost_ns(party.needed_bytes, PPM as u32).into())
         };
-        chosen.sort_by_key(|&(at, gain)| (gain != tuning.minimum_gain_ppm, Reverse(promise(at)), at));
+        chosen.sort_by_key(|&(at, occasion)| (occasion, Reverse(promise(at)), at));
         for &(at, _) in chosen.iter().skip(MOST_WEIGHED) {
-            self.known(at).standing.home_waits = Some(HomeWaits::InTurn);
+            self.known[at].standing.home_waits = Some(HomeWaits::InTurn);
         }
         chosen.truncate(MOST_WEIGHED);
         chosen
     }
 
     /// Whether placement may change a home at all, and yet.
-    fn may_move(&mut self, at: usize) -> Result<(), HomeWaits> {
+    pub(super) fn may_move(&self, at: usize) -> Result<(), HomeWaits> {
         let Some(home) = self.state(at).home.as_ref() else { return Err(HomeWaits::InTurn) };
         if home.origin == Origin::Explicit || self.bound_to(at).is_some() {
             return Err(HomeWaits::Explicit);
@@ -199,7 +192,7 @@ impl Round<'_> {
         if binds && !owner.lets_bind() {
             return Err(HomeWaits::OwnerKeeps { owner });
         }
-        let Some(moved) = self.known(at).moved else { return Ok(()) };
+        let Some(moved) = self.known[at].moved else { return Ok(()) };
         let load_now = self.load_at(&self.party(at).home);
         let passed = self.now().saturating_sub(moved.at);
         let fuller = load_now.0 >= moved.load.0.saturating_add(FULLER_MILLI.max(moved.load.0 / 8));
@@ -215,13 +208,13 @@ impl Round<'_> {
     }
 
     fn wins_again(&mut self, at: usize) -> bool {
-        let known = self.known(at);
+        let known = &mut self.known[at];
         known.wins = known.wins.saturating_add(1);
         known.wins >= WINS
     }
 
     /// The best other home, if it pays.
-    fn offer(&mut self, at: usize, least_gain_ppm: u64) -> Result<Offer, HomeWaits> {
+    fn offer(&mut self, at: usize, occasion: Occasion) -> Result<Offer, HomeWaits> {
         let party = self.party(at).clone();
         self.scene.take_out(&party);
         let scales = Scales::new(&mut self.scene, &party, self.tuning, self.seen.soft_affinity);
@@ -232,20 +225,25 @@ impl Round<'_> {
         let offer = best.map(|there| (scales.payback(&here, &there), there));
         self.scene.add(&party);
         let Some((payback, there)) = offer else { return Err(HomeWaits::NoRoom) };
+        let least_gain_ppm = match occasion {
+            Occasion::Trouble => self.tuning.minimum_gain_ppm,
+            Occasion::Turn => self.tuning.minimum_gain_ppm.saturating_mul(MORE_GAIN),
+        };
         if !payback.is_gain_of(least_gain_ppm) {
             return Err(HomeWaits::NoneBetter { here: payback.here, best: payback.there });
         }
         match payback.pays_within(self.tuning.horizon_ns()) {
-            true => Ok(Offer { at, least_gain_ppm, there, payback }),
+            true => Ok(Offer { at, occasion, there, payback }),
             false => Err(HomeWaits::DoesNotPay { payback }),
         }
     }
 
-    fn accept(&mut self, at: usize, there: &Weighed, reason: &Reason) {
+    /// Gives a domain another home and remembers that.
+    pub(super) fn accept(&mut self, at: usize, there: &Weighed, reason: &Reason) {
         self.settle(at, there, reason);
         let (now, tuning) = (self.now(), self.tuning);
         let load = self.load_at(&there.home);
-        let known = self.known(at);
+        let known = &mut self.known[at];
         let soon_after = known.moved.filter(|moved| {
             let long_after = moved.stay_intervals.saturating_add(tuning.steady_intervals);
             now.saturating_sub(moved.at) < long_after
@@ -257,82 +255,22 @@ impl Round<'_> {
         known.moved = Some(LastMove { at: now, stay_intervals, load });
         known.standing.home_waits = None;
     }
+}
 
-    /// Looks for another domain with which a domain that fits nowhere alone can change places.
-    fn change_places(&mut self, at: usize) {
-        let mine = self.party(at).clone();
-        let mut partners = Vec::new();
-        for other in self.domains() {
-            let theirs = self.party(other);
-            let smaller = theirs.demand_milli < mine.demand_milli || theirs.needed_bytes < mine.needed_bytes;
-            let elsewhere = !theirs.home.is_empty() && theirs.home.iter().all(|i| !mine.home.contains(i));
-            let needed_bytes = theirs.needed_bytes;
-            if smaller && elsewhere && self.looked_at[other] && !self.is_moving[other] && self.may_move(other).is_ok() {
-                partners.push((needed_bytes, other));
-            }
-        }
-        partners.sort_unstable();
-        let horizon_ns = self.tuning.horizon_ns();
-        let swaps = partners.into_iter().take(MOST_PARTNERS).filter_map(|(_, other)| self.swap(at, other));
-        let best = swaps.max_by_key(|swap| (swap.payback.net_ns(horizon_ns), Reverse(swap.other)));
-        let Some(swap) = best else { return };
-        let name = |at: usize| self.state(at).name.clone();
-        let reason = |with| Reason::Swap { with, payback: swap.payback };
-        let (mine, theirs) = (reason(name(swap.other)), reason(name(at)));
-        self.accept(at, &swap.mine, &mine);
-        self.accept(swap.other, &swap.theirs, &theirs);
-    }
-
-    fn swap(&mut self, at: usize, other: usize) -> Option<Swap> {
-        let (mine, theirs) = (self.party(at).clone(), self.party(other).clone());
-        if mine.page_size != theirs.page_size || !self.has_room_to_swap(at, other) {
-            return None;
-        }
-        let (tuning, soft) = (self.tuning, self.seen.soft_affinity);
-        let scene = &mut self.scene;
-        // As it is: each without itself, but with the other.
-        scene.take_out(&mine);
-        let my_here = Scales::new(scene, &mine, tuning, soft).weigh(&mine.home);
-        scene.take_out(&theirs);
-        // As it would be: the other is gone from where each goes to.
-        let scales = Scales::new(scene, &mine, tuning, soft);
-        let my_there = scales.weigh(&theirs.home).filter(|there| there.has_room);
-        let mine_pays = my_here.zip(my_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
-        let scales = Scales::new(scene, &theirs, tuning, soft);
-        let their_there = scales.weigh(&mine.home).filter(|there| there.has_room);
-        scene.add(&mine);
-        let scales = Scales::new(scene, &theirs, tuning, soft);
-        let their_here = scales.weigh(&theirs.home);
-        let theirs_pays = their_here.zip(their_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
-        scene.add(&theirs);
-        let payback = mine_pays?.and(theirs_pays?);
-        let pays = payback.is_gain_of(tuning.minimum_gain_ppm) && payback.pays_within(tuning.horizon_ns());
-        Some(Swap { other, mine: my_there?, theirs: their_there?, payback }).filter(|_| pays)
-    }
-
-    // Pages go round by round, so a little free memory on one side is enough.
-    fn has_room_to_swap(&self, at: usize, other: usize) -> bool {
-        let (mine, theirs) = (self.party(at), self.party(other));
-        let both_bytes = mine.needed_bytes.saturating_add(theirs.needed_bytes);
-        let free = |i: &usize| self.scene.room_bytes(mine.page_size, *i).1;
-        mine.home.iter().chain(&theirs.home).map(free).any(|bytes| bytes >= both_bytes / ROOM_TO_SWAP)
-    }
+/// Why a domain is weighed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Occasion {
+    /// It is in trouble, or shares a home with one that is.
+    Trouble,
+    /// It is its turn.
+    Turn,
 }
 
 /// Another home for a domain, which pays.
 #[derive(Debug)]
 struct Offer {
     at: usize,
-    least_gain_ppm: u64,
+    occasion: Occasion,
     there: Weighed,
-    payback: Payback,
-}
-
-/// Two domains in each other's homes, which pays.
-#[derive(Debug)]
-struct Swap {
-    other: usize,
-    mine: Weighed,
-    theirs: Weighed,
     payback: Payback,
 }

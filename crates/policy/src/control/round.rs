@@ -1,19 +1,23 @@
 //! One round of the loop: what is decided upon, and what has been decided so far.
 
-use super::{ControlObservation, DomainHistory, History, Owner, Tuning, scene::Scene, weigh::Weighed};
+use super::{
+    ControlObservation, ControlPlan, DomainHistory, History, NodeHistory, Owner, Tuning, scene::Scene, weigh::Weighed,
+};
 use crate::{
     Action, Affinity, Claim, CpuReason, DomainState, Home, MemoryPolicy, Origin, PageSize, Reason, Step,
     control::scene::{Party, page_bytes, split},
 };
 use nearside_topology::{NodeId, NodeSet};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// A round of the loop.
 #[derive(Debug)]
 pub(super) struct Round<'a> {
     pub(super) tuning: &'a Tuning,
     pub(super) seen: &'a ControlObservation,
-    pub(super) history: History,
+    pub(super) nodes: BTreeMap<NodeId, NodeHistory>,
+    /// By domain: what is remembered of it.
+    pub(super) known: Vec<DomainHistory>,
     pub(super) scene: Scene,
     pub(super) steps: Vec<Step>,
     /// By domain: whether it was looked at, so that something may be decided about it.
@@ -23,14 +27,26 @@ pub(super) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn new(tuning: &'a Tuning, seen: &'a ControlObservation, history: History) -> Self {
+    pub(super) fn new(tuning: &'a Tuning, seen: &'a ControlObservation, mut history: History) -> Self {
         let scene = Scene::new(tuning, seen, &history);
         let domains = &seen.machine.domains;
         // Of two of one name nobody knows which one a figure is about.
-        let mut names = BTreeSet::new();
-        let looked_at = domains.iter().map(|it| names.insert(&it.name) && seen.loads.contains_key(&it.name)).collect();
+        let known: Vec<_> = domains.iter().map(|domain| history.domains.remove(&domain.name)).collect();
+        let is_looked_at = |(domain, known): (&DomainState, &Option<DomainHistory>)| {
+            known.is_some() && seen.loads.contains_key(&domain.name)
+        };
+        let looked_at = domains.iter().zip(&known).map(is_looked_at).collect();
+        let known = known.into_iter().map(Option::unwrap_or_default).collect();
         let is_moving = vec![false; domains.len()];
-        Self { tuning, seen, history, scene, steps: Vec::new(), looked_at, is_moving }
+        Self { tuning, seen, nodes: history.nodes, known, scene, steps: Vec::new(), looked_at, is_moving }
+    }
+
+    /// What is to be done, and what is remembered.
+    pub(super) fn finish(self) -> (ControlPlan, History) {
+        let names = self.seen.machine.domains.iter().map(|domain| domain.name.clone());
+        // Of two of one name the first was looked at, and stays.
+        let domains = names.zip(self.known).rev().collect();
+        (ControlPlan { interval: self.seen.interval, steps: self.steps }, History { domains, nodes: self.nodes })
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -47,11 +63,6 @@ impl<'a> Round<'a> {
 
     pub(super) fn party(&self, at: usize) -> &Party {
         &self.scene.parties[at]
-    }
-
-    pub(super) fn known(&mut self, at: usize) -> &mut DomainHistory {
-        // Taken on from what was seen, so it is there; else nothing is known yet.
-        self.history.domains.entry(self.seen.machine.domains[at].name.clone()).or_default()
     }
 
     pub(super) fn owner(&self, at: usize) -> Owner {
@@ -105,7 +116,7 @@ impl<'a> Round<'a> {
         let all: u64 = there.load_milli.iter().map(|&(_, milli)| milli).sum();
         let share = |&(i, milli): &(usize, u64)| (topology.nodes[i].id, milli.saturating_mul(1_000_000) / all.max(1));
         let share_ppm = there.load_milli.iter().map(share).collect();
-        let known = self.known(at);
+        let known = &mut self.known[at];
         // Where it ran tells where it was pushed to, which is over.
         known.share_ppm = share_ppm;
         known.trouble_intervals = 0;
@@ -136,7 +147,7 @@ impl<'a> Round<'a> {
             let cpus = topology.cpus_of_nodes(&home.nodes);
             self.step(Action::BindCpus { domain: domain(), cpus, on_behalf }, reason);
         }
-        self.known(at).home = Some(home.clone());
+        self.known[at].home = Some(home.clone());
         self.step(Action::SetHome { domain: domain(), home }, reason);
     }
 
