@@ -398,11 +398,15 @@ impl Host {
         let done = match action {
             Action::Create { domain, limits } => self.create(domain, *limits),
             Action::Claim { claim, .. } => self.change(|record| record.claim = claim.clone()),
+            Action::SetHome { home, .. } => self.change(|record| record.home = home.clone()),
             Action::ConfineMemory { nodes, .. } => self.confine_memory(nodes),
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
             Action::SetMemoryPolicy { policy, nodes, .. } => {
                 take_policy(*policy, nodes)?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
+            }
+            Action::MovePages { batch: Some(_), .. } => {
+                return Err(Error::Refused("pages of one node cannot be moved in parts on this host".into()));
             }
             Action::MovePages { nodes, rate_bytes_per_s, .. } => {
                 return self.move_pages(nodes, *rate_bytes_per_s, progress);

@@ -241,7 +241,7 @@ fn throughput_ppm(node: &NodeView, running: u64, smt_gain: f64) -> u64 {
 
 impl Parts {
     /// The slow-down they amount to, rounded up.
-    fn product(&self) -> SlowDown {
+    pub(crate) fn product(&self) -> SlowDown {
         let cpu_and_memory = u128::from(self.cpu.0) * u128::from(self.memory.0);
         let all = cpu_and_memory.saturating_mul(u128::from(self.devices.0));
         SlowDown(to_u64(all.div_ceil(u128::from(PPM) * u128::from(PPM))))

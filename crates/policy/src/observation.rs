@@ -5,7 +5,7 @@ use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
 
 /// A machine and its domains as they were seen.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Observation {
     /// The machine, with what its memory is used for.
     pub topology: Topology,
@@ -14,7 +14,7 @@ pub struct Observation {
 }
 
 /// A domain as it was seen.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DomainState {
     /// Its name; for a domain that Nearside did not start, its cgroup's path.
     pub name: String,

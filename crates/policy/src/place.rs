@@ -160,7 +160,7 @@ fn check_machine(page_size: PageSize, needed_bytes: u64, topology: &Topology) ->
     }
 }
 
-fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
+pub(crate) fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
     let mut set = Vec::with_capacity(n);
     for members in 1_u32..1 << n {

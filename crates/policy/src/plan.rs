@@ -1,7 +1,9 @@
 //! Observe, decide, act: the frame that every decision and every machine share.
 
-use crate::{ByNode, Bytes, Claim, Count, Decision, Limits, MemoryPolicy, Observation};
-use nearside_topology::{CpuSet, NodeSet};
+use crate::{
+    ByNode, Bytes, Claim, Count, Decision, Home, Limits, MemoryPolicy, MilliVcpus, Observation, Payback, SlowDown,
+};
+use nearside_topology::{CpuSet, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, ops::ControlFlow};
 
@@ -56,6 +58,14 @@ pub enum Action {
         /// What.
         claim: Claim,
     },
+    /// Make this the domain's home: what a scheduler that knows node affinity goes by. A group that was found and has
+    /// no record yet gets one.
+    SetHome {
+        /// Whose.
+        domain: String,
+        /// Which.
+        home: Home,
+    },
     /// Allow the domain memory on these nodes only (`cpuset.mems`).
     ConfineMemory {
         /// Whose.
@@ -89,7 +99,19 @@ pub enum Action {
         nodes: NodeSet,
         /// Not faster than this, in bytes per second.
         rate_bytes_per_s: Option<u64>,
+        /// Only so much of it; all there is where none is given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        batch: Option<Batch>,
     },
+}
+
+/// A part of what there is to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Pages of this node.
+    pub from: NodeId,
+    /// Not more than this, in bytes.
+    pub most_bytes: u64,
 }
 
 /// On whose behalf CPUs are bound.
@@ -136,6 +158,41 @@ pub enum Reason {
         /// The home it gets.
         to: NodeSet,
     },
+    /// A domain was found that has no home.
+    FirstHome {
+        /// What it wants of the CPUs.
+        demand: MilliVcpus,
+        /// The slow-down predicted for it there.
+        slow_down: SlowDown,
+        /// What it holds elsewhere, in bytes.
+        bytes_to_move: u64,
+    },
+    /// A domain was found that somebody else keeps on some nodes.
+    BoundByOther {
+        /// Where.
+        nodes: NodeSet,
+    },
+    /// Another home saves more CPU time than going there costs.
+    PaysBack {
+        /// In figures.
+        payback: Payback,
+    },
+    /// Two domains have it better in each other's homes.
+    Swap {
+        /// The other one.
+        with: String,
+        /// Both together, in figures.
+        payback: Payback,
+    },
+    /// Pages lie off the home.
+    Debt {
+        /// How much of the domain's memory does, in bytes.
+        debt_bytes: u64,
+        /// How far the full rate is held back for the sake of nodes that are short of memory: 1,000,000 is not at all.
+        pace_ppm: u64,
+    },
+    /// What can move has come home.
+    Arrived,
 }
 
 impl fmt::Display for Reason {
@@ -154,6 +211,22 @@ impl fmt::Display for Reason {
             Self::MovesNeedBoth => write!(f, "pages only move to nodes that are allowed"),
             Self::NewHome { from, to } if from == to => write!(f, "the home stays {}", to.named()),
             Self::NewHome { from, to } => write!(f, "the home changes from {} to {}", from.named(), to.named()),
+            Self::FirstHome { demand, slow_down, bytes_to_move } => write!(
+                f,
+                "found without a home; wants {demand} vCPUs, predicted slow-down there {slow_down}, {} to move",
+                Bytes(*bytes_to_move)
+            ),
+            Self::BoundByOther { nodes } => write!(f, "somebody else keeps it on {}", nodes.named()),
+            Self::PaysBack { payback } => payback.fmt(f),
+            Self::Swap { with, payback } => write!(f, "changes places with {with}; both together: {payback}"),
+            Self::Debt { debt_bytes, pace_ppm } => {
+                write!(f, "{} lie off its home", Bytes(*debt_bytes))?;
+                match pace_ppm {
+                    1_000_000.. => Ok(()),
+                    _ => write!(f, "; at {} % of the rate, for a node is short of memory", pace_ppm / 10_000),
+                }
+            }
+            Self::Arrived => write!(f, "what can move has come home"),
         }
     }
 }
@@ -182,15 +255,21 @@ impl fmt::Display for Action {
                 };
                 write!(f, "claim {}", claim.nodes().iter().map(part).collect::<Vec<_>>().join("; "))
             }
+            Self::SetHome { home, .. } => write!(f, "make {} the home", home.nodes.named()),
             Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on {} only", nodes.named()),
             Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on {} only", cpus.named()),
             Self::BindCpus { cpus, .. } => write!(f, "run on {} for the time being", cpus.named()),
             Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "set memory policy {policy}"),
             Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "set memory policy {policy} on {}", nodes.named()),
-            Self::MovePages { nodes, rate_bytes_per_s: Some(rate), .. } => {
-                write!(f, "move pages to {}, at most {}/s", nodes.named(), Bytes(*rate))
+            Self::MovePages { nodes, rate_bytes_per_s, batch, .. } => {
+                match batch {
+                    Some(Batch { from, most_bytes }) => {
+                        write!(f, "move {} of node {from} to {}", Bytes(*most_bytes), nodes.named())?
+                    }
+                    None => write!(f, "move pages to {}", nodes.named())?,
+                }
+                rate_bytes_per_s.map_or(Ok(()), |rate| write!(f, ", at most {}/s", Bytes(rate)))
             }
-            Self::MovePages { nodes, .. } => write!(f, "move pages to {}", nodes.named()),
         }
     }
 }

@@ -119,7 +119,8 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     step(Action::BindCpus { domain: name(), cpus, on_behalf }, &new_home);
     if wish.move_memory {
         let rate_bytes_per_s = wish.rate_bytes_per_s;
-        step(Action::MovePages { domain: name(), nodes: memory.clone(), rate_bytes_per_s }, &new_home);
+        let nodes = memory.clone();
+        step(Action::MovePages { domain: name(), nodes, rate_bytes_per_s, batch: None }, &new_home);
         if let Some(policy) = confining.filter(|_| both != memory) {
             step(Action::ConfineMemory { domain: name(), nodes: memory.clone() }, &Reason::PolicyConfines { policy });
         }

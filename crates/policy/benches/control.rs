@@ -1,0 +1,91 @@
+//! How long a round of the control loop takes. Figures and their reading: docs/performance.md.
+
+#![allow(missing_docs, reason = "criterion_group! makes a public function")]
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use nearside_policy::{
+    Affinity, Claim, ControlObservation, DomainLoad, DomainState, History, Home, MemoryPolicy, Origin, Tuning, control,
+};
+use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology};
+
+const GIB: u64 = 1 << 30;
+const INTERVAL_NS: u64 = 2_000_000_000;
+
+/// Nodes of 16 cores and 256 GiB, all as far from each other.
+fn machine(nodes: u32) -> Topology {
+    let ids: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+    Topology {
+        nodes: ids.iter().map(|&id| Node { id, memory_bytes: 256 * GIB, ..Node::default() }).collect(),
+        cpus: (0..nodes * 16).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 16))).collect(),
+        distances: Distances::uniform(&ids),
+        ..Topology::default()
+    }
+}
+
+/// Domains with homes by turns, that use so many thousandths of a CPU, on the node `beside` theirs.
+fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> ControlObservation {
+    let mut seen = ControlObservation { length_ns: INTERVAL_NS, soft_affinity: true, ..ControlObservation::default() };
+    for number in 0..domains {
+        let node = NodeId(number % nodes);
+        let claim = Claim { bytes: [(node, GIB / 16)].into(), vcpus: [(node, 1)].into(), ..Claim::default() };
+        let home = Home {
+            nodes: NodeSet::from([node]),
+            origin: Origin::Auto,
+            affinity: Affinity::Soft,
+            policy: MemoryPolicy::Preferred,
+        };
+        let name = format!("machine-qemu-{number}.scope");
+        let cpu_ns = milli_vcpus * INTERVAL_NS / 1000;
+        let runs = NodeId((number + beside) % nodes);
+        let load = DomainLoad { over_ns: INTERVAL_NS, cpu_ns: [(runs, cpu_ns)].into(), ..DomainLoad::default() };
+        seen.loads.insert(name.clone(), load);
+        seen.nodes.entry(runs).or_default().busy_ns += cpu_ns;
+        let resident_bytes = claim.bytes.clone();
+        seen.machine.domains.push(DomainState {
+            name,
+            home: Some(home),
+            claim: Some(claim),
+            memory_nodes: None,
+            resident_bytes,
+            ..DomainState::default()
+        });
+    }
+    seen.machine.topology = machine(nodes);
+    seen
+}
+
+/// The observation of the next interval, with those looked at whose turn it is, and what is remembered by then.
+fn later(mut seen: ControlObservation, intervals: u64) -> (ControlObservation, History) {
+    let all = seen.loads.clone();
+    let mut history = History::default();
+    for _ in 0..intervals {
+        seen.interval += 1;
+        seen.loads = all.clone();
+        seen.loads.retain(|name, _| history.next_look(name) <= seen.interval);
+        history = control(&Tuning::default(), &seen, &history).1;
+    }
+    seen.interval += 1;
+    seen.loads = all;
+    seen.loads.retain(|name, _| history.next_look(name) <= seen.interval);
+    (seen, history)
+}
+
+fn rounds(criterion: &mut Criterion) {
+    let tuning = Tuning::default();
+    let mut group = criterion.benchmark_group("control");
+    let cases = [
+        ("4 nodes, 1,000 idle domains", observation(4, 1000, 1, 0)),
+        ("4 nodes, 1,000 busy domains at home", observation(4, 1000, 50, 0)),
+        ("8 nodes, 1,000 domains in trouble", observation(8, 1000, 500, 1)),
+        ("64 nodes, 1,000 domains in trouble", observation(64, 1000, 1500, 1)),
+        ("1,024 nodes, 1,000 domains at home", observation(1024, 1000, 1500, 0)),
+    ];
+    for (name, seen) in cases {
+        let (seen, history) = later(seen, 31);
+        group.bench_function(name, |bench| bench.iter(|| control(&tuning, &seen, &history)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rounds);
+criterion_main!(benches);

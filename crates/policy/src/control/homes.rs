@@ -1,0 +1,276 @@
+//! Homes: the first one, and a better one.
+
+use super::{
+    HomeWaits, LastMove, MilliVcpus, Payback,
+    round::Round,
+    scene::{Amounts, split},
+    weigh::{Scales, Weighed},
+};
+use crate::{Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM};
+use nearside_topology::NodeSet;
+use std::cmp::Reverse;
+
+// How many domains are weighed in a round, and how many get their first home: it bounds the time a round takes.
+const MOST_WEIGHED: usize = 16;
+const MOST_FIRST_HOMES: usize = 64;
+
+// A domain in trouble for which nothing was better is weighed again after so many intervals.
+const WEIGH_AGAIN_INTERVALS: u64 = 3;
+
+// How often in a row another home has to be better for a domain that is not in trouble, and how much more so.
+const WINS: u64 = 3;
+const MORE_GAIN: u64 = 2;
+
+// By how much a home has to be fuller than a domain was promised when it moved there: by this, or by an eighth.
+const FULLER_MILLI: u64 = 500;
+
+// Moves that soon follow each other make the next stay longer, up to so many intervals.
+const LONGEST_STAY_INTERVALS: u64 = 480;
+
+impl Round<'_> {
+    /// Gives each domain that has none a home: where somebody else keeps it, or the best. The largest choose first, and as
+    /// if those that choose later were not there yet.
+    pub(super) fn first_homes(&mut self) {
+        let mut homeless = Vec::new();
+        for at in self.domains() {
+            if !self.looked_at[at] || self.state(at).home.is_some() {
+                continue;
+            }
+            let (bound, owner) = (self.bound_to(at), self.owner(at));
+            if let Some(nodes) = bound {
+                self.adopt_bound(at, nodes);
+            } else if !self.seen.soft_affinity && !owner.lets_bind() {
+                self.known[at].standing.home_waits = Some(HomeWaits::OwnerKeeps { owner });
+            } else {
+                homeless.push(at);
+            }
+        }
+        homeless.sort_by_key(|&at| (Reverse(self.party(at).demand_milli), Reverse(self.party(at).needed_bytes), at));
+        for &at in homeless.iter().skip(MOST_FIRST_HOMES) {
+            self.known[at].standing.home_waits = Some(HomeWaits::InTurn);
+        }
+        homeless.truncate(MOST_FIRST_HOMES);
+        homeless.iter().for_each(|&at| self.run_at(at, Vec::new(), Amounts::new()));
+        for at in homeless {
+            let waits = self.first_home(at);
+            self.known[at].standing.home_waits = waits;
+        }
+    }
+
+    // Counts a domain elsewhere.
+    fn run_at(&mut self, at: usize, home: Vec<usize>, load_milli: Amounts) {
+        let mut party = self.party(at).clone();
+        self.scene.take_out(&party);
+        (party.home, party.load_milli) = (home, load_milli);
+        self.scene.add(&party);
+        self.scene.parties[at] = party;
+    }
+
+    // Whom somebody else keeps on some nodes has its home there.
+    fn adopt_bound(&mut self, at: usize, nodes: NodeSet) {
+        let held = self.state(at).resident_bytes.iter().filter(|(node, _)| nodes.contains(**node));
+        let bytes: ByNode = held.map(|(&node, &bytes)| (node, bytes)).collect();
+        let home: Vec<usize> = nodes.iter().filter_map(|node| self.scene.view.index_of(node)).collect();
+        let cores: Amounts = home.iter().map(|&i| (i, self.scene.view.nodes[i].cores)).collect();
+        let demand_milli = self.party(at).demand_milli;
+        self.run_at(at, home, split(demand_milli, &cores));
+        let vcpus = split(demand_milli.div_ceil(1000).max(1), &cores).into_iter().filter(|(_, vcpus)| *vcpus > 0);
+        let vcpus = vcpus.map(|(i, vcpus)| (self.id(i), vcpus)).collect();
+        let claim = Claim { bytes, vcpus, page_size: self.party(at).page_size };
+        let reason = Reason::BoundByOther { nodes: nodes.clone() };
+        let home = Home { nodes, origin: Origin::Explicit, affinity: Affinity::Hard, policy: MemoryPolicy::Local };
+        self.bind(at, home, claim, &reason);
+        self.is_moving[at] = true;
+    }
+
+    fn first_home(&mut self, at: usize) -> Option<HomeWaits> {
+        let party = self.party(at).clone();
+        self.scene.take_out(&party);
+        let scales = Scales::new(&mut self.scene, &party, self.tuning, self.seen.soft_affinity);
+        let best = scales.best(scales.homes(), SlowDown::NONE);
+        self.scene.add(&party);
+        let Some(best) = best else { return Some(HomeWaits::NoRoom) };
+        let demand = MilliVcpus(party.demand_milli);
+        let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
+        self.settle(at, &best, &Reason::FirstHome { demand, slow_down, bytes_to_move });
+        None
+    }
+
+    /// Changes homes where that pays.
+    pub(super) fn change_homes(&mut self) {
+        let mut offers = Vec::new();
+        let mut in_vain = Vec::new();
+        for (at, occasion) in self.due() {
+            let now = self.now();
+            self.known[at].weighed_at = Some(now);
+            match self.offer(at, occasion) {
+                Ok(offer) if occasion == Occasion::Trouble || self.wins_again(at) => offers.push(offer),
+                Ok(_) => {}
+                Err(waits) => {
+                    self.known[at].wins = 0;
+                    if occasion == Occasion::Trouble {
+                        self.known[at].standing.home_waits = Some(waits);
+                        in_vain.push(at);
+                    }
+                }
+            }
+        }
+        // The best first; what others were offered is weighed again, for it may be gone or needless by then.
+        offers.sort_by_key(|offer| (Reverse(offer.payback.net_ns(self.tuning.horizon_ns())), offer.at));
+        for (number, offer) in offers.into_iter().enumerate() {
+            let at = offer.at;
+            let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.occasion) };
+            match still {
+                Ok(offer) => self.accept(at, &offer.there, &Reason::PaysBack { payback: offer.payback }),
+                Err(waits) => self.known[at].standing.home_waits = Some(waits),
+            }
+        }
+        for at in in_vain {
+            if !self.is_moving[at] && self.may_move(at).is_ok() {
+                self.change_places(at);
+            }
+        }
+    }
+
+    /// Which domains are weighed: those in trouble and those that share a home with them, the most promising first, then
+    /// those whose turn it is.
+    fn due(&mut self) -> Vec<(usize, Occasion)> {
+        let (now, tuning) = (self.now(), self.tuning);
+        let mut full = vec![false; self.scene.view.nodes.len()];
+        for at in self.domains() {
+            if self.looked_at[at] && self.known[at].trouble_intervals >= tuning.patience_intervals {
+                self.party(at).home.iter().for_each(|&i| full[i] = true);
+            }
+        }
+        let mut chosen = Vec::new();
+        for at in self.domains() {
+            if !self.looked_at[at] || self.is_moving[at] || self.state(at).home.is_none() {
+                continue;
+            }
+            let troubled = self.known[at].trouble_intervals > 0;
+            let shares = self.party(at).home.iter().any(|&i| full[i]);
+            let may_move = self.may_move(at);
+            let known = &mut self.known[at];
+            let rests = |intervals| known.weighed_at.is_some_and(|then| now < then.saturating_add(intervals));
+            let weighed_lately = rests(WEIGH_AGAIN_INTERVALS);
+            let weighed_not_long_ago = rests(tuning.weigh_intervals);
+            match may_move {
+                Err(waits) => known.standing.home_waits = Some(waits).filter(|_| troubled),
+                Ok(()) if known.is_idle(tuning) => known.standing.home_waits = None,
+                Ok(()) if shares && !weighed_lately => chosen.push((at, Occasion::Trouble)),
+                Ok(()) if shares => {}
+                Ok(()) => {
+                    known.standing.home_waits = troubled.then_some(HomeWaits::MayPass);
+                    if !weighed_not_long_ago {
+                        chosen.push((at, Occasion::Turn));
+                    }
+                }
+            }
+        }
+        let horizon_ns = tuning.horizon_ns();
+        let promise = |at: usize| {
+            let party = self.party(at);
+            let running = u128::from(party.demand_milli) * u128::from(horizon_ns) / 1000;
+            running.saturating_sub(tuning.move_cost_ns(party.needed_bytes, PPM as u32).into())
+        };
+        chosen.sort_by_key(|&(at, occasion)| (occasion, Reverse(promise(at)), at));
+        for &(at, _) in chosen.iter().skip(MOST_WEIGHED) {
+            self.known[at].standing.home_waits = Some(HomeWaits::InTurn);
+        }
+        chosen.truncate(MOST_WEIGHED);
+        chosen
+    }
+
+    /// Whether placement may change a home at all, and yet.
+    pub(super) fn may_move(&self, at: usize) -> Result<(), HomeWaits> {
+        let Some(home) = self.state(at).home.as_ref() else { return Err(HomeWaits::InTurn) };
+        if home.origin == Origin::Explicit || self.bound_to(at).is_some() {
+            return Err(HomeWaits::Explicit);
+        }
+        let binds = home.policy.confines() || home.affinity == Affinity::Hard || !self.seen.soft_affinity;
+        let owner = self.owner(at);
+        if binds && !owner.lets_bind() {
+            return Err(HomeWaits::OwnerKeeps { owner });
+        }
+        let Some(moved) = self.known[at].moved else { return Ok(()) };
+        let load_now = self.load_at(&self.party(at).home);
+        let passed = self.now().saturating_sub(moved.at);
+        let fuller = load_now.0 >= moved.load.0.saturating_add(FULLER_MILLI.max(moved.load.0 / 8));
+        match passed < moved.stay_intervals || passed < self.tuning.steady_intervals && !fuller {
+            true => Err(HomeWaits::MovedLately { at: moved.at, load_then: moved.load, load_now }),
+            false => Ok(()),
+        }
+    }
+
+    // What is to run on some nodes, once everybody is at home.
+    fn load_at(&self, home: &[usize]) -> MilliVcpus {
+        MilliVcpus(home.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.scene.view.nodes[i].busy)))
+    }
+
+    fn wins_again(&mut self, at: usize) -> bool {
+        let known = &mut self.known[at];
+        known.wins = known.wins.saturating_add(1);
+        known.wins >= WINS
+    }
+
+    /// The best other home, if it pays.
+    fn offer(&mut self, at: usize, occasion: Occasion) -> Result<Offer, HomeWaits> {
+        let party = self.party(at).clone();
+        self.scene.take_out(&party);
+        let scales = Scales::new(&mut self.scene, &party, self.tuning, self.seen.soft_affinity);
+        let here = scales.weigh(&party.home).unwrap_or_else(|| Weighed::impossible(&party.home));
+        let mut others = scales.homes();
+        others.retain(|there| there.home != party.home);
+        let best = scales.best(others, here.slow_down);
+        let offer = best.map(|there| (scales.payback(&here, &there), there));
+        self.scene.add(&party);
+        let Some((payback, there)) = offer else { return Err(HomeWaits::NoRoom) };
+        let least_gain_ppm = match occasion {
+            Occasion::Trouble => self.tuning.minimum_gain_ppm,
+            Occasion::Turn => self.tuning.minimum_gain_ppm.saturating_mul(MORE_GAIN),
+        };
+        if !payback.is_gain_of(least_gain_ppm) {
+            return Err(HomeWaits::NoneBetter { here: payback.here, best: payback.there });
+        }
+        match payback.pays_within(self.tuning.horizon_ns()) {
+            true => Ok(Offer { at, occasion, there, payback }),
+            false => Err(HomeWaits::DoesNotPay { payback }),
+        }
+    }
+
+    /// Gives a domain another home and remembers that.
+    pub(super) fn accept(&mut self, at: usize, there: &Weighed, reason: &Reason) {
+        self.settle(at, there, reason);
+        let (now, tuning) = (self.now(), self.tuning);
+        let load = self.load_at(&there.home);
+        let known = &mut self.known[at];
+        let soon_after = known.moved.filter(|moved| {
+            let long_after = moved.stay_intervals.saturating_add(tuning.steady_intervals);
+            now.saturating_sub(moved.at) < long_after
+        });
+        let stay_intervals = soon_after.map_or(tuning.minimum_stay_intervals, |moved| {
+            let longest = LONGEST_STAY_INTERVALS.max(tuning.minimum_stay_intervals);
+            moved.stay_intervals.saturating_mul(2).min(longest)
+        });
+        known.moved = Some(LastMove { at: now, stay_intervals, load });
+        known.standing.home_waits = None;
+    }
+}
+
+/// Why a domain is weighed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Occasion {
+    /// It is in trouble, or shares a home with one that is.
+    Trouble,
+    /// It is its turn.
+    Turn,
+}
+
+/// Another home for a domain, which pays.
+#[derive(Debug)]
+struct Offer {
+    at: usize,
+    occasion: Occasion,
+    there: Weighed,
+    payback: Payback,
+}
