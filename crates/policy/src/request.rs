@@ -92,11 +92,6 @@ impl MemoryPolicy {
     pub const fn confines(self) -> bool {
         matches!(self, Self::Strict | Self::Restrictive)
     }
-
-    /// Whether memory is spread over the home page by page, whoever touches it.
-    pub const fn interleaves(self) -> bool {
-        matches!(self, Self::Interleave | Self::WeightedInterleave)
-    }
 }
 
 impl fmt::Display for MemoryPolicy {

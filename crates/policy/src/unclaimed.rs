@@ -11,9 +11,16 @@ pub struct Unclaimed {
     /// What others have reserved of it: huge pages of which nobody knows which nodes they will come from before they are
     /// touched. So it is taken off the sum and off no node.
     reserved_bytes: u64,
+    /// The sum of `by_node`.
+    sum_bytes: u64,
 }
 
 impl Unclaimed {
+    fn new(by_node: ByNode, reserved_bytes: u64) -> Self {
+        let sum_bytes = by_node.values().copied().fold(0, u64::saturating_add);
+        Self { by_node, reserved_bytes, sum_bytes }
+    }
+
     /// Bytes that can still be promised on `node`.
     pub fn on(&self, node: NodeId) -> u64 {
         self.of(node).min(self.total_bytes())
@@ -22,22 +29,18 @@ impl Unclaimed {
     /// Bytes that can still be promised on these nodes together, when so many are given back on others.
     pub fn on_nodes(&self, nodes: &NodeSet, given_back_bytes: u64) -> u64 {
         let sum = nodes.iter().map(|node| self.of(node)).fold(0, u64::saturating_add);
-        sum.min(self.sum().saturating_add(given_back_bytes).saturating_sub(self.reserved_bytes))
+        sum.min(self.sum_bytes.saturating_add(given_back_bytes).saturating_sub(self.reserved_bytes))
     }
 
     /// Bytes that can still be promised on all nodes together.
     pub fn total_bytes(&self) -> u64 {
-        self.sum().saturating_sub(self.reserved_bytes)
+        self.sum_bytes.saturating_sub(self.reserved_bytes)
     }
 
     /// Whole pages that can still be promised on all nodes together.
     pub fn total_pages(&self, page_bytes: u64) -> u64 {
         let sum = self.by_node.values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes / page_bytes));
         sum.saturating_sub(self.reserved_bytes.div_ceil(page_bytes))
-    }
-
-    fn sum(&self) -> u64 {
-        self.by_node.values().copied().fold(0, u64::saturating_add)
     }
 
     fn of(&self, node: NodeId) -> u64 {
@@ -59,7 +62,7 @@ impl Observation {
         for (node, bytes) in others.flat_map(|(_, open)| open) {
             by_node.entry(node).and_modify(|left| *left = left.saturating_sub(bytes));
         }
-        Unclaimed { by_node, reserved_bytes: self.reserved_elsewhere_bytes(page_size) }
+        Unclaimed::new(by_node, self.reserved_elsewhere_bytes(page_size))
     }
 
     /// Bytes in huge pages of this size that were reserved and not touched yet, and that no claim covers: by processes

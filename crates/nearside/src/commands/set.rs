@@ -1,6 +1,7 @@
 //! `nearside set`: another home for a domain that runs.
 
 use crate::{
+    domains::{find, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Meter,
@@ -12,7 +13,7 @@ use crate::{
     request::parse_node_set,
     size::parse_size,
 };
-use nearside_linux::{Host, Paths, store::Record, sys};
+use nearside_linux::{Host, store::Record, sys};
 use nearside_policy::{
     Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal, StayedWhy,
     home_after, later_policy_nodes, may_go_on, rehome,
@@ -86,12 +87,12 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
-    refuse_foreign(&host, &args.domain)?;
+    let mut host = open_host()?;
+    let domain = own_domain(&host, &args.domain)?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let rate = args.rate.unwrap_or(Rate { bytes_per_s: Some(DEFAULT_RATE_BYTES_PER_S) });
     let wish = Rehome {
-        domain: args.domain.clone(),
+        domain,
         nodes: parse_node_set(&args.nodes, &topology)?,
         move_memory: args.move_memory,
         rate_bytes_per_s: rate.bytes_per_s,
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let observation = host.observe().map_err(Failure::could_not)?;
         output::note(host.take_notices());
         let plan = rehome(&wish, &observation).map_err(refused)?;
-        return args.format.print(&PlanJson::new(&args.domain, &plan), |_| plan::text(&plan));
+        return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
     let report = change(&mut host, &wish, &break_off).inspect_err(|_| output::note(host.take_notices()))?;
@@ -108,15 +109,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
     left_over(&report, args)
 }
 
-/// Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt) that write them as they see fit.
-fn refuse_foreign(host: &Host, name: &str) -> Result<(), Failure> {
-    if !name.contains('/') || !host.tree().group(name).is_ok_and(|group| group.exists()) {
-        return Ok(());
+/// The domain of that name, or at that path. Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt)
+/// that write them as they see fit.
+fn own_domain(host: &Host, name: &str) -> Result<String, Failure> {
+    match find(host, name)? {
+        (_, Some(record)) => Ok(record.name),
+        (_, None) => Err(Failure::could_not(format_args!(
+            "{name} was not started by `nearside run`: whoever manages that cgroup (systemd, kubelet, libvirt) would \
+             take the change back; set its nodes there"
+        ))),
     }
-    Err(Failure::could_not(format_args!(
-        "{name} was not started by `nearside run`: whoever manages that cgroup (systemd, kubelet, libvirt) would take \
-         the change back; set its nodes there"
-    )))
 }
 
 fn refused(refusal: RehomeRefusal) -> Failure {

@@ -99,10 +99,10 @@ fn runners_up(decision: &Decision) -> String {
 /// In which step of the comparison a candidate lost: slow-down, then free memory, then the lowest numbers.
 fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String {
     if operator && candidate.slow_down <= chosen.slow_down {
-        let gain = percent_slower(chosen.slow_down, candidate.slow_down);
+        let loss = percent_slower(chosen.slow_down, candidate.slow_down);
         return match candidate.slow_down == chosen.slow_down {
             true => "as good; the operator chose".into(),
-            false => format!("{gain} better; the operator chose"),
+            false => format!("faster: the chosen one is {loss} slower; the operator chose"),
         };
     }
     if candidate.slow_down > chosen.slow_down {

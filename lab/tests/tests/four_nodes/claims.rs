@@ -9,6 +9,9 @@ use std::{
     process::{Child, Stdio},
 };
 
+/// Claims are rounded up to whole pages.
+const PAGE_BYTES: u64 = 4096;
+
 /// Domains that claim what the larger nodes have more than the smallest, so that all nodes have alike to promise. Two
 /// nodes' left-overs could else make a home for a ninth domain.
 #[derive(Default)]
@@ -23,7 +26,7 @@ impl Levelling {
             let free = unclaimed_bytes();
             let least = *free.iter().min().unwrap();
             let drift = least / 20;
-            let size = (least - drift) / 2;
+            let size = (least - drift) / 2 / PAGE_BYTES * PAGE_BYTES;
             let left_over: u64 = free.iter().map(|free| free - 2 * size).sum();
             if left_over + free.len() as u64 * drift < size {
                 return size;

@@ -1,6 +1,6 @@
 //! `run` stands in the place of the command, and what it refuses leaves nothing behind.
 
-use nearside_lab::{Domain, Look, MIB, domains, nearside, read, run, status, stderr, stdout, words};
+use nearside_lab::{Domain, Look, MIB, await_that, domains, nearside, read, run, status, stderr, stdout, words};
 use std::{
     fs,
     io::Write as _,
@@ -96,9 +96,10 @@ fn a_move_goes_on_where_the_hangup_is_ignored() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    while !domain.filled_mib().contains_key(&2) {
-        std::thread::yield_now();
-    }
+    await_that("the move has begun", || {
+        assert!(moving.try_wait().unwrap().is_none(), "it ended before it had moved anything");
+        domain.filled_mib().contains_key(&2)
+    });
     Command::new("kill").args(["-HUP", &moving.id().to_string()]).status().unwrap();
     assert_eq!(moving.wait().unwrap().code(), Some(0));
     assert_eq!(domain.filled_mib().into_iter().collect::<Vec<_>>(), [(2, 32)]);
