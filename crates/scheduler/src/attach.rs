@@ -108,10 +108,11 @@ impl Scheduler {
         let kernel = Btf::from_vmlinux().map_err(|e| bpf("reading the kernel's type information", e))?;
         let knows_caps = drop_unknown_operations(&mut open, &kernel);
         let data = open.maps.rodata_data.as_deref_mut().ok_or(Error::Object)?;
-        describe(data, &machine, params);
+        describe(data, &machine);
         data.reads_caps = !knows_caps;
         data.stall_ns = options.stall_after.map_or(0, |after| after.as_nanos() as u64);
         let state = open.maps.bss_data.as_deref_mut().ok_or(Error::Object)?;
+        state.params = tuning(params);
         for (queue, &online) in machine.online.iter().enumerate() {
             state.queue_states[queue].online = online;
         }
@@ -281,7 +282,7 @@ fn drop_unknown_operations(open: &mut skeleton::OpenMainSkel<'_>, kernel: &Btf<'
 }
 
 /// Writes the machine into the program's read-only data.
-fn describe(data: &mut skeleton::types::rodata, machine: &Machine, params: Params) {
+fn describe(data: &mut skeleton::types::rodata, machine: &Machine) {
     data.cpu_count = machine.cpu_queue.keys().last().map_or(0, |cpu| cpu.0 + 1);
     data.queue_count = machine.queue_node.len() as u32;
     data.node_count = machine.nodes.len() as u32;
@@ -302,7 +303,11 @@ fn describe(data: &mut skeleton::types::rodata, machine: &Machine, params: Param
         data.node_queue[index] = machine.node_queue[index] as u16;
         data.node_distance[index][..machine.nodes.len()].copy_from_slice(&machine.distances[index]);
     }
-    data.params = skeleton::types::credit_params {
+}
+
+/// The same numbers in the generated type.
+fn tuning(params: Params) -> skeleton::types::credit_params {
+    skeleton::types::credit_params {
         slice_ns: params.slice_ns,
         slice_min_ns: params.slice_min_ns,
         slice_max_ns: params.slice_max_ns,
@@ -315,7 +320,7 @@ fn describe(data: &mut skeleton::types::rodata, machine: &Machine, params: Param
         debt_bound_ns: params.debt_bound_ns,
         cpus: params.cpus,
         reserved: 0,
-    };
+    }
 }
 
 fn number(bytes: impl AsRef<[u8]>) -> Option<u64> {

@@ -69,6 +69,8 @@ counters! {
     released,
     /// Per-CPU kernel threads started.
     bound,
+    /// Tasks that waited for a kernel thread of their CPU.
+    interrupted,
     /// Times an idle CPU found a task that nobody had told it of.
     rescued,
 }

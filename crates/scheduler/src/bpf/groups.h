@@ -187,10 +187,9 @@ static credit_v tag_of(struct task *task, bool woken)
 }
 
 /* Grants the task a slice; false: its group has none left (unless forced). */
-static bool grant(struct task_struct *p, struct task *task, bool woken, bool force)
+static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, bool woken, bool force)
 {
 	struct group *group = group_of(task->group);
-	u64 slice_ns = credit_slice(TUNING, p->scx.weight);
 
 	if (!group)
 		group = group_of(ROOT);
@@ -211,6 +210,11 @@ static bool grant(struct task_struct *p, struct task *task, bool woken, bool for
 	bpf_spin_unlock(&group->lock);
 	task->granted = true;
 	return true;
+}
+
+static bool grant(struct task_struct *p, struct task *task, bool woken, bool force)
+{
+	return grant_slice(p, task, credit_slice(TUNING, p->scx.weight), woken, force);
 }
 
 static void set_waiting(struct task *task, bool waiting)
@@ -246,6 +250,7 @@ static void charge(struct task *task, s32 cpu, u64 now_ns)
 	u64 used_ns = now_ns - task->started_ns;
 	struct domain *domain;
 
+	task->left_ns = task->granted && used_ns < task->grant.slice_ns ? task->grant.slice_ns - used_ns : 0;
 	settle(task, used_ns);
 	domain = task->domain ? bpf_map_lookup_elem(&domains, &task->domain) : NULL;
 	if (domain)

@@ -19,7 +19,7 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 	if (!task)
 		return prev;
 	find_domain(p, task);
-	cpu = claim_idle(p, task, prev, false);
+	cpu = claim_idle(p, task, prev, ANYWHERE);
 	task->selected = cpu >= 0;
 	return cpu >= 0 ? cpu : prev;
 }
@@ -54,8 +54,8 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
 	bool selected, returning, woken = enq_flags & SCX_ENQ_WAKEUP;
+	u32 queue, nearer_than = ANYWHERE;
 	s32 cpu;
-	u32 queue;
 
 	if (!task) {
 		dsq_insert(p, SCX_DSQ_LOCAL, params.slice_min_ns, enq_flags);
@@ -74,7 +74,16 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		/* The kernel's own per-CPU work is never made to wait for anybody's credits. */
 		count(COUNT_BOUND);
 		grant(p, task, woken, true);
+		if (woken)
+			cpu_state(scx_bpf_task_cpu(p))->interrupted = 1;
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags | (woken ? SCX_ENQ_PREEMPT : 0));
+		return;
+	}
+	/* Who was interrupted by that waits for the moment it takes, rather than to flee to another node. */
+	if (!woken && cpu_state(scx_bpf_task_cpu(p))->interrupted && task->left_ns >= params.slice_min_ns &&
+	    grant_slice(p, task, task->left_ns, false, false)) {
+		count(COUNT_INTERRUPTED);
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
 		return;
 	}
 	if (!grant(p, task, woken, false)) {
@@ -89,7 +98,9 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
 		return;
 	}
-	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), returning);
+	if (returning)
+		nearer_than = node_distance[task->home & (MAX_NODES - 1)][task->node & (MAX_NODES - 1)];
+	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than);
 	if (cpu >= 0) {
 		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -218,7 +229,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	}
 	if (task) {
-		if (away && credit_returns(TUNING, now_ns - task->moved_ns, has_room(prev, task))) {
+		if (away && credit_returns(TUNING, now_ns - task->moved_ns, has_room(prev, task, node_of_queue(queue)))) {
 			count(COUNT_RETURNED);
 			task->returning = true;
 		} else if (keep(prev, task, cpu)) {
@@ -297,6 +308,7 @@ void SCX_OPS(running, struct task_struct *p)
 	state->foreign = task->foreign;
 	state->tag = task->grant.tag;
 	state->running = 1;
+	state->interrupted = 0;
 }
 
 void SCX_OPS(stopping, struct task_struct *p, bool runnable)
@@ -421,6 +433,7 @@ static void release_throttled(u64 now_ns)
 {
 	struct task_struct *p;
 
+	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, THROTTLED, 0) {
 		struct task *task = task_of(p);
 		u32 queue;
@@ -431,7 +444,7 @@ static void release_throttled(u64 now_ns)
 		count(COUNT_RELEASED);
 		task->queued_ns = now_ns;
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
-		cpu = claim_idle(p, task, scx_bpf_task_cpu(p), false);
+		cpu = claim_idle(p, task, scx_bpf_task_cpu(p), ANYWHERE);
 		if (cpu >= 0) {
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -442,6 +455,7 @@ static void release_throttled(u64 now_ns)
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
 			set_waiting(task, true);
 	}
+	bpf_rcu_read_unlock();
 }
 
 struct due {

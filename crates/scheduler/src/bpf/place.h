@@ -24,7 +24,6 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 	u64 nodes = 0;
 	u32 queue;
 
-	bpf_rcu_read_lock();
 	bpf_for(queue, 0, queue_count) {
 		u32 key = queue;
 		struct mask *mask = bpf_map_lookup_elem(&queue_masks, &key);
@@ -33,7 +32,6 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 		if (members && bpf_cpumask_intersects((const struct cpumask *)members, cpus))
 			nodes |= 1ULL << node_of_queue(queue);
 	}
-	bpf_rcu_read_unlock();
 	return nodes;
 }
 
@@ -44,11 +42,10 @@ static void find_domain(struct task_struct *p, struct task *task)
 	struct cgroup *cgroup;
 	u32 level;
 
-	bpf_rcu_read_lock();
 	cgroup = p->cgroups->dfl_cgrp;
 	id = cgroup->kn->id;
 	if (id == task->cgroup && generation == task->generation)
-		goto out;
+		goto found;
 	task->cgroup = id;
 	task->generation = generation;
 	task->domain = 0;
@@ -71,9 +68,7 @@ static void find_domain(struct task_struct *p, struct task *task)
 			task->home = domain->home & (MAX_NODES - 1);
 			break;
 		}
-	}
-out:
-	bpf_rcu_read_unlock();
+	}found:
 	/* Who has no domain is at home where it is. */
 	if (!task->domain)
 		task->home = node_of_cpu(scx_bpf_task_cpu(p));
@@ -153,24 +148,25 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 	members = bpf_map_lookup_elem(&queue_masks, &key);
 	if (!scratch || !members)
 		return -1;
-	bpf_rcu_read_lock();
 	to = scratch->mask;
 	from = members->mask;
 	if (to && from) {
 		bpf_cpumask_and(to, p->cpus_ptr, (const struct cpumask *)from);
 		cpu = claim_among((const struct cpumask *)to, queue, prev);
 	}
-	bpf_rcu_read_unlock();
 	return cpu;
 }
 
+/* Beyond any distance. */
+#define ANYWHERE 256
+
 /*
- * Claims an idle CPU for the task: at home, then on its other affine nodes, then, unless only those will do, on any it
- * may use; each nearest to home first. `prev` is preferred only within a queue, or distance would not decide.
+ * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any it may use that is less far
+ * from home than `nearer_than`; each nearest first. `prev` is preferred only within a queue, or distance would not decide.
  */
-static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, bool affine_only)
+static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 nearer_than)
 {
-	u32 home = home_queue(p, task), worst = CREDIT_HOME, i;
+	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), worst = CREDIT_HOME, i;
 	s32 cpu;
 
 	bpf_for(i, 0, queue_count) {
@@ -187,12 +183,14 @@ static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, bool a
 			return cpu;
 		}
 	}
-	if (affine_only || worst != CREDIT_OTHER)
+	if (worst != CREDIT_OTHER)
 		return -1;
 	bpf_for(i, 0, queue_count) {
-		u32 queue = nearest(home, i);
+		u32 queue = nearest(home, i), node = node_of_queue(queue);
 
-		if (place(task, node_of_queue(queue)) != CREDIT_OTHER)
+		if (node_distance[at_home][node] >= nearer_than)
+			break;
+		if (place(task, node) != CREDIT_OTHER)
 			continue;
 		cpu = claim_in_queue(p, queue, prev);
 		if (cpu >= 0) {
@@ -217,22 +215,26 @@ static s32 foreign_cpu(struct task_struct *p, u32 queue)
 	return -1;
 }
 
-/* Whether an affine node has room for the task: a CPU that is idle, or that runs a task which is itself from elsewhere. */
-static bool has_room(struct task_struct *p, struct task *task)
+/*
+ * Whether there is room for a task that runs away from home: an affine node with a CPU that is idle or runs a task which
+ * is itself from elsewhere, or an idle CPU nearer to home than where it is.
+ */
+static bool has_room(struct task_struct *p, struct task *task, u32 node)
 {
-	u32 home = home_queue(p, task), i;
+	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), i;
+	u32 here = node_distance[at_home][node & (MAX_NODES - 1)];
 
 	bpf_for(i, 0, queue_count) {
-		u32 queue = nearest(home, i), node = node_of_queue(queue);
+		u32 queue = nearest(home, i), other = node_of_queue(queue), where = place(task, other);
 		const struct cpumask *idle;
 		bool room;
 
-		if (place(task, node) > CREDIT_AFFINE)
+		if (where == CREDIT_NEVER || (where == CREDIT_OTHER && node_distance[at_home][other] >= here))
 			continue;
-		idle = scx_bpf_get_idle_cpumask_node(node_id[node]);
+		idle = scx_bpf_get_idle_cpumask_node(node_id[other]);
 		room = bpf_cpumask_intersects(idle, p->cpus_ptr);
 		scx_bpf_put_idle_cpumask(idle);
-		if (room || foreign_cpu(p, queue) >= 0)
+		if (room || (where <= CREDIT_AFFINE && foreign_cpu(p, queue) >= 0))
 			return true;
 	}
 	return false;

@@ -25,7 +25,6 @@
 #define BALANCE_NS 1000000ULL          /* a busy CPU looks at other queues once in this time */
 
 /* The machine, written by the loader. Nodes are numbered without gaps here; node_id has the kernel's numbers. */
-const volatile struct credit_params params;
 const volatile u32 cpu_count = 1, queue_count = 1, node_count = 1;
 const volatile bool has_smt, reads_caps;
 const volatile u16 cpu_queue[MAX_CPUS];
@@ -36,6 +35,9 @@ const volatile u16 node_id[MAX_NODES];
 const volatile u16 node_queue[MAX_NODES];                /* the (nearest) queue of a node */
 const volatile u8 node_distance[MAX_NODES][MAX_NODES];
 const volatile u64 stall_ns;                             /* test only: how long after its start it stops dispatching */
+
+/* Not constant as the rest: the decisions take it by pointer, and a constant would be folded into them as it is here. */
+struct credit_params params;
 
 /* What the kernel and the loader share at run time. */
 u64 domains_generation; /* raised by the loader when a domain changes */
@@ -60,6 +62,7 @@ enum counter {
 	COUNT_THROTTLED,  /* waited for the next period */
 	COUNT_RELEASED,   /* .. and got on */
 	COUNT_BOUND,      /* could run on one CPU only, or may not be moved */
+	COUNT_INTERRUPTED,/* waited for a kernel thread of its CPU */
 	COUNT_RESCUED,    /* an idle CPU found a task that nobody had told it of */
 	COUNTERS,
 };
@@ -127,6 +130,7 @@ struct task {
 	u64 affine, allowed;  /* sets of nodes */
 	u64 started_ns;       /* charged up to here */
 	u64 queued_ns;
+	u64 left_ns;          /* of its slice, when it stopped */
 	u64 moved_ns;         /* came to its present node */
 	u32 home, node;
 	bool granted;         /* grant is not settled */
@@ -148,6 +152,7 @@ struct cpu_state {
 	credit_v tag;
 	u64 balanced_ns;
 	u32 running, foreign;
+	u32 interrupted; /* by a kernel thread of its own, which is to run next */
 } cpu_states[MAX_CPUS];
 
 struct queue_state {
@@ -181,7 +186,7 @@ struct {
 	__type(value, struct timer);
 } timers SEC(".maps");
 
-#define TUNING ((const struct credit_params *)&params)
+#define TUNING (&params)
 
 static __always_inline struct task *task_of(struct task_struct *p)
 {

@@ -1,6 +1,6 @@
 //! Burns CPU time and says where: one line of JSON when done.
 //!
-//! Accounts for all of it: each thread looks every few thousand turns on which CPU it is, and adds the CPU time since it
+//! Accounts for all of it: each thread looks every hundred turns on which CPU it is, and adds the CPU time since it
 //! looked last to that CPU's node. `ready` is printed once all threads run.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
@@ -64,8 +64,9 @@ fn burn(args: &Args, cpus: usize) -> Tally {
     let (mut burnt, mut seen, mut last) = (clock(libc::CLOCK_THREAD_CPUTIME_ID), Instant::now(), cpu());
     let mut since_nap = Duration::ZERO;
     while seen < end {
-        for turn in 0..20_000_u32 {
-            std::hint::black_box(turn);
+        // PAUSE: an emulated CPU hands over to the next one there, so that all of them get on evenly.
+        for _ in 0..100 {
+            std::hint::spin_loop();
         }
         let (here, burnt_now, now) = (cpu(), clock(libc::CLOCK_THREAD_CPUTIME_ID), Instant::now());
         let (ran, passed) = (burnt_now - burnt, now - seen);
