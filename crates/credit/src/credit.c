@@ -11,7 +11,7 @@ credit_v nearside_credit_tag(const struct credit_params *params, const struct cr
 void nearside_credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice, struct credit_grant *grant) { credit_reserve(group, tag, slice, grant); }
 void nearside_credit_settle(struct credit_group *group, const struct credit_grant *grant, credit_ns used) { credit_settle(group, grant, used); }
 int nearside_credit_preempts(const struct credit_params *params, credit_v woken, credit_v running) { return credit_preempts(params, woken, running); }
-int nearside_credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance, credit_ns waited) { return credit_steals(params, own, other, distance, waited); }
+int nearside_credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance, credit_ns awake) { return credit_steals(params, own, other, distance, awake); }
 credit_u32 nearside_credit_place(credit_u64 affine, credit_u64 allowed, credit_u32 home, credit_u32 node) { return credit_place(affine, allowed, home, node); }
 int nearside_credit_returns(const struct credit_params *params, credit_ns stayed, int room) { return credit_returns(params, stayed, room); }
 void nearside_credit_cap_refill(const struct credit_params *params, struct credit_cap *cap, credit_ns now) { credit_cap_refill(params, cap, now); }

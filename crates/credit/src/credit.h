@@ -178,15 +178,16 @@ CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v w
 
 /*
  * Whether a busy CPU leaves its own next task for the one that waits at the head of another queue: fairness between
- * nodes of unequal load. The farther away, the more that task must be behind, and the longer it must have waited:
- * what its own node is about to run is left alone.
+ * nodes of unequal load. The farther away, the more that task must be behind; and one that has just woken up is left
+ * to its own node for a moment.
  */
 CREDIT_INLINE int credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance,
-				credit_ns waited_ns)
+				credit_ns awake_ns)
 {
+	credit_ns patience_ns = params->preempt_ns * distance / CREDIT_LOCAL_DISTANCE;
 	credit_ns margin_ns = params->steal_ns * distance / CREDIT_LOCAL_DISTANCE;
 
-	return waited_ns >= margin_ns && credit_before(other + credit_span(params, margin_ns), own);
+	return awake_ns >= patience_ns && credit_before(other + credit_span(params, margin_ns), own);
 }
 
 /* -- place ---------------------------------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ unsafe extern "C" {
     fn nearside_credit_reserve(group: *mut Group, tag: u64, slice_ns: u64, grant: *mut Grant);
     fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
-    fn nearside_credit_steals(params: *const Params, own: u64, other: u64, distance: u32, waited_ns: u64) -> i32;
+    fn nearside_credit_steals(params: *const Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> i32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
     fn nearside_credit_cap_refill(params: *const Params, cap: *mut Cap, now_ns: u64);
@@ -88,9 +88,9 @@ pub fn preempts(params: &Params, woken: u64, running: u64) -> bool {
 }
 
 /// Whether a busy CPU leaves its own next task for the one that waits at the head of another queue.
-pub fn steals(params: &Params, own: u64, other: u64, distance: u32, waited_ns: u64) -> bool {
+pub fn steals(params: &Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
-    unsafe { nearside_credit_steals(params, own, other, distance, waited_ns) != 0 }
+    unsafe { nearside_credit_steals(params, own, other, distance, awake_ns) != 0 }
 }
 
 /// How welcome a task is on a node.

@@ -69,6 +69,8 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	task->selected = false;
 	task->returning = false;
 	task->queued_ns = bpf_ktime_get_ns();
+	if (woken)
+		task->woken_ns = task->queued_ns;
 
 	if (is_bound(p) && p->flags & PF_KTHREAD) {
 		/* The kernel's own per-CPU work is never made to wait for anybody's credits. */
@@ -156,7 +158,7 @@ static bool balance_from(u32 queue, s32 cpu, credit_v own, u32 distance, u64 now
 
 		if (!task || ++looked > 8)
 			break;
-		if (!credit_steals(TUNING, own, p->scx.dsq_vtime, distance, now_ns - task->queued_ns))
+		if (!credit_steals(TUNING, own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
 			break;
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);

@@ -68,7 +68,8 @@ static void find_domain(struct task_struct *p, struct task *task)
 			task->home = domain->home & (MAX_NODES - 1);
 			break;
 		}
-	}found:
+	}
+found:
 	/* Who has no domain is at home where it is. */
 	if (!task->domain)
 		task->home = node_of_cpu(scx_bpf_task_cpu(p));

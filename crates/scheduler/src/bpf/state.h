@@ -129,7 +129,7 @@ struct task {
 	u64 domain;           /* 0: none */
 	u64 affine, allowed;  /* sets of nodes */
 	u64 started_ns;       /* charged up to here */
-	u64 queued_ns;
+	u64 queued_ns, woken_ns;
 	u64 left_ns;          /* of its slice, when it stopped */
 	u64 moved_ns;         /* came to its present node */
 	u32 home, node;
