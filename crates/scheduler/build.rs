@@ -14,7 +14,9 @@ fn main() -> Result<(), String> {
     SkeletonBuilder::new()
         .source("src/bpf/main.bpf.c")
         .clang(clang()?)
-        .clang_args(["-mcpu=v3", "-Wall", "-Werror", "-Wno-missing-declarations"].map(str::to_owned).into_iter().chain(include))
+        .clang_args(
+            ["-mcpu=v3", "-Wall", "-Werror", "-Wno-missing-declarations"].map(str::to_owned).into_iter().chain(include),
+        )
         .build_and_generate(target)
         .map_err(|error| format!("the BPF program: {error:#}"))
 }

@@ -41,7 +41,7 @@ impl Params {
     pub const fn new(cpus: u32) -> Self {
         const MS: u64 = 1_000_000;
         Self {
-            slice_ns: 5 * MS,
+            slice_ns: 3 * MS,
             slice_min_ns: MS,
             slice_max_ns: 20 * MS,
             wake_bound_ns: 5 * MS,
@@ -49,7 +49,7 @@ impl Params {
             ahead_bound_ns: 1000 * MS,
             preempt_ns: MS,
             steal_ns: 10 * MS,
-            stay_ns: 4 * MS,
+            stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
             cpus: if cpus == 0 { 1 } else { cpus },
             reserved: 0,
@@ -140,6 +140,6 @@ pub enum Place {
 }
 
 pub use ffi::{
-    before, charge, now, place, preempts, refill, reserve, returns, settle, settle_cap, share, slice, steals, tag, take,
-    try_out,
+    before, charge, now, place, preempts, refill, reserve, returns, settle, settle_cap, share, slice, steals, tag,
+    take, try_out,
 };

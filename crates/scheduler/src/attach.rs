@@ -1,6 +1,6 @@
 //! Loading the BPF program, attaching it, talking to it, letting go.
 
-use crate::{Counters, DomainUsage, Error, Statistics, machine::Machine, skeleton};
+use crate::{Counters, DomainUsage, Error, Statistics, error, machine::Machine, skeleton};
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, PrintLevel,
     btf::{Btf, types},
@@ -12,9 +12,7 @@ use std::{
     fmt, fs,
     mem::MaybeUninit,
     path::Path,
-    ptr,
-    sync::{Mutex, PoisonError},
-    thread,
+    ptr, thread,
     time::{Duration, Instant},
 };
 
@@ -101,12 +99,9 @@ impl Scheduler {
         let machine = Machine::new(topology)?;
         let params = options.params.unwrap_or_else(|| Params::new(machine.online.iter().sum()));
 
-        libbpf_rs::set_print(Some((PrintLevel::Warn, keep_warning)));
-        // libbpf keeps a pointer to this for as long as the object is open: one word for each attach, never freed.
-        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = skeleton::MainSkelBuilder::default().open(object).map_err(|e| bpf("opening the BPF object", e))?;
-        let kernel = Btf::from_vmlinux().map_err(|e| bpf("reading the kernel's type information", e))?;
-        let knows_caps = drop_unknown_operations(&mut open, &kernel);
+        let mut open = open()?;
+        let kernel = Btf::from_vmlinux().map_err(|e| Error::bpf("reading the kernel's type information", e))?;
+        let knows_caps = leave_out_operations(&mut open, &kernel);
         let data = open.maps.rodata_data.as_deref_mut().ok_or(Error::Object)?;
         describe(data, &machine);
         data.reads_caps = !knows_caps;
@@ -122,10 +117,14 @@ impl Scheduler {
             operations.timeout_ms = watchdog.as_millis() as u32;
         }
 
-        let mut skeleton = open.load().map_err(|e| bpf("loading the BPF program", e))?;
+        let mut skeleton = open.load().map_err(|e| Error::bpf("loading the BPF program", e))?;
         let link = skeleton.maps.nearside_ops.attach_struct_ops().map_err(|error| {
             // Between the look at the beginning and now, another one may have come.
-            if read(STATE).is_ok_and(|state| state != "disabled") { Error::Busy(current()) } else { bpf("attaching the scheduler", error) }
+            if read(STATE).is_ok_and(|state| state != "disabled") {
+                Error::Busy(current())
+            } else {
+                Error::bpf("attaching the scheduler", error)
+            }
         })?;
         let scheduler = Self { link: Some(link), skeleton, machine };
         // A program that fails while it is put in charge is ejected, but was attached.
@@ -145,11 +144,11 @@ impl Scheduler {
         }
         // What it has used so far stays.
         let map = &self.skeleton.maps.domains;
-        let old = map.lookup(&cgroup.to_ne_bytes(), MapFlags::ANY).map_err(|e| bpf("reading a domain", e))?;
+        let old = map.lookup(&cgroup.to_ne_bytes(), MapFlags::ANY).map_err(|e| Error::bpf("reading a domain", e))?;
         let mut value = old.unwrap_or_else(|| vec![0; map.value_size() as usize]);
         value[..8].copy_from_slice(&affine.to_ne_bytes());
         value[8..12].copy_from_slice(&(home as u32).to_ne_bytes());
-        map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| bpf("setting a domain", e))?;
+        map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| Error::bpf("setting a domain", e))?;
         self.announce_domains();
         Ok(())
     }
@@ -157,7 +156,7 @@ impl Scheduler {
     /// Forgets a domain: its tasks have no preference, or that of the nearest domain above them.
     pub fn remove_domain(&mut self, cgroup: u64) -> Result<(), Error> {
         match self.skeleton.maps.domains.delete(&cgroup.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(bpf("removing a domain", error)),
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(Error::bpf("removing a domain", error)),
             _ => {
                 self.announce_domains();
                 Ok(())
@@ -174,14 +173,14 @@ impl Scheduler {
         });
         let mut domains = std::collections::BTreeMap::new();
         for key in maps.domains.keys() {
-            let value = maps.domains.lookup(&key, MapFlags::ANY).map_err(|e| bpf("reading a domain", e))?;
+            let value = maps.domains.lookup(&key, MapFlags::ANY).map_err(|e| Error::bpf("reading a domain", e))?;
             let (Some(cgroup), Some(value)) = (number(&key), value) else { continue };
             let used = value[16..].chunks_exact(8).filter_map(number);
             let by_node = self.machine.nodes.iter().copied().zip(used).filter(|&(_, used_ns)| used_ns > 0);
             let by_node = by_node.map(|(node, used_ns)| (node, Duration::from_nanos(used_ns))).collect();
             domains.insert(cgroup, DomainUsage { by_node });
         }
-        Ok(Statistics { counters: counters.map_err(|e| bpf("reading the counters", e))?, domains })
+        Ok(Statistics { counters: counters.map_err(|e| Error::bpf("reading the counters", e))?, domains })
     }
 
     /// Why it is no longer in charge; none while it is.
@@ -223,8 +222,16 @@ impl Scheduler {
     }
 }
 
+/// Opens the BPF object; nothing is in the kernel yet.
+pub(crate) fn open() -> Result<skeleton::OpenMainSkel<'static>, Error> {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, error::keep_warning)));
+    // libbpf keeps a pointer to this for as long as the object is open: one word for each attach, never freed.
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    skeleton::MainSkelBuilder::default().open(object).map_err(|e| Error::bpf("opening the BPF object", e))
+}
+
 /// The reasons for which the kernel would refuse with no more than a number.
-fn check_host() -> Result<(), Error> {
+pub(crate) fn check_host() -> Result<(), Error> {
     if !Path::new(STATE).exists() {
         return Err(Error::Unsupported);
     }
@@ -245,7 +252,8 @@ fn check_host() -> Result<(), Error> {
 fn may_load_bpf(status: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
-    let capabilities = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let capabilities =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     capabilities.is_some_and(|held| held & SYS_ADMIN != 0 || held & PERFMON_AND_BPF == PERFMON_AND_BPF)
 }
 
@@ -255,13 +263,16 @@ fn read(path: &'static str) -> Result<String, Error> {
 
 /// The name of the scheduler in charge.
 fn current() -> String {
-    fs::read_to_string("/sys/kernel/sched_ext/root/ops").map_or_else(|_| "one that is still leaving".to_owned(), |name| name.trim().to_owned())
+    fs::read_to_string("/sys/kernel/sched_ext/root/ops")
+        .map_or_else(|_| "one that is still leaving".to_owned(), |name| name.trim().to_owned())
 }
 
 /// Leaves out the operations that this kernel does not have; it would refuse the others too. Whether it tells of caps.
-fn drop_unknown_operations(open: &mut skeleton::OpenMainSkel<'_>, kernel: &Btf<'_>) -> bool {
+pub(crate) fn leave_out_operations(open: &mut skeleton::OpenMainSkel<'_>, kernel: &Btf<'_>) -> bool {
     let operations = kernel.type_by_name::<types::Struct<'_>>("sched_ext_ops");
-    let known = |name: &str| operations.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name.is_some_and(|n| n == name)));
+    let known = |name: &str| {
+        operations.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name.is_some_and(|n| n == name)))
+    };
     macro_rules! optional {
         ($($operation:ident: $program:ident),+) => {$(
             if !known(stringify!($operation)) {
@@ -306,7 +317,7 @@ fn describe(data: &mut skeleton::types::rodata, machine: &Machine) {
 }
 
 /// The same numbers in the generated type.
-fn tuning(params: Params) -> skeleton::types::credit_params {
+pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
     skeleton::types::credit_params {
         slice_ns: params.slice_ns,
         slice_min_ns: params.slice_min_ns,
@@ -330,16 +341,4 @@ fn number(bytes: impl AsRef<[u8]>) -> Option<u64> {
 fn text(characters: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = characters.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// What libbpf printed since the last error: without it a failure to load says only "invalid argument".
-static WARNINGS: Mutex<String> = Mutex::new(String::new());
-
-fn keep_warning(_: PrintLevel, line: String) {
-    WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).push_str(&line);
-}
-
-fn bpf(what: &'static str, source: libbpf_rs::Error) -> Error {
-    let log = std::mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner));
-    Error::Bpf { what, source, log }
 }

@@ -2,7 +2,11 @@
 
 use crate::{Exit, Unsuitable};
 use nearside_topology::NodeId;
-use std::{io, time::Duration};
+use std::{
+    io, mem,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 /// What went wrong, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
@@ -67,4 +71,18 @@ pub enum Error {
 
 fn detail(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("\n{log}") }
+}
+
+impl Error {
+    pub(crate) fn bpf(what: &'static str, source: libbpf_rs::Error) -> Self {
+        let log = mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner));
+        Self::Bpf { what, source, log }
+    }
+}
+
+/// What libbpf printed since the last error: without it a failure to load says only "invalid argument".
+static WARNINGS: Mutex<String> = Mutex::new(String::new());
+
+pub(crate) fn keep_warning(_: libbpf_rs::PrintLevel, line: String) {
+    WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).push_str(&line);
 }

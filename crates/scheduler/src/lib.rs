@@ -11,8 +11,10 @@ mod error;
 mod machine;
 mod skeleton;
 mod statistics;
+mod trial;
 
 pub use attach::{Affinity, Exit, Options, Scheduler};
 pub use error::Error;
 pub use machine::Unsuitable;
 pub use statistics::{Counters, DomainUsage, Statistics};
+pub use trial::try_in_kernel;

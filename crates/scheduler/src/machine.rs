@@ -76,17 +76,25 @@ impl Machine {
             .map(|from| {
                 let mut all: Vec<usize> = (0..queue_node.len()).collect();
                 let here = queue_node[from];
-                let key = |&to: &usize| (to != from, queue_node[to] != here, distance(here, queue_node[to]), after(here, queue_node[to]));
+                let key = |&to: &usize| {
+                    (to != from, queue_node[to] != here, distance(here, queue_node[to]), after(here, queue_node[to]))
+                };
                 all.sort_by_key(key);
                 all
             })
             .collect();
-        let nearest = |from: usize| (0..queue_node.len()).min_by_key(|&to| (queue_node[to] != from, distance(from, queue_node[to]), to));
+        let nearest = |from: usize| {
+            (0..queue_node.len()).min_by_key(|&to| (queue_node[to] != from, distance(from, queue_node[to]), to))
+        };
         Ok(Self {
             distances: (0..nodes.len()).map(|from| (0..nodes.len()).map(|to| distance(from, to)).collect()).collect(),
             node_queue: (0..nodes.len()).filter_map(nearest).collect(),
             order,
-            cpu_queue: caches.values().enumerate().flat_map(|(queue, cpus)| cpus.iter().map(move |&(cpu, _)| (cpu, queue))).collect(),
+            cpu_queue: caches
+                .values()
+                .enumerate()
+                .flat_map(|(queue, cpus)| cpus.iter().map(move |&(cpu, _)| (cpu, queue)))
+                .collect(),
             online: caches.values().map(|cpus| cpus.iter().filter(|(_, online)| *online).count() as u32).collect(),
             queue_node,
             smt: topology.cpus.iter().any(|cpu| cpu.core != cpu.id),

@@ -124,7 +124,8 @@ impl Machine {
             let next = wake.min(stop);
             let to = next.min(end_ns);
             if self.queues.iter().any(|queue| !queue.is_empty()) {
-                self.wasted_ns += (to - self.time_ns) * self.cpus.iter().filter(|cpu| cpu.task.is_none()).count() as u64;
+                self.wasted_ns +=
+                    (to - self.time_ns) * self.cpus.iter().filter(|cpu| cpu.task.is_none()).count() as u64;
             }
             self.time_ns = to;
             if next >= end_ns {
@@ -238,9 +239,10 @@ impl Machine {
     }
 
     fn head(&self, node: usize) -> Option<usize> {
-        self.queues[node].iter().copied().reduce(|a, b| {
-            if credit::before(self.tasks[b].grant.tag, self.tasks[a].grant.tag) { b } else { a }
-        })
+        self.queues[node]
+            .iter()
+            .copied()
+            .reduce(|a, b| if credit::before(self.tasks[b].grant.tag, self.tasks[a].grant.tag) { b } else { a })
     }
 
     fn take(&mut self, node: usize, task: usize) {
@@ -256,7 +258,8 @@ impl Machine {
             let home = self.tasks[task].home;
             credit::place(1 << home, all, home as u32, node as u32) == Place::Other
         });
-        let mut own = previous.map(|task| credit::tag(&self.params, &self.groups[self.tasks[task].group], self.now_v, false));
+        let mut own =
+            previous.map(|task| credit::tag(&self.params, &self.groups[self.tasks[task].group], self.now_v, false));
         let head = self.head(node).map(|task| (task, self.tasks[task].grant.tag));
         let serves = head.filter(|&(_, tag)| away || own.is_none_or(|own| credit::before(tag, own)));
         own = serves.map(|(_, tag)| tag).or(own);

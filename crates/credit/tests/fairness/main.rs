@@ -27,7 +27,10 @@ fn shares_follow_weights_whatever_the_numbers_of_threads() {
                 for (group, weight) in weights.into_iter().enumerate() {
                     let ideal = 16_000.0 * weight as f64 / weights.iter().sum::<u64>() as f64;
                     // A group cannot use more CPUs than it has threads.
-                    let can_use = threads.iter().zip(weights).all(|(&t, w)| t as f64 >= 8.0 * w as f64 / 100.0 / (weights[0] + weights[1]) as f64 * 100.0);
+                    let can_use = threads
+                        .iter()
+                        .zip(weights)
+                        .all(|(&t, w)| t as f64 >= 8.0 * w as f64 / 100.0 / (weights[0] + weights[1]) as f64 * 100.0);
                     assert!(can_use, "the case itself: {threads:?} {weights:?}");
                     let got = machine.used_ns(group) as f64 / MS as f64;
                     assert!(

@@ -12,6 +12,7 @@
 #define MAX_DEPTH 32 /* levels of nested cgroups that are looked at */
 
 #define NOWHERE 0xffff
+#define TRIALS 1024 /* questions in one run of the test program */
 
 /* Queues are the dispatch queues 0 to queue_count - 1; this one holds tasks of groups that are over their cap. */
 #define THROTTLED (1ULL << 32)

@@ -26,7 +26,8 @@ struct Args {
 
 fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
     let cgroup = |path: &str| fs::metadata(path).map(|data| data.ino()).map_err(|error| format!("{path}: {error}"));
-    let done = |result: Result<(), nearside_scheduler::Error>| result.map(|()| "ok".to_owned()).map_err(|e| e.to_string());
+    let done =
+        |result: Result<(), nearside_scheduler::Error>| result.map(|()| "ok".to_owned()).map_err(|e| e.to_string());
     match line.split_whitespace().collect::<Vec<_>>()[..] {
         ["domain", path, nodes, home] => {
             let nodes = nodes.parse().map_err(|error| format!("{nodes}: {error}"))?;
@@ -42,7 +43,8 @@ fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
                 .domains
                 .iter()
                 .map(|(cgroup, usage)| {
-                    let by_node = usage.by_node.iter().map(|(node, time)| (node.to_string(), (time.as_micros() as u64).into()));
+                    let by_node =
+                        usage.by_node.iter().map(|(node, time)| (node.to_string(), (time.as_micros() as u64).into()));
                     (cgroup.to_string(), by_node.collect::<serde_json::Map<_, _>>().into())
                 })
                 .collect();
