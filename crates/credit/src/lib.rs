@@ -48,7 +48,7 @@ impl Params {
             lag_bound_ns: 200 * MS,
             ahead_bound_ns: 1000 * MS,
             preempt_ns: MS,
-            steal_ns: 10 * MS,
+            steal_ns: 5 * MS,
             stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
             cpus: if cpus == 0 { 1 } else { cpus },

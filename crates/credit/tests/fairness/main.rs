@@ -59,6 +59,16 @@ fn unevenly_loaded_nodes_are_fair_in_the_long_run() {
 }
 
 #[test]
+fn a_domain_whose_home_is_just_large_enough_gets_its_share() {
+    let mut machine = Machine::new(FOUR_NODES, 2);
+    let at_home = machine.group(100, &[0; 8], Work::Burns);
+    let everywhere = machine.group(300, &spread(24, 4), Work::Burns);
+    machine.run(2000 * MS);
+    let (a, b) = (machine.used_ns(at_home) as f64, machine.used_ns(everywhere) as f64);
+    assert!((b / a - 3.0).abs() < 0.1, "1 to {}", b / a);
+}
+
+#[test]
 fn single_threads_on_an_overloaded_node_are_not_forgotten() {
     // Four single-threaded domains on one node of two CPUs, two on another.
     let mut machine = Machine::new(&[&[10, 20], &[20, 10]], 2);
