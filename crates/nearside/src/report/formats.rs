@@ -156,7 +156,7 @@ fn set() {
             step(Action::Claim { domain: domain(), claim: examples::record().claim }),
             step(Action::ConfineMemory { domain: domain(), nodes: nodes() }),
             step(Action::BindCpus { domain: domain(), cpus, on_behalf: CpuReason::Fallback }),
-            step(Action::MovePages { domain: domain(), nodes: nodes(), rate_bytes_per_s: None }),
+            step(Action::MovePages { domain: domain(), nodes: nodes(), rate_bytes_per_s: None, batch: None }),
         ],
         limits: Vec::new(),
     };

@@ -52,6 +52,7 @@ impl<'a> StepJson<'a> {
 enum ActionJson<'a> {
     Create,
     Claim { claim: ClaimJson<'a> },
+    SetHome { nodes: Vec<NodeId> },
     ConfineMemory { nodes: Vec<NodeId> },
     BindCpus { cpus: Vec<CpuId>, on_behalf: CpuReason },
     SetMemoryPolicy { nodes: Vec<NodeId> },
@@ -63,6 +64,7 @@ impl<'a> ActionJson<'a> {
         match action {
             Action::Create { .. } => Self::Create,
             Action::Claim { claim, .. } => Self::Claim { claim: ClaimJson::new(claim) },
+            Action::SetHome { home, .. } => Self::SetHome { nodes: members(&home.nodes) },
             Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },
             Action::BindCpus { cpus, on_behalf, .. } => Self::BindCpus { cpus: members(cpus), on_behalf: *on_behalf },
             Action::SetMemoryPolicy { nodes, .. } => Self::SetMemoryPolicy { nodes: members(nodes) },

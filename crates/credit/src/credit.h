@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The credit scheduler's decisions: who runs next, for how long, where, and what it is charged.
+ *
+ * This file is compiled three times: into the BPF scheduler, into the Rust crate that tests it, and into the simulator.
+ * So it includes nothing, knows no kernel type, reads no clock, and makes one decision a call about the candidates it is
+ * given; the caller iterates, locks and measures. What BPF cannot do is avoided: no 128-bit numbers, no signed division,
+ * and no division by what may be 0.
+ *
+ * Two times run here. Real time is in nanoseconds. *Virtual time* is what a group's CPU time costs it: CPU time divided by
+ * the group's share of the machine. Groups that get their fair share advance equally, at one second for each second
+ * of each CPU; a group that is behind is owed, one that is ahead has had more. So virtual spans are made of real ones by
+ * multiplying with the number of CPUs (`credit_span`), and mean "what everybody's fair share comes to in that time".
+ * Virtual time wraps; only `credit_before` may compare it.
+ */
+#ifndef NEARSIDE_CREDIT_H
+#define NEARSIDE_CREDIT_H
+
+typedef unsigned int credit_u32;
+typedef unsigned long long credit_u64;
+typedef unsigned long long credit_ns; /* real time, or CPU time */
+typedef unsigned long long credit_v;  /* virtual time */
+
+#define CREDIT_INLINE static inline __attribute__((always_inline, unused))
+
+/* The whole machine, as a share. */
+#define CREDIT_ONE (1ULL << 24)
+/* The weight of cpu.weight's default, of a task of nice 0, and of a group's own tasks beside its child groups. */
+#define CREDIT_WEIGHT 100
+/* No charge is for more than this (17 s), so that products stay below 2^64. */
+#define CREDIT_LONGEST_NS (1ULL << 34)
+/* SLIT: a node's distance to itself. */
+#define CREDIT_LOCAL_DISTANCE 10
+
+/* What can be tuned. Spans are real time. */
+struct credit_params {
+	credit_ns slice_ns;        /* how long a task of nice 0 runs in one go */
+	credit_ns slice_min_ns;    /* no task runs shorter, nor is one started on less budget */
+	credit_ns slice_max_ns;    /* no task runs longer, whatever its weight */
+	credit_ns wake_bound_ns;   /* what a group that had nothing to run may be owed when it wakes */
+	credit_ns lag_bound_ns;    /* what any group without a waiting task may be owed */
+	credit_ns ahead_bound_ns;  /* how far ahead a group can get: bounds what it waits afterwards */
+	credit_ns preempt_ns;      /* by how much a woken task must be behind a running one to take its CPU */
+	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance */
+	credit_ns stay_ns;         /* a task away from home stays for at least this long */
+	credit_ns debt_bound_ns;   /* a group that overran its cap waits no longer than this */
+	credit_u32 cpus;           /* CPUs of the machine */
+	credit_u32 reserved;
+};
+
+/* What is known of a group: a cgroup's own tasks, as one party. */
+struct credit_group {
+	credit_v vtime;      /* what its tasks, running and waiting ones included, have cost */
+	credit_u64 share;    /* of the machine, of CREDIT_ONE; its weight, flattened */
+	credit_u32 runnable; /* tasks that run or wait, the one asked about included */
+	credit_u32 waiting;  /* tasks that wait in a queue */
+};
+
+/* Leave to run once. */
+struct credit_grant {
+	credit_v tag;       /* the place in the queue: lower is earlier */
+	credit_v reserved;  /* charged in advance */
+	credit_ns slice_ns; /* how long */
+};
+
+/* A cap: quota_ns of CPU time in every period_ns. */
+struct credit_cap {
+	credit_ns quota_ns;  /* 0: none */
+	credit_ns period_ns;
+	credit_ns burst_ns;  /* what may be saved up beyond one quota */
+	credit_ns start_ns;  /* of the period */
+	long long budget_ns; /* left in this period; below 0: overrun, to be paid back */
+};
+
+/* -- virtual time ------------------------------------------------------------------------------------------------- */
+
+/* Whether a is earlier than b, across the wrap. */
+CREDIT_INLINE int credit_before(credit_v a, credit_v b)
+{
+	return (a - b) >> 63;
+}
+
+CREDIT_INLINE credit_v credit_span(const struct credit_params *params, credit_ns span_ns)
+{
+	return span_ns * params->cpus;
+}
+
+/* What CPU time costs a group with this share. */
+CREDIT_INLINE credit_v credit_charge(credit_ns used_ns, credit_u64 share)
+{
+	if (used_ns > CREDIT_LONGEST_NS)
+		used_ns = CREDIT_LONGEST_NS;
+	if (!share)
+		share = 1;
+	return used_ns * CREDIT_ONE / share;
+}
+
+/* A group's share, from its parent's: its weight among those of all its active siblings. */
+CREDIT_INLINE credit_u64 credit_share(credit_u64 parent_share, credit_u64 weight, credit_u64 weights)
+{
+	credit_u64 share;
+
+	if (weights < weight)
+		weights = weight;
+	if (!weights)
+		return 1;
+	share = parent_share * weight / weights;
+	return share ? share : 1;
+}
+
+/*
+ * Where "now" is in virtual time: an average of the places at which tasks are started, so that neither a group that can
+ * use little nor one that nobody competes with moves it far from the others. A task that was started without having
+ * waited moves it forward only: being behind, such a group simply does not want more.
+ */
+CREDIT_INLINE credit_v credit_now(credit_v now, credit_v tag, int waited)
+{
+	if (!credit_before(tag, now))
+		return now + ((tag - now) >> 3);
+	return waited ? now - ((now - tag) >> 3) : now;
+}
+
+/* -- fairness between groups ---------------------------------------------------------------------------------------- */
+
+/* How long a task of this weight runs in one go: what nice means among the tasks of a group. */
+CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_u32 weight)
+{
+	credit_ns slice = params->slice_ns * weight / CREDIT_WEIGHT;
+
+	if (slice < params->slice_min_ns)
+		return params->slice_min_ns;
+	return slice > params->slice_max_ns ? params->slice_max_ns : slice;
+}
+
+/*
+ * Where the group's next task goes in a queue. What a group is owed and what it has had too much are both bounded:
+ * the former so that a group cannot save up and then starve others, the latter so that it is not starved itself. A group
+ * with a task that waits keeps all it is owed; one that just woke up, with nothing else to run, is owed little.
+ */
+CREDIT_INLINE credit_v credit_tag(const struct credit_params *params, const struct credit_group *group, credit_v now,
+				  int woken)
+{
+	credit_ns owed_ns = woken && group->runnable <= 1 ? params->wake_bound_ns : params->lag_bound_ns;
+	credit_v earliest = now - credit_span(params, owed_ns);
+	credit_v latest = now + credit_span(params, params->ahead_bound_ns);
+
+	if (credit_before(latest, group->vtime))
+		return latest;
+	if (!group->waiting && credit_before(group->vtime, earliest))
+		return earliest;
+	return group->vtime;
+}
+
+/*
+ * Grants a slice, charged in advance: the group's next task is placed behind it, so that ten tasks of one group stand
+ * in the queue as far apart as one task that comes ten times.
+ */
+CREDIT_INLINE void credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice_ns,
+				  struct credit_grant *grant)
+{
+	grant->tag = tag;
+	grant->slice_ns = slice_ns;
+	grant->reserved = credit_charge(slice_ns, group->share);
+	group->vtime = tag + grant->reserved;
+}
+
+/* The task stopped: what was reserved is replaced by what it used. */
+CREDIT_INLINE void credit_settle(struct credit_group *group, const struct credit_grant *grant, credit_ns used_ns)
+{
+	group->vtime += credit_charge(used_ns, group->share) - grant->reserved;
+}
+
+/* Whether a task that woke up takes the CPU of one that runs. */
+CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v woken, credit_v running)
+{
+	return credit_before(woken + credit_span(params, params->preempt_ns), running);
+}
+
+/*
+ * Whether a busy CPU leaves its own next task for the one that waits at the head of another queue: fairness between
+ * nodes of unequal load. The farther away, the more that task must be behind; and one that has just woken up is left
+ * to its own node for a moment.
+ */
+CREDIT_INLINE int credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance,
+				credit_ns awake_ns)
+{
+	credit_ns patience_ns = params->preempt_ns * distance / CREDIT_LOCAL_DISTANCE;
+	credit_ns margin_ns = params->steal_ns * distance / CREDIT_LOCAL_DISTANCE;
+
+	return awake_ns >= patience_ns && credit_before(other + credit_span(params, margin_ns), own);
+}
+
+/* -- place ---------------------------------------------------------------------------------------------------------- */
+
+/* How welcome a task is on a node: lower is better. */
+enum {
+	CREDIT_HOME = 0,
+	CREDIT_AFFINE = 1,
+	CREDIT_OTHER = 2, /* only while nothing better is idle */
+	CREDIT_NEVER = 3,
+};
+
+/* `affine` and `allowed` are sets of nodes; an empty `affine` means no preference. */
+CREDIT_INLINE credit_u32 credit_place(credit_u64 affine, credit_u64 allowed, credit_u32 home, credit_u32 node)
+{
+	credit_u64 bit = node < 64 ? 1ULL << node : 0;
+
+	if (!(allowed & bit))
+		return CREDIT_NEVER;
+	if (node == home && (affine & bit || !affine))
+		return CREDIT_HOME;
+	/* Affine nodes that may not be used are no reason to keep away from the others. */
+	if (affine & bit || !(affine & allowed))
+		return CREDIT_AFFINE;
+	return CREDIT_OTHER;
+}
+
+/* Whether a task that runs away from home goes back now. `room`: a CPU there is idle or runs a task from elsewhere. */
+CREDIT_INLINE int credit_returns(const struct credit_params *params, credit_ns stayed_ns, int room)
+{
+	return room && stayed_ns >= params->stay_ns;
+}
+
+/* -- caps ----------------------------------------------------------------------------------------------------------- */
+
+/* Starts the periods that have come due. */
+CREDIT_INLINE void credit_cap_refill(const struct credit_params *params, struct credit_cap *cap, credit_ns now_ns)
+{
+	credit_ns passed = now_ns - cap->start_ns;
+	credit_u64 periods, most_periods;
+	long long most = (long long)(cap->quota_ns + cap->burst_ns);
+	long long least;
+
+	if (!cap->quota_ns || !cap->period_ns || passed >> 63 || passed < cap->period_ns)
+		return;
+	periods = passed / cap->period_ns;
+	cap->start_ns += periods * cap->period_ns;
+	/* More periods than pay any debt make no difference. */
+	most_periods = params->debt_bound_ns / cap->period_ns + 1;
+	if (periods > most_periods + 1)
+		periods = most_periods + 1;
+	least = -(long long)(cap->quota_ns * most_periods);
+	if (cap->budget_ns < least)
+		cap->budget_ns = least;
+	/* A budget saved up beyond a lowered quota is gone; a burst may have been saved up over several periods. */
+	cap->budget_ns += (long long)(cap->quota_ns * periods);
+	if (cap->budget_ns > most)
+		cap->budget_ns = most;
+}
+
+/* Takes up to `wanted_ns` from the budget; 0: the task has to wait for the next period. */
+CREDIT_INLINE credit_ns credit_cap_take(const struct credit_params *params, struct credit_cap *cap, credit_ns wanted_ns)
+{
+	credit_ns least = params->slice_min_ns, got;
+
+	if (!cap->quota_ns)
+		return wanted_ns;
+	if (least > cap->quota_ns)
+		least = cap->quota_ns;
+	if (cap->budget_ns < (long long)least)
+		return 0;
+	got = (credit_ns)cap->budget_ns < wanted_ns ? (credit_ns)cap->budget_ns : wanted_ns;
+	cap->budget_ns -= (long long)got;
+	return got;
+}
+
+/* Gives back what was taken and takes what was used. */
+CREDIT_INLINE void credit_cap_settle(struct credit_cap *cap, credit_ns taken_ns, credit_ns used_ns)
+{
+	if (used_ns > CREDIT_LONGEST_NS)
+		used_ns = CREDIT_LONGEST_NS;
+	if (cap->quota_ns)
+		cap->budget_ns += (long long)taken_ns - (long long)used_ns;
+}
+
+#endif

@@ -1,0 +1,148 @@
+//! The C functions, made safe: all `unsafe` of the crate.
+#![allow(unsafe_code)]
+
+use crate::{Cap, Grant, Group, Params, Place, Trial};
+
+// The sizes are compared with C's in a test; here the compiler checks that nothing was padded where C does not pad.
+const _: () = assert!(size_of::<Params>() == 88);
+const _: () = assert!(size_of::<Group>() == 24);
+const _: () = assert!(size_of::<Grant>() == 24);
+const _: () = assert!(size_of::<Cap>() == 40);
+const _: () = assert!(size_of::<Trial>() == 8 + 88 + 24 + 24 + 40 + 32 + 8);
+
+unsafe extern "C" {
+    fn nearside_credit_before(a: u64, b: u64) -> i32;
+    fn nearside_credit_share(parent: u64, weight: u64, weights: u64) -> u64;
+    fn nearside_credit_charge(used_ns: u64, share: u64) -> u64;
+    fn nearside_credit_now(now: u64, tag: u64, waited: i32) -> u64;
+    fn nearside_credit_slice(params: *const Params, weight: u32) -> u64;
+    fn nearside_credit_tag(params: *const Params, group: *const Group, now: u64, woken: i32) -> u64;
+    fn nearside_credit_reserve(group: *mut Group, tag: u64, slice_ns: u64, grant: *mut Grant);
+    fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
+    fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
+    fn nearside_credit_steals(params: *const Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> i32;
+    fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
+    fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
+    fn nearside_credit_cap_refill(params: *const Params, cap: *mut Cap, now_ns: u64);
+    fn nearside_credit_cap_take(params: *const Params, cap: *mut Cap, wanted_ns: u64) -> u64;
+    fn nearside_credit_cap_settle(cap: *mut Cap, taken_ns: u64, used_ns: u64);
+    fn nearside_credit_try(trial: *mut Trial);
+    #[cfg(test)]
+    static nearside_credit_sizes: [u64; 5];
+}
+
+/// Whether `a` is earlier than `b`, across the wrap.
+pub fn before(a: u64, b: u64) -> bool {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_before(a, b) != 0 }
+}
+
+/// A group's share, from its parent's: its weight among those of all its active siblings.
+pub fn share(parent: u64, weight: u64, weights: u64) -> u64 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_share(parent, weight, weights) }
+}
+
+/// What CPU time costs a group with this share.
+pub fn charge(used_ns: u64, share: u64) -> u64 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_charge(used_ns, share) }
+}
+
+/// Where "now" is in virtual time, after a task was started at `tag`.
+pub fn now(now: u64, tag: u64, waited: bool) -> u64 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_now(now, tag, waited.into()) }
+}
+
+/// How long a task of this weight runs in one go.
+pub fn slice(params: &Params, weight: u32) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_slice(params, weight) }
+}
+
+/// Where the group's next task goes in a queue.
+pub fn tag(params: &Params, group: &Group, now: u64, woken: bool) -> u64 {
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_tag(params, group, now, woken.into()) }
+}
+
+/// Grants a slice, charged in advance.
+pub fn reserve(group: &mut Group, tag: u64, slice_ns: u64) -> Grant {
+    let mut grant = Grant::default();
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_reserve(group, tag, slice_ns, &raw mut grant) };
+    grant
+}
+
+/// Replaces what was reserved by what was used.
+pub fn settle(group: &mut Group, grant: &Grant, used_ns: u64) {
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_settle(group, grant, used_ns) }
+}
+
+/// Whether a task that woke up takes the CPU of one that runs.
+pub fn preempts(params: &Params, woken: u64, running: u64) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_preempts(params, woken, running) != 0 }
+}
+
+/// Whether a busy CPU leaves its own next task for the one that waits at the head of another queue.
+pub fn steals(params: &Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_steals(params, own, other, distance, awake_ns) != 0 }
+}
+
+/// How welcome a task is on a node.
+pub fn place(affine: u64, allowed: u64, home: u32, node: u32) -> Place {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    match unsafe { nearside_credit_place(affine, allowed, home, node) } {
+        0 => Place::Home,
+        1 => Place::Affine,
+        2 => Place::Other,
+        _ => Place::Never,
+    }
+}
+
+/// Whether a task that runs away from home goes back now.
+pub fn returns(params: &Params, stayed_ns: u64, room: bool) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_returns(params, stayed_ns, room.into()) != 0 }
+}
+
+/// Starts the periods that have come due.
+pub fn refill(params: &Params, cap: &mut Cap, now_ns: u64) {
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_cap_refill(params, cap, now_ns) }
+}
+
+/// Takes up to so much from the budget; 0: the task has to wait.
+pub fn take(params: &Params, cap: &mut Cap, wanted_ns: u64) -> u64 {
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_cap_take(params, cap, wanted_ns) }
+}
+
+/// Gives back what was taken and takes what was used.
+pub fn settle_cap(cap: &mut Cap, taken_ns: u64, used_ns: u64) {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_cap_settle(cap, taken_ns, used_ns) }
+}
+
+/// Asks one decision, as [`Trial`] has it.
+pub fn try_out(trial: &mut Trial) {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_try(trial) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rust_and_c_mean_the_same_structs() {
+        // SAFETY: a constant of the C side.
+        let sizes = unsafe { nearside_credit_sizes };
+        let here = [size_of::<Params>(), size_of::<Group>(), size_of::<Grant>(), size_of::<Cap>(), size_of::<Trial>()];
+        assert_eq!(sizes, here.map(|size| size as u64));
+    }
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Every decision as a function from numbers to numbers, so that the kernel's build and the host's can be asked the same
+ * questions and their answers compared.
+ */
+#ifndef NEARSIDE_TRIAL_H
+#define NEARSIDE_TRIAL_H
+
+#include "credit.h"
+
+enum { CREDIT_DECISIONS = 14 };
+
+struct credit_trial {
+	credit_u64 decision; /* below CREDIT_DECISIONS */
+	struct credit_params params;
+	struct credit_group group;
+	struct credit_grant grant;
+	struct credit_cap cap;
+	credit_u64 arguments[4];
+	credit_u64 answer;
+};
+
+CREDIT_INLINE void credit_try(struct credit_trial *trial)
+{
+	credit_u64 a = trial->arguments[0], b = trial->arguments[1], c = trial->arguments[2], d = trial->arguments[3];
+
+	switch (trial->decision) {
+	case 0:
+		trial->answer = (credit_u64)credit_before(a, b);
+		break;
+	case 1:
+		trial->answer = credit_charge(a, b);
+		break;
+	case 2:
+		trial->answer = credit_share(a, b, c);
+		break;
+	case 3:
+		trial->answer = credit_now(a, b, c & 1);
+		break;
+	case 4:
+		trial->answer = credit_slice(&trial->params, (credit_u32)a);
+		break;
+	case 5:
+		trial->answer = credit_tag(&trial->params, &trial->group, a, b & 1);
+		break;
+	case 6:
+		credit_reserve(&trial->group, a, b, &trial->grant);
+		break;
+	case 7:
+		credit_settle(&trial->group, &trial->grant, a);
+		break;
+	case 8:
+		trial->answer = (credit_u64)credit_preempts(&trial->params, a, b);
+		break;
+	case 9:
+		trial->answer = (credit_u64)credit_steals(&trial->params, a, b, (credit_u32)c, d);
+		break;
+	case 10:
+		trial->answer = credit_place(a, b, (credit_u32)c, (credit_u32)d);
+		break;
+	case 11:
+		trial->answer = (credit_u64)credit_returns(&trial->params, a, b & 1);
+		break;
+	case 12:
+		credit_cap_refill(&trial->params, &trial->cap, a);
+		break;
+	case 13:
+		trial->answer = credit_cap_take(&trial->params, &trial->cap, a);
+		credit_cap_settle(&trial->cap, b, c);
+		break;
+	}
+}
+
+#endif

@@ -1,0 +1,145 @@
+//! What the decisions come to over seconds, on a machine in software.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod machine;
+
+use machine::{Machine, Work, jain};
+
+const MS: u64 = 1_000_000;
+const ONE_NODE: &[&[u32]] = &[&[10]];
+const FOUR_NODES: &[&[u32]] = &[&[10, 15, 30, 30], &[15, 10, 30, 30], &[30, 30, 10, 15], &[30, 30, 15, 10]];
+
+/// Homes of so many tasks, dealt out over the nodes.
+fn spread(tasks: usize, nodes: usize) -> Vec<usize> {
+    (0..tasks).map(|task| task % nodes).collect()
+}
+
+#[test]
+fn shares_follow_weights_whatever_the_numbers_of_threads() {
+    for (nodes, cpus_a_node) in [(ONE_NODE, 8), (FOUR_NODES, 2)] {
+        for weights in [[100, 300], [100, 1000], [100, 100]] {
+            for threads in [[16, 16], [8, 24], [24, 8], [8, 64], [64, 9]] {
+                let mut machine = Machine::new(nodes, cpus_a_node);
+                for (weight, threads) in weights.into_iter().zip(threads) {
+                    machine.group(weight, &spread(threads, nodes.len()), Work::Burns);
+                }
+                machine.run(2000 * MS);
+                for (group, weight) in weights.into_iter().enumerate() {
+                    let ideal = 16_000.0 * weight as f64 / weights.iter().sum::<u64>() as f64;
+                    // A group cannot use more CPUs than it has threads.
+                    let can_use = threads
+                        .iter()
+                        .zip(weights)
+                        .all(|(&t, w)| t as f64 >= 8.0 * w as f64 / 100.0 / (weights[0] + weights[1]) as f64 * 100.0);
+                    assert!(can_use, "the case itself: {threads:?} {weights:?}");
+                    let got = machine.used_ns(group) as f64 / MS as f64;
+                    assert!(
+                        (got / ideal - 1.0).abs() < 0.02,
+                        "{} nodes, weights {weights:?}, threads {threads:?}: group {group} got {got} ms of {ideal}",
+                        nodes.len()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn unevenly_loaded_nodes_are_fair_in_the_long_run() {
+    // 16 domains of two threads on four nodes of two CPUs: ten live on node 0, one on node 3.
+    let homes = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3];
+    let mut machine = Machine::new(FOUR_NODES, 2);
+    for home in homes {
+        machine.group(100, &[home, home], Work::Burns);
+    }
+    machine.run(4000 * MS);
+    let got: Vec<f64> = (0..homes.len()).map(|group| machine.used_ns(group) as f64).collect();
+    assert!(jain(&got) >= 0.95, "{} {got:?}", jain(&got));
+    assert_eq!(machine.wasted_ns, 0);
+}
+
+#[test]
+fn a_domain_whose_home_is_just_large_enough_gets_its_share() {
+    let mut machine = Machine::new(FOUR_NODES, 2);
+    let at_home = machine.group(100, &[0; 8], Work::Burns);
+    let everywhere = machine.group(300, &spread(24, 4), Work::Burns);
+    machine.run(2000 * MS);
+    let (a, b) = (machine.used_ns(at_home) as f64, machine.used_ns(everywhere) as f64);
+    assert!((b / a - 3.0).abs() < 0.1, "1 to {}", b / a);
+}
+
+#[test]
+fn single_threads_on_an_overloaded_node_are_not_forgotten() {
+    // Four single-threaded domains on one node of two CPUs, two on another.
+    let mut machine = Machine::new(&[&[10, 20], &[20, 10]], 2);
+    for home in [0, 0, 0, 0, 1, 1] {
+        machine.group(100, &[home], Work::Burns);
+    }
+    machine.run(4000 * MS);
+    let got: Vec<f64> = (0..6).map(|group| machine.used_ns(group) as f64).collect();
+    assert!(jain(&got) >= 0.95, "{} {got:?}", jain(&got));
+}
+
+#[test]
+fn evenly_loaded_nodes_exchange_nothing() {
+    let mut machine = Machine::new(FOUR_NODES, 2);
+    for home in 0..4 {
+        machine.group(100, &[home; 4], Work::Burns);
+    }
+    machine.run(2000 * MS);
+    let away: u64 = machine.tasks.iter().map(|task| task.used_ns - task.by_node_ns[task.home]).sum();
+    // The first ones to come are spread over all that is idle; they are back within two slices.
+    assert!(away <= 8 * 10 * MS, "{away}");
+    assert_eq!(machine.balanced, 0);
+}
+
+#[test]
+fn a_sleeper_gets_in_quickly_and_takes_no_more_than_it_needs() {
+    let mut machine = Machine::new(ONE_NODE, 4);
+    let burner = machine.group(100, &[0; 8], Work::Burns);
+    let sleeper = machine.group(100, &[0], Work::Naps(MS / 2, 10 * MS));
+    machine.run(2000 * MS);
+    let longest = machine.tasks.iter().find(|task| task.group == sleeper).unwrap().longest_wait_ns;
+    assert!(longest <= MS, "waited {longest} ns");
+    // It is owed far more than the 5 % of a CPU it asks for.
+    let ideal = 2000 * MS / 21;
+    assert!(machine.used_ns(sleeper) >= ideal * 95 / 100, "{}", machine.used_ns(sleeper));
+    assert!(machine.used_ns(burner) >= 4 * 2000 * MS - ideal - 20 * MS);
+}
+
+#[test]
+fn groups_that_sleep_and_wake_cannot_starve_one_that_works() {
+    let mut machine = Machine::new(ONE_NODE, 4);
+    let burner = machine.group(100, &[0; 4], Work::Burns);
+    for _ in 0..3 {
+        machine.group(100, &[0; 16], Work::Naps(3 * MS, MS));
+    }
+    machine.run(2000 * MS);
+    let ideal = 2000 * MS;
+    assert!(machine.used_ns(burner) >= ideal * 9 / 10, "{} of {ideal}", machine.used_ns(burner));
+}
+
+#[test]
+fn the_lightest_group_beside_the_heaviest_waits_a_bounded_time() {
+    let mut machine = Machine::new(ONE_NODE, 2);
+    machine.group(10_000, &[0; 8], Work::Burns);
+    let light = machine.group(1, &[0; 2], Work::Burns);
+    machine.run(10_000 * MS);
+    for task in machine.tasks.iter().filter(|task| task.group == light) {
+        assert!(task.used_ns > 0);
+        assert!(task.longest_wait_ns < 3000 * MS, "{}", task.longest_wait_ns);
+    }
+}
+
+#[test]
+fn a_group_that_slept_for_long_is_owed_no_more_than_one_that_slept_a_little() {
+    let mut machine = Machine::new(ONE_NODE, 2);
+    machine.group(100, &[0; 4], Work::Burns);
+    machine.run(60_000 * MS);
+    let late = machine.group(100, &[0; 4], Work::Burns);
+    // Its history is 60 s old: as if it had been there and slept.
+    machine.groups[late].vtime = machine.groups[0].vtime.wrapping_sub(60_000 * MS * 2);
+    machine.run(200 * MS);
+    let got = machine.used_ns(late) as f64 / (200.0 * MS as f64);
+    assert!((0.9..=1.15).contains(&got), "{got} CPUs of 2");
+}

@@ -1,0 +1,344 @@
+//! Loading the BPF program, attaching it, talking to it, letting go.
+
+use crate::{Counters, DomainUsage, Error, Statistics, error, machine::Machine, skeleton};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, OpenObject, PrintLevel,
+    btf::{Btf, types},
+    skel::{OpenSkel, SkelBuilder},
+};
+use nearside_credit::Params;
+use nearside_topology::{NodeId, NodeSet, Topology};
+use std::{
+    fmt, fs,
+    mem::MaybeUninit,
+    path::Path,
+    ptr, thread,
+    time::{Duration, Instant},
+};
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+const HOTPLUG: &str = "/sys/kernel/sched_ext/hotplug_seq";
+const STATUS: &str = "/proc/self/status";
+const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
+/// The kernel moves every task of the host back; on a busy large one that takes a while.
+const LONGEST_DETACH: Duration = Duration::from_secs(30);
+
+/// What can be chosen when attaching.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What the decisions are tuned to; the machine's default if none.
+    pub params: Option<Params>,
+    /// Test only: stop dispatching after so long, so that the kernel's watchdog has something to find.
+    pub stall_after: Option<Duration>,
+    /// After how long without a turn for some task the kernel's watchdog lets go; at most, and by default, 30 s.
+    pub watchdog: Option<Duration>,
+}
+
+/// Which nodes a domain prefers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Affinity {
+    /// The nodes its tasks run on while these have room.
+    pub nodes: NodeSet,
+    /// The one of them they return to first, and from which distances count.
+    pub home: NodeId,
+}
+
+/// Why the scheduler is no longer in charge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// `enum scx_exit_kind`.
+    pub kind: u64,
+    /// The code that came with it.
+    pub code: i64,
+    /// The kind, in the kernel's words.
+    pub reason: String,
+    /// Details, in the kernel's words.
+    pub message: String,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reason)?;
+        if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
+    }
+}
+
+impl Exit {
+    const ERRORS: u64 = 1024;
+    const RESTART: i64 = 1 << 48;
+
+    /// Whether it failed, rather than being asked to go.
+    pub fn is_error(&self) -> bool {
+        self.kind >= Self::ERRORS
+    }
+
+    /// Whether the machine changed (a CPU that was not known before) and attaching again is all that is needed.
+    pub fn wants_restart(&self) -> bool {
+        self.code & Self::RESTART != 0
+    }
+}
+
+/// The credit scheduler in charge of this host; dropping it gives the host back to the stock scheduler.
+pub struct Scheduler {
+    link: Option<Link>,
+    skeleton: skeleton::MainSkel<'static>,
+    machine: Machine,
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// Puts the scheduler in charge. `topology` has to be this host's, as read just before.
+    pub fn attach(topology: &Topology, options: &Options) -> Result<Self, Error> {
+        check_host()?;
+        let hotplug = read(HOTPLUG)?.parse().unwrap_or(0);
+        let machine = Machine::new(topology)?;
+        let params = options.params.unwrap_or_else(|| Params::new(machine.online.iter().sum()));
+
+        let mut open = open()?;
+        let kernel = Btf::from_vmlinux().map_err(|e| Error::bpf("reading the kernel's type information", e))?;
+        let knows_caps = leave_out_operations(&mut open, &kernel);
+        let data = open.maps.rodata_data.as_deref_mut().ok_or(Error::Object)?;
+        describe(data, &machine);
+        data.reads_caps = !knows_caps;
+        data.stall_ns = options.stall_after.map_or(0, |after| after.as_nanos() as u64);
+        let state = open.maps.bss_data.as_deref_mut().ok_or(Error::Object)?;
+        state.params = tuning(params);
+        for (queue, &online) in machine.online.iter().enumerate() {
+            state.queue_states[queue].online = online;
+        }
+        let operations = open.struct_ops.nearside_ops_mut();
+        operations.hotplug_seq = hotplug;
+        if let Some(watchdog) = options.watchdog {
+            operations.timeout_ms = watchdog.as_millis() as u32;
+        }
+
+        let mut skeleton = open.load().map_err(|e| Error::bpf("loading the BPF program", e))?;
+        let link = skeleton.maps.nearside_ops.attach_struct_ops().map_err(|error| {
+            // Between the look at the beginning and now, another one may have come.
+            if read(STATE).is_ok_and(|state| state != "disabled") {
+                Error::Busy(current())
+            } else {
+                Error::bpf("attaching the scheduler", error)
+            }
+        })?;
+        let scheduler = Self { link: Some(link), skeleton, machine };
+        // A program that fails while it is put in charge is ejected, but was attached.
+        match scheduler.exited() {
+            Some(exit) => Err(Error::Ejected(exit)),
+            None => Ok(scheduler),
+        }
+    }
+
+    /// Has the tasks of a cgroup (by its number, the inode of its directory) and of those below it prefer nodes.
+    pub fn set_domain(&mut self, cgroup: u64, affinity: &Affinity) -> Result<(), Error> {
+        let nodes: Vec<NodeId> = affinity.nodes.iter().collect();
+        let affine = self.machine.mask(&nodes).map_err(Error::NoSuchNode)?;
+        let home = self.machine.index(affinity.home).map_err(Error::NoSuchNode)?;
+        if affine == 0 {
+            return Err(Error::NoNodes);
+        }
+        // What it has used so far stays.
+        let map = &self.skeleton.maps.domains;
+        let old = map.lookup(&cgroup.to_ne_bytes(), MapFlags::ANY).map_err(|e| Error::bpf("reading a domain", e))?;
+        let mut value = old.unwrap_or_else(|| vec![0; map.value_size() as usize]);
+        value[..8].copy_from_slice(&affine.to_ne_bytes());
+        value[8..12].copy_from_slice(&(home as u32).to_ne_bytes());
+        map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| Error::bpf("setting a domain", e))?;
+        self.announce_domains();
+        Ok(())
+    }
+
+    /// Forgets a domain: its tasks have no preference, or that of the nearest domain above them.
+    pub fn remove_domain(&mut self, cgroup: u64) -> Result<(), Error> {
+        match self.skeleton.maps.domains.delete(&cgroup.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(Error::bpf("removing a domain", error)),
+            _ => {
+                self.announce_domains();
+                Ok(())
+            }
+        }
+    }
+
+    /// What it has counted so far.
+    pub fn statistics(&self) -> Result<Statistics, Error> {
+        let maps = &self.skeleton.maps;
+        let counters = Counters::read(|which| {
+            let by_cpu = maps.counters.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+            Ok(by_cpu.iter().filter_map(number).sum())
+        });
+        let mut domains = std::collections::BTreeMap::new();
+        for key in maps.domains.keys() {
+            let value = maps.domains.lookup(&key, MapFlags::ANY).map_err(|e| Error::bpf("reading a domain", e))?;
+            let (Some(cgroup), Some(value)) = (number(&key), value) else { continue };
+            let used = value[16..].chunks_exact(8).filter_map(number);
+            let by_node = self.machine.nodes.iter().copied().zip(used).filter(|&(_, used_ns)| used_ns > 0);
+            let by_node = by_node.map(|(node, used_ns)| (node, Duration::from_nanos(used_ns))).collect();
+            domains.insert(cgroup, DomainUsage { by_node });
+        }
+        Ok(Statistics { counters: counters.map_err(|e| Error::bpf("reading the counters", e))?, domains })
+    }
+
+    /// Why it is no longer in charge; none while it is.
+    #[allow(unsafe_code)]
+    pub fn exited(&self) -> Option<Exit> {
+        let data = self.skeleton.maps.bss_data.as_deref()?;
+        // SAFETY: a valid reference to memory that the kernel writes to, hence volatile. It writes the kind last.
+        let kind = unsafe { ptr::read_volatile(&raw const data.exit_kind) };
+        (kind != 0).then(|| Exit {
+            kind,
+            code: data.exit_code,
+            reason: text(&data.exit_reason),
+            message: text(&data.exit_message),
+        })
+    }
+
+    /// Gives the host back, waits until the stock scheduler is in charge again, and says how the scheduler ended.
+    pub fn detach(mut self) -> Result<Option<Exit>, Error> {
+        drop(self.link.take());
+        let started = Instant::now();
+        // The kernel tells nobody when it is done: there is nothing to wait on but this file.
+        loop {
+            let state = read(STATE)?;
+            if state == "disabled" {
+                return Ok(self.exited());
+            }
+            if started.elapsed() > LONGEST_DETACH {
+                return Err(Error::StillAttached { state, waited: started.elapsed() });
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Has every task look its domain up again.
+    fn announce_domains(&mut self) {
+        if let Some(data) = self.skeleton.maps.bss_data.as_deref_mut() {
+            data.domains_generation += 1;
+        }
+    }
+}
+
+/// Opens the BPF object; nothing is in the kernel yet.
+pub(crate) fn open() -> Result<skeleton::OpenMainSkel<'static>, Error> {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, error::keep_warning)));
+    // libbpf keeps a pointer to this for as long as the object is open: one word for each attach, never freed.
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    skeleton::MainSkelBuilder::default().open(object).map_err(|e| Error::bpf("opening the BPF object", e))
+}
+
+/// The reasons for which the kernel would refuse with no more than a number.
+pub(crate) fn check_host() -> Result<(), Error> {
+    if !Path::new(STATE).exists() {
+        return Err(Error::Unsupported);
+    }
+    if !may_load_bpf(&read(STATUS)?) {
+        return Err(Error::Permission);
+    }
+    let isolated = fs::read_to_string(ISOLATED).unwrap_or_default();
+    if !isolated.trim().is_empty() {
+        return Err(Error::Isolated(isolated.trim().to_owned()));
+    }
+    if read(STATE)? != "disabled" {
+        return Err(Error::Busy(current()));
+    }
+    Ok(())
+}
+
+/// Whether the effective capabilities in a `/proc/PID/status` suffice; what the kernel says otherwise may mean many things.
+fn may_load_bpf(status: &str) -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
+    let capabilities =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    capabilities.is_some_and(|held| held & SYS_ADMIN != 0 || held & PERFMON_AND_BPF == PERFMON_AND_BPF)
+}
+
+fn read(path: &'static str) -> Result<String, Error> {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|source| Error::Read { path, source })
+}
+
+/// The name of the scheduler in charge.
+fn current() -> String {
+    fs::read_to_string("/sys/kernel/sched_ext/root/ops")
+        .map_or_else(|_| "one that is still leaving".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Leaves out the operations that this kernel does not have; it would refuse the others too. Whether it tells of caps.
+pub(crate) fn leave_out_operations(open: &mut skeleton::OpenMainSkel<'_>, kernel: &Btf<'_>) -> bool {
+    let operations = kernel.type_by_name::<types::Struct<'_>>("sched_ext_ops");
+    let known = |name: &str| {
+        operations.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name.is_some_and(|n| n == name)))
+    };
+    macro_rules! optional {
+        ($($operation:ident: $program:ident),+) => {$(
+            if !known(stringify!($operation)) {
+                open.struct_ops.nearside_ops_mut().$operation = ptr::null_mut();
+                open.progs.$program.set_autoload(false);
+            }
+        )+};
+    }
+    // Without CONFIG_EXT_GROUP_SCHED there are none of these; the last came with 6.17.
+    optional!(
+        cgroup_init: nearside_cgroup_init,
+        cgroup_exit: nearside_cgroup_exit,
+        cgroup_move: nearside_cgroup_move,
+        cgroup_set_weight: nearside_cgroup_set_weight,
+        cgroup_set_bandwidth: nearside_cgroup_set_bandwidth
+    );
+    known("cgroup_set_bandwidth")
+}
+
+/// Writes the machine into the program's read-only data.
+fn describe(data: &mut skeleton::types::rodata, machine: &Machine) {
+    data.cpu_count = machine.cpu_queue.keys().last().map_or(0, |cpu| cpu.0 + 1);
+    data.queue_count = machine.queue_node.len() as u32;
+    data.node_count = machine.nodes.len() as u32;
+    data.has_smt = machine.smt;
+    data.cpu_queue.fill(u16::MAX);
+    for (cpu, &queue) in &machine.cpu_queue {
+        data.cpu_queue[cpu.0 as usize] = queue as u16;
+    }
+    for (queue, &node) in machine.queue_node.iter().enumerate() {
+        data.queue_node[queue] = node as u16;
+        data.queue_is_node[queue] = machine.queue_node.iter().filter(|&&other| other == node).count() == 1;
+        for (place, &other) in machine.order[queue].iter().enumerate() {
+            data.queue_order[queue][place] = other as u16;
+        }
+    }
+    for (index, node) in machine.nodes.iter().enumerate() {
+        data.node_id[index] = node.0 as u16;
+        data.node_queue[index] = machine.node_queue[index] as u16;
+        data.node_distance[index][..machine.nodes.len()].copy_from_slice(&machine.distances[index]);
+    }
+}
+
+/// The same numbers in the generated type.
+pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
+    skeleton::types::credit_params {
+        slice_ns: params.slice_ns,
+        slice_min_ns: params.slice_min_ns,
+        slice_max_ns: params.slice_max_ns,
+        wake_bound_ns: params.wake_bound_ns,
+        lag_bound_ns: params.lag_bound_ns,
+        ahead_bound_ns: params.ahead_bound_ns,
+        preempt_ns: params.preempt_ns,
+        steal_ns: params.steal_ns,
+        stay_ns: params.stay_ns,
+        debt_bound_ns: params.debt_bound_ns,
+        cpus: params.cpus,
+        reserved: 0,
+    }
+}
+
+fn number(bytes: impl AsRef<[u8]>) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.as_ref().try_into().ok()?))
+}
+
+fn text(characters: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = characters.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Groups: who is active, what share of the machine that makes, what is granted and charged, caps. */
+#ifndef NEARSIDE_GROUPS_H
+#define NEARSIDE_GROUPS_H
+
+#include "state.h"
+
+/*
+ * Adds to the weights of a group's active children and own tasks. A group that becomes active, or idle, by that changes
+ * its parent's sum in turn.
+ */
+static void add_weight(u64 id, s64 delta)
+{
+	u32 level;
+
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *group = group_of(id);
+		bool was, is;
+
+		if (!group)
+			break;
+		bpf_spin_lock(&group->lock);
+		was = group->weights > 0;
+		group->weights += delta;
+		is = group->weights > 0;
+		if (!was && is)
+			group->counted = group->weight;
+		delta = is ? (s64)group->counted : -(s64)group->counted;
+		id = group->parent;
+		bpf_spin_unlock(&group->lock);
+		if (was == is)
+			break;
+	}
+	__sync_fetch_and_add(&shares_generation, 1);
+}
+
+static void set_weight(u64 id, u32 weight)
+{
+	struct group *group = group_of(id);
+	s64 delta = 0;
+	u64 parent;
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	group->weight = weight;
+	if (group->weights > 0) {
+		delta = (s64)weight - (s64)group->counted;
+		group->counted = weight;
+	}
+	parent = group->parent;
+	bpf_spin_unlock(&group->lock);
+	if (delta)
+		add_weight(parent, delta);
+}
+
+static void set_cap(u64 id, u64 quota_ns, u64 period_ns, u64 burst_ns)
+{
+	struct group *group = group_of(id);
+	u64 now_ns = bpf_ktime_get_ns();
+	bool same;
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	same = group->cap.quota_ns == quota_ns && group->cap.period_ns == period_ns && group->cap.burst_ns == burst_ns;
+	if (!same) {
+		group->cap.quota_ns = quota_ns;
+		group->cap.period_ns = period_ns;
+		group->cap.burst_ns = burst_ns;
+		group->cap.start_ns = now_ns;
+		group->cap.budget_ns = (s64)quota_ns;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (!same)
+		__sync_fetch_and_add(&shares_generation, 1);
+}
+
+#define READ_CAPS_NS 100000000ULL
+
+/* Linux 6.16 does not tell of cpu.max; what the cgroup holds is looked at now and then instead. */
+static void read_cap(u64 id, struct group *group, struct task_group *tg)
+{
+	u64 now_ns = bpf_ktime_get_ns(), quota;
+
+	if (!reads_caps || now_ns - group->caps_read_ns < READ_CAPS_NS)
+		return;
+	group->caps_read_ns = now_ns;
+	quota = BPF_CORE_READ(tg, cfs_bandwidth.quota);
+	if (quota == ~0ULL)
+		quota = 0;
+	set_cap(id, quota, BPF_CORE_READ(tg, cfs_bandwidth.period), BPF_CORE_READ(tg, cfs_bandwidth.burst));
+}
+
+/* Brings a group's share up to date: its weight among its active siblings, at every level. */
+static void refresh_share(struct group *group)
+{
+	u64 generation = shares_generation, share, parent;
+	u32 level, capped, weight;
+	s64 weights;
+
+	if (group->share_generation == generation)
+		return;
+	capped = group->cap.quota_ns != 0;
+	weights = group->weights;
+	share = credit_share(CREDIT_ONE, CREDIT_WEIGHT, weights > 0 ? weights : CREDIT_WEIGHT);
+	parent = group->parent;
+	weight = group->weight;
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *above = group_of(parent);
+
+		if (!above)
+			break;
+		weights = above->weights;
+		share = credit_share(share, weight, weights > 0 ? weights : weight);
+		capped |= above->cap.quota_ns != 0;
+		parent = above->parent;
+		weight = above->weight;
+	}
+	bpf_spin_lock(&group->lock);
+	group->credit.share = share;
+	group->capped = capped;
+	group->share_generation = generation;
+	bpf_spin_unlock(&group->lock);
+}
+
+/* How much of a slice the caps of a group and its ancestors leave; 0: none. */
+static u64 take_caps(u64 id, u64 slice_ns, bool force)
+{
+	u64 now_ns = bpf_ktime_get_ns(), first = id;
+	u32 level;
+
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *group = group_of(id);
+		struct credit_cap left;
+
+		if (!group)
+			break;
+		bpf_spin_lock(&group->lock);
+		credit_cap_refill(TUNING, &group->cap, now_ns);
+		left = group->cap;
+		bpf_spin_unlock(&group->lock);
+		slice_ns = credit_cap_take(TUNING, &left, slice_ns);
+		if (!slice_ns) {
+			if (!force)
+				return 0;
+			slice_ns = params.slice_min_ns;
+		}
+		id = group->parent;
+	}
+	id = first;
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *group = group_of(id);
+
+		if (!group)
+			break;
+		bpf_spin_lock(&group->lock);
+		credit_cap_settle(&group->cap, 0, slice_ns);
+		bpf_spin_unlock(&group->lock);
+		id = group->parent;
+	}
+	return slice_ns;
+}
+
+static void settle_caps(u64 id, u64 taken_ns, u64 used_ns)
+{
+	u32 level;
+
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *group = group_of(id);
+
+		if (!group)
+			break;
+		bpf_spin_lock(&group->lock);
+		credit_cap_settle(&group->cap, taken_ns, used_ns);
+		bpf_spin_unlock(&group->lock);
+		id = group->parent;
+	}
+}
+
+/* The place the task would get in a queue now. */
+static credit_v tag_of(struct task *task, bool woken)
+{
+	struct group *group = group_of(task->group);
+
+	return group ? credit_tag(TUNING, &group->credit, now_v, woken) : now_v;
+}
+
+/* Grants the task a slice; false: its group has none left (unless forced). */
+static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, bool woken, bool force)
+{
+	struct group *group = group_of(task->group);
+
+	if (!group)
+		group = group_of(ROOT);
+	if (!group) {
+		task->grant = (struct credit_grant){ .tag = now_v, .slice_ns = slice_ns };
+		return true;
+	}
+	read_cap(task->group, group, p->sched_task_group);
+	refresh_share(group);
+	task->capped = group->capped;
+	if (task->capped) {
+		slice_ns = take_caps(task->group, slice_ns, force);
+		if (!slice_ns)
+			return false;
+	}
+	bpf_spin_lock(&group->lock);
+	credit_reserve(&group->credit, credit_tag(TUNING, &group->credit, now_v, woken), slice_ns, &task->grant);
+	bpf_spin_unlock(&group->lock);
+	task->granted = true;
+	return true;
+}
+
+static bool grant(struct task_struct *p, struct task *task, bool woken, bool force)
+{
+	return grant_slice(p, task, credit_slice(TUNING, p->scx.weight), woken, force);
+}
+
+static void set_waiting(struct task *task, bool waiting)
+{
+	struct group *group = group_of(task->group);
+
+	if (task->waiting == waiting)
+		return;
+	task->waiting = waiting;
+	if (group)
+		__sync_fetch_and_add(&group->credit.waiting, waiting ? 1 : -1);
+}
+
+/* Charges what the task used, against its grant if it has one. */
+static void settle(struct task *task, u64 used_ns)
+{
+	struct group *group = group_of(task->group);
+	struct credit_grant nothing = {};
+
+	if (group) {
+		bpf_spin_lock(&group->lock);
+		credit_settle(&group->credit, task->granted ? &task->grant : &nothing, used_ns);
+		bpf_spin_unlock(&group->lock);
+	}
+	if (task->capped)
+		settle_caps(task->group, task->granted ? task->grant.slice_ns : 0, used_ns);
+	task->granted = false;
+}
+
+/* Charges a running task for its time on a CPU since it was last charged. */
+static void charge(struct task *task, s32 cpu, u64 now_ns)
+{
+	u64 used_ns = now_ns - task->started_ns;
+	struct domain *domain;
+
+	task->left_ns = task->granted && used_ns < task->grant.slice_ns ? task->grant.slice_ns - used_ns : 0;
+	settle(task, used_ns);
+	domain = task->domain ? bpf_map_lookup_elem(&domains, &task->domain) : NULL;
+	if (domain)
+		__sync_fetch_and_add(&domain->run_ns[node_of_cpu(cpu)], used_ns);
+}
+
+/* One more, or one less, of the group's own tasks can run. */
+static void add_runnable(u64 id, bool more)
+{
+	struct group *group = group_of(id);
+	bool activate = false;
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	if (more) {
+		group->credit.runnable++;
+		if (!group->own_counted) {
+			group->own_counted = 1;
+			activate = true;
+		}
+	} else if (group->credit.runnable && !--group->credit.runnable) {
+		group->idle_since_ns = 0; /* the clock is a call, which a lock forbids */
+		if (!group->lingers) {
+			group->lingers = 1;
+			__sync_fetch_and_add(&lingering, 1);
+		}
+	}
+	bpf_spin_unlock(&group->lock);
+	if (activate)
+		add_weight(id, CREDIT_WEIGHT);
+}
+
+/* From the timer: groups that had nothing to run for a while stop counting. */
+static long retire(void *map, u64 *id, struct group *group, void *context)
+{
+	u64 now_ns = bpf_ktime_get_ns();
+	bool retired = false, done = false;
+
+	if (!group->lingers)
+		return 0;
+	bpf_spin_lock(&group->lock);
+	if (group->credit.runnable) {
+		done = true;
+	} else if (!group->idle_since_ns) {
+		group->idle_since_ns = now_ns;
+	} else if (now_ns - group->idle_since_ns >= LINGER_NS) {
+		done = true;
+		retired = group->own_counted;
+		group->own_counted = 0;
+	}
+	if (done)
+		group->lingers = 0;
+	bpf_spin_unlock(&group->lock);
+	if (done)
+		__sync_fetch_and_add(&lingering, -1);
+	if (retired)
+		add_weight(*id, -CREDIT_WEIGHT);
+	return 0;
+}
+
+static int add_group(u64 id, u64 parent, u32 weight)
+{
+	struct group group = {};
+
+	group.weight = weight;
+	group.parent = parent;
+	group.credit.share = CREDIT_ONE;
+	group.credit.vtime = now_v;
+	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
+}
+
+static void remove_group(u64 id)
+{
+	struct group *group = group_of(id);
+	bool counted, lingers;
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	counted = group->own_counted;
+	lingers = group->lingers;
+	group->own_counted = 0;
+	group->lingers = 0;
+	bpf_spin_unlock(&group->lock);
+	if (lingers)
+		__sync_fetch_and_add(&lingering, -1);
+	if (counted)
+		add_weight(id, -CREDIT_WEIGHT);
+	bpf_map_delete_elem(&groups, &id);
+}
+
+#endif

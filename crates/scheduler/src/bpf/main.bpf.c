@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The credit scheduler's glue: sched_ext's callbacks. They measure, iterate and lock; what to do is decided in credit.h.
+ *
+ * A task is *granted* a slice before it runs: its group is charged for it in advance, which gives the task its place in the
+ * queue, and the slice is taken from the caps above it. When it stops, or never ran, the grant is settled.
+ */
+#include "place.h"
+#include "trial.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* -- a task becomes runnable ---------------------------------------------------------------------------------------- */
+
+s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
+{
+	struct task *task = task_of(p);
+	s32 cpu;
+
+	if (!task)
+		return prev;
+	find_domain(p, task);
+	cpu = claim_idle(p, task, prev, ANYWHERE);
+	task->selected = cpu >= 0;
+	return cpu >= 0 ? cpu : prev;
+}
+
+/* Has the CPU of the task that is farthest ahead of a woken one taken from it, if it is by enough. */
+static void preempt(struct task_struct *p, struct task *task, u32 queue)
+{
+	credit_v farthest = task->grant.tag;
+	s32 cpu, victim = -1;
+
+	bpf_for(cpu, 0, cpu_count) {
+		struct cpu_state *state = cpu_state(cpu);
+
+		if (queue_of_cpu(cpu) != queue || !state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		if (state->foreign) {
+			victim = cpu;
+			break;
+		}
+		if (credit_before(farthest, state->tag) && credit_preempts(TUNING, task->grant.tag, state->tag)) {
+			farthest = state->tag;
+			victim = cpu;
+		}
+	}
+	if (victim >= 0) {
+		count(COUNT_PREEMPTED);
+		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
+	}
+}
+
+void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task *task = task_of(p);
+	bool selected, returning, woken = enq_flags & SCX_ENQ_WAKEUP;
+	u32 queue, nearer_than = ANYWHERE;
+	s32 cpu;
+
+	if (!task) {
+		dsq_insert(p, SCX_DSQ_LOCAL, params.slice_min_ns, enq_flags);
+		return;
+	}
+	if (task->granted)
+		settle(task, 0);
+	find_domain(p, task);
+	selected = task->selected;
+	returning = task->returning;
+	task->selected = false;
+	task->returning = false;
+	task->queued_ns = bpf_ktime_get_ns();
+	if (woken)
+		task->woken_ns = task->queued_ns;
+
+	if (is_bound(p) && p->flags & PF_KTHREAD) {
+		/* The kernel's own per-CPU work is never made to wait for anybody's credits. */
+		count(COUNT_BOUND);
+		grant(p, task, woken, true);
+		if (woken)
+			cpu_state(scx_bpf_task_cpu(p))->interrupted = 1;
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags | (woken ? SCX_ENQ_PREEMPT : 0));
+		return;
+	}
+	/* Who was interrupted by that waits for the moment it takes, rather than to flee to another node. */
+	if (!woken && cpu_state(scx_bpf_task_cpu(p))->interrupted && task->left_ns >= params.slice_min_ns &&
+	    grant_slice(p, task, task->left_ns, false, false)) {
+		count(COUNT_INTERRUPTED);
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
+	if (!grant(p, task, woken, false)) {
+		count(COUNT_THROTTLED);
+		dsq_insert(p, THROTTLED, params.slice_min_ns, enq_flags);
+		/* The claimed CPU says that it is idle again. */
+		if (selected)
+			scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_IDLE);
+		return;
+	}
+	if (selected || (is_bound(p) && p->nr_cpus_allowed != 1)) {
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
+	if (returning)
+		nearer_than = node_distance[task->home & (MAX_NODES - 1)][task->node & (MAX_NODES - 1)];
+	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than);
+	if (cpu >= 0) {
+		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
+	}
+	count(COUNT_QUEUED);
+	queue = waiting_queue(p, task);
+	set_waiting(task, true);
+	dsq_insert_vtime(p, queue, task->grant.slice_ns, task->grant.tag, enq_flags);
+	if (woken || returning)
+		preempt(p, task, queue);
+	/* The last one this CPU had: look at the queues once more before going idle. */
+	if (enq_flags & SCX_ENQ_LAST)
+		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_IDLE);
+}
+
+/* -- a CPU needs a task --------------------------------------------------------------------------------------------- */
+
+/* Whether there is a stall to be shown (test only). */
+static bool stalls(void)
+{
+	return stall_ns && bpf_ktime_get_ns() - started_ns > stall_ns;
+}
+
+/* The place of the first task of a queue that this CPU may run. */
+static bool head_of(u32 queue, s32 cpu, credit_v *tag)
+{
+	struct task_struct *p;
+	bool found = false;
+	u32 looked = 0;
+
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+			*tag = p->scx.dsq_vtime;
+			found = true;
+			break;
+		}
+		if (++looked >= 8)
+			break;
+	}
+	return found;
+}
+
+/* Takes the first task of another queue if it is behind by more than the distance excuses. */
+static bool balance_from(u32 queue, s32 cpu, credit_v own, u32 distance, u64 now_ns)
+{
+	struct task_struct *p;
+	bool moved = false;
+	u32 looked = 0;
+
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		struct task *task = task_of(p);
+
+		if (!task || ++looked > 8)
+			break;
+		if (!credit_steals(TUNING, own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
+			break;
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			break;
+		}
+	}
+	return moved;
+}
+
+static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
+{
+	u32 node = node_of_queue(queue), i;
+
+	bpf_for(i, 1, queue_count) {
+		u32 other = nearest(queue, i);
+		u32 distance = node_distance[node][node_of_queue(other)];
+
+		if (scx_bpf_dsq_nr_queued(other) > 0 && balance_from(other, cpu, own, distance, now_ns))
+			return true;
+	}
+	return false;
+}
+
+/* Lets the task that runs run on, if its group may. */
+static bool keep(struct task_struct *p, struct task *task, s32 cpu)
+{
+	if (!grant(p, task, false, false))
+		return false;
+	now_v = credit_now(now_v, task->grant.tag, false);
+	cpu_state(cpu)->tag = task->grant.tag;
+	set_slice(p, task->grant.slice_ns);
+	count(COUNT_KEPT);
+	return true;
+}
+
+void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
+{
+	u32 queue = queue_of_cpu(cpu), i;
+	struct task *task = NULL;
+	u64 now_ns = bpf_ktime_get_ns();
+	credit_v own = 0, head = 0;
+	bool waits, away = false;
+
+	if (stalls() || queue == NOWHERE)
+		return;
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
+		task = task_of(prev);
+	if (task) {
+		if (task->started_ns) {
+			charge(task, cpu, now_ns);
+			task->started_ns = now_ns;
+		}
+		own = tag_of(task, false);
+		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
+	}
+	waits = head_of(queue, cpu, &head);
+	if (waits && (!task || away || credit_before(head, own)))
+		own = head;
+
+	if ((waits || task) && queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= BALANCE_NS) {
+		cpu_state(cpu)->balanced_ns = now_ns;
+		if (balance(cpu, queue, own, now_ns)) {
+			count(COUNT_BALANCED);
+			return;
+		}
+	}
+	/* Whoever is at home here goes before one who is not; that one has a queue of its own. */
+	if (waits && (!task || own == head) && dsq_move_to_local(queue)) {
+		count(COUNT_SERVED);
+		return;
+	}
+	if (task) {
+		if (away && credit_returns(TUNING, now_ns - task->moved_ns, has_room(prev, task, node_of_queue(queue)))) {
+			count(COUNT_RETURNED);
+			task->returning = true;
+		} else if (keep(prev, task, cpu)) {
+			return;
+		}
+	}
+	bpf_for(i, 0, queue_count) {
+		if (dsq_move_to_local(nearest(queue, i))) {
+			count(i ? COUNT_STOLEN : COUNT_SERVED);
+			return;
+		}
+	}
+}
+
+/*
+ * A CPU has gone idle: its bit is set by now, so that whoever queues a task from here on sees it. A task that was queued
+ * just before is looked for here.
+ */
+void SCX_OPS(update_idle, s32 cpu, bool idle)
+{
+	u32 queue = queue_of_cpu(cpu), i;
+
+	if (!idle || queue == NOWHERE || stalls())
+		return;
+	bpf_for(i, 0, queue_count) {
+		if (scx_bpf_dsq_nr_queued(nearest(queue, i)) > 0) {
+			count(COUNT_RESCUED);
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			return;
+		}
+	}
+}
+
+/* -- a task runs ---------------------------------------------------------------------------------------------------- */
+
+void SCX_OPS(runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct task *task = task_of(p);
+
+	if (task)
+		add_runnable(task->group, true);
+}
+
+void SCX_OPS(quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct task *task = task_of(p);
+
+	if (!task)
+		return;
+	if (task->granted)
+		settle(task, 0);
+	set_waiting(task, false);
+	add_runnable(task->group, false);
+}
+
+void SCX_OPS(running, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *state = cpu_state(cpu);
+	struct task *task = task_of(p);
+	u64 now_ns = bpf_ktime_get_ns();
+	u32 queue = queue_of_cpu(cpu), node = node_of_queue(queue);
+
+	if (!task || queue == NOWHERE)
+		return;
+	if (node != task->node || !task->moved_ns) {
+		task->node = node;
+		task->moved_ns = now_ns;
+	}
+	now_v = credit_now(now_v, task->grant.tag, task->waiting);
+	set_waiting(task, false);
+	task->started_ns = now_ns;
+	task->foreign = place(task, node) == CREDIT_OTHER;
+	if (task->foreign)
+		__sync_fetch_and_add(&queue_state(queue)->foreign, 1);
+	state->foreign = task->foreign;
+	state->tag = task->grant.tag;
+	state->running = 1;
+	state->interrupted = 0;
+}
+
+void SCX_OPS(stopping, struct task_struct *p, bool runnable)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task *task = task_of(p);
+	u32 queue = queue_of_cpu(cpu);
+
+	cpu_state(cpu)->running = 0;
+	cpu_state(cpu)->foreign = 0;
+	if (!task || queue == NOWHERE)
+		return;
+	if (task->foreign)
+		__sync_fetch_and_add(&queue_state(queue)->foreign, -1);
+	task->foreign = false;
+	if (task->started_ns)
+		charge(task, cpu, bpf_ktime_get_ns());
+	task->started_ns = 0;
+}
+
+/* -- tasks, cgroups and CPUs come and go ---------------------------------------------------------------------------- */
+
+void SCX_OPS(set_cpumask, struct task_struct *p, const struct cpumask *cpus)
+{
+	struct task *task = task_of(p);
+
+	if (task)
+		task->allowed = allowed_nodes(cpus);
+}
+
+s32 SCX_OPS(init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task *task = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!task)
+		return -ENOMEM;
+	task->allowed = allowed_nodes(p->cpus_ptr);
+	task->group = ROOT;
+	if (bpf_core_field_exists(args->cgroup) && args->cgroup)
+		task->group = args->cgroup->kn->id;
+	return 0;
+}
+
+static u64 id_of_parent(struct cgroup *cgroup)
+{
+	struct cgroup *parent;
+	u64 id = 0;
+
+	if (cgroup->level > 0) {
+		parent = bpf_cgroup_ancestor(cgroup, cgroup->level - 1);
+		if (parent) {
+			id = parent->kn->id;
+			bpf_cgroup_release(parent);
+		}
+	}
+	return id;
+}
+
+s32 SCX_OPS_SLEEPABLE(cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_args *args)
+{
+	u64 id = cgroup->kn->id;
+	u32 weight = args->weight;
+	int error = add_group(id, id_of_parent(cgroup), weight ? weight : CREDIT_WEIGHT);
+
+	if (error)
+		return error;
+	if (bpf_core_field_exists(args->bw_quota_us) && args->bw_quota_us != ~0ULL)
+		set_cap(id, args->bw_quota_us * 1000, args->bw_period_us * 1000, args->bw_burst_us * 1000);
+	return 0;
+}
+
+void SCX_OPS(cgroup_exit, struct cgroup *cgroup)
+{
+	remove_group(cgroup->kn->id);
+}
+
+void SCX_OPS(cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	struct task *task = task_of(p);
+
+	if (task)
+		task->group = to->kn->id;
+}
+
+void SCX_OPS(cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+{
+	set_weight(cgroup->kn->id, weight);
+}
+
+void SCX_OPS(cgroup_set_bandwidth, struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	set_cap(cgroup->kn->id, quota_us == ~0ULL ? 0 : quota_us * 1000, period_us * 1000, burst_us * 1000);
+}
+
+/* A CPU that the loader knew nothing of: the kernel lets go, and the loader starts anew. */
+static void add_online(s32 cpu, s32 change)
+{
+	static char message[] = "CPU %llu came up and its node was not known";
+	unsigned long long arguments[] = { cpu };
+	u32 queue = queue_of_cpu(cpu);
+
+	if (queue == NOWHERE)
+		scx_bpf_exit_bstr(SCX_ECODE_RESTART_HOTPLUG, message, arguments, sizeof(arguments));
+	else
+		__sync_fetch_and_add(&queue_state(queue)->online, change);
+}
+
+void SCX_OPS(cpu_online, s32 cpu)
+{
+	add_online(cpu, 1);
+}
+
+void SCX_OPS(cpu_offline, s32 cpu)
+{
+	add_online(cpu, -1);
+}
+
+/* -- the timer ------------------------------------------------------------------------------------------------------ */
+
+/* Tasks whose groups have a budget again go on. None waits longer than THROTTLED_LONGEST_NS, so no watchdog barks. */
+static void release_throttled(u64 now_ns)
+{
+	struct task_struct *p;
+
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, THROTTLED, 0) {
+		struct task *task = task_of(p);
+		u32 queue;
+		s32 cpu;
+
+		if (!task || !grant(p, task, false, now_ns - task->queued_ns > THROTTLED_LONGEST_NS))
+			continue;
+		count(COUNT_RELEASED);
+		task->queued_ns = now_ns;
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
+		cpu = claim_idle(p, task, scx_bpf_task_cpu(p), ANYWHERE);
+		if (cpu >= 0) {
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			continue;
+		}
+		queue = waiting_queue(p, task);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->grant.tag);
+		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
+			set_waiting(task, true);
+	}
+	bpf_rcu_read_unlock();
+}
+
+struct due {
+	u64 now_ns, next_ns;
+};
+
+/* The end of the earliest period of an active capped group. */
+static long find_due(void *map, u64 *id, struct group *group, struct due *due)
+{
+	u64 end_ns;
+
+	if (!group->cap.quota_ns || group->weights <= 0)
+		return 0;
+	end_ns = group->cap.start_ns + group->cap.period_ns;
+	if (end_ns > due->now_ns && end_ns < due->next_ns)
+		due->next_ns = end_ns;
+	return 0;
+}
+
+static int tick(void *map, int *key, struct timer *timer)
+{
+	u64 now_ns = bpf_ktime_get_ns();
+	bool busy = lingering > 0 || scx_bpf_dsq_nr_queued(THROTTLED) > 0;
+	struct due due = { .now_ns = now_ns, .next_ns = now_ns + (busy ? TICK_NS : IDLE_TICK_NS) };
+
+	if (lingering > 0)
+		bpf_for_each_map_elem(&groups, retire, NULL, 0);
+	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
+		release_throttled(now_ns);
+	if (busy)
+		bpf_for_each_map_elem(&groups, find_due, &due, 0);
+	bpf_timer_start(&timer->timer, due.next_ns - now_ns, 0);
+	return 0;
+}
+
+/* -- for the test that decides the same questions here and natively ------------------------------------------------- */
+
+struct credit_trial trials[TRIALS];
+
+SEC("syscall")
+int nearside_try(void *context)
+{
+	u32 i;
+
+	bpf_for(i, 0, TRIALS)
+		credit_try(&trials[i & (TRIALS - 1)]);
+	return 0;
+}
+
+/* -- the scheduler itself ------------------------------------------------------------------------------------------- */
+
+static s32 new_mask(struct mask *slot, s32 queue)
+{
+	struct bpf_cpumask *mask = bpf_cpumask_create();
+	u32 cpu;
+
+	if (!mask)
+		return -ENOMEM;
+	bpf_for(cpu, 0, cpu_count) {
+		if (queue_of_cpu(cpu) == queue)
+			bpf_cpumask_set_cpu(cpu, mask);
+	}
+	mask = bpf_kptr_xchg(&slot->mask, mask);
+	if (mask)
+		bpf_cpumask_release(mask);
+	return 0;
+}
+
+s32 SCX_OPS_SLEEPABLE(init)
+{
+	struct timer *timer;
+	u32 queue, cpu, zero = 0;
+	s32 error;
+
+	bpf_for(queue, 0, queue_count) {
+		u32 key = queue;
+		struct mask *slot = bpf_map_lookup_elem(&queue_masks, &key);
+
+		if (!slot)
+			return -EINVAL;
+		error = new_mask(slot, queue);
+		if (!error)
+			error = scx_bpf_create_dsq(queue, node_id[node_of_queue(queue)]);
+		if (error)
+			return error;
+	}
+	bpf_for(cpu, 0, cpu_count) {
+		struct mask *scratch = bpf_map_lookup_percpu_elem(&scratch_masks, &zero, cpu);
+
+		if (scratch) {
+			error = new_mask(scratch, -1);
+			if (error)
+				return error;
+		}
+	}
+	error = scx_bpf_create_dsq(THROTTLED, -1);
+	if (error)
+		return error;
+	/* Without group scheduling nobody would make it. */
+	add_group(ROOT, 0, CREDIT_WEIGHT);
+	started_ns = bpf_ktime_get_ns();
+	timer = bpf_map_lookup_elem(&timers, &zero);
+	if (!timer)
+		return -EINVAL;
+	bpf_timer_init(&timer->timer, &timers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&timer->timer, tick);
+	return bpf_timer_start(&timer->timer, TICK_NS, 0);
+}
+
+void SCX_OPS(exit, struct scx_exit_info *info)
+{
+	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
+	bpf_probe_read_kernel_str(exit_message, sizeof(exit_message), info->msg);
+	exit_code = info->exit_code;
+	exit_kind = info->kind;
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops nearside_ops = {
+	.select_cpu = (void *)nearside_select_cpu,
+	.enqueue = (void *)nearside_enqueue,
+	.dispatch = (void *)nearside_dispatch,
+	.update_idle = (void *)nearside_update_idle,
+	.runnable = (void *)nearside_runnable,
+	.quiescent = (void *)nearside_quiescent,
+	.running = (void *)nearside_running,
+	.stopping = (void *)nearside_stopping,
+	.set_cpumask = (void *)nearside_set_cpumask,
+	.init_task = (void *)nearside_init_task,
+	.cgroup_init = (void *)nearside_cgroup_init,
+	.cgroup_exit = (void *)nearside_cgroup_exit,
+	.cgroup_move = (void *)nearside_cgroup_move,
+	.cgroup_set_weight = (void *)nearside_cgroup_set_weight,
+	.cgroup_set_bandwidth = (void *)nearside_cgroup_set_bandwidth,
+	.cpu_online = (void *)nearside_cpu_online,
+	.cpu_offline = (void *)nearside_cpu_offline,
+	.init = (void *)nearside_init,
+	.exit = (void *)nearside_exit,
+	.flags = SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST | SCX_OPS_BUILTIN_IDLE_PER_NODE,
+	.timeout_ms = 30000,
+	.name = "nearside",
+};

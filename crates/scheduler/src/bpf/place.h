@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Where a task belongs and where it may go: its domain, its nodes, idle CPUs, queues. */
+#ifndef NEARSIDE_PLACE_H
+#define NEARSIDE_PLACE_H
+
+#include "groups.h"
+
+/*
+ * Whether the task may not change its CPU. Before 6.18, or where RCU is preemptible, entering a BPF program raises the
+ * count of the current task itself.
+ */
+static bool is_bound(struct task_struct *p)
+{
+	if (p->nr_cpus_allowed == 1)
+		return true;
+	if (p->migration_disabled == 1)
+		return bpf_get_current_task_btf() != p;
+	return p->migration_disabled;
+}
+
+/* The nodes with CPUs that the task may use. */
+static u64 allowed_nodes(const struct cpumask *cpus)
+{
+	u64 nodes = 0;
+	u32 queue;
+
+	bpf_for(queue, 0, queue_count) {
+		u32 key = queue;
+		struct mask *mask = bpf_map_lookup_elem(&queue_masks, &key);
+		struct bpf_cpumask *members = mask ? mask->mask : NULL;
+
+		if (members && bpf_cpumask_intersects((const struct cpumask *)members, cpus))
+			nodes |= 1ULL << node_of_queue(queue);
+	}
+	return nodes;
+}
+
+/* Looks up the task's domain, the nearest of its cgroup and that one's ancestors, if either can have changed. */
+static void find_domain(struct task_struct *p, struct task *task)
+{
+	u64 generation = domains_generation, id;
+	struct cgroup *cgroup;
+	u32 level;
+
+	cgroup = p->cgroups->dfl_cgrp;
+	id = cgroup->kn->id;
+	if (id == task->cgroup && generation == task->generation)
+		goto found;
+	task->cgroup = id;
+	task->generation = generation;
+	task->domain = 0;
+	task->affine = 0;
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct cgroup *ancestor;
+		struct domain *domain;
+
+		if (level > cgroup->level)
+			break;
+		ancestor = bpf_cgroup_ancestor(cgroup, cgroup->level - level);
+		if (!ancestor)
+			break;
+		id = ancestor->kn->id;
+		bpf_cgroup_release(ancestor);
+		domain = bpf_map_lookup_elem(&domains, &id);
+		if (domain) {
+			task->domain = id;
+			task->affine = domain->affine;
+			task->home = domain->home & (MAX_NODES - 1);
+			break;
+		}
+	}
+found:
+	/* Who has no domain is at home where it is. */
+	if (!task->domain)
+		task->home = node_of_cpu(scx_bpf_task_cpu(p));
+}
+
+static __always_inline u32 place(struct task *task, u32 node)
+{
+	return credit_place(task->affine, task->allowed, task->home, node);
+}
+
+/* The queue at home from which all others are ordered: with several at home, the one the task was at last. */
+static u32 home_queue(struct task_struct *p, struct task *task)
+{
+	u32 last = queue_of_cpu(scx_bpf_task_cpu(p));
+
+	if (last != NOWHERE && node_of_queue(last) == task->home)
+		return last;
+	return node_queue[task->home & (MAX_NODES - 1)];
+}
+
+/* Where the task waits: home, or the nearest affine or, failing that, allowed node to it. */
+static u32 waiting_queue(struct task_struct *p, struct task *task)
+{
+	u32 home = home_queue(p, task), second = home, i;
+	bool found = false;
+
+	bpf_for(i, 0, queue_count) {
+		u32 queue = nearest(home, i), where;
+
+		if (!queue_state(queue)->online)
+			continue;
+		where = place(task, node_of_queue(queue));
+		if (where <= CREDIT_AFFINE)
+			return queue;
+		if (where == CREDIT_OTHER && !found) {
+			second = queue;
+			found = true;
+		}
+	}
+	return second;
+}
+
+/* Claims an idle CPU out of `cpus` in a queue's part of a node. */
+static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
+{
+	s32 node = node_id[node_of_queue(queue)], cpu;
+	bool prev_here = prev >= 0 && queue_of_cpu(prev) == queue && bpf_cpumask_test_cpu(prev, cpus);
+
+	if (has_smt) {
+		if (prev_here) {
+			const struct cpumask *cores = scx_bpf_get_idle_smtmask_node(node);
+			bool whole = bpf_cpumask_test_cpu(prev, cores);
+
+			scx_bpf_put_idle_cpumask(cores);
+			if (whole && scx_bpf_test_and_clear_cpu_idle(prev))
+				return prev;
+		}
+		cpu = scx_bpf_pick_idle_cpu_node(cpus, node, SCX_PICK_IDLE_CORE | SCX_PICK_IDLE_IN_NODE);
+		if (cpu >= 0)
+			return cpu;
+	}
+	if (prev_here && scx_bpf_test_and_clear_cpu_idle(prev))
+		return prev;
+	return scx_bpf_pick_idle_cpu_node(cpus, node, SCX_PICK_IDLE_IN_NODE);
+}
+
+static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
+{
+	u32 zero = 0, key = queue;
+	struct mask *scratch, *members;
+	struct bpf_cpumask *to, *from;
+	s32 cpu = -1;
+
+	if (queue_is_node[queue & (MAX_QUEUES - 1)])
+		return claim_among(p->cpus_ptr, queue, prev);
+	scratch = bpf_map_lookup_elem(&scratch_masks, &zero);
+	members = bpf_map_lookup_elem(&queue_masks, &key);
+	if (!scratch || !members)
+		return -1;
+	to = scratch->mask;
+	from = members->mask;
+	if (to && from) {
+		bpf_cpumask_and(to, p->cpus_ptr, (const struct cpumask *)from);
+		cpu = claim_among((const struct cpumask *)to, queue, prev);
+	}
+	return cpu;
+}
+
+/* Beyond any distance. */
+#define ANYWHERE 256
+
+/*
+ * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any it may use that is less far
+ * from home than `nearer_than`; each nearest first. `prev` is preferred only within a queue, or distance would not decide.
+ */
+static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 nearer_than)
+{
+	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), worst = CREDIT_HOME, i;
+	s32 cpu;
+
+	bpf_for(i, 0, queue_count) {
+		u32 queue = nearest(home, i);
+		u32 where = place(task, node_of_queue(queue));
+
+		if (where == CREDIT_OTHER)
+			worst = CREDIT_OTHER;
+		if (where > CREDIT_AFFINE)
+			continue;
+		cpu = claim_in_queue(p, queue, prev);
+		if (cpu >= 0) {
+			count(where == CREDIT_HOME ? COUNT_HOME : COUNT_AFFINE);
+			return cpu;
+		}
+	}
+	if (worst != CREDIT_OTHER)
+		return -1;
+	bpf_for(i, 0, queue_count) {
+		u32 queue = nearest(home, i), node = node_of_queue(queue);
+
+		if (node_distance[at_home][node] >= nearer_than)
+			break;
+		if (place(task, node) != CREDIT_OTHER)
+			continue;
+		cpu = claim_in_queue(p, queue, prev);
+		if (cpu >= 0) {
+			count(COUNT_OTHER);
+			return cpu;
+		}
+	}
+	return -1;
+}
+
+/* A CPU of the queue that the task may use and that runs a task from elsewhere. */
+static s32 foreign_cpu(struct task_struct *p, u32 queue)
+{
+	s32 cpu;
+
+	if (!queue_state(queue)->foreign)
+		return -1;
+	bpf_for(cpu, 0, cpu_count) {
+		if (queue_of_cpu(cpu) == queue && cpu_state(cpu)->foreign && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			return cpu;
+	}
+	return -1;
+}
+
+/*
+ * Whether there is room for a task that runs away from home: an affine node with a CPU that is idle or runs a task which
+ * is itself from elsewhere, or an idle CPU nearer to home than where it is.
+ */
+static bool has_room(struct task_struct *p, struct task *task, u32 node)
+{
+	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), i;
+	u32 here = node_distance[at_home][node & (MAX_NODES - 1)];
+
+	bpf_for(i, 0, queue_count) {
+		u32 queue = nearest(home, i), other = node_of_queue(queue), where = place(task, other);
+		const struct cpumask *idle;
+		bool room;
+
+		if (where == CREDIT_NEVER || (where == CREDIT_OTHER && node_distance[at_home][other] >= here))
+			continue;
+		idle = scx_bpf_get_idle_cpumask_node(node_id[other]);
+		room = bpf_cpumask_intersects(idle, p->cpus_ptr);
+		scx_bpf_put_idle_cpumask(idle);
+		if (room || (where <= CREDIT_AFFINE && foreign_cpu(p, queue) >= 0))
+			return true;
+	}
+	return false;
+}
+
+#endif

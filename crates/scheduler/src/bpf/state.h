@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the scheduler is told and what it keeps: configuration, maps, counters. */
+#ifndef NEARSIDE_STATE_H
+#define NEARSIDE_STATE_H
+
+#include "kernel.h"
+#include "credit.h"
+
+#define MAX_CPUS 4096
+#define MAX_NODES 64
+#define MAX_QUEUES 256
+#define MAX_DEPTH 32 /* levels of nested cgroups that are looked at */
+
+#define NOWHERE 0xffff
+#define TRIALS 1024 /* questions in one run of the test program */
+
+/* Queues are the dispatch queues 0 to queue_count - 1; this one holds tasks of groups that are over their cap. */
+#define THROTTLED (1ULL << 32)
+/* The root cgroup's number, which has no parent. */
+#define ROOT 1
+
+#define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
+#define TICK_NS 10000000ULL            /* between two rounds of the timer while groups are capped or linger */
+#define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
+#define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
+#define BALANCE_NS 1000000ULL          /* a busy CPU looks at other queues once in this time */
+
+/* The machine, written by the loader. Nodes are numbered without gaps here; node_id has the kernel's numbers. */
+const volatile u32 cpu_count = 1, queue_count = 1, node_count = 1;
+const volatile bool has_smt, reads_caps;
+const volatile u16 cpu_queue[MAX_CPUS];
+const volatile u16 queue_node[MAX_QUEUES];
+const volatile bool queue_is_node[MAX_QUEUES];           /* no other queue on its node */
+const volatile u16 queue_order[MAX_QUEUES][MAX_QUEUES];  /* from each queue, the queues nearest first, itself leading */
+const volatile u16 node_id[MAX_NODES];
+const volatile u16 node_queue[MAX_NODES];                /* the (nearest) queue of a node */
+const volatile u8 node_distance[MAX_NODES][MAX_NODES];
+const volatile u64 stall_ns;                             /* test only: how long after its start it stops dispatching */
+
+/* Not constant as the rest: the decisions take it by pointer, and a constant would be folded into them as it is here. */
+struct credit_params params;
+
+/* What the kernel and the loader share at run time. */
+u64 domains_generation; /* raised by the loader when a domain changes */
+u64 exit_kind;
+s64 exit_code;
+char exit_reason[128], exit_message[1024];
+
+credit_v now_v;
+u64 shares_generation = 1, lingering, started_ns;
+
+enum counter {
+	COUNT_HOME,       /* woken onto an idle CPU of its home */
+	COUNT_AFFINE,     /* .. of another affine node */
+	COUNT_OTHER,      /* .. of another allowed node */
+	COUNT_QUEUED,     /* no CPU was idle */
+	COUNT_PREEMPTED,  /* a woken task took a running one's CPU */
+	COUNT_SERVED,     /* taken from the CPU's own queue */
+	COUNT_KEPT,       /* ran on, nobody waited who was due */
+	COUNT_BALANCED,   /* a busy CPU took a task that was behind from another queue */
+	COUNT_STOLEN,     /* an idle CPU took a task from another queue */
+	COUNT_RETURNED,   /* sent home */
+	COUNT_THROTTLED,  /* waited for the next period */
+	COUNT_RELEASED,   /* .. and got on */
+	COUNT_BOUND,      /* could run on one CPU only, or may not be moved */
+	COUNT_INTERRUPTED,/* waited for a kernel thread of its CPU */
+	COUNT_RESCUED,    /* an idle CPU found a task that nobody had told it of */
+	COUNTERS,
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} counters SEC(".maps");
+
+static __always_inline void count(u32 which)
+{
+	u64 *value = bpf_map_lookup_elem(&counters, &which);
+
+	if (value)
+		(*value)++;
+}
+
+/* A domain: a cgroup (key: its number) whose tasks prefer nodes. */
+struct domain {
+	u64 affine;              /* set of nodes */
+	u32 home;                /* node */
+	u32 reserved;
+	u64 run_ns[MAX_NODES];   /* CPU time by node */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct domain);
+} domains SEC(".maps");
+
+/* A group: a cgroup with the cpu controller (key: its number), which weights and caps are for. */
+struct group {
+	struct bpf_spin_lock lock;
+	u32 weight;
+	struct credit_group credit;
+	struct credit_cap cap;
+	u64 parent;           /* 0: none */
+	s64 weights;          /* of active child groups, and of its own tasks */
+	u64 counted;          /* the weight it has among its siblings now */
+	u64 share_generation; /* of credit.share and capped */
+	u64 idle_since_ns;
+	u64 caps_read_ns;
+	u32 own_counted;      /* its own tasks are part of `weights` */
+	u32 lingers;
+	u32 capped;           /* it or an ancestor has a cap */
+	u32 reserved;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+struct task {
+	struct credit_grant grant;
+	u64 group;            /* pays for it */
+	u64 cgroup;           /* the domain was looked up for */
+	u64 generation;       /* .. and when */
+	u64 domain;           /* 0: none */
+	u64 affine, allowed;  /* sets of nodes */
+	u64 started_ns;       /* charged up to here */
+	u64 queued_ns, woken_ns;
+	u64 left_ns;          /* of its slice, when it stopped */
+	u64 moved_ns;         /* came to its present node */
+	u32 home, node;
+	bool granted;         /* grant is not settled */
+	bool capped;          /* .. and was taken from caps */
+	bool waiting;         /* counted among its group's waiting tasks */
+	bool selected;        /* an idle CPU was claimed for it */
+	bool returning;
+	bool foreign;         /* runs, away from home */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+/* What a CPU runs. */
+struct cpu_state {
+	credit_v tag;
+	u64 balanced_ns;
+	u32 running, foreign;
+	u32 interrupted; /* by a kernel thread of its own, which is to run next */
+} cpu_states[MAX_CPUS];
+
+struct queue_state {
+	u32 online;  /* CPUs */
+	u32 foreign; /* of them, those that run a task from elsewhere */
+} queue_states[MAX_QUEUES];
+
+struct mask {
+	struct bpf_cpumask __kptr *mask;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_QUEUES);
+	__type(key, u32);
+	__type(value, struct mask);
+} queue_masks SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct mask);
+} scratch_masks SEC(".maps");
+
+struct timer {
+	struct bpf_timer timer;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct timer);
+} timers SEC(".maps");
+
+#define TUNING (&params)
+
+static __always_inline struct task *task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, 0, 0);
+}
+
+static __always_inline struct group *group_of(u64 id)
+{
+	return bpf_map_lookup_elem(&groups, &id);
+}
+
+static __always_inline struct cpu_state *cpu_state(s32 cpu)
+{
+	return &cpu_states[cpu & (MAX_CPUS - 1)];
+}
+
+static __always_inline u32 queue_of_cpu(s32 cpu)
+{
+	return cpu_queue[cpu & (MAX_CPUS - 1)];
+}
+
+static __always_inline u32 node_of_queue(u32 queue)
+{
+	return queue_node[queue & (MAX_QUEUES - 1)] & (MAX_NODES - 1);
+}
+
+static __always_inline u32 node_of_cpu(s32 cpu)
+{
+	return node_of_queue(queue_of_cpu(cpu));
+}
+
+static __always_inline u32 nearest(u32 queue, u32 index)
+{
+	return queue_order[queue & (MAX_QUEUES - 1)][index & (MAX_QUEUES - 1)] & (MAX_QUEUES - 1);
+}
+
+static __always_inline struct queue_state *queue_state(u32 queue)
+{
+	return &queue_states[queue & (MAX_QUEUES - 1)];
+}
+
+#endif

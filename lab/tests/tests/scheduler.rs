@@ -1,0 +1,354 @@
+//! The credit scheduler on a real kernel. Nothing here depends on how fast the machine is emulated: what takes how long is
+//! a matter for the modelled machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unsafe_code)]
+
+use nearside_credit::{self as credit, Cap, Grant, Group, Params, Trial};
+use nearside_lab::{read, words, write};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+
+fn program(name: &str) -> Command {
+    Command::new(
+        std::env::var_os(name).unwrap_or_else(|| panic!("{name} names the program: run the tests with lab/test")),
+    )
+}
+
+/// The scheduler, attached by a process of its own.
+struct Attached {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Attached {
+    fn start(flags: &str) -> Result<Self, String> {
+        let mut child = program("NEARSIDE_ATTACHER")
+            .args(words(flags))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut attached = Self { child, stdin, stdout };
+        let mut text = String::new();
+        attached.stdout.read_line(&mut text).unwrap();
+        if text.trim() == "attached" {
+            return Ok(attached);
+        }
+        std::io::Read::read_to_string(&mut attached.stdout, &mut text).unwrap();
+        attached.child.wait().unwrap();
+        Err(text)
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.stdin, "{line}").unwrap();
+        let mut answer = String::new();
+        self.stdout.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
+    }
+
+    fn domain(&mut self, group: &Cgroup, nodes: &str, home: u32) {
+        assert_eq!(self.ask(&format!("domain {} {nodes} {home}", group.path)), "ok");
+    }
+
+    fn statistics(&mut self) -> Value {
+        serde_json::from_str(&self.ask("statistics")).unwrap()
+    }
+
+    fn detach(mut self) {
+        assert_eq!(self.ask("exited"), "no");
+        let exit = self.ask("detach");
+        assert!(exit.contains("unregistered from user space"), "{exit}");
+        self.child.wait().unwrap();
+        assert_eq!(read(STATE), "disabled");
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        while read(STATE) != "disabled" {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A cgroup with the cpu controller; gone when dropped.
+struct Cgroup {
+    path: String,
+}
+
+impl Cgroup {
+    fn new(name: &str) -> Self {
+        write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset");
+        let path = format!("/sys/fs/cgroup/{name}");
+        fs::create_dir(&path).unwrap();
+        Self { path }
+    }
+
+    fn set(&self, file: &str, value: &str) {
+        write(&format!("{}/{file}", self.path), value);
+    }
+
+    /// Starts a burner in it, and waits until its threads run.
+    fn burn(&self, flags: &str) -> Burner {
+        let procs = fs::OpenOptions::new().write(true).open(format!("{}/cgroup.procs", self.path)).unwrap();
+        let mut command = program("NEARSIDE_BURNER");
+        command.args(words(flags)).stdout(Stdio::piped());
+        // SAFETY: writing to an open file is allowed between fork and exec.
+        unsafe { command.pre_exec(move || (&procs).write_all(b"0")) };
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "ready");
+        Burner { child, stdout }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+struct Burner {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+/// What a burner says of itself.
+struct Burnt {
+    by_node_us: Vec<u64>,
+    by_cpu_us: Vec<u64>,
+    violations: u64,
+}
+
+impl Burnt {
+    fn total_us(&self) -> u64 {
+        self.by_node_us.iter().sum()
+    }
+
+    fn share(&self, node: usize) -> f64 {
+        self.by_node_us[node] as f64 / self.total_us() as f64
+    }
+}
+
+impl Burner {
+    fn end(mut self) -> Burnt {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        let value: Value = serde_json::from_str(&line).unwrap();
+        let numbers = |name: &str| value[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        Burnt {
+            by_node_us: numbers("node_us"),
+            by_cpu_us: numbers("by_cpu_us"),
+            violations: value["violations"].as_u64().unwrap(),
+        }
+    }
+}
+
+/// A cheap source of numbers, large and small ones alike.
+struct Random(u64);
+
+impl Random {
+    fn number(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> (self.0 % 64)
+    }
+
+    fn trial(&mut self) -> Trial {
+        let mut n = || self.number();
+        Trial {
+            decision: n() % credit::DECISIONS,
+            params: Params {
+                slice_ns: n() >> 24,
+                slice_min_ns: n() >> 24,
+                slice_max_ns: n() >> 24,
+                wake_bound_ns: n() >> 16,
+                lag_bound_ns: n() >> 16,
+                ahead_bound_ns: n() >> 16,
+                preempt_ns: n() >> 16,
+                steal_ns: n() >> 16,
+                stay_ns: n(),
+                debt_bound_ns: n(),
+                cpus: n() as u32,
+                reserved: 0,
+            },
+            group: Group { vtime: n(), share: n(), runnable: n() as u32, waiting: n() as u32 },
+            grant: Grant { tag: n(), reserved: n(), slice_ns: n() },
+            cap: Cap {
+                quota_ns: n() >> 24,
+                period_ns: n() >> 24,
+                burst_ns: n() >> 24,
+                start_ns: n(),
+                budget_ns: (n() >> 8) as i64 - (n() >> 8) as i64,
+            },
+            arguments: [n(), n(), n(), n()],
+            answer: 0,
+        }
+    }
+}
+
+#[test]
+fn the_kernel_decides_as_the_tests_of_the_decisions_do() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let questions: Vec<Trial> = (0..100_000).map(|_| random.trial()).collect();
+    let mut here = questions.clone();
+    here.iter_mut().for_each(credit::try_out);
+    let mut there = questions.clone();
+    nearside_scheduler::try_in_kernel(&mut there).unwrap();
+    for ((question, here), there) in questions.iter().zip(&here).zip(&there) {
+        assert_eq!(here, there, "{question:?}");
+    }
+}
+
+#[test]
+fn a_domain_with_room_stays_at_home() {
+    let group = Cgroup::new("room");
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&group, "1", 1);
+    let burnt = group.burn("--threads 2 --ms 4000").end();
+    assert!(burnt.share(1) >= 0.99, "{:?} {}", burnt.by_node_us, scheduler.statistics());
+    // The scheduler's own account agrees with the threads'.
+    let statistics = scheduler.statistics();
+    let usage = statistics["domains"].as_object().unwrap().values().next().unwrap();
+    let there = usage["1"].as_u64().unwrap() as f64;
+    assert!(there >= 0.95 * burnt.by_node_us[1] as f64, "{usage} {:?}", burnt.by_node_us);
+    scheduler.detach();
+}
+
+#[test]
+fn what_does_not_fit_spills_to_the_nearest_nodes() {
+    let group = Cgroup::new("spill");
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&group, "1", 1);
+    let burnt = group.burn("--threads 4 --ms 4000").end();
+    let near = burnt.share(0) + burnt.share(1);
+    assert!(near >= 0.95 && burnt.share(0) >= 0.3, "{:?} {}", burnt.by_node_us, scheduler.statistics());
+    let burnt = group.burn("--threads 6 --ms 4000").end();
+    let near = burnt.share(0) + burnt.share(1);
+    assert!((0.55..0.85).contains(&near), "{:?} {}", burnt.by_node_us, scheduler.statistics());
+    scheduler.detach();
+}
+
+#[test]
+fn hard_affinity_is_never_broken() {
+    let group = Cgroup::new("hard");
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&group, "1", 1);
+    // Only far CPUs; then home and far ones, too many threads for home; then one CPU.
+    for (threads, cpus) in [(2, "4,5"), (6, "2,3,4,5"), (3, "7")] {
+        let burnt = group.burn(&format!("--threads {threads} --ms 1500 --cpus {cpus}")).end();
+        assert_eq!(burnt.violations, 0, "{cpus}: {:?}", burnt.by_cpu_us);
+        for (cpu, &used) in burnt.by_cpu_us.iter().enumerate() {
+            let allowed = cpus.split(',').any(|name| name == cpu.to_string());
+            assert_eq!(used > 0, allowed, "{cpus}: {:?} {}", burnt.by_cpu_us, scheduler.statistics());
+        }
+    }
+    // The same by cpuset, changed while it runs.
+    let burner = group.burn("--threads 4 --ms 3000");
+    group.set("cpuset.cpus", "6-7");
+    let burnt = burner.end();
+    assert!(burnt.share(3) >= 0.7, "{:?}", burnt.by_node_us);
+    scheduler.detach();
+}
+
+#[test]
+fn weights_and_caps_are_the_schedulers_business() {
+    let (light, heavy) = (Cgroup::new("light"), Cgroup::new("heavy"));
+    let scheduler = Attached::start("").unwrap();
+    heavy.set("cpu.weight", "300");
+    // The light one has three times the threads.
+    let (a, b) = (light.burn("--threads 24 --ms 6000"), heavy.burn("--threads 8 --ms 6000"));
+    let (a, b) = (a.end().total_us() as f64, b.end().total_us() as f64);
+    assert!(b > 2.0 * a, "{a} against {b}");
+    light.set("cpu.max", "50000 100000");
+    let capped = light.burn("--threads 2 --ms 4000").end();
+    // 2 s out of the 8 s that two threads could have had.
+    assert!((1_000_000..=3_000_000).contains(&capped.total_us()), "{:?}", capped.by_node_us);
+    light.set("cpu.max", "max");
+    let free = light.burn("--threads 2 --ms 2000").end();
+    assert!(free.total_us() > 2_000_000, "{:?}", free.by_node_us);
+    scheduler.detach();
+}
+
+#[test]
+fn a_killed_loader_leaves_the_stock_scheduler_and_every_task_behind() {
+    let group = Cgroup::new("killed");
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&group, "2", 2);
+    let burner = group.burn("--threads 12 --ms 3000");
+    scheduler.child.kill().unwrap();
+    drop(scheduler);
+    assert_eq!(read(STATE), "disabled");
+    assert!(burner.end().total_us() > 0);
+}
+
+#[test]
+fn a_second_scheduler_is_refused_by_name() {
+    let scheduler = Attached::start("").unwrap();
+    let refusal = Attached::start("").err().expect("a second one");
+    assert!(refusal.starts_with("error: another sched_ext scheduler is attached: nearside"), "{refusal}");
+    scheduler.detach();
+}
+
+#[test]
+fn it_comes_and_goes_twenty_times_under_load() {
+    let group = Cgroup::new("often");
+    let burner = group.burn("--threads 10 --ms 60000");
+    for _ in 0..20 {
+        Attached::start("").unwrap().detach();
+    }
+    drop(burner.stdout);
+    let mut child = burner.child;
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn cpus_go_and_come_while_it_runs() {
+    let group = Cgroup::new("plug");
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&group, "1", 1);
+    let burner = group.burn("--threads 4 --ms 8000");
+    for state in ["0", "1"] {
+        for cpu in [2, 3] {
+            write(&format!("/sys/devices/system/cpu/cpu{cpu}/online"), state);
+            assert_eq!(scheduler.ask("exited"), "no");
+        }
+    }
+    // Home has CPUs again, and the domain finds them.
+    let burnt = burner.end();
+    assert!(burnt.by_cpu_us[2] > 0 && burnt.by_cpu_us[3] > 0, "{:?}", burnt.by_cpu_us);
+    scheduler.detach();
+}
+
+#[test]
+fn a_scheduler_that_stalls_is_ejected_and_says_so() {
+    let group = Cgroup::new("stall");
+    let mut scheduler = Attached::start("--stall-after-ms 1000 --watchdog-ms 2000").unwrap();
+    let burner = group.burn("--threads 12 --ms 8000");
+    let mut exit = scheduler.ask("exited");
+    while exit == "no" {
+        thread::sleep(Duration::from_millis(100));
+        exit = scheduler.ask("exited");
+    }
+    assert!(exit.contains("stall"), "{exit}");
+    assert!(burner.end().total_us() > 0);
+    drop(scheduler);
+    Attached::start("").unwrap().detach();
+}
