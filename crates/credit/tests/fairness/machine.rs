@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// What a task does.
 #[derive(Debug, Clone, Copy)]
-pub enum Work {
+pub(crate) enum Work {
     /// Always wants a CPU.
     Burns,
     /// Runs for so long, then sleeps for so long.
@@ -13,14 +13,14 @@ pub enum Work {
 }
 
 #[derive(Debug, Clone)]
-pub struct Task {
-    pub group: usize,
-    pub home: usize,
-    pub weight: u32,
-    pub work: Work,
-    pub used_ns: u64,
-    pub by_node_ns: Vec<u64>,
-    pub longest_wait_ns: u64,
+pub(crate) struct Task {
+    pub(crate) group: usize,
+    pub(crate) home: usize,
+    pub(crate) weight: u32,
+    pub(crate) work: Work,
+    pub(crate) used_ns: u64,
+    pub(crate) by_node_ns: Vec<u64>,
+    pub(crate) longest_wait_ns: u64,
     grant: Grant,
     since_ns: u64,
     woken_ns: u64,
@@ -38,13 +38,13 @@ struct Cpu {
 }
 
 #[derive(Debug)]
-pub struct Machine {
-    pub params: Params,
-    pub tasks: Vec<Task>,
-    pub groups: Vec<Group>,
-    pub balanced: u64,
+pub(crate) struct Machine {
+    pub(crate) params: Params,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) balanced: u64,
     /// CPU time that passed with a CPU idle and a task waiting.
-    pub wasted_ns: u64,
+    pub(crate) wasted_ns: u64,
     distances: Vec<Vec<u32>>,
     cpus_a_node: usize,
     weights: Vec<u64>,
@@ -56,7 +56,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(distances: &[&[u32]], cpus_a_node: usize) -> Self {
+    pub(crate) fn new(distances: &[&[u32]], cpus_a_node: usize) -> Self {
         let cpus = distances.len() * cpus_a_node;
         Self {
             params: Params::new(cpus as u32),
@@ -76,7 +76,7 @@ impl Machine {
     }
 
     /// A group of this weight with tasks at these homes.
-    pub fn group(&mut self, weight: u64, homes: &[usize], work: Work) -> usize {
+    pub(crate) fn group(&mut self, weight: u64, homes: &[usize], work: Work) -> usize {
         let group = self.groups.len();
         self.groups.push(Group { vtime: self.now_v, share: ONE, runnable: 0, waiting: 0 });
         self.weights.push(weight);
@@ -99,12 +99,12 @@ impl Machine {
         group
     }
 
-    pub fn used_ns(&self, group: usize) -> u64 {
+    pub(crate) fn used_ns(&self, group: usize) -> u64 {
         self.tasks.iter().filter(|task| task.group == group).map(|task| task.used_ns).sum()
     }
 
     /// Runs the machine. Tasks that were added since come in one after the other.
-    pub fn run(&mut self, span_ns: u64) {
+    pub(crate) fn run(&mut self, span_ns: u64) {
         let end_ns = self.time_ns + span_ns;
         for task in 0..self.tasks.len() {
             let known = self.cpus.iter().any(|cpu| cpu.task == Some(task))
@@ -329,7 +329,7 @@ impl Machine {
 }
 
 /// How even shares are: 1 if all are equal, 1/n if one has all.
-pub fn jain(shares: &[f64]) -> f64 {
+pub(crate) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     sum * sum / (shares.len() as f64 * shares.iter().map(|share| share * share).sum::<f64>())
 }

@@ -76,12 +76,12 @@ fn burn(args: &Args, cpus: usize) -> Tally {
         tally.longest_wait_us = tally.longest_wait_us.max(passed.saturating_sub(ran).as_micros() as u64);
         (burnt, seen, last) = (burnt_now, now, here);
         since_nap += ran;
-        if let [burn_us, sleep_us] = args.nap_us[..] {
-            if since_nap >= Duration::from_micros(burn_us) {
-                thread::sleep(Duration::from_micros(sleep_us));
-                since_nap = Duration::ZERO;
-                seen = Instant::now();
-            }
+        if let [burn_us, sleep_us] = args.nap_us[..]
+            && since_nap >= Duration::from_micros(burn_us)
+        {
+            thread::sleep(Duration::from_micros(sleep_us));
+            since_nap = Duration::ZERO;
+            seen = Instant::now();
         }
     }
     tally
