@@ -102,7 +102,7 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
         let loss = percent_slower(chosen.slow_down, candidate.slow_down);
         return match candidate.slow_down == chosen.slow_down {
             true => "as good; the operator chose".into(),
-            false => format!("faster: the chosen one is {loss} slower; the operator chose"),
+            false => format!("the chosen one is {loss} slower; the operator chose"),
         };
     }
     if candidate.slow_down > chosen.slow_down {
@@ -239,7 +239,11 @@ mod tests {
             (examples::candidate(&[0], [1.0; 3], 900), false, "as fast; leaves 100 MiB less"),
             (examples::candidate(&[0], [1.0, 1.25, 1.001], 9), false, "slower: memory 25 %, devices 0.10 %"),
             (examples::candidate(&[0], [1.0; 3], 900), true, "as good; the operator chose"),
-            (examples::candidate(&[0], [0.5, 1.0, 1.0], 900), true, "100 % better; the operator chose"),
+            (
+                examples::candidate(&[0], [0.5, 1.0, 1.0], 900),
+                true,
+                "the chosen one is 100 % slower; the operator chose",
+            ),
         ];
         for (candidate, operator, expected) in cases {
             assert_eq!(why_not(&candidate, &chosen, operator), expected);
