@@ -181,6 +181,6 @@ fn reasons_and_standings_are_told_in_figures() {
                   move cost 8192 ms, paid back in 15 s";
     assert_eq!(
         said[said.len() - 2..],
-        [format!("claim node 1: 2 vCPUs, 4 GiB: {reason}"), format!("make nodes 1 the home: {reason}")]
+        [format!("claim node 1: 2 vCPUs, 4 GiB: {reason}"), format!("make node 1 the home: {reason}")]
     );
 }
