@@ -8,12 +8,12 @@ use crate::{
     launch::take_policy,
     memory, migrate,
     store::{CpuBinding, Locked, Record, Store},
-    systemd::Systemd,
+    systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
     Action, CpuReason, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, may_go_on,
 };
-use nearside_topology::{CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
+use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
     fs,
     ops::ControlFlow,
@@ -138,6 +138,20 @@ impl Host {
             None => sysfs::read(&self.paths.root),
         };
         read.map_err(|error| Error::Refused(error.to_string()))
+    }
+
+    /// What the group above all domains allows them; none where there is no cpuset controller.
+    pub fn allowed(&self) -> Option<Allowed> {
+        let parent = if self.booted_with_systemd { format!("/{SLICE}") } else { PARENT.into() };
+        // What a group that is not made yet will be allowed is what the one above it is.
+        let effective = |path: &str| {
+            let group = self.tree.group(path).ok()?;
+            let read = |file: &str| group.read(file).ok().flatten();
+            let cpus = read("cpuset.cpus.effective")?.trim().parse().ok()?;
+            let memory_nodes = read("cpuset.mems.effective")?.trim().parse().ok()?;
+            Some(Allowed { cpus, memory_nodes, by: group.path().into() })
+        };
+        effective(&parent).or_else(|| effective("/"))
     }
 
     /// Keeps others from changing anything until this is dropped or executes another program, and sweeps up what dead
@@ -440,7 +454,7 @@ impl Machine for Host {
         let domains = records.into_iter().map(state).collect::<Result<_, Error>>()?;
         let (topology, notes) = self.machine()?;
         self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
-        Ok(Observation { topology, domains })
+        Ok(Observation { topology: topology.offered(self.allowed().as_ref()), domains })
     }
 
     fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {

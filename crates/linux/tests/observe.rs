@@ -3,6 +3,7 @@
 
 use nearside_linux::{Host, Paths};
 use nearside_policy::Machine;
+use nearside_topology::Topology;
 use std::{fs, path::Path};
 
 /// A host of one node, below a folder, as far as observing it goes.
@@ -21,6 +22,27 @@ fn made_up(root: &Path) -> Host {
     file("sys/devices/system/node/node0/distance", "10\n");
     file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 1024 kB\n");
     Host::open(Paths { root: root.into(), state: root.join("run/nearside") }).unwrap()
+}
+
+#[test]
+fn domains_are_offered_what_the_group_above_them_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = made_up(folder.path());
+    assert_eq!(host.allowed(), None, "no cpuset controller");
+    let file = |path: &str, text: &str| {
+        fs::create_dir_all(folder.path().join(path).parent().unwrap()).unwrap();
+        fs::write(folder.path().join(path), text).unwrap();
+    };
+    file("cg/cpuset.cpus.effective", "0-1\n");
+    file("cg/cpuset.mems.effective", "0\n");
+    assert_eq!(host.allowed().unwrap().by, "/");
+    file("cg/nearside/cpuset.cpus.effective", "1\n");
+    file("cg/nearside/cpuset.mems.effective", "0\n");
+    assert_eq!(host.allowed().unwrap().by, "/nearside");
+    let cpus = |topology: &Topology| topology.cpus_of_nodes(&topology.node_set()).to_string();
+    let offered = host.observe().unwrap().topology;
+    assert_eq!((cpus(&host.topology().unwrap()), cpus(&offered)), ("0-1".into(), "1".into()));
+    assert_eq!(offered.withheld.cpus.to_string(), "0");
 }
 
 #[test]

@@ -66,7 +66,8 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
         Refusal::NoVcpus | Refusal::NoMemory | Refusal::NoNodes { .. } | Refusal::UnknownNode { .. } => {
             Failure::usage(refusal)
         }
-        Refusal::NoCpus { .. }
+        Refusal::NotAllowed(_)
+        | Refusal::NoCpus { .. }
         | Refusal::NoHugePages { .. }
         | Refusal::NoPool { .. }
         | Refusal::MoreThanMachine { .. }

@@ -1,6 +1,6 @@
 //! What placement answers.
 
-use crate::{Bytes, Claim, CostModel, PageSize, Request};
+use crate::{Bytes, Claim, CostModel, NotAllowed, PageSize, Request};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -101,6 +101,9 @@ pub enum Refusal {
         /// The machine's nodes.
         known: NodeSet,
     },
+    /// Nodes that domains may not use.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
     /// Nothing could run there.
     #[error("no CPU is online on {}", nodes.named())]
     NoCpus {

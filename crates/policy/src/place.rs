@@ -3,6 +3,7 @@
 use crate::{
     Bytes, Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request, SlowDown,
     cost::{Ask, Costing, Unfit},
+    offered::check_named,
     ranking::Ranking,
     search,
     view::View,
@@ -46,6 +47,7 @@ pub fn place_with(
     observation: &Observation,
     model: &CostModel,
 ) -> Result<Decision, Refusal> {
+    let observation = &*observation.naming(request.nodes.as_ref());
     let topology = &observation.topology;
     let page_bytes = check(request, topology)?;
     let pages = request.memory_bytes.div_ceil(page_bytes);
@@ -126,6 +128,9 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
     let named = request.nodes.iter().flat_map(NodeSet::iter).chain(request.near.iter().copied());
     if let Some(node) = named.into_iter().find(|&node| topology.node(node).is_none()) {
         return Err(Refusal::UnknownNode { node, known });
+    }
+    if let Some(nodes) = &request.nodes {
+        check_named(nodes, topology)?;
     }
     match request.page_size {
         PageSize::Base => Ok(BASE_PAGE_BYTES),

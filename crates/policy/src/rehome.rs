@@ -1,8 +1,9 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, Observation, Origin, Outcome,
-    PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
+    Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, NotAllowed, Observation,
+    Origin, Outcome, PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
+    offered::{check_named, isolated_notice},
     start::{policy_nodes, quoted},
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
@@ -37,6 +38,9 @@ pub enum RehomeRefusal {
         /// Those there are.
         known: NodeSet,
     },
+    /// Nodes that domains may not use.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
     /// Nothing could run there.
     #[error("no CPU is online on {}", .0.named())]
     NoCpus(NodeSet),
@@ -68,6 +72,7 @@ pub const DEFAULT_RATE_BYTES_PER_S: u64 = 1 << 30;
 /// is allowed that was before, and what is left is what the last step moves. Without `move_memory` all of them stay
 /// allowed. On a machine of one node there is nothing to do.
 pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
+    let observation = &*observation.naming(Some(&wish.nodes));
     let domain = find(observation, &wish.domain)?;
     let topology = &observation.topology;
     let known = topology.node_set();
@@ -78,6 +83,7 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     if !unknown.is_empty() {
         return Err(RehomeRefusal::UnknownNodes { unknown, known });
     }
+    check_named(&wish.nodes, topology)?;
     let cpus = topology.cpus_of_nodes(&wish.nodes);
     if cpus.is_empty() {
         return Err(RehomeRefusal::NoCpus(wish.nodes.clone()));
@@ -125,7 +131,8 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
             step(Action::ConfineMemory { domain: name(), nodes: memory.clone() }, &Reason::PolicyConfines { policy });
         }
     }
-    let limits = said(policy, wish, &from, &memory, &both);
+    let mut limits = said(policy, wish, &from, &memory, &both);
+    limits.extend(isolated_notice(&wish.nodes, topology));
     Ok(Plan { decision: None, steps, limits })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason,
-    Refusal, Request, Step, place,
+    Refusal, Request, Step, offered::isolated_notice, place,
 };
 use nearside_topology::{NodeSet, Topology};
 
@@ -84,6 +84,7 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     if let Some(limit_bytes) = start.limits.memory_bytes.filter(|&limit| limit < memory_bytes) {
         return Err(StartRefusal::Limit { limit_bytes, memory_bytes });
     }
+    let observation = &*observation.naming(start.request.nodes.as_ref());
     let decision = place(&start.request, observation, model)?;
     let claim = decision.chosen.claim.clone();
     let topology = &observation.topology;
@@ -99,7 +100,8 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     });
     steps.extend(binding(name, topology, &decision, start.affinity));
 
-    let mut limits = Vec::new();
+    let named = start.request.nodes.as_ref();
+    let mut limits: Vec<_> = named.and_then(|nodes| isolated_notice(nodes, topology)).into_iter().collect();
     if decision.chosen.spilled_bytes > 0 {
         limits.push(format!(
             "{} do not fit {} and will come from others (policy {policy})",

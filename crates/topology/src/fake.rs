@@ -26,7 +26,7 @@
 use crate::{
     distance::{Distance, Distances},
     id::{CpuId, MAX_NODES, NodeId},
-    model::{HugePagePool, MemoryRange, MemoryState, Node, Performance, Topology},
+    model::{HugePagePool, MemoryRange, MemoryState, Node, Performance, Topology, Withheld},
 };
 use alloc::{
     collections::BTreeMap,
@@ -170,6 +170,8 @@ pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> 
         performance: performance(machine, &physical),
         devices: machine.devices.clone(),
         reserved_huge_pages: machine.reserved_huge_pages.clone(),
+        isolated_cpus: machine.isolated_cpus.clone(),
+        withheld: Withheld::default(),
     };
     let mut turns: BTreeMap<NodeId, Vec<CpuId>> = BTreeMap::new();
     for cpu in &mut topology.cpus {

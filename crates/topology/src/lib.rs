@@ -24,6 +24,6 @@ pub mod sysfs;
 pub use distance::{Distance, Distances, InvalidDistances};
 pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, MAX_NODES, NodeId, NodeSet, Pxm};
 pub use model::{
-    Access, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node, Performance, ReservedHugePages,
-    Topology, Zone,
+    Access, Allowed, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node, Performance,
+    ReservedHugePages, Topology, Withheld, Zone,
 };

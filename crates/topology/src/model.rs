@@ -24,6 +24,10 @@ pub struct Topology {
     pub devices: Vec<Device>,
     /// Explicit huge pages that somebody has reserved and not touched yet, by rising page size.
     pub reserved_huge_pages: Vec<ReservedHugePages>,
+    /// CPUs among which the scheduler moves nothing (`isolcpus=`, isolated cpusets): for those who bind their own threads.
+    pub isolated_cpus: CpuSet,
+    /// What domains may not use of it.
+    pub withheld: Withheld,
 }
 
 /// A NUMA node: CPUs, memory, both, or neither.
@@ -102,6 +106,29 @@ pub struct ReservedHugePages {
     pub page_bytes: u64,
     /// How many, on all nodes together.
     pub pages: u64,
+}
+
+/// What a cgroup above all domains allows them (`cpuset.cpus.effective`, `cpuset.mems.effective`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed {
+    /// CPUs.
+    pub cpus: CpuSet,
+    /// Nodes they may have memory on.
+    pub memory_nodes: NodeSet,
+    /// The path of the cgroup.
+    pub by: String,
+}
+
+/// What is there and not for domains.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Withheld {
+    /// Online CPUs that a cgroup above all domains does not allow them.
+    pub cpus: CpuSet,
+    /// Nodes with memory that it does not allow them.
+    pub memory_nodes: NodeSet,
+    /// The path of that cgroup.
+    pub by: String,
 }
 
 /// A range of physical addresses (SRAT memory affinity structure).
@@ -214,6 +241,42 @@ impl Topology {
         self.cpus.get(at)
     }
 
+    /// The machine as domains may use it: CPUs that are isolated or not allowed count as offline, and nodes whose memory
+    /// is not allowed as nodes without memory.
+    #[must_use]
+    pub fn offered(mut self, allowed: Option<&Allowed>) -> Self {
+        for cpu in self.cpus.iter_mut().filter(|cpu| cpu.online) {
+            if allowed.is_some_and(|allowed| !allowed.cpus.contains(cpu.id)) {
+                self.withheld.cpus.insert(cpu.id);
+            }
+            cpu.online = !self.withheld.cpus.contains(cpu.id) && !self.isolated_cpus.contains(cpu.id);
+        }
+        if let Some(allowed) = allowed {
+            let is_withheld = |node: &&mut Node| node.memory_bytes > 0 && !allowed.memory_nodes.contains(node.id);
+            for node in self.nodes.iter_mut().filter(is_withheld) {
+                self.withheld.memory_nodes.insert(node.id);
+                *node = Node { id: node.id, pxm: node.pxm, ..Node::default() };
+            }
+            self.withheld.by.clone_from(&allowed.by);
+        }
+        self
+    }
+
+    /// Isolated CPUs of these nodes that are not offered, but could be.
+    pub fn isolated_of(&self, nodes: &NodeSet) -> CpuSet {
+        let is_isolated = |cpu: &&Cpu| self.isolated_cpus.contains(cpu.id) && !self.withheld.cpus.contains(cpu.id);
+        let on = |cpu: &&Cpu| cpu.node.is_some_and(|node| nodes.contains(node));
+        self.cpus.iter().filter(is_isolated).filter(on).map(|cpu| cpu.id).collect()
+    }
+
+    /// The machine for somebody who names these nodes, and so takes their isolated CPUs, too.
+    #[must_use]
+    pub fn with_isolated_of(mut self, nodes: &NodeSet) -> Self {
+        let named = self.isolated_of(nodes);
+        self.cpus.iter_mut().filter(|cpu| named.contains(cpu.id)).for_each(|cpu| cpu.online = true);
+        self
+    }
+
     /// The numbers of all nodes.
     pub fn node_set(&self) -> NodeSet {
         self.nodes.iter().map(|node| node.id).collect()
@@ -275,5 +338,30 @@ mod tests {
         };
         assert_eq!(machine.cpus_of(NodeId(0)), CpuSet::from([CpuId(0), CpuId(2)]));
         assert_eq!(machine.cores_of(NodeId(0)), 1);
+    }
+
+    #[test]
+    fn what_is_isolated_or_not_allowed_is_not_offered() {
+        let node = |id| Node { id: NodeId(id), memory_bytes: 1 << 30, ..Node::default() };
+        let machine = Topology {
+            nodes: (0..3).map(node).collect(),
+            cpus: (0..6).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            isolated_cpus: CpuSet::from([CpuId(1), CpuId(4), CpuId(5)]),
+            ..Topology::default()
+        };
+        let cpus = |machine: &Topology| format!("{}", machine.cpus_of_nodes(&machine.node_set()));
+        let offered = machine.clone().offered(None);
+        assert_eq!((cpus(&offered).as_str(), offered.memory_nodes().len()), ("0,2-3", 3));
+
+        let set = |list: &str| list.parse().unwrap_or_default();
+        let (allowed_cpus, memory_nodes) = ("0-2,4".parse().unwrap_or_default(), set("0,2"));
+        let allowed = Allowed { cpus: allowed_cpus, memory_nodes, by: "/x".into() };
+        let offered = machine.offered(Some(&allowed));
+        assert_eq!((cpus(&offered).as_str(), offered.memory_nodes()), ("0,2", set("0,2")));
+        let withheld = &offered.withheld;
+        assert_eq!((format!("{}", withheld.cpus), &withheld.memory_nodes), ("3,5".into(), &set("1")));
+        // Whoever names node 2 gets its isolated CPUs, but none that is not allowed.
+        assert_eq!(cpus(&offered.clone().with_isolated_of(&set("2"))), "0,2,4");
+        assert_eq!(cpus(&offered.with_isolated_of(&set("0"))), "0-2");
     }
 }

@@ -151,6 +151,16 @@ fn offline_cpus_keep_their_node_where_the_kernel_still_tells_it() {
 }
 
 #[test]
+fn isolated_cpus_are_those_that_are_online() {
+    let root = common::unpacked("offline-cpus").unwrap();
+    common::unpack("sys/devices/system/cpu/isolated: 2-4,99\n", root.path()).unwrap();
+    let (machine, notes) = sysfs::read(root.path()).unwrap();
+    assert_eq!((machine.isolated_cpus.to_string(), notes.len()), ("2,4".into(), 0), "CPU 3 is offline");
+    common::unpack("sys/devices/system/cpu/isolated: \n", root.path()).unwrap();
+    assert!(sysfs::read(root.path()).unwrap().0.isolated_cpus.is_empty());
+}
+
+#[test]
 fn emulated_nodes_of_the_kernel_share_their_cpus_but_each_cpu_has_one_node() {
     let (machine, notes) = read("emulated");
     let nodes: Vec<_> = machine.cpus.iter().map(|cpu| cpu.node.unwrap().0).collect();

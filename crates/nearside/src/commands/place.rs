@@ -1,14 +1,15 @@
 //! `nearside place`: where a domain would live, and why.
 
 use crate::{
-    domains::open_host,
+    domains::{open_host, withheld},
     failure::{Failure, Outcome},
     output,
     report::{guest::Guest, json::Placed, place_libvirt, place_numactl, place_qemu, place_text},
     request::{RequestArgs, refused},
     source::TopologySource,
 };
-use nearside_policy::{CostModel, Machine, Observation, place};
+use nearside_policy::{CostModel, Machine, Observation, Request, place};
+use nearside_topology::Topology;
 
 /// Show where a domain would live, the alternatives, and why
 ///
@@ -54,12 +55,15 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let (observation, mut notes) = observed(&args.source)?;
+    let request = args.request.request(&observation.topology)?;
+    notes.extend(withheld(&observation.topology));
+    notes.extend(left_out(&observation.topology, &request));
+    let observation = &*observation.naming(request.nodes.as_ref());
     let topology = &observation.topology;
-    let request = args.request.request(topology)?;
-    let decision = place(&request, &observation, &CostModel::default()).map_err(refused)?;
+    let decision = place(&request, observation, &CostModel::default()).map_err(refused)?;
     let guest = Guest::new(&decision, topology);
     let (report, limits) = match args.format {
-        Format::Text => (place_text::report(&decision, &observation), Vec::new()),
+        Format::Text => (place_text::report(&decision, observation), Vec::new()),
         Format::Json => (output::json(&Placed::new(&topology.source, &decision))?, Vec::new()),
         Format::Qemu => place_qemu::report(&guest, topology),
         Format::Libvirt => place_libvirt::report(&guest),
@@ -68,6 +72,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     notes.extend(limits);
     output::note(notes);
     output::print(&report)
+}
+
+/// What to say where the scheduler leaves CPUs alone, and so placement does.
+fn left_out(topology: &Topology, request: &Request) -> Option<String> {
+    let named = request.nodes.clone().unwrap_or_default();
+    let isolated = topology.isolated_of(&topology.node_set().difference(&named));
+    let note = format!("CPUs {isolated} are isolated and left out: name their nodes to use them");
+    (!isolated.is_empty()).then_some(note)
 }
 
 /// The machine with its domains, and what could not be read of it. Only the host itself has domains; a copy of its
@@ -80,5 +92,6 @@ fn observed(source: &TopologySource) -> Result<(Observation, Vec<String>), Failu
         return Ok((observation, host.take_notices()));
     }
     let (topology, notes) = source.read_with_notes()?;
+    let topology = topology.offered(None);
     Ok((Observation { topology, domains: Vec::new() }, notes))
 }

@@ -20,6 +20,7 @@ pub(crate) struct Machine<'a> {
     performance: &'a [Performance],
     devices: Vec<DeviceReport<'a>>,
     reserved_huge_pages: &'a [ReservedHugePages],
+    isolated_cpus: Vec<CpuId>,
 }
 
 impl<'a> Machine<'a> {
@@ -35,6 +36,7 @@ impl<'a> Machine<'a> {
             performance: &topology.performance,
             devices: topology.devices.iter().map(DeviceReport::new).collect(),
             reserved_huge_pages: &topology.reserved_huge_pages,
+            isolated_cpus: topology.isolated_cpus.iter().collect(),
         }
     }
 }

@@ -48,6 +48,9 @@ fn summary(topology: &Topology) -> String {
     if !offline.is_empty() {
         text += &format!("offline:   {}\n", offline.named());
     }
+    if !topology.isolated_cpus.is_empty() {
+        text += &format!("isolated:  CPUs {}\n", topology.isolated_cpus);
+    }
     text
 }
 

@@ -45,8 +45,7 @@ pub fn topology(tables: &Tables) -> (Topology, Vec<Finding>) {
     };
     let source = if tables.source.is_empty() { "ACPI tables".into() } else { tables.source.clone() };
     let Domains { nodes, devices, .. } = domains;
-    let reserved_huge_pages = Vec::new();
-    (Topology { source, nodes, cpus, distances, performance, devices, reserved_huge_pages }, findings)
+    (Topology { source, nodes, cpus, distances, performance, devices, ..Topology::default() }, findings)
 }
 
 /// The CPUs in the order of the MADT where there is one.

@@ -66,6 +66,12 @@ pub(super) fn read(source: &mut Source, nodes: &[NodeId]) -> Vec<Cpu> {
     cpus
 }
 
+/// Online CPUs that `isolcpus=` or an isolated cpuset took from the scheduler.
+pub(super) fn isolated(source: &mut Source, cpus: &[Cpu]) -> CpuSet {
+    let isolated = source.list_if_any::<CpuId>(&format!("{CPUS}/isolated")).unwrap_or_default();
+    cpus.iter().filter(|cpu| cpu.online && isolated.contains(cpu.id)).map(|cpu| cpu.id).collect()
+}
+
 /// Which nodes list which CPUs. The kernel's own NUMA emulation lists a CPU on several.
 fn members(source: &mut Source, nodes: &[NodeId]) -> BTreeMap<CpuId, Vec<NodeId>> {
     let mut members = BTreeMap::<_, Vec<_>>::new();

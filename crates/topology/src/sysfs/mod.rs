@@ -14,7 +14,7 @@ mod zones;
 use crate::{
     distance::Distances,
     id::NodeId,
-    model::{Node, Topology},
+    model::{Node, Topology, Withheld},
 };
 use alloc::{string::ToString, vec, vec::Vec};
 use source::Source;
@@ -99,7 +99,17 @@ fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note
     zones::fill(&mut source, &mut nodes);
     let devices = known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
     let reserved_huge_pages = source.about_memory(nodes::reserved_huge_pages);
-    let from = root.display().to_string();
-    let topology = Topology { source: from, nodes, cpus, distances, performance, devices, reserved_huge_pages };
+    let isolated_cpus = cpus::isolated(&mut source, &cpus);
+    let topology = Topology {
+        source: root.display().to_string(),
+        nodes,
+        cpus,
+        distances,
+        performance,
+        devices,
+        reserved_huge_pages,
+        isolated_cpus,
+        withheld: Withheld::default(),
+    };
     Ok((topology, source.into_notes()))
 }

@@ -1,6 +1,8 @@
 //! `run` stands in the place of the command, and what it refuses leaves nothing behind.
 
-use nearside_lab::{Domain, Look, MIB, await_that, domains, nearside, read, run, status, stderr, stdout, words};
+use nearside_lab::{
+    Domain, Look, MIB, await_that, domains, nearside, read, run, status, stderr, stdout, unclaimed_bytes, words, write,
+};
 use std::{
     fs,
     io::Write as _,
@@ -198,6 +200,39 @@ fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
         let record = read("/run/nearside/domains/kept.json");
         assert!(record.contains(&format!("\"on_behalf\": \"{on_behalf}\"")), "{record}");
     }
+}
+
+#[test]
+fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
+    let parent = "/sys/fs/cgroup/nearside";
+    // The group above all domains is made with the first of them.
+    assert!(run(words("run -q --name first --memory 8M -- true")).status.success());
+    write(&format!("{parent}/cpuset.cpus"), "0-5");
+    write(&format!("{parent}/cpuset.mems"), "0,2-3");
+    // Strict domains that fill nodes: none comes to node 1 (no memory) or 3 (no CPUs).
+    let size = unclaimed_bytes()[0].min(unclaimed_bytes()[2]) / 2 + 16 * MIB;
+    let start = |name: &str| {
+        let flags = format!("-q --name {name} --cpus 2 --policy strict --memory {size}");
+        Domain::start(&flags, "--mib 16")
+    };
+    let both = [start("one"), start("two")];
+    let mut homes: Vec<_> = both.iter().map(|domain| status(domain.process(), "Mems_allowed_list")).collect();
+    homes.sort();
+    assert_eq!(homes, ["0", "2"]);
+    for (node, said) in [(1, "no memory on nodes 1"), (3, "no CPUs on nodes 3")] {
+        let output = run(words(&format!("run --name named --memory 8M --nodes {node} -- true")));
+        assert_eq!(output.status.code(), Some(125));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        let output = run(words(&format!("set one --nodes {node}")));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
+    let place = run(words("place --cpus 1 --memory 8M"));
+    assert!(stderr(&place).contains("CPUs 6-7 are not for domains"), "{}", stderr(&place));
+    drop(both);
+    write(&format!("{parent}/cpuset.cpus"), "");
+    write(&format!("{parent}/cpuset.mems"), "");
+    assert!(run(words("run -q --name named --memory 8M --nodes 3 -- true")).status.success());
 }
 
 #[test]

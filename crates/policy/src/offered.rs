@@ -1,0 +1,157 @@
+//! What of a machine is offered to domains, and what an operator who names nodes gets of it.
+
+use crate::Observation;
+use nearside_topology::{NodeSet, Topology};
+use std::borrow::Cow;
+
+/// Nodes were named that domains may not use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("domains may have no {what} on nodes {nodes}: the cgroup {by} does not allow it ({file})")]
+pub struct NotAllowed {
+    /// "memory" or "CPUs".
+    what: &'static str,
+    /// Where.
+    nodes: NodeSet,
+    /// The path of the cgroup.
+    by: String,
+    /// The file in which it says what it allows.
+    file: &'static str,
+}
+
+/// Whether a node that an operator names is one that domains may not use: all of its CPUs, or its memory. Isolated CPUs
+/// are offered by now.
+pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), NotAllowed> {
+    let withheld = &topology.withheld;
+    let refuse = |what, nodes: NodeSet, file| match nodes.is_empty() {
+        true => Ok(()),
+        false => Err(NotAllowed { what, nodes, by: withheld.by.clone(), file }),
+    };
+    refuse("memory", nodes.intersection(&withheld.memory_nodes), "cpuset.mems.effective")?;
+    let node_of = |cpu| topology.cpu(cpu).and_then(|cpu| cpu.node);
+    let with_withheld: NodeSet = withheld.cpus.iter().filter_map(node_of).collect();
+    let without_cpus = nodes.iter().filter(|&node| with_withheld.contains(node) && topology.cpus_of(node).is_empty());
+    refuse("CPUs", without_cpus.collect(), "cpuset.cpus.effective")
+}
+
+impl Observation {
+    /// The same for an operator who names these nodes: isolated CPUs of theirs count, which placement does not offer of
+    /// itself, since the scheduler spreads no threads over them.
+    pub fn naming(&self, nodes: Option<&NodeSet>) -> Cow<'_, Self> {
+        match nodes {
+            Some(nodes) if !self.topology.isolated_of(nodes).is_empty() => {
+                let topology = self.topology.clone().with_isolated_of(nodes);
+                Cow::Owned(Self { topology, domains: self.domains.clone() })
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+}
+
+/// What to know of a home that was named, if the scheduler leaves CPUs of it alone.
+pub(crate) fn isolated_notice(nodes: &NodeSet, topology: &Topology) -> Option<String> {
+    let isolated = topology.isolated_of(nodes);
+    (!isolated.is_empty()).then(|| {
+        format!(
+            "CPUs {isolated} are isolated (isolcpus=, or a cpuset): the kernel moves no thread between them, so each has \
+             to be bound by its own program"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Action, Affinity, Claim, CostModel, DomainState, Limits, MemoryPolicy, PageSize, Plan, Refusal, Rehome,
+        RehomeRefusal, Request, Start, StartRefusal, rehome, start,
+    };
+    use nearside_topology::{Allowed, Cpu, CpuId, CpuSet, Distances, Node, NodeId};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Three nodes of two CPUs and 1 GiB each; CPUs 2 and 3 of node 1 are isolated, node 2 is not for domains.
+    fn machine() -> Observation {
+        let ids = [0, 1, 2].map(NodeId);
+        let topology = Topology {
+            nodes: ids.map(|id| Node { id, memory_bytes: 1024 * MIB, ..Node::default() }).into(),
+            cpus: (0..6).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            distances: Distances::uniform(&ids),
+            isolated_cpus: CpuSet::from([CpuId(2), CpuId(3)]),
+            ..Topology::default()
+        };
+        let allowed = |cpus: &str, nodes: &str| Allowed {
+            cpus: cpus.parse().unwrap(),
+            memory_nodes: nodes.parse().unwrap(),
+            by: "/x".into(),
+        };
+        Observation { topology: topology.offered(Some(&allowed("0-3", "0-1"))), domains: Vec::new() }
+    }
+
+    fn begin(nodes: Option<&str>, seen: &Observation) -> Result<Plan, StartRefusal> {
+        let request = Request {
+            vcpus: 2,
+            memory_bytes: 600 * MIB,
+            page_size: PageSize::Base,
+            policy: MemoryPolicy::Strict,
+            nodes: nodes.map(|nodes| nodes.parse().unwrap()),
+            near: Vec::new(),
+        };
+        let wish = Start { name: "db".into(), request, affinity: Affinity::Hard, limits: Limits::default() };
+        start(&wish, seen, &CostModel::default())
+    }
+
+    fn cpus(plan: &Plan) -> String {
+        let bound = plan.steps.iter().find_map(|step| match &step.action {
+            Action::BindCpus { cpus, .. } => Some(cpus.to_string()),
+            _ => None,
+        });
+        bound.unwrap_or_default()
+    }
+
+    #[test]
+    fn placement_takes_what_is_offered_and_binds_to_no_more() {
+        let mut seen = machine();
+        let plan = begin(None, &seen).unwrap();
+        assert_eq!((cpus(&plan).as_str(), plan.limits.len()), ("0-1", 0));
+        let claim = Some(plan.decision.unwrap().chosen.claim);
+        seen.domains.push(DomainState { name: "first".into(), claim, ..DomainState::default() });
+        // Node 1 has memory, and no CPU that is offered.
+        let plan = begin(None, &seen).unwrap();
+        assert_eq!((cpus(&plan).as_str(), plan.decision.unwrap().chosen.nodes), ("0-1", "0-1".parse().unwrap()));
+    }
+
+    #[test]
+    fn isolated_cpus_are_for_those_who_name_their_node() {
+        let plan = begin(Some("1"), &machine()).unwrap();
+        assert_eq!(cpus(&plan), "2-3");
+        assert!(plan.limits[0].starts_with("CPUs 2-3 are isolated"), "{:?}", plan.limits);
+        let mut seen = machine();
+        let claim = Some(Claim { bytes: [(NodeId(0), 100 * MIB)].into(), ..Claim::default() });
+        seen.domains.push(DomainState { name: "db".into(), claim, ..DomainState::default() });
+        let wish = |nodes: &str| Rehome {
+            domain: "db".into(),
+            nodes: nodes.parse().unwrap(),
+            move_memory: true,
+            rate_bytes_per_s: None,
+        };
+        let plan = rehome(&wish("1"), &seen).unwrap();
+        assert_eq!(cpus(&plan), "2-3");
+        assert!(plan.limits.iter().any(|limit| limit.starts_with("CPUs 2-3 are isolated")), "{:?}", plan.limits);
+        let refusal = rehome(&wish("0,2"), &seen).unwrap_err();
+        assert!(matches!(refusal, RehomeRefusal::NotAllowed(_)), "{refusal}");
+    }
+
+    #[test]
+    fn who_names_a_node_that_is_not_for_domains_is_told_who_says_so() {
+        let told = |seen: &Observation, nodes: &str| match begin(Some(nodes), seen) {
+            Err(StartRefusal::Place(Refusal::NotAllowed(refusal))) => refusal.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let memory = "domains may have no memory on nodes 2: the cgroup /x does not allow it (cpuset.mems.effective)";
+        assert_eq!(told(&machine(), "0,2"), memory);
+        let mut without_cpus = machine();
+        without_cpus.topology.withheld.memory_nodes = NodeSet::new();
+        let cpus = "domains may have no CPUs on nodes 2: the cgroup /x does not allow it (cpuset.cpus.effective)";
+        assert_eq!(told(&without_cpus, "2"), cpus);
+    }
+}
