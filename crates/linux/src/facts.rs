@@ -4,10 +4,11 @@
 use crate::{
     cgroup::Tree,
     folder::Folder,
+    host,
     sys::{self, PolicySupport},
     systemd::Systemd,
 };
-use nearside_policy::MemoryPolicy;
+use nearside_policy::{LeftOut, MemoryPolicy};
 use nearside_topology::{HugePagePool, NodeId, NodeSet, sysfs};
 use rustix::fs::{Access, access};
 use serde::Serialize;
@@ -47,6 +48,8 @@ pub struct Facts {
     pub system_bus: bool,
     /// A scheduler in BPF.
     pub sched_ext: SchedExt,
+    /// What placement leaves out.
+    pub left_out: LeftOut,
     /// `/sys/devices/system/cpu/isolated`, empty where none is.
     pub isolated_cpus: Option<String>,
     /// `/sys/devices/system/cpu/nohz_full`
@@ -148,6 +151,8 @@ impl Facts {
             let used = node.huge_pages.iter().filter(|pool| pool.total_pages > 0);
             used.map(|pool| (node.id, *pool))
         });
+        let tree = Tree::find(&root.join("proc/self/mountinfo"));
+        let allowed = tree.ok().and_then(|tree| host::allowed(&tree, Systemd::runs(root)));
         let support = if try_policies { policies(&memory_nodes) } else { Vec::new() };
         let that_are = |wanted| {
             let found = support.iter().filter(move |(_, support)| *support == wanted);
@@ -172,6 +177,7 @@ impl Facts {
                 loaded: read("sys/kernel/sched_ext/root/ops"),
                 has_btf: root.join("sys/kernel/btf/vmlinux").exists(),
             },
+            left_out: LeftOut::of(&topology.clone().offered(allowed.as_ref()), None),
             isolated_cpus: read("sys/devices/system/cpu/isolated"),
             nohz_full_cpus: read("sys/devices/system/cpu/nohz_full").filter(|cpus| cpus != "(null)"),
             huge_pages: pools.collect(),

@@ -142,16 +142,7 @@ impl Host {
 
     /// What the group above all domains allows them; none where there is no cpuset controller.
     pub fn allowed(&self) -> Option<Allowed> {
-        let parent = if self.booted_with_systemd { format!("/{SLICE}") } else { PARENT.into() };
-        // What a group that is not made yet will be allowed is what the one above it is.
-        let effective = |path: &str| {
-            let group = self.tree.group(path).ok()?;
-            let read = |file: &str| group.read(file).ok().flatten();
-            let cpus = read("cpuset.cpus.effective")?.trim().parse().ok()?;
-            let memory_nodes = read("cpuset.mems.effective")?.trim().parse().ok()?;
-            Some(Allowed { cpus, memory_nodes, by: group.path().into() })
-        };
-        effective(&parent).or_else(|| effective("/"))
+        allowed(&self.tree, self.booted_with_systemd)
     }
 
     /// Keeps others from changing anything until this is dropped or executes another program, and sweeps up what dead
@@ -460,6 +451,24 @@ impl Machine for Host {
     fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {
         self.try_apply(action, progress).unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
     }
+}
+
+/// What the group above all domains allows them; none where there is no cpuset controller.
+pub(crate) fn allowed(tree: &Tree, booted_with_systemd: bool) -> Option<Allowed> {
+    let parent = if booted_with_systemd { format!("/{SLICE}") } else { PARENT.into() };
+    let read = |path: &str, file: &str| tree.group(path).ok()?.read(file).ok().flatten();
+    // Before Linux 6.8 nobody tells; CPUs of other groups' partitions are missing in what is allowed, anyway.
+    let isolated_cpus = || read("/", "cpuset.cpus.isolated")?.trim().parse().ok();
+    // What a group that is not made yet will be allowed is what the one above it is.
+    let effective = |path: &str| {
+        Some(Allowed {
+            cpus: read(path, "cpuset.cpus.effective")?.trim().parse().ok()?,
+            memory_nodes: read(path, "cpuset.mems.effective")?.trim().parse().ok()?,
+            isolated_cpus: isolated_cpus().unwrap_or_default(),
+            by: path.into(),
+        })
+    };
+    effective(&parent).or_else(|| effective("/"))
 }
 
 /// The unit of systemd's that a group belongs to: its last component.

@@ -40,6 +40,9 @@ fn domains_are_offered_what_the_group_above_them_allows() {
     file("cg/nearside/cpuset.mems.effective", "0\n");
     assert_eq!(host.allowed().unwrap().by, "/nearside");
     let cpus = |topology: &Topology| topology.cpus_of_nodes(&topology.node_set()).to_string();
+    file("cg/cpuset.cpus.isolated", "1\n");
+    assert_eq!(host.allowed().unwrap().isolated_cpus.to_string(), "1");
+    file("cg/cpuset.cpus.isolated", "\n");
     let offered = host.observe().unwrap().topology;
     assert_eq!((cpus(&host.topology().unwrap()), cpus(&offered)), ("0-1".into(), "1".into()));
     assert_eq!(offered.withheld.cpus.to_string(), "0");

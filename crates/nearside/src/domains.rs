@@ -2,8 +2,8 @@
 
 use crate::{failure::Failure, report::json};
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, memory::sum, store::Record, usage, usage::Usage};
-use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, PageSize, outstanding};
-use nearside_topology::{Topology, Withheld};
+use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, PageSize, outstanding};
+use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -140,19 +140,9 @@ pub(crate) fn look(host: &Host, found: &[Found], topology: &Topology, interval: 
     found.iter().zip(usages).map(domain).collect()
 }
 
-/// What to say where a cgroup above all domains does not allow them all of the machine.
-pub(crate) fn withheld(offered: &Topology) -> Vec<String> {
-    let Withheld { cpus, memory_nodes, by } = &offered.withheld;
-    let mut notes = Vec::new();
-    if !cpus.is_empty() {
-        notes.push(format!("CPUs {cpus} are not for domains (cpuset.cpus.effective of the cgroup {by})"));
-    }
-    if !memory_nodes.is_empty() {
-        notes.push(format!(
-            "memory of nodes {memory_nodes} is not for domains (cpuset.mems.effective of the cgroup {by})"
-        ));
-    }
-    notes
+/// What to say where placement does not offer all of the machine to somebody who names these nodes.
+pub(crate) fn left_out(offered: &Topology, named: Option<&NodeSet>) -> impl Iterator<Item = String> {
+    LeftOut::of(offered, named).lines().into_iter().map(|line| format!("left out of placement: {line}"))
 }
 
 /// What to say where not all memory could be seen.

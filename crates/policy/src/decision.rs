@@ -1,6 +1,6 @@
 //! What placement answers.
 
-use crate::{Bytes, Claim, CostModel, NotAllowed, PageSize, Request};
+use crate::{Bytes, Claim, CostModel, LeftOut, NotAllowed, PageSize, Request};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -70,6 +70,9 @@ pub struct Decision {
     pub chosen: Candidate,
     /// The next best, best first. Where the operator chose the nodes, what placement would have taken.
     pub runners_up: Vec<Candidate>,
+    /// CPUs and memory of the machine that did not count.
+    #[serde(default)]
+    pub left_out: LeftOut,
     /// How many candidates were looked at.
     pub candidates: u64,
     /// Whether these were all there are.

@@ -37,7 +37,7 @@ pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
 pub use free::{Promisable, promisable};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{DomainState, Home, Observation, Origin};
-pub use offered::NotAllowed;
+pub use offered::{LeftOut, NotAllowed};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
 pub use plan::{Action, Batch, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step};
 pub use rehome::{DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome};

@@ -1,12 +1,48 @@
 //! What of a machine is offered to domains, and what an operator who names nodes gets of it.
 
 use crate::Observation;
-use nearside_topology::{NodeSet, Topology};
+use nearside_topology::{CpuSet, NodeSet, Topology, Withheld};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+
+/// What is there and was not offered.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Isolated CPUs of nodes that nobody named.
+    pub isolated_cpus: CpuSet,
+    /// What the cgroup above all domains does not allow them.
+    pub withheld: Withheld,
+}
+
+impl LeftOut {
+    /// What is left out of a machine that is offered to somebody who names these nodes.
+    pub fn of(offered: &Topology, named: Option<&NodeSet>) -> Self {
+        let all = offered.node_set();
+        let nodes = named.map_or_else(|| all.clone(), |named| all.difference(named));
+        Self { isolated_cpus: offered.isolated_of(&nodes), withheld: offered.withheld.clone() }
+    }
+
+    /// In words, with the reason; none where nothing is left out.
+    pub fn lines(&self) -> Vec<String> {
+        let Self { isolated_cpus, withheld: Withheld { cpus, memory_nodes, by } } = self;
+        let mut lines = Vec::new();
+        if !isolated_cpus.is_empty() {
+            lines.push(format!("{}: isolated; naming their nodes takes them", isolated_cpus.named()));
+        }
+        if !cpus.is_empty() {
+            lines.push(format!("{}: the cgroup {by} does not allow them (cpuset.cpus.effective)", cpus.named()));
+        }
+        if !memory_nodes.is_empty() {
+            let memory = memory_nodes.named();
+            lines.push(format!("memory of {memory}: the cgroup {by} does not allow it (cpuset.mems.effective)"));
+        }
+        lines
+    }
+}
 
 /// Nodes were named that domains may not use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("domains may have no {what} on nodes {nodes}: the cgroup {by} does not allow it ({file})")]
+#[error("domains may have no {what} on {}: the cgroup {by} does not allow it ({file})", nodes.named())]
 pub struct NotAllowed {
     /// "memory" or "CPUs".
     what: &'static str,
@@ -52,8 +88,8 @@ pub(crate) fn isolated_notice(nodes: &NodeSet, topology: &Topology) -> Option<St
     let isolated = topology.isolated_of(nodes);
     (!isolated.is_empty()).then(|| {
         format!(
-            "CPUs {isolated} are isolated (isolcpus=, or a cpuset): the kernel moves no thread between them, so each has \
-             to be bound by its own program"
+            "the home has isolated CPUs ({isolated}): the kernel moves no thread between them, so each has to be bound \
+             by its own program"
         )
     })
 }
@@ -82,6 +118,7 @@ mod tests {
         let allowed = |cpus: &str, nodes: &str| Allowed {
             cpus: cpus.parse().unwrap(),
             memory_nodes: nodes.parse().unwrap(),
+            isolated_cpus: CpuSet::new(),
             by: "/x".into(),
         };
         Observation { topology: topology.offered(Some(&allowed("0-3", "0-1"))), domains: Vec::new() }
@@ -113,7 +150,14 @@ mod tests {
         let mut seen = machine();
         let plan = begin(None, &seen).unwrap();
         assert_eq!((cpus(&plan).as_str(), plan.limits.len()), ("0-1", 0));
-        let claim = Some(plan.decision.unwrap().chosen.claim);
+        let decision = plan.decision.unwrap();
+        let left_out = [
+            "CPUs 2-3: isolated; naming their nodes takes them",
+            "CPUs 4-5: the cgroup /x does not allow them (cpuset.cpus.effective)",
+            "memory of node 2: the cgroup /x does not allow it (cpuset.mems.effective)",
+        ];
+        assert_eq!(decision.left_out.lines(), left_out);
+        let claim = Some(decision.chosen.claim);
         seen.domains.push(DomainState { name: "first".into(), claim, ..DomainState::default() });
         // Node 1 has memory, and no CPU that is offered.
         let plan = begin(None, &seen).unwrap();
@@ -124,7 +168,8 @@ mod tests {
     fn isolated_cpus_are_for_those_who_name_their_node() {
         let plan = begin(Some("1"), &machine()).unwrap();
         assert_eq!(cpus(&plan), "2-3");
-        assert!(plan.limits[0].starts_with("CPUs 2-3 are isolated"), "{:?}", plan.limits);
+        assert!(plan.decision.unwrap().left_out.isolated_cpus.is_empty());
+        assert!(plan.limits[0].starts_with("the home has isolated CPUs (2-3)"), "{:?}", plan.limits);
         let mut seen = machine();
         let claim = Some(Claim { bytes: [(NodeId(0), 100 * MIB)].into(), ..Claim::default() });
         seen.domains.push(DomainState { name: "db".into(), claim, ..DomainState::default() });
@@ -136,7 +181,11 @@ mod tests {
         };
         let plan = rehome(&wish("1"), &seen).unwrap();
         assert_eq!(cpus(&plan), "2-3");
-        assert!(plan.limits.iter().any(|limit| limit.starts_with("CPUs 2-3 are isolated")), "{:?}", plan.limits);
+        assert!(
+            plan.limits.iter().any(|limit| limit.starts_with("the home has isolated CPUs (2-3)")),
+            "{:?}",
+            plan.limits
+        );
         let refusal = rehome(&wish("0,2"), &seen).unwrap_err();
         assert!(matches!(refusal, RehomeRefusal::NotAllowed(_)), "{refusal}");
     }
@@ -147,11 +196,11 @@ mod tests {
             Err(StartRefusal::Place(Refusal::NotAllowed(refusal))) => refusal.to_string(),
             other => panic!("{other:?}"),
         };
-        let memory = "domains may have no memory on nodes 2: the cgroup /x does not allow it (cpuset.mems.effective)";
+        let memory = "domains may have no memory on node 2: the cgroup /x does not allow it (cpuset.mems.effective)";
         assert_eq!(told(&machine(), "0,2"), memory);
         let mut without_cpus = machine();
         without_cpus.topology.withheld.memory_nodes = NodeSet::new();
-        let cpus = "domains may have no CPUs on nodes 2: the cgroup /x does not allow it (cpuset.cpus.effective)";
+        let cpus = "domains may have no CPUs on node 2: the cgroup /x does not allow it (cpuset.cpus.effective)";
         assert_eq!(told(&without_cpus, "2"), cpus);
     }
 }

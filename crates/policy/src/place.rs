@@ -1,7 +1,7 @@
 //! Placement: which set of nodes becomes a domain's home.
 
 use crate::{
-    Bytes, Candidate, Claim, CostModel, Decision, Observation, PageSize, Refusal, Request, SlowDown,
+    Bytes, Candidate, Claim, CostModel, Decision, LeftOut, Observation, PageSize, Refusal, Request, SlowDown,
     cost::{Ask, Costing, Unfit},
     offered::check_named,
     ranking::Ranking,
@@ -107,6 +107,7 @@ pub fn place_with(
         request: request.clone(),
         chosen,
         runners_up,
+        left_out: LeftOut::of(topology, request.nodes.as_ref()),
         candidates: ranking.looked_at(),
         exhaustive,
         model: *model,

@@ -115,6 +115,8 @@ pub struct Allowed {
     pub cpus: CpuSet,
     /// Nodes they may have memory on.
     pub memory_nodes: NodeSet,
+    /// CPUs in isolated partitions anywhere (`cpuset.cpus.isolated` of the root).
+    pub isolated_cpus: CpuSet,
     /// The path of the cgroup.
     pub by: String,
 }
@@ -246,6 +248,9 @@ impl Topology {
     #[must_use]
     pub fn offered(mut self, allowed: Option<&Allowed>) -> Self {
         for cpu in self.cpus.iter_mut().filter(|cpu| cpu.online) {
+            if allowed.is_some_and(|allowed| allowed.isolated_cpus.contains(cpu.id)) {
+                self.isolated_cpus.insert(cpu.id);
+            }
             if allowed.is_some_and(|allowed| !allowed.cpus.contains(cpu.id)) {
                 self.withheld.cpus.insert(cpu.id);
             }
@@ -355,13 +360,14 @@ mod tests {
 
         let set = |list: &str| list.parse().unwrap_or_default();
         let (allowed_cpus, memory_nodes) = ("0-2,4".parse().unwrap_or_default(), set("0,2"));
-        let allowed = Allowed { cpus: allowed_cpus, memory_nodes, by: "/x".into() };
+        let allowed =
+            Allowed { cpus: allowed_cpus, memory_nodes, isolated_cpus: CpuSet::from([CpuId(2)]), by: "/x".into() };
         let offered = machine.offered(Some(&allowed));
-        assert_eq!((cpus(&offered).as_str(), offered.memory_nodes()), ("0,2", set("0,2")));
+        assert_eq!((cpus(&offered).as_str(), offered.memory_nodes()), ("0", set("0,2")));
         let withheld = &offered.withheld;
         assert_eq!((format!("{}", withheld.cpus), &withheld.memory_nodes), ("3,5".into(), &set("1")));
         // Whoever names node 2 gets its isolated CPUs, but none that is not allowed.
-        assert_eq!(cpus(&offered.clone().with_isolated_of(&set("2"))), "0,2,4");
-        assert_eq!(cpus(&offered.with_isolated_of(&set("0"))), "0-2");
+        assert_eq!(cpus(&offered.clone().with_isolated_of(&set("2"))), "0,4");
+        assert_eq!(cpus(&offered.with_isolated_of(&set("0-1"))), "0-2");
     }
 }

@@ -1,15 +1,14 @@
 //! `nearside place`: where a domain would live, and why.
 
 use crate::{
-    domains::{open_host, withheld},
+    domains::{left_out, open_host},
     failure::{Failure, Outcome},
     output,
     report::{guest::Guest, json::Placed, place_libvirt, place_numactl, place_qemu, place_text},
     request::{RequestArgs, refused},
     source::TopologySource,
 };
-use nearside_policy::{CostModel, Machine, Observation, Request, place};
-use nearside_topology::Topology;
+use nearside_policy::{CostModel, Machine, Observation, place};
 
 /// Show where a domain would live, the alternatives, and why
 ///
@@ -56,8 +55,9 @@ enum Format {
 pub(crate) fn run(args: &Args) -> Outcome {
     let (observation, mut notes) = observed(&args.source)?;
     let request = args.request.request(&observation.topology)?;
-    notes.extend(withheld(&observation.topology));
-    notes.extend(left_out(&observation.topology, &request));
+    notes.extend(left_out(&observation.topology, request.nodes.as_ref()));
+    // First, for it may be why there is no home.
+    output::note(notes);
     let observation = &*observation.naming(request.nodes.as_ref());
     let topology = &observation.topology;
     let decision = place(&request, observation, &CostModel::default()).map_err(refused)?;
@@ -69,17 +69,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Format::Libvirt => place_libvirt::report(&guest),
         Format::Numactl => place_numactl::report(&guest),
     };
-    notes.extend(limits);
-    output::note(notes);
+    output::note(limits);
     output::print(&report)
-}
-
-/// What to say where the scheduler leaves CPUs alone, and so placement does.
-fn left_out(topology: &Topology, request: &Request) -> Option<String> {
-    let named = request.nodes.clone().unwrap_or_default();
-    let isolated = topology.isolated_of(&topology.node_set().difference(&named));
-    let note = format!("CPUs {isolated} are isolated and left out: name their nodes to use them");
-    (!isolated.is_empty()).then_some(note)
 }
 
 /// The machine with its domains, and what could not be read of it. Only the host itself has domains; a copy of its

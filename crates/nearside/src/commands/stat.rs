@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Ok(host) => {
             let (found, broken) = domains::running(&host, args.all)?;
             output::note(broken);
-            output::note(domains::withheld(&topology.clone().offered(host.allowed().as_ref())));
+            output::note(domains::left_out(&topology.clone().offered(host.allowed().as_ref()), None));
             domains::look(&host, &found, &topology, args.interval)
         }
         // Nodes can be told of without domains.

@@ -1,6 +1,7 @@
 //! `nearside topology`: what this machine is.
 
 use crate::{
+    domains::{left_out, open_host},
     failure::Outcome,
     output,
     report::{topology_json::Machine, topology_svg, topology_text},
@@ -41,6 +42,11 @@ enum Format {
 pub(crate) fn run(args: &Args) -> Outcome {
     let (topology, notes) = args.source.read_with_notes()?;
     output::note(notes);
+    if args.source.is_this_host()
+        && let Ok(host) = open_host()
+    {
+        output::note(left_out(&topology.clone().offered(host.allowed().as_ref()), None));
+    }
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
         Format::Json => output::json(&Machine::new(&topology))?,

@@ -118,7 +118,7 @@ pub(crate) mod examples {
     use super::*;
     use nearside_linux::{memory::MemoryByKind, store::CpuBinding, store::Record, threads::CpuUse, usage::Usage};
     use nearside_policy::{
-        Candidate, Claim, CostModel, Decision, Home, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
+        Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
     };
     use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 
@@ -169,6 +169,7 @@ pub(crate) mod examples {
                 candidate(&[0, 1], [1.0, 1.2, 1.0], 2300),
                 Candidate { spilled_bytes: 100 * MIB, ..candidate(&[3], [1.25, 1.1, 1.0], 0) },
             ],
+            left_out: LeftOut::default(),
             candidates: 15,
             exhaustive: true,
             model: CostModel::default(),

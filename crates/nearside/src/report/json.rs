@@ -4,7 +4,8 @@
 use super::place_text::reasons;
 use nearside_linux::store::{CpuBinding, Record};
 use nearside_policy::{
-    Affinity, ByNode, Candidate, Claim, CostModel, Decision, Home, Limits, MemoryPolicy, Origin, PageSize, Request,
+    Affinity, ByNode, Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, Origin, PageSize,
+    Request,
 };
 use nearside_topology::{CpuId, Id, IdSet, NodeId};
 use serde::{Serialize, Serializer};
@@ -113,6 +114,7 @@ struct DecisionJson<'a> {
     request: RequestJson<'a>,
     chosen: CandidateJson<'a>,
     runners_up: Vec<CandidateJson<'a>>,
+    left_out: LeftOutJson<'a>,
     candidates: u64,
     exhaustive: bool,
     reasons: Vec<String>,
@@ -125,10 +127,31 @@ impl<'a> DecisionJson<'a> {
             request: RequestJson::new(&decision.request),
             chosen: CandidateJson::new(&decision.chosen),
             runners_up: decision.runners_up.iter().map(CandidateJson::new).collect(),
+            left_out: LeftOutJson::new(&decision.left_out),
             candidates: decision.candidates,
             exhaustive: decision.exhaustive,
             reasons: reasons(decision),
             model: decision.model,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct LeftOutJson<'a> {
+    isolated_cpus: Vec<CpuId>,
+    withheld_cpus: Vec<CpuId>,
+    withheld_memory_nodes: Vec<NodeId>,
+    withheld_by: Option<&'a str>,
+}
+
+impl<'a> LeftOutJson<'a> {
+    fn new(LeftOut { isolated_cpus, withheld }: &'a LeftOut) -> Self {
+        let is_something = !withheld.cpus.is_empty() || !withheld.memory_nodes.is_empty();
+        Self {
+            isolated_cpus: members(isolated_cpus),
+            withheld_cpus: members(&withheld.cpus),
+            withheld_memory_nodes: members(&withheld.memory_nodes),
+            withheld_by: is_something.then_some(&withheld.by),
         }
     }
 }

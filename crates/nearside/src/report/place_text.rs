@@ -124,6 +124,7 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
             chosen.nodes.named()
         ));
     }
+    reasons.extend(decision.left_out.lines().into_iter().map(|line| format!("left out: {line}")));
     let model = decision.model;
     reasons.push(format!(
         "assumed: a vCPU waits {:.0} % of its time for memory, a busy SMT sibling adds {:.0} % of a core, a vCPU draws {:.0} MB/s",

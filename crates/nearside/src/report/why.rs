@@ -62,7 +62,8 @@ fn chosen(decision: &Decision) -> String {
         text += &format!("  spills       {} that do not fit and come from other nodes\n", size(*spilled_bytes));
     }
     let all = if decision.exhaustive { ", all there are" } else { " of many, found by search" };
-    text + &format!("  looked at    {}{all}\n", count(decision.candidates as usize, "candidate"))
+    text += &format!("  looked at    {}{all}\n", count(decision.candidates as usize, "candidate"));
+    text + &decision.left_out.lines().iter().map(|line| format!("  left out     {line}\n")).collect::<String>()
 }
 
 fn runners_up(decision: &Decision) -> String {

@@ -219,7 +219,7 @@ fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
     let mut homes: Vec<_> = both.iter().map(|domain| status(domain.process(), "Mems_allowed_list")).collect();
     homes.sort();
     assert_eq!(homes, ["0", "2"]);
-    for (node, said) in [(1, "no memory on nodes 1"), (3, "no CPUs on nodes 3")] {
+    for (node, said) in [(1, "no memory on node 1"), (3, "no CPUs on node 3")] {
         let output = run(words(&format!("run --name named --memory 8M --nodes {node} -- true")));
         assert_eq!(output.status.code(), Some(125));
         assert!(stderr(&output).contains(said), "{}", stderr(&output));
@@ -228,11 +228,18 @@ fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
         assert!(stderr(&output).contains(said), "{}", stderr(&output));
     }
     let place = run(words("place --cpus 1 --memory 8M"));
-    assert!(stderr(&place).contains("CPUs 6-7 are not for domains"), "{}", stderr(&place));
+    let said = "CPUs 6-7: the cgroup /nearside does not allow them (cpuset.cpus.effective)";
+    assert!(stderr(&place).contains(&format!("left out of placement: {said}")), "{}", stderr(&place));
+    for told in ["why one", "topology", "doctor"].map(|command| run(words(command))) {
+        // The doctor wraps its lines.
+        let all = format!("{}{}", stdout(&told), stderr(&told)).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(all.contains(said), "{all}");
+    }
     drop(both);
-    write(&format!("{parent}/cpuset.cpus"), "");
-    write(&format!("{parent}/cpuset.mems"), "");
-    assert!(run(words("run -q --name named --memory 8M --nodes 3 -- true")).status.success());
+    write(&format!("{parent}/cpuset.cpus"), "\n");
+    write(&format!("{parent}/cpuset.mems"), "\n");
+    let output = run(words("run -q --name named --memory 8M --nodes 3 -- true"));
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use super::Finding;
 use crate::report::units::{count, size};
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
-use nearside_policy::MemoryPolicy;
+use nearside_policy::{LeftOut, MemoryPolicy};
+use nearside_topology::CpuSet;
 
 /// All findings, in the order in which they should be read.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
@@ -22,6 +23,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         huge_pages(facts),
         transparent_huge_pages(facts),
         partitions(&facts.cgroups),
+        offered(facts),
         swap(facts),
         zone_reclaim(facts),
         counters(facts),
@@ -254,8 +256,9 @@ fn isolated(facts: &Facts) -> Finding {
     let listed = |cpus: &Option<String>| cpus.clone().filter(|cpus| !cpus.is_empty());
     match (listed(&facts.isolated_cpus), listed(&facts.nohz_full_cpus)) {
         (Some(isolated), _) => Finding::limited(TOPIC, format!("CPUs {isolated} are isolated"))
-            .so("the kernel does not balance tasks over them: a domain's threads stay on the CPU they start on")
-            .advice("isolate CPUs by cpuset partitions, or keep domains off their nodes with --nodes"),
+            .so("the kernel does not balance tasks over them, so placement leaves them out; who names their nodes gets \
+                 them, and has to bind each thread")
+            .advice("isolate CPUs by cpuset partitions, or name their nodes with --nodes for a domain that binds its threads"),
         (None, Some(ticks)) => Finding::ok(TOPIC, format!("none; no ticks on CPUs {ticks} (nohz_full)")),
         (None, None) => Finding::ok(TOPIC, "none"),
     }
@@ -299,8 +302,23 @@ fn partitions(cgroups: &Cgroups) -> Finding {
     match cgroups.partitions.is_empty() {
         true => Finding::ok(TOPIC, "none"),
         false => Finding::limited(TOPIC, cgroups.partitions.iter().map(each).collect::<Vec<_>>().join(", "))
-            .so("their CPUs are taken from everybody else, but placement counts them")
-            .advice("keep domains off their nodes with --nodes"),
+            .so("their CPUs are taken from everybody else; placement leaves them out"),
+    }
+}
+
+/// What the cgroup above all domains keeps from them; isolated CPUs have a finding of their own.
+fn offered(facts: &Facts) -> Finding {
+    const TOPIC: &str = "for domains";
+    let withheld = LeftOut { isolated_cpus: CpuSet::new(), ..facts.left_out.clone() };
+    let lines = withheld.lines();
+    match lines.is_empty() {
+        true => Finding::ok(TOPIC, "all that is there"),
+        false => Finding::limited(TOPIC, format!("not {}", lines.join("; not ")))
+            .so("placement leaves them out, and nobody can name them")
+            .advice(format!(
+                "widen cpuset.cpus and cpuset.mems of {}, or end the partition that took them",
+                withheld.withheld.by
+            )),
     }
 }
 
