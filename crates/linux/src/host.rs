@@ -343,6 +343,7 @@ impl Host {
         let group = self.current_group()?;
         let topology = self.topology()?;
         self.change(|record| record.moving_to = Some(nodes.clone()))?;
+        let claim = self.current.as_ref().map(|record| record.claim.clone()).unwrap_or_default();
         let (ours, store) = (self.current.clone(), self.store.clone());
         let is_ours =
             || ours.as_ref().is_some_and(|ours| store.record(&ours.name).is_ok_and(|now| now.as_ref() == Some(ours)));
@@ -358,7 +359,7 @@ impl Host {
             }
             progress(so_far)
         };
-        let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, rate_bytes_per_s, &mut go_on);
+        let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, &claim, rate_bytes_per_s, &mut go_on);
         self.lock()?;
         // A group counts as populated for a moment after its last process has exited; its list of processes does not
         // show that one any more.

@@ -79,10 +79,10 @@ pub(super) fn settle(
 /// The pages by the target that suits them, and those for which all targets are full.
 fn by_target(targets: &mut Targets<'_>, page_bytes: u64, pages: &[Page]) -> (BTreeMap<NodeId, Vec<Page>>, Vec<Page>) {
     let (mut groups, mut homeless) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
-    let same_block = |a: &Page, b: &Page| a.from == b.from && a.address / BLOCK_BYTES == b.address / BLOCK_BYTES;
+    let same_block = |a: &Page, b: &Page| a.address / BLOCK_BYTES == b.address / BLOCK_BYTES;
     for block in pages.chunk_by(same_block) {
         let bytes = block.len() as u64 * page_bytes;
-        match targets.choose(block[0].from, page_bytes, bytes) {
+        match targets.choose(page_bytes, bytes) {
             Some(target) => groups.entry(target).or_default().extend_from_slice(block),
             None => homeless.extend_from_slice(block),
         }

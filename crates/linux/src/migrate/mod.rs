@@ -1,8 +1,8 @@
 //! Moving a domain's pages to other nodes (docs/adr/0005-moving-pages.md).
 //!
 //! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target (`areas`),
-//! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to the nearest target with room
-//! (`target`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
+//! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to a target with room, as was
+//! promised (`target`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
 //! mappings that were written; what of it no process maps is told (`unmapped`). The memory this takes does not grow with
 //! the domain.
 
@@ -19,7 +19,7 @@ use crate::{
 };
 use areas::Area;
 use batch::{Kernel, Page, Settled};
-use nearside_policy::{Outcome, Progress, Stayed, StayedWhy, debt_bytes};
+use nearside_policy::{Claim, Outcome, PageSize, Progress, Stayed, StayedWhy, debt_bytes};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -93,7 +93,8 @@ impl Moved {
     }
 }
 
-/// Moves the memory of all processes in `group` that lies off `nodes` to the nearest of them.
+/// Moves the memory of all processes in `group` that lies off `nodes` to them, so that each gets what `claim` promises
+/// there; what lies on one of them already stays.
 ///
 /// Not faster than `rate_bytes_per_s`, where given. `progress` is asked before each batch, and at least every 100 ms,
 /// whether to go on.
@@ -102,11 +103,18 @@ pub fn move_group(
     proc: &Path,
     topology: &Topology,
     nodes: &NodeSet,
+    claim: &Claim,
     rate_bytes_per_s: Option<u64>,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Moved {
-    let total_bytes = debt_bytes(&memory::of_group(group, proc).own(), nodes);
-    let targets = Targets::new(topology, nodes);
+    let held = memory::of_group(group, proc);
+    let total_bytes = debt_bytes(&held.own(), nodes);
+    let page_bytes = match claim.page_size {
+        PageSize::Base => sys::page_bytes(),
+        PageSize::Huge(bytes) => bytes,
+    };
+    let there = held.resident(claim.page_size);
+    let targets = Targets::new(topology, nodes).promised(page_bytes, &claim.bytes, &there);
     let mut mover = Mover {
         proc,
         targets,

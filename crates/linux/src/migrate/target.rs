@@ -1,5 +1,10 @@
-//! Where a page goes: the nearest target that has room.
+//! Where a page goes: the target with room that most of what is promised there is missing on.
+//!
+//! How far it comes from is no reason: all nodes of a home are its own, its vCPUs run on all of them, and what counts
+//! afterwards is how far a page lies from those. Going to the nearest of them would heap all pages of one old node onto one
+//! new one, whose memory then all vCPUs share, and which was promised a part only.
 
+use nearside_policy::ByNode;
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     cmp::Reverse,
@@ -13,29 +18,49 @@ pub(super) struct Targets<'a> {
     nodes: NodeSet,
     /// Free bytes by size of page and node when the machine was read, less what was sent there since.
     room_bytes: BTreeMap<(u64, NodeId), u64>,
+    /// Bytes by size of page and node that are promised there and not there yet, less what was sent there since.
+    missing_bytes: BTreeMap<(u64, NodeId), u64>,
     /// Those that the kernel found full, by size of page.
     full: BTreeSet<(u64, NodeId)>,
 }
 
 impl<'a> Targets<'a> {
     pub(super) fn new(topology: &'a Topology, nodes: &NodeSet) -> Self {
-        Self { topology, nodes: nodes.clone(), room_bytes: BTreeMap::new(), full: BTreeSet::new() }
+        Self {
+            topology,
+            nodes: nodes.clone(),
+            room_bytes: BTreeMap::new(),
+            missing_bytes: BTreeMap::new(),
+            full: BTreeSet::new(),
+        }
+    }
+
+    /// With what is promised on each node, in pages of one size, and what of that is there.
+    pub(super) fn promised(mut self, page_bytes: u64, promised: &ByNode, there: &ByNode) -> Self {
+        let missing = |(&node, &bytes): (&NodeId, &u64)| {
+            ((page_bytes, node), bytes.saturating_sub(there.get(&node).copied().unwrap_or(0)))
+        };
+        self.missing_bytes.extend(promised.iter().map(missing));
+        self
     }
 
     pub(super) fn nodes(&self) -> &NodeSet {
         &self.nodes
     }
 
-    /// The target for `bytes` of pages of this size that lie on `from`: of those with room the nearest, of equally near
-    /// ones the one with the most room, so that they fill evenly. None when the kernel found all of them full.
-    pub(super) fn choose(&mut self, from: NodeId, page_bytes: u64, bytes: u64) -> Option<NodeId> {
+    /// The target for `bytes` of pages of this size: of those with room the one on which most is missing, and once all
+    /// have what was promised, the one with the most room, so that they fill evenly. None when the kernel found all of
+    /// them full.
+    pub(super) fn choose(&mut self, page_bytes: u64, bytes: u64) -> Option<NodeId> {
         let open = self.nodes.iter().filter(|&node| !self.full.contains(&(page_bytes, node)));
         let ranked = open.map(|node| {
             let room = self.room(page_bytes, node);
-            (room < bytes, self.topology.distances.get(from, node), Reverse(room), node)
+            let missing = self.missing_bytes.get(&(page_bytes, node)).copied().unwrap_or(0);
+            (room < bytes, Reverse(missing), Reverse(room), node)
         });
-        let (.., Reverse(room), chosen) = ranked.min()?;
+        let (_, Reverse(missing), Reverse(room), chosen) = ranked.min()?;
         self.room_bytes.insert((page_bytes, chosen), room.saturating_sub(bytes));
+        self.missing_bytes.insert((page_bytes, chosen), missing.saturating_sub(bytes));
         Some(chosen)
     }
 
@@ -65,62 +90,82 @@ impl<'a> Targets<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_topology::{Distances, HugePagePool, MemoryState, Node};
+    use nearside_topology::{HugePagePool, MemoryState, Node};
 
     const MIB: u64 = 1 << 20;
 
-    /// Nodes in two pairs, 15 within a pair and 30 across, with this much free memory in MiB.
+    /// Nodes with this much free memory in MiB, and a free huge page each.
     fn machine(free_mib: [u64; 4]) -> Topology {
-        let ids = [0, 1, 2, 3].map(NodeId);
-        let rows = [10, 15, 30, 30, 15, 10, 30, 30, 30, 30, 10, 15, 30, 30, 15, 10];
-        let node = |(id, free): (NodeId, u64)| Node {
-            id,
+        let node = |(id, free): (u32, u64)| Node {
+            id: NodeId(id),
             state: Some(MemoryState { free_bytes: free * MIB, ..MemoryState::default() }),
             huge_pages: vec![HugePagePool { page_bytes: 2 * MIB, total_pages: 8, free_pages: 1, surplus_pages: 0 }],
             ..Node::default()
         };
-        let nodes = ids.into_iter().zip(free_mib).map(node).collect();
-        Topology { nodes, distances: Distances::new(&ids, &rows).unwrap(), ..Topology::default() }
+        Topology { nodes: (0..).zip(free_mib).map(node).collect(), ..Topology::default() }
     }
 
     fn set(nodes: &[u32]) -> NodeSet {
         nodes.iter().map(|&node| NodeId(node)).collect()
     }
 
-    #[test]
-    fn the_nearest_goes_first_and_the_next_when_it_is_full() {
-        let topology = machine([100, 100, 100, 100]);
-        let mut targets = Targets::new(&topology, &set(&[1, 2]));
-        assert_eq!(targets.choose(NodeId(0), 4096, MIB), Some(NodeId(1)));
-        assert_eq!(targets.choose(NodeId(3), 4096, MIB), Some(NodeId(2)));
-        targets.is_full(NodeId(1), 4096);
-        assert_eq!(targets.choose(NodeId(0), 4096, MIB), Some(NodeId(2)));
-        assert_eq!(targets.choose(NodeId(0), 2 * MIB, 2 * MIB), Some(NodeId(1)), "full is full for one size of page");
-        targets.is_full(NodeId(2), 4096);
-        assert_eq!(targets.choose(NodeId(0), 4096, MIB), None);
-        targets.look_again();
-        assert_eq!(targets.choose(NodeId(0), 4096, MIB), Some(NodeId(1)));
+    fn mib(by_node: &[(u32, u64)]) -> ByNode {
+        by_node.iter().map(|&(node, mib)| (NodeId(node), mib * MIB)).collect()
     }
 
-    #[test]
-    fn equally_near_ones_fill_evenly() {
-        let topology = machine([100, 100, 40, 60]);
-        let mut targets = Targets::new(&topology, &set(&[2, 3]));
+    /// Where this many MiB go, in blocks of 2 MiB.
+    fn sent(targets: &mut Targets<'_>, all_mib: u64) -> BTreeMap<u32, u64> {
         let mut sent = BTreeMap::new();
-        for _ in 0..40 {
-            let node = targets.choose(NodeId(0), 4096, 2 * MIB).unwrap();
-            *sent.entry(node.0).or_insert(0) += 2;
+        for _ in 0..all_mib / 2 {
+            *sent.entry(targets.choose(4096, 2 * MIB).unwrap().0).or_default() += 2;
         }
-        // 80 MiB leave 10 MiB free on each.
-        assert_eq!(sent, BTreeMap::from([(2, 30), (3, 50)]));
+        sent
     }
 
     #[test]
-    fn room_counts_before_distance_and_a_pool_is_the_room_of_huge_pages() {
+    fn each_target_gets_what_was_promised_on_it_less_what_is_there() {
+        let topology = machine([100, 200, 300, 400]);
+        let targets = || Targets::new(&topology, &set(&[0, 1, 2]));
+        let promised = mib(&[(0, 20), (1, 20), (2, 20)]);
+        let mut from_elsewhere = targets().promised(4096, &promised, &mib(&[(3, 60)]));
+        assert_eq!(sent(&mut from_elsewhere, 60), [(0, 20), (1, 20), (2, 20)].into());
+        // Of less than was promised each gets its part.
+        let mut half = targets().promised(4096, &promised, &mib(&[(3, 30)]));
+        assert_eq!(sent(&mut half, 30), [(0, 10), (1, 10), (2, 10)].into());
+        let mut partly_there = targets().promised(4096, &promised, &mib(&[(2, 30), (3, 30)]));
+        assert_eq!(sent(&mut partly_there, 30), [(0, 14), (1, 16)].into(), "most room first");
+        // What was never promised goes where there is most room.
+        let mut beyond = targets().promised(4096, &promised, &mib(&[(3, 160)]));
+        assert_eq!(sent(&mut beyond, 160), [(0, 20), (1, 20), (2, 120)].into());
+    }
+
+    #[test]
+    fn a_full_target_is_passed_over_until_somebody_looks_again() {
+        let topology = machine([100, 100, 100, 100]);
+        let mut targets = Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());
+        assert_eq!(targets.choose(4096, MIB), Some(NodeId(1)));
+        targets.is_full(NodeId(1), 4096);
+        assert_eq!(targets.choose(4096, MIB), Some(NodeId(2)));
+        assert_eq!(targets.choose(2 * MIB, 2 * MIB), Some(NodeId(1)), "full is full for one size of page");
+        targets.is_full(NodeId(2), 4096);
+        assert_eq!(targets.choose(4096, MIB), None);
+        targets.look_again();
+        assert_eq!(targets.choose(4096, MIB), Some(NodeId(1)));
+    }
+
+    #[test]
+    fn where_nothing_is_promised_targets_fill_evenly() {
+        let topology = machine([100, 100, 40, 60]);
+        // 80 MiB leave 10 MiB free on each.
+        assert_eq!(sent(&mut Targets::new(&topology, &set(&[2, 3])), 80), [(2, 30), (3, 50)].into());
+    }
+
+    #[test]
+    fn room_counts_before_promises_and_a_pool_is_the_room_of_huge_pages() {
         let topology = machine([100, 1, 100, 100]);
-        let mut targets = Targets::new(&topology, &set(&[1, 2]));
-        assert_eq!(targets.choose(NodeId(0), 4096, 2 * MIB), Some(NodeId(2)));
-        assert_eq!(targets.choose(NodeId(0), 2 * MIB, 2 * MIB), Some(NodeId(1)));
-        assert_eq!(targets.choose(NodeId(0), 2 * MIB, 2 * MIB), Some(NodeId(2)), "the pool of node 1 is used up");
+        let mut targets = Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());
+        assert_eq!(targets.choose(4096, 2 * MIB), Some(NodeId(2)));
+        assert_eq!(targets.choose(2 * MIB, 2 * MIB), Some(NodeId(1)));
+        assert_eq!(targets.choose(2 * MIB, 2 * MIB), Some(NodeId(2)), "the pool of node 1 is used up");
     }
 }

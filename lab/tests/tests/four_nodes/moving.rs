@@ -123,6 +123,29 @@ fn in_a_larger_home_running_processes_stay_bound_to_one_node_and_are_told_so() {
 }
 
 #[test]
+fn memory_goes_where_the_new_home_was_promised_it_and_what_is_at_home_stays() {
+    // Node 2 is nearest to node 3, and nodes 0 and 1 belong to the new home just as well.
+    for (policy, from, stays_mib) in [("strict", "3", 0), ("interleave", "2-3", SIZE_MIB / 2)] {
+        let domain = start(&format!("--policy {policy} --nodes {from}"), "anon");
+        let (report, output) = set("--nodes 0-2 --move-memory");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let record = record();
+        let mut owed: BTreeMap<u32, u64> = serde_json::from_value(record["claim"]["bytes"].clone()).unwrap();
+        owed.values_mut().for_each(|bytes| *bytes /= MIB);
+        if stays_mib > 0 {
+            let others = (SIZE_MIB - stays_mib) / 2;
+            owed = [(0, others), (1, others), (2, stays_mib)].into();
+        }
+        let filled = domain.filled_mib();
+        assert_eq!(filled.keys().collect::<Vec<_>>(), owed.keys().collect::<Vec<_>>(), "{report}");
+        // Pages that may be one huge page stay together, and the program has some besides those it filled.
+        let is_near = |node: u32| filled[&node].abs_diff(owed[&node]) <= 6;
+        assert!((0..=2).all(is_near), "{policy}: {filled:?} for {owed:?}");
+        domain.end();
+    }
+}
+
+#[test]
 fn a_process_that_ends_during_the_move_is_no_failure() {
     let domain = start("--policy strict --nodes 1", "anon");
     let mut command = nearside();
