@@ -114,6 +114,7 @@ pub(crate) fn text(doctor: &Doctor) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::report::domain::examples::left_out;
     use nearside_linux::facts::{Cgroups, Privileges, SchedExt};
     use nearside_policy::MemoryPolicy;
     use nearside_topology::{HugePagePool, NodeId, NodeSet};
@@ -205,7 +206,7 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_tells_on_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 18] = [
+        let cases: [Case; 20] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
@@ -220,6 +221,9 @@ pub(crate) mod tests {
             ("sched_ext", |facts| facts.boot_options = vec!["isolcpus=1".into()], State::Missing, true),
             ("sched_ext", |facts| facts.sched_ext.loaded = Some("scx_rusty".into()), State::Limited, true),
             ("sched_ext", |facts| facts.kernel_release = Some("6.12.1".into()), State::Limited, true),
+            ("for domains", |facts| facts.left_out = left_out(), State::Limited, true),
+            // It has a finding of its own.
+            ("for domains", |facts| facts.left_out.isolated_cpus = left_out().isolated_cpus, State::Ok, true),
             ("NUMA balancing", |facts| facts.numa_balancing = Some(1), State::Limited, true),
             ("NUMA balancing", |facts| (facts.numa_balancing, facts.nodes) = (Some(1), nodes(1)), State::Ok, true),
             ("kernel", |facts| facts.kernel_release = Some("weird".into()), State::Limited, true),

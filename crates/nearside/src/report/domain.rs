@@ -120,7 +120,7 @@ pub(crate) mod examples {
     use nearside_policy::{
         Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
     };
-    use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
+    use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet, Withheld};
 
     pub(crate) const MIB: u64 = 1 << 20;
 
@@ -130,6 +130,13 @@ pub(crate) mod examples {
 
     pub(crate) fn nodes(nodes: &[u32]) -> NodeSet {
         nodes.iter().copied().map(NodeId).collect()
+    }
+
+    /// A CPU that is isolated, and CPUs and memory that are not for domains.
+    pub(crate) fn left_out() -> LeftOut {
+        let by = "/nearside".into();
+        let withheld = Withheld { cpus: [CpuId(6), CpuId(7)].into(), memory_nodes: nodes(&[3]), by };
+        LeftOut { isolated_cpus: [CpuId(2)].into(), withheld }
     }
 
     pub(crate) fn candidate(on: &[u32], slow_down: [f64; 3], free_after_mib: u64) -> Candidate {

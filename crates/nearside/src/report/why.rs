@@ -229,6 +229,7 @@ mod tests {
         record.home = Home { nodes: nodes(&[0, 2]), origin: Origin::Explicit, ..record.home };
         record.claim = examples::candidate(&[0, 2], [1.0; 3], 0).claim;
         record.moving_to = Some(nodes(&[0, 2]));
+        record.decision.left_out = examples::left_out();
         insta::assert_snapshot!("why_explicit", text(&record));
     }
 
