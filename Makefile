@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 600
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
 
-demo: ## boot four nodes and watch Nearside at work (about 3 minutes)
+demo: ## boot four nodes and watch Nearside at work (two to three minutes, once built)
 	scripts/install build lab
 	cargo build --release --package nearside --package nearside-lab
 	lab/demo
