@@ -7,22 +7,25 @@ FUZZ_SECONDS ?= 600
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo test lint unit lab-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo test lint unit lab-test demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
 
-demo: ## boot four nodes and watch Nearside at work (about 3 minutes)
+demo: ## boot four nodes and watch Nearside at work (two to three minutes, once built)
 	scripts/install build lab
 	cargo build --release --package nearside --package nearside-lab
 	lab/demo
 
-test: install-deps lint deny unit lab-test ## everything CI checks, about half an hour on 2 cores
+test: install-deps lint deny unit lab-test demo-test ## everything CI checks, about half an hour on 2 cores
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy, rustdoc, shell scripts
+lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell scripts
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --locked -- -D warnings
+	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck lab/demo lab/kernel lab/qemu lab/guest lab/guest-init scripts/install .ci/run
 
@@ -31,6 +34,11 @@ unit: ## the tests that need no lab
 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
+
+demo-test: ## the demo, which fails where a command of it does
+	cargo build --package nearside
+	cargo build --package nearside-lab --bins --features in-lab
+	lab/demo debug
 
 deny: ## licences, banned crates and sources of all dependencies
 	cargo deny --all-features check licenses bans sources

@@ -4,7 +4,7 @@ use crate::{
     cgroup::Cgroup,
     huge::{self, HugePages},
 };
-use nearside_policy::{ByNode, PageSize};
+use nearside_policy::{ByNode, PageSize, total};
 use nearside_topology::{MAX_NODES, NodeId};
 use serde::{Serialize, Serializer};
 use std::{
@@ -66,10 +66,6 @@ pub fn sum<'a>(parts: impl IntoIterator<Item = &'a ByNode>) -> ByNode {
         *entry = entry.saturating_add(amount);
     }
     all
-}
-
-fn total(by_node: &ByNode) -> u64 {
-    by_node.values().fold(0, |sum, &amount| sum.saturating_add(amount))
 }
 
 /// The memory charged to a group and those below it, or none where the memory controller is not there.

@@ -200,6 +200,8 @@ static INHERITED_IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
 /// Rust's runtime ignores `SIGPIPE` before `main`, so that can only be seen earlier: the loader calls what stands here
 /// before anything else of the program.
 #[used]
+// SAFETY: the section holds addresses of functions of the C ABI, which the loader calls before `main`: this is one. It
+// makes a system call and stores a flag, and needs nothing of Rust's runtime or of other initializers.
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_SIGPIPE: extern "C" fn() = look_at_sigpipe;
 

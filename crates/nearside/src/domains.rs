@@ -2,7 +2,7 @@
 
 use crate::{failure::Failure, report::json};
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, memory::sum, store::Record, usage, usage::Usage};
-use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, PageSize, outstanding};
+use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, PageSize, RehomeRefusal, outstanding};
 use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
 use std::time::Duration;
@@ -99,18 +99,16 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// What is recorded of the domain of that name.
+pub(crate) fn named(host: &Host, name: &str) -> Result<Record, Failure> {
+    host.record(name).ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
+}
+
 /// The domain of that name; or, for a path, the domain that this cgroup is or belongs to, else the cgroup itself. The
 /// path may start with where the tree is mounted.
 pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
     if !name.starts_with('/') {
-        let unknown = || {
-            let known: Vec<String> = host.records().0.into_iter().map(|record| record.name).collect();
-            let known = if known.is_empty() { "none runs".into() } else { format!("running: {}", known.join(", ")) };
-            Failure::could_not(format_args!(
-                "there is no domain named {name:?} ({known}); for other cgroups give a path, /..."
-            ))
-        };
-        let record = host.record(name).ok_or_else(unknown)?;
+        let record = named(host, name)?;
         return Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)));
     }
     let mounted = host.tree().root().to_string_lossy();

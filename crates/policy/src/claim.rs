@@ -9,6 +9,11 @@ use crate::PageSize;
 /// A quantity for each of some nodes; a node that is missing has 0.
 pub type ByNode = BTreeMap<NodeId, u64>;
 
+/// The sum over all nodes.
+pub fn total(amounts: &ByNode) -> u64 {
+    amounts.values().copied().fold(0, u64::saturating_add)
+}
+
 /// Memory and CPUs promised to a domain, for its whole life.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +29,7 @@ pub struct Claim {
 impl Claim {
     /// All bytes promised.
     pub fn total_bytes(&self) -> u64 {
-        self.bytes.values().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+        total(&self.bytes)
     }
 
     /// The nodes on which anything is promised.

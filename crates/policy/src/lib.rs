@@ -27,7 +27,7 @@ mod unclaimed;
 mod view;
 
 pub use bytes::{Bytes, Count};
-pub use claim::{ByNode, Claim, outstanding};
+pub use claim::{ByNode, Claim, outstanding, total};
 pub use control::{
     ControlObservation, ControlPlan, DebtWaits, DomainHistory, DomainLoad, History, HomeWaits, LastMove, MilliVcpus,
     MoveReport, NodeHistory, NodeLoad, Owner, Payback, Place, Standing, Stuck, Tuning, control,

@@ -5,6 +5,7 @@ use crate::{
     Origin, Outcome, PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
     offered::{check_named, isolated_notice},
     start::{policy_nodes, quoted},
+    total,
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
 
@@ -264,10 +265,6 @@ impl<'a> Room<'a> {
         let unclaimed = self.unclaimed.on_nodes(nodes, if moves { elsewhere } else { 0 });
         unclaimed.saturating_add(total(self.held).saturating_sub(elsewhere))
     }
-}
-
-fn total(by_node: &ByNode) -> u64 {
-    by_node.values().copied().fold(0, u64::saturating_add)
 }
 
 /// A confined domain must find room at its new home for all that it may come to hold there.

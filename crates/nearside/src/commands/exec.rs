@@ -1,11 +1,11 @@
 //! `nearside exec`: another process in a domain that runs.
 
 use super::run;
-use crate::failure::{Failure, Outcome};
-use nearside_linux::{
-    Host, Paths,
-    launch::{self, Command},
+use crate::{
+    domains::{self, open_host},
+    failure::Outcome,
 };
+use nearside_linux::launch::{self, Command};
 use std::ffi::OsString;
 
 /// Run another command in a domain, at its home, with its policy
@@ -37,9 +37,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 fn try_exec(args: &Args) -> Outcome {
     let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(run::failure)?;
-    let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
-    let unknown = || format!("there is no domain named {:?}: `nearside list` shows those that run", args.domain);
-    let record = host.record(&args.domain).ok_or_else(|| Failure::could_not(unknown()))?;
+    let mut host = open_host()?;
+    let record = domains::named(&host, &args.domain)?;
     match launch::enter(&mut host, &record, &command) {
         Ok(never) => match never {},
         Err(error) => Err(run::failure(error)),

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     nodes: bool,
 
-    /// List cgroups that Nearside did not start, too
+    /// List cgroups that Nearside did not start, too (but not the root, which is the whole host)
     #[arg(long)]
     all: bool,
 

@@ -1,6 +1,7 @@
 //! `nearside run`: starts a domain at a home of its own.
 
 use crate::{
+    domains::open_host,
     failure::{Failure, Outcome},
     output,
     report::plan,
@@ -8,7 +9,6 @@ use crate::{
     size::parse_size,
 };
 use nearside_linux::{
-    Host, Paths,
     launch::{self, Command, LaunchError},
     sys::{self, PolicySupport},
 };
@@ -107,7 +107,7 @@ pub(super) fn own_codes(outcome: Outcome) -> Outcome {
 fn try_run(args: &Args) -> Outcome {
     let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(failure)?;
     let name = args.name.clone().map_or_else(|| default_name(&args.command), Ok)?;
-    let mut host = Host::open(Paths::default()).map_err(Failure::could_not)?;
+    let mut host = open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let mut request = args.request.request(&topology)?;
     request.policy = usable_policy(args.request.policy, topology.nodes.len(), |policy| {

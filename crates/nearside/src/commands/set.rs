@@ -1,7 +1,7 @@
 //! `nearside set`: another home for a domain that runs.
 
 use crate::{
-    domains::{find, open_host},
+    domains::{find, named, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Meter,
@@ -144,8 +144,7 @@ fn change(host: &mut Host, wish: &Rehome, break_off: &AtomicBool) -> Result<Repo
     host.lock().map_err(Failure::could_not)?;
     let observation = host.observe().map_err(Failure::could_not)?;
     let plan = rehome(wish, &observation).map_err(refused)?;
-    let unknown = || refused(RehomeRefusal::UnknownDomain(wish.domain.clone()));
-    let before = host.record(&wish.domain).ok_or_else(unknown)?;
+    let before = named(host, &wish.domain)?;
     host.edit(record_after(wish, &before, &plan, &observation));
     host.save().map_err(Failure::could_not)?;
 

@@ -5,13 +5,13 @@ use crate::{
     failure::Outcome,
     output::Format,
     report::{
-        domain::total,
         json,
         show::Allowed,
         why::{self, Unplaced},
     },
 };
 use nearside_linux::usage;
+use nearside_policy::total;
 
 /// Explain why a domain lives where it does
 ///

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::domains::Domain;
 use nearside_linux::usage::Account;
-use nearside_policy::{Affinity, ByNode, CpuReason, Origin};
+use nearside_policy::{Affinity, ByNode, CpuReason, Origin, total};
 use std::fmt::Display;
 
 /// Something, or a dash.
@@ -105,11 +105,6 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
         true => String::new(),
         false => format!("\nNot started by Nearside\n{}", listing(&columns, &rows)),
     }
-}
-
-/// The sum over all nodes.
-pub(crate) fn total(amounts: &ByNode) -> u64 {
-    amounts.values().copied().fold(0, u64::saturating_add)
 }
 
 /// Domains made up for the tests of reports.

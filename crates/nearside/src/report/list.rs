@@ -1,7 +1,7 @@
 //! `nearside list` as text.
 
 use super::{
-    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, total, used_of_claim},
+    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, used_of_claim},
     table::{
         Side::{Left, Right},
         listing,
@@ -9,7 +9,7 @@ use super::{
     units::short,
 };
 use crate::domains::Domain;
-use nearside_policy::CpuReason;
+use nearside_policy::{CpuReason, total};
 use serde::Serialize;
 
 /// What `nearside list` tells.

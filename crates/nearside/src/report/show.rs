@@ -1,7 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, dash, local, origin, printable, total},
+    domain::{affinity, dash, local, origin, printable},
     json,
     table::{
         Side::{self, Left, Right},
@@ -15,7 +15,7 @@ use nearside_linux::{
     store::Record,
     usage::{Account, Mapped},
 };
-use nearside_policy::{ByNode, PageSize};
+use nearside_policy::{ByNode, PageSize, total};
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    domain::{origin, printable, total},
+    domain::{origin, printable},
     json,
     show::Allowed,
     table::{
@@ -11,7 +11,7 @@ use super::{
     units::{count, size},
 };
 use nearside_linux::store::Record;
-use nearside_policy::{Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown};
+use nearside_policy::{Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total};
 use nearside_topology::NodeSet;
 use serde::Serialize;
 

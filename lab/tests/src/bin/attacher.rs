@@ -7,7 +7,7 @@
 //! - `detach`: gives the host back, and ends
 //!
 //! It answers every line with one line; the first one it prints is `attached`, or `error: ...` before it exits with 1.
-#![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use clap::Parser;
 use nearside_scheduler::{Affinity, Options, Scheduler};

@@ -6,7 +6,7 @@
 use clap::{Parser, ValueEnum};
 use std::{
     io::{Read, Write},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, Ordering},
     thread,
 };
 
@@ -28,7 +28,7 @@ struct Args {
     /// Free the memory when a line comes, say "freed", and touch it again at the next line
     #[arg(long)]
     free: bool,
-    /// Keep touching instead of sleeping
+    /// Keep touching instead of sleeping: every thread all of it
     #[arg(long)]
     spin: bool,
     /// Keep a thread that starts another and ends, which does the same
@@ -78,11 +78,11 @@ fn main() {
         println!("ready {address:x}");
         assert!(std::io::stdout().flush().is_ok(), "nobody reads");
         if args.spin {
-            for n in 0..args.threads {
+            for _ in 0..args.threads {
                 let stop = &stop;
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        touch(address + n * part, part);
+                        touch(address, bytes);
                     }
                 });
             }
@@ -149,7 +149,7 @@ fn deepen_stack(bytes: usize) -> usize {
 
 fn touch(address: usize, bytes: usize) {
     for offset in (0..bytes).step_by(STEP) {
-        // SAFETY: within the mapping, and each part is written by one thread only.
-        unsafe { std::ptr::write_volatile((address + offset) as *mut u8, 1) };
+        // SAFETY: within the mapping, which nothing but such stores writes.
+        unsafe { AtomicU8::from_ptr((address + offset) as *mut u8) }.store(1, Ordering::Relaxed);
     }
 }
