@@ -7,8 +7,8 @@
 mod look;
 mod memory;
 
-pub use look::Look;
-pub use memory::{Mapping, mapping, own_memory};
+pub use look::{Look, by_node};
+pub use memory::{Mapping, Own, charged, mapping, node_memory, own_memory};
 
 use serde_json::Value;
 use std::{

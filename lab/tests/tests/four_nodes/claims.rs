@@ -1,8 +1,8 @@
 //! Claims: nothing is promised twice, whoever starts at the same time.
 
 use nearside_lab::{
-    Domain, Look, MIB, await_that, domains, huge_pages, json, nearside, read, run, stderr, toucher, unclaimed_bytes,
-    words, write,
+    Domain, Look, MIB, Own, await_that, domains, huge_pages, json, nearside, node_memory, read, run, status, stderr,
+    toucher, unclaimed_bytes, words, write,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -12,10 +12,10 @@ use std::{
 /// Claims are rounded up to whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Domains that claim what the larger nodes have more than the smallest, so that all nodes have alike to promise. Two
+/// Domains, and what they claim: what the larger nodes have more than the smallest, so that all nodes have alike to promise. Two
 /// nodes' left-overs could else make a home for a ninth domain.
 #[derive(Default)]
-struct Levelling(Vec<Domain>);
+struct Levelling(Vec<(Domain, u64)>);
 
 impl Levelling {
     /// A size of which exactly two fit each node, with as much room as can be for memory that comes and goes meanwhile:
@@ -37,13 +37,13 @@ impl Levelling {
     }
 
     fn level(&mut self) {
-        self.0.drain(..).for_each(Domain::end);
+        self.0.drain(..).for_each(|(domain, _)| domain.end());
         write("/proc/sys/vm/drop_caches", "3");
         let free = unclaimed_bytes();
         let least = *free.iter().min().unwrap();
         for (node, surplus) in free.iter().map(|free| free - least).enumerate().filter(|(_, surplus)| *surplus > MIB) {
             let flags = format!("--quiet --name level{node} --policy strict --nodes {node} --memory {surplus}");
-            self.0.push(Domain::start(&flags, "--mib 1"));
+            self.0.push((Domain::start(&flags, "--mib 1"), surplus));
         }
     }
 }
@@ -75,6 +75,31 @@ fn parallel_starts(name: &str, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec
     (running, refused)
 }
 
+/// The kernel's word for it: what is promised on a node and not taken yet, by all that this test has started, is there.
+/// Others hold what is neither free nor in caches that give way.
+fn assert_the_kernel_has_what_is_promised(running: &[Child], bytes: u64, levelling: &Levelling) {
+    let own = |child: &Child| Own::of([child.id()]);
+    let mut promised = [0; 4];
+    let mut taken = [0; 4];
+    let claims = running.iter().map(|child| (child, bytes));
+    for (child, claim) in claims.chain(levelling.0.iter().map(|(domain, surplus)| (&domain.child, *surplus))) {
+        // Strict domains are confined to the node they were promised.
+        let node: usize = status(child.id(), "Mems_allowed_list").parse().unwrap();
+        promised[node] += claim;
+        let own = own(child);
+        assert!(own.bytes.keys().all(|home| *home as usize == node), "on node {node}: {own:?}");
+        taken[node] += own.total();
+    }
+    for node in 0..4 {
+        let [total, free, cached] =
+            [&["MemTotal"][..], &["MemFree"], &["Active(file)", "Inactive(file)", "SReclaimable"]]
+                .map(|figures| figures.iter().map(|figure| node_memory(node, figure)).sum::<u64>());
+        let others = total - free - cached - taken[node];
+        let line = format!("node {node}: {} promised, {others} of {total} held by others", promised[node]);
+        assert!(promised[node] + others <= total, "{line}, {taken:?} taken, {cached} in caches");
+    }
+}
+
 /// Asserts that what was refused was refused for want of memory.
 fn assert_refused(children: Vec<Child>) {
     for child in children {
@@ -103,6 +128,7 @@ fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
         let starts: Vec<_> = look.names().into_iter().filter(|name| name.starts_with('p')).collect();
         let claimed = |name: &&str| look.claim(name).values().sum::<u64>();
         assert_eq!(starts.iter().map(claimed).collect::<Vec<_>>(), [bytes; 8], "round {round}: {look:?}");
+        assert_the_kernel_has_what_is_promised(&running, bytes, &levelling);
         assert_refused(refused);
         end(running);
     }
@@ -118,6 +144,7 @@ fn what_was_promised_is_there_when_it_is_touched() {
     let (running, refused) = parallel_starts("p", bytes, &[&toucher(), "--mib", &mib.to_string()]);
     assert_eq!((running.len(), refused.len()), (8, 12), "{:?}", Look::take());
     assert_refused(refused);
+    assert_the_kernel_has_what_is_promised(&running, bytes, &levelling);
     let look = Look::take();
     look.assert_nothing_is_promised_twice();
     for name in look.names().into_iter().filter(|name| name.starts_with('p')) {
