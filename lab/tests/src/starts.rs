@@ -1,6 +1,6 @@
 //! Many domains started at once, of a size of which only so many fit.
 
-use crate::{Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, write};
+use crate::{Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, words, write};
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Stdio},
@@ -33,6 +33,11 @@ impl Levelling {
         panic!("the nodes cannot be levelled: {:?} can be promised on them", unclaimed_bytes());
     }
 
+    /// Its domains, by process, and what they claim.
+    pub fn claims(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.0.iter().map(|(domain, bytes)| (domain.process(), *bytes))
+    }
+
     fn level(&mut self) {
         self.0.drain(..).for_each(|(domain, _)| domain.end());
         write("/proc/sys/vm/drop_caches", "3");
@@ -45,11 +50,12 @@ impl Levelling {
     }
 }
 
-/// Starts so many domains of a size (`p0` and on) at once, and gives those that run and those that were refused.
-pub fn parallel_starts(count: u32, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec<Child>) {
+/// Starts so many strict domains of a size (`p0` and on) at once, and gives those that run and those that were refused.
+pub fn parallel_starts(count: u32, flags: &str, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec<Child>) {
     let start = |number: u32| {
         nearside()
             .args(["run", "--quiet", "--policy", "strict", "--name", &format!("p{number}")])
+            .args(words(flags))
             .args(["--memory", &bytes.to_string(), "--"])
             .args(command)
             .stdin(Stdio::piped())
@@ -72,19 +78,18 @@ pub fn parallel_starts(count: u32, bytes: u64, command: &[&str]) -> (Vec<Child>,
     (running, refused)
 }
 
-/// The kernel's word for it: what is promised on a node and not taken yet, by all that this test has started, is there.
-/// Others hold what is neither free nor in caches that give way.
-pub fn assert_the_kernel_has_what_is_promised(running: &[Child], bytes: u64, levelling: &Levelling) {
-    let own = |child: &Child| Own::of([child.id()]);
-    let mut promised = [0; 4];
-    let mut taken = [0; 4];
-    let claims = running.iter().map(|child| (child, bytes));
-    for (child, claim) in claims.chain(levelling.0.iter().map(|(domain, surplus)| (&domain.child, *surplus))) {
+/// The kernel's word for it: what is promised on a node and what others hold there is no more than there is. Others hold
+/// what is neither free, nor taken by those it is promised to, nor in caches that give way.
+///
+/// `claims` are domains on one node each, by process, and what they claim.
+pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (u32, u64)>) {
+    let (mut promised, mut taken) = ([0; 4], [0; 4]);
+    for (process, bytes) in claims {
         // Strict domains are confined to the node they were promised.
-        let node: usize = status(child.id(), "Mems_allowed_list").parse().unwrap();
-        promised[node] += claim;
-        let own = own(child);
+        let node: usize = status(process, "Mems_allowed_list").parse().unwrap();
+        let own = Own::of([process]);
         assert!(own.bytes.keys().all(|home| *home as usize == node), "on node {node}: {own:?}");
+        promised[node] += bytes;
         taken[node] += own.total();
     }
     for node in 0..4 {

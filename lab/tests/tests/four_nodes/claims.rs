@@ -14,14 +14,15 @@ fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
     let mut levelling = Levelling::default();
     for round in 0..20 {
         let bytes = levelling.size_of_two_a_node();
-        let (running, refused) = parallel_starts(20, bytes, &["sh", "-c", "echo ready; read line"]);
+        let (running, refused) = parallel_starts(20, "", bytes, &["sh", "-c", "echo ready; read line"]);
         let look = Look::take();
         assert_eq!((running.len(), refused.len()), (8, 12), "round {round}, {bytes} bytes each: {look:?}");
         look.assert_nothing_is_promised_twice();
         let starts: Vec<_> = look.names().into_iter().filter(|name| name.starts_with('p')).collect();
         let claimed = |name: &&str| look.claim(name).values().sum::<u64>();
         assert_eq!(starts.iter().map(claimed).collect::<Vec<_>>(), [bytes; 8], "round {round}: {look:?}");
-        assert_the_kernel_has_what_is_promised(&running, bytes, &levelling);
+        let claims = running.iter().map(|child| (child.id(), bytes));
+        assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
         assert_refused(refused);
         end(running);
     }
@@ -34,10 +35,11 @@ fn what_was_promised_is_there_when_it_is_touched() {
     let mut levelling = Levelling::default();
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
-    let (running, refused) = parallel_starts(20, bytes, &[&toucher(), "--mib", &mib.to_string()]);
+    let (running, refused) = parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
     assert_eq!((running.len(), refused.len()), (8, 12), "{:?}", Look::take());
     assert_refused(refused);
-    assert_the_kernel_has_what_is_promised(&running, bytes, &levelling);
+    let claims = running.iter().map(|child| (child.id(), bytes));
+    assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
     let look = Look::take();
     look.assert_nothing_is_promised_twice();
     for name in look.names().into_iter().filter(|name| name.starts_with('p')) {
