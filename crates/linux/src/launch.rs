@@ -190,7 +190,7 @@ pub fn enter(host: &mut Host, record: &Record, command: &Command) -> Result<Infa
         take_policy(record.home.policy, nodes)?;
     }
     if let Some(binding) = record.cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
-        bind(0, &binding.cpus)?;
+        bind(process::id().cast_signed(), &binding.cpus)?;
     }
     Err(command.execute())
 }

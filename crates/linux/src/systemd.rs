@@ -65,6 +65,8 @@ impl Systemd {
 
     async fn over(connection: Connection, patience: Patience) -> zbus::Result<Self> {
         let manager = Proxy::new_owned(connection, NAME, PATH, MANAGER).await?;
+        // Else systemd sends no signals. It wants to be told once a connection.
+        manager.call::<_, _, ()>("Subscribe", &()).await?;
         Ok(Self { manager, patience })
     }
 
@@ -96,7 +98,6 @@ impl Systemd {
         properties: Vec<Property<'_>>,
         job: &mut Option<OwnedObjectPath>,
     ) -> zbus::Result<String> {
-        self.manager.call::<_, _, ()>("Subscribe", &()).await?;
         let mut removed = self.manager.receive_signal_with_args("UnitRemoved", &[(0, unit)]).await?;
         let mut ended = self.manager.receive_signal_with_args("JobRemoved", &[(2, unit)]).await?;
         let auxiliary: Vec<(&str, Vec<Property<'_>>)> = Vec::new();
@@ -214,6 +215,7 @@ mod tests {
         is_collected: bool,
         /// Whether it knows cpusets.
         has_cpusets: bool,
+        is_subscribed: bool,
         told: Sender<String>,
     }
 
@@ -229,7 +231,12 @@ mod tests {
 
     #[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
     impl Fake {
-        fn subscribe(&self) {}
+        fn subscribe(&mut self) -> zbus::fdo::Result<()> {
+            match std::mem::replace(&mut self.is_subscribed, true) {
+                true => Err(zbus::fdo::Error::Failed("Client is already subscribed.".into())),
+                false => Ok(()),
+            }
+        }
 
         async fn start_transient_unit(
             &mut self,
@@ -291,8 +298,14 @@ mod tests {
     /// A connection to a fake, what the fake is told, and the fake's own end of it.
     fn systemd(patience: Patience, change: impl FnOnce(&mut Fake)) -> (Systemd, Receiver<String>, Connection) {
         let (told, tells) = channel();
-        let mut fake =
-            Fake { ends: Some("done"), exists: 0, is_collected: true, has_cpusets: true, told: told.clone() };
+        let mut fake = Fake {
+            ends: Some("done"),
+            exists: 0,
+            is_collected: true,
+            has_cpusets: true,
+            is_subscribed: false,
+            told: told.clone(),
+        };
         change(&mut fake);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = async {
@@ -314,6 +327,7 @@ mod tests {
     fn a_scope_is_there_when_its_job_is_done() {
         let (systemd, told, server) = systemd(PATIENT, |_| {});
         assert_eq!(start(&systemd), Ok(()));
+        assert_eq!(start(&systemd), Ok(()), "once more over the same connection");
         drop((systemd, server));
         assert_eq!(told.iter().count(), 0, "nothing was cancelled");
     }

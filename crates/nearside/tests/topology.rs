@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing unwrap in a test is a failing test")]
 
+#[path = "../../topology/tests/common/acpi_builder.rs"]
+mod acpi_builder;
 #[path = "../../topology/tests/common/mod.rs"]
 mod common;
 
+use acpi_builder::{Builder, ENABLED, GIB, acpidump, set_checksum, two_sockets};
 use serde_json::{Value, json};
 use std::process::{Command, Output, Stdio};
 
@@ -194,6 +197,72 @@ fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
     let (code, message) = failed(&nearside(&["topology", "--sysfs", empty.path().to_str().unwrap()]));
     assert_eq!(code, Some(1));
     assert!(message.contains("found none of them"), "{message}");
+}
+
+/// What is told of tables in a file.
+fn topology_of_tables(tables: &[u8]) -> Output {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, tables).unwrap();
+    nearside(&["topology", "--acpi", file.path().to_str().unwrap()])
+}
+
+#[test]
+fn tables_of_affinities_that_lie_are_refused_with_table_and_offset() {
+    let srat = two_sockets().build();
+    let patched = |offset: usize, bytes: &[u8]| {
+        let mut table = srat.clone();
+        table[offset..offset + bytes.len()].copy_from_slice(bytes);
+        set_checksum(&mut table);
+        table
+    };
+    // The last entry, of memory.
+    let last = srat.len() - 40;
+    let twice = two_sockets().memory(1, 3 * GIB, 2 * GIB, ENABLED).build();
+    let cases = [
+        (patched(4, &[0; 4]), "SRAT at 0x4: read a length of 0 bytes, expected at least the 36 bytes of the header"),
+        (
+            patched(4, &[0xff; 4]),
+            "SRAT at 0x4: read a length of 4294967295 bytes, expected at most the 192 bytes there",
+        ),
+        (srat[..100].to_vec(), "SRAT at 0x4: read a length of 192 bytes, expected at most the 100 bytes there"),
+        (srat[..20].to_vec(), "SRAT at 0x0: read 20 bytes in all, expected a header of 36 bytes"),
+        (patched(last + 1, &[0]), "SRAT at 0x98: read an entry of type 1 with a length of 0 bytes"),
+        (
+            patched(last + 1, &[200]),
+            "SRAT at 0x98: read an entry of type 1 with a length of 200 bytes, expected at most",
+        ),
+        (twice, "SRAT at 0xc0: read 0xc0000000 to 0x140000000 is on node 1 although"),
+        (Vec::new(), "holds no ACPI table: expected a folder of raw tables, a raw table or the text of acpidump"),
+    ];
+    for (table, expected) in cases {
+        let (code, message) = failed(&topology_of_tables(&table));
+        assert_eq!(code, Some(1), "{message}");
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+}
+
+#[test]
+fn tables_that_linux_would_use_are_used_and_what_is_wrong_is_noted() {
+    let mut unsound = two_sockets().build();
+    unsound[9] ^= 0xff;
+    // A table of distances that counts past its end, beside affinities that are sound.
+    let slit = Builder::slit(3, &[10, 21, 21, 10]).build();
+    let cases = [
+        (unsound, "SRAT at 0x9: read checksum 0x"),
+        (
+            acpidump(&[two_sockets().build(), slit]).into_bytes(),
+            "SLIT at 0x24: read 3 localities, expected as many as 4",
+        ),
+    ];
+    for (tables, expected) in cases {
+        let output = topology_of_tables(&tables);
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && notes.contains(expected), "{expected}: {notes}");
+        let report = String::from_utf8(output.stdout).unwrap();
+        assert!(report.starts_with("available: 2 nodes (0-1), 4 CPUs"), "{report}");
+        // Without a table that can be used, every other node is at 20.
+        assert_eq!(section(&report, "Distances"), ["   node    0   1", "      0:  10  20", "      1:  20  10"]);
+    }
 }
 
 #[test]

@@ -6,9 +6,11 @@
 
 mod look;
 mod memory;
+mod starts;
 
-pub use look::Look;
-pub use memory::{Mapping, mapping, own_memory};
+pub use look::{Look, by_node};
+pub use memory::{Mapping, Own, charged, mapping, node_memory, own_memory};
+pub use starts::{Levelling, assert_refused, assert_the_kernel_has_what_is_promised, end, parallel_starts};
 
 use serde_json::Value;
 use std::{

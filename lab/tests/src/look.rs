@@ -73,7 +73,8 @@ impl Look {
     }
 }
 
-fn by_node(bytes: &Value) -> BTreeMap<u32, u64> {
+/// A quantity by node as Nearside prints it; nodes without any are left out.
+pub fn by_node(bytes: &Value) -> BTreeMap<u32, u64> {
     let each = bytes.as_object().unwrap_or_else(|| panic!("not by node: {bytes}")).iter();
     let numbers = each.map(|(node, bytes)| (node.parse().unwrap(), bytes.as_u64().unwrap()));
     numbers.filter(|(_, bytes)| *bytes > 0).collect()

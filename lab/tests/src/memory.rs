@@ -64,3 +64,55 @@ pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
     };
     (all.iter().map(|mapping| mapping.own_bytes).sum(), all.iter().map(off_home).sum())
 }
+
+/// The own memory of processes (as of [`own_memory`]) by node.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// In bytes, of the mappings that have nothing else.
+    pub bytes: BTreeMap<u32, u64>,
+    /// What was written of private mappings of files that have pages of the file, too: on which node is not told.
+    pub unplaced_bytes: u64,
+}
+
+impl Own {
+    /// What processes hold. One that shares memory with another is counted with it.
+    pub fn of(processes: impl IntoIterator<Item = u32>) -> Self {
+        let mut own = Self::default();
+        for mapping in processes.into_iter().flat_map(mappings) {
+            if mapping.own_bytes < mapping.bytes.values().sum() {
+                own.unplaced_bytes += mapping.own_bytes;
+                continue;
+            }
+            for (node, bytes) in mapping.bytes {
+                *own.bytes.entry(node).or_default() += bytes;
+            }
+        }
+        own
+    }
+
+    pub fn total(&self) -> u64 {
+        self.bytes.values().sum::<u64>() + self.unplaced_bytes
+    }
+}
+
+/// What the memory controller has charged a group for anonymous and shared memory, in bytes by node; nodes without any
+/// are left out. It is late with up to 64 pages for each CPU, and catches up every two seconds (`mm/memcontrol.c`).
+pub fn charged(group: &str) -> BTreeMap<u32, u64> {
+    let mut charged = BTreeMap::new();
+    for line in crate::read(&format!("{group}/memory.numa_stat")).lines() {
+        let Some(by_node) = line.strip_prefix("anon ").or_else(|| line.strip_prefix("shmem ")) else { continue };
+        for (node, bytes) in by_node.split(' ').map(|word| word[1..].split_once('=').unwrap()) {
+            *charged.entry(node.parse().unwrap()).or_default() += bytes.parse::<u64>().unwrap();
+        }
+    }
+    charged.retain(|_, bytes| *bytes > 0);
+    charged
+}
+
+/// A figure of a node's `meminfo`, in bytes.
+pub fn node_memory(node: usize, figure: &str) -> u64 {
+    let text = crate::read(&format!("/sys/devices/system/node/node{node}/meminfo"));
+    let line = text.lines().find_map(|line| line.split_once(&format!(" {figure}:")));
+    let (_, amount) = line.unwrap_or_else(|| panic!("{figure} of node {node}"));
+    amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}

@@ -11,6 +11,8 @@ mod moving;
 mod policies;
 #[path = "four_nodes/running.rs"]
 mod running;
+#[path = "four_nodes/seeing.rs"]
+mod seeing;
 #[path = "four_nodes/unfit.rs"]
 mod unfit;
 #[path = "four_nodes/unprivileged.rs"]

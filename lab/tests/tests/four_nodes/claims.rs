@@ -1,108 +1,28 @@
 //! Claims: nothing is promised twice, whoever starts at the same time.
 
 use nearside_lab::{
-    Domain, Look, MIB, await_that, domains, huge_pages, json, nearside, read, run, stderr, toucher, unclaimed_bytes,
-    words, write,
+    Domain, Levelling, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that, domains, end,
+    huge_pages, json, nearside, parallel_starts, read, run, stderr, toucher, unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Stdio},
+    process::Stdio,
 };
-
-/// Claims are rounded up to whole pages.
-const PAGE_BYTES: u64 = 4096;
-
-/// Domains that claim what the larger nodes have more than the smallest, so that all nodes have alike to promise. Two
-/// nodes' left-overs could else make a home for a ninth domain.
-#[derive(Default)]
-struct Levelling(Vec<Domain>);
-
-impl Levelling {
-    /// A size of which exactly two fit each node, with as much room as can be for memory that comes and goes meanwhile:
-    /// the least node may lose a twentieth, each node may gain that much, and still eight of the size fit, and no ninth.
-    /// Where the nodes have tilted since they were levelled they are levelled again.
-    fn size_of_two_a_node(&mut self) -> u64 {
-        for _ in 0..5 {
-            let free = unclaimed_bytes();
-            let least = *free.iter().min().unwrap();
-            let drift = least / 20;
-            let size = (least - drift) / 2 / PAGE_BYTES * PAGE_BYTES;
-            let left_over: u64 = free.iter().map(|free| free - 2 * size).sum();
-            if left_over + free.len() as u64 * drift < size {
-                return size;
-            }
-            self.level();
-        }
-        panic!("the nodes cannot be levelled: {:?} can be promised on them", unclaimed_bytes());
-    }
-
-    fn level(&mut self) {
-        self.0.drain(..).for_each(Domain::end);
-        write("/proc/sys/vm/drop_caches", "3");
-        let free = unclaimed_bytes();
-        let least = *free.iter().min().unwrap();
-        for (node, surplus) in free.iter().map(|free| free - least).enumerate().filter(|(_, surplus)| *surplus > MIB) {
-            let flags = format!("--quiet --name level{node} --policy strict --nodes {node} --memory {surplus}");
-            self.0.push(Domain::start(&flags, "--mib 1"));
-        }
-    }
-}
-
-/// Starts 20 domains of a size at once, and gives those that run and those that were refused.
-fn parallel_starts(name: &str, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec<Child>) {
-    let start = |number: u32| {
-        nearside()
-            .args(["run", "--quiet", "--policy", "strict", "--name", &format!("{name}{number}")])
-            .args(["--memory", &bytes.to_string(), "--"])
-            .args(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-    };
-    let children: Vec<_> = (0..20).map(start).collect();
-    // A domain says "ready"; a refused one closes its output without a word.
-    let is_ready = |child: &mut Child| {
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        line.starts_with("ready")
-    };
-    let (mut running, mut refused) = (Vec::new(), Vec::new());
-    for mut child in children {
-        if is_ready(&mut child) { running.push(child) } else { refused.push(child) }
-    }
-    (running, refused)
-}
-
-/// Asserts that what was refused was refused for want of memory.
-fn assert_refused(children: Vec<Child>) {
-    for child in children {
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(125));
-        assert!(stderr(&output).contains("too few"), "{}", stderr(&output));
-    }
-}
-
-fn end(children: Vec<Child>) {
-    for mut child in children {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
 
 #[test]
 fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
     let mut levelling = Levelling::default();
     for round in 0..20 {
         let bytes = levelling.size_of_two_a_node();
-        let (running, refused) = parallel_starts("p", bytes, &["sh", "-c", "echo ready; read line"]);
+        let (running, refused) = parallel_starts(20, "", bytes, &["sh", "-c", "echo ready; read line"]);
         let look = Look::take();
         assert_eq!((running.len(), refused.len()), (8, 12), "round {round}, {bytes} bytes each: {look:?}");
         look.assert_nothing_is_promised_twice();
         let starts: Vec<_> = look.names().into_iter().filter(|name| name.starts_with('p')).collect();
         let claimed = |name: &&str| look.claim(name).values().sum::<u64>();
         assert_eq!(starts.iter().map(claimed).collect::<Vec<_>>(), [bytes; 8], "round {round}: {look:?}");
+        let claims = running.iter().map(|child| (child.id(), bytes));
+        assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
         assert_refused(refused);
         end(running);
     }
@@ -115,9 +35,11 @@ fn what_was_promised_is_there_when_it_is_touched() {
     let mut levelling = Levelling::default();
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
-    let (running, refused) = parallel_starts("p", bytes, &[&toucher(), "--mib", &mib.to_string()]);
+    let (running, refused) = parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
     assert_eq!((running.len(), refused.len()), (8, 12), "{:?}", Look::take());
     assert_refused(refused);
+    let claims = running.iter().map(|child| (child.id(), bytes));
+    assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
     let look = Look::take();
     look.assert_nothing_is_promised_twice();
     for name in look.names().into_iter().filter(|name| name.starts_with('p')) {

@@ -295,3 +295,32 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1"));
     assert_eq!(record()["home"]["nodes"], "1");
 }
+
+/// What a move shows on a terminal, with these redirections.
+fn shown_on_a_terminal(to: u32, redirections: &str) -> String {
+    let binary = std::env::var("NEARSIDE_BIN").unwrap();
+    let script =
+        format!("stty cols 100; {binary} set mover --nodes {to} --move-memory --rate 64M {redirections}; echo code $?");
+    let mut command = Command::new("script");
+    let output = command.env("TERM", "xterm").args(["-qec", &script, "/dev/null"]).stdin(Stdio::null()).output();
+    let shown = stdout(&output.unwrap());
+    assert!(shown.contains("code 0"), "{shown}");
+    shown
+}
+
+#[test]
+fn a_bar_tells_how_far_a_move_is_on_a_terminal_and_nowhere_else() {
+    const BAR: &str = "moving [";
+    let domain = start("--policy strict --nodes 1", "anon");
+    let shown = shown_on_a_terminal(2, ">/tmp/report");
+    assert!(shown.contains(BAR) && shown.contains("of 64"), "{shown:?}");
+    assert_eq!(domain.filled_mib(), all_on(2));
+    // The report is for whoever reads the file.
+    let report = read("/tmp/report");
+    assert!(report.contains("mover") && !report.contains(BAR) && !report.contains('\r'), "{report:?}");
+
+    let shown = shown_on_a_terminal(1, "2>/tmp/errors");
+    assert!(!shown.contains(BAR), "{shown:?}");
+    assert_eq!(read("/tmp/errors"), "");
+    assert_eq!(domain.filled_mib(), all_on(1));
+}

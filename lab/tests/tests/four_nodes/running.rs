@@ -5,10 +5,12 @@ use nearside_lab::{
 };
 use std::{
     fs,
-    io::Write as _,
+    io::{BufRead, BufReader, Write as _},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    sync::Barrier,
+    thread,
 };
 
 #[test]
@@ -274,4 +276,74 @@ fn a_closed_pipe_is_no_crash() {
         assert!(!stderr(&output).contains("panicked"), "{command}: {}", stderr(&output));
     }
     std::io::stdout().flush().unwrap();
+}
+
+const GROUPS: &str = "/sys/fs/cgroup/nearside";
+const RECORDS: &str = "/run/nearside/domains";
+
+fn start_twin() -> Child {
+    let mut command = nearside();
+    let command = command.args(words("run -q --name twin --memory 8M -- sh -c")).arg("echo ready; read line");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// One of the two runs, the other is told so, and what is there is the one's.
+fn assert_one_runs(mut twins: [Child; 2]) {
+    let is_ready = |child: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line == "ready\n"
+    };
+    let ready = twins.each_mut().map(is_ready);
+    assert!(ready[0] != ready[1], "both run, or none: {ready:?}");
+    if ready[1] {
+        twins.swap(0, 1);
+    }
+    let [mut running, refused] = twins;
+    let refused = refused.wait_with_output().unwrap();
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(stderr(&refused).contains("twin is running"), "{}", stderr(&refused));
+    let names = |folder: &str| {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let folders_and_records = entries.filter(|entry| entry.path().is_dir() || folder != GROUPS);
+        folders_and_records.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((names(GROUPS), names(RECORDS)), (vec!["twin".into()], vec!["twin.json".into()]));
+    assert_eq!(read(&format!("{GROUPS}/twin/cgroup.procs")), running.id().to_string());
+    drop(running.stdin.take());
+    running.wait().unwrap();
+    Look::take().assert_nothing_is_promised();
+}
+
+#[test]
+fn of_two_domains_of_one_name_that_start_at_once_one_runs() {
+    // Sweeps up what other tests have left, and makes the lock where nobody has yet.
+    assert!(run(words("run -q --name sweeper --memory 1M -- true")).status.success());
+    for _ in 0..2 {
+        let barrier = Barrier::new(2);
+        let twins = thread::scope(|scope| {
+            let start = || {
+                barrier.wait();
+                start_twin()
+            };
+            [scope.spawn(start), scope.spawn(start)].map(|start| start.join().unwrap())
+        });
+        assert_one_runs(twins);
+    }
+
+    // Both are held up at the lock, where nothing but its order is left between them.
+    let mut flock = Command::new("flock");
+    let flock = flock.args(["/run/nearside/lock", "-c", "echo locked; read line"]);
+    let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let twins = [start_twin(), start_twin()];
+    let waits = |twin: &Child| {
+        let wanted = twin.id().to_string();
+        let waits = |line: &str| line.contains("-> FLOCK") && line.split(' ').any(|word| word == wanted);
+        read("/proc/locks").lines().any(waits)
+    };
+    await_that("both wait for the lock", || twins.iter().all(waits));
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    assert_one_runs(twins);
 }

@@ -1,0 +1,120 @@
+//! Many domains started at once, of a size of which only so many fit.
+
+use crate::{Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, words, write};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
+};
+
+/// Claims are rounded up to whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// Domains, and what they claim: what the larger nodes have more than the smallest, so that all nodes have alike to promise. Two
+/// nodes' left-overs could else make a home for a ninth domain.
+#[derive(Debug, Default)]
+pub struct Levelling(Vec<(Domain, u64)>);
+
+impl Levelling {
+    /// A size of which exactly two fit each node, with as much room as can be for memory that comes and goes meanwhile:
+    /// the least node may lose a twentieth, each node may gain that much, and still eight of the size fit, and no ninth.
+    /// Where the nodes have tilted since they were levelled they are levelled again.
+    pub fn size_of_two_a_node(&mut self) -> u64 {
+        for _ in 0..5 {
+            let free = unclaimed_bytes();
+            let least = *free.iter().min().unwrap();
+            let drift = least / 20;
+            let size = (least - drift) / 2 / PAGE_BYTES * PAGE_BYTES;
+            let left_over: u64 = free.iter().map(|free| free - 2 * size).sum();
+            if left_over + free.len() as u64 * drift < size {
+                return size;
+            }
+            self.level();
+        }
+        panic!("the nodes cannot be levelled: {:?} can be promised on them", unclaimed_bytes());
+    }
+
+    /// Its domains, by process, and what they claim.
+    pub fn claims(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.0.iter().map(|(domain, bytes)| (domain.process(), *bytes))
+    }
+
+    fn level(&mut self) {
+        self.0.drain(..).for_each(|(domain, _)| domain.end());
+        write("/proc/sys/vm/drop_caches", "3");
+        let free = unclaimed_bytes();
+        let least = *free.iter().min().unwrap();
+        for (node, surplus) in free.iter().map(|free| free - least).enumerate().filter(|(_, surplus)| *surplus > MIB) {
+            let flags = format!("--quiet --name level{node} --policy strict --nodes {node} --memory {surplus}");
+            self.0.push((Domain::start(&flags, "--mib 1"), surplus));
+        }
+    }
+}
+
+/// Starts so many strict domains of a size (`p0` and on) at once, and gives those that run and those that were refused.
+pub fn parallel_starts(count: u32, flags: &str, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec<Child>) {
+    let start = |number: u32| {
+        nearside()
+            .args(["run", "--quiet", "--policy", "strict", "--name", &format!("p{number}")])
+            .args(words(flags))
+            .args(["--memory", &bytes.to_string(), "--"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<_> = (0..count).map(start).collect();
+    // A domain says "ready"; a refused one closes its output without a word.
+    let is_ready = |child: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.starts_with("ready")
+    };
+    let (mut running, mut refused) = (Vec::new(), Vec::new());
+    for mut child in children {
+        if is_ready(&mut child) { running.push(child) } else { refused.push(child) }
+    }
+    (running, refused)
+}
+
+/// The kernel's word for it: what is promised on a node and what others hold there is no more than there is. Others hold
+/// what is neither free, nor taken by those it is promised to, nor in caches that give way.
+///
+/// `claims` are domains on one node each, by process, and what they claim.
+pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (u32, u64)>) {
+    let (mut promised, mut taken) = ([0; 4], [0; 4]);
+    for (process, bytes) in claims {
+        // Strict domains are confined to the node they were promised.
+        let node: usize = status(process, "Mems_allowed_list").parse().unwrap();
+        let own = Own::of([process]);
+        assert!(own.bytes.keys().all(|home| *home as usize == node), "on node {node}: {own:?}");
+        promised[node] += bytes;
+        taken[node] += own.total();
+    }
+    for node in 0..4 {
+        let [total, free, cached] =
+            [&["MemTotal"][..], &["MemFree"], &["Active(file)", "Inactive(file)", "SReclaimable"]]
+                .map(|figures| figures.iter().map(|figure| node_memory(node, figure)).sum::<u64>());
+        let others = total - free - cached - taken[node];
+        let line = format!("node {node}: {} promised, {others} of {total} held by others", promised[node]);
+        assert!(promised[node] + others <= total, "{line}, {taken:?} taken, {cached} in caches");
+    }
+}
+
+/// Asserts that what was refused was refused for want of memory.
+pub fn assert_refused(children: Vec<Child>) {
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert!(stderr(&output).contains("too few"), "{}", stderr(&output));
+    }
+}
+
+/// Kills them.
+pub fn end(children: Vec<Child>) {
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
