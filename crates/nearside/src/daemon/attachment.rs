@@ -1,0 +1,217 @@
+//! When the scheduler is attached, and when it is tried again after the kernel took it out of charge.
+
+use serde::Serialize;
+
+/// The wait after the first failure, and the longest one, in intervals.
+const FIRST_WAIT: u64 = 1;
+const LAST_WAIT: u64 = 64;
+
+/// Who decides whether the scheduler is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It is, where there are at least two nodes with CPUs and a domain that has a home.
+    #[default]
+    Auto,
+    /// It is, even on one node.
+    On,
+    /// It is not.
+    Off,
+}
+
+/// What there is to schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Nodes that have CPUs.
+    pub nodes_with_cpus: usize,
+    /// Domains that have a home.
+    pub homes: usize,
+}
+
+/// How it stands with the scheduler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum Attachment {
+    /// It is not attached, and nothing speaks against it but this.
+    Idle {
+        /// Why it is not needed; none before the first look.
+        why: Option<&'static str>,
+    },
+    /// It is in charge.
+    Attached {
+        /// Since this interval.
+        since: u64,
+        /// How long the wait was after the last failure, in intervals; 0 if that is long ago.
+        last_wait: u64,
+    },
+    /// It failed, and will be tried again.
+    Later {
+        /// In this interval.
+        at: u64,
+        /// So many intervals after it failed.
+        wait: u64,
+        /// What went wrong.
+        why: String,
+    },
+    /// This host cannot have it, whatever is tried.
+    Never {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What is to be done about it now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Todo {
+    /// Attach it.
+    Attach,
+    /// Give the host back to the stock scheduler.
+    Detach,
+    /// Leave it as it is.
+    Nothing,
+}
+
+impl Default for Attachment {
+    fn default() -> Self {
+        Self::Idle { why: None }
+    }
+}
+
+impl Mode {
+    /// Why the scheduler is not needed; none where it is.
+    fn objection(self, needs: Needs) -> Option<&'static str> {
+        match self {
+            Self::Off => Some("switched off by configuration"),
+            Self::On => None,
+            Self::Auto if needs.nodes_with_cpus < 2 => Some("fewer than two nodes have CPUs"),
+            Self::Auto if needs.homes == 0 => Some("no domain has a home"),
+            Self::Auto => None,
+        }
+    }
+}
+
+impl Attachment {
+    /// What is to be done in this interval. Where nobody needs the scheduler and it is not attached, that is noted.
+    pub fn next(&mut self, mode: Mode, needs: Needs, now: u64) -> Todo {
+        match (mode.objection(needs), &*self) {
+            (Some(_), Self::Attached { .. }) => Todo::Detach,
+            // A failure is not forgotten only because nobody needs it for a moment.
+            (Some(_), Self::Later { .. } | Self::Never { .. }) => Todo::Nothing,
+            (why @ Some(_), Self::Idle { .. }) => {
+                *self = Self::Idle { why };
+                Todo::Nothing
+            }
+            (None, Self::Idle { .. }) => Todo::Attach,
+            (None, Self::Later { at, .. }) if *at <= now => Todo::Attach,
+            (None, _) => Todo::Nothing,
+        }
+    }
+
+    /// It was attached.
+    pub fn attached(&mut self, now: u64) {
+        *self = Self::Attached { since: now, last_wait: self.last_wait(now) };
+    }
+
+    /// It could not be attached, or was ejected: it is tried again after 1, 2, 4, .. 64 intervals.
+    pub fn failed(&mut self, now: u64, why: String) {
+        let wait = match self.last_wait(now) {
+            0 => FIRST_WAIT,
+            last => last.saturating_mul(2).min(LAST_WAIT),
+        };
+        *self = Self::Later { at: now.saturating_add(wait), wait, why };
+    }
+
+    /// It wants to be attached anew, because the machine has changed: no failure.
+    pub fn wants_restart(&mut self) {
+        *self = Self::default();
+    }
+
+    /// It will never work here.
+    pub fn impossible(&mut self, why: String) {
+        *self = Self::Never { why };
+    }
+
+    /// Whether it is in charge.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Self::Attached { .. })
+    }
+
+    /// The last wait, unless it has been in charge for longer than the longest since.
+    fn last_wait(&self, now: u64) -> u64 {
+        match *self {
+            Self::Later { wait, .. } => wait,
+            Self::Attached { since, last_wait } if now.saturating_sub(since) <= LAST_WAIT => last_wait,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDED: Needs = Needs { nodes_with_cpus: 4, homes: 1 };
+
+    #[test]
+    fn it_is_attached_where_somebody_needs_it() {
+        let needs = |nodes_with_cpus, homes| Needs { nodes_with_cpus, homes };
+        for (mode, needs, todo) in [
+            (Mode::Auto, needs(2, 1), Todo::Attach),
+            (Mode::Auto, needs(1, 9), Todo::Nothing),
+            (Mode::Auto, needs(4, 0), Todo::Nothing),
+            (Mode::On, needs(1, 0), Todo::Attach),
+            (Mode::Off, needs(4, 9), Todo::Nothing),
+        ] {
+            assert_eq!(Attachment::default().next(mode, needs, 7), todo, "{mode:?} {needs:?}");
+        }
+        let mut attached = Attachment::default();
+        attached.attached(1);
+        assert_eq!(attached.next(Mode::Auto, NEEDED, 2), Todo::Nothing);
+        assert_eq!(attached.next(Mode::Auto, needs(4, 0), 2), Todo::Detach);
+    }
+
+    #[test]
+    fn the_wait_doubles_to_64_intervals_and_no_further() {
+        let mut attachment = Attachment::default();
+        let (mut now, mut waits) = (10, Vec::new());
+        for _ in 0..9 {
+            let failed_at = now;
+            attachment.failed(now, "ejected".into());
+            while attachment.next(Mode::Auto, NEEDED, now) == Todo::Nothing {
+                now += 1;
+            }
+            waits.push(now - failed_at);
+            attachment.attached(now);
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    }
+
+    #[test]
+    fn a_long_time_in_charge_makes_up_for_failures() {
+        let mut attachment = Attachment::default();
+        for now in 0..5 {
+            attachment.failed(now, "ejected".into());
+        }
+        attachment.attached(30);
+        let mut soon = attachment.clone();
+        soon.failed(31, "ejected".into());
+        assert_eq!(soon, Attachment::Later { at: 63, wait: 32, why: "ejected".into() });
+        attachment.failed(30 + LAST_WAIT + 1, "ejected".into());
+        assert!(matches!(attachment, Attachment::Later { wait: 1, .. }), "{attachment:?}");
+    }
+
+    #[test]
+    fn what_can_never_be_is_not_tried_again() {
+        let mut attachment = Attachment::default();
+        attachment.impossible("no sched_ext".into());
+        assert!((0..1000).all(|now| attachment.next(Mode::On, NEEDED, now) == Todo::Nothing));
+    }
+
+    #[test]
+    fn a_machine_that_has_changed_is_no_failure() {
+        let mut attachment = Attachment::default();
+        attachment.attached(3);
+        attachment.wants_restart();
+        assert_eq!(attachment.next(Mode::Auto, NEEDED, 3), Todo::Attach);
+    }
+}

@@ -1,0 +1,131 @@
+//! The scheduler in charge, and what it was told of domains.
+
+use super::attachment::{Attachment, Mode, Needs, Todo};
+use nearside_policy::ByNode;
+use nearside_scheduler::{Affinity, Error, Options, Scheduler, Statistics};
+use nearside_topology::Topology;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Domains' affinities by the number (inode) of their cgroup.
+pub type Affinities = BTreeMap<u64, Affinity>;
+
+/// The scheduler, as far as it is attached.
+#[derive(Debug, Default)]
+pub struct Charge {
+    attachment: Attachment,
+    scheduler: Option<Scheduler>,
+    told: Affinities,
+    options: Options,
+}
+
+impl Charge {
+    /// None is attached yet; this is what one will be attached with.
+    pub fn new(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// How it stands.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// Attaches or detaches it where it is time for that, and tells it what has changed of domains. Returns what somebody
+    /// should know.
+    pub fn tend(&mut self, mode: Mode, topology: &Topology, homes: &Affinities, now: u64) -> Vec<String> {
+        let mut said = Vec::new();
+        self.notice_its_end(now, &mut said);
+        let with_cpus: BTreeSet<_> = topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node).collect();
+        let needs = Needs { nodes_with_cpus: with_cpus.len(), homes: homes.len() };
+        match self.attachment.next(mode, needs, now) {
+            Todo::Attach => self.attach(topology, now, &mut said),
+            Todo::Detach => said.extend(self.detach()),
+            Todo::Nothing => {}
+        }
+        self.tell(homes, &mut said);
+        said
+    }
+
+    /// What it has counted: CPU time by domain and node. None where it is not in charge.
+    pub fn statistics(&self) -> Option<Statistics> {
+        self.scheduler.as_ref()?.statistics().ok()
+    }
+
+    /// CPU time by node of each domain since it was attached, by the number of its cgroup, in ns.
+    pub fn cpu_ns(&self) -> BTreeMap<u64, ByNode> {
+        let domains = self.statistics().map(|statistics| statistics.domains).unwrap_or_default();
+        let by_node = |by_node: BTreeMap<_, std::time::Duration>| {
+            by_node.into_iter().map(|(node, used)| (node, u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))).collect()
+        };
+        domains.into_iter().map(|(cgroup, usage)| (cgroup, by_node(usage.by_node))).collect()
+    }
+
+    /// Gives the host back to the stock scheduler. Returns what somebody should know.
+    pub fn detach(&mut self) -> Option<String> {
+        let scheduler = self.scheduler.take()?;
+        self.told.clear();
+        self.attachment = Attachment::default();
+        match scheduler.detach() {
+            Ok(_) => Some("scheduler detached: the stock scheduler is in charge".into()),
+            Err(error) => Some(format!("scheduler: {error}")),
+        }
+    }
+
+    fn notice_its_end(&mut self, now: u64, said: &mut Vec<String>) {
+        let Some(exit) = self.scheduler.as_ref().and_then(Scheduler::exited) else { return };
+        drop(self.scheduler.take());
+        self.told.clear();
+        if exit.wants_restart() {
+            said.push(format!("scheduler: {exit}; attached anew"));
+            self.attachment.wants_restart();
+        } else {
+            self.failed(now, exit.to_string(), said);
+        }
+    }
+
+    fn attach(&mut self, topology: &Topology, now: u64, said: &mut Vec<String>) {
+        match Scheduler::attach(topology, &self.options) {
+            Ok(scheduler) => {
+                self.scheduler = Some(scheduler);
+                self.attachment.attached(now);
+                said.push("scheduler attached: domains prefer their homes and may run elsewhere when these are full".into());
+            }
+            Err(error) if will_never_work(&error) => {
+                said.push(format!("scheduler: {error}; homes are kept by CPU affinity"));
+                self.attachment.impossible(error.to_string());
+            }
+            Err(error) => self.failed(now, error.to_string(), said),
+        }
+    }
+
+    fn failed(&mut self, now: u64, why: String, said: &mut Vec<String>) {
+        self.attachment.failed(now, why.clone());
+        let Attachment::Later { wait, .. } = self.attachment else { return };
+        said.push(format!("scheduler: {why}; homes are kept by CPU affinity, it is tried again in {wait} intervals"));
+    }
+
+    /// A domain that it cannot be told of has no preference, and is told of again in the next interval.
+    fn tell(&mut self, homes: &Affinities, said: &mut Vec<String>) {
+        let Some(scheduler) = &mut self.scheduler else { return };
+        let gone: Vec<u64> = self.told.keys().filter(|cgroup| !homes.contains_key(cgroup)).copied().collect();
+        for cgroup in gone {
+            self.told.remove(&cgroup);
+            said.extend(scheduler.remove_domain(cgroup).err().map(|error| format!("scheduler: {error}")));
+        }
+        for (&cgroup, affinity) in homes {
+            if self.told.get(&cgroup) != Some(affinity) {
+                match scheduler.set_domain(cgroup, affinity) {
+                    Ok(()) => drop(self.told.insert(cgroup, affinity.clone())),
+                    Err(error) => said.push(format!("scheduler: {error}")),
+                }
+            }
+        }
+    }
+}
+
+/// Whether no later attempt can go better on this host, as it was booted.
+fn will_never_work(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Unsupported | Error::TooOld(_) | Error::Isolated(_) | Error::Permission | Error::Machine(_) | Error::Object
+    )
+}
