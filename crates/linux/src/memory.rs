@@ -4,7 +4,7 @@ use crate::{
     cgroup::Cgroup,
     huge::{self, HugePages},
 };
-use nearside_policy::{ByNode, PageSize, total};
+use nearside_policy::{ByNode, Claim, PageSize, total};
 use nearside_topology::{MAX_NODES, NodeId};
 use serde::{Serialize, Serializer};
 use std::{
@@ -50,6 +50,14 @@ impl MemoryByKind {
         match page_size {
             PageSize::Base => sum([&self.anonymous, &self.shared, &self.kernel]),
             PageSize::Huge(page_bytes) => self.huge.get(&page_bytes).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// What compares to a claim; without one, what would have to move with the domain.
+    pub fn compared_to(&self, claim: Option<&Claim>) -> ByNode {
+        match claim {
+            Some(claim) => self.resident(claim.page_size),
+            None => sum([&self.resident(PageSize::Base), &self.all_huge()]),
         }
     }
 }
