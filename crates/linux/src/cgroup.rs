@@ -140,10 +140,7 @@ impl Cgroup {
 
     /// The group of that name right below it.
     pub(crate) fn child(&self, name: &str) -> Self {
-        Self {
-            directory: self.directory.join(name),
-            path: format!("{}/{name}", self.path.trim_end_matches('/')),
-        }
+        Self { directory: self.directory.join(name), path: format!("{}/{name}", self.path.trim_end_matches('/')) }
     }
 
     /// It and every group below it.

@@ -108,6 +108,14 @@ impl Host {
         &self.paths.root
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn booted_with_systemd(&self) -> bool {
+        self.booted_with_systemd
+    }
+
     /// Which boot this is.
     pub fn boot_id(&self) -> &str {
         self.store.boot_id()

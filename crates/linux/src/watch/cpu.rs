@@ -158,7 +158,7 @@ mod tests {
                     (*thread, ThreadUse { seen, used_ns: *used_ns, waited_ns: 0 })
                 })
                 .collect();
-            kept_on(&used, &machine, |thread| Some(cpus(numbered[thread as usize].1))).map(|nodes| nodes.to_string())
+            kept_on(&used, &machine, |thread| Some(cpus(numbered[thread as usize].1.1))).map(|nodes| nodes.to_string())
         };
         let all: &[u32] = &[0, 1, 2, 3, 4, 5];
         assert_eq!(kept(&[(10, all), (0, &[0])]), None);

@@ -69,7 +69,7 @@ impl NodeWatch {
 
     fn count(&mut self, topology: &Topology, buffer: &mut Buffer) -> Counted {
         let busy_ns = self.stat.read(&self.proc, true, buffer).map(|text| busy_ns(text, topology));
-        let shortage = self.vmstat.read(&self.proc, true, buffer).and_then(shortage);
+        let of_host = self.vmstat.read(&self.proc, true, buffer).and_then(shortage);
         let pressure = self.proc.join("pressure");
         let stalled_us = self.pressure.read(&pressure, true, buffer).and_then(stalled_us);
         self.node_vmstat.retain(|&id, _| topology.node(id).is_some());
@@ -77,14 +77,9 @@ impl NodeWatch {
         for node in &topology.nodes {
             let kept = self.node_vmstat.entry(node.id).or_insert(Kept::new("vmstat"));
             let folder = self.nodes.join(format!("node{}", node.id));
-            by_node.extend(kept.read(&folder, true, buffer).and_then(shortage).map(|shortage| (node.id, shortage)));
+            by_node.extend(kept.read(&folder, true, buffer).and_then(shortage).map(|own| (node.id, own)));
         }
-        Counted {
-            busy_ns: busy_ns.unwrap_or_default(),
-            shortage: shortage.unwrap_or_default(),
-            by_node,
-            stalled_us,
-        }
+        Counted { busy_ns: busy_ns.unwrap_or_default(), shortage: of_host.unwrap_or_default(), by_node, stalled_us }
     }
 }
 
@@ -94,8 +89,8 @@ fn happened(before: &Counted, now: &Counted, topology: &Topology, length_ns: u64
     let pressed = pressed(&topology.nodes);
     let load = |node: &Node| {
         let on = |by_node: &ByNode| by_node.get(&node.id).copied().unwrap_or(0);
-        let before_here = before.by_node.get(&node.id).copied().unwrap_or_default();
-        let own = now.by_node.get(&node.id).map(|now| now.since(before_here)).unwrap_or_default();
+        let counted = now.by_node.get(&node.id).zip(before.by_node.get(&node.id));
+        let own = counted.map(|(now, before)| now.since(*before)).unwrap_or_default();
         let of_host = if pressed.contains(&node.id) { of_host } else { Shortage::default() };
         let load = NodeLoad {
             busy_ns: on(&now.busy_ns).saturating_sub(on(&before.busy_ns)),
@@ -218,7 +213,10 @@ mod tests {
         let machine = machine(&[500, 9]);
         let mut watch = NodeWatch::new(folder.path());
         let mut look = || watch.look(&machine, 2_000_000_000, &mut Buffer::default());
-        file("proc/stat", "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 1 1 50 7 1 1 5 0 0\ncpu3 0 0 0 9 0 0 0 0 0 0\nintr 9 1 1\n");
+        file(
+            "proc/stat",
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 1 1 50 7 1 1 5 0 0\ncpu3 0 0 0 9 0 0 0 0 0 0\nintr 9 1 1\n",
+        );
         file("proc/vmstat", "nr_free_pages 7\nallocstall_dma 1\nallocstall_normal 4\npgscan_direct 10\n");
         assert_eq!(look(), Happened::default());
         file("proc/stat", "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 3 2 2 90 9 2 2 9 0 0\ncpu3 7 0 0 9 0 0 0 0 0 0\ncpu9 1 1\n");

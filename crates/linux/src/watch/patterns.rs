@@ -26,10 +26,10 @@ pub struct PatternError {
 
 /// A group that a pattern names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found<'p> {
+pub(super) struct Found {
     pub(super) group: Cgroup,
     pub(super) inode: u64,
-    pub(super) pattern: &'p str,
+    pub(super) pattern: String,
 }
 
 impl Patterns {
@@ -43,12 +43,12 @@ impl Patterns {
 
     /// The groups of `tree` that they name, whether there is a process in them or not. One that two patterns name is
     /// the first one's.
-    pub(super) fn find(&self, tree: &Tree) -> Vec<Found<'_>> {
-        let mut found: Vec<Found<'_>> = Vec::new();
+    pub(super) fn find(&self, tree: &Tree) -> Vec<Found> {
+        let mut found: Vec<Found> = Vec::new();
         for pattern in &self.0 {
             if let Ok(root) = tree.group("/") {
                 descend(&root, &pattern.levels, &mut |group, inode| {
-                    found.push(Found { group, inode, pattern: &pattern.text });
+                    found.push(Found { group, inode, pattern: pattern.text.clone() });
                 });
             }
         }
