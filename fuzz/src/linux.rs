@@ -9,8 +9,8 @@ use nearside_linux::{
     usage,
 };
 use nearside_policy::{
-    ByNode, CostModel, DomainState, Observation, Rehome, Request, home_after, later_policy_nodes, outstanding, place,
-    rehome,
+    ByNode, CostModel, DomainState, Observation, PageSize, Rehome, Request, home_after, later_policy_nodes,
+    outstanding, place, rehome,
 };
 use nearside_topology::{Cpu, CpuId, MAX_NODES, Node, NodeId, NodeSet, Topology};
 use std::{fs, io, path::Path, time::Duration};
@@ -84,10 +84,13 @@ pub fn procfs(input: &[u8]) {
 
 /// A record in the store: as other versions of Nearside wrote it, or whoever else.
 pub fn record(input: &[u8]) {
-    record_in_store(input).expect("only the record is wrong");
+    // Of a domain that was started, and of one that was found.
+    for (name, file) in [("x", "x.json"), ("/a", "%2Fa.json")] {
+        record_in_store(input, name, file).expect("only the record is wrong");
+    }
 }
 
-fn record_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+fn record_in_store(input: &[u8], name: &str, file: &str) -> Result<(), Box<dyn std::error::Error>> {
     let folder = folder()?;
     let group = folder.path().join("cgroup/a");
     fs::create_dir_all(&group)?;
@@ -95,31 +98,34 @@ fn record_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
     fs::write(group.join("cgroup.events"), "populated 1\n")?;
     let tree = Tree::at(&folder.path().join("cgroup"))?;
     fs::create_dir(folder.path().join("domains"))?;
-    fs::write(folder.path().join("domains/x.json"), input)?;
+    fs::write(folder.path().join("domains").join(file), input)?;
     let store = Store::new(folder.path(), "this boot");
 
     let (alive, broken) = store.records(&tree);
-    let record = match store.record("x") {
+    let record = match store.record(name) {
         Ok(record) => record.expect("it is there"),
         Err(error) => {
             // One that says of itself that its domain has ended is left out, and swept away.
             assert!(alive.is_empty() && broken.len() <= 1);
             assert!(broken.iter().all(|broken| broken.to_string() == error.to_string()));
             store.lock()?.sweep(&tree, None)?;
-            assert_eq!(store.record("x").is_err(), !broken.is_empty());
+            assert_eq!(store.record(name).is_err(), !broken.is_empty());
             return Ok(());
         }
     };
     assert!(broken.is_empty());
     // Its file is where changes of it are written.
-    assert_eq!(record.name, "x");
-    _ = record.claim.nodes();
-    assert!(total(&outstanding(&record.claim, &ByNode::new())) <= record.claim.total_bytes());
+    assert_eq!(record.name, name);
+    assert_eq!(record.claim.is_none(), record.found_by.is_some());
+    if let Some(claim) = &record.claim {
+        _ = claim.nodes();
+        assert!(total(&outstanding(claim, &ByNode::new())) <= claim.total_bytes());
+    }
     plan_beside(&record);
 
     let locked = store.lock()?;
     locked.put(&record)?;
-    assert_eq!(store.record("x")?.as_ref(), Some(&record));
+    assert_eq!(store.record(name)?.as_ref(), Some(&record));
     let mut living = record;
     living.boot_id = store.boot_id().into();
     living.cgroup = "/a".into();
@@ -131,7 +137,7 @@ fn record_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
     locked.put(&living)?;
     assert!(store.records(&tree).0.is_empty());
     locked.sweep(&tree, None)?;
-    assert_eq!(store.record("x")?, None);
+    assert_eq!(store.record(name)?, None);
     Ok(())
 }
 
@@ -140,7 +146,7 @@ fn plan_beside(record: &Record) {
     let domain = DomainState {
         name: record.name.clone(),
         home: Some(record.home.clone()),
-        claim: Some(record.claim.clone()),
+        claim: record.claim.clone(),
         memory_nodes: record.memory_nodes.clone(),
         resident_bytes: ByNode::from([(NodeId(0), 1 << 20)]),
         ..DomainState::default()
@@ -149,7 +155,7 @@ fn plan_beside(record: &Record) {
     let request = Request {
         vcpus: 2,
         memory_bytes: 1 << 20,
-        page_size: record.claim.page_size,
+        page_size: record.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size),
         policy: record.home.policy,
         nodes: None,
         near: Vec::new(),
@@ -161,7 +167,9 @@ fn plan_beside(record: &Record) {
     let wish = Rehome { domain: record.name.clone(), nodes, move_memory: true, rate_bytes_per_s: None };
     _ = rehome(&wish, &observation);
     _ = home_after(&wish, Some(&record.home));
-    _ = later_policy_nodes(&record.home, &record.claim, &observation.topology);
+    if let Some(claim) = &record.claim {
+        _ = later_policy_nodes(&record.home, claim, &observation.topology);
+    }
 }
 
 /// Bytes on nodes that a machine can have, such that they can go into sets next.

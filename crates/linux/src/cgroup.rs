@@ -135,12 +135,12 @@ impl Cgroup {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
         let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         let named = directories.filter_map(|entry| entry.file_name().into_string().ok());
-        named
-            .map(|name| Self {
-                directory: self.directory.join(&name),
-                path: format!("{}/{name}", self.path.trim_end_matches('/')),
-            })
-            .collect()
+        named.map(|name| self.child(&name)).collect()
+    }
+
+    /// The group of that name right below it.
+    pub(crate) fn child(&self, name: &str) -> Self {
+        Self { directory: self.directory.join(name), path: format!("{}/{name}", self.path.trim_end_matches('/')) }
     }
 
     /// It and every group below it.

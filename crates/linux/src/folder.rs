@@ -3,7 +3,7 @@
 
 use crate::error::{Error, IoContext};
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, Stat},
     io::Errno,
 };
 use std::{
@@ -11,6 +11,7 @@ use std::{
     io::{self, Read, Write},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 /// Everybody may look, nobody else may write.
@@ -20,6 +21,34 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o600);
 /// Write permission for the group and for others.
 const OTHERS_WRITE: RawMode = 0o022;
+
+/// What changes when a file, or a folder, is changed or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    size: i64,
+    seconds: i64,
+    nanoseconds: u64,
+}
+
+impl Stamp {
+    fn of(meta: &Stat) -> Self {
+        Self {
+            device: meta.st_dev,
+            inode: meta.st_ino,
+            size: meta.st_size,
+            seconds: meta.st_mtime,
+            nanoseconds: meta.st_mtime_nsec,
+        }
+    }
+
+    /// When it was changed.
+    pub fn changed(&self) -> SystemTime {
+        let since = Duration::new(u64::try_from(self.seconds).unwrap_or(0), self.nanoseconds as u32);
+        SystemTime::UNIX_EPOCH + since
+    }
+}
 
 /// An open folder that only root or this process's user could have written to.
 #[derive(Debug)]
@@ -83,6 +112,19 @@ impl Folder {
             rustix::fs::fchmod(&folder.opened, FOLDER_MODE).at(path)?;
         }
         Ok(folder)
+    }
+
+    /// As it is now.
+    pub fn stamp(&self) -> Result<Stamp, Error> {
+        rustix::fs::fstat(&self.opened).map(|meta| Stamp::of(&meta)).at(&self.path)
+    }
+
+    /// One of its files as it is now; none where there is no such file.
+    pub fn stamp_of(&self, name: &str) -> Result<Option<Stamp>, Error> {
+        match rustix::fs::statat(&self.opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            meta => meta.map(|meta| Some(Stamp::of(&meta))).at(&self.path.join(name)),
+        }
     }
 
     /// The names of the files in it.

@@ -108,6 +108,14 @@ impl Host {
         &self.paths.root
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn booted_with_systemd(&self) -> bool {
+        self.booted_with_systemd
+    }
+
     /// Which boot this is.
     pub fn boot_id(&self) -> &str {
         self.store.boot_id()
@@ -343,7 +351,7 @@ impl Host {
         let group = self.current_group()?;
         let topology = self.topology()?;
         self.change(|record| record.moving_to = Some(nodes.clone()))?;
-        let claim = self.current.as_ref().map(|record| record.claim.clone()).unwrap_or_default();
+        let claim = self.current.as_ref().and_then(|record| record.claim.clone()).unwrap_or_default();
         let (ours, store) = (self.current.clone(), self.store.clone());
         let is_ours =
             || ours.as_ref().is_some_and(|ours| store.record(&ours.name).is_ok_and(|now| now.as_ref() == Some(ours)));
@@ -403,7 +411,12 @@ impl Host {
     ) -> Result<Outcome, Error> {
         let done = match action {
             Action::Create { domain, limits } => self.create(domain, *limits),
-            Action::Claim { claim, .. } => self.change(|record| record.claim = claim.clone()),
+            // What was found has what it holds, and no more is promised to it.
+            Action::Claim { claim, .. } => self.change(|record| {
+                if record.found_by.is_none() {
+                    record.claim = Some(claim.clone());
+                }
+            }),
             Action::SetHome { home, .. } => self.change(|record| record.home = home.clone()),
             Action::ConfineMemory { nodes, .. } => self.confine_memory(nodes),
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
@@ -431,12 +444,13 @@ impl Machine for Host {
         let proc = self.proc();
         let state = |record: Record| {
             let group = self.tree.group(&record.cgroup)?;
-            let resident_bytes = memory::of_group(&group, &proc).resident(record.claim.page_size);
-            let reserved_bytes = huge::reserved_bytes(&group, &proc, &record.claim, &resident_bytes);
+            let resident_bytes = memory::of_group(&group, &proc).compared_to(record.claim.as_ref());
+            let claim = record.claim.as_ref();
+            let reserved_bytes = claim.map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
             Ok(DomainState {
                 name: record.name,
                 home: Some(record.home),
-                claim: Some(record.claim),
+                claim: record.claim,
                 memory_nodes: record.memory_nodes,
                 resident_bytes,
                 reserved_bytes,

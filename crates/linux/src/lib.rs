@@ -2,7 +2,8 @@
 //!
 //! [`Host`] explains the crate: it reads the machine and its domains into an observation, and applies the actions that
 //! `nearside-policy` decides upon: cgroups ([`cgroup`], or [`systemd`] where that owns them), memory policies and
-//! moving pages ([`sys`], [`migrate`]). What it knows of running domains is in the [`store`].
+//! moving pages ([`sys`], [`migrate`]). What it knows of running domains is in the [`store`]. A daemon, which looks again and
+//! again, does so by [`watch`].
 
 pub mod cgroup;
 mod confine;
@@ -21,6 +22,7 @@ pub mod sys;
 pub mod systemd;
 pub mod threads;
 pub mod usage;
+pub mod watch;
 
 pub use error::Error;
 pub use host::{Host, Paths};

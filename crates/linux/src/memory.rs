@@ -4,7 +4,7 @@ use crate::{
     cgroup::Cgroup,
     huge::{self, HugePages},
 };
-use nearside_policy::{ByNode, PageSize, total};
+use nearside_policy::{ByNode, Claim, PageSize, total};
 use nearside_topology::{MAX_NODES, NodeId};
 use serde::{Serialize, Serializer};
 use std::{
@@ -52,6 +52,14 @@ impl MemoryByKind {
             PageSize::Huge(page_bytes) => self.huge.get(&page_bytes).cloned().unwrap_or_default(),
         }
     }
+
+    /// What compares to a claim; without one, what would have to move with the domain.
+    pub fn compared_to(&self, claim: Option<&Claim>) -> ByNode {
+        match claim {
+            Some(claim) => self.resident(claim.page_size),
+            None => sum([&self.resident(PageSize::Base), &self.all_huge()]),
+        }
+    }
 }
 
 fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {
@@ -72,18 +80,24 @@ pub fn sum<'a>(parts: impl IntoIterator<Item = &'a ByNode>) -> ByNode {
 ///
 /// The kernel charges a page to the group that touched it first, and its figures may lag by some pages for each CPU.
 pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
-    let stat = numa_stat(&group.read("memory.numa_stat").ok()??);
+    let text = group.read("memory.numa_stat").ok()??;
+    Some(charged_by(&text, huge::of_group(group, proc)))
+}
+
+/// The same by the text of `memory.numa_stat`.
+pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
+    let stat = numa_stat(text);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
     let (files, shared) = (of(&["file"]), of(&["shmem"]));
     // The kernel counts shared memory among the files.
     let file = files.into_iter().map(|(node, bytes)| (node, bytes.saturating_sub(on(&shared, node)))).collect();
-    Some(MemoryByKind {
+    MemoryByKind {
         anonymous: of(&["anon"]),
         shared,
         file,
         kernel: of(&["kernel_stack", "pagetables", "sec_pagetables", "slab_unreclaimable"]),
-        huge: huge::of_group(group, proc),
-    })
+        huge,
+    }
 }
 
 fn on(by_node: &ByNode, node: NodeId) -> u64 {

@@ -5,6 +5,10 @@
 //! claim when whoever started it is gone, and a claim never outlives its domain; what is left of a dead one is swept
 //! away by the next who holds the lock.
 
+mod known;
+
+pub use known::Known;
+
 use crate::{
     cgroup::Tree,
     error::{Error, IoContext},
@@ -25,6 +29,9 @@ const DOMAINS: &str = "domains";
 const LOCK: &str = "lock";
 const SUFFIX: &str = ".json";
 
+/// The longest name of a record's file: `NAME_MAX` (255 bytes) less what is added while it is written.
+const LONGEST_FILE: usize = 255 - ".new".len();
+
 /// What is kept about a domain while it runs.
 ///
 /// What another version wrote beside it would be lost when it is written again, so it is not read at all.
@@ -39,18 +46,21 @@ pub struct Record {
     pub cgroup: String,
     /// The inode of that cgroup.
     pub inode: u64,
-    /// When it was started, in seconds since 1970.
+    /// When it was started, or found, in seconds since 1970.
     pub started_unix_s: u64,
-    /// What was started.
+    /// The pattern by which its cgroup was found, where Nearside did not start it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_by: Option<String>,
+    /// What was started; nothing where it was found.
     pub command: Vec<String>,
     /// Its home.
     pub home: Home,
-    /// What is promised to it.
-    pub claim: Claim,
+    /// What is promised to it; none where it was found.
+    pub claim: Option<Claim>,
     /// What it may use at most.
     pub limits: Limits,
-    /// The placement behind its first home.
-    pub decision: Decision,
+    /// The placement behind its first home; none where it was found.
+    pub decision: Option<Decision>,
     /// CPUs it is bound to, and on whose behalf.
     pub cpus: Option<CpuBinding>,
     /// Nodes its memory is confined to (`cpuset.mems`).
@@ -100,6 +110,21 @@ pub struct Locked {
     store: Store,
     domains: Folder,
     _lock: OwnedFd,
+}
+
+impl Record {
+    /// What keeps it from being a record, if anything does: no part of it is missing by accident.
+    fn contradiction(&self) -> Option<&'static str> {
+        match (&self.found_by, &self.claim, &self.decision) {
+            (None, Some(_), Some(_)) => None,
+            (None, ..) => {
+                Some("it has no claim or no decision, as a domain that was found, and no pattern that found it")
+            }
+            (Some(_), None, None) if self.name == self.cgroup => None,
+            (Some(_), None, None) => Some("a domain that was found has the path of its cgroup for a name"),
+            (Some(_), ..) => Some("a domain that was found has neither a claim nor a decision"),
+        }
+    }
 }
 
 impl Store {
@@ -171,6 +196,13 @@ impl Locked {
     /// Writes a record, in place of an earlier one.
     pub fn put(&self, record: &Record) -> Result<(), Error> {
         let file = file(&record.name);
+        if file.len() > LONGEST_FILE {
+            return Err(Error::Refused(format!(
+                "{} cannot be recorded: its file's name would have {} bytes, at most {LONGEST_FILE} are possible",
+                record.name,
+                file.len()
+            )));
+        }
         let text = serde_json::to_vec_pretty(record).map_err(io::Error::from).at(&self.domains.path().join(&file))?;
         self.domains.replace(&file, &text)
     }
@@ -197,8 +229,12 @@ impl Locked {
     }
 }
 
+/// The file of the domain of that name. The path of a cgroup becomes one file's name: what is not plain is written as
+/// `%` and two digits, so that no name leads out of the folder and no two have the same file.
 fn file(name: &str) -> String {
-    format!("{name}{SUFFIX}")
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@\\".contains(&byte);
+    let letter = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(letter).chain([SUFFIX.to_owned()]).collect()
 }
 
 /// Files that are gone meanwhile are left out.
@@ -217,9 +253,12 @@ fn parse(domains: &Folder, file: &str, text: &[u8]) -> (Option<Identity>, Result
     let broken = |why| Error::Record { path: domains.path().join(file), why };
     let record = serde_json::from_slice::<Record>(text).map_err(|error| broken(error.to_string()));
     // It is written and removed by its name, which must not lead to another's file.
-    let record = record.and_then(|record| match file.strip_suffix(SUFFIX) {
-        Some(stem) if stem == record.name => Ok(record),
-        _ => Err(broken(format!("read the name {:?}, expected that of the file", record.name))),
+    let record = record.and_then(|record| match record.contradiction() {
+        _ if self::file(&record.name) != file => {
+            Err(broken(format!("read the name {:?}, expected that of the file", record.name)))
+        }
+        Some(why) => Err(broken(why.into())),
+        None => Ok(record),
     });
     (serde_json::from_slice(text).ok(), record)
 }
@@ -263,6 +302,7 @@ mod tests {
             cgroup: "/a".into(),
             inode: 0,
             started_unix_s: 0,
+            found_by: None,
             command: Vec::new(),
             home: Home {
                 nodes: decision.chosen.nodes.clone(),
@@ -270,9 +310,9 @@ mod tests {
                 affinity: Affinity::Soft,
                 policy: request.policy,
             },
-            claim: decision.chosen.claim.clone(),
+            claim: Some(decision.chosen.claim.clone()),
             limits: Limits::default(),
-            decision,
+            decision: Some(decision),
             cpus: None,
             memory_nodes: None,
             policy_nodes: None,
@@ -327,6 +367,62 @@ mod tests {
         let (alive, broken) = host.store.records(&host.tree);
         assert_eq!(alive, std::slice::from_ref(&host.record));
         assert!(broken.is_empty(), "{broken:?}");
+    }
+
+    /// The record of a group that was found.
+    fn found(host: &Host) -> Record {
+        let (found_by, name) = (Some("a*".into()), host.record.cgroup.clone());
+        Record { name, found_by, claim: None, decision: None, ..host.record.clone() }
+    }
+
+    #[test]
+    fn a_found_domain_is_recorded_by_the_path_of_its_cgroup() {
+        let host = Host::new();
+        let found = found(&host);
+        host.store.lock().unwrap().put(&found).unwrap();
+        assert!(host.domains().join("%2Fa.json").exists());
+        host.sweep();
+        assert_eq!(host.store.records(&host.tree).0, std::slice::from_ref(&found));
+        assert_eq!(host.store.record("/a").unwrap(), Some(found));
+        host.store.lock().unwrap().remove("/a").unwrap();
+        assert_eq!(host.store.record("/a").unwrap(), None);
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder_or_to_another_domains_file() {
+        let cases = [
+            ("db-1.2_x", "db-1.2_x.json"),
+            ("/machine.slice/machine-qemu\\x2d1.scope", "%2Fmachine.slice%2Fmachine-qemu\\x2d1.scope.json"),
+            ("/a/../../etc", "%2Fa%2F..%2F..%2Fetc.json"),
+            ("../x", "..%2Fx.json"),
+            ("/a%2Fb", "%2Fa%252Fb.json"),
+            ("/\u{e9}\n", "%2F%C3%A9%0A.json"),
+            ("..", "...json"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(file(name), expected, "{name}");
+        }
+        let host = Host::new();
+        let cgroup = format!("/{}", "x".repeat(250));
+        let long = Record { name: cgroup.clone(), cgroup, ..found(&host) };
+        let said = host.store.lock().unwrap().put(&long).unwrap_err().to_string();
+        assert!(said.contains("cannot be recorded") && said.contains("at most 251"), "{said}");
+    }
+
+    #[test]
+    fn a_record_lacks_nothing_by_accident() {
+        let host = Host::new();
+        let (whole, found) = (&host.record, &found(&host));
+        for (record, why) in [
+            (Record { claim: None, ..whole.clone() }, "no claim or no decision"),
+            (Record { decision: None, ..whole.clone() }, "no claim or no decision"),
+            (Record { claim: whole.claim.clone(), ..found.clone() }, "neither a claim nor"),
+            (Record { name: "a".into(), ..found.clone() }, "the path of its cgroup"),
+        ] {
+            host.store.lock().unwrap().put(&record).unwrap();
+            let said = host.store.record(&record.name).unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     #[test]

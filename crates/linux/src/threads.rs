@@ -39,12 +39,17 @@ impl CpuUse {
 
 /// A thread at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    node: NodeId,
-    runtime_ns: u64,
+pub(crate) struct Seen {
+    /// Where it runs or ran last.
+    pub(crate) node: NodeId,
+    /// CPU time since it was started.
+    pub(crate) runtime_ns: u64,
+    /// Time it was runnable and did not run; 0 where the kernel does not tell.
+    pub(crate) waited_ns: u64,
 }
 
-type Threads = BTreeMap<i32, Seen>;
+/// Threads by number.
+pub(crate) type Threads = BTreeMap<i32, Seen>;
 
 /// Watches the threads of groups, and of the groups below them, for `interval`. The answers are in the groups' order.
 pub fn watch(groups: &[Cgroup], proc: &Path, topology: &Topology, interval: Duration) -> Vec<CpuUse> {
@@ -89,16 +94,16 @@ fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
 }
 
 /// A thread's place and CPU time; none if it is gone meanwhile or hidden (`hidepid=`).
-fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
+pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
     // Below "task", the files speak of the thread alone and not of its whole process.
     let folder = proc.join(format!("{thread}/task/{thread}"));
     let stat = Stat::parse(&crate::text(&folder.join("stat")).ok()?)?;
     let node = topology.cpu(stat.cpu)?.node?;
-    let schedstat = fs::read_to_string(folder.join("schedstat")).ok();
-    let exact_ns = schedstat.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    let schedstat = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
+    let mut figures = schedstat.split_whitespace().map_while(|word| word.parse::<u64>().ok());
     // A kernel built without scheduler statistics has no such file, or one full of zeros.
-    let runtime_ns = exact_ns.filter(|&ns| ns > 0).unwrap_or(stat.cpu_time_ns);
-    Some(Seen { node, runtime_ns })
+    let runtime_ns = figures.next().filter(|&ns| ns > 0).unwrap_or(stat.cpu_time_ns);
+    Some(Seen { node, runtime_ns, waited_ns: figures.next().unwrap_or(0) })
 }
 
 /// What is of use in `/proc/PID/stat` (proc_pid_stat(5)).
@@ -128,7 +133,8 @@ mod tests {
     use super::*;
 
     fn threads(seen: &[(i32, u32, u64)]) -> Threads {
-        seen.iter().map(|&(thread, node, runtime_ns)| (thread, Seen { node: NodeId(node), runtime_ns })).collect()
+        let thread = |&(thread, node, runtime_ns)| (thread, Seen { node: NodeId(node), runtime_ns, waited_ns: 0 });
+        seen.iter().map(thread).collect()
     }
 
     #[test]

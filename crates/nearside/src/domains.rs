@@ -1,8 +1,8 @@
 //! Domains as commands see them: what is recorded of each, and what it uses.
 
 use crate::{failure::Failure, report::json};
-use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, memory::sum, store::Record, usage, usage::Usage};
-use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, PageSize, RehomeRefusal, outstanding};
+use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
+use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, RehomeRefusal, outstanding};
 use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
 use std::time::Duration;
@@ -41,12 +41,9 @@ pub(crate) struct Domain {
 impl Domain {
     pub(crate) fn new(cgroup: &str, record: Option<&Record>, usage: Usage) -> Self {
         let home = record.map(|record| record.home.clone());
-        let claim = record.map(|record| record.claim.clone());
+        let claim = record.and_then(|record| record.claim.clone());
         let seen = usage.memory_seen != usage::Account::Hidden;
-        let resident_bytes = match &claim {
-            Some(claim) => usage.memory.resident(claim.page_size),
-            None => sum([&usage.memory.resident(PageSize::Base), &usage.memory.all_huge()]),
-        };
+        let resident_bytes = usage.memory.compared_to(claim.as_ref());
         Self {
             name: record.map_or(cgroup, |record| &record.name).to_owned(),
             cgroup: cgroup.to_owned(),

@@ -3,7 +3,7 @@
 use super::run;
 use crate::{
     domains::{self, open_host},
-    failure::Outcome,
+    failure::{Failure, Outcome},
 };
 use nearside_linux::launch::{self, Command};
 use std::ffi::OsString;
@@ -39,6 +39,12 @@ fn try_exec(args: &Args) -> Outcome {
     let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(run::failure)?;
     let mut host = open_host()?;
     let record = domains::named(&host, &args.domain)?;
+    if record.found_by.is_some() {
+        return Err(Failure::could_not(format_args!(
+            "{} was not started by `nearside run`: start processes in that cgroup through whoever manages it",
+            record.name
+        )));
+    }
     match launch::enter(&mut host, &record, &command) {
         Ok(never) => match never {},
         Err(error) => Err(run::failure(error)),

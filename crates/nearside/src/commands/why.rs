@@ -34,14 +34,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let host = domains::open_host()?;
     let (group, record) = domains::find(&host, &args.domain)?;
-    if let Some(record) = record {
-        return args.format.print(&json::Why::new(&record), |_| why::text(&record));
+    if let Some(record) = &record
+        && let Some(decision) = &record.decision
+    {
+        return args.format.print(&json::Why::new(record, decision), |_| why::text(record, decision));
     }
     let policies = usage::mapped(&group, &host.proc()).policies;
     let unplaced = Unplaced {
         name: group.path().into(),
         cgroup: group.path().into(),
-        home: None,
+        home: record.as_ref().map(|record| record.home.clone()),
+        found_by: record.and_then(|record| record.found_by),
         allowed: Allowed::read(host.tree(), &group),
         policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
     };

@@ -117,15 +117,17 @@ fn topology() {
 #[test]
 fn place_and_why() {
     let record = examples::record();
-    let printed = to_value(Placed::new("/", &record.decision)).unwrap();
+    let decision = record.decision.as_ref().unwrap();
+    let printed = to_value(Placed::new("/", decision)).unwrap();
     check("`nearside place ", &["Decisions"], "decision", &printed);
 
-    let mut printed = to_value(Why::new(&record)).unwrap();
+    let mut printed = to_value(Why::new(&record, decision)).unwrap();
     let path = "/machine.slice/vm.scope".to_owned();
     let unplaced = Unplaced {
         name: path.clone(),
         cgroup: path,
         home: None,
+        found_by: None,
         allowed: Allowed::default(),
         policies: BTreeMap::new(),
     };
@@ -153,7 +155,7 @@ fn set() {
     let plan = Plan {
         decision: None,
         steps: vec![
-            step(Action::Claim { domain: domain(), claim: examples::record().claim }),
+            step(Action::Claim { domain: domain(), claim: examples::record().claim.unwrap() }),
             step(Action::ConfineMemory { domain: domain(), nodes: nodes() }),
             step(Action::BindCpus { domain: domain(), cpus, on_behalf: CpuReason::Fallback }),
             step(Action::MovePages { domain: domain(), nodes: nodes(), rate_bytes_per_s: None, batch: None }),

@@ -90,21 +90,21 @@ pub(crate) struct Why<'a> {
     name: &'a str,
     cgroup: &'a str,
     home: HomeJson,
-    claim: ClaimJson<'a>,
+    claim: Option<ClaimJson<'a>>,
     moving_to: Option<Vec<NodeId>>,
     #[serde(flatten)]
     decision: DecisionJson<'a>,
 }
 
 impl<'a> Why<'a> {
-    pub(crate) fn new(record: &'a Record) -> Self {
+    pub(crate) fn new(record: &'a Record, decision: &'a Decision) -> Self {
         Self {
             name: &record.name,
             cgroup: &record.cgroup,
             home: HomeJson::new(&record.home),
-            claim: ClaimJson::new(&record.claim),
+            claim: record.claim.as_ref().map(ClaimJson::new),
             moving_to: record.moving_to.as_ref().map(members),
-            decision: DecisionJson::new(&record.decision),
+            decision: DecisionJson::new(decision),
         }
     }
 }
@@ -210,13 +210,14 @@ impl<'a> CandidateJson<'a> {
 #[derive(Serialize)]
 struct RecordJson<'a> {
     started_unix_s: u64,
+    found_by: Option<&'a str>,
     command: &'a [String],
     limits: Limits,
     cpus: Option<Vec<CpuId>>,
     memory_nodes: Option<Vec<NodeId>>,
     policy_nodes: Option<Vec<NodeId>>,
     moving_to: Option<Vec<NodeId>>,
-    decision: DecisionJson<'a>,
+    decision: Option<DecisionJson<'a>>,
 }
 
 impl<'a> RecordJson<'a> {
@@ -224,13 +225,14 @@ impl<'a> RecordJson<'a> {
         let cpus = |binding: &CpuBinding| members(&binding.cpus);
         Self {
             started_unix_s: record.started_unix_s,
+            found_by: record.found_by.as_deref(),
             command: &record.command,
             limits: record.limits,
             cpus: record.cpus.as_ref().map(cpus),
             memory_nodes: record.memory_nodes.as_ref().map(members),
             policy_nodes: record.policy_nodes.as_ref().map(members),
             moving_to: record.moving_to.as_ref().map(members),
-            decision: DecisionJson::new(&record.decision),
+            decision: record.decision.as_ref().map(DecisionJson::new),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `nearside list` as text.
 
 use super::{
-    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, used_of_claim},
+    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, printable, used_of_claim},
     table::{
         Side::{Left, Right},
         listing,
@@ -38,7 +38,7 @@ pub(crate) fn text(list: &List, nodes: bool) -> String {
     let row = |domain: &Domain| {
         let home = domain.home.as_ref()?;
         let mut row = vec![
-            domain.name.clone(),
+            printable(&domain.name),
             home.nodes.to_string(),
             origin(home.origin).into(),
             home.policy.to_string(),

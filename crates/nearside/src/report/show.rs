@@ -117,7 +117,9 @@ pub(crate) fn text(show: &Show) -> String {
     facts.add("memory nodes", show.allowed.mems_in_words());
     facts.add("limits", limits(&show.allowed));
     let threads = count(total(&domain.usage.cpu.threads) as usize, "thread");
-    let since = show.running_s.map(|seconds| format!(", started {} ago", duration(seconds))).unwrap_or_default();
+    let was_found = show.record.as_ref().is_some_and(|record| record.found_by.is_some());
+    let begun = if was_found { "found" } else { "started" };
+    let since = show.running_s.map(|seconds| format!(", {begun} {} ago", duration(seconds))).unwrap_or_default();
     facts.add("running", format!("{}, {threads}{since}", count_processes(domain.usage.processes)));
     let share = match (domain.local_share, domain.usage.cpu.time_ns.values().all(|&time| time == 0)) {
         (Some(share), true) => format!("{} (nothing ran: by where its threads ran last)", local(Some(share))),
@@ -135,7 +137,10 @@ fn count_processes(processes: usize) -> String {
 }
 
 fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
-    facts.add("command", command(&record.command));
+    match &record.found_by {
+        Some(pattern) => facts.add("found by", format!("the pattern {}", printable(pattern))),
+        None => facts.add("command", command(&record.command)),
+    }
     let home = &record.home;
     facts.add(
         "home",
@@ -171,7 +176,9 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             ),
         );
     }
-    let claim = &record.claim;
+    let Some(claim) = &record.claim else {
+        return facts.add("claim", "none: what it holds is its own, nothing more is promised");
+    };
     let pages = match claim.page_size {
         PageSize::Base => String::new(),
         PageSize::Huge(bytes) => format!(" in pages of {}", short(bytes)),
@@ -344,6 +351,26 @@ pub(crate) mod tests {
             interval_s: 0.5,
         };
         insta::assert_snapshot!("show_other", text(&show));
+    }
+
+    #[test]
+    fn a_domain_that_was_found_has_a_home_and_no_claim() {
+        let mut show = show();
+        let path = "/machine.slice/vm.scope".to_owned();
+        let record = Record {
+            name: path.clone(),
+            cgroup: path.clone(),
+            found_by: Some("machine.slice/*".into()),
+            command: Vec::new(),
+            claim: None,
+            decision: None,
+            cpus: None,
+            moving_to: None,
+            ..examples::record()
+        };
+        show.domain = Domain::new(&path, Some(&record), show.domain.usage);
+        show.record = Some(record);
+        insta::assert_snapshot!("show_found", text(&show));
     }
 
     #[test]

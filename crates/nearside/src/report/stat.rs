@@ -1,7 +1,7 @@
 //! `nearside stat`: what each node has, what was promised of it, and what the allocator counted.
 
 use super::{
-    domain::{by_node, dash, local, memory_by_node, others},
+    domain::{by_node, dash, local, memory_by_node, others, printable},
     heap::{self, ZoneHeap},
     table::{
         Side::{Left, Right},
@@ -229,7 +229,7 @@ fn domains(stat: &Stat) -> String {
     ];
     let row = |domain: &Domain| {
         Some(vec![
-            domain.name.clone(),
+            printable(&domain.name),
             domain.home.as_ref()?.nodes.to_string(),
             local(domain.local_share),
             dash(domain.debt_bytes.map(short)),

@@ -16,15 +16,21 @@ use nearside_topology::NodeSet;
 use serde::Serialize;
 
 /// The decision as it was recorded, and what has changed since.
-pub(crate) fn text(record: &Record) -> String {
-    let decision = &record.decision;
-    [heading(record), asked(decision), chosen(decision), runners_up(decision), assumptions(decision), since(record)]
-        .concat()
+pub(crate) fn text(record: &Record, decision: &Decision) -> String {
+    [
+        heading(record, decision),
+        asked(decision),
+        chosen(decision),
+        runners_up(decision),
+        assumptions(decision),
+        since(record, decision),
+    ]
+    .concat()
 }
 
-fn heading(record: &Record) -> String {
-    let who = if record.decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
-    format!("{}: {who} {}\n", record.name, record.decision.chosen.nodes.named())
+fn heading(record: &Record, decision: &Decision) -> String {
+    let who = if decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
+    format!("{}: {who} {}\n", record.name, decision.chosen.nodes.named())
 }
 
 fn asked(decision: &Decision) -> String {
@@ -149,15 +155,15 @@ fn assumptions(decision: &Decision) -> String {
 }
 
 /// How the domain's home and claim differ from what was decided.
-fn since(record: &Record) -> String {
+fn since(record: &Record, decision: &Decision) -> String {
     let mut changes = Vec::new();
-    let Record { home, decision, claim, .. } = record;
+    let Record { home, claim, .. } = record;
     if home.nodes != decision.chosen.nodes {
         changes.push(format!("the home is now {} ({})", home.nodes.named(), origin(home.origin)));
     } else if home.origin == Origin::Explicit && decision.request.nodes.is_none() {
         changes.push(format!("an operator confirmed {}", home.nodes.named()));
     }
-    if *claim != decision.chosen.claim {
+    if let Some(claim) = claim.as_ref().filter(|claim| **claim != decision.chosen.claim) {
         changes.push(format!(
             "{} and {} are now promised on {}",
             size(claim.total_bytes()),
@@ -172,16 +178,18 @@ fn since(record: &Record) -> String {
     if lines.is_empty() { "\nNothing has changed since.\n".into() } else { format!("\nSince then\n{lines}") }
 }
 
-/// What there is to say of a cgroup that Nearside did not start.
+/// What there is to say of a cgroup that Nearside did not start, whether it was found and given a home or not.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unplaced {
     /// Its path, as in other reports.
     pub(crate) name: String,
     /// Its path.
     pub(crate) cgroup: String,
-    /// Always none: nobody placed it.
+    /// Where it shall live; none where nobody placed it.
     #[serde(serialize_with = "json::home")]
     pub(crate) home: Option<Home>,
+    /// The pattern by which it was found.
+    pub(crate) found_by: Option<String>,
     /// What its cgroup allows it.
     pub(crate) allowed: Allowed,
     /// The memory policies of its mappings, in the kernel's words, and the bytes under each.
@@ -203,8 +211,17 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
         true => "none that may be seen".into(),
         false => policies.join(", "),
     };
+    let why = match (&unplaced.home, &unplaced.found_by) {
+        (Some(home), Some(pattern)) => format!(
+            "found by the pattern {}\n  home         {} ({}); there is no decision of `nearside run`",
+            printable(pattern),
+            home.nodes.named(),
+            origin(home.origin)
+        ),
+        _ => "nobody placed it: Nearside did not start it".into(),
+    };
     format!(
-        "{}: nobody placed it: Nearside did not start it\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
+        "{}: {why}\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
         printable(&unplaced.cgroup),
         bound(cpus, cpus_effective, "CPUs"),
         bound(mems, mems_effective, "nodes"),
@@ -218,19 +235,21 @@ mod tests {
 
     #[test]
     fn a_decision_of_placements() {
-        insta::assert_snapshot!("why", text(&examples::record()));
+        let record = examples::record();
+        insta::assert_snapshot!("why", text(&record, record.decision.as_ref().unwrap()));
     }
 
     #[test]
     fn an_operators_choice_and_what_came_after() {
         let mut record = examples::record();
-        record.decision.request.nodes = Some(nodes(&[3]));
-        record.decision.chosen = examples::candidate(&[3], [1.25, 1.1, 1.0], 900);
+        let mut decision = record.decision.take().unwrap();
+        decision.request.nodes = Some(nodes(&[3]));
+        decision.chosen = examples::candidate(&[3], [1.25, 1.1, 1.0], 900);
         record.home = Home { nodes: nodes(&[0, 2]), origin: Origin::Explicit, ..record.home };
-        record.claim = examples::candidate(&[0, 2], [1.0; 3], 0).claim;
+        record.claim = Some(examples::candidate(&[0, 2], [1.0; 3], 0).claim);
         record.moving_to = Some(nodes(&[0, 2]));
-        record.decision.left_out = examples::left_out();
-        insta::assert_snapshot!("why_explicit", text(&record));
+        decision.left_out = examples::left_out();
+        insta::assert_snapshot!("why_explicit", text(&record, &decision));
     }
 
     #[test]
@@ -264,7 +283,10 @@ mod tests {
         };
         let policies = [("bind:1".to_owned(), 1 << 20), ("default".to_owned(), 4096)].into();
         let path = || "/machine.slice/vm.scope".to_owned();
-        let unplaced = Unplaced { name: path(), cgroup: path(), home: None, allowed, policies };
+        let mut unplaced = Unplaced { name: path(), cgroup: path(), home: None, found_by: None, allowed, policies };
         insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced));
+        unplaced.home = Some(examples::record().home);
+        unplaced.found_by = Some("machine.slice/*".into());
+        insta::assert_snapshot!("why_found", unplaced_text(&unplaced));
     }
 }

@@ -1,0 +1,67 @@
+//! Records as they were last read: read again only when their folder, and then which of their files, changed.
+
+use super::{SUFFIX, Store, parse};
+use crate::{Error, folder::Stamp, store::Record};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
+
+/// A folder that was changed so short a time before it was read may have been changed again without a trace: its time
+/// of change is that of the kernel's last tick.
+const GRAIN: Duration = Duration::from_secs(1);
+
+/// The records of this boot, as they were last read.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The folder as it was, where it surely has not changed since.
+    folder: Option<Stamp>,
+    /// By file.
+    files: BTreeMap<String, (Stamp, Result<Record, String>)>,
+}
+
+impl Known {
+    /// Reads what has changed. Whether anything may have.
+    ///
+    /// # Errors
+    /// Where the folder cannot be read or trusted; what was known stays.
+    pub fn refresh(&mut self, store: &Store) -> Result<bool, Error> {
+        let Some(domains) = store.domains()? else {
+            self.folder = None;
+            return Ok(!std::mem::take(&mut self.files).is_empty());
+        };
+        let folder = domains.stamp()?;
+        if self.folder == Some(folder) {
+            return Ok(false);
+        }
+        let mut files = BTreeMap::new();
+        for file in domains.names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
+            // Looked at before it is read: what replaces it in between is read twice rather than not at all.
+            let Some(stamp) = domains.stamp_of(&file)? else { continue };
+            let known = self.files.remove(&file).filter(|(before, _)| *before == stamp);
+            let entry = match known {
+                Some(known) => known,
+                None => match domains.read(&file)? {
+                    Some(text) => (stamp, parse(&domains, &file, &text).1.map_err(|error| error.to_string())),
+                    None => continue,
+                },
+            };
+            files.insert(file, entry);
+        }
+        self.files = files;
+        let is_settled = SystemTime::now().duration_since(folder.changed()).is_ok_and(|since| since > GRAIN);
+        self.folder = is_settled.then_some(folder);
+        Ok(true)
+    }
+
+    /// The records of this boot; whether their domains live is not looked at.
+    pub fn records<'a>(&'a self, store: &'a Store) -> impl Iterator<Item = &'a Record> {
+        let records = self.files.values().filter_map(|(_, record)| record.as_ref().ok());
+        records.filter(|record| record.boot_id == store.boot_id)
+    }
+
+    /// What is wrong with those that cannot be read.
+    pub fn broken(&self) -> impl Iterator<Item = &str> {
+        self.files.values().filter_map(|(_, record)| record.as_ref().err().map(String::as_str))
+    }
+}

@@ -1,0 +1,286 @@
+//! One domain: the files it is watched by, and what was seen of it last.
+
+use super::{
+    cpu::{self, MOST_THREADS},
+    kept::{Buffer, Kept},
+    owner::owner,
+};
+use crate::{
+    cgroup::Cgroup,
+    huge::{self, HugePages},
+    memory::{self, MemoryByKind},
+    store::Record,
+    sys,
+    threads::{self, Threads},
+};
+use nearside_policy::{ByNode, DomainLoad, DomainState, total};
+use nearside_topology::{NodeSet, Topology};
+use std::{collections::BTreeMap, path::Path};
+
+/// The files of a domain that stay open.
+pub(super) const FILES: u64 = 3;
+
+/// A domain that uses less of a CPU than this, in thousandths, is idle enough for its threads to be left alone.
+const BUSY_MILLI: u64 = 10;
+
+/// After so many looks even the threads of an idle domain are looked at, and what takes reading all mappings.
+const THOROUGH_LOOKS: u64 = 8;
+
+/// What all domains are looked at with.
+#[derive(Debug)]
+pub(super) struct Look<'a> {
+    pub(super) now_ns: u64,
+    pub(super) proc: &'a Path,
+    /// The machine as domains may use it.
+    pub(super) offered: &'a Topology,
+    pub(super) has_huge_pages: bool,
+    pub(super) systemd: bool,
+    /// CPU time that a scheduler counted, by the inode of the domain's cgroup.
+    pub(super) scheduler: Option<&'a BTreeMap<u64, ByNode>>,
+    /// Threads that may still be looked at in this interval.
+    pub(super) threads_left: usize,
+}
+
+/// A domain that is watched.
+#[derive(Debug)]
+pub(super) struct Watched {
+    group: Cgroup,
+    inode: u64,
+    stays_open: bool,
+    events: Kept,
+    cpu_stat: Kept,
+    numa_stat: Kept,
+    looks: u64,
+    /// When it was looked at last.
+    looked_ns: u64,
+    usage_ns: Option<u64>,
+    by_scheduler: Option<ByNode>,
+    threads: Threads,
+    threads_ns: u64,
+    /// Where it ran when its threads were looked at.
+    ran_on: ByNode,
+    /// Where others keep it.
+    bound_to: Option<NodeSet>,
+    /// Where others let it have memory.
+    others_memory_nodes: Option<NodeSet>,
+    huge: HugePages,
+    mapped: MemoryByKind,
+    resident_bytes: ByNode,
+    reserved_bytes: u64,
+}
+
+impl Watched {
+    pub(super) fn new(group: Cgroup, inode: u64, stays_open: bool) -> Self {
+        Self {
+            group,
+            inode,
+            stays_open,
+            events: Kept::new("cgroup.events"),
+            cpu_stat: Kept::new("cpu.stat"),
+            numa_stat: Kept::new("memory.numa_stat"),
+            looks: 0,
+            looked_ns: 0,
+            usage_ns: None,
+            by_scheduler: None,
+            threads: Threads::new(),
+            threads_ns: 0,
+            ran_on: ByNode::new(),
+            bound_to: None,
+            others_memory_nodes: None,
+            huge: HugePages::new(),
+            mapped: MemoryByKind::default(),
+            resident_bytes: ByNode::new(),
+            reserved_bytes: 0,
+        }
+    }
+
+    /// The inode of its group.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Whether its files stay open.
+    pub(super) fn stays_open(&self) -> bool {
+        self.stays_open
+    }
+
+    /// Whether a process is in it.
+    pub(super) fn is_populated(&mut self, buffer: &mut Buffer) -> bool {
+        let events = self.events.read(self.group.directory(), self.stays_open, buffer);
+        events.is_some_and(|events| events.lines().any(|line| line == "populated 1"))
+    }
+
+    /// As it was seen last, with what is recorded of it.
+    pub(super) fn state(&self, name: &str, record: Option<&Record>) -> DomainState {
+        DomainState {
+            name: name.into(),
+            home: record.map(|record| record.home.clone()),
+            claim: record.and_then(|record| record.claim.clone()),
+            memory_nodes: match record.and_then(|record| record.memory_nodes.clone()) {
+                Some(own) => Some(own),
+                None => self.others_memory_nodes.clone(),
+            },
+            resident_bytes: self.resident_bytes.clone(),
+            reserved_bytes: self.reserved_bytes,
+        }
+    }
+
+    /// Looks at what it did and holds. None at the first look, which has nothing to compare with. `has_moved`: pages of
+    /// it were moved since.
+    pub(super) fn look(
+        &mut self,
+        look: &mut Look<'_>,
+        record: Option<&Record>,
+        has_moved: bool,
+        buffer: &mut Buffer,
+    ) -> Option<DomainLoad> {
+        let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
+        self.look_at_memory(look, record, is_thorough || has_moved, buffer);
+        let over_ns = look.now_ns.saturating_sub(self.looked_ns);
+        let (cpu_ns, waited_ns) = self.look_at_cpu(look, record, over_ns, is_thorough, buffer);
+        let is_first = self.looks == 0;
+        self.looks += 1;
+        self.looked_ns = look.now_ns;
+        (!is_first && over_ns > 0).then(|| DomainLoad {
+            over_ns,
+            cpu_ns,
+            waited_ns,
+            owner: owner(self.group.path(), look.systemd),
+            bound_to: self.bound_to.clone(),
+            near: record
+                .and_then(|record| record.decision.as_ref())
+                .map(|decision| decision.request.near.clone())
+                .unwrap_or_default(),
+        })
+    }
+
+    fn look_at_memory(&mut self, look: &Look<'_>, record: Option<&Record>, is_thorough: bool, buffer: &mut Buffer) {
+        let claim = record.and_then(|record| record.claim.as_ref());
+        if !look.has_huge_pages {
+            self.huge.clear();
+        } else if is_thorough {
+            self.huge = huge::of_group(&self.group, look.proc);
+        }
+        let memory = match self.numa_stat.read(self.group.directory(), self.stays_open, buffer) {
+            Some(text) => memory::charged_by(text, self.huge.clone()),
+            None => {
+                if is_thorough {
+                    self.mapped = memory::mapped_by(&self.group, look.proc);
+                }
+                self.mapped.clone()
+            }
+        };
+        self.resident_bytes = memory.compared_to(claim);
+        if is_thorough {
+            let reserved = |claim| huge::reserved_bytes(&self.group, look.proc, claim, &self.resident_bytes);
+            self.reserved_bytes = claim.map_or(0, reserved);
+        }
+    }
+
+    /// CPU time by node and waiting, since the look before.
+    fn look_at_cpu(
+        &mut self,
+        look: &mut Look<'_>,
+        record: Option<&Record>,
+        over_ns: u64,
+        is_thorough: bool,
+        buffer: &mut Buffer,
+    ) -> (ByNode, u64) {
+        let text = self.cpu_stat.read(self.group.directory(), self.stays_open, buffer);
+        let usage_ns = text.and_then(usage_ns);
+        let used_ns = usage_ns.zip(self.usage_ns).map(|(now, before)| now.saturating_sub(before));
+        self.usage_ns = usage_ns;
+        let counted = look.scheduler.and_then(|counted| counted.get(&self.inode));
+        let by_scheduler = counted.and_then(|now| cpu::since(self.by_scheduler.as_ref(), now));
+        self.by_scheduler = counted.cloned();
+        let used_ns = by_scheduler.as_ref().map(total).or(used_ns);
+
+        let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
+        let mut seen = None;
+        if (is_busy || is_thorough) && look.threads_left > 0 {
+            seen = Some(self.look_at_threads(look, record));
+        }
+        let (by_threads_ns, since_ns, waited_ns) = seen.unwrap_or_default();
+        let cpu_ns = match (by_scheduler, used_ns) {
+            (Some(counted), _) => counted,
+            (None, Some(used_ns)) => cpu::split(used_ns, &self.ran_on),
+            (None, None) => cpu::split(over_part(total(&by_threads_ns), over_ns, since_ns), &by_threads_ns),
+        };
+        (cpu_ns, over_part(waited_ns, over_ns, since_ns))
+    }
+
+    /// CPU time by node since threads were looked at before, how long ago that is, and how long they waited.
+    fn look_at_threads(&mut self, look: &mut Look<'_>, record: Option<&Record>) -> (ByNode, u64, u64) {
+        let listed = self.group.all_threads();
+        let looked_at = listed.into_iter().take(MOST_THREADS.min(look.threads_left));
+        let threads: Threads =
+            looked_at.filter_map(|thread| Some((thread, threads::see(thread, look.proc, look.offered)?))).collect();
+        look.threads_left -= threads.len().min(look.threads_left);
+        let since_ns = look.now_ns.saturating_sub(self.threads_ns);
+        let is_first = self.looks == 0;
+        let before = if is_first { &threads } else { &self.threads };
+        let used = cpu::between(before, &threads, since_ns);
+        self.ran_on = cpu::weights(&used);
+        self.bound_to = match record.is_some_and(|record| record.cpus.is_some()) {
+            // Nearside's own bond, be it for an operator.
+            true => None,
+            false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
+        };
+        self.others_memory_nodes = self.memory_nodes_of_others(look.offered);
+        if self.bound_to.is_none() && record.is_none() {
+            // Memory that may lie there only makes a home as well.
+            self.bound_to.clone_from(&self.others_memory_nodes);
+        }
+        self.threads = threads;
+        self.threads_ns = look.now_ns;
+        let mut by_node = ByNode::new();
+        for (_, thread) in &used {
+            let of_node: &mut u64 = by_node.entry(thread.seen.node).or_default();
+            *of_node = of_node.saturating_add(thread.used_ns);
+        }
+        let waited_ns = used.iter().fold(0_u64, |sum, (_, thread)| sum.saturating_add(thread.waited_ns));
+        (by_node, since_ns, waited_ns)
+    }
+
+    /// What its cpuset allows it, where that is not all memory there is for domains.
+    fn memory_nodes_of_others(&self, offered: &Topology) -> Option<NodeSet> {
+        let text = self.group.read("cpuset.mems.effective").ok()??;
+        let all = offered.memory_nodes();
+        let allowed = text.parse::<NodeSet>().ok()?.intersection(&all);
+        (!allowed.is_empty() && allowed != all).then_some(allowed)
+    }
+}
+
+/// The part of what happened in `since_ns` that falls on the last `over_ns`.
+fn over_part(amount: u64, over_ns: u64, since_ns: u64) -> u64 {
+    match over_ns < since_ns {
+        true => (u128::from(amount) * u128::from(over_ns) / u128::from(since_ns)) as u64,
+        false => amount,
+    }
+}
+
+/// From `cpu.stat`, which every group has.
+fn usage_ns(text: &str) -> Option<u64> {
+    let us: u64 = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
+    Some(us.saturating_mul(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_over_long_falls_in_part_on_the_last_interval() {
+        assert_eq!(over_part(800, 2, 16), 100);
+        assert_eq!(over_part(800, 16, 16), 800);
+        assert_eq!(over_part(800, 2, 0), 800);
+        assert_eq!(over_part(u64::MAX, 1, 2), u64::MAX / 2);
+    }
+
+    #[test]
+    fn cpu_stat_counts_in_microseconds() {
+        assert_eq!(usage_ns("usage_usec 12\nuser_usec 7\nsystem_usec 5\n"), Some(12_000));
+        assert_eq!(usage_ns("user_usec 7\n"), None);
+        assert_eq!(usage_ns("usage_usec x\n"), None);
+    }
+}

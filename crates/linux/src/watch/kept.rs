@@ -1,0 +1,76 @@
+//! A file of a cgroup's, or of the kernel's, that is read again and again: opened once where descriptors suffice.
+
+use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+
+/// What is read at once; most files of a cgroup are shorter.
+const FIRST_BYTES: usize = 8 << 10;
+
+/// What files are read into, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Buffer(Vec<u8>);
+
+/// A file that stays open between two looks.
+#[derive(Debug)]
+pub(super) struct Kept {
+    name: &'static str,
+    file: Option<File>,
+}
+
+impl Kept {
+    /// The file of that name; it is opened when it is first read.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self { name, file: None }
+    }
+
+    /// What it says now. None where it is not there, be it that its controller is not enabled or its group gone.
+    pub(super) fn read<'b>(&mut self, folder: &Path, stays_open: bool, buffer: &'b mut Buffer) -> Option<&'b str> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => File::open(folder.join(self.name)).ok()?,
+        };
+        // A file of a group that was removed, or of a controller that was disabled, answers ENODEV; it may come again.
+        let length = whole(&file, &mut buffer.0).ok()?;
+        self.file = stays_open.then_some(file);
+        std::str::from_utf8(&buffer.0[..length]).ok()
+    }
+}
+
+/// Reads a file from its beginning, which the kernel takes for writing its content anew.
+fn whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    let mut length = 0;
+    loop {
+        if length == buffer.len() {
+            buffer.resize((2 * length).max(FIRST_BYTES), 0);
+        }
+        match file.read_at(&mut buffer[length..], length as u64) {
+            Ok(0) => return Ok(length),
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_is_read_anew_each_time_and_may_come_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut kept, mut buffer) = (Kept::new("a"), Buffer::default());
+        let mut read = |stays_open| kept.read(folder.path(), stays_open, &mut buffer).map(str::to_owned);
+        assert_eq!(read(true), None);
+        for text in ["some".to_owned(), "x".repeat(3 * FIRST_BYTES), "less".to_owned()] {
+            fs::write(folder.path().join("a"), &text).unwrap();
+            assert_eq!(read(true).as_ref(), Some(&text));
+        }
+        // Another one of that name is not seen while the first is open, and is once it need not stay so.
+        fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
+        fs::write(folder.path().join("a"), "another").unwrap();
+        assert_eq!([read(false), read(false)], [Some("less".into()), Some("another".into())]);
+        fs::write(folder.path().join("a"), [0xff]).unwrap();
+        assert_eq!(read(false), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! Whose cgroup a domain's is, by its path.
+
+use nearside_policy::Owner;
+
+/// Whoever made the group at `path` and would take changes back. `systemd`: whether it runs this machine.
+///
+/// systemd answers for its units. What is below one is its payload's: a container runtime's, or a service's own.
+pub(super) fn owner(path: &str, systemd: bool) -> Owner {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let is_unit = |part: &str| [".scope", ".service", ".slice"].iter().any(|suffix| part.ends_with(suffix));
+    let is_libvirts = |part: &&str| {
+        // machine-qemu\x2d1\x2dvm.scope below machine.slice; without systemd machine/qemu-1-vm.libvirt-qemu.
+        part.starts_with("machine-qemu") || part.starts_with("machine-lxc") || part.contains(".libvirt-")
+    };
+    match parts.as_slice() {
+        ["nearside" | "nearside.slice", _, ..] => Owner::Nearside,
+        // Also below kubelet's own group: kubelet.slice/kubelet-kubepods.slice.
+        parts if parts.iter().any(|part| part.contains("kubepods")) => Owner::Kubelet,
+        ["machine.slice" | "machine", below @ ..] if below.iter().any(is_libvirts) => Owner::Libvirt,
+        parts if systemd && !parts.is_empty() && parts.iter().all(|part| is_unit(part)) => Owner::Systemd,
+        _ => Owner::Foreign,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_tells_whose_it_is() {
+        use Owner::{Foreign, Kubelet, Libvirt, Nearside, Systemd};
+        let cases = [
+            ("/nearside/db", false, Nearside),
+            ("/nearside.slice/nearside-db.scope", true, Nearside),
+            ("/nearside.slice/nearside-db.scope/below", true, Nearside),
+            ("/nearside", false, Foreign),
+            ("/nearsides/db", false, Foreign),
+            ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", true, Libvirt),
+            ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt/vcpu0", true, Libvirt),
+            ("/machine/qemu-1-vm.libvirt-qemu", false, Libvirt),
+            ("/machine.slice/libpod-0123.scope", true, Systemd),
+            ("/machine.slice/libpod-0123.scope/container", true, Foreign),
+            ("/machine.slice/systemd-nspawn@web.service", true, Systemd),
+            ("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice", true, Kubelet),
+            ("/kubepods/besteffort/pod1", false, Kubelet),
+            ("/kubelet.slice/kubelet-kubepods.slice/x", true, Kubelet),
+            ("/system.slice/cron.service", true, Systemd),
+            ("/system.slice/cron.service", false, Foreign),
+            ("/system.slice/docker-0123.scope", true, Systemd),
+            ("/system.slice/containerd.service/payload", true, Foreign),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope", true, Systemd),
+            ("/docker/0123", true, Foreign),
+            ("/", true, Foreign),
+        ];
+        for (path, systemd, expected) in cases {
+            assert_eq!(owner(path, systemd), expected, "{path} {systemd}");
+        }
+    }
+}

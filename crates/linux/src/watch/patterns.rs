@@ -1,0 +1,147 @@
+//! Cgroups that a configuration names by patterns such as `machine.slice/*`.
+
+use crate::cgroup::{Cgroup, Tree};
+use globset::{GlobBuilder, GlobMatcher};
+use std::{fs, os::unix::fs::DirEntryExt};
+
+/// Patterns of cgroup paths, one glob a level, so that none crosses a `/`.
+#[derive(Debug, Clone, Default)]
+pub struct Patterns(Vec<Pattern>);
+
+#[derive(Debug, Clone)]
+struct Pattern {
+    text: String,
+    levels: Vec<GlobMatcher>,
+}
+
+/// A pattern that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, as in machine.slice/*")]
+pub struct PatternError {
+    /// The pattern.
+    pub pattern: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// A group that a pattern names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) group: Cgroup,
+    pub(super) inode: u64,
+    pub(super) pattern: String,
+}
+
+impl Patterns {
+    /// Reads patterns.
+    ///
+    /// # Errors
+    /// With the first that is none.
+    pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, PatternError> {
+        texts.into_iter().map(|text| Pattern::parse(text.as_ref())).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The groups of `tree` that they name, whether there is a process in them or not. One that two patterns name is
+    /// the first one's.
+    pub(super) fn find(&self, tree: &Tree) -> Vec<Found> {
+        let mut found: Vec<Found> = Vec::new();
+        for pattern in &self.0 {
+            if let Ok(root) = tree.group("/") {
+                descend(&root, &pattern.levels, &mut |group, inode| {
+                    found.push(Found { group, inode, pattern: pattern.text.clone() });
+                });
+            }
+        }
+        found.sort_by(|a, b| a.group.path().cmp(b.group.path()));
+        found.dedup_by(|a, b| a.group.path() == b.group.path());
+        found
+    }
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Result<Self, PatternError> {
+        let wrong = |why: &str| PatternError { pattern: text.into(), why: why.into() };
+        let level = |level: &str| match level {
+            "" => Err(wrong("a level is empty")),
+            "." | ".." => Err(wrong("it has \"..\" or \".\" in it")),
+            _ if level.contains("**") => Err(wrong("** would cross levels")),
+            // In names of units a backslash stands for itself: machine-qemu\x2d1.scope.
+            _ => match GlobBuilder::new(level).backslash_escape(false).build() {
+                Ok(glob) => Ok(glob.compile_matcher()),
+                Err(error) => Err(wrong(&error.kind().to_string())),
+            },
+        };
+        let levels = text.strip_prefix('/').unwrap_or(text).split('/').map(level).collect::<Result<_, _>>()?;
+        Ok(Self { text: text.into(), levels })
+    }
+}
+
+fn descend(group: &Cgroup, levels: &[GlobMatcher], each: &mut dyn FnMut(Cgroup, u64)) {
+    let Some((level, below)) = levels.split_first() else { return };
+    let Ok(entries) = fs::read_dir(group.directory()) else { return };
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if !level.is_match(&name) || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let child = group.child(&name);
+        match below {
+            [] => each(child, entry.ino()),
+            below => descend(&child, below, each),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_level_is_matched_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        for path in [
+            "machine.slice/machine-qemu\\x2d1.scope/libvirt/vcpu0",
+            "machine.slice/libpod-1.scope",
+            "machine.slice.wants/x",
+            "kubepods.slice/kubepods-a.slice/pod1",
+            "kubepods.slice/kubepods-b.slice/pod2",
+            "kubepods.slice/pod3",
+        ] {
+            fs::create_dir_all(folder.path().join(path)).unwrap();
+        }
+        fs::write(folder.path().join("machine.slice/cgroup.procs"), "").unwrap();
+        let tree = Tree::at(folder.path()).unwrap();
+        let found = |patterns: &[&str]| {
+            let patterns = Patterns::parse(patterns).unwrap();
+            let found = patterns.find(&tree);
+            assert!(found.iter().all(|found| found.group.inode().unwrap() == found.inode));
+            found.iter().map(|found| format!("{} {}", found.group.path(), found.pattern)).collect::<Vec<_>>()
+        };
+        let machines = ["/machine.slice/libpod-1.scope", "/machine.slice/machine-qemu\\x2d1.scope"];
+        assert_eq!(found(&["machine.slice/*"]), machines.map(|path| format!("{path} machine.slice/*")));
+        assert_eq!(
+            found(&["/machine.slice/machine-qemu\\x2d*.scope"]),
+            ["/machine.slice/machine-qemu\\x2d1.scope /machine.slice/machine-qemu\\x2d*.scope"]
+        );
+        assert_eq!(found(&["kubepods.slice/*/*"]).len(), 2);
+        assert_eq!(found(&["kubepods.slice/*/pod{1,3}"]).len(), 1);
+        assert_eq!(found(&["*.slice/pod3", "kubepods.slice/pod?"]), ["/kubepods.slice/pod3 *.slice/pod3"]);
+        assert_eq!(found(&["none/*"]).len() + found(&[]).len(), 0);
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_named() {
+        for (pattern, why) in [
+            ("", "a level is empty"),
+            ("a//b", "a level is empty"),
+            ("a/", "a level is empty"),
+            ("a/../b", "\"..\""),
+            ("a/**", "cross levels"),
+            ("a/[x", "unclosed"),
+        ] {
+            let said = Patterns::parse(["b/*", pattern]).unwrap_err().to_string();
+            assert!(said.contains(why) && said.contains(&format!("{pattern:?}")), "{said}");
+        }
+    }
+}
