@@ -1,5 +1,5 @@
-//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a fixed size, and
-//! executing a program with the signals this one was given.
+//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a fixed size, the
+//! groups of a socket's peer, and executing a program with the signals this one was given.
 //!
 //! All `unsafe` of this crate is here.
 #![allow(unsafe_code)]
@@ -9,7 +9,10 @@ use nearside_topology::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet};
 use std::{
     io,
     mem::MaybeUninit,
-    os::unix::process::CommandExt,
+    os::{
+        fd::{AsRawFd, BorrowedFd},
+        unix::process::CommandExt,
+    },
     process::Command,
     ptr,
     sync::atomic::{AtomicBool, Ordering},
@@ -246,6 +249,35 @@ pub fn execute(command: &mut Command) -> io::Error {
     error
 }
 
+/// The supplementary groups of the process at the other end of a unix socket, as they were when it connected
+/// (`SO_PEERGROUPS`, Linux 4.13).
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 32];
+    loop {
+        let mut bytes = std::mem::size_of_val(groups.as_slice()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `bytes` bytes, which is what `groups` has room for, and then sets `bytes` to
+        // how many it wrote, or to how many it wants. Both live across the call.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let count = bytes as usize / std::mem::size_of::<libc::gid_t>();
+        match check(result.into()) {
+            // A process has 65,536 groups at most (`NGROUPS_MAX`).
+            Err(error) if error.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => groups.resize(count, 0),
+            read => {
+                groups.truncate(count);
+                return read.map(|()| groups);
+            }
+        }
+    }
+}
+
 /// Base page size in bytes.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
@@ -268,6 +300,16 @@ mod tests {
     fn it_is_known_which_signals_are_ignored() {
         // By Rust's runtime, and by nobody.
         assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGURG));
+    }
+
+    #[test]
+    fn a_peer_has_the_groups_that_it_has() {
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let told: std::collections::BTreeSet<u32> =
+            peer_groups(std::os::fd::AsFd::as_fd(&near)).unwrap().into_iter().collect();
+        let groups = rustix::process::getgroups().unwrap();
+        assert_eq!(told, groups.iter().map(|group| group.as_raw()).collect());
+        assert!(peer_groups(std::os::fd::AsFd::as_fd(&std::fs::File::open("/").unwrap())).is_err());
     }
 
     #[test]

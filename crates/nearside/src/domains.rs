@@ -92,7 +92,8 @@ pub(crate) fn running(host: &Host, all: bool) -> Result<(Vec<Found>, Vec<String>
     Ok((found, broken.iter().map(ToString::to_string).collect()))
 }
 
-fn is_below(path: &str, above: &str) -> bool {
+/// Whether the group at `path` is the one at `above` or within it.
+pub(crate) fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

@@ -50,7 +50,7 @@ use round::Round;
 use serde::Serialize;
 
 /// What is to be done in the interval that begins.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ControlPlan {
     /// The interval it was made in.
     pub interval: u64,

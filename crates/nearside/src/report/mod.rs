@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod formats;
 
+pub(crate) mod control;
 pub(crate) mod cores;
 pub(crate) mod doctor;
 pub(crate) mod domain;

@@ -1,7 +1,7 @@
 //! What would be done, for `--dry-run`.
 
 use super::json::{ClaimJson, members};
-use nearside_policy::{Action, CpuReason, Plan, Step};
+use nearside_policy::{Action, Batch, CpuReason, Plan, Step};
 use nearside_topology::{CpuId, NodeId};
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ impl<'a> PlanJson<'a> {
 
 /// A step; only what belongs to what it does is there.
 #[derive(Serialize)]
-struct StepJson<'a> {
+pub(crate) struct StepJson<'a> {
     #[serde(flatten)]
     action: ActionJson<'a>,
     /// Both in words.
@@ -42,7 +42,7 @@ struct StepJson<'a> {
 }
 
 impl<'a> StepJson<'a> {
-    fn new(step: &'a Step) -> Self {
+    pub(crate) fn new(step: &'a Step) -> Self {
         Self { action: ActionJson::new(&step.action), text: step.action.to_string(), because: step.reason.to_string() }
     }
 }
@@ -51,12 +51,35 @@ impl<'a> StepJson<'a> {
 #[serde(rename_all = "kebab-case", tag = "do")]
 enum ActionJson<'a> {
     Create,
-    Claim { claim: ClaimJson<'a> },
-    SetHome { nodes: Vec<NodeId> },
-    ConfineMemory { nodes: Vec<NodeId> },
-    BindCpus { cpus: Vec<CpuId>, on_behalf: CpuReason },
-    SetMemoryPolicy { nodes: Vec<NodeId> },
-    MovePages { nodes: Vec<NodeId>, rate_bytes_per_s: Option<u64> },
+    Claim {
+        claim: ClaimJson<'a>,
+    },
+    SetHome {
+        nodes: Vec<NodeId>,
+    },
+    ConfineMemory {
+        nodes: Vec<NodeId>,
+    },
+    BindCpus {
+        cpus: Vec<CpuId>,
+        on_behalf: CpuReason,
+    },
+    SetMemoryPolicy {
+        nodes: Vec<NodeId>,
+    },
+    MovePages {
+        nodes: Vec<NodeId>,
+        rate_bytes_per_s: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchJson>,
+    },
+}
+
+/// Which of the domain's pages move, where it is not all of them.
+#[derive(Serialize)]
+struct BatchJson {
+    from_node: NodeId,
+    most_bytes: u64,
 }
 
 impl<'a> ActionJson<'a> {
@@ -68,9 +91,11 @@ impl<'a> ActionJson<'a> {
             Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },
             Action::BindCpus { cpus, on_behalf, .. } => Self::BindCpus { cpus: members(cpus), on_behalf: *on_behalf },
             Action::SetMemoryPolicy { nodes, .. } => Self::SetMemoryPolicy { nodes: members(nodes) },
-            Action::MovePages { nodes, rate_bytes_per_s, .. } => {
-                Self::MovePages { nodes: members(nodes), rate_bytes_per_s: *rate_bytes_per_s }
-            }
+            Action::MovePages { nodes, rate_bytes_per_s, batch, .. } => Self::MovePages {
+                nodes: members(nodes),
+                rate_bytes_per_s: *rate_bytes_per_s,
+                batch: batch.map(|Batch { from, most_bytes }| BatchJson { from_node: from, most_bytes }),
+            },
         }
     }
 }

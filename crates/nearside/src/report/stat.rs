@@ -278,15 +278,19 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn stat() -> Stat {
-        let domains = examples::domains();
-        let topology = Topology {
+    /// A machine of two nodes.
+    pub(crate) fn topology() -> Topology {
+        Topology {
             nodes: vec![node(0, 1800), node(1, 900)],
             cpus: (0..4).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
             reserved_huge_pages: vec![ReservedHugePages { page_bytes: 2 * MIB, pages: 4 }],
             ..Topology::default()
-        };
-        let observation = Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+        }
+    }
+
+    pub(crate) fn stat() -> Stat {
+        let domains = examples::domains();
+        let observation = Observation { topology: topology(), domains: domains.iter().map(Domain::state).collect() };
         let counters = |hit_pages| Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() });
         let nodes = observation.topology.nodes.iter();
         Stat {

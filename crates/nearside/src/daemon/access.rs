@@ -1,0 +1,178 @@
+//! Who may do what: decided once a connection from what the kernel says of the process at its other end.
+
+use super::config;
+use nearside_linux::sys;
+use nix::unistd::{Gid, Group};
+use std::{fmt, io, os::fd::AsFd};
+use tokio::net::UnixStream;
+
+/// The process at the other end of a connection, as it was when it connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its other groups.
+    pub groups: Vec<u32>,
+    /// Its number; none where it is in a PID namespace that is not below this one. It may have ended meanwhile and its
+    /// number may be another's, so it is told and nothing is decided by it.
+    pub pid: Option<i32>,
+}
+
+impl Caller {
+    /// Who is at the other end of a connected unix socket.
+    ///
+    /// The kernel keeps all of it with the socket: `SO_PEERCRED`, and `SO_PEERGROUPS` for the supplementary groups. So
+    /// no process has to be looked up that could be another by then, and what counts are the groups that it has, not
+    /// those its user would have after a new login.
+    ///
+    /// # Errors
+    /// Where the kernel does not say: nobody is answered then.
+    pub fn of(socket: &UnixStream) -> io::Result<Self> {
+        let peer = socket.peer_cred()?;
+        // A process that has no number here has 0.
+        let pid = peer.pid().filter(|&pid| pid > 0);
+        Ok(Self { uid: peer.uid(), gid: peer.gid(), groups: sys::peer_groups(socket.as_fd())?, pid })
+    }
+
+    fn is_in(&self, group: Option<u32>) -> bool {
+        group.is_some_and(|group| self.gid == group || self.groups.contains(&group))
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "user {} (group {}", self.uid, self.gid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", process {pid}"))?;
+        write!(f, ")")
+    }
+}
+
+/// Whom the configuration lets in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// The user that the daemon runs as, who may do everything, as root may.
+    pub own_uid: u32,
+    /// Members may read.
+    pub read_gid: Option<u32>,
+    /// Members may change, too.
+    pub admin_gid: Option<u32>,
+}
+
+/// What somebody may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rights {
+    /// Nothing.
+    None,
+    /// Ask.
+    Read,
+    /// Ask and change.
+    Change,
+}
+
+impl Access {
+    /// As configured.
+    ///
+    /// # Errors
+    /// Names a group that does not exist: leaving somebody out without a word would be taken for a fault elsewhere.
+    pub fn new(config: &config::Api) -> Result<Self, String> {
+        Ok(Self {
+            own_uid: rustix::process::geteuid().as_raw(),
+            read_gid: config.read_group.as_deref().map(|name| group("api.read_group", name)).transpose()?,
+            admin_gid: config.admin_group.as_deref().map(|name| group("api.admin_group", name)).transpose()?,
+        })
+    }
+
+    /// What a caller may do.
+    pub fn rights(&self, caller: &Caller) -> Rights {
+        if caller.uid == 0 || caller.uid == self.own_uid || caller.is_in(self.admin_gid) {
+            Rights::Change
+        } else if caller.is_in(self.read_gid) {
+            Rights::Read
+        } else {
+            Rights::None
+        }
+    }
+
+    /// The group that may connect.
+    pub(super) fn socket_gid(&self) -> Option<u32> {
+        self.read_gid.or(self.admin_gid)
+    }
+}
+
+fn group(key: &str, name: &str) -> Result<u32, String> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    match Group::from_name(name) {
+        Ok(Some(Group { gid, .. })) => Ok(Gid::as_raw(gid)),
+        Ok(None) => Err(format!("{key}: there is no group {name}: expected the name of one, or a number")),
+        Err(error) => Err(format!("{key}: group {name}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPS: u32 = 200;
+    const ADMINS: u32 = 300;
+
+    fn caller(uid: u32, gid: u32, groups: &[u32]) -> Caller {
+        Caller { uid, gid, groups: groups.to_vec(), pid: Some(7) }
+    }
+
+    #[test]
+    fn root_and_administrators_change_the_read_group_reads_and_others_do_nothing() {
+        let access = Access { own_uid: 0, read_gid: Some(OPS), admin_gid: Some(ADMINS) };
+        let cases = [
+            (caller(0, 0, &[]), Rights::Change),
+            // Root without its groups is root.
+            (caller(0, 1000, &[]), Rights::Change),
+            (caller(1000, ADMINS, &[]), Rights::Change),
+            (caller(1000, 1000, &[27, ADMINS]), Rights::Change),
+            (caller(1000, 1000, &[OPS, ADMINS]), Rights::Change),
+            (caller(1000, OPS, &[]), Rights::Read),
+            (caller(1000, 1000, &[4, OPS, 27]), Rights::Read),
+            (caller(1000, 1000, &[]), Rights::None),
+            (caller(OPS, 1000, &[0]), Rights::None),
+            (caller(ADMINS, 0, &[]), Rights::None),
+        ];
+        for (caller, expected) in cases {
+            assert_eq!(access.rights(&caller), expected, "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn without_groups_only_root_and_the_daemons_user_get_in() {
+        let access = Access { own_uid: 1000, ..Access::default() };
+        assert_eq!(access.rights(&caller(1000, 1000, &[])), Rights::Change);
+        assert_eq!(access.rights(&caller(0, 0, &[])), Rights::Change);
+        assert_eq!(access.rights(&caller(1001, 1000, &[0, 1000])), Rights::None);
+    }
+
+    #[test]
+    fn the_kernel_tells_who_connected() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let caller = runtime.block_on(async {
+            let (near, _far) = UnixStream::pair().unwrap();
+            Caller::of(&near).unwrap()
+        });
+        assert_eq!(caller.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(caller.pid, Some(std::process::id() as i32));
+        let mut groups: Vec<u32> = rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
+        let mut told = caller.groups;
+        groups.sort_unstable();
+        told.sort_unstable();
+        assert_eq!(told, groups);
+    }
+
+    #[test]
+    fn groups_have_names_or_numbers_and_have_to_exist() {
+        assert_eq!(group("k", "root"), Ok(0));
+        assert_eq!(group("k", "4711"), Ok(4711));
+        let error = group("api.read_group", "no-such-group").unwrap_err();
+        assert!(error.starts_with("api.read_group: there is no group no-such-group"), "{error}");
+    }
+}

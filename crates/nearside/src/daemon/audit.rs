@@ -1,0 +1,244 @@
+//! Who changed what, and who was refused: one JSON object a line, in a file for root alone.
+
+use super::{access::Caller, snapshot::Change};
+use crate::output;
+use rustix::fs::{FileType, Mode, OFlags};
+use serde::Serialize;
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// The file. What cannot be written is told and counted, and nothing else happens: a full disk must not end the daemon,
+/// nor keep an operator from giving a domain another home.
+#[derive(Debug)]
+pub struct AuditLog {
+    path: PathBuf,
+    file: Option<File>,
+    /// The last line broke off: the disk was full.
+    torn: bool,
+    /// Whether it was told that lines are lost; it is told once until one is written again.
+    told: bool,
+    lost: u64,
+}
+
+/// A line.
+#[derive(Debug, Serialize)]
+pub struct Entry<'a> {
+    /// When, in milliseconds since 1970.
+    time_unix_ms: u64,
+    uid: u32,
+    gid: u32,
+    pid: Option<i32>,
+    /// What was sent.
+    method: &'a str,
+    path: &'a str,
+    /// What that means; none where it was refused before that was known.
+    change: Option<ChangeJson<'a>>,
+    /// What was answered.
+    status: u16,
+    error: Option<&'a str>,
+}
+
+/// A change with sets as arrays, as everywhere in JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "do")]
+enum ChangeJson<'a> {
+    SetAffinity {
+        domain: &'a str,
+        nodes: Vec<nearside_topology::NodeId>,
+        affinity: Option<nearside_policy::Affinity>,
+        move_memory: bool,
+    },
+    Release {
+        domain: &'a str,
+    },
+}
+
+impl<'a> Entry<'a> {
+    /// What `caller` was answered just now.
+    pub fn new(
+        caller: &Caller,
+        method: &'a str,
+        path: &'a str,
+        change: Option<&'a Change>,
+        status: u16,
+        error: Option<&'a str>,
+    ) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let change = change.map(|change| match change {
+            Change::SetAffinity { domain, nodes, affinity, move_memory } => ChangeJson::SetAffinity {
+                domain,
+                nodes: nodes.iter().collect(),
+                affinity: *affinity,
+                move_memory: *move_memory,
+            },
+            Change::Release { domain } => ChangeJson::Release { domain },
+        });
+        Self {
+            time_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            uid: caller.uid,
+            gid: caller.gid,
+            pid: caller.pid,
+            method,
+            path,
+            change,
+            status,
+            error,
+        }
+    }
+}
+
+impl AuditLog {
+    /// The log at `path`, whose folder is made where it is not there. One that cannot be opened is tried again with each
+    /// line.
+    pub fn new(path: &Path) -> Self {
+        let mut log = Self { path: path.into(), file: None, torn: false, told: false, lost: 0 };
+        log.reopen(path);
+        log
+    }
+
+    /// Goes on in the file that is now at `path`: another one after logs were rotated, or configured otherwise.
+    pub fn reopen(&mut self, path: &Path) {
+        self.path = path.into();
+        self.torn = false;
+        self.file = open(path).map_err(|error| self.tell(&error)).ok();
+    }
+
+    /// Adds a line.
+    pub fn write(&mut self, entry: &Entry<'_>) {
+        if let Err(error) = self.try_write(entry) {
+            self.lost = self.lost.saturating_add(1);
+            self.tell(&error);
+        } else {
+            self.told = false;
+        }
+    }
+
+    /// Lines that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn try_write(&mut self, entry: &Entry<'_>) -> io::Result<()> {
+        let mut line = if self.torn { b"\n".to_vec() } else { Vec::new() };
+        serde_json::to_writer(&mut line, entry)?;
+        line.push(b'\n');
+        let file = match &mut self.file {
+            Some(file) => file,
+            missing => missing.insert(open(&self.path)?),
+        };
+        // In one piece where the disk allows it, so that nobody who follows the file sees half a line.
+        let written = file.write(&line)?;
+        self.torn = written < line.len() && (written > 0 || self.torn);
+        if written < line.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn tell(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.told, true) {
+            output::note([format!("audit log {}: {error}: changes are made and not recorded", self.path.display())]);
+        }
+    }
+}
+
+/// Opens it to add lines. A link is not followed, and what is no file (a pipe without a reader) is neither waited for nor
+/// written to.
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let flags =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let private = Mode::RUSR | Mode::WUSR;
+    let file = rustix::fs::open(path, flags, private)?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a file"));
+    }
+    rustix::fs::fchmod(&file, private)?;
+    Ok(fs::File::from(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_topology::{NodeId, NodeSet};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn caller() -> Caller {
+        Caller { uid: 1000, gid: 100, groups: Vec::new(), pid: Some(7) }
+    }
+
+    fn lines(path: &Path) -> Vec<serde_json::Value> {
+        fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_says_who_when_what_and_how_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nearside/audit.log");
+        let mut log = AuditLog::new(&path);
+        let nodes = NodeSet::from([NodeId(0), NodeId(2)]);
+        let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None, move_memory: true };
+        log.write(&Entry::new(&caller(), "PUT", "/domains/db/affinity", Some(&change), 200, None));
+        log.write(&Entry::new(&caller(), "DELETE", "/domains/a%0Ab/affinity", None, 403, Some("may not\nchange")));
+
+        let lines = lines(&path);
+        assert_eq!(
+            lines[0]["change"],
+            serde_json::json!({"do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null, "move_memory": true})
+        );
+        assert_eq!((&lines[0]["uid"], &lines[0]["pid"], &lines[0]["status"]), (&1000.into(), &7.into(), &200.into()));
+        assert!(lines[0]["time_unix_ms"].as_u64() > Some(1_500_000_000_000));
+        assert_eq!((&lines[1]["change"], &lines[1]["error"]), (&serde_json::Value::Null, &"may not\nchange".into()));
+        assert_eq!(lines.len(), 2);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_there_is_added_to_and_made_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        fs::write(&path, "{}\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let mut log = AuditLog::new(&path);
+        log.write(&Entry::new(&caller(), "PUT", "/", None, 404, None));
+        assert_eq!(lines(&path).len(), 2);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+        // logrotate moves it away and has the daemon told.
+        fs::rename(&path, folder.path().join("audit.log.1")).unwrap();
+        log.reopen(&path);
+        log.write(&Entry::new(&caller(), "PUT", "/", None, 404, None));
+        assert_eq!(lines(&path).len(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_nothing_else() {
+        let mut log = AuditLog::new(Path::new("/dev/full"));
+        assert!(log.file.is_none());
+        // As if it were a file: each write ends with ENOSPC.
+        log.file = Some(File::options().append(true).open("/dev/full").unwrap());
+        for _ in 0..3 {
+            log.write(&Entry::new(&caller(), "PUT", "/", None, 200, None));
+        }
+        assert_eq!((log.lost(), log.told), (3, true));
+    }
+
+    #[test]
+    fn links_and_pipes_are_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("audit.log"));
+        fs::write(&target, "").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let mut log = AuditLog::new(&link);
+        log.write(&Entry::new(&caller(), "PUT", "/", None, 200, None));
+        assert_eq!((log.lost(), fs::read(&target).unwrap().len()), (1, 0));
+
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+        assert!(open(&pipe).is_err());
+    }
+}

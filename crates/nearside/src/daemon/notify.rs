@@ -1,0 +1,87 @@
+//! What systemd is told (`sd_notify(3)`). Where it did not start this process nothing is told.
+
+use crate::output;
+use sd_notify::NotifyState;
+use std::time::Duration;
+
+/// The first interval has ended and the API answers.
+pub fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+}
+
+/// The configuration is read again; [`ready`] ends that. For `Type=notify-reload`, which has to know when it began.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => output::note([format!("telling systemd of the reload: {error}")]),
+    }
+}
+
+/// The end has begun.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// An interval has ended: the loop is alive. `status` is what `systemctl status` shows.
+pub fn alive(status: &str) {
+    tell(&[NotifyState::Watchdog, NotifyState::Status(&one_line(status))]);
+}
+
+/// How long systemd waits for [`alive`] before it ends this process; none where it does not wait.
+pub fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled()
+}
+
+/// A line break would begin another message.
+fn one_line(status: &str) -> String {
+    status.replace(char::is_control, " ")
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    // systemd itself acts on what it does not hear in time.
+    if let Err(error) = sd_notify::notify(states) {
+        output::note([format!("telling systemd: {error}")]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::unix::net::UnixDatagram, process::Command};
+
+    /// Set for a copy of this program, since the environment of one that has threads cannot be changed.
+    const CHILD: &str = "NEARSIDE_TEST_NOTIFIES";
+
+    #[test]
+    fn systemd_hears_the_life_of_the_daemon() {
+        if std::env::var_os(CHILD).is_some() {
+            ready("one\nREADY=0");
+            reloading();
+            alive("3 domains");
+            stopping();
+            assert_eq!(watchdog(), Some(Duration::from_secs(30)));
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let systemd = UnixDatagram::bind(&path).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "daemon::notify::tests::systemd_hears_the_life_of_the_daemon"])
+            .envs([(CHILD, "1".as_ref()), ("NOTIFY_SOCKET", path.as_os_str()), ("WATCHDOG_USEC", "30000000".as_ref())])
+            .env_remove("WATCHDOG_PID")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        systemd.set_nonblocking(true).unwrap();
+        let hear = || {
+            let mut message = [0; 256];
+            let length = systemd.recv(&mut message).unwrap();
+            String::from_utf8(message[..length].to_vec()).unwrap()
+        };
+        assert_eq!(hear(), "READY=1\nSTATUS=one READY=0\n");
+        assert!(hear().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        assert_eq!(hear(), "WATCHDOG=1\nSTATUS=3 domains\n");
+        assert_eq!(hear(), "STOPPING=1\n");
+        assert!(systemd.recv(&mut [0; 8]).is_err());
+    }
+}

@@ -1,0 +1,330 @@
+//! Where the loop and the API meet: what the loop publishes, and what it is asked for.
+
+use super::access::Caller;
+use crate::{
+    domains::{Domain, is_below},
+    report::stat::{NodeStat, ReservedStat, Stat},
+};
+use nearside_linux::{counters::Counters, store::Record, usage::Usage};
+use nearside_policy::{Affinity, ControlPlan, History, Home, Observation, Outcome, StayedWhy};
+use nearside_topology::{NodeId, NodeSet, Topology};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+use tokio::sync::oneshot;
+
+/// What the loop saw, decided and did in an interval: what a [`Snapshot`] is made from.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// The machine, with what its memory is used for.
+    pub topology: Topology,
+    /// The domains in the order of their names.
+    pub domains: Vec<SeenDomain>,
+    /// What the page allocator counted on each node since boot, at the interval's begin and at its end.
+    pub counters: BTreeMap<NodeId, [Option<Counters>; 2]>,
+    /// For how long CPU time and counters were watched.
+    pub length: Duration,
+    /// What was decided.
+    pub plan: ControlPlan,
+    /// What is remembered; how each domain stands is in it.
+    pub history: History,
+    /// What was done since the daemon was started.
+    pub totals: Totals,
+    /// Whether the scheduler is attached.
+    pub scheduler_attached: bool,
+}
+
+/// A domain as the loop saw it.
+#[derive(Debug, Clone, Default)]
+pub struct SeenDomain {
+    /// The path of its cgroup.
+    pub cgroup: String,
+    /// What is recorded of it; none where it was found and has no home yet.
+    pub record: Option<Record>,
+    /// What it uses.
+    pub usage: Usage,
+    /// Huge pages of its claim that it has reserved and not touched yet, in bytes.
+    pub reserved_bytes: u64,
+}
+
+/// What was done since the daemon was started.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Intervals that ended.
+    pub intervals: u64,
+    /// What was done to each domain there is.
+    pub domains: BTreeMap<String, DomainTotals>,
+}
+
+/// What was done to a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DomainTotals {
+    /// Homes that the loop gave it.
+    pub homes: u64,
+    /// Bytes of its memory that moved.
+    pub moved_bytes: u64,
+    /// Bytes that did not move when they should have, by reason; what is tried again counts again.
+    pub stayed_bytes: BTreeMap<StayedWhy, u64>,
+    /// Steps that were refused.
+    pub refusals: u64,
+}
+
+impl Totals {
+    /// Counts how a step of a domain ended.
+    pub fn count(&mut self, domain: &str, outcome: &Outcome) {
+        let totals = self.domains.entry(domain.to_owned()).or_default();
+        match outcome {
+            Outcome::Applied { moved_bytes } => totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes),
+            Outcome::Partly { moved_bytes, stayed, .. } => {
+                totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes);
+                for (&why, &bytes) in stayed {
+                    let sum = totals.stayed_bytes.entry(why).or_default();
+                    *sum = sum.saturating_add(bytes);
+                }
+            }
+            Outcome::Refused { .. } => totals.refusals = totals.refusals.saturating_add(1),
+        }
+    }
+}
+
+/// A machine and its domains after an interval, for whoever asks. It never changes.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub(super) topology: Topology,
+    /// Nodes and domains in numbers. Its domains are in the order of `records`.
+    pub(super) stat: Stat,
+    pub(super) records: Vec<Option<Record>>,
+    pub(super) plan: ControlPlan,
+    pub(super) history: History,
+    pub(super) totals: Totals,
+    pub(super) scheduler_attached: bool,
+}
+
+impl Snapshot {
+    /// What is told of what was seen.
+    pub fn new(seen: Seen) -> Self {
+        let Seen { topology, domains, counters, length, plan, history, totals, scheduler_attached } = seen;
+        let (domains, records): (Vec<Domain>, Vec<_>) = domains
+            .into_iter()
+            .map(|SeenDomain { cgroup, record, usage, reserved_bytes }| {
+                (Domain { reserved_bytes, ..Domain::new(&cgroup, record.as_ref(), usage) }, record)
+            })
+            .unzip();
+        let observation = Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+        let counted = |node: NodeId| counters.get(&node).copied().unwrap_or([None; 2]);
+        let nodes = observation.topology.nodes.iter();
+        let stat = Stat {
+            interval_s: (length.as_secs_f64() * 1000.0).round() / 1000.0,
+            nodes: nodes.map(|node| NodeStat::new(&observation, node, counted(node.id))).collect(),
+            reserved_huge_pages: ReservedStat::all(&observation),
+            domains,
+            heap: None,
+        };
+        Self { topology: observation.topology, stat, records, plan, history, totals, scheduler_attached }
+    }
+
+    /// The domain of that name; for a path, the domain that this cgroup is or belongs to.
+    pub(super) fn domain(&self, name: &str) -> Option<(&Domain, &Option<Record>)> {
+        let mut all = self.stat.domains.iter().zip(&self.records);
+        match name.starts_with('/') {
+            true => all.filter(|(domain, _)| is_below(name, &domain.cgroup)).max_by_key(|(d, _)| d.cgroup.len()),
+            false => all.find(|(domain, _)| domain.name == name),
+        }
+    }
+}
+
+/// The latest snapshot. Whoever reads holds it as long as wanted; the loop replaces it and never waits for readers.
+#[derive(Debug, Default)]
+pub struct Published(RwLock<Option<(Instant, Arc<Snapshot>)>>);
+
+impl Published {
+    /// Replaces it.
+    pub fn publish(&self, snapshot: Snapshot) {
+        self.publish_as_of(snapshot, Instant::now());
+    }
+
+    pub(super) fn publish_as_of(&self, snapshot: Snapshot, at: Instant) {
+        let new = Some((at, Arc::new(snapshot)));
+        let old = std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), new);
+        // Not while the lock is held: it may be the last to let go of a large thing.
+        drop(old);
+    }
+
+    /// It, and when it was published; none before the first interval has ended.
+    pub fn latest(&self) -> Option<(Instant, Arc<Snapshot>)> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What the loop is told while it waits for the next interval. The API sends changes; whoever handles signals may send
+/// the others, so that the loop has one thing to wait for.
+#[derive(Debug)]
+pub enum Event {
+    /// Somebody who may wants something changed.
+    Change(Asked),
+    /// Read the configuration again.
+    Reload,
+    /// End.
+    Stop,
+}
+
+/// A change that somebody wants, and where the answer goes.
+#[derive(Debug)]
+pub struct Asked {
+    /// What.
+    pub change: Change,
+    /// Who.
+    pub caller: Arc<Caller>,
+    /// Whoever asked waits for this. It may be dropped: then they are told that it was not done.
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// What can be changed. The domain exists and the nodes are the machine's, as far as the last snapshot knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "do")]
+pub enum Change {
+    /// Make these nodes its home, of origin explicit.
+    SetAffinity {
+        /// Whose.
+        domain: String,
+        /// Which.
+        nodes: NodeSet,
+        /// How its vCPUs are bound to it; as it is where none is given.
+        affinity: Option<Affinity>,
+        /// Whether memory it has elsewhere shall move at once; else it comes home as debt in the intervals that follow.
+        move_memory: bool,
+    },
+    /// Let placement choose again: its origin becomes auto.
+    Release {
+        /// Whose.
+        domain: String,
+    },
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// It was made.
+    Done {
+        /// The home it had.
+        nodes_before: NodeSet,
+        /// The home it has.
+        home: Home,
+        /// What else there is to say, for people.
+        notes: Vec<String>,
+    },
+    /// The domain has ended meanwhile.
+    Gone,
+    /// It cannot be made: no room, its owner would undo it, the machine does not allow it.
+    Refused(String),
+}
+
+/// A snapshot made up for tests.
+#[cfg(test)]
+pub(super) mod examples {
+    use super::*;
+    use crate::report::{
+        domain::examples::{self, MIB},
+        stat::tests::topology,
+    };
+    use nearside_policy::{
+        Action, Batch, DebtWaits, DomainHistory, HomeWaits, MilliVcpus, NodeHistory, Place, Reason, SlowDown, Standing,
+        Step,
+    };
+
+    pub(in super::super) fn seen() -> Seen {
+        let db = examples::record();
+        let web = Record {
+            name: "web-frontend".into(),
+            cgroup: "/nearside/web-frontend".into(),
+            home: examples::domains()[1].home.clone().unwrap(),
+            ..db.clone()
+        };
+        let records = [Some(db), Some(web), None];
+        let domain = |(domain, record): (Domain, Option<Record>)| SeenDomain {
+            cgroup: domain.cgroup,
+            record,
+            usage: domain.usage,
+            reserved_bytes: 0,
+        };
+        let counters = |hit_pages| Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() });
+        let mut totals = Totals { intervals: 17, ..Totals::default() };
+        let stayed = [(StayedWhy::Busy, 8192)].into();
+        totals.count("web-frontend", &Outcome::Partly { moved_bytes: 4096, stayed, interrupted: false });
+        totals.count("web-frontend", &Outcome::Refused { why: "no room".into() });
+        let standing = Standing {
+            place: Place::PushedOff { intervals: 3, off_home_ppm: 400_000 },
+            debt_bytes: 64 * MIB,
+            home_waits: Some(HomeWaits::NoneBetter { here: SlowDown(1_200_000), best: SlowDown(1_190_000) }),
+            debt_waits: Some(DebtWaits::NoBudget),
+        };
+        let web =
+            DomainHistory { demand: MilliVcpus(1500), trouble_intervals: 3, standing, ..DomainHistory::default() };
+        let step = Step {
+            action: Action::MovePages {
+                domain: "web-frontend".into(),
+                nodes: examples::nodes(&[2]),
+                rate_bytes_per_s: Some(1 << 30),
+                batch: Some(Batch { from: NodeId(0), most_bytes: 32 * MIB }),
+            },
+            reason: Reason::Debt { debt_bytes: 64 * MIB, pace_ppm: 1_000_000 },
+        };
+        Seen {
+            topology: topology(),
+            domains: examples::domains().into_iter().zip(records).map(domain).collect(),
+            counters: [0, 1].map(|node| (NodeId(node), [counters(1000), counters(1600)])).into(),
+            length: Duration::from_secs(2),
+            plan: ControlPlan { interval: 17, steps: vec![step] },
+            history: History {
+                domains: [("db".into(), DomainHistory::default()), ("web-frontend".into(), web)].into(),
+                nodes: [(NodeId(0), NodeHistory { others: MilliVcpus(0), pace_ppm: 500_000 })].into(),
+            },
+            totals,
+            scheduler_attached: true,
+        }
+    }
+
+    pub(in super::super) fn snapshot() -> Snapshot {
+        Snapshot::new(seen())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_is_found_by_its_name_and_by_any_group_within_it() {
+        let snapshot = examples::snapshot();
+        let found = |name: &str| snapshot.domain(name).map(|(domain, _)| domain.name.clone());
+        for name in ["db", "/nearside/db", "/nearside/db/workers/1"] {
+            assert_eq!(found(name).as_deref(), Some("db"), "{name}");
+        }
+        for name in ["", "d", "/", "/nearside", "/nearside/dbx", "nearside/db", "../db"] {
+            assert_eq!(found(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn whoever_reads_keeps_what_was_published_when_asked() {
+        let published = Published::default();
+        assert!(published.latest().is_none());
+        published.publish(examples::snapshot());
+        let (_, before) = published.latest().unwrap();
+        published.publish(Snapshot::new(Seen::default()));
+        assert_eq!((before.stat.domains.len(), published.latest().unwrap().1.stat.domains.len()), (3, 0));
+    }
+
+    #[test]
+    fn totals_add_up_and_do_not_overflow() {
+        let mut totals = Totals::default();
+        for _ in 0..2 {
+            totals.count("a", &Outcome::Applied { moved_bytes: u64::MAX });
+            totals.count("a", &Outcome::Refused { why: String::new() });
+        }
+        assert_eq!((totals.domains["a"].moved_bytes, totals.domains["a"].refusals), (u64::MAX, 2));
+    }
+}

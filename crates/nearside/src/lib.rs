@@ -1,0 +1,103 @@
+//! `nearside`, the command line of the NUMA manager.
+//!
+//! Each command is one file in `commands`, with a `Args` struct (its flags and help) and a `run` function. What a
+//! command prints is built by a pure function over what the crates below returned, so that it can be tested. The parts
+//! of the daemon are in [`daemon`].
+//!
+//! A library so that the fuzz targets reach what parses; `main.rs` only calls [`main`].
+#![forbid(unsafe_code)]
+
+mod commands;
+pub mod daemon;
+mod domains;
+mod failure;
+mod interval;
+mod output;
+mod progress;
+mod report;
+mod request;
+mod size;
+mod source;
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+use failure::{Failure, Outcome};
+use std::process::ExitCode;
+
+/// The NUMA manager for Linux: gives every domain a home, keeps its memory there
+#[derive(Debug, Parser)]
+#[command(name = "nearside", version, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  nearside doctor                                     what this host can do
+  nearside topology                                   its nodes and distances
+  nearside run --name db --cpus 4 --memory 8G -- CMD  start CMD at its own home
+  nearside list -n                                    who lives where, how local
+  nearside set db --nodes 1 --move-memory             move db and its memory
+
+Exit codes:
+  0  done
+  1  could not be done
+  2  the command line was not understood
+  3  partly done (`set`); `run` and `exec` pass on the command's, or 125 to 127")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(commands::run::Args),
+    Exec(commands::exec::Args),
+    Set(commands::set::Args),
+    List(commands::list::Args),
+    Show(commands::show::Args),
+    Why(commands::why::Args),
+    Stat(commands::stat::Args),
+    Topology(commands::topology::Args),
+    Place(commands::place::Args),
+    Doctor(commands::doctor::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) => not_understood(&error),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Exec(args) => commands::exec::run(&args),
+        Command::Set(args) => commands::set::run(&args),
+        Command::List(args) => commands::list::run(&args),
+        Command::Show(args) => commands::show::run(&args),
+        Command::Why(args) => commands::why::run(&args),
+        Command::Stat(args) => commands::stat::run(&args),
+        Command::Topology(args) => commands::topology::run(&args),
+        Command::Place(args) => commands::place::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Completions(args) => commands::completions::run::<Cli>(&args),
+        Command::Man(args) => commands::man::run::<Cli>(&args),
+    }
+}
+
+/// Prints the help that was asked for, or says what is wrong with the command line.
+fn not_understood(error: &clap::Error) -> Outcome {
+    let (styled, plain) = (error.render().ansi().to_string(), error.render().to_string());
+    let failure = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return output::print(&styled),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Failure::usage(format_args!("no command\n\n{styled}")),
+        // All messages begin with the same word.
+        _ => Failure::usage(plain.strip_prefix("error: ").unwrap_or(&plain)),
+    };
+    let stands_in = std::env::args_os().nth(1).is_some_and(|command| command == "run" || command == "exec");
+    Err(if stands_in { failure.with_code(commands::run::FAILED) } else { failure })
+}

@@ -1,0 +1,200 @@
+//! What the control loop decided and how domains stand, as the daemon's API tells it.
+
+use super::{
+    json::{self, Why},
+    plan::StepJson,
+};
+use crate::domains::Domain;
+use nearside_linux::store::Record;
+use nearside_policy::{
+    Action, ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step,
+};
+use nearside_topology::{NodeId, NodeSet};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The plan of an interval, and how each domain stands after it.
+#[derive(Serialize)]
+pub(crate) struct ControlJson<'a> {
+    interval: u64,
+    steps: Vec<DomainStepJson<'a>>,
+    standing: BTreeMap<&'a str, StandingJson>,
+}
+
+impl<'a> ControlJson<'a> {
+    pub(crate) fn new(plan: &'a ControlPlan, history: &'a History) -> Self {
+        let standing = history.domains.iter().map(|(name, known)| (name.as_str(), StandingJson::new(known)));
+        Self {
+            interval: plan.interval,
+            steps: plan.steps.iter().map(DomainStepJson::new).collect(),
+            standing: standing.collect(),
+        }
+    }
+}
+
+/// A step and whose it is.
+#[derive(Serialize)]
+struct DomainStepJson<'a> {
+    domain: &'a str,
+    #[serde(flatten)]
+    step: StepJson<'a>,
+}
+
+impl<'a> DomainStepJson<'a> {
+    fn new(step: &'a Step) -> Self {
+        Self { domain: domain_of(&step.action), step: StepJson::new(step) }
+    }
+}
+
+/// Whose domain an action is about.
+pub(crate) fn domain_of(action: &Action) -> &str {
+    match action {
+        Action::Create { domain, .. }
+        | Action::Claim { domain, .. }
+        | Action::SetHome { domain, .. }
+        | Action::ConfineMemory { domain, .. }
+        | Action::BindCpus { domain, .. }
+        | Action::SetMemoryPolicy { domain, .. }
+        | Action::MovePages { domain, .. } => domain,
+    }
+}
+
+/// How a domain stands.
+#[derive(Serialize)]
+pub(crate) struct StandingJson {
+    place: &'static str,
+    trouble_intervals: u64,
+    off_home_ppm: u64,
+    demand_milli_vcpus: u64,
+    debt_bytes: u64,
+    home_waits: Option<WaitsJson>,
+    debt_waits: Option<WaitsJson>,
+    text: String,
+}
+
+/// Why something is not done.
+#[derive(Serialize)]
+struct WaitsJson {
+    because: &'static str,
+    text: String,
+}
+
+impl StandingJson {
+    fn new(known: &DomainHistory) -> Self {
+        let Standing { place, debt_bytes, home_waits, debt_waits } = &known.standing;
+        let (place, trouble_intervals, off_home_ppm) = match *place {
+            Place::NoHome => ("no-home", 0, 0),
+            Place::Idle => ("idle", 0, 0),
+            Place::AtHome => ("at-home", 0, 0),
+            Place::PushedOff { intervals, off_home_ppm } => ("pushed-off", intervals, off_home_ppm),
+        };
+        let home_because = |waits: &HomeWaits| match waits {
+            HomeWaits::Explicit => "explicit",
+            HomeWaits::OwnerKeeps { .. } => "owner-keeps",
+            HomeWaits::MayPass => "may-pass",
+            HomeWaits::MovedLately { .. } => "moved-lately",
+            HomeWaits::NoneBetter { .. } => "none-better",
+            HomeWaits::DoesNotPay { .. } => "does-not-pay",
+            HomeWaits::NoRoom => "no-room",
+            HomeWaits::InTurn => "in-turn",
+        };
+        let debt_because = |waits: &DebtWaits| match waits {
+            DebtWaits::RunsThere => "runs-there",
+            DebtWaits::NoRoom => "no-room",
+            DebtWaits::NoBudget => "no-budget",
+            DebtWaits::NotAllowed => "not-allowed",
+            DebtWaits::Stuck { .. } => "stuck",
+        };
+        Self {
+            place,
+            trouble_intervals,
+            off_home_ppm,
+            demand_milli_vcpus: known.demand.0,
+            debt_bytes: *debt_bytes,
+            home_waits: home_waits
+                .as_ref()
+                .map(|waits| WaitsJson { because: home_because(waits), text: waits.to_string() }),
+            debt_waits: debt_waits
+                .as_ref()
+                .map(|waits| WaitsJson { because: debt_because(waits), text: waits.to_string() }),
+            text: known.standing.to_string(),
+        }
+    }
+}
+
+/// One domain: as `nearside list` tells it, its record, and how it stands.
+#[derive(Serialize)]
+pub(crate) struct DomainJson<'a> {
+    #[serde(flatten)]
+    domain: &'a Domain,
+    #[serde(serialize_with = "json::record")]
+    record: &'a Option<Record>,
+    standing: Option<StandingJson>,
+}
+
+impl<'a> DomainJson<'a> {
+    pub(crate) fn new(domain: &'a Domain, record: &'a Option<Record>, known: Option<&DomainHistory>) -> Self {
+        Self { domain, record, standing: known.map(StandingJson::new) }
+    }
+}
+
+/// Why a domain lives where it does: as `nearside why` tells it, what the loop makes of it, and what it does about it.
+#[derive(Serialize)]
+pub(crate) struct WhyJson<'a> {
+    #[serde(flatten)]
+    placed: PlacedJson<'a>,
+    standing: Option<StandingJson>,
+    steps: Vec<StepJson<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum PlacedJson<'a> {
+    Decided(Box<Why<'a>>),
+    /// It was found, and has no home yet.
+    Found {
+        name: &'a str,
+        cgroup: &'a str,
+        /// None.
+        #[serde(serialize_with = "json::home")]
+        home: &'a Option<Home>,
+    },
+}
+
+impl<'a> WhyJson<'a> {
+    pub(crate) fn new(
+        domain: &'a Domain,
+        record: Option<&'a Record>,
+        known: Option<&DomainHistory>,
+        plan: &'a ControlPlan,
+    ) -> Self {
+        let placed = match record {
+            Some(record) => PlacedJson::Decided(Box::new(Why::new(record))),
+            None => PlacedJson::Found { name: &domain.name, cgroup: &domain.cgroup, home: &domain.home },
+        };
+        let steps = plan.steps.iter().filter(|step| domain_of(&step.action) == domain.name);
+        Self { placed, standing: known.map(StandingJson::new), steps: steps.map(StepJson::new).collect() }
+    }
+}
+
+/// What a change through the API came to.
+#[derive(Serialize)]
+pub(crate) struct ChangedJson<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) nodes_before: Vec<NodeId>,
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) origin: Origin,
+    pub(crate) notes: &'a [String],
+}
+
+impl<'a> ChangedJson<'a> {
+    pub(crate) fn new(name: &'a str, nodes_before: &NodeSet, home: &Home, notes: &'a [String]) -> Self {
+        Self {
+            name,
+            nodes_before: json::members(nodes_before),
+            nodes: json::members(&home.nodes),
+            origin: home.origin,
+            notes,
+        }
+    }
+}
