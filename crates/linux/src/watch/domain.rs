@@ -11,7 +11,8 @@ use crate::{
     memory::{self, MemoryByKind},
     store::Record,
     sys,
-    threads::{self, Threads},
+    threads::{self, CpuUse, Threads},
+    usage::{Account, Usage},
 };
 use nearside_policy::{ByNode, DomainLoad, DomainState, total};
 use nearside_topology::{NodeSet, Topology};
@@ -65,6 +66,11 @@ pub(super) struct Watched {
     others_memory_nodes: Option<NodeSet>,
     huge: HugePages,
     mapped: MemoryByKind,
+    memory: MemoryByKind,
+    memory_seen: Account,
+    processes: usize,
+    /// CPU time by node over the last look's interval.
+    time_ns: ByNode,
     resident_bytes: ByNode,
     reserved_bytes: u64,
 }
@@ -89,6 +95,10 @@ impl Watched {
             others_memory_nodes: None,
             huge: HugePages::new(),
             mapped: MemoryByKind::default(),
+            memory: MemoryByKind::default(),
+            memory_seen: Account::default(),
+            processes: 0,
+            time_ns: ByNode::new(),
             resident_bytes: ByNode::new(),
             reserved_bytes: 0,
         }
@@ -97,6 +107,11 @@ impl Watched {
     /// The inode of its group.
     pub(super) fn inode(&self) -> u64 {
         self.inode
+    }
+
+    /// The path of its group.
+    pub(super) fn path(&self) -> &str {
+        self.group.path()
     }
 
     /// Whether its files stay open.
@@ -125,6 +140,22 @@ impl Watched {
         }
     }
 
+    /// What it used when it was looked at last; processes, and threads that do next to nothing, as of the last thorough
+    /// look.
+    pub(super) fn usage(&self) -> Usage {
+        let mut threads = ByNode::new();
+        for thread in self.threads.values() {
+            *threads.entry(thread.node).or_default() += 1;
+        }
+        Usage {
+            processes: self.processes,
+            cpu: CpuUse { threads, time_ns: self.time_ns.clone() },
+            memory: self.memory.clone(),
+            memory_seen: self.memory_seen,
+            hidden_processes: if self.memory_seen == Account::Hidden { self.processes } else { 0 },
+        }
+    }
+
     /// Looks at what it did and holds. None at the first look, which has nothing to compare with. `has_moved`: pages of
     /// it were moved since.
     pub(super) fn look(
@@ -138,6 +169,7 @@ impl Watched {
         self.look_at_memory(look, record, is_thorough || has_moved, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);
         let (cpu_ns, waited_ns) = self.look_at_cpu(look, record, over_ns, is_thorough, buffer);
+        self.time_ns.clone_from(&cpu_ns);
         let is_first = self.looks == 0;
         self.looks += 1;
         self.looked_ns = look.now_ns;
@@ -161,16 +193,19 @@ impl Watched {
         } else if is_thorough {
             self.huge = huge::of_group(&self.group, look.proc);
         }
-        let memory = match self.numa_stat.read(self.group.directory(), self.stays_open, buffer) {
-            Some(text) => memory::charged_by(text, self.huge.clone()),
+        if is_thorough {
+            self.processes = self.group.all_processes().len();
+        }
+        (self.memory, self.memory_seen) = match self.numa_stat.read(self.group.directory(), self.stays_open, buffer) {
+            Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
             None => {
                 if is_thorough {
                     self.mapped = memory::mapped_by(&self.group, look.proc);
                 }
-                self.mapped.clone()
+                (self.mapped.clone(), Account::Mapped)
             }
         };
-        self.resident_bytes = memory.compared_to(claim);
+        self.resident_bytes = self.memory.compared_to(claim);
         if is_thorough {
             let reserved = |claim| huge::reserved_bytes(&self.group, look.proc, claim, &self.resident_bytes);
             self.reserved_bytes = claim.map_or(0, reserved);

@@ -21,6 +21,7 @@ use crate::{
     cgroup::{Cgroup, Tree},
     host,
     store::{Known, Record, Store},
+    usage::Usage,
 };
 use domain::{FILES, Look, Watched};
 use kept::Buffer;
@@ -125,6 +126,16 @@ impl Watcher {
     /// The inode of a domain's cgroup, by which a scheduler knows it.
     pub fn cgroup_inode(&self, domain: &str) -> Option<u64> {
         self.domains.get(domain).map(Watched::inode)
+    }
+
+    /// What a domain used when it was looked at last.
+    pub fn usage(&self, domain: &str) -> Option<Usage> {
+        self.domains.get(domain).map(Watched::usage)
+    }
+
+    /// The path of a domain's cgroup.
+    pub fn cgroup_path(&self, domain: &str) -> Option<&str> {
+        self.domains.get(domain).map(Watched::path)
     }
 
     /// Takes what has to be said to the user.
