@@ -1,20 +1,27 @@
 //! This host as a machine: what is observed of it, and how actions are applied to it.
 
+mod batch;
+mod fallback;
+mod found;
+
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force},
     error::{Error, IoContext},
     huge,
     launch::take_policy,
-    memory, migrate,
+    memory,
+    migrate::{self, Walk},
     store::{CpuBinding, Locked, Record, Store},
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
-    Action, CpuReason, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, may_go_on,
+    Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress,
+    later_policy_nodes, may_go_on,
 };
-use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
+use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeId, NodeSet, Topology, sysfs};
 use std::{
+    collections::BTreeMap,
     fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -70,6 +77,8 @@ pub struct Host {
     notices: Vec<String>,
     /// The machine, if it was read for what is about to be done.
     known: Option<Topology>,
+    /// By domain and node, how far moving in batches has come.
+    walks: BTreeMap<(String, NodeId), Walk>,
 }
 
 impl Host {
@@ -90,6 +99,7 @@ impl Host {
             current: None,
             notices: Vec::new(),
             known: None,
+            walks: BTreeMap::new(),
         })
     }
 
@@ -291,6 +301,7 @@ impl Host {
 
     fn confine_memory(&mut self, nodes: &NodeSet) -> Result<(), Error> {
         let group = self.current_group()?;
+        self.refuse_other_owners()?;
         if !self.set_cpuset(&group, MEMORY_NODES, nodes)? {
             let policy = self.current.as_ref().map(|record| record.home.policy);
             if policy == Some(MemoryPolicy::Restrictive) {
@@ -308,6 +319,7 @@ impl Host {
 
     fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: CpuReason) -> Result<(), Error> {
         let group = self.current_group()?;
+        self.refuse_other_owners()?;
         if !self.set_cpuset(&group, CPUS, cpus)? {
             if on_behalf == CpuReason::Operator {
                 self.notice(
@@ -335,6 +347,18 @@ impl Host {
         Ok(is_set && is_in_force(group, set, wanted)?)
     }
 
+    /// Allows a group what the one above it does. False where it has no such set.
+    fn clear_cpuset(&mut self, group: &Cgroup, set: Cpuset) -> Result<bool, Error> {
+        if !self.tree.has("cpuset") || !group.has(set.file) {
+            return Ok(false);
+        }
+        match self.owner()? {
+            Owner::Systemd(systemd) => systemd.set(&unit(group), set.property, &IdSet::<NodeId>::new()),
+            // An empty line: nothing at all would never reach the kernel's own function.
+            Owner::Nobody => group.write(set.file, "\n").map(|()| true),
+        }
+    }
+
     /// Has something said to the user, once.
     fn notice(&mut self, notice: &str) {
         if !self.notices.iter().any(|said| said == notice) {
@@ -353,20 +377,10 @@ impl Host {
         self.change(|record| record.moving_to = Some(nodes.clone()))?;
         let claim = self.current.as_ref().and_then(|record| record.claim.clone()).unwrap_or_default();
         let (ours, store) = (self.current.clone(), self.store.clone());
-        let is_ours =
-            || ours.as_ref().is_some_and(|ours| store.record(&ours.name).is_ok_and(|now| now.as_ref() == Some(ours)));
+        let is_ours = || ours.as_ref().is_some_and(|ours| is_unchanged(&store, ours));
         // Moving takes minutes; others may start and stop domains meanwhile, and even change this one: the last wins.
         self.unlock();
-        let mut looked = Instant::now();
-        let mut go_on = |so_far: Progress| {
-            if looked.elapsed() >= LOOK_EVERY {
-                looked = Instant::now();
-                if !is_ours() {
-                    return ControlFlow::Break(());
-                }
-            }
-            progress(so_far)
-        };
+        let mut go_on = while_so(is_ours, progress);
         let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, &claim, rate_bytes_per_s, &mut go_on);
         self.lock()?;
         // A group counts as populated for a moment after its last process has exited; its list of processes does not
@@ -417,21 +431,43 @@ impl Host {
                     record.claim = Some(claim.clone());
                 }
             }),
-            Action::SetHome { home, .. } => self.change(|record| record.home = home.clone()),
+            Action::SetHome { home, .. } => self.set_home(home),
             Action::ConfineMemory { nodes, .. } => self.confine_memory(nodes),
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
             Action::SetMemoryPolicy { policy, nodes, .. } => {
                 take_policy(*policy, nodes)?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
             }
-            Action::MovePages { batch: Some(_), .. } => {
-                return Err(Error::Refused("pages of one node cannot be moved in parts on this host".into()));
+            Action::MovePages { domain, nodes, rate_bytes_per_s, batch: Some(batch) } => {
+                return self.move_batch(domain, nodes, *rate_bytes_per_s, *batch, progress);
             }
             Action::MovePages { nodes, rate_bytes_per_s, .. } => {
                 return self.move_pages(nodes, *rate_bytes_per_s, progress);
             }
         };
         done.map(|()| Outcome::Applied { moved_bytes: 0 })
+    }
+}
+
+/// Whether nobody has changed what is recorded of a domain.
+fn is_unchanged(store: &Store, record: &Record) -> bool {
+    store.record(&record.name).is_ok_and(|now| now.as_ref() == Some(record))
+}
+
+/// Goes on as `progress` says while `is_so`, which is looked at now and then.
+fn while_so<'a>(
+    is_so: impl Fn() -> bool + 'a,
+    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> impl FnMut(Progress) -> ControlFlow<()> + 'a {
+    let mut looked = Instant::now();
+    move |so_far| {
+        if looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            if !is_so() {
+                return ControlFlow::Break(());
+            }
+        }
+        progress(so_far)
     }
 }
 

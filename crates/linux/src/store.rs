@@ -164,6 +164,15 @@ impl Store {
         domains.read(&file)?.map(|text| parse(&domains, &file, &text).1).transpose()
     }
 
+    /// The record of one domain, if that lives.
+    pub fn living(&self, name: &str, tree: &Tree) -> Result<Option<Record>, Error> {
+        let record = self.record(name)?;
+        Ok(record.filter(|record| {
+            let Record { boot_id, cgroup, inode, .. } = record.clone();
+            self.lives(&Identity { boot_id, cgroup, inode }, tree)
+        }))
+    }
+
     /// Waits until nobody else changes the store, and keeps others from it.
     pub fn lock(&self) -> Result<Locked, Error> {
         let own = Folder::make(&self.directory).map_err(needs_root)?;

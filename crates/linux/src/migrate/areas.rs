@@ -2,11 +2,34 @@
 
 use crate::memory::{Kind, Mapping, numa_maps};
 use crate::{Error, error::IoContext};
-use nearside_policy::debt_bytes;
-use nearside_topology::NodeSet;
+use nearside_policy::ByNode;
+use nearside_topology::{NodeId, NodeSet};
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, path::Path};
 
-/// A range of addresses of one process that has pages off the target.
+/// Which pages shall move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// All that lie off these nodes.
+    Off(NodeSet),
+    /// Those of this node.
+    Of(NodeId),
+}
+
+impl Wanted {
+    /// Whether those on `node` shall.
+    pub(super) fn holds(&self, node: NodeId) -> bool {
+        match self {
+            Self::Off(nodes) => !nodes.contains(node),
+            Self::Of(from) => node == *from,
+        }
+    }
+
+    fn bytes(&self, by_node: &ByNode) -> u64 {
+        by_node.iter().filter(|(node, _)| self.holds(**node)).fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+/// A range of addresses of one process that has pages that shall move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Area {
     /// First address.
@@ -17,14 +40,14 @@ pub(super) struct Area {
     pub(super) page_bytes: u64,
     /// Explicit huge pages.
     pub(super) huge: bool,
-    /// Pages off the target when it was read; after that many the search can stop. Unknown for a private mapping of a
-    /// file, of which only the written pages are the process's own.
-    pub(super) off_pages: Option<u64>,
+    /// Such pages when it was read; after that many the search can stop. Unknown for a private mapping of a file, of
+    /// which only the written pages are the process's own.
+    pub(super) wanted_pages: Option<u64>,
     /// What other processes may map, too: device and inode.
     pub(super) object: Option<String>,
 }
 
-/// The areas of a process that have memory of its own off `nodes`, and the bytes of files that stay off them.
+/// The areas of a process that have memory of its own that shall move.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Areas {
     /// The ranges.
@@ -34,19 +57,19 @@ pub(super) struct Areas {
 }
 
 /// Reads the areas of the process below `process` (`/proc/PID`).
-pub(super) fn read(process: &Path, nodes: &NodeSet) -> Result<Areas, Error> {
+pub(super) fn read(process: &Path, wanted: &Wanted) -> Result<Areas, Error> {
     let text = |name: &str| {
         let file = process.join(name);
         crate::text(&file).at(&file)
     };
-    Ok(parse(&text("numa_maps")?, &text("maps")?, nodes))
+    Ok(parse(&text("numa_maps")?, &text("maps")?, wanted))
 }
 
 /// The areas that two files of a process tell of, which were read one after the other.
-pub(super) fn parse(numa_maps_text: &str, maps_text: &str, nodes: &NodeSet) -> Areas {
+pub(super) fn parse(numa_maps_text: &str, maps_text: &str, wanted: &Wanted) -> Areas {
     let mappings = numa_maps(numa_maps_text);
     let ends = ranges(maps_text);
-    let areas = mappings.iter().filter_map(|mapping| area(mapping, &ends, nodes)).collect();
+    let areas = mappings.iter().filter_map(|mapping| area(mapping, &ends, wanted)).collect();
     Areas { areas, mappings }
 }
 
@@ -79,14 +102,14 @@ pub(super) fn ranges(maps: &str) -> BTreeMap<u64, Range> {
     maps.lines().filter_map(range).collect()
 }
 
-/// None where nothing of the mapping can move: all on target, gone since, or shared pages of a file, which belong to
+/// None where nothing of the mapping can move: nothing that shall, gone since, or shared pages of a file, which belong to
 /// the page cache and so to whoever else uses the file (docs/adr/0005-moving-pages.md).
-fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, nodes: &NodeSet) -> Option<Area> {
+fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Option<Area> {
     let start = mapping.start as u64;
     let range = ranges.get(&start)?;
-    let off_bytes = debt_bytes(&mapping.bytes, nodes);
+    let wanted_bytes = wanted.bytes(&mapping.bytes);
     let is_file = mapping.kind == Kind::File;
-    if off_bytes == 0 || (is_file && range.shared) {
+    if wanted_bytes == 0 || (is_file && range.shared) {
         return None;
     }
     // What the kernel would not write; behind the last page addresses can still be counted.
@@ -98,7 +121,7 @@ fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, nodes: &NodeSet) -> Op
         end: range.end,
         page_bytes: mapping.page_bytes,
         huge: mapping.kind == Kind::Huge,
-        off_pages: (!is_file).then_some(off_bytes / mapping.page_bytes),
+        wanted_pages: (!is_file).then_some(wanted_bytes / mapping.page_bytes),
         object: range.shared.then(|| range.object.clone()),
     })
 }
@@ -133,7 +156,7 @@ pub(super) fn each_batch(
                 break;
             }
             let entries = bytes[..read].chunks_exact(8).map(|entry| entry.try_into().map_or(0, u64::from_ne_bytes));
-            let wanted = if area.off_pages.is_some() { PRESENT } else { PRESENT | FILE_OR_SHARED };
+            let wanted = if area.wanted_pages.is_some() { PRESENT } else { PRESENT | FILE_OR_SHARED };
             let present = entries.zip(0..).filter(|(entry, _)| entry & wanted == PRESENT);
             present.map(|(_, page)| address(page)).collect()
         };
@@ -174,13 +197,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("numa_maps"), NUMA_MAPS).unwrap();
         std::fs::write(folder.path().join("maps"), MAPS).unwrap();
-        let read = read(folder.path(), &NodeSet::from([NodeId(0)])).unwrap();
-        let area = |start, end, page_bytes, off_pages, object: Option<&str>| Area {
+        let all = read(folder.path(), &Wanted::Off(NodeSet::from([NodeId(0)]))).unwrap();
+        let area = |start, end, page_bytes, wanted_pages, object: Option<&str>| Area {
             start,
             end,
             page_bytes,
             huge: page_bytes > 4096,
-            off_pages,
+            wanted_pages,
             object: object.map(str::to_owned),
         };
         let expected = [
@@ -189,13 +212,17 @@ mod tests {
             area(0x20000, 0x22000, 4096, Some(2), Some("00:01 1027")),
             area(0x20_0000, 0x60_0000, 2 << 20, Some(1), None),
         ];
-        assert_eq!(read.areas, expected, "0x900000 was unmapped between the two files");
-        assert_eq!(read.mappings.len(), 7);
+        assert_eq!(all.areas, expected, "0x900000 was unmapped between the two files");
+        assert_eq!(all.mappings.len(), 7);
+        let of_node_0 = read(folder.path(), &Wanted::Of(NodeId(0))).unwrap().areas;
+        let expected = [area(0x5000, 0x7000, 4096, Some(2), None), area(0x20_0000, 0x60_0000, 2 << 20, Some(1), None)];
+        assert_eq!(of_node_0, expected);
+        assert_eq!(read(folder.path(), &Wanted::Of(NodeId(7))).unwrap().areas, []);
     }
 
     #[test]
     fn a_process_that_is_gone_is_an_error() {
-        assert!(read(Path::new("/none"), &NodeSet::new()).is_err());
+        assert!(read(Path::new("/none"), &Wanted::Off(NodeSet::new())).is_err());
     }
 
     fn addresses(area: &Area, entries: &[u64]) -> Vec<usize> {
@@ -215,10 +242,11 @@ mod tests {
 
     #[test]
     fn pages_that_are_not_there_and_pages_of_files_are_passed_over() {
-        let own = Area { start: 0x2000, end: 0x6000, page_bytes: 4096, huge: false, off_pages: Some(4), object: None };
+        let own =
+            Area { start: 0x2000, end: 0x6000, page_bytes: 4096, huge: false, wanted_pages: Some(4), object: None };
         let entries = [PRESENT, 0, PRESENT | FILE_OR_SHARED, PRESENT];
         assert_eq!(addresses(&own, &entries), [0x2000, 0x4000, 0x5000]);
-        let of_a_file = Area { off_pages: None, ..own.clone() };
+        let of_a_file = Area { wanted_pages: None, ..own.clone() };
         assert_eq!(addresses(&of_a_file, &entries), [0x2000, 0x5000]);
         let huge = Area { start: 0x20_0000, end: 0x60_0000, page_bytes: 2 << 20, huge: true, ..own };
         assert_eq!(addresses(&huge, &[]), [0x20_0000, 0x40_0000]);

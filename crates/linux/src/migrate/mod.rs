@@ -2,27 +2,30 @@
 //!
 //! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target (`areas`),
 //! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to a target with room, as was
-//! promised (`target`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
+//! promised (`target`). A daemon moves a part at a time (`part`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
 //! mappings that were written; what of it no process maps is told (`unmapped`). The memory this takes does not grow with
 //! the domain.
 
 mod areas;
 mod batch;
 mod pace;
+mod part;
 mod target;
 mod unmapped;
+
+pub use part::{Part, Walk, move_part};
 
 use crate::{
     cgroup::Cgroup,
     memory::{self, Kind, Mapping},
     sys::{self, PageStatus},
 };
-use areas::Area;
+use areas::{Area, Wanted};
 use batch::{Kernel, Page, Settled};
 use nearside_policy::{Claim, Outcome, PageSize, Progress, Stayed, StayedWhy, debt_bytes};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::File,
     io,
     ops::{ControlFlow, Range},
@@ -42,7 +45,7 @@ const TRIES: usize = 3;
 /// the fuzzer.
 #[doc(hidden)]
 pub fn areas_off(numa_maps: &str, maps: &str, nodes: &NodeSet) -> Vec<(Range<u64>, u64)> {
-    let areas = areas::parse(numa_maps, maps, nodes).areas;
+    let areas = areas::parse(numa_maps, maps, &Wanted::Off(nodes.clone())).areas;
     areas.into_iter().map(|area| (area.start..area.end, area.page_bytes)).collect()
 }
 
@@ -117,10 +120,13 @@ pub fn move_group(
     let targets = Targets::new(topology, nodes).promised(page_bytes, &claim.bytes, &there);
     let mut mover = Mover {
         proc,
+        wanted: Wanted::Off(nodes.clone()),
         targets,
         rate_bytes_per_s,
         progress,
         total_bytes,
+        left_bytes: u64::MAX,
+        is_spent: false,
         moved: Moved::default(),
         pass: Pass::default(),
     };
@@ -186,46 +192,70 @@ fn add(all: &mut Stayed, more: &Stayed) {
 
 struct Mover<'a> {
     proc: &'a Path,
+    wanted: Wanted,
     targets: Targets<'a>,
     rate_bytes_per_s: Option<u64>,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     total_bytes: u64,
+    /// How much may still be tried.
+    left_bytes: u64,
+    /// Whether something was left alone for that.
+    is_spent: bool,
     moved: Moved,
     pass: Pass,
 }
 
 impl Mover<'_> {
-    /// Moves what one process has off the target.
+    /// Moves what one process has that shall move.
     fn process(&mut self, process: i32) -> ControlFlow<()> {
+        let mut areas = self.areas_of(process);
+        self.areas(process, &mut areas)
+    }
+
+    /// What one process has that shall move.
+    fn areas_of(&mut self, process: i32) -> VecDeque<Area> {
         let directory = self.proc.join(process.to_string());
-        let read = areas::read(&directory, self.targets.nodes());
-        let opened = read.and_then(|areas| {
-            let pagemap = directory.join("pagemap");
-            File::open(&pagemap)
-                .map(|file| (areas, file))
-                .map_err(|source| crate::Error::File { path: pagemap, source })
-        });
-        let (areas, pagemap) = match opened {
-            Ok(opened) => opened,
+        match areas::read(&directory, &self.wanted) {
+            Ok(areas) => {
+                self.pass.files.push(areas.mappings.into_iter().filter(|mapping| mapping.kind == Kind::File).collect());
+                areas.areas.into()
+            }
             Err(error) => {
-                // One that ended has nothing left to move.
-                if directory.exists() {
-                    self.pass.unread.push(error.to_string());
-                }
+                self.unread(&directory, &error);
+                VecDeque::new()
+            }
+        }
+    }
+
+    fn unread(&mut self, directory: &Path, error: &crate::Error) {
+        // One that ended has nothing left to move.
+        if directory.exists() {
+            self.pass.unread.push(error.to_string());
+        }
+    }
+
+    /// Moves what these areas of a process have that shall move. Those that were gone through are taken away.
+    fn areas(&mut self, process: i32, areas: &mut VecDeque<Area>) -> ControlFlow<()> {
+        let directory = self.proc.join(process.to_string());
+        let path = directory.join("pagemap");
+        let pagemap = match File::open(&path) {
+            Ok(pagemap) => pagemap,
+            Err(source) => {
+                areas.clear();
+                self.unread(&directory, &crate::Error::File { path, source });
                 return ControlFlow::Continue(());
             }
         };
-        self.pass.files.push(areas.mappings.into_iter().filter(|mapping| mapping.kind == Kind::File).collect());
-
         let mut kernel = OfProcess { process, all: true };
         let mut by_object = BTreeMap::<_, Stayed>::new();
         let mut flow = ControlFlow::Continue(());
-        for area in areas.areas {
+        while let Some(area) = areas.front_mut() {
             let stayed = by_object.entry(area.object.clone()).or_default();
-            flow = self.area(&area, &pagemap, &mut kernel, stayed);
+            flow = self.area(area, &pagemap, &mut kernel, stayed);
             if flow.is_break() {
                 break;
             }
+            areas.pop_front();
         }
         let by_device = by_object.values().any(|stayed| stayed.contains_key(&StayedWhy::Busy)) && uses_vfio(&directory);
         for (object, mut stayed) in by_object {
@@ -237,28 +267,48 @@ impl Mover<'_> {
         flow
     }
 
-    /// Moves what one mapping has off the target; adds what stays to `stayed`.
-    fn area(&mut self, area: &Area, pagemap: &File, kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
+    /// Moves what one mapping has that shall move; adds what stays to `stayed`. The area is what is left to go through.
+    fn area(
+        &mut self,
+        area: &mut Area,
+        pagemap: &File,
+        kernel: &mut OfProcess,
+        stayed: &mut Stayed,
+    ) -> ControlFlow<()> {
         let mut flow = ControlFlow::Continue(());
-        let mut seen = 0;
+        let (mut seen, mut reached) = (0, area.start);
+        let behind = |address: usize| address as u64 + area.page_bytes;
         // An error means that the process or the mapping has gone.
         let _ = areas::each_batch(area, pagemap, sys::page_bytes(), &mut |addresses| {
             for addresses in addresses.chunks(pace::MOST_PAGES) {
-                let off = off_target(kernel, self.targets.nodes(), addresses)?;
-                seen += off.len() as u64;
-                for pages in off.chunks(pace::batch_pages(self.rate_bytes_per_s, area.page_bytes)) {
-                    flow = self.batch(area, pages, kernel, stayed);
+                let pages = on_wanted(kernel, &self.wanted, addresses)?;
+                let mut left = pages.as_slice();
+                while let Some(last) = left.len().checked_sub(1) {
+                    let most = pace::batch_pages(self.rate_bytes_per_s, area.page_bytes);
+                    let affordable = usize::try_from(self.left_bytes / area.page_bytes).unwrap_or(usize::MAX);
+                    let (now, later) = left.split_at(most.min(affordable).min(last + 1));
+                    self.is_spent = now.is_empty();
+                    flow = match self.is_spent {
+                        true => ControlFlow::Break(()),
+                        false => self.batch(area, now, kernel, stayed),
+                    };
                     if flow.is_break() {
                         return Ok(flow);
                     }
+                    seen += now.len() as u64;
+                    reached = now.last().map_or(reached, |page| behind(page.address));
+                    left = later;
                 }
+                reached = addresses.last().map_or(reached, |&address| behind(address));
                 flow = self.tell(stayed);
-                if flow.is_break() || area.off_pages.is_some_and(|pages| seen >= pages) {
+                if flow.is_break() || area.wanted_pages.is_some_and(|pages| seen >= pages) {
                     return Ok(ControlFlow::Break(()));
                 }
             }
             Ok(ControlFlow::Continue(()))
         });
+        area.start = reached.min(area.end);
+        area.wanted_pages = area.wanted_pages.map(|pages| pages.saturating_sub(seen));
         flow
     }
 
@@ -266,6 +316,7 @@ impl Mover<'_> {
     fn batch(&mut self, area: &Area, pages: &[Page], kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
         self.tell(stayed)?;
         let started = Instant::now();
+        self.left_bytes = self.left_bytes.saturating_sub(pages.len() as u64 * area.page_bytes);
         let settled = batch::settle(kernel, &mut self.targets, area.page_bytes, pages.to_vec());
         let took = started.elapsed();
         let moved_bytes = settled.moved * area.page_bytes;
@@ -297,12 +348,12 @@ impl Mover<'_> {
     }
 }
 
-/// The pages among `addresses` that lie on other nodes. Those that are not there, or are no page of a node's (the zero
-/// page, device memory), are none.
-fn off_target(kernel: &mut OfProcess, nodes: &NodeSet, addresses: &[usize]) -> io::Result<Vec<Page>> {
+/// The pages among `addresses` that shall move. Those that are not there, or are no page of a node's (the zero page,
+/// device memory), are none.
+fn on_wanted(kernel: &mut OfProcess, wanted: &Wanted, addresses: &[usize]) -> io::Result<Vec<Page>> {
     let lie = kernel.nodes(addresses)?;
     let page = |(&address, lies): (&usize, PageStatus)| Some(Page { address, from: lies.ok()? });
-    Ok(addresses.iter().zip(lie).filter_map(page).filter(|page| !nodes.contains(page.from)).collect())
+    Ok(addresses.iter().zip(lie).filter_map(page).filter(|page| wanted.holds(page.from)).collect())
 }
 
 /// The pages of one process, by system calls.

@@ -76,10 +76,10 @@ pub(super) fn kept_on(
     let mut by_use: Vec<_> = threads.iter().map(|(thread, used)| (used.used_ns, *thread)).collect();
     by_use.sort_unstable_by(|a, b| b.cmp(a));
     let all_ns = by_use.iter().fold(0_u64, |sum, (ns, _)| sum.saturating_add(*ns));
-    let enough_ns = all_ns / 100 * MOST_PERCENT;
     let (mut counted_ns, mut cpus) = (0_u64, CpuSet::new());
     for (ns, thread) in by_use {
-        if all_ns > 0 && counted_ns > enough_ns {
+        let is_most = u128::from(counted_ns) * 100 > u128::from(all_ns) * u128::from(MOST_PERCENT);
+        if all_ns > 0 && is_most {
             break;
         }
         counted_ns = counted_ns.saturating_add(ns);

@@ -14,6 +14,7 @@ mod nodes;
 mod owner;
 mod patterns;
 
+pub(crate) use owner::owner;
 pub use patterns::{PatternError, Patterns};
 
 use crate::{

@@ -5,7 +5,7 @@ use nearside_policy::Owner;
 /// Whoever made the group at `path` and would take changes back. `systemd`: whether it runs this machine.
 ///
 /// systemd answers for its units. What is below one is its payload's: a container runtime's, or a service's own.
-pub(super) fn owner(path: &str, systemd: bool) -> Owner {
+pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let is_unit = |part: &str| [".scope", ".service", ".slice"].iter().any(|suffix| part.ends_with(suffix));
     let is_libvirts = |part: &&str| {

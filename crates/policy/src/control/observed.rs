@@ -1,6 +1,6 @@
 //! What the control loop sees once an interval.
 
-use crate::{ByNode, Observation, Stayed};
+use crate::{ByNode, Observation, Outcome, Stayed};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -102,4 +102,16 @@ pub struct MoveReport {
     pub moved_bytes: u64,
     /// How many stayed, and why.
     pub stayed: Stayed,
+}
+
+impl MoveReport {
+    /// What became of a batch of `domain`'s pages from `from`, by the outcome of the action; nothing where it was refused.
+    pub fn new(domain: &str, from: NodeId, outcome: &Outcome) -> Option<Self> {
+        let (moved_bytes, stayed) = match outcome {
+            Outcome::Applied { moved_bytes } => (*moved_bytes, Stayed::new()),
+            Outcome::Partly { moved_bytes, stayed, .. } => (*moved_bytes, stayed.clone()),
+            Outcome::Refused { .. } => return None,
+        };
+        Some(Self { domain: domain.into(), from, moved_bytes, stayed })
+    }
 }

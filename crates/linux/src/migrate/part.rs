@@ -1,0 +1,132 @@
+//! Moving a part: so many bytes of one node, and the next time on from there.
+//!
+//! Finding out which mappings of a process have pages on a node walks its page tables (`numa_maps`). A daemon that moves
+//! a gigabyte every two seconds must not do that for each, so a [`Walk`] keeps what was found and not gone through yet.
+
+use super::{Moved, Mover, Pass, Wanted, areas::Area, target::Targets};
+use crate::{cgroup::Cgroup, memory};
+use nearside_policy::{Claim, Progress, StayedWhy};
+use nearside_topology::{NodeId, NodeSet, Topology};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ops::ControlFlow,
+    path::Path,
+};
+
+/// A part of what a domain has on a node.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    /// The domain's cgroup.
+    pub group: &'a Cgroup,
+    /// Where processes are seen.
+    pub proc: &'a Path,
+    /// The machine.
+    pub topology: &'a Topology,
+    /// Where to.
+    pub to: &'a NodeSet,
+    /// Where from.
+    pub from: NodeId,
+    /// At most so many bytes.
+    pub most_bytes: u64,
+    /// Not faster than this.
+    pub rate_bytes_per_s: Option<u64>,
+    /// What is promised to the domain, if anything is.
+    pub claim: Option<&'a Claim>,
+}
+
+/// How far the search for a domain's pages on a node has come.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// The process it is at, with what is left of it.
+    at: Option<(i32, VecDeque<Area>)>,
+    /// Those that come after it.
+    later: VecDeque<i32>,
+}
+
+impl Walk {
+    /// Goes on among the processes that there are now; whether it is at its beginning.
+    ///
+    /// A process's number may be another one's by now, which is no matter within the domain. New processes, and new
+    /// mappings of those that were gone through, are found by the next walk.
+    fn go_on(&mut self, processes: &BTreeSet<i32>) -> bool {
+        self.at.take_if(|(process, _)| !processes.contains(process));
+        self.later.retain(|process| processes.contains(process));
+        let begins = self.at.is_none() && self.later.is_empty();
+        if begins {
+            self.later.extend(processes);
+        }
+        begins
+    }
+
+    /// Whether everything was gone through.
+    pub fn has_ended(&self) -> bool {
+        self.at.is_none() && self.later.is_empty()
+    }
+}
+
+/// Moves at most so many bytes from a node, those behind where `walk` is. What does not move counts as well, and is tried
+/// again by the next walk. `progress` is asked as by [`move_group`](super::move_group).
+pub fn move_part(part: &Part<'_>, walk: &mut Walk, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Moved {
+    let Part { group, proc, topology, to, from, most_bytes, rate_bytes_per_s, claim } = *part;
+    let mut mover = Mover {
+        proc,
+        wanted: Wanted::Of(from),
+        targets: Targets::new(topology, to),
+        rate_bytes_per_s,
+        progress,
+        total_bytes: most_bytes,
+        left_bytes: most_bytes,
+        is_spent: false,
+        moved: Moved::default(),
+        pass: Pass::default(),
+    };
+    let is_whole = walk.go_on(&group.all_processes().into_iter().collect());
+    while let Some((process, mut areas)) = next(walk, &mut mover) {
+        if mover.areas(process, &mut areas).is_break() {
+            walk.at = Some((process, areas));
+            break;
+        }
+    }
+    let Mover { mut moved, pass, is_spent, .. } = mover;
+    moved.stayed = pass.stayed();
+    moved.unread = pass.unread;
+    moved.interrupted = !walk.has_ended() && !is_spent;
+    if is_whole && walk.has_ended() {
+        let stayed_bytes = moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        let held_bytes = memory::charged(group, proc).and_then(|held| held.compared_to(claim).get(&from).copied());
+        // What the kernel keeps for the domain has no address in any of its processes, either.
+        let unmapped_bytes = held_bytes.unwrap_or(0).saturating_sub(stayed_bytes);
+        moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
+    }
+    moved
+}
+
+/// The next process and what it has on the node.
+fn next(walk: &mut Walk, mover: &mut Mover<'_>) -> Option<(i32, VecDeque<Area>)> {
+    walk.at.take().or_else(|| walk.later.pop_front().map(|process| (process, mover.areas_of(process))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn processes(processes: &[i32]) -> BTreeSet<i32> {
+        processes.iter().copied().collect()
+    }
+
+    #[test]
+    fn a_walk_goes_on_where_it_was_among_those_that_are_left() {
+        let mut walk = Walk::default();
+        assert!(walk.has_ended() && walk.go_on(&processes(&[3, 5, 7, 9])));
+        walk.later.pop_front();
+        walk.at = Some((3, VecDeque::new()));
+        // 7 has ended, 11 is new: it comes in the next walk.
+        assert!(!walk.go_on(&processes(&[3, 5, 9, 11])));
+        assert_eq!((walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()), (Some(3), vec![5, 9]));
+        assert!(!walk.go_on(&processes(&[9, 11])));
+        assert_eq!((walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()), (None, vec![9]));
+        assert!(walk.go_on(&processes(&[11])), "all of them have ended: it begins anew");
+        assert_eq!(walk.later, [11]);
+        assert!(walk.go_on(&BTreeSet::new()) && walk.has_ended());
+    }
+}

@@ -1,0 +1,407 @@
+//! Watching a made-up host; and, if asked for, what watching a thousand domains of this one costs.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use nearside_linux::{
+    Host, Paths,
+    store::Record,
+    watch::{Patterns, Turn, Watcher},
+};
+use nearside_policy::{
+    Affinity, ByNode, ControlObservation, DomainHistory, History, Home, Limits, MemoryPolicy, MoveReport, Origin,
+    Owner, Stayed, Tuning, control,
+};
+use nearside_topology::{NodeId, NodeSet};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const INTERVAL_NS: u64 = 2 * SECOND_NS;
+
+/// A host of two nodes with two CPUs each, below a folder.
+struct Made {
+    folder: tempfile::TempDir,
+}
+
+impl Made {
+    fn new() -> Self {
+        let made = Self { folder: tempfile::tempdir().unwrap() };
+        let tree = made.path("cg");
+        made.file("proc/self/mountinfo", &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()));
+        made.file("proc/sys/kernel/random/boot_id", "b\n");
+        made.file("proc/zoneinfo", "");
+        fs::create_dir(made.path("run")).unwrap();
+        made.file("cg/cgroup.controllers", "memory\n");
+        made.file("sys/devices/system/cpu/online", "0-3\n");
+        for (node, cpus) in [(0, "0-1"), (1, "2-3")] {
+            let folder = format!("sys/devices/system/node/node{node}");
+            made.file(&format!("{folder}/cpulist"), cpus);
+            made.file(&format!("{folder}/distance"), if node == 0 { "10 20" } else { "20 10" });
+            let memory = format!("Node {node} MemTotal: 4096 kB\nNode {node} MemFree: 1024 kB\n");
+            made.file(&format!("{folder}/meminfo"), &memory);
+        }
+        made
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    fn host(&self) -> Host {
+        Host::open(Paths { root: self.folder.path().into(), state: self.path("run/nearside") }).unwrap()
+    }
+
+    fn watcher(&self, patterns: &[&str]) -> Watcher {
+        self.host().watcher(Patterns::parse(patterns).unwrap())
+    }
+
+    /// A group with a process, and what it used and holds.
+    fn group(&self, path: &str, usage_us: u64, bytes: [u64; 2]) {
+        self.file(&format!("cg/{path}/cgroup.events"), "populated 1\nfrozen 0\n");
+        self.file(&format!("cg/{path}/cpu.stat"), &format!("usage_usec {usage_us}\nuser_usec 0\n"));
+        let [first, second] = bytes;
+        self.file(&format!("cg/{path}/memory.numa_stat"), &format!("anon N0={first} N1={second}\nfile N0=9 N1=9\n"));
+    }
+
+    /// The threads of a group, by number, CPU, CPU time and waiting. The kernel knows no threads of such numbers.
+    fn threads(&self, path: &str, threads: &[(u32, u32, u64, u64)]) {
+        let numbers: String = threads.iter().map(|(thread, ..)| format!("{}\n", 9_000_000 + thread)).collect();
+        self.file(&format!("cg/{path}/cgroup.threads"), &numbers);
+        for (thread, cpu, ran_ns, waited_ns) in threads {
+            let thread = 9_000_000 + thread;
+            let before = "S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 5 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 17";
+            self.file(&format!("proc/{thread}/task/{thread}/stat"), &format!("{thread} (x y) {before} {cpu} 0 0"));
+            self.file(&format!("proc/{thread}/task/{thread}/schedstat"), &format!("{ran_ns} {waited_ns} 1"));
+        }
+    }
+
+    fn record(&self, path: &str) -> Record {
+        let inode =
+            fs::metadata(self.path(&format!("cg{path}"))).map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
+        let home = Home {
+            nodes: NodeSet::from([NodeId(1)]),
+            origin: Origin::Auto,
+            affinity: Affinity::Soft,
+            policy: MemoryPolicy::Local,
+        };
+        found(path, inode.unwrap(), "b", home)
+    }
+
+    fn put(&self, record: Record) {
+        let mut host = self.host();
+        host.lock().unwrap();
+        host.edit(record);
+        host.save().unwrap();
+    }
+}
+
+/// The record of a group that was found.
+fn found(path: &str, inode: u64, boot_id: &str, home: Home) -> Record {
+    Record {
+        name: path.into(),
+        boot_id: boot_id.into(),
+        cgroup: path.into(),
+        inode,
+        started_unix_s: 0,
+        found_by: Some("*/*".into()),
+        command: Vec::new(),
+        home,
+        claim: None,
+        limits: Limits::default(),
+        decision: None,
+        cpus: None,
+        memory_nodes: None,
+        policy_nodes: None,
+        moving_to: None,
+    }
+}
+
+fn turn(interval: u64) -> Turn<'static> {
+    Turn { interval, now_ns: interval * INTERVAL_NS, ..Turn::default() }
+}
+
+fn names(seen: &ControlObservation) -> Vec<&str> {
+    seen.machine.domains.iter().map(|domain| domain.name.as_str()).collect()
+}
+
+fn by_node(amounts: [u64; 2]) -> ByNode {
+    (0..).map(NodeId).zip(amounts).filter(|(_, amount)| *amount > 0).collect()
+}
+
+/// A history in which a domain is looked at in that interval again.
+fn due(domain: &str, interval: u64) -> History {
+    let known = DomainHistory { next_look: interval, ..DomainHistory::default() };
+    History { domains: [(domain.to_owned(), known)].into(), ..History::default() }
+}
+
+#[test]
+fn a_domain_is_told_of_from_its_second_look_on() {
+    let made = Made::new();
+    made.group("m/vm", 1_000_000, [4096, 8192]);
+    made.threads("m/vm", &[(1, 0, 100, 0), (2, 2, 100, 7)]);
+    let mut watcher = made.watcher(&["m/*"]);
+    let first = watcher.look(&History::default(), turn(1)).unwrap();
+    assert_eq!((names(&first), first.loads.len(), first.length_ns), (vec!["/m/vm"], 0, 0));
+    assert_eq!(first.machine.domains[0].resident_bytes, ByNode::from([(NodeId(0), 4096), (NodeId(1), 8192)]));
+    assert_eq!((watcher.found_by("/m/vm"), watcher.found_by("/m")), (Some("m/*"), None));
+
+    // A second of CPU time, a quarter of it on node 0 as far as threads tell.
+    made.group("m/vm", 2_000_000, [0, 8192]);
+    made.threads("m/vm", &[(1, 0, 600, 5), (2, 2, 1600, 107)]);
+    let second = watcher.look(&History::default(), turn(2)).unwrap();
+    let load = &second.loads["/m/vm"];
+    assert_eq!((load.over_ns, &load.cpu_ns), (INTERVAL_NS, &by_node([SECOND_NS / 4, SECOND_NS / 4 * 3])));
+    assert_eq!((load.waited_ns, load.owner, &load.bound_to), (105, Owner::Foreign, &None));
+    assert_eq!(second.machine.domains[0].resident_bytes[&NodeId(0)], 0);
+}
+
+#[test]
+fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
+    let made = Made::new();
+    made.group("m/vm", 0, [4096, 0]);
+    made.threads("m/vm", &[(1, 2, 0, 0)]);
+    let mut watcher = made.watcher(&["m/*"]);
+    watcher.look(&History::default(), turn(1)).unwrap();
+    made.group("m/vm", 8_000, [0, 4096]);
+    made.threads("m/vm", &[(1, 0, 900, 900)]);
+    let later = watcher.look(&due("/m/vm", 5), turn(4)).unwrap();
+    assert_eq!((names(&later), later.loads.len()), (vec!["/m/vm"], 0));
+    assert_eq!(later.machine.domains[0].resident_bytes[&NodeId(0)], 4096);
+    // 8 ms in 8 s are no reason to look at threads.
+    let load = watcher.look(&due("/m/vm", 5), turn(5)).unwrap().loads.remove("/m/vm").unwrap();
+    assert_eq!((load.over_ns, load.cpu_ns, load.waited_ns), (4 * INTERVAL_NS, by_node([0, 8_000_000]), 0));
+}
+
+#[test]
+fn a_scheduler_knows_better_where_a_domain_ran() {
+    let made = Made::new();
+    made.group("m/vm", 0, [4096, 0]);
+    made.threads("m/vm", &[(1, 0, 0, 0)]);
+    let mut watcher = made.watcher(&["m/*"]);
+    watcher.look(&History::default(), turn(1)).unwrap();
+    let inode = watcher.cgroup_inode("/m/vm").unwrap();
+    let mut look = |interval, usage_us, counted| {
+        made.group("m/vm", usage_us, [4096, 0]);
+        let counted = [(inode, by_node(counted))].into();
+        let turn = Turn { scheduler: Some(&counted), soft_affinity: true, ..turn(interval) };
+        let seen = watcher.look(&History::default(), turn).unwrap();
+        assert!(seen.soft_affinity);
+        seen.loads["/m/vm"].cpu_ns.clone()
+    };
+    // What it counted before it was asked first may be of any time.
+    assert_eq!(look(2, 1_000_000, [0, 7 * SECOND_NS]), by_node([SECOND_NS, 0]));
+    assert_eq!(look(3, 3_000_000, [SECOND_NS / 2, 8 * SECOND_NS]), by_node([SECOND_NS / 2, SECOND_NS]));
+}
+
+#[test]
+fn groups_come_and_go_and_none_counts_twice() {
+    let made = Made::new();
+    made.group("m/vm", 0, [0, 0]);
+    made.group("m/vm/vcpu0", 0, [0, 0]);
+    made.group("m/db", 0, [0, 0]);
+    made.group("nearside/x", 0, [0, 0]);
+    made.file("cg/m/empty/cgroup.events", "populated 0\n");
+    made.put(made.record("/m/db"));
+    let mut watcher = made.watcher(&["m/*", "m/*/*", "*"]);
+    let mut look = |interval| {
+        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        let home = |name: &str| seen.machine.domains.iter().find(|domain| domain.name == name)?.home.clone();
+        (names(&seen).join(" "), home("/m/db").is_some())
+    };
+    // "*" names /m and /nearside, which hold domains, and so are none.
+    assert_eq!(look(1), ("/m/db /m/vm".into(), true));
+    made.file("cg/m/empty/cgroup.events", "populated 1\n");
+    fs::remove_dir_all(made.path("cg/m/vm")).unwrap();
+    assert_eq!(look(2), ("/m/db /m/empty".into(), true));
+    // Another group of the same path is another domain.
+    made.group("m/other", 0, [0, 0]);
+    fs::remove_dir_all(made.path("cg/m/db")).unwrap();
+    fs::rename(made.path("cg/m/other"), made.path("cg/m/db")).unwrap();
+    assert_eq!(look(3), ("/m/db /m/empty".into(), false));
+    made.file("cg/m/db/cgroup.events", "populated 0\n");
+    assert_eq!(look(4), ("/m/empty".into(), false));
+}
+
+#[test]
+fn records_are_read_again_when_they_change() {
+    let made = Made::new();
+    made.group("m/vm", 0, [4096, 0]);
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut home = |interval| {
+        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        let home = seen.machine.domains[0].home.clone().map(|home| home.nodes.to_string());
+        (home, watcher.records().count(), watcher.take_notices())
+    };
+    assert_eq!(home(1), (None, 0, Vec::new()));
+    made.put(made.record("/m/vm"));
+    assert_eq!(home(2), (Some("1".into()), 1, Vec::new()));
+    let mut record = made.record("/m/vm");
+    record.home.nodes = NodeSet::from([NodeId(0)]);
+    made.put(record);
+    assert_eq!(home(3).0.as_deref(), Some("0"));
+    made.file("run/nearside/domains/%2Fm%2Fvm.json", "{");
+    let (nodes, records, notices) = home(4);
+    assert_eq!((nodes, records, notices.len()), (None, 0, 1), "{notices:?}");
+    assert!(notices[0].contains("%2Fm%2Fvm.json: no record"), "{notices:?}");
+    fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
+    assert_eq!(home(5), (None, 0, Vec::new()));
+}
+
+#[test]
+fn what_takes_reading_mappings_is_read_again_after_a_move() {
+    let made = Made::new();
+    made.group("m/vm", 0, [0, 0]);
+    fs::remove_file(made.path("cg/m/vm/memory.numa_stat")).unwrap();
+    made.file("cg/m/vm/cgroup.procs", "9000001\n");
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut held = |interval, mapped: &str, moved: &[&str]| {
+        made.file("proc/9000001/numa_maps", mapped);
+        let report = |domain: &&str| MoveReport {
+            domain: (*domain).into(),
+            from: NodeId(0),
+            moved_bytes: 4096,
+            stayed: Stayed::new(),
+        };
+        let turn = Turn { moved: moved.iter().map(report).collect(), ..turn(interval) };
+        let seen = watcher.look(&History::default(), turn).unwrap();
+        assert_eq!(seen.moved.len(), moved.len());
+        seen.machine.domains[0].resident_bytes.clone()
+    };
+    let (first, second) = ("7000 default anon=1 N0=1\n", "7000 default anon=1 N1=1\n");
+    assert_eq!(held(1, first, &[]), by_node([4096, 0]));
+    assert_eq!(held(2, second, &["/m/other"]), by_node([4096, 0]));
+    assert_eq!(held(3, second, &["/m/vm"]), by_node([0, 4096]));
+}
+
+/// A thousand groups of this host, each with a process that sleeps.
+struct Thousand {
+    sleepers: Vec<Child>,
+    groups: Vec<PathBuf>,
+}
+
+impl Drop for Thousand {
+    fn drop(&mut self) {
+        for sleeper in &mut self.sleepers {
+            let _ = sleeper.kill();
+            let _ = sleeper.wait();
+        }
+        for group in self.groups.iter().rev() {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+fn cpu_time_ns() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn resident_mib() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096 >> 20
+}
+
+/// What watching costs natively: `cargo test --release -p nearside-linux --test watch -- --ignored --nocapture`, as root.
+///
+/// The files are the kernel's own. Where no memory controller is in the cgroup v2 tree, `memory.numa_stat` is that of
+/// version 1, which has fewer lines.
+#[test]
+#[ignore = "a measurement, which makes a thousand cgroups and needs root"]
+fn a_thousand_idle_domains() {
+    const DOMAINS: usize = 1000;
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let mounted = |kind: &str, option: &str| {
+        let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        lines
+            .find(|words| words[2] == kind && words[3].split(',').any(|word| word == option))
+            .map(|words| words[1].to_owned())
+    };
+    let tree = mounted("cgroup2", "rw").unwrap();
+    let memory = mounted("cgroup", "memory").unwrap_or_else(|| tree.clone());
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let link = |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to).unwrap();
+    link(Path::new("/sys"), &folder.path().join("sys"));
+    link(Path::new("/proc"), &folder.path().join("host"));
+    fs::create_dir_all(folder.path().join("proc/self")).unwrap();
+    for name in fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name()).filter(|name| name != "self") {
+        link(&Path::new("/proc").join(&name), &folder.path().join("proc").join(&name));
+    }
+    fs::create_dir(folder.path().join("run")).unwrap();
+    let cg = folder.path().join("cg");
+    fs::create_dir_all(cg.join("b")).unwrap();
+    fs::write(cg.join("cgroup.controllers"), "memory\n").unwrap();
+    let mountinfo = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", cg.display());
+    fs::write(folder.path().join("proc/self/mountinfo"), mountinfo).unwrap();
+
+    let mut all = Thousand { sleepers: Vec::new(), groups: Vec::new() };
+    let mut parents = vec![tree.clone(), memory.clone()];
+    parents.dedup();
+    for parent in &parents {
+        all.groups.push(Path::new(parent).join("nearside-bench"));
+        fs::create_dir_all(all.groups.last().unwrap()).unwrap();
+    }
+    for number in 0..DOMAINS {
+        let sleeper = Command::new("sleep").arg("infinity").stdin(Stdio::null()).spawn().unwrap();
+        let ours = cg.join(format!("b/{number}"));
+        fs::create_dir(&ours).unwrap();
+        link(&Path::new("/proc").join(sleeper.id().to_string()), &folder.path().join(format!("proc/{}", sleeper.id())));
+        for parent in &parents {
+            let group = Path::new(parent).join(format!("nearside-bench/{number}"));
+            fs::create_dir(&group).unwrap();
+            fs::write(group.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
+            for file in ["cgroup.events", "cpu.stat", "cgroup.threads", "memory.numa_stat"] {
+                if group.join(file).exists() && !ours.join(file).exists() {
+                    link(&group.join(file), &ours.join(file));
+                }
+            }
+            all.groups.push(group);
+        }
+        all.sleepers.push(sleeper);
+    }
+
+    let mut host = Host::open(Paths { root: folder.path().into(), state: folder.path().join("run/nearside") }).unwrap();
+    let boot_id = host.boot_id().to_owned();
+    let before_mib = resident_mib();
+    let mut watcher = host.watcher(Patterns::parse(["b/*"]).unwrap());
+    let (mut history, tuning) = (History::default(), Tuning::default());
+    let mut cost = Vec::new();
+    for interval in 1..=60 {
+        if interval == 3 {
+            host.lock().unwrap();
+            for (number, group) in (0..DOMAINS).map(|number| (number, cg.join(format!("b/{number}")))) {
+                let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(group).unwrap());
+                let nodes = NodeSet::from([NodeId(0)]);
+                let (origin, affinity, policy) = (Origin::Auto, Affinity::Soft, MemoryPolicy::Local);
+                host.edit(found(&format!("/b/{number}"), inode, &boot_id, Home { nodes, origin, affinity, policy }));
+                host.save().unwrap();
+            }
+            host.unlock();
+        }
+        let begin = cpu_time_ns();
+        let seen = watcher.look(&history, turn(interval)).unwrap();
+        let looked = cpu_time_ns();
+        history = control(&tuning, &seen, &history).1;
+        cost.push(((looked - begin) / 1000, (cpu_time_ns() - looked) / 1000, seen.loads.len()));
+        assert_eq!(seen.machine.domains.len(), DOMAINS);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    println!("us of CPU to look, us to decide, domains looked at; by interval: {cost:?}");
+    let steady = &cost[44..];
+    let mean = |part: fn(&(u64, u64, usize)) -> u64| steady.iter().map(part).sum::<u64>() / steady.len() as u64;
+    let (look_us, decide_us) = (mean(|cost| cost.0), mean(|cost| cost.1));
+    let percent = |us: u64| us as f64 / (INTERVAL_NS / 1000) as f64 * 100.0;
+    println!(
+        "steady: {look_us} us to look = {:.2} % of a CPU at 2 s, {decide_us} us to decide = {:.2} %; {} MiB more",
+        percent(look_us),
+        percent(decide_us),
+        resident_mib() - before_mib
+    );
+    assert!(steady.iter().all(|(.., looked_at)| *looked_at < DOMAINS / 4), "{steady:?}");
+}
