@@ -2,7 +2,7 @@
 
 use crate::{
     cgroup::{Cgroup, Tree},
-    confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force},
+    confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force, wait_for_starts},
     error::{Error, IoContext},
     huge,
     launch::take_policy,
@@ -307,7 +307,7 @@ impl Host {
                      change",
                 );
             }
-            if !bind_each(|| group.all_threads(), |thread| bind(thread, cpus))? {
+            if !bind_each(|| group.all_threads(), |thread| bind(thread, cpus), wait_for_starts)? {
                 self.notice("threads were started faster than they could be bound: some may run on other CPUs");
             }
         }

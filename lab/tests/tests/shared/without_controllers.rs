@@ -75,7 +75,8 @@ fn a_domains_pages_can_be_moved() {
 #[test]
 fn threads_that_are_started_while_others_are_bound_do_not_escape() {
     let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 8 --restless");
-    for (node, cpus) in [(2, "4-5"), (3, "6-7"), (1, "2-3")] {
+    // Many times, for what may go wrong goes wrong between two instructions.
+    for (node, cpus) in [(2, "4-5"), (3, "6-7"), (1, "2-3")].repeat(3) {
         let output = run(words(&format!("set bare --nodes {node}")));
         assert!(output.status.success(), "{}", stderr(&output));
         let tasks = std::fs::read_dir(format!("/proc/{}/task", domain.process())).unwrap();
