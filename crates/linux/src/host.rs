@@ -11,7 +11,7 @@ use crate::{
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
-    Action, CpuReason, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, may_go_on,
+    Action, CpuReason, DomainState, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, Step, may_go_on,
 };
 use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
@@ -267,6 +267,30 @@ impl Host {
         Ok(group)
     }
 
+    /// Refuses what of a plan this host cannot do, and notices what it will do without, before anything is done.
+    pub(crate) fn check(&mut self, steps: &[Step], policy: MemoryPolicy) -> Result<(), Error> {
+        for step in steps {
+            match &step.action {
+                Action::Create { limits, .. } => self.refuse_limits_without_controllers(*limits)?,
+                Action::ConfineMemory { .. } if !self.tree.has("cpuset") => self.go_without_cpuset(Some(policy))?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of a confinement of memory where a group has no cpuset.
+    fn go_without_cpuset(&mut self, policy: Option<MemoryPolicy>) -> Result<(), Error> {
+        if policy == Some(MemoryPolicy::Restrictive) {
+            return Err(Error::Refused(
+                "policy restrictive needs the cpuset controller, which this cgroup does not have: strict works without"
+                    .into(),
+            ));
+        }
+        self.notice("the domain's cgroup has no cpuset controller: the memory policy alone keeps memory on its nodes");
+        Ok(())
+    }
+
     fn refuse_limits_without_controllers(&self, limits: Limits) -> Result<(), Error> {
         let asked = [
             ("cpu", "--cpu-limit", limits.cpus.is_some()),
@@ -285,15 +309,7 @@ impl Host {
         let group = self.current_group()?;
         if !self.set_cpuset(&group, MEMORY_NODES, nodes)? {
             let policy = self.current.as_ref().map(|record| record.home.policy);
-            if policy == Some(MemoryPolicy::Restrictive) {
-                return Err(Error::Refused(
-                    "policy restrictive needs the cpuset controller, which this cgroup does not have: strict works without"
-                        .into(),
-                ));
-            }
-            self.notice(
-                "the domain's cgroup has no cpuset controller: the memory policy alone keeps memory on its nodes",
-            );
+            self.go_without_cpuset(policy)?;
         }
         self.change(|record| record.memory_nodes = Some(nodes.clone()))
     }

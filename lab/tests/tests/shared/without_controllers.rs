@@ -33,15 +33,20 @@ fn policy_and_affinity_hold_without_cpusets() {
 
 #[test]
 fn what_cannot_work_is_said_once() {
-    let output = run(words("run --name bare --memory 8M --policy strict --nodes 1 -- true"));
-    assert!(output.status.success());
-    assert_eq!(stderr(&output).matches("no cpuset controller").count(), 1, "{}", stderr(&output));
+    for dry in ["", "--dry-run"] {
+        let output = run(words(&format!("run {dry} --name bare --memory 8M --policy strict --nodes 1 -- true")));
+        assert!(output.status.success());
+        assert_eq!(stderr(&output).matches("no cpuset controller").count(), 1, "{dry}: {}", stderr(&output));
+    }
     let cases = [
         ("--cpu-limit 1", "cpu controller"),
         ("--memory-limit 8M", "memory controller"),
         ("--policy restrictive", "cpuset controller"),
     ];
-    for (flag, controller) in cases {
+    for (flag, controller) in cases
+        .into_iter()
+        .flat_map(|(flag, controller)| [flag.to_owned(), format!("{flag} --dry-run")].map(|flags| (flags, controller)))
+    {
         let output = run(words(&format!("run --name refused --memory 8M {flag} -- true")));
         assert_eq!(output.status.code(), Some(125), "{flag}");
         assert!(stderr(&output).contains(controller), "{flag}: {}", stderr(&output));
