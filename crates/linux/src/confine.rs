@@ -6,7 +6,7 @@ use crate::{
     sys,
 };
 use nearside_topology::{CpuSet, Id, IdSet};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, thread, time::Duration};
 
 /// One of the sets of a cpuset.
 #[derive(Debug, Clone, Copy)]
@@ -38,30 +38,49 @@ pub(crate) fn is_in_force<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>)
     }
 }
 
-/// As many times the threads of a group are looked at. A second look finds those that were started during the first by
-/// ones not bound yet; more are needed only where threads start each other faster than they can be bound.
+/// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start
+/// each other faster than they can be bound.
 const LOOKS: u32 = 100;
 
-/// Binds every thread, also those that are started meanwhile: a thread takes on the affinity of the one that starts it,
-/// so it is done when a look finds none that is not bound. False if that did not come about.
+/// How many looks in a row have to find nothing to bind, and how far apart they are.
 ///
-/// `bind` tells whether a thread was not bound before, or is gone and may have started another.
+/// A thread that starts another copies its affinity first and puts the other into its group last (`copy_process` in
+/// `kernel/fork.c`). One that is bound in between has a thread that is in no list yet, is not bound, and comes into sight
+/// later; the kernel tells nobody when. (Where there is a cpuset, `cpuset_fork` sees to it.)
+const QUIET_LOOKS: u32 = 10;
+const BETWEEN_QUIET_LOOKS: Duration = Duration::from_millis(10);
+
+/// Binds every thread, also those that are started meanwhile: a thread takes on the affinity of the one that starts it,
+/// so it is done when looks find none that is not bound. False if that did not come about.
+///
+/// `bind` tells whether a thread was not bound before, or is gone and may have started another; `wait` lets those that are
+/// being started come into sight.
 pub(crate) fn bind_each(
     mut threads: impl FnMut() -> Vec<i32>,
     mut bind: impl FnMut(i32) -> Result<bool, Error>,
+    mut wait: impl FnMut(),
 ) -> Result<bool, Error> {
     // One that binds itself elsewhere has its own way.
     let mut seen = BTreeSet::new();
+    let mut quiet_looks = 0;
     for _ in 0..LOOKS {
         let mut is_any_new = false;
         for thread in threads().into_iter().filter(|&thread| seen.insert(thread)) {
             is_any_new |= bind(thread)?;
         }
-        if !is_any_new {
-            return Ok(true);
+        quiet_looks = if is_any_new { 0 } else { quiet_looks + 1 };
+        match quiet_looks {
+            0 => {}
+            QUIET_LOOKS => return Ok(true),
+            _ => wait(),
         }
     }
     Ok(false)
+}
+
+/// Lets threads that are being started come into sight.
+pub(crate) fn wait_for_starts() {
+    thread::sleep(BETWEEN_QUIET_LOOKS);
 }
 
 /// Allows a thread these CPUs only. Whether that changed anything, as [`bind_each`] wants to know.
@@ -104,9 +123,22 @@ mod tests {
                 chain.is_bound |= thread >= late;
                 Ok(!was_bound)
             };
-            assert!(bind_each(look, bind).unwrap());
+            assert!(bind_each(look, bind, || ()).unwrap());
             assert!(chain.borrow().is_bound, "{late}");
         }
+    }
+
+    #[test]
+    fn one_that_comes_into_sight_late_is_bound() {
+        // Thread 1 is bound while it starts 2, which is seen a few waits later.
+        let (waits, bound) = (RefCell::new(0), RefCell::new(Vec::new()));
+        let look = || if *waits.borrow() < 5 { vec![1] } else { vec![1, 2] };
+        let bind = |thread| {
+            bound.borrow_mut().push(thread);
+            Ok(true)
+        };
+        assert!(bind_each(look, bind, || *waits.borrow_mut() += 1).unwrap());
+        assert_eq!(*bound.borrow(), [1, 2]);
     }
 
     #[test]
@@ -116,7 +148,7 @@ mod tests {
             last += 1;
             vec![last]
         };
-        assert!(!bind_each(look, |_| Ok(true)).unwrap());
+        assert!(!bind_each(look, |_| Ok(true), || ()).unwrap());
     }
 
     #[test]
@@ -126,9 +158,9 @@ mod tests {
             bound.push(thread);
             Ok(true)
         };
-        assert!(bind_each(|| vec![1, 2], bind).unwrap());
+        assert!(bind_each(|| vec![1, 2], bind, || ()).unwrap());
         assert_eq!(bound, [1, 2]);
-        assert!(bind_each(|| vec![1], |_| Err(Error::NoCgroupTree)).is_err());
+        assert!(bind_each(|| vec![1], |_| Err(Error::NoCgroupTree), || ()).is_err());
     }
 
     #[test]

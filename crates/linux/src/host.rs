@@ -6,7 +6,7 @@ mod found;
 
 use crate::{
     cgroup::{Cgroup, Tree},
-    confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force},
+    confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force, wait_for_starts},
     error::{Error, IoContext},
     huge,
     launch::take_policy,
@@ -16,7 +16,7 @@ use crate::{
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
-    Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress,
+    Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, Step,
     later_policy_nodes, may_go_on,
 };
 use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeId, NodeSet, Topology, sysfs};
@@ -285,6 +285,30 @@ impl Host {
         Ok(group)
     }
 
+    /// Refuses what of a plan this host cannot do, and notices what it will do without, before anything is done.
+    pub(crate) fn check(&mut self, steps: &[Step], policy: MemoryPolicy) -> Result<(), Error> {
+        for step in steps {
+            match &step.action {
+                Action::Create { limits, .. } => self.refuse_limits_without_controllers(*limits)?,
+                Action::ConfineMemory { .. } if !self.tree.has("cpuset") => self.go_without_cpuset(Some(policy))?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of a confinement of memory where a group has no cpuset.
+    fn go_without_cpuset(&mut self, policy: Option<MemoryPolicy>) -> Result<(), Error> {
+        if policy == Some(MemoryPolicy::Restrictive) {
+            return Err(Error::Refused(
+                "policy restrictive needs the cpuset controller, which this cgroup does not have: strict works without"
+                    .into(),
+            ));
+        }
+        self.notice("the domain's cgroup has no cpuset controller: the memory policy alone keeps memory on its nodes");
+        Ok(())
+    }
+
     fn refuse_limits_without_controllers(&self, limits: Limits) -> Result<(), Error> {
         let asked = [
             ("cpu", "--cpu-limit", limits.cpus.is_some()),
@@ -304,15 +328,7 @@ impl Host {
         self.refuse_other_owners()?;
         if !self.set_cpuset(&group, MEMORY_NODES, nodes)? {
             let policy = self.current.as_ref().map(|record| record.home.policy);
-            if policy == Some(MemoryPolicy::Restrictive) {
-                return Err(Error::Refused(
-                    "policy restrictive needs the cpuset controller, which this cgroup does not have: strict works without"
-                        .into(),
-                ));
-            }
-            self.notice(
-                "the domain's cgroup has no cpuset controller: the memory policy alone keeps memory on its nodes",
-            );
+            self.go_without_cpuset(policy)?;
         }
         self.change(|record| record.memory_nodes = Some(nodes.clone()))
     }
@@ -327,7 +343,7 @@ impl Host {
                      change",
                 );
             }
-            if !bind_each(|| group.all_threads(), |thread| bind(thread, cpus))? {
+            if !bind_each(|| group.all_threads(), |thread| bind(thread, cpus), wait_for_starts)? {
                 self.notice("threads were started faster than they could be bound: some may run on other CPUs");
             }
         }

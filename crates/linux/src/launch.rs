@@ -110,7 +110,9 @@ fn is_executable(path: &Path) -> io::Result<()> {
 /// What would be done to start a domain.
 pub fn plan(host: &mut Host, wish: &Start, model: &CostModel) -> Result<Plan, LaunchError> {
     let observation = host.observe()?;
-    Ok(start(wish, &observation, model)?)
+    let plan = start(wish, &observation, model)?;
+    host.check(&plan.steps, wish.request.policy)?;
+    Ok(plan)
 }
 
 /// Becomes the domain and executes `command` in it. Returns only if that fails, and then nothing is left behind.

@@ -80,16 +80,17 @@ pub struct Domain {
 impl Domain {
     /// `nearside run FLAGS -- toucher ARGUMENTS`, once its memory is filled.
     pub fn start(flags: &str, toucher_arguments: &str) -> Self {
-        Self::await_ready(nearside().arg("run").args(words(flags)), toucher_arguments)
+        Self::wrapped(nearside().arg("run").args(words(flags)).arg("--"), toucher_arguments)
     }
 
     /// One more process of a domain: `nearside exec NAME -- toucher ARGUMENTS`, once its memory is filled.
     pub fn join(name: &str, toucher_arguments: &str) -> Self {
-        Self::await_ready(nearside().args(["exec", name]), toucher_arguments)
+        Self::wrapped(nearside().args(["exec", name, "--"]), toucher_arguments)
     }
 
-    fn await_ready(command: &mut Command, toucher_arguments: &str) -> Self {
-        let command = command.arg("--").arg(toucher()).args(words(toucher_arguments));
+    /// What comes of a command to which the toucher's is added, once its memory is filled.
+    pub fn wrapped(command: &mut Command, toucher_arguments: &str) -> Self {
+        let command = command.arg(toucher()).args(words(toucher_arguments));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());

@@ -1,7 +1,7 @@
 //! Nearside's own bindings of CPUs, which stand in for node affinity: lifted while a scheduler that knows it is attached, and
 //! there again before that is detached.
 
-use super::{CPUS, Host, bind, bind_each};
+use super::{CPUS, Host, bind, bind_each, wait_for_starts};
 use crate::{
     error::Error,
     store::{CpuBinding, Record},
@@ -86,7 +86,7 @@ impl Host {
         }
         // The kernel leaves out CPUs that are not there.
         let all: CpuSet = self.topology()?.cpus.iter().map(|cpu| cpu.id).collect();
-        if !bind_each(|| group.all_threads(), |thread| bind(thread, &all))? {
+        if !bind_each(|| group.all_threads(), |thread| bind(thread, &all), wait_for_starts)? {
             self.notice(
                 "threads were started faster than they could be let go: some may stay on the CPUs of their home",
             );

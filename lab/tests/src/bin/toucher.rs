@@ -6,6 +6,7 @@
 use clap::{Parser, ValueEnum};
 use std::{
     io::{Read, Write},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::atomic::{AtomicBool, AtomicU8, Ordering},
     thread,
 };
@@ -31,6 +32,9 @@ struct Args {
     /// Keep touching instead of sleeping: every thread all of it
     #[arg(long)]
     spin: bool,
+    /// Have the kernel pin the first of it in place, as for a device (a buffer registered with io_uring)
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    pin: usize,
     /// Keep a thread that starts another and ends, which does the same
     #[arg(long)]
     restless: bool,
@@ -72,6 +76,7 @@ fn main() {
         let part = bytes / args.threads;
         let fillers: Vec<_> = (0..args.threads).map(|n| scope.spawn(move || touch(address + n * part, part))).collect();
         fillers.into_iter().for_each(|filler| assert!(filler.join().is_ok(), "a thread could not fill its part"));
+        let _pinned = (args.pin > 0).then(|| pin(address, args.pin << 20));
         if args.restless {
             restless();
         }
@@ -100,6 +105,25 @@ fn main() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Pins memory until what this returns is closed: io_uring_setup(2), io_uring_register(2).
+fn pin(address: usize, bytes: usize) -> OwnedFd {
+    const REGISTER_BUFFERS: libc::c_uint = 0;
+    // struct io_uring_params, which the kernel fills in; nothing of it is asked for.
+    let mut params = [0_u64; 15];
+    // SAFETY: the kernel writes 120 bytes to `params`, which has them.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    let ring = libc::c_int::try_from(ring).unwrap_or(-1);
+    assert!(ring >= 0, "io_uring_setup: {}", std::io::Error::last_os_error());
+    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    let ring = unsafe { OwnedFd::from_raw_fd(ring) };
+    let buffer = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
+    // SAFETY: the buffer is this program's own memory, and nothing is read or written there.
+    let done =
+        unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_BUFFERS, &raw const buffer, 1) };
+    assert!(done == 0, "io_uring_register: {}", std::io::Error::last_os_error());
+    ring
 }
 
 fn restless() {

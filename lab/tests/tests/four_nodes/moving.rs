@@ -247,6 +247,16 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
 }
 
 #[test]
+fn pinned_pages_are_busy_and_stay_to_the_last_one() {
+    let domain = Domain::start("--quiet --name mover --memory 64M --policy preferred --nodes 1", "--mib 32 --pin 8");
+    let (report, output) = set("--nodes 3 --move-memory");
+    assert_eq!(output.status.code(), Some(3), "{report}");
+    assert_eq!(report["stayed_bytes"], serde_json::json!({ "busy": 8 * MIB }), "{report}");
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(1, 8), (3, 24)]), "{report}");
+    domain.end();
+}
+
+#[test]
 fn what_no_process_maps_stays_and_is_named() {
     let script = "dd if=/dev/zero of=/dev/shm/left bs=1M count=16 2>&1 && echo ready && read line";
     let mut child = nearside()

@@ -1,7 +1,7 @@
 //! For each policy, pages lie where the policy says, read from `/proc/PID/numa_maps`.
 
-use nearside_lab::{Domain, MIB, huge_pages, json, own_memory, status, write};
-use std::collections::BTreeMap;
+use nearside_lab::{Domain, MIB, huge_pages, json, nearside, node_memory, own_memory, status, words, write};
+use std::{collections::BTreeMap, process::Command};
 
 /// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that memory, its bytes by
 /// node, and the nodes its process may use.
@@ -98,6 +98,27 @@ fn preferred_many_names_all_nodes_of_the_home() {
 }
 
 #[test]
+fn preferred_many_spills_only_where_its_home_is_full() {
+    // Huge pages fill the home at once; how many of them it yields is not the point.
+    let pool = |node: u32| format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+    for node in [2, 3] {
+        let pages = node_memory(node as usize, "MemFree").saturating_sub(40 * MIB) / (2 * MIB);
+        write(&pool(node), &pages.to_string());
+    }
+    let free = |node: usize| node_memory(node, "MemFree") / MIB;
+    let too_many = free(2) + free(3) + 24;
+    let flags = "--quiet --name spilling --memory 4M --policy preferred-many --nodes 2-3";
+    let domain = Domain::start(flags, &format!("--mib {too_many}"));
+    let mib = domain.filled_mib();
+    let on = |nodes: [u32; 2]| nodes.iter().filter_map(|node| mib.get(node)).sum::<u64>();
+    assert_eq!(domain.policy(), "prefer (many):2-3");
+    // What the kernel keeps back of a node for itself is not given away for a preference.
+    assert!(on([0, 1]) >= 8 && on([2, 3]) >= 24, "{too_many} MiB were filled: {mib:?}");
+    domain.end();
+    [2, 3].into_iter().for_each(|node| write(&pool(node), "0"));
+}
+
+#[test]
 fn interleaved_memory_lies_in_equal_parts_whoever_touched_it() {
     for kind in ORDINARY {
         let (policy, bytes, _) = filled("--policy interleave --nodes 0,2", kind);
@@ -125,4 +146,19 @@ fn local_memory_follows_the_cpus() {
         assert_eq!((policy.as_str(), mems.as_str()), ("local", "0-3"), "{kind}");
         assert_parts(kind, &bytes, &[(1, 4)]);
     }
+}
+
+#[test]
+fn in_a_home_of_two_nodes_local_memory_lies_where_each_process_runs() {
+    let of = |command: &mut Command, cpu: &str, node: u32| {
+        let command = command.arg("--").args(["taskset", "--cpu-list", cpu]);
+        let domain = Domain::wrapped(command, "--mib 16");
+        assert_eq!((domain.policy(), domain.filled_mib()), ("local".into(), BTreeMap::from([(node, 16)])));
+        domain
+    };
+    let flags = "run --quiet --name both --cpus 4 --memory 64M --policy local --nodes 0-1";
+    let first = of(nearside().args(words(flags)), "3", 1);
+    let second = of(nearside().args(words("exec both")), "0", 0);
+    first.end();
+    second.end();
 }
