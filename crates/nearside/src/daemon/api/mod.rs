@@ -10,6 +10,8 @@ mod crowd;
 mod routes;
 
 #[cfg(test)]
+mod described;
+#[cfg(test)]
 mod tests;
 
 use super::{
