@@ -508,12 +508,12 @@ fn a_snapshot_that_is_replaced_while_it_is_read_is_read_to_its_end() {
     let api = Arc::clone(&daemon.api);
     let (stop, stopped) = sync_channel::<()>(0);
     let publishing = thread::spawn(move || {
-        let mut interval = 17;
+        let mut interval = 17_u64;
         while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             interval += 1;
             let mut seen = examples::seen();
             seen.plan.interval = interval;
-            seen.history.domains.remove(if interval % 2 == 0 { "db" } else { "web-frontend" });
+            seen.history.domains.remove(if interval.is_multiple_of(2) { "db" } else { "web-frontend" });
             api.published.publish(Snapshot::new(seen));
         }
     });
@@ -525,7 +525,7 @@ fn a_snapshot_that_is_replaced_while_it_is_read_is_read_to_its_end() {
         assert!(interval >= last);
         last = interval;
         if interval > 17 {
-            let left = if interval % 2 == 0 { "web-frontend" } else { "db" };
+            let left = if interval.is_multiple_of(2) { "web-frontend" } else { "db" };
             assert_eq!(plan["standing"].as_object().unwrap().keys().collect::<Vec<_>>(), [left]);
         }
     }
