@@ -421,7 +421,7 @@ mod tests {
             ("rate = \"0\"", "expected at least 1"),
             ("scheduler = \"yes\"", "unknown variant `yes`, expected one of `on`, `auto`, `off`"),
             ("found = [\"*\"]", "would make each group of the host a domain"),
-            ("found = [\n  \"a\",\n  \"a//b\",\n]", "line 3 (`\"a//b\",`): \"a//b\" is no pattern"),
+            ("found = [\n  \"a\",\n  \"a//b\",\n]", "line 1 (`found = [`): \"a//b\" is no pattern"),
             ("[api]\nsocket = \"run/x\"", "line 2 (`socket = \"run/x\"`): \"run/x\": expected the path"),
             ("[api]\nport = 80", "unknown field `port`"),
             ("[tuning]\npatience_intervals = 0", "0: expected a whole number from 1 to"),

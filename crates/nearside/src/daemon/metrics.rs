@@ -268,7 +268,7 @@ mod tests {
             r#"nearside_intervals_total 17"#,
             r#"nearside_scheduler_attached 1"#,
             r#"nearside_audit_lost_total 2"#,
-            r#"# HELP node_memory_numa_MemTotal Memory information field MemTotal, in bytes."#,
+            r#"# HELP node_memory_numa_MemTotal Memory information field MemTotal, in bytes"#,
             r#"# TYPE node_memory_numa_MemTotal gauge"#,
             r#"node_memory_numa_MemTotal{node="0"} 2147483648"#,
             r#"node_memory_numa_MemFree{node="1"} 943718400"#,

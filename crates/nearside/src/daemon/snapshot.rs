@@ -236,14 +236,7 @@ pub(super) mod examples {
     };
 
     pub(in super::super) fn seen() -> Seen {
-        let db = examples::record();
-        let web = Record {
-            name: "web-frontend".into(),
-            cgroup: "/nearside/web-frontend".into(),
-            home: examples::domains()[1].home.clone().unwrap(),
-            ..db.clone()
-        };
-        let records = [Some(db), Some(web), None];
+        let records = [Some(examples::record()), Some(examples::other_record()), None];
         let domain = |(domain, record): (Domain, Option<Record>)| SeenDomain {
             cgroup: domain.cgroup,
             record,

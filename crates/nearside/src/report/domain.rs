@@ -212,17 +212,21 @@ pub(crate) mod examples {
         }
     }
 
-    /// One that is at home, one that is not, and one that Nearside did not start.
-    pub(crate) fn domains() -> Vec<Domain> {
-        let db = record();
-        let mut web = Record { name: "web-frontend".into(), cgroup: "/nearside/web-frontend".into(), ..record() };
-        web.home = Home {
+    /// A domain that an operator put on nodes 2 and 3.
+    pub(crate) fn other_record() -> Record {
+        let home = Home {
             nodes: nodes(&[2, 3]),
             origin: Origin::Explicit,
             affinity: Affinity::Hard,
             policy: MemoryPolicy::WeightedInterleave,
         };
-        web.cpus = web.cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
+        let cpus = record().cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
+        Record { name: "web-frontend".into(), cgroup: "/nearside/web-frontend".into(), home, cpus, ..record() }
+    }
+
+    /// One that is at home, one that is not, and one that Nearside did not start.
+    pub(crate) fn domains() -> Vec<Domain> {
+        let (db, web) = (record(), other_record());
         // Anybody may make cgroups with such names.
         let cron = "/system.slice/a-rather-long-name-with-\x1b[2J.service";
         vec![

@@ -10,6 +10,8 @@ mod crowd;
 mod routes;
 
 #[cfg(test)]
+mod described;
+#[cfg(test)]
 mod tests;
 
 use super::{
@@ -51,8 +53,8 @@ use tokio::{
 
 /// A body is not larger than this; the largest that makes sense names 1,024 nodes.
 const MOST_BODY_BYTES: usize = 64 << 10;
-/// A head (request line and headers) is not larger than this, and has no more headers. Paths of cgroups have 4,096 bytes
-/// at most, three times as many if each is percent-encoded.
+/// A head (request line and headers) is not much larger than this, and has no more headers. Paths of cgroups have 4,096
+/// bytes at most, three times as many if each is percent-encoded.
 const MOST_HEAD_BYTES: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
 /// Changes that are under way at once.

@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 
 /// The description for programs, which a test holds against [`ROUTES`].
-const OPENAPI: &str = include_str!("../../../../../docs/openapi.json");
+pub(super) const OPENAPI: &str = include_str!("../../../../../docs/openapi.json");
 
 /// One thing that can be asked for.
 #[derive(Debug, Clone, Copy)]

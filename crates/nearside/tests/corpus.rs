@@ -1,0 +1,27 @@
+//! Replays the corpus of the fuzz target, so that what a fuzzer once found is tried by every run of the tests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
+
+#[path = "../../../fuzz/src/api.rs"]
+#[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
+mod targets;
+
+use std::{fs, path::Path};
+
+#[test]
+fn api() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/api");
+    let mut inputs = 0;
+    for entry in fs::read_dir(&corpus).unwrap() {
+        let path = entry.unwrap().path();
+        println!("{}", path.display());
+        targets::api(&fs::read(path).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs > 0, "{} is empty", corpus.display());
+}
