@@ -40,7 +40,6 @@ impl Failure {
     }
 
     /// What it says.
-    #[cfg(test)]
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

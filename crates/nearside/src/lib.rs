@@ -14,6 +14,7 @@ mod failure;
 mod interval;
 mod output;
 mod progress;
+mod rehome;
 mod report;
 mod request;
 mod size;

@@ -105,6 +105,21 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// Whose it is.
+    pub fn domain(&self) -> &str {
+        match self {
+            Self::Create { domain, .. }
+            | Self::Claim { domain, .. }
+            | Self::SetHome { domain, .. }
+            | Self::ConfineMemory { domain, .. }
+            | Self::BindCpus { domain, .. }
+            | Self::SetMemoryPolicy { domain, .. }
+            | Self::MovePages { domain, .. } => domain,
+        }
+    }
+}
+
 /// A part of what there is to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {

@@ -5,7 +5,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use std::{fs, os::unix::fs::DirEntryExt};
 
 /// Patterns of cgroup paths, one glob a level, so that none crosses a `/`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Patterns(Vec<Pattern>);
 
 #[derive(Debug, Clone)]
@@ -13,6 +13,14 @@ struct Pattern {
     text: String,
     levels: Vec<GlobMatcher>,
 }
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
 
 /// A pattern that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

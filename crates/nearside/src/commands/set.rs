@@ -1,10 +1,11 @@
 //! `nearside set`: another home for a domain that runs.
 
 use crate::{
-    domains::{find, named, open_host},
+    domains::{find, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Meter,
+    rehome::{carry_out, refused},
     report::{
         plan::{self, PlanJson},
         set::{self, Report},
@@ -13,11 +14,8 @@ use crate::{
     request::parse_node_set,
     size::parse_size,
 };
-use nearside_linux::{Host, store::Record, sys};
-use nearside_policy::{
-    Action, DEFAULT_RATE_BYTES_PER_S, Machine, Observation, Outcome as Applied, Plan, Rehome, RehomeRefusal, StayedWhy,
-    home_after, later_policy_nodes, may_go_on, rehome,
-};
+use nearside_linux::{Host, sys};
+use nearside_policy::{DEFAULT_RATE_BYTES_PER_S, Machine, Rehome, StayedWhy, rehome};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     ops::ControlFlow,
@@ -104,7 +102,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
-    let report = change(&mut host, &wish, &break_off).inspect_err(|_| output::note(host.take_notices()))?;
+    let mut meter = Meter::new();
+    let watch = &mut |so_far| {
+        meter.show(so_far);
+        if break_off.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let changed = carry_out(&mut host, &wish, None, watch);
+    meter.end();
+    let report = changed.inspect_err(|_| output::note(host.take_notices()))?;
     args.format.print(&report, set::text)?;
     left_over(&report, args)
 }
@@ -121,13 +126,6 @@ fn own_domain(host: &Host, name: &str) -> Result<String, Failure> {
     }
 }
 
-fn refused(refusal: RehomeRefusal) -> Failure {
-    match refusal {
-        RehomeRefusal::NoNodes(_) | RehomeRefusal::UnknownNodes { .. } => Failure::usage(refusal),
-        _ => Failure::could_not(refusal),
-    }
-}
-
 /// Becomes true when the user wants to stop. A second signal ends the process at once, which loses nothing: the record
 /// says where the move was. What whoever started this had it ignore (`nohup`) stays ignored.
 fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
@@ -137,92 +135,6 @@ fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
-}
-
-/// Carries the wish out, step by step.
-fn change(host: &mut Host, wish: &Rehome, break_off: &AtomicBool) -> Result<Report, Failure> {
-    host.lock().map_err(Failure::could_not)?;
-    let observation = host.observe().map_err(Failure::could_not)?;
-    let plan = rehome(wish, &observation).map_err(refused)?;
-    let before = named(host, &wish.domain)?;
-    host.edit(record_after(wish, &before, &plan, &observation));
-    host.save().map_err(Failure::could_not)?;
-
-    let mut report = Report {
-        name: wish.domain.clone(),
-        nodes_before: before.home.nodes.clone(),
-        nodes: wish.nodes.clone(),
-        asked_to_move: wish.move_memory,
-        confined: true,
-        ..Report::default()
-    };
-    report.notes.extend(plan.limits);
-    let (mut meter, mut has_moved) = (Meter::new(), false);
-    let mut watch = |so_far| {
-        meter.show(so_far);
-        if break_off.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    for step in &plan.steps {
-        let outcome = host.apply(&step.action, &mut watch);
-        let goes_on = may_go_on(&outcome);
-        match outcome {
-            Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
-            Applied::Partly { moved_bytes, stayed, interrupted } => {
-                report.moved_bytes += moved_bytes;
-                report.stayed_bytes = stayed;
-                report.interrupted = interrupted;
-            }
-            Applied::Refused { why } => {
-                meter.end();
-                // Where memory has moved already, the new home stands.
-                let undone = if has_moved { Ok(()) } else { undo(host, before) };
-                let also =
-                    undone.err().map_or_else(String::new, |also| format!("; nor could it be taken back: {also}"));
-                return Err(Failure::could_not(format_args!("cannot {}: {why}{also}", step.action)));
-            }
-        }
-        has_moved |= matches!(step.action, Action::MovePages { .. });
-        if !goes_on {
-            report.confined = false;
-            break;
-        }
-    }
-    meter.end();
-    report.notes.extend(host.take_notices());
-    Ok(report)
-}
-
-/// The record of the domain at its new home. From here on the home is the new one, even if its memory is not there yet:
-/// its claim and its CPUs are.
-fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Observation) -> Record {
-    let home = home_after(wish, Some(&before.home));
-    let claim = plan.steps.iter().find_map(|step| match &step.action {
-        Action::Claim { claim, .. } => Some(claim),
-        _ => None,
-    });
-    // A plan without steps binds nothing, so nothing is to be bound later either.
-    let policy_nodes = claim.and_then(|claim| later_policy_nodes(&home, claim, &observation.topology));
-    Record { home, policy_nodes, ..before.clone() }
-}
-
-/// Puts the record and the nodes that are allowed back. Says why not.
-fn undo(host: &mut Host, before: Record) -> Result<(), String> {
-    if host.edited().is_none() {
-        // The domain has ended, or is another command's to change.
-        return Ok(());
-    }
-    let domain = before.name.clone();
-    let mems = before.memory_nodes.clone().map(|nodes| Action::ConfineMemory { domain: domain.clone(), nodes });
-    let cpus = before.cpus.clone();
-    let cpus = cpus.map(|binding| Action::BindCpus { domain, cpus: binding.cpus, on_behalf: binding.on_behalf });
-    host.edit(before);
-    host.save().map_err(|error| error.to_string())?;
-    for action in mems.iter().chain(&cpus) {
-        if let Applied::Refused { why } = host.apply(action, &mut |_| ControlFlow::Continue(())) {
-            return Err(why);
-        }
-    }
-    Ok(())
 }
 
 /// The failure that tells what is not done, if anything is not.

@@ -1,23 +1,13 @@
 //! When the scheduler is attached, and when it is tried again after the kernel took it out of charge.
 
+use super::config::Scheduler;
+use nearside_topology::Topology;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// The wait after the first failure, and the longest one, in intervals.
 const FIRST_WAIT: u64 = 1;
 const LAST_WAIT: u64 = 64;
-
-/// Who decides whether the scheduler is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// It is, where there are at least two nodes with CPUs and a domain that has a home.
-    #[default]
-    Auto,
-    /// It is, even on one node.
-    On,
-    /// It is not.
-    Off,
-}
 
 /// What there is to schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,15 +61,23 @@ pub enum Todo {
     Nothing,
 }
 
+impl Needs {
+    /// What there is on this machine, for so many domains that have a home.
+    pub fn of(topology: &Topology, homes: usize) -> Self {
+        let with_cpus = topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node);
+        Self { nodes_with_cpus: with_cpus.collect::<BTreeSet<_>>().len(), homes }
+    }
+}
+
 impl Default for Attachment {
     fn default() -> Self {
         Self::Idle { why: None }
     }
 }
 
-impl Mode {
-    /// Why the scheduler is not needed; none where it is.
-    fn objection(self, needs: Needs) -> Option<&'static str> {
+impl Scheduler {
+    /// Why it is not needed; none where it is.
+    pub(super) fn objection(self, needs: Needs) -> Option<&'static str> {
         match self {
             Self::Off => Some("switched off by configuration"),
             Self::On => None,
@@ -92,7 +90,7 @@ impl Mode {
 
 impl Attachment {
     /// What is to be done in this interval. Where nobody needs the scheduler and it is not attached, that is noted.
-    pub fn next(&mut self, mode: Mode, needs: Needs, now: u64) -> Todo {
+    pub fn next(&mut self, mode: Scheduler, needs: Needs, now: u64) -> Todo {
         match (mode.objection(needs), &*self) {
             (Some(_), Self::Attached { .. }) => Todo::Detach,
             // A failure is not forgotten only because nobody needs it for a moment.
@@ -156,18 +154,18 @@ mod tests {
     fn it_is_attached_where_somebody_needs_it() {
         let needs = |nodes_with_cpus, homes| Needs { nodes_with_cpus, homes };
         for (mode, needs, todo) in [
-            (Mode::Auto, needs(2, 1), Todo::Attach),
-            (Mode::Auto, needs(1, 9), Todo::Nothing),
-            (Mode::Auto, needs(4, 0), Todo::Nothing),
-            (Mode::On, needs(1, 0), Todo::Attach),
-            (Mode::Off, needs(4, 9), Todo::Nothing),
+            (Scheduler::Auto, needs(2, 1), Todo::Attach),
+            (Scheduler::Auto, needs(1, 9), Todo::Nothing),
+            (Scheduler::Auto, needs(4, 0), Todo::Nothing),
+            (Scheduler::On, needs(1, 0), Todo::Attach),
+            (Scheduler::Off, needs(4, 9), Todo::Nothing),
         ] {
             assert_eq!(Attachment::default().next(mode, needs, 7), todo, "{mode:?} {needs:?}");
         }
         let mut attached = Attachment::default();
         attached.attached(1);
-        assert_eq!(attached.next(Mode::Auto, NEEDED, 2), Todo::Nothing);
-        assert_eq!(attached.next(Mode::Auto, needs(4, 0), 2), Todo::Detach);
+        assert_eq!(attached.next(Scheduler::Auto, NEEDED, 2), Todo::Nothing);
+        assert_eq!(attached.next(Scheduler::Auto, needs(4, 0), 2), Todo::Detach);
     }
 
     #[test]
@@ -177,7 +175,7 @@ mod tests {
         for _ in 0..9 {
             let failed_at = now;
             attachment.failed(now, "ejected".into());
-            while attachment.next(Mode::Auto, NEEDED, now) == Todo::Nothing {
+            while attachment.next(Scheduler::Auto, NEEDED, now) == Todo::Nothing {
                 now += 1;
             }
             waits.push(now - failed_at);
@@ -204,7 +202,7 @@ mod tests {
     fn what_can_never_be_is_not_tried_again() {
         let mut attachment = Attachment::default();
         attachment.impossible("no sched_ext".into());
-        assert!((0..1000).all(|now| attachment.next(Mode::On, NEEDED, now) == Todo::Nothing));
+        assert!((0..1000).all(|now| attachment.next(Scheduler::On, NEEDED, now) == Todo::Nothing));
     }
 
     #[test]
@@ -212,6 +210,6 @@ mod tests {
         let mut attachment = Attachment::default();
         attachment.attached(3);
         attachment.wants_restart();
-        assert_eq!(attachment.next(Mode::Auto, NEEDED, 3), Todo::Attach);
+        assert_eq!(attachment.next(Scheduler::Auto, NEEDED, 3), Todo::Attach);
     }
 }

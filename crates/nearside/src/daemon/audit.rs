@@ -51,7 +51,6 @@ enum ChangeJson<'a> {
         domain: &'a str,
         nodes: Vec<nearside_topology::NodeId>,
         affinity: Option<nearside_policy::Affinity>,
-        move_memory: bool,
     },
     Release {
         domain: &'a str,
@@ -70,11 +69,10 @@ impl<'a> Entry<'a> {
     ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let change = change.map(|change| match change {
-            Change::SetAffinity { domain, nodes, affinity, move_memory } => ChangeJson::SetAffinity {
+            Change::SetAffinity { domain, nodes, affinity } => ChangeJson::SetAffinity {
                 domain,
                 nodes: nodes.iter().collect(),
                 affinity: *affinity,
-                move_memory: *move_memory,
             },
             Change::Release { domain } => ChangeJson::Release { domain },
         });
@@ -181,14 +179,14 @@ mod tests {
         let path = folder.path().join("nearside/audit.log");
         let mut log = AuditLog::new(&path);
         let nodes = NodeSet::from([NodeId(0), NodeId(2)]);
-        let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None, move_memory: true };
+        let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None };
         log.write(&Entry::new(&caller(), "PUT", "/domains/db/affinity", Some(&change), 200, None));
         log.write(&Entry::new(&caller(), "DELETE", "/domains/a%0Ab/affinity", None, 403, Some("may not\nchange")));
 
         let lines = lines(&path);
         assert_eq!(
             lines[0]["change"],
-            serde_json::json!({"do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null, "move_memory": true})
+            serde_json::json!({"do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null})
         );
         assert_eq!((&lines[0]["uid"], &lines[0]["pid"], &lines[0]["status"]), (&1000.into(), &7.into(), &200.into()));
         assert!(lines[0]["time_unix_ms"].as_u64() > Some(1_500_000_000_000));

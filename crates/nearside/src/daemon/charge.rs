@@ -1,10 +1,13 @@
 //! The scheduler in charge, and what it was told of domains.
 
-use super::attachment::{Attachment, Mode, Needs, Todo};
+use super::{
+    attachment::{Attachment, Needs, Todo},
+    config,
+};
 use nearside_policy::ByNode;
 use nearside_scheduler::{Affinity, Error, Options, Scheduler, Statistics};
 use nearside_topology::Topology;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Domains' affinities by the number (inode) of their cgroup.
 pub type Affinities = BTreeMap<u64, Affinity>;
@@ -29,13 +32,23 @@ impl Charge {
         &self.attachment
     }
 
+    /// Whether the next [`tend`](Self::tend) will detach it, so that somebody can stand in for it first.
+    pub fn is_to_leave(&self, mode: config::Scheduler, needs: Needs) -> bool {
+        self.attachment.is_attached() && mode.objection(needs).is_some()
+    }
+
     /// Attaches or detaches it where it is time for that, and tells it what has changed of domains. Returns what somebody
     /// should know.
-    pub fn tend(&mut self, mode: Mode, topology: &Topology, homes: &Affinities, now: u64) -> Vec<String> {
+    pub fn tend(
+        &mut self,
+        mode: config::Scheduler,
+        needs: Needs,
+        topology: &Topology,
+        homes: &Affinities,
+        now: u64,
+    ) -> Vec<String> {
         let mut said = Vec::new();
         self.notice_its_end(now, &mut said);
-        let with_cpus: BTreeSet<_> = topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node).collect();
-        let needs = Needs { nodes_with_cpus: with_cpus.len(), homes: homes.len() };
         match self.attachment.next(mode, needs, now) {
             Todo::Attach => self.attach(topology, now, &mut said),
             Todo::Detach => said.extend(self.detach()),

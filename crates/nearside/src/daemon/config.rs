@@ -1,6 +1,7 @@
 //! What the daemon goes by: a file in TOML in which everything has a default. `packaging/nearside.toml` explains each key.
 
 use crate::size::parse_size;
+use nearside_linux::watch::Patterns;
 use nearside_policy::Tuning;
 use serde::{Deserialize, Deserializer, de};
 use std::{
@@ -21,7 +22,8 @@ pub struct Config {
     #[serde(deserialize_with = "interval")]
     pub interval: Duration,
     /// Patterns of cgroups that are domains although `nearside run` did not start them.
-    pub found: Vec<Pattern>,
+    #[serde(deserialize_with = "found")]
+    pub found: Patterns,
     /// When the scheduler is attached.
     pub scheduler: Scheduler,
     /// Pages move from one node to another not faster than this.
@@ -110,7 +112,7 @@ impl Default for Config {
         let tuning = Tuning::default();
         Self {
             interval: Duration::from_nanos(tuning.interval_ns),
-            found: Vec::new(),
+            found: Patterns::default(),
             scheduler: Scheduler::default(),
             rate_bytes_per_s: tuning.rate_bytes_per_s,
             api: Api::default(),
@@ -257,60 +259,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A pattern of cgroup paths: `*` stands for anything within one name. `machine.slice/*` are all groups directly below
-/// that one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern(Vec<String>);
-
-impl Pattern {
-    /// Reads a pattern.
-    ///
-    /// # Errors
-    /// What was expected.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let names: Vec<String> = text.trim_start_matches('/').split('/').map(str::to_owned).collect();
-        if names.iter().any(|name| name.is_empty() || name == "." || name == "..") {
-            return Err(format!(
-                "{text:?} is no pattern: expected names of cgroups from the root of the tree on, as in machine.slice/*"
-            ));
-        }
-        // All of the tree would make every service a domain, kernel threads' helpers and this daemon included.
-        if names.len() == 1 && names.iter().all(|name| name.chars().all(|c| c == '*')) {
-            return Err(format!(
-                "{text:?} would make each group of the host a domain: expected it to name a group above"
-            ));
-        }
-        Ok(Self(names))
+/// Patterns, of which none may make every service of the host a domain, this daemon included.
+fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let all = |text: &&String| text.trim_start_matches('/').chars().all(|c| c == '*');
+    if let Some(text) = texts.iter().filter(|text| !text.is_empty()).find(all) {
+        let expected = "would make each group of the host a domain: expected it to name a group above";
+        return Err(de::Error::custom(format!("{text:?} {expected}")));
     }
-
-    /// Whether the group at `path` (from the tree's root on) is meant.
-    pub fn matches(&self, path: &str) -> bool {
-        let mut names = path.trim_start_matches('/').split('/');
-        self.0.iter().all(|pattern| names.next().is_some_and(|name| is_like(pattern, name))) && names.next().is_none()
-    }
-
-    /// The names before the first with a star: where a search has to start.
-    pub fn folder(&self) -> PathBuf {
-        self.0.iter().take_while(|name| !name.contains('*')).collect()
-    }
-}
-
-/// Whether `name` is what `pattern` says. Time grows with the product of the lengths at most.
-fn is_like(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let Some(last) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
-impl<'de> Deserialize<'de> for Pattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(&String::deserialize(deserializer)?).map_err(de::Error::custom)
-    }
+    Patterns::parse(texts).map_err(de::Error::custom)
 }
 
 /// Shorter ones would leave no time for anything else, longer ones would not follow any load.
@@ -455,30 +412,5 @@ mod tests {
         let (new, told) = old.reloaded(path, "rate = \"6M\"\n[api]\nsocket = \"/run/other\"\nread_group = \"ops\"");
         assert_eq!((new.rate_bytes_per_s, new.api.read_group.as_deref()), (6 << 20, Some("ops")));
         assert_eq!((&new.api.socket, told.len()), (&old.api.socket, 1));
-    }
-
-    #[test]
-    fn patterns_match_name_by_name() {
-        let cases = [
-            ("machine.slice/*", "/machine.slice/vm-1.scope", true),
-            ("/machine.slice/*", "machine.slice/vm-1.scope", true),
-            ("machine.slice/*", "/machine.slice", false),
-            ("machine.slice/*", "/machine.slice/vm.scope/libvirt", false),
-            ("kubepods.slice/*/*pod*.slice", "/kubepods.slice/kubepods-burstable.slice/kubepods-pod7.slice", true),
-            ("kubepods.slice/*/*pod*.slice", "/kubepods.slice/kubepods-burstable.slice/x.slice", false),
-            ("a/b*b", "/a/b", false),
-            ("a/b*b", "/a/bb", true),
-            ("a/*x*y", "/a/1x2y", true),
-            ("a/*x*y", "/a/y1x", false),
-            ("a/exact", "/a/exact", true),
-            ("a/exact", "/a/exactly", false),
-        ];
-        for (pattern, path, expected) in cases {
-            assert_eq!(Pattern::new(pattern).unwrap().matches(path), expected, "{pattern} {path}");
-        }
-        assert_eq!(Pattern::new("machine.slice/*").unwrap().folder(), Path::new("machine.slice"));
-        for pattern in ["", "/", "*", "**", "a/../b", "a//b", "a/"] {
-            assert!(Pattern::new(pattern).is_err(), "{pattern}");
-        }
     }
 }

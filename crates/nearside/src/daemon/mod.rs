@@ -6,9 +6,14 @@
 
 pub mod access;
 pub mod api;
+pub mod attachment;
 pub mod audit;
+pub mod charge;
 pub mod config;
+pub(crate) mod keeper;
 mod metrics;
 pub mod notify;
+pub mod remembered;
 pub mod snapshot;
 mod socket;
+mod wishes;

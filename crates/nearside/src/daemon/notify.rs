@@ -27,6 +27,11 @@ pub fn alive(status: &str) {
     tell(&[NotifyState::Watchdog, NotifyState::Status(&one_line(status))]);
 }
 
+/// The loop is alive, in the middle of something that takes long.
+pub fn busy() {
+    tell(&[NotifyState::Watchdog]);
+}
+
 /// How long systemd waits for [`alive`] before it ends this process; none where it does not wait.
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled()

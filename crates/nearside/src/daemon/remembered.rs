@@ -1,6 +1,6 @@
 //! What the control loop remembers, kept beside the records so that a daemon that is started again goes on with it.
 
-use nearside_linux::{Error, Folder};
+use nearside_linux::{Error, folder::Folder};
 use nearside_policy::History;
 use serde::{Deserialize, Serialize};
 

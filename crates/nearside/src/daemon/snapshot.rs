@@ -73,6 +73,18 @@ pub struct DomainTotals {
 }
 
 impl Totals {
+    /// Counts a home that a domain got.
+    pub fn count_home(&mut self, domain: &str) {
+        let totals = self.domains.entry(domain.to_owned()).or_default();
+        totals.homes = totals.homes.saturating_add(1);
+    }
+
+    /// Forgets the domains that have ended.
+    pub fn keep_only<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        let names: std::collections::BTreeSet<&str> = names.collect();
+        self.domains.retain(|name, _| names.contains(name.as_str()));
+    }
+
     /// Counts how a step of a domain ended.
     pub fn count(&mut self, domain: &str, outcome: &Outcome) {
         let totals = self.domains.entry(domain.to_owned()).or_default();
@@ -186,7 +198,8 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Change {
-    /// Make these nodes its home, of origin explicit.
+    /// Make these nodes its home, of origin explicit. Memory it has elsewhere comes home as debt in the intervals that
+    /// follow.
     SetAffinity {
         /// Whose.
         domain: String,
@@ -194,14 +207,21 @@ pub enum Change {
         nodes: NodeSet,
         /// How its vCPUs are bound to it; as it is where none is given.
         affinity: Option<Affinity>,
-        /// Whether memory it has elsewhere shall move at once; else it comes home as debt in the intervals that follow.
-        move_memory: bool,
     },
     /// Let placement choose again: its origin becomes auto.
     Release {
         /// Whose.
         domain: String,
     },
+}
+
+impl Change {
+    /// Whose it is.
+    pub fn domain(&self) -> &str {
+        match self {
+            Self::SetAffinity { domain, .. } | Self::Release { domain } => domain,
+        }
+    }
 }
 
 /// What became of a change.

@@ -168,8 +168,8 @@ impl<'a> WhyJson<'a> {
         known: Option<&DomainHistory>,
         plan: &'a ControlPlan,
     ) -> Self {
-        let placed = match record {
-            Some(record) => PlacedJson::Decided(Box::new(Why::new(record))),
+        let placed = match record.and_then(|record| Some((record, record.decision.as_ref()?))) {
+            Some((record, decision)) => PlacedJson::Decided(Box::new(Why::new(record, decision))),
             None => PlacedJson::Found { name: &domain.name, cgroup: &domain.cgroup, home: &domain.home },
         };
         let steps = plan.steps.iter().filter(|step| domain_of(&step.action) == domain.name);

@@ -35,8 +35,6 @@ struct Wish {
     nodes: Vec<NodeId>,
     #[serde(default)]
     affinity: Option<Affinity>,
-    #[serde(default)]
-    move_memory: bool,
 }
 
 /// Makes other nodes a domain's home.
@@ -52,7 +50,7 @@ pub(super) async fn set_affinity(api: &Api, name: &str, request: Request) -> Ans
     let change = |snapshot: &Snapshot| {
         let domain = routes::named(snapshot, name)?.0.name.clone();
         let nodes = known_nodes(&wish.nodes, snapshot)?;
-        Ok(Change::SetAffinity { domain, nodes, affinity: wish.affinity, move_memory: wish.move_memory })
+        Ok(Change::SetAffinity { domain, nodes, affinity: wish.affinity })
     };
     ask(api, caller, routes::latest(api).and_then(|snapshot| change(&snapshot))).await
 }
@@ -97,7 +95,7 @@ async fn read(api: &Api, request: Request) -> Result<Wish, Failed> {
             Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
             Category::Io | Category::Syntax | Category::Eof => StatusCode::BAD_REQUEST,
         };
-        let expected = "expected an object such as {\"nodes\": [0, 1], \"affinity\": \"soft\", \"move_memory\": true}";
+        let expected = "expected an object such as {\"nodes\": [0, 1], \"affinity\": \"soft\"}";
         Failed::new(status, format!("the body: {error}; {expected}"))
     })
 }

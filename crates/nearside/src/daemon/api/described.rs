@@ -125,10 +125,10 @@ fn what_it_lets_a_client_send_is_understood() {
     let all = description();
     let wish = &all["components"]["schemas"]["Affinity"]["properties"];
     let keys: BTreeSet<_> = wish.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys, BTreeSet::from(["affinity", "move_memory", "nodes"]));
+    assert_eq!(keys, BTreeSet::from(["affinity", "nodes"]));
     with_a_loop(Daemon::new(Limits::default()), |daemon| {
         for affinity in wish["affinity"]["enum"].as_array().unwrap() {
-            let body = serde_json::json!({"nodes": [1], "affinity": affinity, "move_memory": true});
+            let body = serde_json::json!({"nodes": [1], "affinity": affinity});
             assert_eq!(daemon.ask(&put("/domains/db/affinity", &body.to_string())).status, 200, "{body}");
         }
     });

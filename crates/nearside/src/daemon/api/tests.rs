@@ -259,7 +259,7 @@ fn whatever_is_described_happens() {
     let (set, released) = (("PUT", affinity), ("DELETE", affinity));
     let db = "/domains/db/affinity";
     let unanswered = with_a_loop(daemon, |daemon| {
-        check(set, 200, &daemon.ask(&put(db, r#"{"nodes": [1], "affinity": "hard", "move_memory": true}"#)));
+        check(set, 200, &daemon.ask(&put(db, r#"{"nodes": [1], "affinity": "hard"}"#)));
         check(set, 400, &daemon.ask(&put(db, r#"{"nodes": [1"#)));
         check(set, 409, &daemon.ask(&put(db, r#"{"nodes": [0, 1]}"#)));
         check(set, 415, &daemon.ask(&put(db, "{}").replace("application/json", "text/plain")));
@@ -321,7 +321,7 @@ fn json_has_the_shape_that_commands_print() {
 
     let why = daemon.ask(&get("/why/db")).json();
     let record = crate::report::domain::examples::record();
-    let printed = serde_json::to_value(crate::report::json::Why::new(&record)).unwrap();
+    let printed = serde_json::to_value(crate::report::json::Why::new(&record, record.decision.as_ref().unwrap())).unwrap();
     for (key, value) in printed.as_object().unwrap() {
         assert_eq!(&why[key], value, "{key}");
     }

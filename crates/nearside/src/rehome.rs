@@ -1,0 +1,109 @@
+//! Another home for a domain that runs, carried out on this host: for `set`, and for the daemon.
+
+use crate::{domains::named, failure::Failure, report::set::Report};
+use nearside_linux::{Host, store::Record};
+use nearside_policy::{
+    Action, Affinity, Machine, Observation, Outcome as Applied, Plan, Progress, Rehome, RehomeRefusal, home_after,
+    later_policy_nodes, may_go_on, rehome,
+};
+use std::ops::ControlFlow;
+
+/// The failure that a refusal is.
+pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
+    match refusal {
+        RehomeRefusal::NoNodes(_) | RehomeRefusal::UnknownNodes { .. } => Failure::usage(refusal),
+        _ => Failure::could_not(refusal),
+    }
+}
+
+/// Carries the wish out, step by step. `affinity`: how vCPUs are bound to the new home; as before where none is given.
+/// `watch` is called while pages move, and may break off.
+pub(crate) fn carry_out(
+    host: &mut Host,
+    wish: &Rehome,
+    affinity: Option<Affinity>,
+    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Report, Failure> {
+    host.lock().map_err(Failure::could_not)?;
+    let mut observation = host.observe().map_err(Failure::could_not)?;
+    if let Some(affinity) = affinity {
+        let states = observation.domains.iter_mut().filter(|state| state.name == wish.domain);
+        states.filter_map(|state| state.home.as_mut()).for_each(|home| home.affinity = affinity);
+    }
+    let plan = rehome(wish, &observation).map_err(refused)?;
+    let before = named(host, &wish.domain)?;
+    let mut record = record_after(wish, &before, &plan, &observation);
+    record.home.affinity = affinity.unwrap_or(record.home.affinity);
+    host.edit(record);
+    host.save().map_err(Failure::could_not)?;
+
+    let mut report = Report {
+        name: wish.domain.clone(),
+        nodes_before: before.home.nodes.clone(),
+        nodes: wish.nodes.clone(),
+        asked_to_move: wish.move_memory,
+        confined: true,
+        ..Report::default()
+    };
+    report.notes.extend(plan.limits);
+    let mut has_moved = false;
+    for step in &plan.steps {
+        let outcome = host.apply(&step.action, watch);
+        let goes_on = may_go_on(&outcome);
+        match outcome {
+            Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
+            Applied::Partly { moved_bytes, stayed, interrupted } => {
+                report.moved_bytes += moved_bytes;
+                report.stayed_bytes = stayed;
+                report.interrupted = interrupted;
+            }
+            Applied::Refused { why } => {
+                // Where memory has moved already, the new home stands.
+                let undone = if has_moved { Ok(()) } else { undo(host, before) };
+                let also =
+                    undone.err().map_or_else(String::new, |also| format!("; nor could it be taken back: {also}"));
+                return Err(Failure::could_not(format_args!("cannot {}: {why}{also}", step.action)));
+            }
+        }
+        has_moved |= matches!(step.action, Action::MovePages { .. });
+        if !goes_on {
+            report.confined = false;
+            break;
+        }
+    }
+    report.notes.extend(host.take_notices());
+    Ok(report)
+}
+
+/// The record of the domain at its new home. From here on the home is the new one, even if its memory is not there yet:
+/// its claim and its CPUs are.
+fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Observation) -> Record {
+    let home = home_after(wish, Some(&before.home));
+    let claim = plan.steps.iter().find_map(|step| match &step.action {
+        Action::Claim { claim, .. } => Some(claim),
+        _ => None,
+    });
+    // A plan without steps binds nothing, so nothing is to be bound later either.
+    let policy_nodes = claim.and_then(|claim| later_policy_nodes(&home, claim, &observation.topology));
+    Record { home, policy_nodes, ..before.clone() }
+}
+
+/// Puts the record and the nodes that are allowed back. Says why not.
+fn undo(host: &mut Host, before: Record) -> Result<(), String> {
+    if host.edited().is_none() {
+        // The domain has ended, or is another command's to change.
+        return Ok(());
+    }
+    let domain = before.name.clone();
+    let mems = before.memory_nodes.clone().map(|nodes| Action::ConfineMemory { domain: domain.clone(), nodes });
+    let cpus = before.cpus.clone();
+    let cpus = cpus.map(|binding| Action::BindCpus { domain, cpus: binding.cpus, on_behalf: binding.on_behalf });
+    host.edit(before);
+    host.save().map_err(|error| error.to_string())?;
+    for action in mems.iter().chain(&cpus) {
+        if let Applied::Refused { why } = host.apply(action, &mut |_| ControlFlow::Continue(())) {
+            return Err(why);
+        }
+    }
+    Ok(())
+}
