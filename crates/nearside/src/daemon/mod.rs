@@ -2,7 +2,33 @@
 //!
 //! The loop and the API are two threads that meet in two places. The loop publishes what it saw and decided
 //! ([`snapshot::Published`]), and whoever asks is answered from that; so no reader waits for the loop. Changes go the
-//! other way, through a channel of [`snapshot::Event`]s that the loop empties.
+//! other way, through a channel of [`snapshot::Event`]s that the loop empties. In outline:
+//!
+//! ```no_run
+//! # use nearside::daemon::{access::Access, api::{Api, Limits, Server}, audit::AuditLog, config::Config, notify};
+//! # use nearside::daemon::snapshot::{Answer, Event, Seen, Snapshot};
+//! # use std::{path::Path, sync::mpsc::sync_channel};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::read(Path::new("/etc/nearside/daemon.toml"), false)?;
+//! // Whoever handles signals has a clone of the sender, for `Event::Reload` and `Event::Stop`.
+//! let (sender, events) = sync_channel(16);
+//! let api = Api::new(Access::new(&config.api)?, AuditLog::new(&config.audit.log), sender, Limits::default());
+//! let server = Server::start(api.clone(), &config.api.socket)?;
+//! loop {
+//!     // Observe, decide, apply.
+//!     api.published.publish(Snapshot::new(Seen::default()));
+//!     notify::alive("3 domains");
+//!     // Till the next interval is due.
+//!     match events.recv_timeout(config.interval) {
+//!         Ok(Event::Change(asked)) => drop(asked.answer.send(Answer::Refused("not while it is shown".into()))),
+//!         Ok(Event::Reload) => { /* Config::reloaded, then Api::reconfigure */ }
+//!         Ok(Event::Stop) | Err(_) => break,
+//!     }
+//! }
+//! server.stop();
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod access;
 pub mod api;

@@ -105,14 +105,14 @@ impl Totals {
 /// A machine and its domains after an interval, for whoever asks. It never changes.
 #[derive(Debug)]
 pub struct Snapshot {
-    pub(super) topology: Topology,
+    pub(crate) topology: Topology,
     /// Nodes and domains in numbers. Its domains are in the order of `records`.
-    pub(super) stat: Stat,
-    pub(super) records: Vec<Option<Record>>,
-    pub(super) plan: ControlPlan,
-    pub(super) history: History,
-    pub(super) totals: Totals,
-    pub(super) scheduler_attached: bool,
+    pub(crate) stat: Stat,
+    pub(crate) records: Vec<Option<Record>>,
+    pub(crate) plan: ControlPlan,
+    pub(crate) history: History,
+    pub(crate) totals: Totals,
+    pub(crate) scheduler_attached: bool,
 }
 
 impl Snapshot {
@@ -139,7 +139,7 @@ impl Snapshot {
     }
 
     /// The domain of that name; for a path, the domain that this cgroup is or belongs to.
-    pub(super) fn domain(&self, name: &str) -> Option<(&Domain, &Option<Record>)> {
+    pub(crate) fn domain(&self, name: &str) -> Option<(&Domain, &Option<Record>)> {
         let mut all = self.stat.domains.iter().zip(&self.records);
         match name.starts_with('/') {
             true => all.filter(|(domain, _)| is_below(name, &domain.cgroup)).max_by_key(|(d, _)| d.cgroup.len()),
@@ -244,7 +244,7 @@ pub enum Answer {
 
 /// A snapshot made up for tests.
 #[cfg(test)]
-pub(super) mod examples {
+pub(crate) mod examples {
     use super::*;
     use crate::report::{
         domain::examples::{self, MIB},
@@ -255,7 +255,7 @@ pub(super) mod examples {
         Step,
     };
 
-    pub(in super::super) fn seen() -> Seen {
+    pub(crate) fn seen() -> Seen {
         let records = [Some(examples::record()), Some(examples::other_record()), None];
         let domain = |(domain, record): (Domain, Option<Record>)| SeenDomain {
             cgroup: domain.cgroup,
@@ -300,7 +300,7 @@ pub(super) mod examples {
         }
     }
 
-    pub(in super::super) fn snapshot() -> Snapshot {
+    pub(crate) fn snapshot() -> Snapshot {
         Snapshot::new(seen())
     }
 }

@@ -1,6 +1,7 @@
 //! `docs/formats.md` tells of every key that the commands print, and of no other.
 
 use super::{
+    control::{ChangedJson, ControlJson, DomainJson, WhyJson},
     doctor::{Doctor, tests::host},
     domain::examples,
     json::{Placed, Why},
@@ -11,6 +12,11 @@ use super::{
     stat::tests::stat,
     topology_json::Machine,
     why::Unplaced,
+};
+use crate::daemon::{
+    access::Caller,
+    audit::Entry,
+    snapshot::{Change, Snapshot, examples as seen},
 };
 use nearside_policy::{Action, CpuReason, Plan, Reason, Step};
 use nearside_topology::{
@@ -168,4 +174,42 @@ fn set() {
 #[test]
 fn doctor() {
     check("`nearside doctor ", &[], "", &to_value(Doctor::new(host())).unwrap());
+}
+
+#[test]
+fn what_the_api_answers() {
+    let snapshot = seen::snapshot();
+    let Snapshot { plan, history, .. } = &snapshot;
+    let (domain, record) = snapshot.domain("web-frontend").unwrap();
+    let known = history.domains.get("web-frontend");
+    let standing = "API: `GET /domains/NAME`";
+
+    let printed = to_value(DomainJson::new(domain, record, known)).unwrap();
+    check(standing, &["`nearside list ", "`nearside show ", "Decisions"], "domains", &printed);
+
+    // By name: any domain stands for all.
+    let mut printed = to_value(ControlJson::new(plan, history)).unwrap();
+    printed["standing"] = printed["standing"]["web-frontend"].take();
+    check("API: `GET /plan`", &[standing], "", &printed);
+
+    let mut printed = to_value(WhyJson::new(domain, record.as_ref(), known, plan)).unwrap();
+    let own = printed.as_object_mut().unwrap();
+    let why: BTreeSet<String> =
+        to_value(Why::new(record.as_ref().unwrap())).unwrap().as_object().unwrap().keys().cloned().collect();
+    own.retain(|key, _| !why.contains(key));
+    own["steps"][0]["domain"] = "web-frontend".into();
+    check("API: `GET /why/DOMAIN`", &[standing, "API: `GET /plan`"], "", &printed);
+
+    let home = domain.home.as_ref().unwrap();
+    let printed = to_value(ChangedJson::new("web-frontend", &home.nodes, home, &[])).unwrap();
+    check("API: a change that was made", &[], "", &printed);
+}
+
+#[test]
+fn the_audit_log() {
+    let caller = Caller { uid: 1, gid: 1, groups: Vec::new(), pid: None };
+    let nodes = examples::nodes(&[1]);
+    let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None, move_memory: true };
+    let printed = to_value(Entry::new(&caller, "PUT", "/domains/db/affinity", Some(&change), 200, None)).unwrap();
+    check("The audit log", &[], "", &printed);
 }

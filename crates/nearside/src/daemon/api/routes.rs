@@ -33,7 +33,7 @@ pub(super) struct Route {
     pub(super) method: Method,
     pub(super) path: &'static str,
     call: Call,
-    /// What may be answered besides [`COMMON`].
+    /// What may be answered besides what may be answered to anything.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the description's test"))]
     pub(super) statuses: &'static [u16],
 }

@@ -50,7 +50,13 @@ impl Daemon {
 
     /// Connects somebody; the connection is served by a thread that ends with it.
     fn connect(&self, caller: Caller) -> Client {
-        let (near, far) = StdUnixStream::pair().unwrap();
+        self.connect_saying("", caller)
+    }
+
+    /// The same with a request that is there before the connection's time begins.
+    fn connect_saying(&self, request: &str, caller: Caller) -> Client {
+        let (mut near, far) = StdUnixStream::pair().unwrap();
+        near.write_all(request.as_bytes()).unwrap();
         far.set_nonblocking(true).unwrap();
         let api = Arc::clone(&self.api);
         let thread = thread::spawn(move || {
@@ -542,8 +548,8 @@ fn a_slow_head_and_an_old_connection_are_ended() {
     assert!(!slow.hear_all().starts_with("HTTP/1.1 200"));
 
     let daemon = Daemon::new(Limits { connection: Duration::from_millis(50), ..Limits::default() });
-    let mut old = daemon.connect(root());
-    assert_eq!(old.ask(&get("/health")).status, 200);
+    let mut old = daemon.connect_saying(&get("/health"), root());
+    assert_eq!(old.hear().status, 200);
     assert_eq!(old.hear_all(), "");
 }
 
