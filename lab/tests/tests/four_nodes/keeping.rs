@@ -116,7 +116,7 @@ impl Stranger {
 
     fn mib_by_node(&self) -> BTreeMap<u32, u64> {
         let text = read(&format!("/proc/{}/numa_maps", self.child.id()));
-        let mut all = BTreeMap::new();
+        let mut all = BTreeMap::<u32, u64>::new();
         for line in text.lines().filter(|line| line.contains("anon=") && !line.contains("file=")) {
             for (node, pages) in line.split(' ').filter_map(|word| word.strip_prefix('N')?.split_once('=')) {
                 *all.entry(node.parse().unwrap()).or_default() += pages.parse::<u64>().unwrap() * 4096;
