@@ -305,7 +305,7 @@ fn cpu_time_ns() -> u64 {
 
 fn resident_mib() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096 >> 20
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() / 256
 }
 
 /// What watching costs natively: `cargo test --release -p nearside-linux --test watch -- --ignored --nocapture`, as root.

@@ -3,6 +3,8 @@
 
 #[path = "four_nodes/claims.rs"]
 mod claims;
+#[path = "four_nodes/keeping.rs"]
+mod keeping;
 #[path = "four_nodes/killing.rs"]
 mod killing;
 #[path = "four_nodes/moving.rs"]

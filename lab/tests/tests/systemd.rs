@@ -5,6 +5,9 @@ use nearside_lab::{
     Domain, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that, domains, end, json,
     nearside, parallel_starts, read, run, status, stderr, stdout, unclaimed_bytes, words, write,
 };
+use nearside_linux::{Host, Paths};
+use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
+use nearside_topology::{NodeId, NodeSet};
 use std::{
     collections::BTreeMap,
     os::unix::process::ExitStatusExt,
@@ -58,6 +61,56 @@ fn a_home_is_changed_through_systemd() {
     assert_eq!(property("AllowedCPUs"), "6-7");
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "6-7");
     domain.end();
+}
+
+#[test]
+fn nearsides_own_binding_is_lifted_and_restored_through_systemd() {
+    for policy in ["preferred", "strict"] {
+        let flags = format!("--quiet --name web --cpus 2 --memory 64M --policy {policy} --nodes 1");
+        let domain = Domain::start(&flags, "--mib 8");
+        let bound_to = || (property("AllowedCPUs"), status(domain.process(), "Cpus_allowed_list"));
+        let both = |allowed: &str, in_force: &str| (allowed.to_owned(), in_force.to_owned());
+        assert_eq!(bound_to(), both("2-3", "2-3"));
+        let mut host = Host::open(Paths::default()).unwrap();
+        assert!(host.lift_fallback("web").unwrap());
+        assert_eq!(bound_to(), both("", "0-7"), "{policy}");
+        // It is not there again when systemd writes everything anew.
+        assert!(Command::new("systemctl").arg("daemon-reload").status().unwrap().success());
+        assert_eq!(bound_to(), both("", "0-7"), "{policy}");
+        assert!(host.restore_fallback("web").unwrap());
+        assert_eq!(bound_to(), both("2-3", "2-3"), "{policy}");
+        domain.end();
+    }
+}
+
+#[test]
+fn the_unit_of_somebody_else_is_bound_through_systemd_too() {
+    let scope = "other-1.scope";
+    let command = ["--scope", "--unit", scope, "sleep", "infinity"];
+    let mut other = Command::new("systemd-run").arg("--quiet").args(command).spawn().unwrap();
+    let path = format!("/system.slice/{scope}");
+    await_that("the scope runs", || {
+        std::fs::read_to_string(format!("/sys/fs/cgroup{path}/cgroup.procs")).is_ok_and(|list| !list.is_empty())
+    });
+    let mut host = Host::open(Paths::default()).unwrap();
+    let home = Home {
+        nodes: NodeSet::from([NodeId(2)]),
+        origin: Origin::Auto,
+        affinity: Affinity::Soft,
+        policy: MemoryPolicy::Local,
+    };
+    host.take_up(&path, Some(("system.slice/*", &home))).unwrap();
+    host.save().unwrap();
+    host.put_down();
+    let process = read(&format!("/sys/fs/cgroup{path}/cgroup.procs")).parse().unwrap();
+    assert!(host.restore_fallback(&path).unwrap());
+    assert_eq!(status(process, "Cpus_allowed_list"), "4-5");
+    assert_eq!(domains(), [path.as_str()]);
+    assert!(host.lift_fallback(&path).unwrap());
+    assert_eq!(status(process, "Cpus_allowed_list"), "0-7");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    await_that("the scope has ended", || domains().is_empty());
 }
 
 #[test]

@@ -65,3 +65,35 @@ impl Known {
         self.files.values().filter_map(|(_, record)| record.as_ref().err().map(String::as_str))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+
+    #[test]
+    fn a_folder_that_has_settled_is_not_read_again_until_it_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let domains = folder.path().join("domains");
+        let store = Store::new(folder.path(), "this boot");
+        let mut known = Known::default();
+        assert!(!known.refresh(&store).unwrap(), "there is none yet");
+        fs::create_dir(&domains).unwrap();
+        fs::write(domains.join("a.json"), "{").unwrap();
+        assert!(known.refresh(&store).unwrap() && known.refresh(&store).unwrap(), "it may be changed in the same tick");
+        let settle = || {
+            let before = SystemTime::now() - 5 * GRAIN;
+            File::open(&domains).unwrap().set_modified(before).unwrap();
+        };
+        settle();
+        assert!(known.refresh(&store).unwrap() && !known.refresh(&store).unwrap());
+        assert_eq!((known.broken().count(), known.records(&store).count()), (1, 0));
+        fs::write(domains.join("b.json"), "{").unwrap();
+        fs::write(domains.join("lock"), "").unwrap();
+        assert!(known.refresh(&store).unwrap());
+        assert_eq!(known.broken().count(), 2);
+        fs::remove_dir_all(&domains).unwrap();
+        assert!(known.refresh(&store).unwrap() && !known.refresh(&store).unwrap());
+        assert_eq!(known.broken().count(), 0);
+    }
+}

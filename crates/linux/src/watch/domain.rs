@@ -57,7 +57,7 @@ pub(super) struct Watched {
     usage_ns: Option<u64>,
     by_scheduler: Option<ByNode>,
     threads: Threads,
-    threads_ns: u64,
+    threads_ns: Option<u64>,
     /// Where it ran when its threads were looked at.
     ran_on: ByNode,
     /// Where others keep it.
@@ -89,7 +89,7 @@ impl Watched {
             usage_ns: None,
             by_scheduler: None,
             threads: Threads::new(),
-            threads_ns: 0,
+            threads_ns: None,
             ran_on: ByNode::new(),
             bound_to: None,
             others_memory_nodes: None,
@@ -251,9 +251,9 @@ impl Watched {
         let threads: Threads =
             looked_at.filter_map(|thread| Some((thread, threads::see(thread, look.proc, look.offered)?))).collect();
         look.threads_left -= threads.len().min(look.threads_left);
-        let since_ns = look.now_ns.saturating_sub(self.threads_ns);
-        let is_first = self.looks == 0;
-        let before = if is_first { &threads } else { &self.threads };
+        // The first time there is nothing to compare with.
+        let since_ns = self.threads_ns.map_or(0, |before| look.now_ns.saturating_sub(before));
+        let before = if self.threads_ns.is_none() { &threads } else { &self.threads };
         let used = cpu::between(before, &threads, since_ns);
         self.ran_on = cpu::weights(&used);
         self.bound_to = match record.is_some_and(|record| record.cpus.is_some()) {
@@ -261,13 +261,16 @@ impl Watched {
             true => None,
             false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
         };
-        self.others_memory_nodes = self.memory_nodes_of_others(look.offered);
-        if self.bound_to.is_none() && record.is_none() {
+        self.others_memory_nodes = match record.is_some_and(|record| record.memory_nodes.is_some()) {
+            true => None,
+            false => self.memory_nodes_of_others(look.offered),
+        };
+        if self.bound_to.is_none() {
             // Memory that may lie there only makes a home as well.
             self.bound_to.clone_from(&self.others_memory_nodes);
         }
         self.threads = threads;
-        self.threads_ns = look.now_ns;
+        self.threads_ns = Some(look.now_ns);
         let mut by_node = ByNode::new();
         for (_, thread) in &used {
             let of_node: &mut u64 = by_node.entry(thread.seen.node).or_default();

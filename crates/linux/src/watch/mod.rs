@@ -42,6 +42,9 @@ const MOST_THREADS: usize = 8192;
 /// Descriptors that are left to others: sockets, the scheduler's maps, what is opened for a moment.
 const SPARE_DESCRIPTORS: u64 = 256;
 
+/// Notices that are kept so that they are not said again; those beyond are not said at all.
+const MOST_SAID: usize = 1024;
+
 /// Where Nearside keeps the domains it starts.
 const PARENTS: [&str; 2] = ["/nearside", "/nearside.slice"];
 
@@ -83,6 +86,8 @@ pub struct Watcher {
     looked_ns: Option<u64>,
     buffer: Buffer,
     notices: Vec<String>,
+    /// What was said already: what is so in one interval mostly is in the next.
+    said: BTreeSet<String>,
 }
 
 impl Host {
@@ -104,6 +109,7 @@ impl Host {
             looked_ns: None,
             buffer: Buffer::default(),
             notices: Vec::new(),
+            said: BTreeSet::new(),
         }
     }
 }
@@ -139,7 +145,7 @@ impl Watcher {
         self.domains.get(domain).map(Watched::path)
     }
 
-    /// Takes what has to be said to the user.
+    /// Takes what has to be said to the user; the same is said once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
@@ -188,8 +194,14 @@ impl Watcher {
     fn machine(&mut self, known: Option<&Topology>) -> Result<Topology, Error> {
         let read = known.map_or_else(|| sysfs::read(&self.root), |known| sysfs::read_again(known, &self.root));
         let (machine, notes) = read.map_err(|error| Error::Refused(error.to_string()))?;
-        self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
+        notes.iter().filter(|note| note.about_memory).for_each(|note| self.say(note.to_string()));
         Ok(machine)
+    }
+
+    fn say(&mut self, notice: String) {
+        if self.said.len() < MOST_SAID && self.said.insert(notice.clone()) {
+            self.notices.push(notice);
+        }
     }
 
     /// Looks at those whose turn it is; forgets those that have ended.
@@ -231,7 +243,8 @@ impl Watcher {
         if !self.known.refresh(&self.store)? {
             return Ok(());
         }
-        self.notices.extend(self.known.broken().map(str::to_owned));
+        let broken: Vec<_> = self.known.broken().map(str::to_owned).collect();
+        broken.into_iter().for_each(|broken| self.say(broken));
         let records = self.known.records(&self.store);
         self.records = records.map(|record| (record.name.clone(), record.clone())).collect();
         // Those that were found and have no record are looked for in each interval anyway.

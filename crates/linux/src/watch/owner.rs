@@ -4,10 +4,12 @@ use nearside_policy::Owner;
 
 /// Whoever made the group at `path` and would take changes back. `systemd`: whether it runs this machine.
 ///
-/// systemd answers for its units. What is below one is its payload's: a container runtime's, or a service's own.
+/// systemd answers for its units, which lie in slices. What is below a unit is its payload's: a container runtime's, a
+/// service's own, or those of a user's systemd, which is another one.
 pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let is_unit = |part: &str| [".scope", ".service", ".slice"].iter().any(|suffix| part.ends_with(suffix));
+    let is_slice = |part: &&str| part.ends_with(".slice");
+    let is_unit = |part: &&str| is_slice(part) || part.ends_with(".scope") || part.ends_with(".service");
     let is_libvirts = |part: &&str| {
         // machine-qemu\x2d1\x2dvm.scope below machine.slice; without systemd machine/qemu-1-vm.libvirt-qemu.
         part.starts_with("machine-qemu") || part.starts_with("machine-lxc") || part.contains(".libvirt-")
@@ -17,7 +19,7 @@ pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
         // Also below kubelet's own group: kubelet.slice/kubelet-kubepods.slice.
         parts if parts.iter().any(|part| part.contains("kubepods")) => Owner::Kubelet,
         ["machine.slice" | "machine", below @ ..] if below.iter().any(is_libvirts) => Owner::Libvirt,
-        parts if systemd && !parts.is_empty() && parts.iter().all(|part| is_unit(part)) => Owner::Systemd,
+        [above @ .., unit] if systemd && is_unit(unit) && above.iter().all(is_slice) => Owner::Systemd,
         _ => Owner::Foreign,
     }
 }
@@ -48,7 +50,8 @@ mod tests {
             ("/system.slice/cron.service", false, Foreign),
             ("/system.slice/docker-0123.scope", true, Systemd),
             ("/system.slice/containerd.service/payload", true, Foreign),
-            ("/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope", true, Systemd),
+            ("/user.slice/user-1000.slice/session-2.scope", true, Systemd),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope", true, Foreign),
             ("/docker/0123", true, Foreign),
             ("/", true, Foreign),
         ];
