@@ -337,6 +337,23 @@ fn cpus_go_and_come_while_it_runs() {
     scheduler.detach();
 }
 
+/// A CPU's last act is to wake whoever takes it down, when it can send itself no interrupt any more. A kick from there
+/// stays pending, and detaching waits for it for ever.
+#[test]
+fn a_busy_machine_lets_its_cpus_go() {
+    let group = Cgroup::new("busy");
+    let scheduler = Attached::start("").unwrap();
+    let mut burner = group.burn("--threads 16 --ms 600000");
+    for cpu in [1, 2, 3, 4, 5, 6, 7] {
+        for state in ["0", "1"] {
+            write(&format!("/sys/devices/system/cpu/cpu{cpu}/online"), state);
+        }
+    }
+    burner.child.kill().unwrap();
+    burner.child.wait().unwrap();
+    scheduler.detach();
+}
+
 #[test]
 fn a_scheduler_that_stalls_is_ejected_and_says_so() {
     let group = Cgroup::new("stall");
