@@ -98,11 +98,6 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	if (woken)
 		task->woken_ns = task->queued_ns;
 
-	if (is_dying()) {
-		grant(p, task, woken, true);
-		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
-		return;
-	}
 	if (is_bound(p) && p->flags & PF_KTHREAD) {
 		/* The kernel's own per-CPU work is never made to wait for anybody's credits. */
 		count(COUNT_BOUND);
@@ -116,6 +111,11 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	if (!woken && cpu_state(scx_bpf_task_cpu(p))->interrupted && task->left_ns >= params.slice_min_ns &&
 	    grant_slice(p, task, task->left_ns, false, false)) {
 		count(COUNT_INTERRUPTED);
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
+	if (is_dying()) {
+		grant(p, task, woken, true);
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
 		return;
 	}
