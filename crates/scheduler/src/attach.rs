@@ -111,6 +111,11 @@ impl Scheduler {
         for (queue, &online) in machine.online.iter().enumerate() {
             state.queue_states[queue].online = online;
         }
+        for cpu in topology.cpus.iter().filter(|cpu| cpu.online) {
+            if let Some(state) = state.cpu_states.get_mut(cpu.id.0 as usize) {
+                state.online = 1;
+            }
+        }
         let operations = open.struct_ops.nearside_ops_mut();
         operations.hotplug_seq = hotplug;
         if let Some(watchdog) = options.watchdog {

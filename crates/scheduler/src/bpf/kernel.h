@@ -182,6 +182,8 @@ s32 scx_bpf_pick_idle_cpu_node(const struct cpumask *cpus, s32 node, u64 flags) 
 const struct cpumask *scx_bpf_get_idle_cpumask_node(s32 node) __ksym;
 const struct cpumask *scx_bpf_get_idle_smtmask_node(s32 node) __ksym;
 void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
+const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
+void scx_bpf_put_cpumask(const struct cpumask *mask) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 size) __ksym;
 void scx_bpf_exit_bstr(s64 code, char *fmt, unsigned long long *data, u32 size) __ksym;

@@ -10,6 +10,20 @@
 
 char _license[] SEC("license") = "GPL";
 
+/*
+ * Whether this CPU is going down and takes no more interrupts; the last thing it does is to wake whoever takes it down. A
+ * kick starts with an interrupt to oneself. From here it would stay pending, keep the CPU from any other kick once it is
+ * up again, and have the kernel wait for it without end when the scheduler is detached.
+ */
+static bool is_dying(void)
+{
+	const struct cpumask *online = scx_bpf_get_online_cpumask();
+	bool dying = !bpf_cpumask_test_cpu(bpf_get_smp_processor_id(), online);
+
+	scx_bpf_put_cpumask(online);
+	return dying;
+}
+
 /* -- a task becomes runnable ---------------------------------------------------------------------------------------- */
 
 s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
@@ -51,6 +65,17 @@ static void preempt(struct task_struct *p, struct task *task, u32 queue)
 	}
 }
 
+/*
+ * Has the CPU that a queued task is on, if it is idle, look for tasks once more. The kernel queues a task only after
+ * enqueue() has returned, and this takes effect later still: the CPU is busy then, and will look by itself, or finds
+ * the task. Otherwise a CPU that went idle meanwhile has looked too early, and nobody else might ever. The same goes for
+ * a task sent to a CPU that has begun to go down: the kernel puts it where only the CPUs of the node it is on look.
+ */
+static void look_again(s32 cpu)
+{
+	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
 void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
@@ -89,12 +114,17 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
 		return;
 	}
+	if (is_dying()) {
+		grant(p, task, woken, true);
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
 	if (!grant(p, task, woken, false)) {
 		count(COUNT_THROTTLED);
 		dsq_insert(p, THROTTLED, params.slice_min_ns, enq_flags);
 		/* The claimed CPU says that it is idle again. */
 		if (selected)
-			scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_IDLE);
+			look_again(scx_bpf_task_cpu(p));
 		return;
 	}
 	if (selected || (is_bound(p) && p->nr_cpus_allowed != 1)) {
@@ -106,18 +136,15 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than);
 	if (cpu >= 0) {
 		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-		return;
+	} else {
+		count(COUNT_QUEUED);
+		queue = waiting_queue(p, task);
+		set_waiting(task, true);
+		dsq_insert_vtime(p, queue, task->grant.slice_ns, task->grant.tag, enq_flags);
+		if (woken || returning)
+			preempt(p, task, queue);
 	}
-	count(COUNT_QUEUED);
-	queue = waiting_queue(p, task);
-	set_waiting(task, true);
-	dsq_insert_vtime(p, queue, task->grant.slice_ns, task->grant.tag, enq_flags);
-	if (woken || returning)
-		preempt(p, task, queue);
-	/* The last one this CPU had: look at the queues once more before going idle. */
-	if (enq_flags & SCX_ENQ_LAST)
-		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), SCX_KICK_IDLE);
+	look_again(scx_bpf_task_cpu(p));
 }
 
 /* -- a CPU needs a task --------------------------------------------------------------------------------------------- */
@@ -249,18 +276,23 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 
 /*
  * A CPU has gone idle: its bit is set by now, so that whoever queues a task from here on sees it. A task that was queued
- * just before is looked for here.
+ * just before is looked for here. One in its own queue is the last it had, which the kernel kept from enqueue() (a task
+ * that exits or may not be moved), and which older kernels (6.16) do not see there.
  */
 void SCX_OPS(update_idle, s32 cpu, bool idle)
 {
 	u32 queue = queue_of_cpu(cpu), i;
 
-	if (!idle || queue == NOWHERE || stalls())
+	if (!idle || queue == NOWHERE || is_dying() || stalls())
 		return;
+	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0) {
+		look_again(cpu);
+		return;
+	}
 	bpf_for(i, 0, queue_count) {
 		if (scx_bpf_dsq_nr_queued(nearest(queue, i)) > 0) {
 			count(COUNT_RESCUED);
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			look_again(cpu);
 			return;
 		}
 	}
@@ -304,6 +336,9 @@ void SCX_OPS(running, struct task_struct *p)
 	}
 	now_v = credit_now(now_v, task->grant.tag, task->waiting);
 	set_waiting(task, false);
+	/* Not every task that was sent somewhere passes enqueue() on the way. */
+	task->selected = false;
+	task->returning = false;
 	task->started_ns = now_ns;
 	task->foreign = place(task, node) == CREDIT_OTHER;
 	if (task->foreign)
@@ -413,10 +448,26 @@ static void add_online(s32 cpu, s32 change)
 	unsigned long long arguments[] = { cpu };
 	u32 queue = queue_of_cpu(cpu);
 
-	if (queue == NOWHERE)
+	if (queue == NOWHERE) {
 		scx_bpf_exit_bstr(SCX_ECODE_RESTART_HOTPLUG, message, arguments, sizeof(arguments));
-	else
-		__sync_fetch_and_add(&queue_state(queue)->online, change);
+		return;
+	}
+	cpu_state(cpu)->online = change > 0;
+	__sync_fetch_and_add(&queue_state(queue)->online, change);
+}
+
+/*
+ * Tasks that were on a CPU when they were queued have to leave it before it can go down, and it no longer dispatches. From
+ * its own queue the kernel sends them elsewhere. Newer kernels (7.3) have done so by now.
+ */
+static void vacate(u64 queue, s32 cpu)
+{
+	struct task_struct *p;
+
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		if (scx_bpf_task_cpu(p) == cpu)
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	}
 }
 
 void SCX_OPS(cpu_online, s32 cpu)
@@ -426,7 +477,12 @@ void SCX_OPS(cpu_online, s32 cpu)
 
 void SCX_OPS(cpu_offline, s32 cpu)
 {
+	u32 queue;
+
 	add_online(cpu, -1);
+	bpf_for(queue, 0, queue_count)
+		vacate(queue, cpu);
+	vacate(THROTTLED, cpu);
 }
 
 /* -- the timer ------------------------------------------------------------------------------------------------------ */
@@ -439,24 +495,24 @@ static void release_throttled(u64 now_ns)
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, THROTTLED, 0) {
 		struct task *task = task_of(p);
+		s32 on = scx_bpf_task_cpu(p), cpu;
 		u32 queue;
-		s32 cpu;
 
 		if (!task || !grant(p, task, false, now_ns - task->queued_ns > THROTTLED_LONGEST_NS))
 			continue;
 		count(COUNT_RELEASED);
 		task->queued_ns = now_ns;
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
-		cpu = claim_idle(p, task, scx_bpf_task_cpu(p), ANYWHERE);
+		cpu = claim_idle(p, task, on, ANYWHERE);
 		if (cpu >= 0) {
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-			continue;
+		} else {
+			queue = waiting_queue(p, task);
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->grant.tag);
+			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
+				set_waiting(task, true);
 		}
-		queue = waiting_queue(p, task);
-		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->grant.tag);
-		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
-			set_waiting(task, true);
+		look_again(on);
 	}
 	bpf_rcu_read_unlock();
 }

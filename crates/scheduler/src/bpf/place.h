@@ -136,7 +136,7 @@ static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
 	return scx_bpf_pick_idle_cpu_node(cpus, node, SCX_PICK_IDLE_IN_NODE);
 }
 
-static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
+static s32 claim_marked(struct task_struct *p, u32 queue, s32 prev)
 {
 	u32 zero = 0, key = queue;
 	struct mask *scratch, *members;
@@ -156,6 +156,20 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 		cpu = claim_among((const struct cpumask *)to, queue, prev);
 	}
 	return cpu;
+}
+
+/* A CPU that goes down leaves its mark as an idle one behind, for the first who claims it. */
+static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
+{
+	s32 cpu = -1;
+	u32 tries;
+
+	bpf_for(tries, 0, cpu_count) {
+		cpu = claim_marked(p, queue, prev);
+		if (cpu < 0 || cpu_state(cpu)->online)
+			return cpu;
+	}
+	return -1;
 }
 
 /* Beyond any distance. */

@@ -154,6 +154,7 @@ struct cpu_state {
 	u64 balanced_ns;
 	u32 running, foreign;
 	u32 interrupted; /* by a kernel thread of its own, which is to run next */
+	u32 online;
 } cpu_states[MAX_CPUS];
 
 struct queue_state {
