@@ -132,6 +132,20 @@ pub enum Refusal {
         /// The size asked for.
         page_bytes: u64,
     },
+    /// More than is known to be there, while nobody can tell whether it would fit.
+    #[error(
+        "{} are more than is known to be there: nothing in {machine} tells how much memory there is on {}",
+        Bytes(*needed_bytes),
+        nodes.named()
+    )]
+    UnknownMemory {
+        /// Bytes asked for, rounded up to whole pages.
+        needed_bytes: u64,
+        /// The nodes of which nothing tells.
+        nodes: NodeSet,
+        /// Where the machine was read.
+        machine: String,
+    },
     /// More than the machine has, even if it were empty.
     #[error(
         "{}{} are more than the whole machine has ({})",

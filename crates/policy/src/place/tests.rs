@@ -289,6 +289,23 @@ fn nonsense_is_refused() {
 }
 
 #[test]
+fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
+    let mut seen = two_nodes();
+    seen.topology.source = "/tables".into();
+    let node = &mut seen.topology.nodes[1];
+    (node.memory_bytes, node.memory_is_unknown) = (0, true);
+    let fits = decide(&request(1, 8, MemoryPolicy::Strict), &seen);
+    assert_eq!(claimed(&fits.chosen), [(0, 1, 8)]);
+    let said = "9 GiB are more than is known to be there: nothing in /tables tells how much memory there is on node 1";
+    assert_eq!(refuse(&request(1, 9, MemoryPolicy::Strict), &seen).to_string(), said);
+    let on = |nodes: &str| Request { nodes: Some(nodes.parse().unwrap()), ..request(1, 8, MemoryPolicy::Strict) };
+    assert!(matches!(refuse(&on("1"), &seen), Refusal::UnknownMemory { .. }));
+    seen.domains.push(resident(&[0, 0], &[1, 0]));
+    assert!(matches!(refuse(&on("0"), &seen), Refusal::DoesNotFit { .. }), "all of node 0 is known");
+    assert!(matches!(refuse(&on("0-1"), &seen), Refusal::UnknownMemory { .. }));
+}
+
+#[test]
 fn the_largest_numbers_do_not_overflow() {
     let mut seen = two_nodes();
     seen.domains.push(resident(&[u64::MAX, u64::MAX], &[0, 0]));
