@@ -169,7 +169,11 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ("--cpus 1 --memory 0", 2, "0 bytes were asked for"),
         ("--cpus 1 --memory 4X", 2, "\"X\" is no unit"),
         ("--cpus 1 --memory -4G", 2, "invalid value '-4G' for '--memory <SIZE>': expected a number and a unit"),
-        ("--cpus 1 --memory 16777215.999T", 1, "16.0 EiB are more than the whole machine has"),
+        (
+            "--cpus 1 --memory 16777215.999T",
+            1,
+            "16.0 EiB are more than the whole machine has (128 GiB): 16.0 EiB too few",
+        ),
         ("--cpus 1 --memory 99999P", 2, "more than 64 bits"),
         ("--cpus 1 --memory 1G --nodes 7", 2, "there is no node 7: this machine has nodes 0-1"),
         ("--cpus 1 --memory 1G --nodes 0,^0", 2, "names no node at all"),
@@ -178,7 +182,16 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ("--cpus 1 --memory 1G --policy nosuch", 2, "preferred-many"),
         ("--cpus 1 --memory 1G --page-size 3M", 2, "no page has that size"),
         ("--cpus 1 --memory 1G --page-size 16M", 1, "this machine has no pages of 16 MiB: its huge pages are of 2 MiB"),
-        ("--cpus 1 --memory 1T", 1, "more than the whole machine has"),
+        (
+            "--cpus 1 --memory 1T",
+            1,
+            "1 TiB are more than the whole machine has (128 GiB): 896 GiB too few (962072674304 bytes)",
+        ),
+        (
+            "--cpus 1 --memory 2G --page-size 2M",
+            1,
+            "2 GiB in pages of 2 MiB are more than the whole machine has (1 GiB): 1 GiB too few (1073741824 bytes)",
+        ),
         ("--cpus 1 --memory 60G --nodes 0", 1, "do not fit"),
     ];
     for (flags, code, message) in cases {

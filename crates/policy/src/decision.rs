@@ -148,10 +148,12 @@ pub enum Refusal {
     },
     /// More than the machine has, even if it were empty.
     #[error(
-        "{}{} are more than the whole machine has ({})",
+        "{}{} are more than the whole machine has ({}): {} too few ({} bytes)",
         Bytes(*needed_bytes),
         page_size.in_words(),
-        Bytes(*machine_bytes)
+        Bytes(*machine_bytes),
+        Bytes(needed_bytes.saturating_sub(*machine_bytes)),
+        needed_bytes.saturating_sub(*machine_bytes)
     )]
     MoreThanMachine {
         /// Bytes asked for, rounded up to whole pages.
