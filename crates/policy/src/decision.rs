@@ -114,11 +114,11 @@ pub enum Refusal {
         nodes: NodeSet,
     },
     /// There are no pages of that size.
-    #[error("this machine has no pages of {}: its huge pages are of {known}", Bytes(*page_bytes))]
+    #[error("this machine has no huge pages of {}: {known}", Bytes(*page_bytes))]
     NoHugePages {
         /// The size asked for.
         page_bytes: u64,
-        /// The sizes there are, for the message.
+        /// What there is, for the message.
         known: String,
     },
     /// There could be such pages, but no node's pool has any.

@@ -13,7 +13,7 @@ use nearside_topology::{NodeSet, Topology};
 /// Up to this many nodes every set is looked at.
 pub const EXHAUSTIVE_NODES: usize = 12;
 
-// What an ordinary page is taken to be. A machine with larger ones rounds up once more, by less than a page.
+// The unit in which ordinary memory is promised. A machine with larger pages rounds up once more, by less than a page.
 const BASE_PAGE_BYTES: u64 = 4096;
 
 /// How candidates are found.
@@ -151,7 +151,10 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
             sizes.sort_unstable();
             sizes.dedup();
             let sizes: Vec<String> = sizes.into_iter().map(|bytes| Bytes(bytes).to_string()).collect();
-            let known = if sizes.is_empty() { "no size".into() } else { sizes.join(" or ") };
+            let known = match sizes.is_empty() {
+                true => "it has no huge pages".into(),
+                false => format!("its huge pages are of {}", sizes.join(" or ")),
+            };
             Err(Refusal::NoHugePages { page_bytes, known })
         }
     }

@@ -255,7 +255,7 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
     );
     assert!(matches!(refuse(&wish(5 * GIB), &seen), Refusal::MoreThanMachine { .. }));
     let other = Request { page_size: PageSize::Huge(2 << 20), ..wish(GIB) };
-    let known = "1 GiB".to_owned();
+    let known = "its huge pages are of 1 GiB".to_owned();
     assert_eq!(refuse(&other, &seen), Refusal::NoHugePages { page_bytes: 2 << 20, known });
     seen.topology.nodes[1].huge_pages[0].total_pages = 0;
     assert_eq!(refuse(&wish(GIB), &seen), Refusal::NoPool { page_bytes: GIB });
@@ -280,7 +280,7 @@ fn nonsense_is_refused() {
         ),
         (
             Request { page_size: PageSize::Huge(0), ..good },
-            Refusal::NoHugePages { page_bytes: 0, known: "no size".into() },
+            Refusal::NoHugePages { page_bytes: 0, known: "it has no huge pages".into() },
         ),
     ];
     for (request, expected) in cases {
