@@ -20,7 +20,7 @@ demo: ## boot four nodes and watch Nearside at work (two to three minutes, once 
 test: install-deps lint deny unit lab-test demo-test ## everything CI checks, about half an hour on 2 cores
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell scripts
+lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell and Python scripts
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
@@ -28,6 +28,8 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck lab/demo lab/kernel lab/qemu lab/guest lab/guest-init scripts/install .ci/run
+	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
+	  lab/run lab/test lab/demo-guest docs/images/draw-demo
 
 unit: ## the tests that need no lab
 	cargo test --workspace

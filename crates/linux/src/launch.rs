@@ -36,7 +36,7 @@ pub struct Command {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// There is no such program.
-    #[error("{}: command not found", .0.to_string_lossy())]
+    #[error("{:?}: command not found", .0.to_string_lossy())]
     NotFound(OsString),
     /// It is there and cannot be executed.
     #[error("{}: cannot be executed: {source}", program.display())]
@@ -103,6 +103,7 @@ fn is_executable(path: &Path) -> io::Result<()> {
     let meta = path.metadata()?;
     match meta.is_file() && meta.permissions().mode() & 0o111 != 0 {
         true => Ok(()),
+        false if meta.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder")),
         false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
@@ -229,6 +230,10 @@ mod tests {
             let found = find(unfit.to_str().unwrap(), a.as_os_str());
             assert!(matches!(found, Err(LaunchError::NotExecutable { .. })), "{}", unfit.display());
         }
+        let said = |word: &str| find(word, a.as_os_str()).unwrap_err().to_string();
+        assert_eq!(said(""), "\"\": command not found");
+        assert_eq!(said("none"), "\"none\": command not found");
+        assert_eq!(said(a.to_str().unwrap()), format!("{}: cannot be executed: it is a folder", a.display()));
         assert!(Command::find(&["sh".into()], None).is_ok(), "there is a path without PATH");
         assert!(matches!(Command::find(&[], None), Err(LaunchError::NotFound(_))));
     }

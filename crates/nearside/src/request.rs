@@ -70,6 +70,7 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
         | Refusal::NoCpus { .. }
         | Refusal::NoHugePages { .. }
         | Refusal::NoPool { .. }
+        | Refusal::UnknownMemory { .. }
         | Refusal::MoreThanMachine { .. }
         | Refusal::DoesNotFit { .. } => Failure::could_not(refusal),
     }

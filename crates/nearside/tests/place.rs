@@ -38,10 +38,33 @@ fn as_json(machine: &str, flags: &str) -> Value {
 fn text_tells_the_home_the_alternatives_and_why() {
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G");
     // Node 1 has 50 GiB free, node 0 has 40.
-    assert!(report.starts_with("home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of 4 KiB pages)\n"));
+    assert!(report.starts_with("home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of ordinary pages)\n"));
     assert!(report.contains("all 3 sets of nodes were looked at; next is node 0: as fast, "), "{report}");
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G --nodes 0-1");
     assert!(report.contains("the operator named these nodes; placement would have taken node 1: "), "{report}");
+}
+
+#[test]
+fn ordinary_pages_have_no_size_where_none_is_known() {
+    // The machine's are of 64 KiB.
+    let (report, _) = shown("arm-64k", "--cpus 4 --memory 8G");
+    assert!(report.contains("(strict, 4 vCPUs, 8 GiB of ordinary pages)\n"), "{report}");
+    let (report, _) = shown("two-sockets", "--cpus 4 --memory 512M --page-size 2M");
+    assert!(report.contains("(strict, 4 vCPUs, 512 MiB of 2 MiB pages)\n"), "{report}");
+    let output = place("arm-64k", "--cpus 4 --memory 8G --page-size 64K");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("this machine has no huge pages of 64 KiB: it has no huge pages\n"), "{error}");
+}
+
+#[test]
+fn what_decides_is_told_as_finely_as_it_differs() {
+    // Of 6.5 GiB each, rounded.
+    let (report, _) = shown("nodes-64", "--cpus 1 --memory 1500M");
+    let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("as fast, 6928998400 bytes free afterwards against 7004495872 "), "{report}");
+    let (report, _) = shown("nodes-64", "--cpus 1 --memory 512M");
+    let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("as fast, 7.4 GiB free afterwards against 7.5 GiB "), "{report}");
 }
 
 #[test]
@@ -101,6 +124,8 @@ fn qemu_gets_a_cell_for_each_node_of_a_strict_home() {
 #[test]
 fn qemu_itself_takes_the_arguments() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        // `make test` brings it, so that there it is missing by mistake.
+        assert!(std::env::var_os("CI").is_none(), "qemu-system-x86_64 is not installed, and this is CI");
         eprintln!("skipped: qemu-system-x86_64 is not installed");
         return;
     }
@@ -169,7 +194,11 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ("--cpus 1 --memory 0", 2, "0 bytes were asked for"),
         ("--cpus 1 --memory 4X", 2, "\"X\" is no unit"),
         ("--cpus 1 --memory -4G", 2, "invalid value '-4G' for '--memory <SIZE>': expected a number and a unit"),
-        ("--cpus 1 --memory 16777215.999T", 1, "16.0 EiB are more than the whole machine has"),
+        (
+            "--cpus 1 --memory 16777215.999T",
+            1,
+            "16.0 EiB are more than the whole machine has (128 GiB): 16.0 EiB too few",
+        ),
         ("--cpus 1 --memory 99999P", 2, "more than 64 bits"),
         ("--cpus 1 --memory 1G --nodes 7", 2, "there is no node 7: this machine has nodes 0-1"),
         ("--cpus 1 --memory 1G --nodes 0,^0", 2, "names no node at all"),
@@ -177,8 +206,21 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ("--cpus 1 --memory 1G --near nosuch", 2, "expected pci:ADDRESS"),
         ("--cpus 1 --memory 1G --policy nosuch", 2, "preferred-many"),
         ("--cpus 1 --memory 1G --page-size 3M", 2, "no page has that size"),
-        ("--cpus 1 --memory 1G --page-size 16M", 1, "this machine has no pages of 16 MiB: its huge pages are of 2 MiB"),
-        ("--cpus 1 --memory 1T", 1, "more than the whole machine has"),
+        (
+            "--cpus 1 --memory 1G --page-size 16M",
+            1,
+            "this machine has no huge pages of 16 MiB: its huge pages are of 2 MiB",
+        ),
+        (
+            "--cpus 1 --memory 1T",
+            1,
+            "1 TiB are more than the whole machine has (128 GiB): 896 GiB too few (962072674304 bytes)",
+        ),
+        (
+            "--cpus 1 --memory 2G --page-size 2M",
+            1,
+            "2 GiB in pages of 2 MiB are more than the whole machine has (1 GiB): 1 GiB too few (1073741824 bytes)",
+        ),
         ("--cpus 1 --memory 60G --nodes 0", 1, "do not fit"),
     ];
     for (flags, code, message) in cases {

@@ -136,11 +136,47 @@ fn json_has_the_promised_keys() {
 fn what_is_unknown_is_null_and_told_as_a_note() {
     let output = topology("missing-files", &["--format", "json"]);
     let machine: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(machine["nodes"][1]["free_bytes"], Value::Null);
+    for key in ["memory_bytes", "free_bytes", "active_file_bytes"] {
+        assert_eq!(machine["nodes"][1][key], Value::Null, "{key}");
+    }
+    assert_eq!((&machine["memory_bytes"], &machine["free_bytes"]), (&Value::Null, &Value::Null));
+    assert_eq!(machine["nodes"][0]["memory_bytes"], json!(64u64 << 30));
     assert_eq!(machine["cpu_list"][0]["last_level_cache"], Value::Null);
     let notes = String::from_utf8(output.stderr).unwrap();
     assert!(notes.lines().all(|line| line.starts_with("nearside: note: ")), "{notes}");
     assert!(notes.contains("/sys/devices/system/node/node1/meminfo: No such file"), "{notes}");
+}
+
+#[test]
+fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
+    let report = shown("lies", &[]);
+    assert!(report.contains(" 64 GiB of memory and what node 0 may have\n"), "{report}");
+    assert!(section(&report, "Nodes")[1].ends_with("  8           -         -     -"), "{report}");
+    assert!(shown("lies", &["--format", "svg"]).contains("memory unknown"));
+    let (code, message) = failed(&topology("missing-files", &["--fake", "4"]));
+    assert_eq!(code, Some(1));
+    assert!(message.contains("tells how much memory there is on node 1"), "{message}");
+
+    // What most laptops have: no table of affinities.
+    let tables = Builder::madt().madt_apic(0, true).madt_apic(1, true).build();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, tables).unwrap();
+    let path = file.path().to_str().unwrap();
+    let run = |flags: &[&str]| nearside(&[&["topology", "--acpi", path], flags].concat());
+    let report = String::from_utf8(run(&[]).stdout).unwrap();
+    assert!(report.starts_with("available: 1 node (0), 2 CPUs on 2 cores, memory unknown\n"), "{report}");
+    let machine: Value = serde_json::from_slice(&run(&["--format", "json"]).stdout).unwrap();
+    for totals in [&machine, &machine["nodes"][0]] {
+        assert_eq!((&totals["memory_bytes"], &totals["free_bytes"]), (&Value::Null, &Value::Null));
+    }
+    let (code, message) = failed(&run(&["--fake", "2G"]));
+    assert_eq!(code, Some(1));
+    let expected = format!("fake=2G: nothing in {path} tells how much memory there is on node 0");
+    assert!(message.contains(&expected), "{message}");
+    let (code, message) = failed(&nearside(&["place", "--memory", "1G", "--acpi", path]));
+    assert_eq!(code, Some(1));
+    let expected = format!("1 GiB are more than is known to be there: nothing in {path} tells how much memory");
+    assert!(message.contains(&expected), "{message}");
 }
 
 #[test]

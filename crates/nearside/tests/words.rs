@@ -34,7 +34,7 @@ fn every_command_has_help_with_examples_that_fits_80_columns() {
 
 #[test]
 fn usage_errors_are_on_standard_error_and_begin_as_all_errors_do() {
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (&[], 2, "nearside: no command\n"),
         (
             &["topolgy"],
@@ -47,6 +47,8 @@ fn usage_errors_are_on_standard_error_and_begin_as_all_errors_do() {
         // A flag in front of the command is Nearside's, and no command of that name is looked for.
         (&["run", "--memory", "1M", "--polcy", "strict", "--", "true"], 125, "similar argument exists: '--policy'"),
         (&["run", "--memory", "-1", "--", "true"], 125, "invalid value '-1' for '--memory <SIZE>'"),
+        (&["run", "--memory", "1M", "--", ""], 127, "nearside: \"\": command not found\n"),
+        (&["run", "--memory", "1M", "--", "/"], 126, "nearside: /: cannot be executed: it is a folder\n"),
         (&["exec", "db", "--nosuch"], 125, "unexpected argument '--nosuch'"),
         (&["set", "db", "--nodes", "0", "--move-memory", "--rate", "0"], 2, "invalid value '0' for '--rate <BYTES/S>'"),
     ];

@@ -114,11 +114,11 @@ pub enum Refusal {
         nodes: NodeSet,
     },
     /// There are no pages of that size.
-    #[error("this machine has no pages of {}: its huge pages are of {known}", Bytes(*page_bytes))]
+    #[error("this machine has no huge pages of {}: {known}", Bytes(*page_bytes))]
     NoHugePages {
         /// The size asked for.
         page_bytes: u64,
-        /// The sizes there are, for the message.
+        /// What there is, for the message.
         known: String,
     },
     /// There could be such pages, but no node's pool has any.
@@ -132,12 +132,28 @@ pub enum Refusal {
         /// The size asked for.
         page_bytes: u64,
     },
+    /// More than is known to be there, while nobody can tell whether it would fit.
+    #[error(
+        "{} are more than is known to be there: nothing in {machine} tells how much memory there is on {}",
+        Bytes(*needed_bytes),
+        nodes.named()
+    )]
+    UnknownMemory {
+        /// Bytes asked for, rounded up to whole pages.
+        needed_bytes: u64,
+        /// The nodes of which nothing tells.
+        nodes: NodeSet,
+        /// Where the machine was read.
+        machine: String,
+    },
     /// More than the machine has, even if it were empty.
     #[error(
-        "{}{} are more than the whole machine has ({})",
+        "{}{} are more than the whole machine has ({}): {} too few ({} bytes)",
         Bytes(*needed_bytes),
         page_size.in_words(),
-        Bytes(*machine_bytes)
+        Bytes(*machine_bytes),
+        Bytes(needed_bytes.saturating_sub(*machine_bytes)),
+        needed_bytes.saturating_sub(*machine_bytes)
     )]
     MoreThanMachine {
         /// Bytes asked for, rounded up to whole pages.

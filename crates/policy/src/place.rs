@@ -13,7 +13,7 @@ use nearside_topology::{NodeSet, Topology};
 /// Up to this many nodes every set is looked at.
 pub const EXHAUSTIVE_NODES: usize = 12;
 
-// What an ordinary page is taken to be. A machine with larger ones rounds up once more, by less than a page.
+// The unit in which ordinary memory is promised. A machine with larger pages rounds up once more, by less than a page.
 const BASE_PAGE_BYTES: u64 = 4096;
 
 /// How candidates are found.
@@ -58,10 +58,17 @@ pub fn place_with(
     let near = request.near.iter().filter_map(|&node| view.index_of(node)).collect();
     let ask = Ask { vcpus: request.vcpus.into(), pages, policy: request.policy, page_size: request.page_size, near };
     let mut costing = Costing::new(&view, &ask, model);
-    let does_not_fit = |unclaimed_pages: u64, where_: String| {
+    let does_not_fit = |unclaimed_pages: u64, nodes: &NodeSet, where_: String| {
         let unclaimed_bytes = unclaimed_pages.saturating_mul(page_bytes);
         let short_by_bytes = needed_bytes.saturating_sub(unclaimed_bytes);
-        Refusal::DoesNotFit { needed_bytes, unclaimed_bytes, short_by_bytes, where_, page_size: request.page_size }
+        let page_size = request.page_size;
+        unknown_memory(page_size, needed_bytes, nodes, topology).unwrap_or(Refusal::DoesNotFit {
+            needed_bytes,
+            unclaimed_bytes,
+            short_by_bytes,
+            where_,
+            page_size,
+        })
     };
 
     let explicit = match &request.nodes {
@@ -71,9 +78,9 @@ pub fn place_with(
             let chosen = candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
                 Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
                 Unfit::TooSmall(room) if request.policy.confines() => {
-                    does_not_fit(room.pages, format!("{} (policy {})", nodes.named(), request.policy))
+                    does_not_fit(room.pages, nodes, format!("{} (policy {})", nodes.named(), request.policy))
                 }
-                Unfit::TooSmall(room) => does_not_fit(room.pages, topology.node_set().named()),
+                Unfit::TooSmall(room) => does_not_fit(room.pages, &topology.node_set(), topology.node_set().named()),
             })?;
             Some((set, chosen))
         }
@@ -98,7 +105,7 @@ pub fn place_with(
             let nodes = topology.node_set();
             let chosen = candidates.next().ok_or_else(|| match ranking.most_pages() {
                 None => Refusal::NoCpus { nodes: nodes.clone() },
-                Some(pages) => does_not_fit(pages, nodes.named()),
+                Some(pages) => does_not_fit(pages, &nodes, nodes.named()),
             })?;
             (chosen, candidates.take(Ranking::RUNNERS_UP).collect())
         }
@@ -144,7 +151,10 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
             sizes.sort_unstable();
             sizes.dedup();
             let sizes: Vec<String> = sizes.into_iter().map(|bytes| Bytes(bytes).to_string()).collect();
-            let known = if sizes.is_empty() { "no size".into() } else { sizes.join(" or ") };
+            let known = match sizes.is_empty() {
+                true => "it has no huge pages".into(),
+                false => format!("its huge pages are of {}", sizes.join(" or ")),
+            };
             Err(Refusal::NoHugePages { page_bytes, known })
         }
     }
@@ -161,9 +171,23 @@ fn check_machine(page_size: PageSize, needed_bytes: u64, topology: &Topology) ->
     };
     match page_size {
         PageSize::Huge(page_bytes) if machine_bytes == 0 => Err(Refusal::NoPool { page_bytes }),
-        _ if needed_bytes > machine_bytes => Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes, page_size }),
+        _ if needed_bytes > machine_bytes => {
+            let unknown = unknown_memory(page_size, needed_bytes, &topology.node_set(), topology);
+            Err(unknown.unwrap_or(Refusal::MoreThanMachine { needed_bytes, machine_bytes, page_size }))
+        }
         _ => Ok(()),
     }
+}
+
+// What to say of a request that does not fit what is known, where some of these nodes may have more ordinary memory.
+fn unknown_memory(page_size: PageSize, needed_bytes: u64, nodes: &NodeSet, topology: &Topology) -> Option<Refusal> {
+    let nodes = topology.nodes_of_unknown_memory().intersection(nodes);
+    let machine = topology.source.clone();
+    (page_size == PageSize::Base && !nodes.is_empty()).then_some(Refusal::UnknownMemory {
+        needed_bytes,
+        nodes,
+        machine,
+    })
 }
 
 pub(crate) fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {

@@ -25,7 +25,7 @@
 
 use crate::{
     distance::{Distance, Distances},
-    id::{CpuId, MAX_NODES, NodeId},
+    id::{CpuId, MAX_NODES, NodeId, NodeSet},
     model::{HugePagePool, MemoryRange, MemoryState, Node, Performance, Topology, Withheld},
 };
 use alloc::{
@@ -63,6 +63,16 @@ pub struct InvalidFakeSpec {
 /// A machine that cannot be cut as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FakeError {
+    /// There is no telling what to cut.
+    #[error("fake={spec}: nothing in {machine} tells how much memory there is on {}", nodes.named())]
+    UnknownMemory {
+        /// What was asked.
+        spec: FakeSpec,
+        /// The machine's source.
+        machine: String,
+        /// The nodes of which nothing tells.
+        nodes: NodeSet,
+    },
     /// No node has memory to cut.
     #[error("fake={spec}: {} has no node with memory", machine)]
     NoMemory {
@@ -147,8 +157,13 @@ impl FromStr for FakeSpec {
 /// Cuts `machine` into emulated nodes as `spec` asks.
 ///
 /// # Errors
-/// If the machine has too little memory for the nodes, or they would be more than [`MAX_NODES`].
+/// If it is not known how much memory the machine has, if that is too little for the nodes, or they would be more than
+/// [`MAX_NODES`].
 pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> {
+    let nodes = machine.nodes_of_unknown_memory();
+    if !nodes.is_empty() {
+        return Err(FakeError::UnknownMemory { spec: *spec, machine: machine.source.clone(), nodes });
+    }
     let sizes: Vec<(NodeId, u64)> = machine.nodes.iter().map(|node| (node.id, node.memory_bytes)).collect();
     let sizes: Vec<_> = sizes.into_iter().filter(|&(_, bytes)| bytes > 0).collect();
     if sizes.is_empty() {

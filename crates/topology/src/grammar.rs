@@ -118,16 +118,12 @@ pub enum Problem {
         existing: String,
     },
     /// A relative number counts past what is allowed.
-    #[error("+{number}: counting from +0 there is nothing beyond +{last}, the allowed {what}s are {allowed}")]
+    #[error("there is no +{number}: {there_is}")]
     Beyond {
-        /// "node" or "CPU".
-        what: &'static str,
         /// The number that was read.
         number: u32,
-        /// The last number that would do.
-        last: usize,
-        /// The numbers that are allowed.
-        allowed: String,
+        /// What can be counted, in words.
+        there_is: String,
     },
     /// A range's end lies before its start.
     #[error("the range {first}-{last} runs backwards")]
@@ -366,8 +362,7 @@ impl<'a, T: Id> Parser<'a, T> {
             match (value as usize) < self.allowed.len() {
                 true => Ok(value),
                 false => {
-                    let allowed = self.allowed.iter().copied().collect::<IdSet<T>>().to_string();
-                    let problem = Problem::Beyond { what: T::WHAT, number: value, last, allowed };
+                    let problem = Problem::Beyond { number: value, there_is: countable(&self.allowed) };
                     Err(self.error_at(number.at, problem))
                 }
             }
@@ -441,6 +436,17 @@ impl<'a, T: Id> Parser<'a, T> {
     fn error_at(&self, at: usize, problem: Problem) -> GrammarError {
         let column = self.text[..at].chars().count() + 1;
         GrammarError { text: self.text.to_string(), column, problem }
+    }
+}
+
+/// What a relative number can name.
+fn countable<T: Id>(allowed: &[T]) -> String {
+    let (what, set) = (T::WHAT, allowed.iter().copied().collect::<IdSet<T>>());
+    match allowed.len() {
+        0 => format!("there are no allowed {what}s"),
+        1 => format!("there is only 1 allowed {what}, +0 ({set})"),
+        2 => format!("there are only 2 allowed {what}s, +0 and +1 ({set})"),
+        count => format!("there are only {count} allowed {what}s, +0 to +{} ({set})", count - 1),
     }
 }
 

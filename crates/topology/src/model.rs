@@ -38,8 +38,10 @@ pub struct Node {
     pub id: NodeId,
     /// Firmware's number, where it is known.
     pub pxm: Option<Pxm>,
-    /// Memory in bytes; 0 for a memoryless node.
+    /// Memory in bytes; 0 for a memoryless node, and where nothing tells.
     pub memory_bytes: u64,
+    /// Nothing tells how much memory it has: there may be any amount, of which nothing can be promised.
+    pub memory_is_unknown: bool,
     /// What the memory is used for now; unknown where only firmware's tables were read.
     pub state: Option<MemoryState>,
     /// The zones of the node's memory.
@@ -230,6 +232,13 @@ pub enum DeviceKind {
     Block,
 }
 
+impl Node {
+    /// Its memory in bytes, where that is known.
+    pub fn known_memory_bytes(&self) -> Option<u64> {
+        (!self.memory_is_unknown).then_some(self.memory_bytes)
+    }
+}
+
 impl Topology {
     /// The node with this number.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
@@ -257,7 +266,8 @@ impl Topology {
             cpu.online = !self.withheld.cpus.contains(cpu.id) && !self.isolated_cpus.contains(cpu.id);
         }
         if let Some(allowed) = allowed {
-            let is_withheld = |node: &&mut Node| node.memory_bytes > 0 && !allowed.memory_nodes.contains(node.id);
+            let may_have_memory = |node: &Node| node.known_memory_bytes() != Some(0);
+            let is_withheld = |node: &&mut Node| may_have_memory(node) && !allowed.memory_nodes.contains(node.id);
             for node in self.nodes.iter_mut().filter(is_withheld) {
                 self.withheld.memory_nodes.insert(node.id);
                 *node = Node { id: node.id, pxm: node.pxm, ..Node::default() };
@@ -287,9 +297,14 @@ impl Topology {
         self.nodes.iter().map(|node| node.id).collect()
     }
 
-    /// The numbers of the nodes that have memory.
+    /// The numbers of the nodes that are known to have memory.
     pub fn memory_nodes(&self) -> NodeSet {
         self.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id).collect()
+    }
+
+    /// The numbers of the nodes of which nothing tells how much memory they have.
+    pub fn nodes_of_unknown_memory(&self) -> NodeSet {
+        self.nodes.iter().filter(|node| node.memory_is_unknown).map(|node| node.id).collect()
     }
 
     /// The online CPUs of a node.
@@ -309,7 +324,7 @@ impl Topology {
         on.map(|cpu| cpu.core).collect::<BTreeSet<_>>().len()
     }
 
-    /// Memory of the whole machine in bytes.
+    /// Memory of the whole machine in bytes, as far as it is known.
     pub fn memory_bytes(&self) -> u64 {
         self.nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add)
     }
@@ -362,6 +377,10 @@ mod tests {
         let (allowed_cpus, memory_nodes) = ("0-2,4".parse().unwrap_or_default(), set("0,2"));
         let allowed =
             Allowed { cpus: allowed_cpus, memory_nodes, isolated_cpus: CpuSet::from([CpuId(2)]), by: "/x".into() };
+        let unknown = Node { id: NodeId(1), memory_is_unknown: true, ..Node::default() };
+        let with_unknown = Topology { nodes: vec![node(0), unknown, node(2)], ..machine.clone() };
+        let withheld = with_unknown.offered(Some(&allowed));
+        assert_eq!((withheld.nodes_of_unknown_memory(), withheld.withheld.memory_nodes), (set(""), set("1")));
         let offered = machine.offered(Some(&allowed));
         assert_eq!((cpus(&offered).as_str(), offered.memory_nodes()), ("0", set("0,2")));
         let withheld = &offered.withheld;

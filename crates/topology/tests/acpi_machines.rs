@@ -194,6 +194,7 @@ fn without_an_srat_there_is_one_node() {
     let (machine, findings) = machine(&[Builder::madt().madt_apic(0, true).madt_apic(1, true).build()]);
     assert_eq!(machine.cpus_of(NodeId(0)), CpuSet::from([CpuId(0), CpuId(1)]));
     assert_eq!((machine.nodes.len(), machine.nodes[0].pxm, distances(&machine)), (1, None, vec![10]));
+    assert_eq!(machine.nodes[0].known_memory_bytes(), None);
     let expected = "SRAT at 0x0: read no such table, expected one; everything counts as one node";
     assert_eq!(findings.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
 }

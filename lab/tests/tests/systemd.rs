@@ -142,18 +142,27 @@ fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
         let set = ["set-property", "--runtime", "nearside.slice", &format!("AllowedCPUs={cpus}")].map(str::to_owned);
         assert!(Command::new("systemctl").args(set).status().unwrap().success());
     };
+    let shown = "grep Cpus_allowed_list /proc/self/status";
+    let on_node_2 = &format!("run --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- {shown}");
+    // A slice without anybody in it is not there yet, and nobody can tell what it will allow.
+    assert!(Command::new("systemctl").args(["stop", "nearside.slice"]).status().unwrap().success());
     slice("0-4");
-    let refused = run(words("run --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- true"));
+    let surprised = run(words(on_node_2));
+    assert_eq!(surprised.status.code(), Some(125));
+    let said = stderr(&surprised);
+    assert!(said.contains("cpuset.cpus 4-5") && said.contains("allow 4"), "{said}");
+    // What is left of its home serves; where nothing is, that is said.
+    let _resident = Domain::start("--quiet --name resident --memory 8M --nodes 0", "--mib 1");
+    let narrowed = run(words(on_node_2));
+    slice("0-3");
+    let refused = run(words(on_node_2));
     slice("0-7");
+    let whole = run(words(on_node_2));
+    assert_eq!(stdout(&narrowed), "Cpus_allowed_list:\t4\n", "{}", stderr(&narrowed));
     assert_eq!(refused.status.code(), Some(125));
-    assert!(
-        stderr(&refused).contains("cpuset.cpus 4-5") && stderr(&refused).contains("allow 4"),
-        "{}",
-        stderr(&refused)
-    );
-    assert_eq!(domains(), [""; 0]);
-    let allowed = run(words("run -q --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- true"));
-    assert!(allowed.status.success(), "{}", stderr(&allowed));
+    assert!(stderr(&refused).contains("nearside.slice does not allow"), "{}", stderr(&refused));
+    assert_eq!(domains(), ["resident"]);
+    assert_eq!(stdout(&whole), "Cpus_allowed_list:\t4-5\n", "{}", stderr(&whole));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::{
     output::{self, Format},
     report::list::{self, List},
 };
+use nearside_linux::cgroup::Tree;
 use std::time::Duration;
 
 /// List the domains with their homes, claims and local shares
@@ -48,8 +49,40 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let domains = domains::look(&host, &found, &topology, interval);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
-        let more = if args.all { "" } else { "; `nearside list --all` lists other cgroups, too" };
-        output::note([format!("no domain runs: `nearside run` starts one{more}")]);
+        output::note([format!("no domain runs: `nearside run` starts one{}", instead(host.tree()))]);
     }
     args.format.print(&List { domains }, |data| list::text(data, args.nodes))
+}
+
+/// What there is to see where no domain runs.
+fn instead(tree: &Tree) -> &'static str {
+    let in_root = || tree.group("/").and_then(|root| root.processes()).is_ok_and(|processes| !processes.is_empty());
+    match tree.populated_groups().is_empty() {
+        false => "; `nearside list --all` lists other cgroups, too",
+        true if in_root() => "; all processes are in the root group: `nearside show /`",
+        true => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn where_no_domain_runs_it_is_said_where_the_processes_are() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |path: &str, processes: &str| {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+            fs::write(root.path().join(path).join("cgroup.procs"), processes).unwrap();
+        };
+        fs::write(root.path().join("cgroup.controllers"), "").unwrap();
+        let tree = Tree::at(root.path()).unwrap();
+        assert_eq!(instead(&tree), "", "none of them can be seen");
+        group("", "1\n2\n");
+        group("empty.slice", "");
+        assert!(instead(&tree).ends_with("in the root group: `nearside show /`"), "{}", instead(&tree));
+        group("full.slice/a.service", "3\n");
+        assert!(instead(&tree).contains("`nearside list --all`"), "{}", instead(&tree));
+    }
 }

@@ -198,15 +198,23 @@ pub(crate) mod tests {
             state_writable: false,
             ..host()
         };
-        assert!(!Doctor::new(facts.clone()).can_run);
+        let doctor = Doctor::new(facts.clone());
+        assert!(!doctor.can_run);
+        what_is_ok_needs_no_advice(&doctor);
         insta::assert_snapshot!("doctor_ill", plain(facts));
+    }
+
+    fn what_is_ok_needs_no_advice(doctor: &Doctor) {
+        for finding in doctor.findings.iter().filter(|finding| finding.state == State::Ok) {
+            assert_eq!(finding.advice, None, "{finding:?}");
+        }
     }
 
     /// One change to a good host, and what becomes of one finding.
     #[test]
     fn each_fact_tells_on_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 20] = [
+        let cases: [Case; 21] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
@@ -226,6 +234,7 @@ pub(crate) mod tests {
             ("for domains", |facts| facts.left_out.isolated_cpus = left_out().isolated_cpus, State::Ok, true),
             ("NUMA balancing", |facts| facts.numa_balancing = Some(1), State::Limited, true),
             ("NUMA balancing", |facts| (facts.numa_balancing, facts.nodes) = (Some(1), nodes(1)), State::Ok, true),
+            ("huge pages", |facts| facts.huge_pages.clear(), State::Ok, true),
             ("kernel", |facts| facts.kernel_release = Some("weird".into()), State::Limited, true),
             ("lockdown", |facts| facts.lockdown = Some("integrity".into()), State::Ok, true),
         ];
@@ -233,6 +242,7 @@ pub(crate) mod tests {
             let mut facts = host();
             change(&mut facts);
             let doctor = Doctor::new(facts);
+            what_is_ok_needs_no_advice(&doctor);
             let found = doctor.findings.iter().find(|finding| finding.topic == topic).unwrap();
             assert_eq!((found.state, doctor.can_run), (state, can_run), "{found:?}");
         }
@@ -256,6 +266,7 @@ pub(crate) mod tests {
     fn a_host_that_tells_nothing_is_no_reason_to_panic() {
         let doctor = Doctor::new(Facts::default());
         assert!(!doctor.can_run);
+        what_is_ok_needs_no_advice(&doctor);
         assert!(text(&doctor).lines().all(|line| anstream::adapter::strip_str(line).to_string().len() <= WIDTH));
     }
 }

@@ -1,6 +1,5 @@
 //! A home in the words of what starts virtual machines and commands.
 
-use super::place_text::page_bytes;
 use nearside_policy::{Decision, MemoryPolicy, PageSize};
 use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 use std::ops::Range;
@@ -78,7 +77,10 @@ impl Guest {
             vcpus,
             memory_kib,
             policy: request.policy,
-            huge_page_kib: (request.page_size != PageSize::Base).then(|| page_bytes(request.page_size) / 1024),
+            huge_page_kib: match request.page_size {
+                PageSize::Base => None,
+                PageSize::Huge(bytes) => Some(bytes / 1024),
+            },
             nodes: chosen.nodes.clone(),
             primary,
             cpu_nodes,

@@ -11,13 +11,13 @@ use nearside_topology::NodeId;
 pub(crate) fn report(decision: &Decision, observation: &Observation) -> String {
     let chosen = &decision.chosen;
     let mut report = format!(
-        "home: {}, predicted slow-down {} ({}, {}, {} of {} pages)\n",
+        "home: {}, predicted slow-down {} ({}, {}, {} of {})\n",
         chosen.nodes.named(),
         chosen.slow_down,
         decision.request.policy,
         count(decision.request.vcpus as usize, "vCPU"),
         size(chosen.claim.total_bytes()),
-        size(page_bytes(decision.request.page_size)),
+        pages(decision.request.page_size),
     );
     report += &claim(chosen, observation);
     report += &candidates(decision);
@@ -29,11 +29,11 @@ pub(crate) fn report(decision: &Decision, observation: &Observation) -> String {
     report
 }
 
-/// The size of a page for people; an ordinary page is taken to have 4 KiB.
-pub(crate) fn page_bytes(page_size: PageSize) -> u64 {
+fn pages(page_size: PageSize) -> String {
     match page_size {
-        PageSize::Base => 4096,
-        PageSize::Huge(bytes) => bytes,
+        // Their size differs between kernels, and no file tells it.
+        PageSize::Base => "ordinary pages".into(),
+        PageSize::Huge(bytes) => format!("{} pages", size(bytes)),
     }
 }
 
@@ -144,9 +144,13 @@ fn against(other: &Candidate, chosen: &Candidate) -> String {
     if other.slow_down < chosen.slow_down {
         return format!("{:.1} % faster", -percent);
     }
-    let left = format!("{} free afterwards against {}", size(other.free_after_bytes), size(chosen.free_after_bytes));
-    match other.free_after_bytes == chosen.free_after_bytes {
-        true => "as fast, with as much left free; the lowest numbers win".into(),
-        false => format!("as fast, {left}"),
+    let (of_other, of_chosen) = (other.free_after_bytes, chosen.free_after_bytes);
+    match (size(of_other), size(of_chosen)) {
+        _ if of_other == of_chosen => "as fast, with as much left free; the lowest numbers win".into(),
+        // Rounded they are the same, and yet the difference decides.
+        (left, as_much) if left == as_much => {
+            format!("as fast, {of_other} bytes free afterwards against {of_chosen}")
+        }
+        (left, more) => format!("as fast, {left} free afterwards against {more}"),
     }
 }

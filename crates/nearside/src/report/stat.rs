@@ -39,11 +39,13 @@ pub(crate) struct NodeStat {
     pub(crate) cpus: usize,
     /// vCPUs promised.
     pub(crate) claimed_vcpus: u64,
-    /// All of its memory.
-    pub(crate) size_bytes: u64,
-    /// What can be promised in ordinary pages, and what that is made of.
-    #[serde(flatten)]
-    pub(crate) promisable: Promisable,
+    /// All of its memory; none where nothing tells, and so for what the next figure is made of.
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) free_bytes: Option<u64>,
+    pub(crate) reclaimable_bytes: Option<u64>,
+    pub(crate) reserve_bytes: Option<u64>,
+    /// What can be promised in ordinary pages: free + reclaimable - reserve.
+    pub(crate) promisable_bytes: u64,
     /// Promised and not used yet.
     pub(crate) outstanding_bytes: u64,
     /// What is left to promise: promisable - outstanding.
@@ -93,6 +95,9 @@ impl NodeStat {
     /// One node of `observation`, with its counters at the interval's begin and end.
     pub(crate) fn new(observation: &Observation, node: &Node, counters: [Option<Counters>; 2]) -> Self {
         let [before, after] = counters;
+        let size_bytes = node.known_memory_bytes();
+        let Promisable { free_bytes, reclaimable_bytes, reserve_bytes, promisable_bytes } =
+            promisable(node, PageSize::Base);
         let pool = |pool: &nearside_topology::HugePagePool| PoolStat {
             page_bytes: pool.page_bytes,
             total_pages: pool.total_pages,
@@ -104,8 +109,11 @@ impl NodeStat {
             node: node.id,
             cpus: observation.topology.cpus_of(node.id).len(),
             claimed_vcpus: observation.claimed_vcpus(node.id),
-            size_bytes: node.memory_bytes,
-            promisable: promisable(node, PageSize::Base),
+            size_bytes,
+            free_bytes: size_bytes.and(Some(free_bytes)),
+            reclaimable_bytes: size_bytes.and(Some(reclaimable_bytes)),
+            reserve_bytes: size_bytes.and(Some(reserve_bytes)),
+            promisable_bytes,
             outstanding_bytes: outstanding_on(observation, node.id, PageSize::Base),
             unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Base),
             huge_pages: node.huge_pages.iter().filter(|pool| pool.total_pages > 0).map(pool).collect(),
@@ -145,10 +153,10 @@ fn memory(stat: &Stat) -> String {
     let row = |node: &NodeStat| {
         vec![
             node.node.to_string(),
-            short(node.size_bytes),
-            short(node.promisable.free_bytes),
-            short(node.promisable.reclaimable_bytes),
-            short(node.promisable.reserve_bytes),
+            dash(node.size_bytes.map(short)),
+            dash(node.free_bytes.map(short)),
+            dash(node.reclaimable_bytes.map(short)),
+            dash(node.reserve_bytes.map(short)),
             short(node.outstanding_bytes),
             short(node.unclaimed_bytes),
             format!("{}/{}", node.claimed_vcpus, node.cpus),
@@ -308,9 +316,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_node_of_unknown_memory_has_no_size_and_nothing_to_promise() {
+        let node = Node { memory_is_unknown: true, ..Node::default() };
+        let observation = Observation {
+            topology: Topology { nodes: vec![node.clone()], ..Topology::default() },
+            domains: Vec::new(),
+        };
+        let nodes = vec![NodeStat::new(&observation, &node, [None, None])];
+        let json = serde_json::to_value(&nodes[0]).unwrap();
+        for key in ["size_bytes", "free_bytes", "reclaimable_bytes", "reserve_bytes"] {
+            assert_eq!(json[key], serde_json::Value::Null, "{key}");
+        }
+        assert_eq!((&json["promisable_bytes"], &json["unclaimed_bytes"]), (&0.into(), &0.into()));
+        let stat = Stat { interval_s: 0.0, nodes, reserved_huge_pages: Vec::new(), domains: Vec::new(), heap: None };
+        let row: Vec<String> = text(&stat).lines().nth(2).unwrap().split_whitespace().map(str::to_owned).collect();
+        assert_eq!(row, ["0", "-", "-", "-", "-", "0", "0", "0/0"]);
+    }
+
+    #[test]
     fn what_is_unclaimed_adds_up() {
         for node in stat().nodes {
-            assert_eq!(node.promisable.promisable_bytes - node.outstanding_bytes, node.unclaimed_bytes);
+            assert_eq!(node.promisable_bytes - node.outstanding_bytes, node.unclaimed_bytes);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A machine as one JSON object, in the shape that `docs/formats.md` promises.
 
-use super::topology_text::free_bytes;
+use super::topology_text::{free_bytes, memory_bytes};
 use nearside_topology::{
     Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm,
     ReservedHugePages, Topology, Zone,
@@ -13,7 +13,7 @@ pub(crate) struct Machine<'a> {
     source: &'a str,
     nodes_count: usize,
     cpus: usize,
-    memory_bytes: u64,
+    memory_bytes: Option<u64>,
     free_bytes: Option<u64>,
     nodes: Vec<NodeReport<'a>>,
     cpu_list: Vec<CpuReport>,
@@ -29,7 +29,7 @@ impl<'a> Machine<'a> {
             source: &topology.source,
             nodes_count: topology.nodes.len(),
             cpus: topology.cpus.iter().filter(|cpu| cpu.online).count(),
-            memory_bytes: topology.memory_bytes(),
+            memory_bytes: memory_bytes(topology),
             free_bytes: free_bytes(topology),
             nodes: topology.nodes.iter().map(|node| NodeReport::new(topology, node)).collect(),
             cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
@@ -47,7 +47,7 @@ struct NodeReport<'a> {
     pxm: Option<Pxm>,
     cpus: Vec<CpuId>,
     cores: usize,
-    memory_bytes: u64,
+    memory_bytes: Option<u64>,
     free_bytes: Option<u64>,
     active_file_bytes: Option<u64>,
     inactive_file_bytes: Option<u64>,
@@ -66,7 +66,7 @@ impl<'a> NodeReport<'a> {
             pxm: node.pxm,
             cpus: topology.cpus_of(node.id).iter().collect(),
             cores: topology.cores_of(node.id),
-            memory_bytes: node.memory_bytes,
+            memory_bytes: node.known_memory_bytes(),
             free_bytes: state.map(|state| state.free_bytes),
             active_file_bytes: state.map(|state| state.active_file_bytes),
             inactive_file_bytes: state.map(|state| state.inactive_file_bytes),

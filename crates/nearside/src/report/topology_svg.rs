@@ -112,10 +112,11 @@ impl<'a> NodeBox<'a> {
         let of_node = || groups.iter().filter(|group| group.node == Some(node.id));
         let cores: usize = of_node().map(|group| group.cores.len()).sum();
         let cpus = topology.cpus_of(node.id);
-        let memory = match (node.memory_bytes, node.state) {
-            (0, _) => "no memory".into(),
-            (total, Some(state)) if detailed => format!("{} free of {}", size(state.free_bytes), size(total)),
-            (total, _) => size(total),
+        let memory = match (node.known_memory_bytes(), node.state) {
+            (None, _) => "memory unknown".into(),
+            (Some(0), _) => "no memory".into(),
+            (Some(total), Some(state)) if detailed => format!("{} free of {}", size(state.free_bytes), size(total)),
+            (Some(total), _) => size(total),
         };
         let mut lines = Vec::new();
         let list = format!("CPUs {cpus}");

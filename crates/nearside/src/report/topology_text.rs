@@ -32,9 +32,19 @@ pub(crate) fn summary_line(topology: &Topology) -> String {
     let cores: usize = groups(topology).iter().map(|group| group.cores.len()).sum();
     let nodes = topology.node_set();
     let (cpus, cores) = (count(online, "CPU"), count(cores, "core"));
-    let memory = size(topology.memory_bytes());
+    let unknown = topology.nodes_of_unknown_memory();
+    let memory = match (topology.memory_bytes(), unknown.is_empty()) {
+        (bytes, true) => format!("{} of memory", size(bytes)),
+        (0, false) => "memory unknown".into(),
+        (bytes, false) => format!("{} of memory and what {} may have", size(bytes), unknown.named()),
+    };
     let free = free_bytes(topology).map_or(String::new(), |free| format!(", {} free", size(free)));
-    format!("{} ({nodes}), {cpus} on {cores}, {memory} of memory{free}", count(nodes.len(), "node"))
+    format!("{} ({nodes}), {cpus} on {cores}, {memory}{free}", count(nodes.len(), "node"))
+}
+
+/// Memory of all nodes, where that of every node is known.
+pub(crate) fn memory_bytes(topology: &Topology) -> Option<u64> {
+    topology.nodes_of_unknown_memory().is_empty().then(|| topology.memory_bytes())
 }
 
 /// Where it was read.
@@ -56,7 +66,7 @@ fn summary(topology: &Topology) -> String {
 
 /// Free memory of all nodes, where every node with memory tells it.
 pub(crate) fn free_bytes(topology: &Topology) -> Option<u64> {
-    let with_memory = topology.nodes.iter().filter(|node| node.memory_bytes > 0);
+    let with_memory = topology.nodes.iter().filter(|node| node.known_memory_bytes() != Some(0));
     with_memory
         .map(|node| node.state.map(|state| state.free_bytes))
         .try_fold(0u64, |sum, free| Some(sum.saturating_add(free?)))
@@ -76,7 +86,7 @@ fn nodes(topology: &Topology) -> String {
         row.extend([
             if cpus.is_empty() { "none".into() } else { cpus.to_string() },
             topology.cores_of(node.id).to_string(),
-            mib(node.memory_bytes),
+            or_dash(node.known_memory_bytes().map(mib)),
             or_dash(free.map(mib)),
             or_dash(free.and_then(|free| percent(free, node.memory_bytes)).map(|share| format!("{share} %"))),
         ]);

@@ -255,7 +255,7 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
     );
     assert!(matches!(refuse(&wish(5 * GIB), &seen), Refusal::MoreThanMachine { .. }));
     let other = Request { page_size: PageSize::Huge(2 << 20), ..wish(GIB) };
-    let known = "1 GiB".to_owned();
+    let known = "its huge pages are of 1 GiB".to_owned();
     assert_eq!(refuse(&other, &seen), Refusal::NoHugePages { page_bytes: 2 << 20, known });
     seen.topology.nodes[1].huge_pages[0].total_pages = 0;
     assert_eq!(refuse(&wish(GIB), &seen), Refusal::NoPool { page_bytes: GIB });
@@ -280,12 +280,29 @@ fn nonsense_is_refused() {
         ),
         (
             Request { page_size: PageSize::Huge(0), ..good },
-            Refusal::NoHugePages { page_bytes: 0, known: "no size".into() },
+            Refusal::NoHugePages { page_bytes: 0, known: "it has no huge pages".into() },
         ),
     ];
     for (request, expected) in cases {
         assert_eq!(refuse(&request, &two_nodes()), expected);
     }
+}
+
+#[test]
+fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
+    let mut seen = two_nodes();
+    seen.topology.source = "/tables".into();
+    let node = &mut seen.topology.nodes[1];
+    (node.memory_bytes, node.memory_is_unknown) = (0, true);
+    let fits = decide(&request(1, 8, MemoryPolicy::Strict), &seen);
+    assert_eq!(claimed(&fits.chosen), [(0, 1, 8)]);
+    let said = "9 GiB are more than is known to be there: nothing in /tables tells how much memory there is on node 1";
+    assert_eq!(refuse(&request(1, 9, MemoryPolicy::Strict), &seen).to_string(), said);
+    let on = |nodes: &str| Request { nodes: Some(nodes.parse().unwrap()), ..request(1, 8, MemoryPolicy::Strict) };
+    assert!(matches!(refuse(&on("1"), &seen), Refusal::UnknownMemory { .. }));
+    seen.domains.push(resident(&[0, 0], &[1, 0]));
+    assert!(matches!(refuse(&on("0"), &seen), Refusal::DoesNotFit { .. }), "all of node 0 is known");
+    assert!(matches!(refuse(&on("0-1"), &seen), Refusal::UnknownMemory { .. }));
 }
 
 #[test]

@@ -33,8 +33,9 @@ pub(super) struct Domains {
 }
 
 impl Domains {
+    /// All there is in one node, of as much memory as firmware's memory map tells, which is no ACPI table.
     pub(super) fn one_node() -> Self {
-        let nodes = vec![Node::default()];
+        let nodes = vec![Node { memory_is_unknown: true, ..Node::default() }];
         Self { nodes, node_of_pxm: BTreeMap::new(), processors: Vec::new(), devices: Vec::new() }
     }
 

@@ -98,7 +98,7 @@ fn errors_tell_where_what_and_what_instead() {
         ("0-2:0/2", "\"0-2:0/2\", column 5: takes 0 of every 2: expected at least 1, and no more than there are"),
         ("0-2:1/0", "\"0-2:1/0\", column 5: takes 1 of every 0: expected at least 1, and no more than there are"),
         ("0-2:1", "\"0-2:1\", column 6: read the end, expected \"/\" and the size of a group"),
-        ("+3", "\"+3\", column 2: +3: counting from +0 there is nothing beyond +2, the allowed nodes are 1-2,8"),
+        ("+3", "\"+3\", column 2: there is no +3: there are only 3 allowed nodes, +0 to +2 (1-2,8)"),
         ("node:1", "\"node:1\", column 1: read \"node:1\", expected a number or \"all\""),
         ("same", "\"same\", column 1: read \"same\", expected a number or \"all\""),
         ("ä", "\"ä\", column 1: read \"ä\", expected a number or \"all\""),
@@ -141,6 +141,13 @@ fn an_endless_list_is_refused() {
 fn a_machine_with_nothing_allowed_answers_too() {
     let nothing = NodeContext { existing: NodeSet::new(), allowed: NodeSet::new() };
     assert_eq!(parse_nodes("all", &nothing).unwrap(), NodeSet::new());
+    let told = |allowed: &str| {
+        let context = NodeContext { allowed: allowed.parse().unwrap(), ..NodeContext::of(&machine()) };
+        parse_nodes("+9", &context).unwrap_err().to_string().split_once(": there is no +9: ").unwrap().1.to_owned()
+    };
+    assert_eq!(told(""), "there are no allowed nodes");
+    assert_eq!(told("2"), "there is only 1 allowed node, +0 (2)");
+    assert_eq!(told("0-1"), "there are only 2 allowed nodes, +0 and +1 (0-1)");
     for text in ["N", "+0", "0", "+N"] {
         assert!(parse_nodes(text, &nothing).is_err(), "{text}");
     }

@@ -26,21 +26,27 @@ pub(super) fn numbers(source: &mut Source) -> Vec<NodeId> {
 }
 
 pub(super) fn read(source: &mut Source, id: NodeId) -> Node {
-    let (memory_bytes, state) = memory(source, &format!("{NODES}/node{id}/meminfo"));
+    let node = with_memory(source, &format!("{NODES}/node{id}/meminfo"));
     let huge_pages = huge_pages(source, &format!("{NODES}/node{id}/hugepages"));
-    Node { id, memory_bytes, state, huge_pages, ..Node::default() }
+    Node { id, huge_pages, ..node }
 }
 
 /// The one node of a kernel that knows no nodes.
 pub(super) fn without_numa(source: &mut Source) -> Node {
-    let (memory_bytes, state) = memory(source, "proc/meminfo");
+    let node = with_memory(source, "proc/meminfo");
     let huge_pages = huge_pages(source, HUGE_PAGES);
-    Node { memory_bytes, state, huge_pages, ..Node::default() }
+    Node { huge_pages, ..node }
+}
+
+/// A node with its memory and the use of it, as far as `path` tells.
+fn with_memory(source: &mut Source, path: &str) -> Node {
+    let (total, state) = memory(source, path);
+    Node { memory_bytes: total.unwrap_or(0), memory_is_unknown: total.is_none(), state, ..Node::default() }
 }
 
 /// Total bytes and their use, from `Node 0 MemFree:  1024 kB` (a node's file) or `MemFree:  1024 kB` (`/proc/meminfo`).
-fn memory(source: &mut Source, path: &str) -> (u64, Option<MemoryState>) {
-    let Some(text) = source.text(path) else { return (0, None) };
+fn memory(source: &mut Source, path: &str) -> (Option<u64>, Option<MemoryState>) {
+    let Some(text) = source.text(path) else { return (None, None) };
     let mut bytes = |key: &str| {
         let value = text.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
@@ -62,7 +68,7 @@ fn memory(source: &mut Source, path: &str) -> (u64, Option<MemoryState>) {
         inactive_file_bytes: bytes("Inactive(file)").unwrap_or(0),
         slab_reclaimable_bytes: bytes("SReclaimable").unwrap_or(0),
     };
-    (total.unwrap_or(0), total.and(free).map(|_| state))
+    (total, total.and(free).map(|_| state))
 }
 
 fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {

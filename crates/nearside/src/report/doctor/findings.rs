@@ -284,9 +284,7 @@ fn huge_pages(facts: &Facts) -> Finding {
         format!("node {node}: {} of {} free ({})", pool.free_pages, pool.total_pages, size(pool.page_bytes))
     };
     match facts.huge_pages.is_empty() {
-        true => Finding::ok(TOPIC, "none are set aside")
-            .so("--page-size finds no pages")
-            .advice("set some aside: nr_hugepages in /sys/devices/system/node/nodeN/hugepages/*"),
+        true => Finding::ok(TOPIC, "none are set aside").so("--page-size finds no pages until some are"),
         false => Finding::ok(TOPIC, facts.huge_pages.iter().map(pool).collect::<Vec<_>>().join(", ")),
     }
 }
