@@ -50,7 +50,7 @@ pub fn api(input: &[u8]) {
 
     if let Ok(text) = std::str::from_utf8(input) {
         match Config::parse(Path::new("daemon.toml"), text) {
-            Ok(config) => drop((config.tuning(), config.found.iter().filter(|found| found.matches(text)).count())),
+            Ok(config) => drop(config.tuning()),
             Err(error) => assert!(!error.to_string().contains('\n')),
         }
     }

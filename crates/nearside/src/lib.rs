@@ -57,6 +57,7 @@ enum Command {
     Topology(commands::topology::Args),
     Place(commands::place::Args),
     Doctor(commands::doctor::Args),
+    Daemon(commands::daemon::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
 }
@@ -85,6 +86,7 @@ fn run(command: Command) -> Outcome {
         Command::Topology(args) => commands::topology::run(&args),
         Command::Place(args) => commands::place::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Daemon(args) => commands::daemon::run(&args),
         Command::Completions(args) => commands::completions::run::<Cli>(&args),
         Command::Man(args) => commands::man::run::<Cli>(&args),
     }

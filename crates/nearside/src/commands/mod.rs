@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod completions;
+pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod list;

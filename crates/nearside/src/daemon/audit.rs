@@ -47,14 +47,8 @@ pub struct Entry<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 enum ChangeJson<'a> {
-    SetAffinity {
-        domain: &'a str,
-        nodes: Vec<nearside_topology::NodeId>,
-        affinity: Option<nearside_policy::Affinity>,
-    },
-    Release {
-        domain: &'a str,
-    },
+    SetAffinity { domain: &'a str, nodes: Vec<nearside_topology::NodeId>, affinity: Option<nearside_policy::Affinity> },
+    Release { domain: &'a str },
 }
 
 impl<'a> Entry<'a> {
@@ -69,11 +63,9 @@ impl<'a> Entry<'a> {
     ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let change = change.map(|change| match change {
-            Change::SetAffinity { domain, nodes, affinity } => ChangeJson::SetAffinity {
-                domain,
-                nodes: nodes.iter().collect(),
-                affinity: *affinity,
-            },
+            Change::SetAffinity { domain, nodes, affinity } => {
+                ChangeJson::SetAffinity { domain, nodes: nodes.iter().collect(), affinity: *affinity }
+            }
             Change::Release { domain } => ChangeJson::Release { domain },
         });
         Self {

@@ -100,7 +100,9 @@ impl Charge {
             Ok(scheduler) => {
                 self.scheduler = Some(scheduler);
                 self.attachment.attached(now);
-                said.push("scheduler attached: domains prefer their homes and may run elsewhere when these are full".into());
+                said.push(
+                    "scheduler attached: domains prefer their homes and may run elsewhere when these are full".into(),
+                );
             }
             Err(error) if will_never_work(&error) => {
                 said.push(format!("scheduler: {error}; homes are kept by CPU affinity"));
@@ -139,6 +141,11 @@ impl Charge {
 fn will_never_work(error: &Error) -> bool {
     matches!(
         error,
-        Error::Unsupported | Error::TooOld(_) | Error::Isolated(_) | Error::Permission | Error::Machine(_) | Error::Object
+        Error::Unsupported
+            | Error::TooOld(_)
+            | Error::Isolated(_)
+            | Error::Permission
+            | Error::Machine(_)
+            | Error::Object
     )
 }

@@ -22,16 +22,13 @@ pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -
 
 /// Another home for a domain of `nearside run`. Its memory follows as debt, at the rate of the control loop.
 fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affinity>) -> Answer {
-    let wish =
-        Rehome { domain: domain.to_owned(), nodes: nodes.clone(), move_memory: false, rate_bytes_per_s: None };
+    let wish = Rehome { domain: domain.to_owned(), nodes: nodes.clone(), move_memory: false, rate_bytes_per_s: None };
     match host.record(domain).map(|_| carry_out(host, &wish, affinity, &mut |_| ControlFlow::Continue(()))) {
         None => Answer::Gone,
         Some(Err(failure)) => Answer::Refused(failure.message().to_owned()),
         Some(Ok(report)) => match host.record(domain) {
             None => Answer::Gone,
-            Some(record) => {
-                Answer::Done { nodes_before: report.nodes_before, home: record.home, notes: report.notes }
-            }
+            Some(record) => Answer::Done { nodes_before: report.nodes_before, home: record.home, notes: report.notes },
         },
     }
 }
@@ -43,12 +40,8 @@ fn prefer(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, affinit
             "{domain} was not started by `nearside run`: whoever made that cgroup binds it to CPUs; here it can prefer them"
         ));
     }
-    let home = Home {
-        nodes: nodes.clone(),
-        origin: Origin::Explicit,
-        affinity: Affinity::Soft,
-        policy: MemoryPolicy::Local,
-    };
+    let home =
+        Home { nodes: nodes.clone(), origin: Origin::Explicit, affinity: Affinity::Soft, policy: MemoryPolicy::Local };
     let before = host.record(domain).map(|record| record.home.nodes).unwrap_or_default();
     change_home(host, domain, Some((pattern, &home)), before, |now| *now = home.clone())
 }

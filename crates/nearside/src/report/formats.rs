@@ -195,7 +195,13 @@ fn what_the_api_answers() {
     let mut printed = to_value(WhyJson::new(domain, record.as_ref(), known, plan)).unwrap();
     let own = printed.as_object_mut().unwrap();
     let why: BTreeSet<String> =
-        to_value(Why::new(record.as_ref().unwrap())).unwrap().as_object().unwrap().keys().cloned().collect();
+        to_value(Why::new(record.as_ref().unwrap(), record.as_ref().unwrap().decision.as_ref().unwrap()))
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
     own.retain(|key, _| !why.contains(key));
     own["steps"][0]["domain"] = "web-frontend".into();
     check("API: `GET /why/DOMAIN`", &[standing, "API: `GET /plan`"], "", &printed);
@@ -209,7 +215,7 @@ fn what_the_api_answers() {
 fn the_audit_log() {
     let caller = Caller { uid: 1, gid: 1, groups: Vec::new(), pid: None };
     let nodes = examples::nodes(&[1]);
-    let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None, move_memory: true };
+    let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None };
     let printed = to_value(Entry::new(&caller, "PUT", "/domains/db/affinity", Some(&change), 200, None)).unwrap();
     check("The audit log", &[], "", &printed);
 }

@@ -327,7 +327,8 @@ fn json_has_the_shape_that_commands_print() {
 
     let why = daemon.ask(&get("/why/db")).json();
     let record = crate::report::domain::examples::record();
-    let printed = serde_json::to_value(crate::report::json::Why::new(&record, record.decision.as_ref().unwrap())).unwrap();
+    let printed =
+        serde_json::to_value(crate::report::json::Why::new(&record, record.decision.as_ref().unwrap())).unwrap();
     for (key, value) in printed.as_object().unwrap() {
         assert_eq!(&why[key], value, "{key}");
     }
