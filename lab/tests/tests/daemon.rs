@@ -1,0 +1,241 @@
+//! The daemon on four nodes of two CPUs: domains come home, the API answers, and nothing is lost when it dies.
+
+use nearside_lab::{Domain, await_that, json, nearside, run, status, stderr, words};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream, process::ExitStatusExt},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+const CONFIG: &str = "/tmp/daemon.toml";
+const SOCKET: &str = "/run/nearside/api.socket";
+const AUDIT: &str = "/tmp/audit.log";
+
+/// A daemon that has ended its first interval. It ends with this.
+struct Daemon {
+    child: Child,
+    log: fs::File,
+}
+
+impl Daemon {
+    /// Starts one with intervals of 100 ms and what else the configuration is to say.
+    fn start(config: &str) -> Self {
+        fs::write(CONFIG, format!("interval = \"100ms\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
+        let mut daemon = Self::begin();
+        await_that("the daemon answers", || {
+            assert_eq!(daemon.child.try_wait().unwrap(), None, "{}", daemon.said());
+            matches!(ask("GET", "/domains", None), Some((200, _)))
+        });
+        daemon
+    }
+
+    fn begin() -> Self {
+        let log = tempfile();
+        let mut command = nearside();
+        let command =
+            command.args(["daemon", "--config", CONFIG]).stdin(Stdio::null()).stderr(log.try_clone().unwrap());
+        Self { child: command.spawn().unwrap(), log }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success());
+    }
+
+    /// What it has said so far.
+    fn said(&mut self) -> String {
+        use std::os::unix::fs::FileExt;
+        let mut text = vec![0; self.log.metadata().unwrap().len() as usize];
+        self.log.read_exact_at(&mut text, 0).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn stop(mut self) {
+        self.signal("TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said());
+        assert!(!Path::new(SOCKET).exists());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file without a name.
+fn tempfile() -> fs::File {
+    let path = format!("/tmp/log-{:?}", std::thread::current().id());
+    let file = fs::OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+    fs::remove_file(path).unwrap();
+    file
+}
+
+/// Asks the API: status and body. None while nobody listens.
+fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}",
+        body.len()
+    );
+    let mut stream = UnixStream::connect(SOCKET).ok()?;
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    let (head, body) = reply.split_once("\r\n\r\n")?;
+    let code = head.split(' ').nth(1)?.parse().ok()?;
+    Some((code, serde_json::from_str(body).unwrap_or_else(|_| body.into())))
+}
+
+fn get(path: &str) -> Value {
+    let (code, body) = ask("GET", path, None).expect("an answer");
+    assert_eq!(code, 200, "{path}: {body}");
+    body
+}
+
+fn home(domain: &str) -> Value {
+    get(&format!("/domains/{domain}"))["home"].clone()
+}
+
+#[test]
+fn memory_comes_home_and_the_operators_choice_is_obeyed() {
+    let daemon = Daemon::start("scheduler = \"off\"");
+    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    // Its memory stays behind, and is brought home without anybody asking for that.
+    let output = run(words("set db --nodes 3"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(3, 32)]));
+    // Through the API, too.
+    let (code, answer) = ask("PUT", "/domains/db/affinity", Some(&json!({"nodes": [2]}))).unwrap();
+    assert_eq!((code, &answer["nodes_before"], &answer["nodes"]), (200, &json!([3]), &json!([2])), "{answer}");
+    await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(2, 32)]));
+    await_that("its CPUs are those of its home", || status(domain.process(), "Cpus_allowed_list") == "4-5");
+    await_that("it is published", || home("db")["origin"] == "explicit" && home("db")["nodes"] == json!([2]));
+    assert_eq!(json("show db --interval 0")["home"]["nodes"], json!([2]));
+    let (code, _) = ask("DELETE", "/domains/db/affinity", None).unwrap();
+    assert_eq!(code, 200);
+    await_that("the home is the loop's again", || home("db")["origin"] == "auto");
+    domain.end();
+    await_that("it is gone", || ask("GET", "/domains/db", None).unwrap().0 == 404);
+    daemon.stop();
+}
+
+#[test]
+fn strict_memory_comes_home_and_is_confined_there_again() {
+    let daemon = Daemon::start("scheduler = \"off\"");
+    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    assert!(run(words("set db --nodes 3")).status.success());
+    await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(3, 32)]));
+    await_that("it may have none elsewhere", || status(domain.process(), "Mems_allowed_list") == "3");
+    domain.end();
+    daemon.stop();
+}
+
+#[test]
+fn killed_it_loses_nothing() {
+    let mut daemon = Daemon::start("scheduler = \"off\"");
+    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    await_that("it is seen", || ask("GET", "/domains/db", None).unwrap().0 == 200);
+    daemon.child.kill().unwrap();
+    assert_eq!(daemon.child.wait().unwrap().signal(), Some(9));
+    assert_eq!(json("list")["domains"][0]["name"], "db");
+    let daemon = Daemon::start("scheduler = \"off\"");
+    let db = get("/domains/db");
+    assert_eq!((&db["home"]["nodes"], &db["claim"]["bytes"]), (&json!([1]), &json!({"1": 64 << 20})), "{db}");
+    domain.end();
+    daemon.stop();
+}
+
+#[test]
+fn a_second_daemon_is_told_who_runs() {
+    let daemon = Daemon::start("scheduler = \"off\"");
+    let second = run(["daemon", "--config", CONFIG]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(stderr(&second).contains(&format!("process {} holds", daemon.child.id())), "{}", stderr(&second));
+    get("/health");
+    daemon.stop();
+}
+
+#[test]
+fn a_bad_configuration_keeps_the_old_one_and_says_why() {
+    let mut daemon = Daemon::start("scheduler = \"off\"");
+    fs::write(CONFIG, "intervall = \"1s\"\n").unwrap();
+    daemon.signal("HUP");
+    await_that("it says why", || daemon.said().contains("stays as it was"));
+    assert!(daemon.said().contains("intervall"), "{}", daemon.said());
+    get("/domains");
+    let bad = run(["daemon", "--config", CONFIG, "--check-config"]);
+    assert_eq!(bad.status.code(), Some(1));
+    daemon.stop();
+}
+
+#[test]
+fn readers_may_read_and_others_are_refused_and_recorded() {
+    let daemon = Daemon::start("scheduler = \"off\"\n[api]\nread_group = \"65534\"");
+    let _ = fs::remove_file(AUDIT);
+    daemon.signal("HUP");
+    await_that("the audit log is there", || Path::new(AUDIT).exists());
+    assert_eq!(fs::metadata(AUDIT).unwrap().permissions().mode() & 0o777, 0o600);
+    let as_nobody = |script: &str| {
+        let become_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c"];
+        let output = Command::new("setpriv").args(become_nobody).arg(script).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let request = |method: &str, path: &str| {
+        as_nobody(&format!(
+            "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{SOCKET}')\n\
+             s.sendall(b'{method} {path} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n\
+             print(s.makefile().readline().split()[1])"
+        ))
+    };
+    assert_eq!(request("GET", "/domains"), "200");
+    assert_eq!(request("DELETE", "/domains/db/affinity"), "403");
+    let log = fs::read_to_string(AUDIT).unwrap();
+    let line: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!((&line["uid"], &line["status"]), (&json!(65534), &json!(403)), "{log}");
+    daemon.stop();
+}
+
+#[test]
+fn found_groups_get_a_home() {
+    let group = Path::new("/sys/fs/cgroup/machine.slice/vm1");
+    fs::create_dir_all(group).unwrap();
+    let daemon = Daemon::start("scheduler = \"off\"\nfound = [\"machine.slice/*\"]");
+    let script = format!("echo 0 > {}/cgroup.procs; while :; do :; done", group.display());
+    let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let name = "%2Fmachine.slice%2Fvm1";
+    await_that("it has a home", || {
+        ask("GET", &format!("/domains/{name}"), None)
+            .is_some_and(|(code, body)| code == 200 && body["home"].is_object())
+    });
+    let shown = json("show /machine.slice/vm1 --interval 0");
+    assert_eq!(shown["home"]["origin"], "auto", "{shown:#}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    daemon.stop();
+    fs::remove_dir(group).unwrap();
+}
+
+#[test]
+fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
+    let mut daemon = Daemon::start("");
+    let allowed = |domain: &Domain| status(domain.process(), "Cpus_allowed_list");
+    let domain =
+        Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32 --spin");
+    await_that("the scheduler is attached", || {
+        assert_eq!(daemon.child.try_wait().unwrap(), None, "{}", daemon.said());
+        fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim() == "enabled"
+    });
+    await_that("the stand-in is lifted", || allowed(&domain) == "0-7");
+    assert!(daemon.said().contains("scheduler attached"), "{}", daemon.said());
+    daemon.stop();
+    assert_eq!(allowed(&domain), "2-3");
+    assert_eq!(fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim(), "disabled");
+    domain.end();
+}
