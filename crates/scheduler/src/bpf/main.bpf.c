@@ -114,6 +114,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
 		return;
 	}
+	/* Its own CPU's queue takes no kick. */
 	if (is_dying()) {
 		grant(p, task, woken, true);
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
@@ -496,9 +497,14 @@ static void release_throttled(u64 now_ns)
 	bpf_for_each(scx_dsq, p, THROTTLED, 0) {
 		struct task *task = task_of(p);
 		s32 on = scx_bpf_task_cpu(p), cpu;
+		bool too_long;
 		u32 queue;
 
-		if (!task || !grant(p, task, false, now_ns - task->queued_ns > THROTTLED_LONGEST_NS))
+		if (!task)
+			continue;
+		/* It may have been queued just now, after the timer looked at the clock. */
+		too_long = (s64)(now_ns - task->queued_ns) > (s64)THROTTLED_LONGEST_NS;
+		if (!grant(p, task, false, too_long))
 			continue;
 		count(COUNT_RELEASED);
 		task->queued_ns = now_ns;
