@@ -14,8 +14,8 @@ const LAST_WAIT: u64 = 64;
 pub struct Needs {
     /// Nodes that have CPUs.
     pub nodes_with_cpus: usize,
-    /// Domains that have a home.
-    pub homes: usize,
+    /// Domains, with a home or without: one that was found may have to wait for the scheduler to get one.
+    pub domains: usize,
 }
 
 /// How it stands with the scheduler.
@@ -62,10 +62,10 @@ pub enum Todo {
 }
 
 impl Needs {
-    /// What there is on this machine, for so many domains that have a home.
-    pub fn of(topology: &Topology, homes: usize) -> Self {
+    /// What there is on this machine, for so many domains.
+    pub fn of(topology: &Topology, domains: usize) -> Self {
         let with_cpus = topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node);
-        Self { nodes_with_cpus: with_cpus.collect::<BTreeSet<_>>().len(), homes }
+        Self { nodes_with_cpus: with_cpus.collect::<BTreeSet<_>>().len(), domains }
     }
 }
 
@@ -82,7 +82,7 @@ impl Scheduler {
             Self::Off => Some("switched off by configuration"),
             Self::On => None,
             Self::Auto if needs.nodes_with_cpus < 2 => Some("fewer than two nodes have CPUs"),
-            Self::Auto if needs.homes == 0 => Some("no domain has a home"),
+            Self::Auto if needs.domains == 0 => Some("there is no domain"),
             Self::Auto => None,
         }
     }
@@ -148,11 +148,11 @@ impl Attachment {
 mod tests {
     use super::*;
 
-    const NEEDED: Needs = Needs { nodes_with_cpus: 4, homes: 1 };
+    const NEEDED: Needs = Needs { nodes_with_cpus: 4, domains: 1 };
 
     #[test]
     fn it_is_attached_where_somebody_needs_it() {
-        let needs = |nodes_with_cpus, homes| Needs { nodes_with_cpus, homes };
+        let needs = |nodes_with_cpus, domains| Needs { nodes_with_cpus, domains };
         for (mode, needs, todo) in [
             (Scheduler::Auto, needs(2, 1), Todo::Attach),
             (Scheduler::Auto, needs(1, 9), Todo::Nothing),

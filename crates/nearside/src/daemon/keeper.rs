@@ -18,10 +18,10 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, Machine, MoveReport, Outcome, Stayed, Step, Tuning, control,
+    Action, Batch, ControlObservation, ControlPlan, Machine, MoveReport, Observation, Outcome, Step, Tuning, control,
 };
 use nearside_scheduler::Affinity;
-use nearside_topology::{NodeId, Topology};
+use nearside_topology::NodeId;
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,
@@ -161,7 +161,7 @@ impl Keeper {
                 let (plan, history) = control(&self.tuning, &seen, &self.remembered.history);
                 self.remembered.history = history;
                 self.act(&plan, &seen, &mut said);
-                self.tend_scheduler(&seen.machine.topology, interval, &mut said);
+                self.tend_scheduler(&seen.machine, interval, &mut said);
                 if !plan.steps.is_empty() {
                     said.extend(self.remembered.write(&self.state).err().map(|error| error.to_string()));
                 }
@@ -196,7 +196,7 @@ impl Keeper {
                     }
                 }
             }
-            self.moved.extend(report(&step.action, outcome));
+            self.moved.extend(report(&step.action, &outcome));
         }
     }
 
@@ -234,9 +234,10 @@ impl Keeper {
 
     /// Attaches or detaches the scheduler where it is time, and has Nearside's own bindings stand in for it where it is not
     /// in charge.
-    fn tend_scheduler(&mut self, topology: &Topology, interval: u64, said: &mut Vec<String>) {
+    fn tend_scheduler(&mut self, machine: &Observation, interval: u64, said: &mut Vec<String>) {
         let homes = self.affinities();
-        let needs = Needs::of(topology, homes.len());
+        let topology = &machine.topology;
+        let needs = Needs::of(topology, machine.domains.len());
         if self.charge.is_to_leave(self.config.scheduler, needs) {
             self.restore_fallbacks(said);
         }
@@ -345,12 +346,7 @@ impl Keeper {
 }
 
 /// What the control loop is told of a batch.
-fn report(action: &Action, outcome: Outcome) -> Option<MoveReport> {
+fn report(action: &Action, outcome: &Outcome) -> Option<MoveReport> {
     let Action::MovePages { domain, batch: Some(Batch { from, .. }), .. } = action else { return None };
-    let (moved_bytes, stayed) = match outcome {
-        Outcome::Applied { moved_bytes } => (moved_bytes, Stayed::new()),
-        Outcome::Partly { moved_bytes, stayed, .. } => (moved_bytes, stayed),
-        Outcome::Refused { .. } => return None,
-    };
-    Some(MoveReport { domain: domain.clone(), from: *from, moved_bytes, stayed })
+    MoveReport::new(domain, *from, outcome)
 }
