@@ -1,4 +1,5 @@
 //! The daemon on four nodes of two CPUs: domains come home, the API answers, and nothing is lost when it dies.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use nearside_lab::{Domain, await_that, json, nearside, run, status, stderr, words};
 use serde_json::{Value, json};
