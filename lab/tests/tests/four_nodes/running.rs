@@ -5,7 +5,7 @@ use nearside_lab::{
 };
 use std::{
     fs,
-    io::{BufRead, BufReader, Write as _},
+    io::{BufRead, BufReader},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
     process::{Child, Command, Stdio},
