@@ -235,7 +235,7 @@ fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
         fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim() == "enabled"
     });
     await_that("the stand-in is lifted", || allowed(&domain) == "0-7");
-    assert!(daemon.said().contains("scheduler attached"), "{}", daemon.said());
+    await_that("it is said", || daemon.said().contains("scheduler attached"));
     daemon.stop();
     assert_eq!(allowed(&domain), "2-3");
     assert_eq!(fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim(), "disabled");

@@ -182,7 +182,7 @@ impl Keeper {
             if refused.contains(&domain) {
                 continue;
             }
-            let outcome = self.try_step(step, seen);
+            let outcome = self.try_step(step, plan, seen);
             self.totals.count(domain, &outcome);
             match &outcome {
                 Outcome::Refused { why } => {
@@ -201,14 +201,16 @@ impl Keeper {
     }
 
     /// Carries out a step, unless a command has given the domain another home since it was looked at.
-    fn try_step(&mut self, step: &Step, seen: &ControlObservation) -> Outcome {
+    fn try_step(&mut self, step: &Step, plan: &ControlPlan, seen: &ControlObservation) -> Outcome {
         let domain = step.action.domain();
         let home_seen =
             seen.machine.domains.iter().find(|state| state.name == domain).and_then(|state| state.home.as_ref());
-        let found = match (&step.action, self.watcher.found_by(domain)) {
-            (Action::SetHome { home, .. }, Some(pattern)) => Some((pattern, home)),
+        // A group that was found gets its record with whatever is the first of these steps.
+        let home_planned = plan.steps.iter().find_map(|step| match &step.action {
+            Action::SetHome { domain: whose, home } if whose == domain => Some(home),
             _ => None,
-        };
+        });
+        let found = self.watcher.found_by(domain).zip(home_planned);
         if let Action::MovePages { batch: Some(_), .. } = step.action {
             // A batch changes nothing but where pages lie, and keeps nobody from the records meanwhile.
             return self.host.apply(&step.action, &mut |_| {
