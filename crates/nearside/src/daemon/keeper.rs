@@ -221,12 +221,10 @@ impl Keeper {
         if let Err(error) = self.host.take_up(domain, found) {
             return Outcome::Refused { why: error.to_string() };
         }
+        // The home it had, or the one that an earlier step of this plan gave it.
         let home_now = self.host.edited().map(|record| record.home.clone());
-        let is_as_seen = match (&step.action, home_seen) {
-            (Action::SetHome { .. }, Some(home_seen)) => home_now.as_ref() == Some(home_seen),
-            _ => true,
-        };
-        let outcome = match is_as_seen {
+        let is_expected = home_now.as_ref() == home_seen || home_now.as_ref() == home_planned;
+        let outcome = match is_expected {
             true => self.host.apply(&step.action, &mut |_| ControlFlow::Continue(())),
             false => Outcome::Refused { why: "a command has given it another home meanwhile".into() },
         };
