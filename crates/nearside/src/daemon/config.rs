@@ -100,7 +100,7 @@ pub struct Patience {
 pub enum Scheduler {
     /// Always; on a machine of one node, too.
     On,
-    /// Where there are at least two nodes with CPUs and a domain that has a home.
+    /// Where there are at least two nodes with CPUs and a domain.
     #[default]
     Auto,
     /// Never: CPU affinity stands in.
