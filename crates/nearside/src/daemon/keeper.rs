@@ -126,9 +126,10 @@ impl Keeper {
         &self.config
     }
 
-    /// Waits for what comes next; none where that is the next interval.
+    /// Waits for what comes next; none where that is the next interval. However late that is, nobody who asks for something
+    /// waits for longer than a round.
     fn wait(&mut self, events: &Receiver<Event>, began: Instant) -> Option<Next> {
-        let left = self.config.interval.checked_sub(began.elapsed())?;
+        let left = self.config.interval.saturating_sub(began.elapsed());
         match events.recv_timeout(left) {
             Ok(Event::Change(asked)) => {
                 self.change(asked);
