@@ -54,6 +54,8 @@ pub(crate) struct Keeper {
     moved: Vec<MoveReport>,
     counted: BTreeMap<NodeId, Option<Counters>>,
     began: Instant,
+    /// How long systemd waits for a sign of life.
+    watchdog: Option<Duration>,
     /// What was said in the last interval: what stays as it is is said once.
     said: Vec<String>,
 }
@@ -84,6 +86,7 @@ impl Keeper {
             moved: Vec::new(),
             counted: BTreeMap::new(),
             began: Instant::now(),
+            watchdog: notify::watchdog(),
             said: Vec::new(),
         }
     }
@@ -130,13 +133,19 @@ impl Keeper {
     /// waits for longer than a round.
     fn wait(&mut self, events: &Receiver<Event>, began: Instant) -> Option<Next> {
         let left = self.config.interval.saturating_sub(began.elapsed());
-        match events.recv_timeout(left) {
+        // Intervals may be longer than systemd has patience.
+        let pause = self.watchdog.map_or(left, |watchdog| left.min(watchdog / 2));
+        match events.recv_timeout(pause) {
             Ok(Event::Change(asked)) => {
                 self.change(asked);
                 Some(Next::GoOn)
             }
             Ok(Event::Reload) => Some(Next::Reload),
             Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => Some(Next::Stop),
+            Err(RecvTimeoutError::Timeout) if pause < left => {
+                notify::busy();
+                Some(Next::GoOn)
+            }
             Err(RecvTimeoutError::Timeout) => None,
         }
     }
