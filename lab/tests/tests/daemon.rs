@@ -1,103 +1,19 @@
 //! The daemon on four nodes of two CPUs: domains come home, the API answers, and nothing is lost when it dies.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use nearside_lab::{Domain, await_that, json, nearside, run, status, stderr, words};
+use nearside_lab::{
+    Domain, await_that,
+    daemon::{AUDIT, CONFIG, Daemon, SOCKET, ask, get},
+    json, run, status, stderr, words,
+};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read, Write},
-    os::unix::{fs::PermissionsExt, net::UnixStream, process::ExitStatusExt},
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::Command,
 };
-
-const CONFIG: &str = "/tmp/daemon.toml";
-const SOCKET: &str = "/run/nearside/api.socket";
-const AUDIT: &str = "/tmp/audit.log";
-
-/// A daemon that has ended its first interval. It ends with this.
-struct Daemon {
-    child: Child,
-    log: fs::File,
-}
-
-impl Daemon {
-    /// Starts one with intervals of 100 ms and what else the configuration is to say.
-    fn start(config: &str) -> Self {
-        fs::write(CONFIG, format!("interval = \"100ms\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
-        let mut daemon = Self::begin();
-        await_that("the daemon answers", || {
-            assert_eq!(daemon.child.try_wait().unwrap(), None, "{}", daemon.said());
-            matches!(ask("GET", "/domains", None), Some((200, _)))
-        });
-        daemon
-    }
-
-    fn begin() -> Self {
-        let log = tempfile();
-        let mut command = nearside();
-        let command =
-            command.args(["daemon", "--config", CONFIG]).stdin(Stdio::null()).stderr(log.try_clone().unwrap());
-        Self { child: command.spawn().unwrap(), log }
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success());
-    }
-
-    /// What it has said so far.
-    fn said(&mut self) -> String {
-        use std::os::unix::fs::FileExt;
-        let mut text = vec![0; self.log.metadata().unwrap().len() as usize];
-        self.log.read_exact_at(&mut text, 0).unwrap();
-        String::from_utf8(text).unwrap()
-    }
-
-    fn stop(mut self) {
-        self.signal("TERM");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said());
-        assert!(!Path::new(SOCKET).exists());
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A file without a name.
-fn tempfile() -> fs::File {
-    let path = format!("/tmp/log-{:?}", std::thread::current().id());
-    let file = fs::OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
-    fs::remove_file(path).unwrap();
-    file
-}
-
-/// Asks the API: status and body. None while nobody listens.
-fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
-    let body = body.map(Value::to_string).unwrap_or_default();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}",
-        body.len()
-    );
-    let mut stream = UnixStream::connect(SOCKET).ok()?;
-    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).ok()?;
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply).ok()?;
-    let (head, body) = reply.split_once("\r\n\r\n")?;
-    let code = head.split(' ').nth(1)?.parse().ok()?;
-    Some((code, serde_json::from_str(body).unwrap_or_else(|_| body.into())))
-}
-
-fn get(path: &str) -> Value {
-    let (code, body) = ask("GET", path, None).expect("an answer");
-    assert_eq!(code, 200, "{path}: {body}");
-    body
-}
 
 fn home(domain: &str) -> Value {
     get(&format!("/domains/{domain}"))["home"].clone()

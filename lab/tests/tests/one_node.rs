@@ -1,7 +1,11 @@
 //! No NUMA, no cost: on one node domains run and nothing is bound.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use nearside_lab::{Domain, MIB, Own, by_node, json, read, run, status, stderr, stdout, words};
+use nearside_lab::{
+    Domain, MIB, Own, await_that, by_node,
+    daemon::{Daemon, get},
+    json, read, run, status, stderr, stdout, words,
+};
 
 #[test]
 fn the_guest_is_the_machine_these_tests_are_about() {
@@ -101,4 +105,19 @@ fn the_commands_that_only_look_work() {
         assert!(output.status.success(), "{line}: {}", stderr(&output));
         assert!(!stdout(&output).is_empty(), "{line}");
     }
+}
+
+#[test]
+fn the_daemon_leaves_everything_as_it_is() {
+    let daemon = Daemon::start("");
+    let domain = Domain::start("--name plain --cpus 1 --memory 32M", "--mib 16");
+    let seen_at = || get("/health")["interval"].as_u64().unwrap();
+    await_that("the domain is seen", || get("/domains")["domains"][0]["name"] == "plain");
+    let since = seen_at();
+    await_that("some intervals have passed", || seen_at() > since + 10);
+    assert_eq!(read("/sys/kernel/sched_ext/state"), "disabled");
+    assert_eq!(read("/sys/fs/cgroup/nearside/plain/cpuset.cpus"), "");
+    assert_eq!(status(domain.process(), "Cpus_allowed_list"), read("/sys/devices/system/cpu/online"));
+    domain.end();
+    daemon.stop();
 }

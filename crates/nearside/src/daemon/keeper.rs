@@ -15,13 +15,15 @@ use nearside_linux::{
     Host,
     counters::{Counters, counters},
     folder::Folder,
+    store::Record,
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, Machine, MoveReport, Observation, Outcome, Step, Tuning, control,
+    Action, Affinity, Batch, ControlObservation, ControlPlan, CpuReason, Machine, MoveReport, Observation, Outcome,
+    Step, Tuning, control,
 };
-use nearside_scheduler::Affinity;
-use nearside_topology::NodeId;
+use nearside_scheduler as scheduler;
+use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,
@@ -249,40 +251,48 @@ impl Keeper {
         let topology = &machine.topology;
         let needs = Needs::of(topology, machine.domains.len());
         if self.charge.is_to_leave(self.config.scheduler, needs) {
-            self.restore_fallbacks(said);
+            self.restore_fallbacks(topology, said);
         }
         said.extend(self.charge.tend(self.config.scheduler, needs, topology, &homes, interval));
         match self.charge.attachment().is_attached() {
             true => self.lift_fallbacks(said),
-            false => self.restore_fallbacks(said),
+            false => self.restore_fallbacks(topology, said),
         }
     }
 
     /// Where the domains prefer to run.
     fn affinities(&self) -> Affinities {
-        let affinity = |record: &nearside_linux::store::Record| {
+        let affinity = |record: &Record| {
             let nodes = record.home.nodes.clone();
-            Some((record.inode, Affinity { home: nodes.first()?, nodes }))
+            Some((record.inode, scheduler::Affinity { home: nodes.first()?, nodes }))
         };
         self.watcher.records().filter_map(affinity).collect()
     }
 
     fn lift_fallbacks(&mut self, said: &mut Vec<String>) {
-        self.for_each_fallback(said, true, Host::lift_fallback);
+        let is_own =
+            |record: &Record| record.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback);
+        self.for_each_domain(said, is_own, Host::lift_fallback);
     }
 
-    fn restore_fallbacks(&mut self, said: &mut Vec<String>) {
-        self.for_each_fallback(said, false, Host::restore_fallback);
+    /// A home of all nodes binds nobody, so nothing is done on one node.
+    fn restore_fallbacks(&mut self, topology: &Topology, said: &mut Vec<String>) {
+        let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
+        let is_wanting = |record: &Record| {
+            let home = &record.home;
+            record.cpus.is_none() && home.affinity == Affinity::Soft && !with_cpus.is_subset(&home.nodes)
+        };
+        self.for_each_domain(said, is_wanting, Host::restore_fallback);
     }
 
-    fn for_each_fallback(
+    /// Most intervals concern nobody, and then nobody has to wait for the lock.
+    fn for_each_domain(
         &mut self,
         said: &mut Vec<String>,
-        is_bound: bool,
+        is_concerned: impl Fn(&Record) -> bool,
         change: fn(&mut Host, &str) -> Result<bool, nearside_linux::Error>,
     ) {
-        // Most intervals change nothing, and then nobody has to wait for the lock.
-        let concerned = self.watcher.records().filter(|record| record.cpus.is_some() == is_bound);
+        let concerned = self.watcher.records().filter(|record| is_concerned(record));
         let names: Vec<String> = concerned.map(|record| record.name.clone()).collect();
         for name in names {
             if let Err(error) = change(&mut self.host, &name) {
@@ -346,7 +356,10 @@ impl Keeper {
         let mut said = Vec::new();
         // While the scheduler is still in charge, so that nobody leaves home in between.
         if self.charge.attachment().is_attached() {
-            self.restore_fallbacks(&mut said);
+            match self.host.topology() {
+                Ok(topology) => self.restore_fallbacks(&topology, &mut said),
+                Err(error) => said.push(error.to_string()),
+            }
             said.extend(self.charge.detach());
         }
         said.extend(self.remembered.write(&self.state).err().map(|error| error.to_string()));
