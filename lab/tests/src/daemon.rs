@@ -1,6 +1,6 @@
 //! A daemon in the guest, and what it is asked.
 
-use crate::{await_that, nearside};
+use crate::{await_that, nearside, words};
 use serde_json::Value;
 use std::{
     fs,
@@ -24,8 +24,13 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one with intervals of 100 ms and what else the configuration is to say.
     pub fn start(config: &str) -> Self {
+        Self::start_with("", config)
+    }
+
+    /// The same with more flags.
+    pub fn start_with(flags: &str, config: &str) -> Self {
         fs::write(CONFIG, format!("interval = \"100ms\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
-        let mut daemon = Self::begin();
+        let mut daemon = Self::begin(flags);
         await_that("the daemon answers", || {
             assert_eq!(daemon.child.try_wait().unwrap(), None, "{}", daemon.said());
             matches!(ask("GET", "/domains", None), Some((200, _)))
@@ -33,11 +38,14 @@ impl Daemon {
         daemon
     }
 
-    fn begin() -> Self {
+    fn begin(flags: &str) -> Self {
         let log = tempfile();
         let mut command = nearside();
-        let command =
-            command.args(["daemon", "--config", CONFIG]).stdin(Stdio::null()).stderr(log.try_clone().unwrap());
+        let command = command
+            .args(["daemon", "--config", CONFIG])
+            .args(words(flags))
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().unwrap());
         Self { child: command.spawn().unwrap(), log }
     }
 

@@ -4,7 +4,7 @@
 use nearside_lab::{
     Domain, await_that,
     daemon::{AUDIT, CONFIG, Daemon, SOCKET, ask, get},
-    json, run, status, stderr, words,
+    json, read, run, status, stderr, words,
 };
 use serde_json::{Value, json};
 use std::{
@@ -156,4 +156,44 @@ fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
     assert_eq!(allowed(&domain), "2-3");
     assert_eq!(fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim(), "disabled");
     domain.end();
+}
+
+const SPINNING: (&str, &str) =
+    ("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32 --threads 2 --spin");
+
+fn scheduler_state() -> String {
+    read("/sys/kernel/sched_ext/state")
+}
+
+#[test]
+fn killed_with_the_scheduler_attached_it_leaves_the_stock_one_and_the_next_attaches_again() {
+    let mut daemon = Daemon::start("");
+    let domain = Domain::start(SPINNING.0, SPINNING.1);
+    for _ in 0..3 {
+        await_that("the stand-in is lifted", || status(domain.process(), "Cpus_allowed_list") == "0-7");
+        assert_eq!(scheduler_state(), "enabled");
+        daemon.child.kill().unwrap();
+        daemon.child.wait().unwrap();
+        await_that("the stock scheduler is back", || scheduler_state() == "disabled");
+        daemon = Daemon::start("");
+        await_that("the next one attaches it", || scheduler_state() == "enabled");
+    }
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(1, 32)]));
+    daemon.stop();
+    assert_eq!(status(domain.process(), "Cpus_allowed_list"), "2-3");
+    domain.end();
+}
+
+#[test]
+fn a_scheduler_that_stalls_is_tried_again_later_each_time_and_stood_in_for_meanwhile() {
+    let mut daemon = Daemon::start_with("--stall-scheduler-after-ms 500 --scheduler-watchdog-ms 1000", "");
+    let domain = Domain::start(SPINNING.0, SPINNING.1);
+    for intervals in [1, 2, 4] {
+        let said = format!("it is tried again in {intervals} intervals");
+        await_that(&said, || daemon.said().contains(&said));
+    }
+    assert!(daemon.said().contains("stall"), "{}", daemon.said());
+    await_that("its home's CPUs stand in", || status(domain.process(), "Cpus_allowed_list") == "2-3");
+    domain.end();
+    daemon.stop();
 }
