@@ -197,3 +197,47 @@ fn a_scheduler_that_stalls_is_tried_again_later_each_time_and_stood_in_for_meanw
     domain.end();
     daemon.stop();
 }
+
+fn interval() -> u64 {
+    get("/health")["interval"].as_u64().unwrap()
+}
+
+/// How often the loop has given a domain a home.
+fn homes_given(domain: &str) -> f64 {
+    let metrics = get("/metrics");
+    let name = format!("nearside_domain_homes_total{{domain=\"{domain}\"}}");
+    let line = metrics
+        .as_str()
+        .unwrap()
+        .lines()
+        .find_map(|line| line.strip_prefix(&name))
+        .unwrap_or_else(|| panic!("{metrics}"));
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn memory_follows_a_domain_that_was_pushed_off_and_then_nothing_moves() {
+    let daemon = Daemon::start("");
+    let domain =
+        Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred", "--mib 32 --threads 2 --spin");
+    let first = domain.filled_mib();
+    let home = *first.keys().next().unwrap();
+    await_that("it is at home", || {
+        ask("GET", "/domains/db", None).is_some_and(|(_, body)| body["standing"]["place"] == "at-home")
+    });
+    // Twice as many threads as its home has CPUs come to stay there.
+    let hog = format!("--quiet --name hog --cpus 2 --memory 16M --policy preferred --nodes {home}");
+    let hog = Domain::start(&hog, "--mib 4 --threads 4 --spin");
+    let since = interval();
+    await_that("its memory has followed", || !domain.filled_mib().contains_key(&home));
+    let taken = interval() - since;
+    let homes = homes_given("db");
+    let since = interval();
+    // Each takes long on an emulated machine that is busy with six threads.
+    await_that("50 intervals pass", || interval() > since + 50);
+    assert!(homes_given("db") - homes <= 1.0, "it was moved again and again");
+    assert!(taken <= 15, "{taken} intervals");
+    hog.end();
+    domain.end();
+    daemon.stop();
+}
