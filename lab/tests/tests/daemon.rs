@@ -1,5 +1,5 @@
 //! The daemon on four nodes of two CPUs: domains come home, the API answers, and nothing is lost when it dies.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
     Domain, await_that,
