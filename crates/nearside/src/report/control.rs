@@ -6,9 +6,7 @@ use super::{
 };
 use crate::domains::Domain;
 use nearside_linux::store::Record;
-use nearside_policy::{
-    Action, ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step,
-};
+use nearside_policy::{ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step};
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,20 +40,7 @@ struct DomainStepJson<'a> {
 
 impl<'a> DomainStepJson<'a> {
     fn new(step: &'a Step) -> Self {
-        Self { domain: domain_of(&step.action), step: StepJson::new(step) }
-    }
-}
-
-/// Whose domain an action is about.
-pub(crate) fn domain_of(action: &Action) -> &str {
-    match action {
-        Action::Create { domain, .. }
-        | Action::Claim { domain, .. }
-        | Action::SetHome { domain, .. }
-        | Action::ConfineMemory { domain, .. }
-        | Action::BindCpus { domain, .. }
-        | Action::SetMemoryPolicy { domain, .. }
-        | Action::MovePages { domain, .. } => domain,
+        Self { domain: step.action.domain(), step: StepJson::new(step) }
     }
 }
 
@@ -172,7 +157,7 @@ impl<'a> WhyJson<'a> {
             Some((record, decision)) => PlacedJson::Decided(Box::new(Why::new(record, decision))),
             None => PlacedJson::Found { name: &domain.name, cgroup: &domain.cgroup, home: &domain.home },
         };
-        let steps = plan.steps.iter().filter(|step| domain_of(&step.action) == domain.name);
+        let steps = plan.steps.iter().filter(|step| step.action.domain() == domain.name);
         Self { placed, standing: known.map(StandingJson::new), steps: steps.map(StepJson::new).collect() }
     }
 }

@@ -98,18 +98,6 @@ fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
     }
 }
 
-fn domain_of(action: &Action) -> &str {
-    match action {
-        Action::Create { domain, .. }
-        | Action::Claim { domain, .. }
-        | Action::SetHome { domain, .. }
-        | Action::ConfineMemory { domain, .. }
-        | Action::BindCpus { domain, .. }
-        | Action::SetMemoryPolicy { domain, .. }
-        | Action::MovePages { domain, .. } => domain,
-    }
-}
-
 /// All that is claimed on each node in pages of one size, and what is held by those who claim.
 fn claimed(seen: &ControlObservation) -> BTreeMap<(String, NodeId), (u128, u128)> {
     let mut sums: BTreeMap<_, (u128, u128)> = BTreeMap::new();
@@ -134,7 +122,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
     let mut arriving: BTreeMap<(String, NodeId), u128> = BTreeMap::new();
     let mut on_the_way: BTreeMap<(NodeId, NodeId), u128> = BTreeMap::new();
     for step in &plan.steps {
-        let domain = state(domain_of(&step.action));
+        let domain = state(step.action.domain());
         let load = &before.loads[&domain.name];
         let is_explicit = domain.home.as_ref().is_some_and(|home| home.origin == Origin::Explicit);
         let is_bound = load.bound_to.as_ref().is_some_and(|bound| *bound != topology.node_set());
@@ -328,7 +316,7 @@ fn what_was_not_looked_at_is_left_alone() {
         seen.loads.retain(|name, _| name.ends_with(['0', '2', '4']));
         let (plan, _) = control(&tuning, &seen, &History::default());
         for step in &plan.steps {
-            assert!(seen.loads.contains_key(domain_of(&step.action)));
+            assert!(seen.loads.contains_key(step.action.domain()));
         }
     }
 }
