@@ -11,7 +11,7 @@ mod starts;
 
 pub use look::{Look, by_node};
 pub use memory::{Mapping, Own, charged, mapping, node_memory, own_memory};
-pub use starts::{Levelling, assert_refused, assert_the_kernel_has_what_is_promised, end, parallel_starts};
+pub use starts::{Levelling, assert_refused, assert_the_kernel_has_what_is_promised, end, go_on, parallel_starts};
 
 use serde_json::Value;
 use std::{

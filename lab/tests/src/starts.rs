@@ -2,7 +2,7 @@
 
 use crate::{Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, words, write};
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     process::{Child, Stdio},
 };
 
@@ -65,17 +65,28 @@ pub fn parallel_starts(count: u32, flags: &str, bytes: u64, command: &[&str]) ->
             .unwrap()
     };
     let children: Vec<_> = (0..count).map(start).collect();
-    // A domain says "ready"; a refused one closes its output without a word.
-    let is_ready = |child: &mut Child| {
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        line.starts_with("ready")
-    };
     let (mut running, mut refused) = (Vec::new(), Vec::new());
     for mut child in children {
         if is_ready(&mut child) { running.push(child) } else { refused.push(child) }
     }
     (running, refused)
+}
+
+/// Has those that wait for a line go on, all at once, and waits until each says that its memory is filled.
+pub fn go_on(children: &mut [Child]) {
+    for child in &mut *children {
+        writeln!(child.stdin.as_mut().unwrap()).unwrap();
+    }
+    for child in children {
+        assert!(is_ready(child), "{} ended instead of filling its memory", child.id());
+    }
+}
+
+/// Whether it says "ready"; what was refused, or has ended, closes its output without a word.
+fn is_ready(child: &mut Child) -> bool {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.starts_with("ready")
 }
 
 /// The kernel's word for it: what is promised on a node and what others hold there is no more than there is. Others hold
@@ -86,7 +97,8 @@ pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (
     let (mut promised, mut taken) = ([0; 4], [0; 4]);
     for (process, bytes) in claims {
         // Strict domains are confined to the node they were promised.
-        let node: usize = status(process, "Mems_allowed_list").parse().unwrap();
+        let nodes = status(process, "Mems_allowed_list");
+        let node: usize = nodes.parse().unwrap_or_else(|_| panic!("{process} is on nodes {nodes}, not on one"));
         let own = Own::of([process]);
         assert!(own.bytes.keys().all(|home| *home as usize == node), "on node {node}: {own:?}");
         promised[node] += bytes;

@@ -2,7 +2,7 @@
 
 use nearside_lab::{
     Domain, Levelling, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that, domains, end,
-    huge_pages, json, nearside, parallel_starts, read, run, stderr, toucher, unclaimed_bytes, words,
+    go_on, huge_pages, json, nearside, parallel_starts, read, run, stderr, toucher, unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -35,9 +35,12 @@ fn what_was_promised_is_there_when_it_is_touched() {
     let mut levelling = Levelling::default();
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
-    let (running, refused) = parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
+    // They fill it when all twenty have been decided on: what is touched between two of a start's looks counts as taken twice.
+    let command = ["sh", "-c", "echo ready; read line; exec \"$@\"", "sh", &toucher(), "--mib", &mib.to_string()];
+    let (mut running, refused) = parallel_starts(20, "", bytes, &command);
     assert_eq!((running.len(), refused.len()), (8, 12), "{:?}", Look::take());
     assert_refused(refused);
+    go_on(&mut running);
     let claims = running.iter().map(|child| (child.id(), bytes));
     assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
     let look = Look::take();
