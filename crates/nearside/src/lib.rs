@@ -7,6 +7,7 @@
 //! A library so that the fuzz targets reach what parses; `main.rs` only calls [`main`].
 #![forbid(unsafe_code)]
 
+mod client;
 mod commands;
 pub mod daemon;
 mod domains;

@@ -16,6 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// As `ops.name` in `bpf/main.bpf.c`.
+const NAME: &str = "nearside";
+
 const STATE: &str = "/sys/kernel/sched_ext/state";
 const HOTPLUG: &str = "/sys/kernel/sched_ext/hotplug_seq";
 const STATUS: &str = "/proc/self/status";
@@ -126,7 +129,7 @@ impl Scheduler {
         let link = skeleton.maps.nearside_ops.attach_struct_ops().map_err(|error| {
             // Between the look at the beginning and now, another one may have come.
             if read(STATE).is_ok_and(|state| state != "disabled") {
-                Error::Busy(current())
+                Error::Busy(whoever_is_in_charge())
             } else {
                 Error::bpf("attaching the scheduler", error)
             }
@@ -248,7 +251,7 @@ pub(crate) fn check_host() -> Result<(), Error> {
         return Err(Error::Isolated(isolated.trim().to_owned()));
     }
     if read(STATE)? != "disabled" {
-        return Err(Error::Busy(current()));
+        return Err(Error::Busy(whoever_is_in_charge()));
     }
     Ok(())
 }
@@ -266,10 +269,18 @@ fn read(path: &'static str) -> Result<String, Error> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|source| Error::Read { path, source })
 }
 
-/// The name of the scheduler in charge.
-fn current() -> String {
-    fs::read_to_string("/sys/kernel/sched_ext/root/ops")
-        .map_or_else(|_| "one that is still leaving".to_owned(), |name| name.trim().to_owned())
+/// The name of the scheduler in charge, where the kernel tells one.
+fn current() -> Option<String> {
+    fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
+}
+
+fn whoever_is_in_charge() -> String {
+    current().unwrap_or_else(|| "one that is still leaving".to_owned())
+}
+
+/// Whether this scheduler is in charge of the host, whoever attached it.
+pub fn is_in_charge() -> bool {
+    current().is_some_and(|name| name == NAME)
 }
 
 /// Leaves out the operations that this kernel does not have; it would refuse the others too. Whether it tells of caps.

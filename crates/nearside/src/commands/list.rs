@@ -1,7 +1,7 @@
 //! `nearside list`: the domains that run.
 
 use crate::{
-    domains,
+    client, domains,
     failure::{Failure, Outcome},
     interval,
     output::{self, Format},
@@ -31,27 +31,39 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
 
-    /// For how long to watch where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = interval::parse, allow_hyphen_values = true)]
-    interval: Duration,
+    /// Watch where vCPUs run for so long, now [default: as the daemon saw it last; without one 0.2]
+    #[arg(long, value_name = "SECONDS", value_parser = interval::parse, allow_hyphen_values = true)]
+    interval: Option<Duration>,
 
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+
+    #[command(flatten)]
+    daemon: client::Args,
 }
+
+/// For how long it is watched where vCPUs run, unless somebody says otherwise.
+const WATCHED: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut host = domains::open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let (found, broken) = domains::running(&host, args.all)?;
     output::note(broken);
-    let interval = if found.is_empty() { Duration::ZERO } else { args.interval };
+    if args.interval.is_none()
+        && !args.all
+        && let Some(told) = args.daemon.overview(client::DOMAINS, args.nodes, args.format, &found)
+    {
+        return output::print(&told);
+    }
+    let interval = if found.is_empty() { Duration::ZERO } else { args.interval.unwrap_or(WATCHED) };
     let domains = domains::look(&host, &found, &topology, interval);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
         output::note([format!("no domain runs: `nearside run` starts one{}", instead(host.tree()))]);
     }
-    args.format.print(&List { domains }, |data| list::text(data, args.nodes))
+    args.format.print(&List { domains: &domains }, |data| list::text(data, args.nodes))
 }
 
 /// What there is to see where no domain runs.

@@ -127,7 +127,11 @@ fn try_run(args: &Args) -> Outcome {
     }
     let tell = &mut |plan: &Plan, notices: &[String]| {
         if !args.quiet {
-            let all = notices.iter().chain(&plan.limits).cloned().chain(fallback_notice(plan));
+            let all = notices
+                .iter()
+                .chain(&plan.limits)
+                .cloned()
+                .chain(fallback_notice(plan, nearside_scheduler::is_in_charge()));
             all.for_each(|notice| output::tell(&format!("nearside: {notice}")));
         }
     };
@@ -194,9 +198,11 @@ fn usable_policy(
 }
 
 /// The stand-in for soft affinity is said once, since it pins what was not to be pinned.
-fn fallback_notice(plan: &Plan) -> Option<String> {
+///
+/// While Nearside's own is in charge the binding lasts only until the daemon's next interval, and nothing is said.
+fn fallback_notice(plan: &Plan, scheduler_is_in_charge: bool) -> Option<String> {
     plan.steps.iter().find_map(|step| match &step.action {
-        Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. } => {
+        Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. } if !scheduler_is_in_charge => {
             Some(format!("no scheduler with node affinity is attached: runs on {} only, until one is", cpus.named()))
         }
         _ => None,

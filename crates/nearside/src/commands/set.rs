@@ -1,6 +1,7 @@
 //! `nearside set`: another home for a domain that runs.
 
 use crate::{
+    client,
     domains::{find, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
@@ -29,6 +30,9 @@ use std::{
 ///
 /// The home, the claim and the CPUs change at once. With --move-memory its pages follow, in batches, while the old and
 /// the new home are allowed. Interrupted (Ctrl-C), it stops after the batch it is at; the same command goes on.
+///
+/// Where the daemon runs it makes the change, for root and for members of its admin group, and brings the memory itself; only
+/// with --move-memory root does it here and now.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,6 +68,9 @@ pub(crate) struct Args {
     /// How to report it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+
+    #[command(flatten)]
+    daemon: client::Args,
 }
 
 /// How fast pages may move.
@@ -101,6 +108,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let plan = rehome(&wish, &observation).map_err(refused)?;
         return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
     }
+    if is_for_daemon(args)
+        && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes)
+    {
+        let mut report = changed?;
+        report.notes.push("the daemon brings memory that lies off the home, at its own rate (`nearside show`)".into());
+        return args.format.print(&report, set::text);
+    }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
     let mut meter = Meter::new();
     let watch = &mut |so_far| {
@@ -112,6 +126,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let report = changed.inspect_err(|_| output::note(host.take_notices()))?;
     args.format.print(&report, set::text)?;
     left_over(&report, args)
+}
+
+/// Whether the daemon is to make the change: it brings the memory when it gets to it, and tells only later what stayed. Who
+/// wants that now and may do it does it without.
+fn is_for_daemon(args: &Args) -> bool {
+    !args.move_memory || !rustix::process::geteuid().is_root()
 }
 
 /// The domain of that name, or at that path. Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt)

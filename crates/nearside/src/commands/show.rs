@@ -1,7 +1,7 @@
 //! `nearside show`: one domain.
 
 use crate::{
-    domains,
+    client, domains,
     failure::{Failure, Outcome},
     interval,
     output::{self, Format},
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+
+    #[command(flatten)]
+    daemon: client::Args,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -44,6 +47,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
         allowed: Allowed::read(host.tree(), &group),
         mapped: usage::mapped(&group, &host.proc()),
         interval_s: args.interval.as_secs_f64(),
+        standing: None,
     };
-    args.format.print(&show, show::text)
+    let standing = args.daemon.control(&show.domain.name).and_then(|control| control.standing);
+    args.format.print(&Show { standing, ..show }, show::text)
 }

@@ -1,13 +1,13 @@
 //! `nearside why`: the reasons for a domain's home.
 
 use crate::{
-    domains,
+    client, domains,
     failure::Outcome,
     output::Format,
     report::{
         json,
         show::Allowed,
-        why::{self, Unplaced},
+        why::{self, Controlled, Unplaced},
     },
 };
 use nearside_linux::usage;
@@ -16,7 +16,7 @@ use nearside_policy::total;
 /// Explain why a domain lives where it does
 ///
 /// Shows the decision as it was recorded when the domain was started, with the homes that were not taken, and what has
-/// changed since.
+/// changed since. Where the daemon runs it also says how the domain stands, and what is done about it or why nothing is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,15 +29,20 @@ pub(crate) struct Args {
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+
+    #[command(flatten)]
+    daemon: client::Args,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let host = domains::open_host()?;
     let (group, record) = domains::find(&host, &args.domain)?;
+    let control = args.daemon.control(record.as_ref().map_or(group.path(), |record| &record.name));
     if let Some(record) = &record
         && let Some(decision) = &record.decision
     {
-        return args.format.print(&json::Why::new(record, decision), |_| why::text(record, decision));
+        let told = Controlled { told: json::Why::new(record, decision), control };
+        return args.format.print(&told, |told| why::text(record, decision) + &why::control_text(&told.control));
     }
     let policies = usage::mapped(&group, &host.proc()).policies;
     let unplaced = Unplaced {
@@ -48,5 +53,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         allowed: Allowed::read(host.tree(), &group),
         policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
     };
-    args.format.print(&unplaced, why::unplaced_text)
+    let told = Controlled { told: unplaced, control };
+    args.format.print(&told, |told| why::unplaced_text(&told.told) + &why::control_text(&told.control))
 }

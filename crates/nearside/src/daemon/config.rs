@@ -14,6 +14,9 @@ use std::{
 /// Where the configuration is unless the command line names another file.
 pub const DEFAULT_PATH: &str = "/etc/nearside/daemon.toml";
 
+/// Where the daemon listens unless that names another path.
+pub const DEFAULT_SOCKET: &str = "/run/nearside/api.socket";
+
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -124,7 +127,7 @@ impl Default for Config {
 
 impl Default for Api {
     fn default() -> Self {
-        Self { socket: "/run/nearside/api.socket".into(), read_group: None, admin_group: None }
+        Self { socket: DEFAULT_SOCKET.into(), read_group: None, admin_group: None }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::domains::Domain;
 use nearside_linux::store::Record;
 use nearside_policy::{ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step};
 use nearside_topology::{NodeId, NodeSet};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The plan of an interval, and how each domain stands after it.
@@ -121,6 +122,25 @@ impl<'a> DomainJson<'a> {
     pub(crate) fn new(domain: &'a Domain, record: &'a Option<Record>, known: Option<&DomainHistory>) -> Self {
         Self { domain, record, standing: known.map(StandingJson::new) }
     }
+}
+
+/// What a daemon makes of a domain, and what it last did about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Control {
+    /// How it stands; none before the daemon has seen it.
+    pub(crate) standing: Option<Words>,
+    /// The steps of the last interval.
+    pub(crate) steps: Vec<Words>,
+}
+
+/// Something that comes in words, too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Words {
+    pub(crate) text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) because: Option<String>,
+    #[serde(flatten)]
+    pub(crate) rest: BTreeMap<String, Value>,
 }
 
 /// Why a domain lives where it does: as `nearside why` tells it, what the loop makes of it, and what it does about it.

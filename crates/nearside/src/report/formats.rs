@@ -1,7 +1,7 @@
 //! `docs/formats.md` tells of every key that the commands print, and of no other.
 
 use super::{
-    control::{ChangedJson, ControlJson, DomainJson, WhyJson},
+    control::{ChangedJson, Control, ControlJson, DomainJson, WhyJson},
     doctor::{Doctor, tests::host},
     domain::examples,
     json::{Placed, Why},
@@ -139,15 +139,18 @@ fn place_and_why() {
     };
     // One section tells of both forms.
     printed.as_object_mut().unwrap().extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
+    let control = Control { standing: None, steps: Vec::new() };
+    printed.as_object_mut().unwrap().extend(to_value(control).unwrap().as_object().unwrap().clone());
     check("`nearside why ", &["Decisions", "`nearside show "], "decision", &printed);
 }
 
 #[test]
 fn list_show_and_stat() {
-    let printed = to_value(List { domains: examples::domains() }).unwrap();
+    let printed = to_value(List { domains: &examples::domains() }).unwrap();
     check("`nearside list ", &["Decisions"], "", &printed);
     let shared = ["`nearside list ", "Decisions"];
     check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());
+    let shared = ["`nearside list ", "Decisions", "API: `GET /domains/NAME`"];
     check("`nearside show ", &shared, "domains", &to_value(show()).unwrap());
 }
 

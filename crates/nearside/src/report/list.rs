@@ -14,13 +14,13 @@ use serde::Serialize;
 
 /// What `nearside list` tells.
 #[derive(Debug, Serialize)]
-pub(crate) struct List {
+pub(crate) struct List<'a> {
     /// The domains by name, then other cgroups by path.
-    pub(crate) domains: Vec<Domain>,
+    pub(crate) domains: &'a [Domain],
 }
 
 /// A line for each domain, with `nodes` also what it has on each node; then other cgroups.
-pub(crate) fn text(list: &List, nodes: bool) -> String {
+pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     let mut columns = vec![
         ("domain", Left),
         ("home", Left),
@@ -57,7 +57,7 @@ pub(crate) fn text(list: &List, nodes: bool) -> String {
     if list.domains.iter().any(|domain| domain.cpus_bound_by == Some(CpuReason::Fallback)) {
         text += "\n* fallback pinned: on the CPUs of its home until a scheduler that knows soft affinity runs\n";
     }
-    text + &others(&list.domains, nodes)
+    text + &others(list.domains, nodes)
 }
 
 #[cfg(test)]
@@ -67,14 +67,15 @@ mod tests {
 
     #[test]
     fn domains_in_lines() {
-        let list = List { domains: examples::domains() };
+        let domains = examples::domains();
+        let list = List { domains: &domains };
         insta::assert_snapshot!("list", text(&list, false));
         insta::assert_snapshot!("list_nodes", text(&list, true));
     }
 
     #[test]
     fn an_empty_list_has_headings_only() {
-        let text = text(&List { domains: Vec::new() }, false);
+        let text = text(&List { domains: &[] }, false);
         assert_eq!(text.lines().count(), 1);
         assert!(text.trim_start().starts_with("domain"));
     }

@@ -1,6 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
+    control::Words,
     domain::{affinity, dash, local, origin, printable},
     json,
     table::{
@@ -37,6 +38,9 @@ pub(crate) struct Show {
     pub(crate) mapped: Mapped,
     /// For how long CPU time was watched, in seconds.
     pub(crate) interval_s: f64,
+    /// What the daemon makes of it, where one runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) standing: Option<Words>,
 }
 
 /// What a cgroup allows, in the kernel's words; none where it has no such controller.
@@ -128,6 +132,9 @@ pub(crate) fn text(show: &Show) -> String {
     facts.add("local share", share);
     if let Some(debt) = domain.debt_bytes {
         facts.add("debt", format!("{} off its home", short(debt)));
+    }
+    if let Some(standing) = &show.standing {
+        facts.add("daemon says", printable(&standing.text));
     }
     format!("{}\n{}{}{}", printable(&domain.name), facts.0, nodes(show), policies(&show.mapped))
 }
@@ -305,6 +312,7 @@ pub(crate) fn command(words: &[String]) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::report::domain::examples::{self, MIB, nodes};
+    use crate::{daemon::snapshot::examples as seen, report::control::DomainJson};
     use nearside_linux::{memory::MemoryByKind, usage::Usage};
 
     fn allowed() -> Allowed {
@@ -319,6 +327,14 @@ pub(crate) mod tests {
         }
     }
 
+    /// How a domain stands, as an answer of the daemon's says it.
+    fn standing() -> Words {
+        let snapshot = seen::snapshot();
+        let (domain, record) = snapshot.domain("web-frontend").unwrap();
+        let answer = DomainJson::new(domain, record, snapshot.history.domains.get("web-frontend"));
+        serde_json::from_value(serde_json::to_value(answer).unwrap()["standing"].take()).unwrap()
+    }
+
     pub(crate) fn show() -> Show {
         let record = Record { moving_to: Some(nodes(&[1])), ..examples::record() };
         let usage = examples::usage(&[1, 2], &[100, 900], &[20, 478], &[0, 3]);
@@ -331,6 +347,7 @@ pub(crate) mod tests {
             allowed: allowed(),
             mapped: Mapped { memory, policies, processes: 1, hidden_processes: 0 },
             interval_s: 0.5,
+            standing: Some(standing()),
         }
     }
 
@@ -349,6 +366,7 @@ pub(crate) mod tests {
             allowed: Allowed::default(),
             mapped: Mapped { hidden_processes: 2, ..Mapped::default() },
             interval_s: 0.5,
+            standing: None,
         };
         insta::assert_snapshot!("show_other", text(&show));
     }

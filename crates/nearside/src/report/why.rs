@@ -1,6 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
+    control::{Control, Words},
     domain::{origin, printable},
     json,
     show::Allowed,
@@ -176,6 +177,27 @@ fn since(record: &Record, decision: &Decision) -> String {
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
     if lines.is_empty() { "\nNothing has changed since.\n".into() } else { format!("\nSince then\n{lines}") }
+}
+
+/// What is told of a domain, and what the daemon makes of it where one runs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Controlled<T> {
+    #[serde(flatten)]
+    pub(crate) told: T,
+    #[serde(flatten)]
+    pub(crate) control: Option<Control>,
+}
+
+/// What the daemon makes of a domain.
+pub(crate) fn control_text(control: &Option<Control>) -> String {
+    let Some(Control { standing, steps }) = control else { return String::new() };
+    let standing = standing.as_ref().map_or("the daemon has not seen it yet", |standing| &standing.text);
+    let step = |step: &Words| {
+        let because = step.because.as_ref().map(|because| format!(" ({})", printable(because))).unwrap_or_default();
+        format!("  does         {}{because}\n", printable(&step.text))
+    };
+    let steps: String = steps.iter().map(step).collect();
+    format!("\nNow, says the daemon\n  stands       {}\n{steps}", printable(standing))
 }
 
 /// What there is to say of a cgroup that Nearside did not start, whether it was found and given a home or not.

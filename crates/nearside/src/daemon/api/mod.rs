@@ -9,6 +9,8 @@ mod change;
 mod crowd;
 mod routes;
 
+pub(crate) use routes::BY_NODE;
+
 #[cfg(test)]
 mod described;
 #[cfg(test)]

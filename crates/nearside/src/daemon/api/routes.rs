@@ -10,6 +10,8 @@ use crate::{
     domains::Domain,
     report::{
         control::{ControlJson, DomainJson, WhyJson},
+        list::{self, List},
+        stat,
         topology_json::Machine,
     },
 };
@@ -76,11 +78,18 @@ struct Reading<'a> {
     snapshot: &'a Arc<Snapshot>,
     /// The domain in the path.
     name: &'a str,
+    /// The part of the address behind a question mark.
+    query: &'a str,
+    /// Whether tables to read are wanted rather than JSON.
+    as_text: bool,
 }
 
 const fn route(method: Method, path: &'static str, call: Call, statuses: &'static [u16]) -> Route {
     Route { method, path, call, statuses }
 }
+
+/// The query that asks for what the domains have on each node, where they are told as text.
+pub(crate) const BY_NODE: &str = "nodes";
 
 pub(super) const ROUTES: [Route; 11] = [
     route(Method::Get, "/domains", Call::Read(domains), &[200]),
@@ -121,7 +130,10 @@ async fn answer(api: Arc<Api>, call: Call, name: Result<RawPathParams, Rejection
     };
     let (change, answered) = match call {
         Call::Read(read) => {
-            (None, latest(&api).and_then(|snapshot| read(&Reading { api: &api, snapshot: &snapshot, name: &name })))
+            let as_text = answer::is_text_wanted(request.headers());
+            let query = request.uri().query().unwrap_or_default();
+            let reading = |snapshot: &_| read(&Reading { api: &api, snapshot, name: &name, query, as_text });
+            (None, latest(&api).and_then(|snapshot| reading(&snapshot)))
         }
         Call::Tell(tell) => (None, tell(&api)),
         Call::SetAffinity => change::set_affinity(&api, &name, request).await,
@@ -147,7 +159,11 @@ fn domain_name(name: Result<RawPathParams, Rejection>) -> Result<String, Failed>
 }
 
 fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
-    answer::json(&Domains { domains: &reading.snapshot.stat.domains })
+    let list = List { domains: &reading.snapshot.stat.domains };
+    match reading.as_text {
+        true => Ok(answer::text(list::text(&list, reading.query == BY_NODE))),
+        false => answer::json(&list),
+    }
 }
 
 fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -170,7 +186,10 @@ fn plan(reading: &Reading<'_>) -> Result<Response, Failed> {
 }
 
 fn stat(reading: &Reading<'_>) -> Result<Response, Failed> {
-    answer::json(&reading.snapshot.stat)
+    match reading.as_text {
+        true => Ok(answer::text(stat::text(&reading.snapshot.stat))),
+        false => answer::json(&reading.snapshot.stat),
+    }
 }
 
 fn metrics(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -181,12 +200,6 @@ fn metrics(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 fn openapi(_: &Api) -> Result<Response, Failed> {
     Ok(answer::with_type("application/json", OPENAPI))
-}
-
-/// As `nearside list` tells them.
-#[derive(Serialize)]
-struct Domains<'a> {
-    domains: &'a [Domain],
 }
 
 /// The last snapshot. Before there is one nothing can be said.

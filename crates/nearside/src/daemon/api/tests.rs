@@ -318,7 +318,7 @@ fn json_has_the_shape_that_commands_print() {
     let list = daemon.ask(&get("/domains")).json();
     assert_eq!(list["domains"][0]["home"]["nodes"], serde_json::json!([1]));
     assert_eq!(list["domains"].as_array().map(Vec::len), Some(3));
-    let printed = crate::report::list::List { domains: crate::report::domain::examples::domains() };
+    let printed = crate::report::list::List { domains: &crate::report::domain::examples::domains() };
     assert_eq!(list, serde_json::to_value(printed).unwrap());
 
     let topology = crate::report::stat::tests::topology();
