@@ -29,8 +29,7 @@ impl Daemon {
 
     /// The same with more flags.
     pub fn start_with(flags: &str, config: &str) -> Self {
-        fs::write(CONFIG, format!("interval = \"100ms\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
-        let mut daemon = Self::begin(flags);
+        let mut daemon = Self::begin_with(flags, config);
         await_that("the daemon answers", || {
             assert_eq!(daemon.child.try_wait().unwrap(), None, "{}", daemon.said());
             matches!(ask("GET", "/domains", None), Some((200, _)))
@@ -38,7 +37,9 @@ impl Daemon {
         daemon
     }
 
-    fn begin(flags: &str) -> Self {
+    /// The same, and does not wait until it answers.
+    pub fn begin_with(flags: &str, config: &str) -> Self {
+        fs::write(CONFIG, format!("interval = \"100ms\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
         let log = tempfile();
         let mut command = nearside();
         let command = command

@@ -4,7 +4,7 @@
 use nearside_lab::{
     Domain, await_that,
     daemon::{AUDIT, CONFIG, Daemon, SOCKET, ask, get},
-    json, read, run, status, stderr, words,
+    json, nearside, read, run, status, stderr, stdout, words,
 };
 use serde_json::{Value, json};
 use std::{
@@ -13,6 +13,8 @@ use std::{
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
     process::Command,
+    thread,
+    time::Duration,
 };
 
 fn home(domain: &str) -> Value {
@@ -116,6 +118,65 @@ fn readers_may_read_and_others_are_refused_and_recorded() {
     let log = fs::read_to_string(AUDIT).unwrap();
     let line: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
     assert_eq!((&line["uid"], &line["status"]), (&json!(65534), &json!(403)), "{log}");
+    daemon.stop();
+}
+
+#[test]
+fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
+    let daemon = Daemon::start("scheduler = \"off\"");
+    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    await_that("it is seen", || ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"].is_object()));
+    let said = |arguments: &str| {
+        let output = run(words(arguments));
+        assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let (why, show) = (said("why db").0, said("show db --interval 0").0);
+    assert!(why.contains("Now, says the daemon") && show.contains("daemon says"), "{why}{show}");
+    for (command, heading) in [("list -n", "memory at"), ("stat", "Memory (promised")] {
+        let (told, notes) = said(command);
+        assert!(told.contains(heading) && told.contains("db") && notes.is_empty(), "{command}: {told}{notes}");
+    }
+    assert!(!said("why db --no-daemon").0.contains("daemon"));
+    daemon.signal("STOP");
+    for command in ["list", "stat", "why db"] {
+        let (told, notes) = said(command);
+        assert!(told.contains("db") && notes.contains("no answer within"), "{command}: {told}{notes}");
+        assert!(said(&format!("{command} --no-daemon")).1.is_empty(), "{command}");
+    }
+    daemon.signal("CONT");
+    domain.end();
+    daemon.stop();
+}
+
+#[test]
+fn members_of_the_admin_group_give_domains_another_home() {
+    let daemon = Daemon::start("scheduler = \"off\"\n[api]\nadmin_group = \"65534\"");
+    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    await_that("it is seen", || ask("GET", "/domains/db", None).is_some_and(|(code, _)| code == 200));
+    let set_as = |group: u32, nodes: &str| {
+        let group = format!("--regid={group}");
+        let mut command = Command::new("setpriv");
+        let become_nobody = ["--reuid=65534", &group, "--clear-groups", "--"];
+        command
+            .args(become_nobody)
+            .arg(nearside().get_program())
+            .args(["set", "db", "--nodes", nodes])
+            .output()
+            .unwrap()
+    };
+    let others = set_as(65533, "3");
+    assert_eq!(others.status.code(), Some(1), "{}", stderr(&others));
+    let members = set_as(65534, "2");
+    assert!(members.status.success() && stdout(&members).contains("home is node 2"), "{}", stderr(&members));
+    await_that("memory follows", || domain.filled_mib() == BTreeMap::from([(2, 32)]));
+    let unknown = set_as(65534, "17");
+    assert_eq!(unknown.status.code(), Some(2), "{}", stderr(&unknown));
+    let log = fs::read_to_string(AUDIT).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = |line: &&Value| line["uid"] == 65534 && line["status"] == 200 && line["change"]["domain"] == "db";
+    assert_eq!(lines.iter().filter(told).count(), 1, "{log}");
+    domain.end();
     daemon.stop();
 }
 
@@ -235,9 +296,57 @@ fn memory_follows_a_domain_that_was_pushed_off_and_then_nothing_moves() {
     let since = interval();
     // Each takes long on an emulated machine that is busy with six threads.
     await_that("50 intervals pass", || interval() > since + 50);
+    await_that("another 50 pass", || interval() > since + 100);
+    await_that("another 50 pass", || interval() > since + 150);
     assert!(homes_given("db") - homes <= 1.0, "it was moved again and again");
     assert!(taken <= 15, "{taken} intervals");
     hog.end();
     domain.end();
     daemon.stop();
 }
+
+#[test]
+#[ignore = "a hundred starts take long: lab/test daemon -- --ignored"]
+fn killed_at_a_hundred_instants_under_load_it_loses_nothing() {
+    let (db, hog) =
+        ("--cpus 2 --memory 64M --policy strict --nodes 1", "--cpus 2 --memory 16M --policy preferred --nodes 1");
+    let db = Domain::start(&format!("--quiet --name db {db}"), "--mib 32 --threads 2 --spin");
+    let hog = Domain::start(&format!("--quiet --name hog {hog}"), "--mib 4 --threads 4 --spin");
+    let homes = || -> BTreeMap<String, [Value; 2]> {
+        let listed = json("list --no-daemon --interval 0");
+        let of = |domain: &Value| (domain["name"].to_string(), ["home", "claim"].map(|key| domain[key].clone()));
+        listed["domains"].as_array().unwrap().iter().map(of).collect()
+    };
+    let before = homes();
+    let (mut attached, mut random) = (0, 1_u64);
+    for round in 0..100 {
+        // Tasks that are to finish, whoever schedules them.
+        let mut tasks: Vec<_> = (0..4).map(|_| Command::new("sh").args(["-c", COUNT]).spawn().unwrap()).collect();
+        let mut daemon = Daemon::begin_with("", "");
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Most before and while it attaches, some after that.
+        thread::sleep(Duration::from_millis((random >> 33) % 4000));
+        attached += u32::from(scheduler_state() == "enabled");
+        daemon.child.kill().unwrap();
+        assert_eq!(daemon.child.wait().unwrap().signal(), Some(9), "round {round}: {}", daemon.said());
+        await_that("the stock scheduler is back", || scheduler_state() == "disabled");
+        assert!(tasks.iter_mut().all(|task| task.wait().unwrap().success()), "round {round}");
+        assert_eq!(homes(), before, "round {round}");
+    }
+    assert!((10..=90).contains(&attached), "of a hundred instants {attached} were with the scheduler attached");
+    let daemon = Daemon::start("");
+    await_that("all are found again", || {
+        let known = |name: &str, record: &[Value; 2]| {
+            let (_, domain) = ask("GET", &format!("/domains/{name}"), None)?;
+            Some([domain["home"].clone(), domain["claim"].clone()] == *record)
+        };
+        before.iter().all(|(name, record)| known(name.trim_matches('"'), record) == Some(true))
+    });
+    assert_eq!(db.filled_mib(), BTreeMap::from([(1, 32)]));
+    db.end();
+    hog.end();
+    daemon.stop();
+}
+
+/// A task of some tenths of a second.
+const COUNT: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done";
