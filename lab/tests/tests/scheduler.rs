@@ -336,7 +336,7 @@ fn a_second_scheduler_is_refused_by_name() {
 }
 
 #[test]
-fn it_comes_and_goes_five_times_under_load() {
+fn it_comes_and_goes_twenty_times_under_load() {
     let group = Cgroup::new("often");
     let burner = group.burn("--threads 10 --ms 600000");
     for _ in 0..20 {
