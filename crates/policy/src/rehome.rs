@@ -198,9 +198,6 @@ fn said(
              nodes, and so do their children; those that `nearside exec` starts get the new ones"
         )),
     }
-    if !wish.move_memory && *from != wish.nodes {
-        limits.push("memory stays where it is: add --move-memory to take it along".into());
-    }
     limits
 }
 

@@ -10,6 +10,7 @@ use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
 use nearside_topology::{NodeId, NodeSet};
 use std::{
     collections::BTreeMap,
+    fs,
     os::unix::process::ExitStatusExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -274,4 +275,86 @@ fn a_start_that_is_killed_at_any_moment_leaves_no_claim() {
     // The next finds neither its name nor its memory taken.
     let next = run(words("run -q --name web --memory 64M --policy strict -- true"));
     assert!(next.status.success(), "{}", stderr(&next));
+}
+
+/// The daemon as the unit that is shipped runs it: the same file, with the binary under test in its place. It ends with this.
+struct Unit;
+
+impl Unit {
+    fn start() -> Self {
+        let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/nearside.service");
+        let folder = Path::new("/run/systemd/system/nearside.service.d");
+        fs::create_dir_all(folder).unwrap();
+        fs::copy(unit, "/run/systemd/system/nearside.service").unwrap();
+        // What is watched for half a minute otherwise.
+        fs::write(folder.join("test.conf"), "[Service]\nWatchdogSec=5s\nRestartSec=100ms\n").unwrap();
+        fs::create_dir_all("/etc/nearside").unwrap();
+        write("/etc/nearside/daemon.toml", "interval = \"200ms\"\n");
+        fs::write("/usr/bin/nearside", "").unwrap();
+        let binary = nearside();
+        let bind = Command::new("mount").arg("--bind").arg(binary.get_program()).arg("/usr/bin/nearside").status();
+        assert!(bind.unwrap().success());
+        systemctl("daemon-reload");
+        let unit = Self;
+        systemctl("start nearside.service");
+        unit
+    }
+
+    fn property(name: &str) -> String {
+        let arguments = ["show", "--value", "--property", name, "nearside.service"];
+        let output = Command::new("systemctl").args(arguments).output().unwrap();
+        stdout(&output).trim().to_owned()
+    }
+
+    fn process() -> u32 {
+        Self::property("MainPID").parse().unwrap()
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        systemctl("stop nearside.service");
+        assert!(Command::new("umount").arg("/usr/bin/nearside").status().unwrap().success());
+    }
+}
+
+fn systemctl(arguments: &str) {
+    let output = Command::new("systemctl").args(words(arguments)).output().unwrap();
+    let journal = || {
+        let output = Command::new("journalctl").args(["--no-pager", "-n", "30", "-u", "nearside.service"]).output();
+        output.map(|output| stdout(&output)).unwrap_or_default()
+    };
+    assert!(output.status.success(), "systemctl {arguments}: {}{}", stderr(&output), journal());
+}
+
+#[test]
+fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
+    let scheduler = || read("/sys/kernel/sched_ext/state");
+    let domain = Domain::start("--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    let unit = Unit::start();
+    await_that("the scheduler is attached", || scheduler() == "enabled");
+    await_that("the stand-in is lifted", || property("AllowedCPUs").is_empty());
+    let changed = run(words("set web --nodes 3"));
+    assert!(changed.status.success(), "{}", stderr(&changed));
+    await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(3, 32)]));
+    await_that("it may have none elsewhere", || property("AllowedMemoryNodes") == "3");
+    assert!(read("/var/log/nearside/audit.log").contains("\"domain\":\"web\""));
+
+    // It is started again when it dies, and when it hangs; the domain stays what it was.
+    for signal in ["KILL", "STOP"] {
+        let process = Unit::process();
+        systemctl(&format!("kill --signal={signal} --kill-who=main nearside.service"));
+        await_that("another one runs", || !["0", &process.to_string()].contains(&Unit::property("MainPID").as_str()));
+        await_that("it is ready", || Unit::property("ActiveState") == "active");
+        await_that("it knows the domain", || json("why web")["standing"].is_object());
+        await_that("it has attached the scheduler", || scheduler() == "enabled");
+    }
+    write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"off\"\n");
+    // What `reload` does since systemd 253, and what the unit's comment says for those before.
+    systemctl("kill --signal=HUP --kill-who=main nearside.service");
+    await_that("the scheduler is detached, as it is to be now", || scheduler() == "disabled");
+    drop(unit);
+    assert_eq!(property("AllowedCPUs"), "6-7");
+    assert_eq!(domain.filled_mib(), BTreeMap::from([(3, 32)]));
+    domain.end();
 }

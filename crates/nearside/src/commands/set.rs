@@ -105,14 +105,19 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.dry_run {
         let observation = host.observe().map_err(Failure::could_not)?;
         output::note(host.take_notices());
-        let plan = rehome(&wish, &observation).map_err(refused)?;
+        let mut plan = rehome(&wish, &observation).map_err(refused)?;
+        if !wish.move_memory && !plan.steps.is_empty() {
+            plan.limits.push(STAYS.into());
+        }
         return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
     }
     if is_for_daemon(args)
         && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes)
     {
         let mut report = changed?;
-        report.notes.push("the daemon brings memory that lies off the home, at its own rate (`nearside show`)".into());
+        report
+            .notes
+            .push("the daemon takes its memory along, at its own rate (`nearside show` tells how far it is)".into());
         return args.format.print(&report, set::text);
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
@@ -123,10 +128,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let changed = carry_out(&mut host, &wish, None, watch);
     meter.end();
-    let report = changed.inspect_err(|_| output::note(host.take_notices()))?;
+    let mut report = changed.inspect_err(|_| output::note(host.take_notices()))?;
+    if !wish.move_memory && report.nodes_before != report.nodes {
+        report.notes.push(STAYS.into());
+    }
     args.format.print(&report, set::text)?;
     left_over(&report, args)
 }
+
+const STAYS: &str = "memory stays where it is: add --move-memory to take it along";
 
 /// Whether the daemon is to make the change: it brings the memory when it gets to it, and tells only later what stayed. Who
 /// wants that now and may do it does it without.

@@ -10,7 +10,7 @@ use super::{
     snapshot::{Asked, Event, Seen, SeenDomain, Snapshot, Totals},
     wishes,
 };
-use crate::output;
+use crate::{output, report::units::count};
 use nearside_linux::{
     Host,
     counters::{Counters, counters},
@@ -347,7 +347,7 @@ impl Keeper {
     fn status(&self) -> String {
         let domains = self.watcher.records().count();
         let scheduler = if self.charge.attachment().is_attached() { "attached" } else { "not attached" };
-        format!("{domains} domains; scheduler {scheduler}; interval {}", self.remembered.interval)
+        format!("{}; scheduler {scheduler}; interval {}", count(domains, "domain"), self.remembered.interval)
     }
 
     /// Leaves the host as it would be without a daemon.
