@@ -82,6 +82,8 @@ pub struct Limits {
     pub body: Duration,
     /// For the loop to make a change.
     pub answer: Duration,
+    /// Whoever may not do what they ask for waits so long for that answer, so that nobody fills the logs with it.
+    pub refusal: Duration,
 }
 
 impl Default for Limits {
@@ -93,6 +95,7 @@ impl Default for Limits {
             head: Duration::from_secs(10),
             body: Duration::from_secs(10),
             answer: Duration::from_secs(30),
+            refusal: Duration::from_secs(1),
         }
     }
 }
@@ -265,24 +268,36 @@ async fn respond(
     router: TowerToHyperService<Router>,
     request: Request<hyper::body::Incoming>,
 ) -> Result<Response, Infallible> {
+    let limits = api.limits;
     if request.method().is_safe() {
-        return Ok(answer(&peer, &router, request).await);
+        let response = answer(&peer, &router, request).await;
+        hold_back(response.status(), &limits).await;
+        return Ok(response);
     }
     // Not on the connection's own account: a change is made and recorded though whoever wanted it has hung up.
     let changing = tokio::spawn(async move {
         // It is never closed.
-        let _permit = api.changes.acquire().await;
+        let permit = api.changes.acquire().await;
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
         let response = answer(&peer, &router, request).await;
         let change = response.extensions().get::<Change>();
         let error = response.extensions().get::<Told>().map(|Told(message)| message.as_str());
         let entry = Entry::new(&peer.caller, &method, &path, change, response.status().as_u16(), error);
         api.audit().write(&entry);
+        drop(permit);
+        hold_back(response.status(), &limits).await;
         response
     });
     Ok(changing
         .await
         .unwrap_or_else(|_| Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending").into_response()))
+}
+
+/// Keeps an answer that refuses for a while, and no other.
+async fn hold_back(status: StatusCode, limits: &Limits) {
+    if status == StatusCode::FORBIDDEN {
+        sleep(limits.refusal).await;
+    }
 }
 
 async fn answer(

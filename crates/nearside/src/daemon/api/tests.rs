@@ -219,7 +219,7 @@ fn of(route: &Route) -> (&'static str, &'static str) {
 fn whatever_is_described_happens() {
     let short = Limits { body: Duration::from_millis(50), answer: Duration::from_millis(50), ..Limits::default() };
     let hasty = Daemon::new(short);
-    let daemon = Daemon::new(Limits::default());
+    let daemon = Daemon::new(Limits { refusal: Duration::ZERO, ..Limits::default() });
     let mut seen = BTreeSet::new();
     let mut check = |route: (&str, &str), status: u16, reply: &Reply| {
         assert_eq!(reply.status, status, "{route:?}: {reply:?}");
@@ -427,7 +427,7 @@ fn wishes_that_make_no_sense_are_refused_and_the_loop_never_hears_of_them() {
 
 #[test]
 fn readers_read_and_strangers_do_nothing_and_both_are_recorded_when_they_try_to_change() {
-    let daemon = Daemon::new(Limits::default());
+    let daemon = Daemon::new(Limits { refusal: Duration::ZERO, ..Limits::default() });
     let wish = put("/domains/db/affinity", "{\"nodes\": [1]}");
     let mut reading = daemon.connect(reader());
     assert_eq!(reading.ask(&get("/domains")).status, 200);
@@ -447,6 +447,22 @@ fn readers_read_and_strangers_do_nothing_and_both_are_recorded_when_they_try_to_
         audit.iter().map(told).collect::<Vec<_>>(),
         [(Some(4_000_001), Some("PUT".into()), Some(403)), (Some(4_000_002), Some("DELETE".into()), Some(403)),]
     );
+}
+
+#[test]
+fn a_refusal_is_recorded_and_held_back_and_keeps_nobody_else_waiting() {
+    let daemon = Daemon::new(Limits { refusal: Duration::MAX, ..Limits::default() });
+    // As many as changes may be under way at once.
+    let mut refused: Vec<Client> = (0..MOST_CHANGES).map(|_| daemon.connect(reader())).collect();
+    refused.iter_mut().for_each(|client| client.send(&put("/domains/db/affinity", "{\"nodes\": [1]}")));
+    while daemon.audit().len() < refused.len() {
+        thread::yield_now();
+    }
+    assert_eq!(daemon.ask(&put("/domains/db/affinity", "{\"nodes\": [77]}")).status, 422);
+    for client in &mut refused {
+        client.stream.set_nonblocking(true).unwrap();
+        assert_eq!(client.stream.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
 }
 
 #[test]
