@@ -1,13 +1,13 @@
 //! A daemon in the guest, and what it is asked.
 
-use crate::{await_that, nearside, words};
+use crate::{Signal, await_that, nearside, send, words};
 use serde_json::Value;
 use std::{
     fs,
     io::{Read, Write},
     os::unix::{fs::FileExt, net::UnixStream},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 pub const CONFIG: &str = "/tmp/daemon.toml";
@@ -51,9 +51,8 @@ impl Daemon {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success());
+    pub fn signal(&self, signal: Signal) {
+        send(self.child.id(), signal);
     }
 
     /// What it has said so far.
@@ -65,7 +64,7 @@ impl Daemon {
 
     /// Ends it in good order.
     pub fn stop(mut self) {
-        self.signal("TERM");
+        self.signal(Signal::TERM);
         assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said());
         assert!(!Path::new(SOCKET).exists());
     }

@@ -13,6 +13,8 @@ pub use look::{Look, by_node};
 pub use memory::{Mapping, Own, charged, mapping, node_memory, own_memory};
 pub use starts::{Levelling, assert_refused, assert_the_kernel_has_what_is_promised, end, go_on, parallel_starts};
 
+use rustix::process::Pid;
+pub use rustix::process::Signal;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -50,6 +52,12 @@ pub fn words(line: &str) -> std::str::SplitWhitespace<'_> {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Sends a process a signal. Not every system has a program for that.
+pub fn send(process: u32, signal: Signal) {
+    let process = Pid::from_raw(process.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(process, signal).unwrap();
 }
 
 pub fn stdout(output: &Output) -> String {

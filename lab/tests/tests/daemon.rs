@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
-    Domain, await_that,
+    Domain, Signal, await_that,
     daemon::{AUDIT, CONFIG, Daemon, SOCKET, ask, get},
     json, nearside, read, run, status, stderr, stdout, words,
 };
@@ -84,7 +84,7 @@ fn a_second_daemon_is_told_who_runs() {
 fn a_bad_configuration_keeps_the_old_one_and_says_why() {
     let mut daemon = Daemon::start("scheduler = \"off\"");
     fs::write(CONFIG, "intervall = \"1s\"\n").unwrap();
-    daemon.signal("HUP");
+    daemon.signal(Signal::HUP);
     await_that("it says why", || daemon.said().contains("stays as it was"));
     assert!(daemon.said().contains("intervall"), "{}", daemon.said());
     get("/domains");
@@ -97,7 +97,7 @@ fn a_bad_configuration_keeps_the_old_one_and_says_why() {
 fn readers_may_read_and_others_are_refused_and_recorded() {
     let daemon = Daemon::start("scheduler = \"off\"\n[api]\nread_group = \"65534\"");
     let _ = fs::remove_file(AUDIT);
-    daemon.signal("HUP");
+    daemon.signal(Signal::HUP);
     await_that("the audit log is there", || Path::new(AUDIT).exists());
     assert_eq!(fs::metadata(AUDIT).unwrap().permissions().mode() & 0o777, 0o600);
     let as_nobody = |script: &str| {
@@ -138,13 +138,13 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         assert!(told.contains(heading) && told.contains("db") && notes.is_empty(), "{command}: {told}{notes}");
     }
     assert!(!said("why db --no-daemon").0.contains("daemon"));
-    daemon.signal("STOP");
+    daemon.signal(Signal::STOP);
     for command in ["list", "stat", "why db"] {
         let (told, notes) = said(command);
         assert!(told.contains("db") && notes.contains("no answer within"), "{command}: {told}{notes}");
         assert!(said(&format!("{command} --no-daemon")).1.is_empty(), "{command}");
     }
-    daemon.signal("CONT");
+    daemon.signal(Signal::CONT);
     domain.end();
     daemon.stop();
 }

@@ -1,8 +1,8 @@
 //! Claims: nothing is promised twice, whoever starts at the same time.
 
 use nearside_lab::{
-    Domain, Levelling, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that, domains, end,
-    go_on, huge_pages, json, nearside, parallel_starts, read, run, stderr, toucher, unclaimed_bytes, words,
+    Domain, Levelling, Look, MIB, Signal, assert_refused, assert_the_kernel_has_what_is_promised, await_that, domains,
+    end, go_on, huge_pages, json, nearside, parallel_starts, read, run, send, stderr, toucher, unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -151,7 +151,7 @@ fn a_claim_lives_as_long_as_the_domain_not_as_its_launcher() {
     let used_or_owed = ["resident_bytes", "outstanding_bytes"].map(|figure| look.domain("orphan", figure));
     assert_eq!(used_or_owed.iter().flat_map(|by_node| by_node.values()).sum::<u64>(), 64 * MIB, "{look:?}");
     assert!(run(words("run --name orphan --memory 8M -- true")).status.code() == Some(125));
-    std::process::Command::new("kill").arg(&process).status().unwrap();
+    send(process.parse().unwrap(), Signal::TERM);
     // Nobody here is its parent, who would be told.
     await_that("the orphan's domain ends", || domains().is_empty());
     assert!(run(words("run -q --name orphan --memory 8M -- true")).status.success());

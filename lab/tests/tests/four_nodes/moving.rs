@@ -1,8 +1,8 @@
 //! `set` gives a running domain another home and takes its memory there.
 
 use nearside_lab::{
-    Domain, MIB, await_that, huge_pages, json, nearside, read, run, status, stderr, stdout, toucher, unclaimed_bytes,
-    words, write,
+    Domain, MIB, Signal, await_that, huge_pages, json, nearside, read, run, send, status, stderr, stdout, toucher,
+    unclaimed_bytes, words, write,
 };
 use std::{
     collections::BTreeMap,
@@ -164,8 +164,7 @@ fn a_process_that_ends_during_the_move_is_no_failure() {
 fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
     let domain = start("--policy strict --nodes 1", "anon");
     let mover = slow_move(&domain, 2, 2);
-    let interrupted = Command::new("kill").args(["-INT", &mover.id().to_string()]).status().unwrap();
-    assert!(interrupted.success());
+    send(mover.id(), Signal::INT);
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("go on with: nearside set mover --nodes 2 --move-memory"), "{}", stderr(&output));

@@ -1,7 +1,8 @@
 //! `run` stands in the place of the command, and what it refuses leaves nothing behind.
 
 use nearside_lab::{
-    Domain, Look, MIB, await_that, domains, nearside, read, run, status, stderr, stdout, unclaimed_bytes, words, write,
+    Domain, Look, MIB, Signal, await_that, domains, nearside, read, run, send, status, stderr, stdout, unclaimed_bytes,
+    words, write,
 };
 use std::{
     fs,
@@ -104,7 +105,7 @@ fn a_move_goes_on_where_the_hangup_is_ignored() {
         assert!(moving.try_wait().unwrap().is_none(), "it ended before it had moved anything");
         domain.filled_mib().contains_key(&2)
     });
-    Command::new("kill").args(["-HUP", &moving.id().to_string()]).status().unwrap();
+    send(moving.id(), Signal::HUP);
     assert_eq!(moving.wait().unwrap().code(), Some(0));
     assert_eq!(domain.filled_mib().into_iter().collect::<Vec<_>>(), [(2, 32)]);
     domain.end();
