@@ -69,7 +69,7 @@ fn without_its_memory_it_keeps_the_right_to_both_homes() {
     let observation = machine(&[8; 4], db());
     assert_eq!(words(&staying(&[1]), &observation), expected);
     let limits = rehome(&staying(&[1]), &observation).unwrap().limits;
-    assert!(limits.iter().any(|limit| limit.contains("--move-memory")), "{limits:?}");
+    assert!(limits.iter().any(|limit| limit.contains("until it is moved")), "{limits:?}");
 }
 
 #[test]
