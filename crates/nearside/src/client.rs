@@ -1,17 +1,21 @@
 //! The daemon that runs, as other commands ask it (docs/api.md).
 
 use crate::{
-    daemon::{api::BY_NODE, config},
-    domains::Found,
+    daemon::config,
+    domains::Domain,
     failure::Failure,
-    output::{self, Format},
-    report::{control::Control, set::Report},
+    output,
+    report::{
+        control::{Control, StandingTold},
+        domain::printable,
+        set::Report,
+    },
 };
 use axum::{
     body::{Body, to_bytes},
     http::{
         Request, StatusCode,
-        header::{ACCEPT, CONTENT_TYPE, HOST},
+        header::{CONTENT_TYPE, HOST},
     },
 };
 use hyper_util::rt::TokioIo;
@@ -23,21 +27,17 @@ use std::{
     collections::BTreeMap,
     fmt::Display,
     io::{self, ErrorKind},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 use tokio::{net::UnixStream, time::timeout};
-
-/// What can be asked about all domains.
-pub(crate) const DOMAINS: &str = "/domains";
-pub(crate) const STAT: &str = "/stat";
 
 /// The daemon answers at once what it saw.
 const READ_WITHIN: Duration = Duration::from_secs(3);
 /// A little longer than it tries itself.
 const CHANGE_WITHIN: Duration = Duration::from_secs(35);
 
-/// Some hundred bytes for each of a thousand domains are nothing; what is larger is no answer.
+/// What is larger is no answer.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
 /// Which daemon to ask, if any.
@@ -48,17 +48,21 @@ pub(crate) struct Args {
     #[arg(long)]
     no_daemon: bool,
 
-    /// Where the daemon listens
-    #[arg(long, value_name = "PATH", default_value = config::DEFAULT_SOCKET)]
-    socket: PathBuf,
+    /// Where the daemon listens, if not at /run/nearside/api.socket
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
-    /// Nobody listens there, or this user may not ask.
+    /// Nobody was to be asked, or nobody listens where the daemon usually does, or not to this user.
     #[error("nobody to ask")]
     Nobody,
+    /// Nothing was sent.
+    #[error("cannot ask the daemon at {}: {why}", socket.display())]
+    Unreached { socket: PathBuf, why: String },
+    /// It was sent, and may have been understood.
     #[error("the daemon at {}: {why}", socket.display())]
     Broken { socket: PathBuf, why: String },
 }
@@ -69,53 +73,62 @@ struct Answer {
     body: Vec<u8>,
 }
 
+impl Answer {
+    /// What an answer that is no success says.
+    fn error(&self) -> String {
+        let body = serde_json::from_slice::<Value>(&self.body).ok();
+        let said = body.as_ref().and_then(|body| body["error"].as_str());
+        printable(said.unwrap_or("no reason was given"))
+    }
+}
+
 impl Args {
-    /// All domains, or nodes and domains (`path`), as the daemon saw them in its last interval. None where none runs that
-    /// this user may ask, and where it has not yet seen what is recorded: a start or a change of a moment ago.
-    pub(crate) fn overview(&self, path: &str, by_node: bool, format: Format, found: &[Found]) -> Option<String> {
-        let body = self.read(path, "application/json")?;
-        let seen: Overview = parsed(&body)?;
-        if !seen.is_of(found) {
-            return None;
+    /// Adds to domains how they stand, where a daemon runs that this user may ask and that knows them.
+    pub(crate) fn tell_standing(&self, domains: &mut [Domain]) {
+        if domains.is_empty() {
+            return;
         }
-        match format {
-            Format::Json => String::from_utf8(body).ok(),
-            Format::Text => {
-                let query = if by_node { format!("?{BY_NODE}") } else { String::new() };
-                String::from_utf8(self.read(&format!("{path}{query}"), "text/plain")?).ok()
-            }
-        }
+        let plan = self.read("/plan").and_then(|body| parsed::<Plan>(&body));
+        let mut standing = plan.map(|plan| plan.standing).unwrap_or_default();
+        domains.iter_mut().for_each(|domain| domain.standing = standing.remove(&domain.name));
     }
 
     /// What the daemon makes of a domain; none where none runs that this user may ask, or it knows none of that name.
     pub(crate) fn control(&self, domain: &str) -> Option<Control> {
-        parsed(&self.read(&format!("/why/{}", percent_encoded(domain)), "application/json")?)
+        parsed(&self.read(&format!("/why/{}", percent_encoded(domain)))?)
     }
 
-    /// Has the daemon make other nodes a domain's home. None where there is none to ask.
+    /// Has the daemon make other nodes a domain's home. None where there is none to ask, or it says that it did nothing because
+    /// it is not ready or has not seen yet what was started a moment ago.
     pub(crate) fn set_home(&self, domain: &str, nodes: &NodeSet) -> Option<Result<Report, Failure>> {
         let body = json!({ "nodes": nodes.iter().collect::<Vec<_>>() }).to_string();
         let path = format!("/domains/{}/affinity", percent_encoded(domain));
         let request = Request::put(path).header(CONTENT_TYPE, "application/json").body(body.into());
         match self.ask(request, CHANGE_WITHIN) {
-            // It has not seen yet what was started a moment ago.
-            Ok(Answer { status: StatusCode::NOT_FOUND, .. }) => None,
+            Ok(Answer { status: StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE, .. })
+            | Err(Unanswered::Nobody) => None,
             Ok(answer) => Some(changed(domain, answer)),
-            Err(Unanswered::Nobody) => None,
-            // It may have been done: whoever does it again has to know.
-            Err(broken) => Some(Err(Failure::could_not(broken))),
+            Err(unreached @ Unanswered::Unreached { .. }) => {
+                Some(Err(Failure::could_not(format_args!("{unreached}; --no-daemon does without it"))))
+            }
+            Err(broken @ Unanswered::Broken { .. }) => Some(Err(Failure::could_not(format_args!(
+                "{broken}; the change may have been made all the same: see `nearside show {domain}`"
+            )))),
         }
     }
 
     /// The body of a good answer. What is wrong otherwise is said, and nobody is kept from looking themselves.
-    fn read(&self, path: &str, accept: &str) -> Option<Vec<u8>> {
-        let request = Request::get(path).header(ACCEPT, accept).body(Body::empty());
-        match self.ask(request, READ_WITHIN) {
+    fn read(&self, path: &str) -> Option<Vec<u8>> {
+        match self.ask(Request::get(path).body(Body::empty()), READ_WITHIN) {
             Ok(Answer { status: StatusCode::OK, body }) => Some(body),
-            // It knows no such domain, or nothing at all yet, or this user may not ask.
+            Ok(answer @ Answer { status: StatusCode::SERVICE_UNAVAILABLE, .. }) => {
+                output::note([format!("the daemon: {}", answer.error())]);
+                None
+            }
+            // It knows no such domain, or this user may not ask.
             Ok(_) | Err(Unanswered::Nobody) => None,
-            Err(broken) => {
-                output::note([broken]);
+            Err(unanswered) => {
+                output::note([unanswered]);
                 None
             }
         }
@@ -125,22 +138,30 @@ impl Args {
         if self.no_daemon {
             return Err(Unanswered::Nobody);
         }
-        let broken = |why: String| Unanswered::Broken { socket: self.socket.clone(), why };
-        let request = request.map_err(|error| broken(error.to_string()))?;
+        let socket = self.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET.into());
+        let unreached = |why: String| Unanswered::Unreached { socket: socket.clone(), why };
+        let broken = |why: String| Unanswered::Broken { socket: socket.clone(), why };
+        let request = request.map_err(|error| unreached(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.map_err(|error| broken(error.to_string()))?;
-        let late = |_| broken(format!("no answer within {} s", within.as_secs()));
-        let asked = async { timeout(within, exchange(&self.socket, request)).await };
-        runtime.block_on(asked).map_err(late)?.map_err(|error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied => Unanswered::Nobody,
-            _ => broken(error.to_string()),
+        let runtime = runtime.map_err(|error| unreached(error.to_string()))?;
+        runtime.block_on(async {
+            let stream = UnixStream::connect(&socket).await.map_err(|error| match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied
+                    if self.socket.is_none() =>
+                {
+                    Unanswered::Nobody
+                }
+                _ => unreached(error.to_string()),
+            })?;
+            let late = |_| broken(format!("no answer within {} s", within.as_secs()));
+            let answer = timeout(within, exchange(stream, request)).await.map_err(late)?;
+            answer.map_err(|error| broken(error.to_string()))
         })
     }
 }
 
 /// One request on a connection of its own.
-async fn exchange(socket: &Path, mut request: Request<Body>) -> io::Result<Answer> {
-    let stream = UnixStream::connect(socket).await?;
+async fn exchange(stream: UnixStream, mut request: Request<Body>) -> io::Result<Answer> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     request.headers_mut().insert(HOST, axum::http::HeaderValue::from_static("localhost"));
@@ -179,47 +200,20 @@ fn changed(domain: &str, answer: Answer) -> Result<Report, Failure> {
     let Changed { nodes_before, nodes, notes } = serde_json::from_slice(&answer.body)
         .map_err(|error| Failure::could_not(format_args!("it was done; the daemon's answer: {error}")))?;
     let (nodes_before, nodes) = (nodes_before.into_iter().collect(), nodes.into_iter().collect());
-    Ok(Report { name: domain.into(), nodes_before, nodes, notes, ..Report::default() })
+    Ok(Report { name: domain.into(), nodes_before, nodes, notes, by_daemon: true, ..Report::default() })
 }
 
 fn refused(answer: &Answer) -> Failure {
-    let said = serde_json::from_slice::<Value>(&answer.body).ok();
-    let said = said.as_ref().and_then(|body| body["error"].as_str()).unwrap_or("no reason was given");
     match answer.status {
-        StatusCode::UNPROCESSABLE_ENTITY => Failure::usage(said),
-        _ => Failure::could_not(said),
+        StatusCode::UNPROCESSABLE_ENTITY => Failure::usage(answer.error()),
+        _ => Failure::could_not(answer.error()),
     }
 }
 
-/// As much of an answer as tells whose homes it knows.
+/// As much of a plan as tells how the domains stand.
 #[derive(Deserialize)]
-struct Overview {
-    domains: Vec<Listed>,
-}
-
-#[derive(Deserialize)]
-struct Listed {
-    name: String,
-    home: Option<ListedHome>,
-}
-
-#[derive(Deserialize)]
-struct ListedHome {
-    nodes: Vec<NodeId>,
-}
-
-impl Overview {
-    /// Whether it knows the domains that are recorded, those alone, and each at the home it has now.
-    fn is_of(&self, found: &[Found]) -> bool {
-        let records = found.iter().filter_map(|(_, record)| record.as_ref());
-        let recorded: BTreeMap<&str, NodeSet> =
-            records.map(|record| (record.name.as_str(), record.home.nodes.clone())).collect();
-        let placed = self.domains.iter().filter_map(|listed| {
-            let home = listed.home.as_ref()?;
-            Some((listed.name.as_str(), home.nodes.iter().copied().collect()))
-        });
-        !self.domains.is_empty() && recorded == placed.collect()
-    }
+struct Plan {
+    standing: BTreeMap<String, StandingTold>,
 }
 
 /// A name as a part of a path.
@@ -230,31 +224,25 @@ fn percent_encoded(name: &str) -> impl Display {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        daemon::{
-            access::Access,
-            api::{Api, Limits, Server},
-            audit::AuditLog,
-            snapshot::{self, Asked, Event, examples},
-        },
-        domains::Domain,
-        report::{list, stat},
+    use crate::daemon::{
+        access::Access,
+        api::{Api, Limits, Server},
+        audit::AuditLog,
+        snapshot::{self, Asked, Event, Seen, Snapshot, examples},
     };
-    use nearside_linux::{cgroup::Tree, store::Record};
     use std::{
-        fs,
         os::unix::net::UnixListener,
         sync::{Arc, mpsc::sync_channel},
         thread,
+        time::Instant,
     };
     use tempfile::TempDir;
 
-    /// A daemon that serves, and what it knows.
+    /// A daemon that serves.
     struct Daemon {
         folder: TempDir,
+        api: Arc<Api>,
         server: Option<Server>,
-        domains: Vec<Domain>,
-        records: Vec<Record>,
     }
 
     impl Daemon {
@@ -265,29 +253,18 @@ mod tests {
             let own_uid = rustix::process::geteuid().as_raw();
             let access = Access { own_uid, read_gid: None, admin_gid: None };
             let api = Api::new(access, AuditLog::new(&folder.path().join("audit.log")), sender, Limits::default());
-            let snapshot = examples::snapshot();
-            let (domains, records) =
-                (snapshot.stat.domains.clone(), snapshot.records.iter().flatten().cloned().collect());
-            api.published.publish(snapshot);
+            api.published.publish(examples::snapshot());
             let server = Server::start(Arc::clone(&api), &folder.path().join("run/socket")).unwrap();
             thread::spawn(move || {
                 while let Ok(Event::Change(Asked { answer: to, .. })) = events.recv() {
                     let _ = to.send(answer());
                 }
             });
-            Self { folder, server: Some(server), domains, records }
+            Self { folder, api, server: Some(server) }
         }
 
         fn args(&self) -> Args {
-            Args { no_daemon: false, socket: self.folder.path().join("run/socket") }
-        }
-
-        /// What is recorded on the host.
-        fn found(&self, records: &[Record]) -> Vec<Found> {
-            fs::write(self.folder.path().join("cgroup.controllers"), "").unwrap();
-            let tree = Tree::at(self.folder.path()).unwrap();
-            let found = |record: &Record| (tree.group(&record.cgroup).unwrap(), Some(record.clone()));
-            records.iter().map(found).collect()
+            Args { no_daemon: false, socket: Some(self.folder.path().join("run/socket")) }
         }
     }
 
@@ -303,98 +280,93 @@ mod tests {
         Daemon::new(|| panic!("nobody was to change anything"))
     }
 
-    #[test]
-    fn what_the_daemon_tells_is_what_the_command_would_print() {
-        let daemon = silent();
-        let (args, found) = (daemon.args(), daemon.found(&daemon.records));
-        let listed = list::List { domains: &daemon.domains };
-        let told = |path, by_node, format| args.overview(path, by_node, format, &found);
-        assert_eq!(told(DOMAINS, false, Format::Text).unwrap(), list::text(&listed, false));
-        assert_eq!(told(DOMAINS, true, Format::Text).unwrap(), list::text(&listed, true));
-        assert_eq!(told(DOMAINS, false, Format::Json).unwrap(), output::json(&listed).unwrap());
-        let stat = examples::snapshot().stat;
-        assert_eq!(told(STAT, false, Format::Text).unwrap(), stat::text(&stat));
-        assert_eq!(told(STAT, false, Format::Json).unwrap(), output::json(&stat).unwrap());
+    fn home(node: u32) -> NodeSet {
+        NodeSet::from([NodeId(node)])
     }
 
     #[test]
-    fn what_it_has_not_seen_yet_is_looked_at_without_it() {
-        let daemon = silent();
-        let told = |records: &[Record]| daemon.args().overview(DOMAINS, false, Format::Json, &daemon.found(records));
-        assert!(told(&daemon.records).is_some());
-        let mut changed = daemon.records.clone();
-        changed[0].home.nodes = NodeSet::from([NodeId(3)]);
-        assert_eq!(told(&changed), None, "a domain has got another home");
-        changed = daemon.records.clone();
-        changed[0].name = "just-started".into();
-        assert_eq!(told(&changed), None, "another domain");
-        assert_eq!(told(&daemon.records[1..]), None, "one has ended");
-    }
-
-    #[test]
-    fn where_nobody_listens_nobody_is_asked() {
-        let daemon = silent();
-        let (found, name) = (daemon.found(&daemon.records), daemon.domains[0].name.clone());
-        assert!(daemon.args().control(&name).is_some());
-        let elsewhere = Args { no_daemon: false, socket: daemon.folder.path().join("nothing") };
-        let unwanted = Args { no_daemon: true, ..daemon.args() };
-        for args in [elsewhere, unwanted] {
-            assert_eq!(args.overview(DOMAINS, false, Format::Json, &found), None);
-            assert_eq!(args.control(&name), None);
-            assert!(args.set_home(&name, &NodeSet::from([NodeId(0)])).is_none());
-        }
-    }
-
-    #[test]
-    fn how_a_domain_stands_comes_in_the_daemons_words() {
-        let snapshot = examples::snapshot();
-        let daemon = silent();
-        for (name, known) in &snapshot.history.domains {
-            let control = daemon.args().control(name).unwrap();
-            assert_eq!(control.standing.unwrap().text, known.standing.to_string(), "{name}");
-            let own = |step: &&nearside_policy::Step| step.action.domain() == name;
+    fn how_domains_stand_comes_in_the_daemons_words() {
+        let (daemon, snapshot) = (silent(), examples::snapshot());
+        let mut domains = snapshot.stat.domains.clone();
+        domains.push(Domain { name: "just-started".into(), ..Domain::default() });
+        daemon.args().tell_standing(&mut domains);
+        for domain in &domains {
+            let known = snapshot.history.domains.get(&domain.name).map(|known| known.standing.to_string());
+            assert_eq!(domain.standing.as_ref().map(|standing| standing.text.clone()), known, "{}", domain.name);
+            let Some(known) = known else { continue };
+            let control = daemon.args().control(&domain.name).unwrap();
+            assert_eq!(control.standing.unwrap().text, known);
+            let own = |step: &&nearside_policy::Step| step.action.domain() == domain.name;
             let steps = snapshot.plan.steps.iter().filter(own).map(|step| step.action.to_string());
-            assert!(control.steps.iter().map(|step| step.text.clone()).eq(steps), "{name}");
+            assert!(control.steps.iter().map(|step| step.text.clone()).eq(steps), "{}", domain.name);
         }
+        assert!(domains.iter().any(|domain| domain.standing.is_some()));
         assert_eq!(daemon.args().control("nobody"), None);
     }
 
     #[test]
+    fn where_nobody_listens_nobody_is_asked_but_a_daemon_that_was_named_is_missed() {
+        let daemon = silent();
+        let name = examples::snapshot().stat.domains[0].name.clone();
+        assert!(daemon.args().control(&name).is_some());
+        let unwanted = Args { no_daemon: true, ..daemon.args() };
+        assert_eq!(unwanted.control(&name), None);
+        assert!(unwanted.set_home(&name, &home(0)).is_none());
+        let elsewhere = Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
+        assert_eq!(elsewhere.control(&name), None);
+        let missed = elsewhere.set_home(&name, &home(0)).unwrap().unwrap_err();
+        assert!(missed.code() == 1 && missed.message().contains("--no-daemon"), "{missed:?}");
+    }
+
+    #[test]
+    fn a_loop_that_is_stuck_is_no_source() {
+        let daemon = silent();
+        let name = examples::snapshot().stat.domains[0].name.clone();
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
+        daemon
+            .api
+            .published
+            .publish_as_of(Snapshot::new(Seen { length: Duration::from_secs(2), ..examples::seen() }), long_ago);
+        assert_eq!(daemon.args().control(&name), None);
+        assert!(daemon.args().set_home(&name, &home(1)).is_none(), "whoever may do it does it without");
+    }
+
+    #[test]
     fn a_change_is_reported_and_a_refusal_told() {
-        let home = examples::snapshot().records.iter().flatten().next().unwrap().home.clone();
-        let before = NodeSet::from([NodeId(1)]);
-        let done =
-            snapshot::Answer::Done { nodes_before: before.clone(), home: home.clone(), notes: vec!["so it is".into()] };
+        let snapshot = examples::snapshot();
+        let record = snapshot.records.iter().flatten().next().unwrap();
+        let (name, new) = (record.name.clone(), record.home.clone());
+        let done = snapshot::Answer::Done { nodes_before: home(1), home: new.clone(), notes: vec!["so it is".into()] };
         let daemon = Daemon::new(move || done.clone());
-        let name = &daemon.records[0].name;
-        let report = daemon.args().set_home(name, &home.nodes).unwrap().unwrap();
-        assert_eq!(
-            (report.nodes_before, report.nodes, report.notes),
-            (before, home.nodes.clone(), vec!["so it is".into()])
-        );
-        let unknown = daemon.args().set_home(name, &NodeSet::from([NodeId(77)])).unwrap().unwrap_err();
+        let report = daemon.args().set_home(&name, &new.nodes).unwrap().unwrap();
+        assert_eq!((report.nodes_before, report.nodes), (home(1), new.nodes.clone()));
+        assert!(report.by_daemon && report.notes == ["so it is"]);
+        let unknown = daemon.args().set_home(&name, &home(77)).unwrap().unwrap_err();
         assert!(unknown.code() == 2 && unknown.message().contains("no node 77"), "{unknown:?}");
-        assert!(daemon.args().set_home("just-started", &home.nodes).is_none(), "it knows no such domain");
+        assert!(daemon.args().set_home("just-started", &new.nodes).is_none(), "it knows no such domain");
         let daemon = Daemon::new(|| snapshot::Answer::Refused("no room".into()));
-        let refused = daemon.args().set_home(name, &home.nodes).unwrap().unwrap_err();
+        let refused = daemon.args().set_home(&name, &new.nodes).unwrap().unwrap_err();
         assert_eq!((refused.code(), refused.message()), (1, "no room"));
     }
 
     #[test]
-    fn whoever_answers_with_something_else_keeps_nobody_from_looking() {
+    fn whoever_answers_with_something_else_keeps_nobody_from_looking_and_may_have_made_a_change() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         let thread = thread::spawn(move || {
-            for said in ["SSH-2.0-nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[{]}!", ""] {
+            let answers = ["SSH-2.0-nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[{]}!", "", ""];
+            for said in answers {
                 let mut stream = listener.accept().unwrap().0;
                 io::Write::write_all(&mut stream, said.as_bytes()).unwrap();
             }
         });
-        let args = Args { no_daemon: false, socket };
+        let args = Args { no_daemon: false, socket: Some(socket) };
         for _ in 0..3 {
             assert_eq!(args.control("db"), None);
         }
+        let broken = args.set_home("db", &home(1)).unwrap().unwrap_err();
+        assert!(broken.message().contains("may have been made"), "{broken:?}");
         thread.join().unwrap();
     }
 }

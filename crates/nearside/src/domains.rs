@@ -1,6 +1,9 @@
 //! Domains as commands see them: what is recorded of each, and what it uses.
 
-use crate::{failure::Failure, report::json};
+use crate::{
+    failure::Failure,
+    report::{control::StandingTold, json},
+};
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
 use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, RehomeRefusal, outstanding};
 use nearside_topology::{NodeSet, Topology};
@@ -36,6 +39,9 @@ pub(crate) struct Domain {
     pub(crate) debt_bytes: Option<u64>,
     /// What all of this was taken from.
     pub(crate) usage: Usage,
+    /// How it stands, where a daemon told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) standing: Option<StandingTold>,
 }
 
 impl Domain {
@@ -57,6 +63,7 @@ impl Domain {
             home,
             claim,
             usage,
+            standing: None,
         }
     }
 

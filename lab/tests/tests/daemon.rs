@@ -133,13 +133,15 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
     };
     let (why, show) = (said("why db").0, said("show db --interval 0").0);
     assert!(why.contains("Now, says the daemon") && show.contains("daemon says"), "{why}{show}");
-    for (command, heading) in [("list -n", "memory at"), ("stat", "Memory (promised")] {
+    for command in ["list", "stat --interval 0"] {
         let (told, notes) = said(command);
-        assert!(told.contains(heading) && told.contains("db") && notes.is_empty(), "{command}: {told}{notes}");
+        assert!(told.contains("stands") && told.contains("idle") && notes.is_empty(), "{command}: {told}{notes}");
+        assert!(!said(&format!("{command} --no-daemon")).0.contains("stands"), "{command}");
     }
+    assert_eq!(json("list")["domains"][0]["standing"]["place"], "idle");
     assert!(!said("why db --no-daemon").0.contains("daemon"));
     daemon.signal(Signal::STOP);
-    for command in ["list", "stat", "why db"] {
+    for command in ["list", "stat --interval 0", "why db"] {
         let (told, notes) = said(command);
         assert!(told.contains("db") && notes.contains("no answer within"), "{command}: {told}{notes}");
         assert!(said(&format!("{command} --no-daemon")).1.is_empty(), "{command}");

@@ -21,7 +21,8 @@ Columns:
   memory  what it holds / what is promised to it (claimed)
   local   local share: how likely an access of its CPUs to its memory is local
   debt    its own memory that lies off its home
-  ... at  how much on which node, as in 0:512M 3:1.5G; threads include helpers")]
+  ... at  how much on which node, as in 0:512M 3:1.5G; threads include helpers
+  stands  what the daemon makes of it, where one runs (`nearside why` says more)")]
 pub(crate) struct Args {
     /// Show memory and threads by node, too
     #[arg(short, long)]
@@ -31,9 +32,9 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
 
-    /// Watch where vCPUs run for so long, now [default: as the daemon saw it last; without one 0.2]
-    #[arg(long, value_name = "SECONDS", value_parser = interval::parse, allow_hyphen_values = true)]
-    interval: Option<Duration>,
+    /// For how long to watch where vCPUs run
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = interval::parse, allow_hyphen_values = true)]
+    interval: Duration,
 
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
@@ -43,22 +44,14 @@ pub(crate) struct Args {
     daemon: client::Args,
 }
 
-/// For how long it is watched where vCPUs run, unless somebody says otherwise.
-const WATCHED: Duration = Duration::from_millis(200);
-
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut host = domains::open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let (found, broken) = domains::running(&host, args.all)?;
     output::note(broken);
-    if args.interval.is_none()
-        && !args.all
-        && let Some(told) = args.daemon.overview(client::DOMAINS, args.nodes, args.format, &found)
-    {
-        return output::print(&told);
-    }
-    let interval = if found.is_empty() { Duration::ZERO } else { args.interval.unwrap_or(WATCHED) };
-    let domains = domains::look(&host, &found, &topology, interval);
+    let interval = if found.is_empty() { Duration::ZERO } else { args.interval };
+    let mut domains = domains::look(&host, &found, &topology, interval);
+    args.daemon.tell_standing(&mut domains);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
         output::note([format!("no domain runs: `nearside run` starts one{}", instead(host.tree()))]);

@@ -115,9 +115,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
         && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes)
     {
         let mut report = changed?;
-        report
-            .notes
-            .push("the daemon takes its memory along, at its own rate (`nearside show` tells how far it is)".into());
+        if report.nodes_before != report.nodes {
+            report.notes.push("the daemon takes its memory along, as far as it can (`nearside why` tells)".into());
+        }
         return args.format.print(&report, set::text);
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
@@ -136,12 +136,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     left_over(&report, args)
 }
 
-const STAYS: &str = "memory stays where it is: add --move-memory to take it along";
+const STAYS: &str = "memory stays where it is until a daemon takes it along: --move-memory takes it now";
 
-/// Whether the daemon is to make the change: it brings the memory when it gets to it, and tells only later what stayed. Who
-/// wants that now and may do it does it without.
+/// Whether the daemon is to make the change: it brings the memory when it gets to it, at its own rate, and tells only later
+/// what stayed. Who wants that now and may do it does it without.
 fn is_for_daemon(args: &Args) -> bool {
-    !args.move_memory || !rustix::process::geteuid().is_root()
+    !args.move_memory || args.rate.is_none() && !rustix::process::geteuid().is_root()
 }
 
 /// The domain of that name, or at that path. Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt)

@@ -36,7 +36,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut host = domains::open_host()?;
     let found = domains::find(&host, &args.domain)?;
     let topology = host.topology().map_err(Failure::could_not)?;
-    let looked = domains::look(&host, std::slice::from_ref(&found), &topology, args.interval);
+    let mut looked = domains::look(&host, std::slice::from_ref(&found), &topology, args.interval);
+    args.daemon.tell_standing(&mut looked);
     output::note(domains::hidden(&looked));
     let (group, record) = found;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -47,8 +48,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         allowed: Allowed::read(host.tree(), &group),
         mapped: usage::mapped(&group, &host.proc()),
         interval_s: args.interval.as_secs_f64(),
-        standing: None,
     };
-    let standing = args.daemon.control(&show.domain.name).and_then(|control| control.standing);
-    args.format.print(&Show { standing, ..show }, show::text)
+    args.format.print(&show, show::text)
 }

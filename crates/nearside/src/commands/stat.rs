@@ -34,9 +34,9 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
 
-    /// Watch counters and where vCPUs run for so long, now [default: as the daemon saw it last; without one 0.5]
-    #[arg(long, value_name = "SECONDS", value_parser = interval::parse, allow_hyphen_values = true)]
-    interval: Option<Duration>,
+    /// For how long to watch counters and where vCPUs run
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse, allow_hyphen_values = true)]
+    interval: Duration,
 
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
@@ -46,11 +46,7 @@ pub(crate) struct Args {
     daemon: client::Args,
 }
 
-/// For how long things are watched, unless somebody says otherwise.
-const WATCHED: Duration = Duration::from_millis(500);
-
 pub(crate) fn run(args: &Args) -> Outcome {
-    let interval = args.interval.unwrap_or(WATCHED);
     let root = Path::new("/");
     let read = || sysfs::read(root).map_err(Failure::could_not);
     let (topology, _) = read()?;
@@ -61,19 +57,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
             let (found, broken) = domains::running(&host, args.all)?;
             output::note(broken);
             output::note(domains::left_out(&topology.clone().offered(host.allowed().as_ref()), None));
-            if args.interval.is_none()
-                && !args.all
-                && !args.heap
-                && let Some(told) = args.daemon.overview(client::STAT, false, args.format, &found)
-            {
-                return output::print(&told);
-            }
-            domains::look(&host, &found, &topology, interval)
+            let mut domains = domains::look(&host, &found, &topology, args.interval);
+            args.daemon.tell_standing(&mut domains);
+            domains
         }
         // Nodes can be told of without domains.
         Err(error) => {
             output::note([error]);
-            thread::sleep(interval);
+            thread::sleep(args.interval);
             Vec::new()
         }
     };

@@ -158,7 +158,7 @@ impl Published {
         self.publish_as_of(snapshot, Instant::now());
     }
 
-    pub(super) fn publish_as_of(&self, snapshot: Snapshot, at: Instant) {
+    pub(crate) fn publish_as_of(&self, snapshot: Snapshot, at: Instant) {
         let new = Some((at, Arc::new(snapshot)));
         let old = std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), new);
         // Not while the lock is held: it may be the last to let go of a large thing.

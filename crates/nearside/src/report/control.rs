@@ -124,23 +124,40 @@ impl<'a> DomainJson<'a> {
     }
 }
 
-/// What a daemon makes of a domain, and what it last did about it.
+/// What a daemon answered about a domain: how it stands, and what was done about it in the last interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Control {
-    /// How it stands; none before the daemon has seen it.
-    pub(crate) standing: Option<Words>,
-    /// The steps of the last interval.
-    pub(crate) steps: Vec<Words>,
+    /// None before the daemon has looked at it.
+    pub(crate) standing: Option<StandingTold>,
+    pub(crate) steps: Vec<StepTold>,
 }
 
-/// Something that comes in words, too.
+/// How a domain stands, as it was answered ([`StandingJson`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Words {
+pub(crate) struct StandingTold {
+    /// Where it runs, in a word.
+    pub(crate) place: String,
+    /// All of it, for people.
     pub(crate) text: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) because: Option<String>,
     #[serde(flatten)]
-    pub(crate) rest: BTreeMap<String, Value>,
+    rest: BTreeMap<String, Value>,
+}
+
+#[cfg(test)]
+impl StandingTold {
+    /// As a daemon would tell of `known`.
+    pub(crate) fn of(known: &DomainHistory) -> Self {
+        serde_json::from_value(serde_json::to_value(StandingJson::new(known)).unwrap()).unwrap()
+    }
+}
+
+/// A step, as it was answered ([`StepJson`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepTold {
+    pub(crate) text: String,
+    pub(crate) because: String,
+    #[serde(flatten)]
+    rest: BTreeMap<String, Value>,
 }
 
 /// Why a domain lives where it does: as `nearside why` tells it, what the loop makes of it, and what it does about it.

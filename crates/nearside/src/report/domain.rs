@@ -59,6 +59,11 @@ pub(crate) fn local(share: Option<f64>) -> String {
     dash(share.map(|share| format!("{} %", (share * 100.0).floor())))
 }
 
+/// What the daemon makes of where it runs, in a word.
+pub(crate) fn stands(domain: &Domain) -> String {
+    dash(domain.standing.as_ref().map(|standing| printable(&standing.place)))
+}
+
 /// `0:2 3:1`: the nodes with something, and how much.
 pub(crate) fn by_node(amounts: &ByNode) -> String {
     in_words(amounts, |amount| amount.to_string())
@@ -111,6 +116,7 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
 #[cfg(test)]
 pub(crate) mod examples {
     use super::*;
+    use crate::report::control::StandingTold;
     use nearside_linux::{memory::MemoryByKind, store::CpuBinding, store::Record, threads::CpuUse, usage::Usage};
     use nearside_policy::{
         Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
@@ -234,5 +240,14 @@ pub(crate) mod examples {
             Domain::new(&web.cgroup, Some(&web), usage(&[0, 1, 1, 2], &[0, 100, 500, 400], &[64, 0, 300, 100], &[])),
             Domain::new(cron, None, Usage { memory_seen: Account::Hidden, ..usage(&[3], &[0], &[], &[]) }),
         ]
+    }
+    /// The same as a daemon tells of them.
+    pub(crate) fn domains_told_of() -> Vec<Domain> {
+        let history = crate::daemon::snapshot::examples::snapshot().history;
+        let told = |domain: Domain| {
+            let standing = history.domains.get(&domain.name).map(StandingTold::of);
+            Domain { standing, ..domain }
+        };
+        domains().into_iter().map(told).collect()
     }
 }

@@ -146,11 +146,11 @@ fn place_and_why() {
 
 #[test]
 fn list_show_and_stat() {
-    let printed = to_value(List { domains: &examples::domains() }).unwrap();
-    check("`nearside list ", &["Decisions"], "", &printed);
-    let shared = ["`nearside list ", "Decisions"];
+    let standing = "API: `GET /domains/NAME`";
+    let printed = to_value(List { domains: &examples::domains_told_of() }).unwrap();
+    check("`nearside list ", &["Decisions", standing], "", &printed);
+    let shared = ["`nearside list ", "Decisions", standing];
     check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());
-    let shared = ["`nearside list ", "Decisions", "API: `GET /domains/NAME`"];
     check("`nearside show ", &shared, "domains", &to_value(show()).unwrap());
 }
 

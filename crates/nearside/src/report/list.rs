@@ -1,7 +1,7 @@
 //! `nearside list` as text.
 
 use super::{
-    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, printable, used_of_claim},
+    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, printable, stands, used_of_claim},
     table::{
         Side::{Left, Right},
         listing,
@@ -32,6 +32,10 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
         ("local", Right),
         ("debt", Right),
     ];
+    let is_told = list.domains.iter().any(|domain| domain.standing.is_some());
+    if is_told {
+        columns.push(("stands", Left));
+    }
     if nodes {
         columns.extend([("memory at", Left), ("threads at", Left)]);
     }
@@ -48,6 +52,7 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
             local(domain.local_share),
             dash(domain.debt_bytes.map(short)),
         ];
+        row.extend(is_told.then(|| stands(domain)));
         if nodes {
             row.extend([memory_by_node(domain), by_node(&domain.usage.cpu.threads)]);
         }
@@ -67,7 +72,7 @@ mod tests {
 
     #[test]
     fn domains_in_lines() {
-        let domains = examples::domains();
+        let domains = examples::domains_told_of();
         let list = List { domains: &domains };
         insta::assert_snapshot!("list", text(&list, false));
         insta::assert_snapshot!("list_nodes", text(&list, true));

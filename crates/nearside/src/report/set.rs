@@ -27,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) interrupted: bool,
     /// Whether memory may come from the new home only, where the policy wants that.
     pub(crate) confined: bool,
+    /// Whether the daemon made the change: then memory comes later, and the figures above do not tell of it.
+    pub(crate) by_daemon: bool,
     /// What else there is to say.
     pub(crate) notes: Vec<String>,
 }

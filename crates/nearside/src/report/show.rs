@@ -1,7 +1,6 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    control::Words,
     domain::{affinity, dash, local, origin, printable},
     json,
     table::{
@@ -38,9 +37,6 @@ pub(crate) struct Show {
     pub(crate) mapped: Mapped,
     /// For how long CPU time was watched, in seconds.
     pub(crate) interval_s: f64,
-    /// What the daemon makes of it, where one runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) standing: Option<Words>,
 }
 
 /// What a cgroup allows, in the kernel's words; none where it has no such controller.
@@ -133,7 +129,7 @@ pub(crate) fn text(show: &Show) -> String {
     if let Some(debt) = domain.debt_bytes {
         facts.add("debt", format!("{} off its home", short(debt)));
     }
-    if let Some(standing) = &show.standing {
+    if let Some(standing) = &domain.standing {
         facts.add("daemon says", printable(&standing.text));
     }
     format!("{}\n{}{}{}", printable(&domain.name), facts.0, nodes(show), policies(&show.mapped))
@@ -311,8 +307,8 @@ pub(crate) fn command(words: &[String]) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::report::control::StandingTold;
     use crate::report::domain::examples::{self, MIB, nodes};
-    use crate::{daemon::snapshot::examples as seen, report::control::DomainJson};
     use nearside_linux::{memory::MemoryByKind, usage::Usage};
 
     fn allowed() -> Allowed {
@@ -327,12 +323,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// How a domain stands, as an answer of the daemon's says it.
-    fn standing() -> Words {
-        let snapshot = seen::snapshot();
-        let (domain, record) = snapshot.domain("web-frontend").unwrap();
-        let answer = DomainJson::new(domain, record, snapshot.history.domains.get("web-frontend"));
-        serde_json::from_value(serde_json::to_value(answer).unwrap()["standing"].take()).unwrap()
+    fn standing() -> StandingTold {
+        let told = examples::domains_told_of();
+        told.into_iter().filter_map(|domain| domain.standing).next_back().unwrap()
     }
 
     pub(crate) fn show() -> Show {
@@ -341,13 +334,12 @@ pub(crate) mod tests {
         let memory = MemoryByKind { file: ByNode::from([(NodeId(0), 9 * MIB)]), ..usage.memory.clone() };
         let policies = [("bind:1".to_owned(), usage.memory.anonymous.clone())].into();
         Show {
-            domain: Domain::new(&record.cgroup, Some(&record), usage),
+            domain: Domain { standing: Some(standing()), ..Domain::new(&record.cgroup, Some(&record), usage) },
             record: Some(record),
             running_s: Some(7530),
             allowed: allowed(),
             mapped: Mapped { memory, policies, processes: 1, hidden_processes: 0 },
             interval_s: 0.5,
-            standing: Some(standing()),
         }
     }
 
@@ -366,7 +358,6 @@ pub(crate) mod tests {
             allowed: Allowed::default(),
             mapped: Mapped { hidden_processes: 2, ..Mapped::default() },
             interval_s: 0.5,
-            standing: None,
         };
         insta::assert_snapshot!("show_other", text(&show));
     }

@@ -1,7 +1,7 @@
 //! `nearside stat`: what each node has, what was promised of it, and what the allocator counted.
 
 use super::{
-    domain::{by_node, dash, local, memory_by_node, others, printable},
+    domain::{by_node, dash, local, memory_by_node, others, printable, stands},
     heap::{self, ZoneHeap},
     table::{
         Side::{Left, Right},
@@ -235,15 +235,19 @@ fn domains(stat: &Stat) -> String {
         ("threads at", Left),
         ("memory at", Left),
     ];
+    let is_told = stat.domains.iter().any(|domain| domain.standing.is_some());
+    let columns = [&columns[..], if is_told { &[("stands", Left)] } else { &[] }].concat();
     let row = |domain: &Domain| {
-        Some(vec![
+        let mut row = vec![
             printable(&domain.name),
             domain.home.as_ref()?.nodes.to_string(),
             local(domain.local_share),
             dash(domain.debt_bytes.map(short)),
             by_node(&domain.usage.cpu.threads),
             memory_by_node(domain),
-        ])
+        ];
+        row.extend(is_told.then(|| stands(domain)));
+        Some(row)
     };
     titled("Domains", &columns, &stat.domains.iter().filter_map(row).collect::<Vec<_>>())
 }
@@ -297,7 +301,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn stat() -> Stat {
-        let domains = examples::domains();
+        let domains = examples::domains_told_of();
         let observation = Observation { topology: topology(), domains: domains.iter().map(Domain::state).collect() };
         let counters = |hit_pages| Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() });
         let nodes = observation.topology.nodes.iter();

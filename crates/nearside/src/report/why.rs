@@ -1,7 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    control::{Control, Words},
+    control::{Control, StepTold},
     domain::{origin, printable},
     json,
     show::Allowed,
@@ -192,10 +192,7 @@ pub(crate) struct Controlled<T> {
 pub(crate) fn control_text(control: &Option<Control>) -> String {
     let Some(Control { standing, steps }) = control else { return String::new() };
     let standing = standing.as_ref().map_or("the daemon has not seen it yet", |standing| &standing.text);
-    let step = |step: &Words| {
-        let because = step.because.as_ref().map(|because| format!(" ({})", printable(because))).unwrap_or_default();
-        format!("  does         {}{because}\n", printable(&step.text))
-    };
+    let step = |step: &StepTold| format!("  does         {} ({})\n", printable(&step.text), printable(&step.because));
     let steps: String = steps.iter().map(step).collect();
     format!("\nNow, says the daemon\n  stands       {}\n{steps}", printable(standing))
 }

@@ -2,10 +2,7 @@
 
 use axum::{
     body::Body,
-    http::{
-        HeaderMap, HeaderValue, StatusCode,
-        header::{ACCEPT, CONTENT_TYPE},
-    },
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
     response::Response,
 };
 use serde::Serialize;
@@ -53,23 +50,6 @@ pub(super) fn json(data: &impl Serialize) -> Result<Response, Failed> {
         .map_err(|error| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, format!("JSON: {error}")))?;
     body.push(b'\n');
     Ok(with_type("application/json", body))
-}
-
-/// The same as tables.
-pub(super) fn text(text: String) -> Response {
-    with_type("text/plain; charset=utf-8", text)
-}
-
-/// Whether the first media type in `Accept` that can be had is text; what weights (`;q=`) say is left out.
-pub(super) fn is_text_wanted(headers: &HeaderMap) -> bool {
-    let accepted =
-        headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let mut types = accepted.map(|accepted| accepted.split(';').next().unwrap_or_default().trim());
-    types.find_map(|media_type| match media_type {
-        "text/plain" | "text/*" => Some(true),
-        "application/json" | "application/*" | "*/*" => Some(false),
-        _ => None,
-    }) == Some(true)
 }
 
 pub(super) fn with_type(content_type: &'static str, body: impl Into<Body>) -> Response {

@@ -9,8 +9,6 @@ mod change;
 mod crowd;
 mod routes;
 
-pub(crate) use routes::BY_NODE;
-
 #[cfg(test)]
 mod described;
 #[cfg(test)]

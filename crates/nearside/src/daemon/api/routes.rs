@@ -10,8 +10,7 @@ use crate::{
     domains::Domain,
     report::{
         control::{ControlJson, DomainJson, WhyJson},
-        list::{self, List},
-        stat,
+        list::List,
         topology_json::Machine,
     },
 };
@@ -78,18 +77,11 @@ struct Reading<'a> {
     snapshot: &'a Arc<Snapshot>,
     /// The domain in the path.
     name: &'a str,
-    /// The part of the address behind a question mark.
-    query: &'a str,
-    /// Whether tables to read are wanted rather than JSON.
-    as_text: bool,
 }
 
 const fn route(method: Method, path: &'static str, call: Call, statuses: &'static [u16]) -> Route {
     Route { method, path, call, statuses }
 }
-
-/// The query that asks for what the domains have on each node, where they are told as text.
-pub(crate) const BY_NODE: &str = "nodes";
 
 pub(super) const ROUTES: [Route; 11] = [
     route(Method::Get, "/domains", Call::Read(domains), &[200]),
@@ -130,10 +122,7 @@ async fn answer(api: Arc<Api>, call: Call, name: Result<RawPathParams, Rejection
     };
     let (change, answered) = match call {
         Call::Read(read) => {
-            let as_text = answer::is_text_wanted(request.headers());
-            let query = request.uri().query().unwrap_or_default();
-            let reading = |snapshot: &_| read(&Reading { api: &api, snapshot, name: &name, query, as_text });
-            (None, latest(&api).and_then(|snapshot| reading(&snapshot)))
+            (None, latest(&api).and_then(|snapshot| read(&Reading { api: &api, snapshot: &snapshot, name: &name })))
         }
         Call::Tell(tell) => (None, tell(&api)),
         Call::SetAffinity => change::set_affinity(&api, &name, request).await,
@@ -159,11 +148,7 @@ fn domain_name(name: Result<RawPathParams, Rejection>) -> Result<String, Failed>
 }
 
 fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
-    let list = List { domains: &reading.snapshot.stat.domains };
-    match reading.as_text {
-        true => Ok(answer::text(list::text(&list, reading.query == BY_NODE))),
-        false => answer::json(&list),
-    }
+    answer::json(&List { domains: &reading.snapshot.stat.domains })
 }
 
 fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -186,10 +171,7 @@ fn plan(reading: &Reading<'_>) -> Result<Response, Failed> {
 }
 
 fn stat(reading: &Reading<'_>) -> Result<Response, Failed> {
-    match reading.as_text {
-        true => Ok(answer::text(stat::text(&reading.snapshot.stat))),
-        false => answer::json(&reading.snapshot.stat),
-    }
+    answer::json(&reading.snapshot.stat)
 }
 
 fn metrics(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -202,10 +184,25 @@ fn openapi(_: &Api) -> Result<Response, Failed> {
     Ok(answer::with_type("application/json", OPENAPI))
 }
 
-/// The last snapshot. Before there is one nothing can be said.
+/// The last snapshot.
 pub(super) fn latest(api: &Api) -> Result<Arc<Snapshot>, Failed> {
-    api.published.latest().map(|(_, snapshot)| snapshot).ok_or_else(not_yet)
+    aged(api).map(|(_, snapshot)| snapshot)
 }
+
+/// The last snapshot, and how old it is. Before there is one nothing can be said, and one that is old is nothing to go by.
+fn aged(api: &Api) -> Result<(Duration, Arc<Snapshot>), Failed> {
+    let (at, snapshot) = api.published.latest().ok_or_else(not_yet)?;
+    let age = at.elapsed();
+    if age > LATE && age.as_secs_f64() > LATE_INTERVALS * snapshot.stat.interval_s {
+        let message = format!("the control loop has not ended an interval for {} s", age.as_secs());
+        return Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    }
+    Ok((age, snapshot))
+}
+
+/// The loop is late when it has published nothing for so many intervals, and for at least so long.
+const LATE_INTERVALS: f64 = 10.0;
+const LATE: Duration = Duration::from_secs(10);
 
 fn not_yet() -> Failed {
     Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the first interval has not ended yet: try again")
@@ -227,17 +224,8 @@ struct Health {
     audit_lost: u64,
 }
 
-/// The loop is late when it has published nothing for so many intervals, and for at least so long.
-const LATE_INTERVALS: f64 = 10.0;
-const LATE: Duration = Duration::from_secs(10);
-
 fn health(api: &Api) -> Result<Response, Failed> {
-    let (at, snapshot) = api.published.latest().ok_or_else(not_yet)?;
-    let age = at.elapsed();
-    if age > LATE && age.as_secs_f64() > LATE_INTERVALS * snapshot.stat.interval_s {
-        let message = format!("the control loop has not ended an interval for {} s", age.as_secs());
-        return Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, message));
-    }
+    let (age, snapshot) = aged(api)?;
     answer::json(&Health {
         version: env!("CARGO_PKG_VERSION"),
         interval: snapshot.plan.interval,
