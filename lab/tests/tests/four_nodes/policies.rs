@@ -1,6 +1,6 @@
 //! For each policy, pages lie where the policy says, read from `/proc/PID/numa_maps`.
 
-use nearside_lab::{Domain, MIB, huge_pages, json, nearside, node_memory, own_memory, status, words, write};
+use nearside_lab::{Domain, Look, MIB, huge_pages, json, nearside, node_memory, own_memory, status, words, write};
 use std::{collections::BTreeMap, process::Command};
 
 /// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that memory, its bytes by
@@ -101,8 +101,11 @@ fn preferred_many_names_all_nodes_of_the_home() {
 fn preferred_many_spills_only_where_its_home_is_full() {
     // Huge pages fill the home at once; how many of them it yields is not the point.
     let pool = |node: u32| format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+    // A preference takes no more of a node than what lies above its watermarks.
+    let reserves = Look::take().nodes("reserve_bytes");
     for node in [2, 3] {
-        let pages = node_memory(node as usize, "MemFree").saturating_sub(40 * MIB) / (2 * MIB);
+        let free_bytes = node_memory(node as usize, "MemFree");
+        let pages = free_bytes.saturating_sub(reserves[node as usize] + 40 * MIB) / (2 * MIB);
         write(&pool(node), &pages.to_string());
     }
     let free = |node: usize| node_memory(node, "MemFree") / MIB;
