@@ -271,29 +271,23 @@ impl Keeper {
 
     fn lift_fallbacks(&mut self, said: &mut Vec<String>) {
         let is_own =
-            |record: &Record| record.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback);
-        self.for_each_domain(said, is_own, Host::lift_fallback);
+            |record: &&Record| record.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback);
+        let names = names(self.watcher.records().filter(is_own));
+        self.for_each_domain(said, names, Host::lift_fallback);
     }
 
-    /// A home of all nodes binds nobody, so nothing is done on one node.
     fn restore_fallbacks(&mut self, topology: &Topology, said: &mut Vec<String>) {
-        let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
-        let is_wanting = |record: &Record| {
-            let home = &record.home;
-            record.cpus.is_none() && home.affinity == Affinity::Soft && !with_cpus.is_subset(&home.nodes)
-        };
-        self.for_each_domain(said, is_wanting, Host::restore_fallback);
+        let names = names(self.watcher.records().filter(|record| wants_fallback(record, topology)));
+        self.for_each_domain(said, names, Host::restore_fallback);
     }
 
     /// Most intervals concern nobody, and then nobody has to wait for the lock.
     fn for_each_domain(
         &mut self,
         said: &mut Vec<String>,
-        is_concerned: impl Fn(&Record) -> bool,
+        names: Vec<String>,
         change: fn(&mut Host, &str) -> Result<bool, nearside_linux::Error>,
     ) {
-        let concerned = self.watcher.records().filter(|record| is_concerned(record));
-        let names: Vec<String> = concerned.map(|record| record.name.clone()).collect();
         for name in names {
             if let Err(error) = change(&mut self.host, &name) {
                 said.push(format!("{name}: {error}"));
@@ -357,7 +351,12 @@ impl Keeper {
         // While the scheduler is still in charge, so that nobody leaves home in between.
         if self.charge.attachment().is_attached() {
             match self.host.topology() {
-                Ok(topology) => self.restore_fallbacks(&topology, &mut said),
+                Ok(topology) => {
+                    // As recorded now: what was lifted in this very interval has not been looked at again.
+                    let records = self.host.records().0;
+                    let names = names(records.iter().filter(|record| wants_fallback(record, &topology)));
+                    self.for_each_domain(&mut said, names, Host::restore_fallback);
+                }
                 Err(error) => said.push(error.to_string()),
             }
             said.extend(self.charge.detach());
@@ -366,6 +365,17 @@ impl Keeper {
         said.extend(self.host.take_notices());
         output::note(said);
     }
+}
+
+fn names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
+    records.map(|record| record.name.clone()).collect()
+}
+
+/// Whether binding a domain is to stand in for the scheduler. A home of all nodes binds nobody, so nothing is done on one node.
+fn wants_fallback(record: &Record, topology: &Topology) -> bool {
+    let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
+    let home = &record.home;
+    record.cpus.is_none() && home.affinity == Affinity::Soft && !with_cpus.is_subset(&home.nodes)
 }
 
 /// What the control loop is told of a batch.
