@@ -488,8 +488,11 @@ void SCX_OPS(cpu_offline, s32 cpu)
 
 /* -- the timer ------------------------------------------------------------------------------------------------------ */
 
-/* Tasks whose groups have a budget again go on. None waits longer than THROTTLED_LONGEST_NS, so no watchdog barks. */
-static void release_throttled(u64 now_ns)
+/*
+ * Tasks whose groups have a budget again go on. None waits longer than THROTTLED_LONGEST_NS, so no watchdog barks. When to
+ * look again, no later than `next_ns`.
+ */
+static u64 release_throttled(u64 now_ns, u64 next_ns)
 {
 	struct task_struct *p;
 
@@ -504,8 +507,10 @@ static void release_throttled(u64 now_ns)
 			continue;
 		/* It may have been queued just now, after the timer looked at the clock. */
 		too_long = (s64)(now_ns - task->queued_ns) > (s64)THROTTLED_LONGEST_NS;
-		if (!grant(p, task, false, too_long))
+		if (!grant(p, task, false, too_long)) {
+			next_ns = next_period(task->group, now_ns, next_ns);
 			continue;
+		}
 		count(COUNT_RELEASED);
 		task->queued_ns = now_ns;
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
@@ -521,38 +526,18 @@ static void release_throttled(u64 now_ns)
 		look_again(on);
 	}
 	bpf_rcu_read_unlock();
-}
-
-struct due {
-	u64 now_ns, next_ns;
-};
-
-/* The end of the earliest period of an active capped group. */
-static long find_due(void *map, u64 *id, struct group *group, struct due *due)
-{
-	u64 end_ns;
-
-	if (!group->cap.quota_ns || group->weights <= 0)
-		return 0;
-	end_ns = group->cap.start_ns + group->cap.period_ns;
-	if (end_ns > due->now_ns && end_ns < due->next_ns)
-		due->next_ns = end_ns;
-	return 0;
+	return next_ns;
 }
 
 static int tick(void *map, int *key, struct timer *timer)
 {
 	u64 now_ns = bpf_ktime_get_ns();
-	bool busy = lingering > 0 || scx_bpf_dsq_nr_queued(THROTTLED) > 0;
-	struct due due = { .now_ns = now_ns, .next_ns = now_ns + (busy ? TICK_NS : IDLE_TICK_NS) };
+	u64 next_ns = now_ns + (lingering || caps ? TICK_NS : IDLE_TICK_NS);
 
-	if (lingering > 0)
-		bpf_for_each_map_elem(&groups, retire, NULL, 0);
+	retire_groups(now_ns);
 	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
-		release_throttled(now_ns);
-	if (busy)
-		bpf_for_each_map_elem(&groups, find_due, &due, 0);
-	bpf_timer_start(&timer->timer, due.next_ns - now_ns, 0);
+		next_ns = release_throttled(now_ns, next_ns);
+	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);
 	return 0;
 }
 
