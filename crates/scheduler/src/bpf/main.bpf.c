@@ -240,6 +240,8 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 			charge(task, cpu, now_ns);
 			task->started_ns = now_ns;
 		}
+		/* One that never waits passes enqueue() never, and its domain or its cgroup may have changed. */
+		find_domain(prev, task);
 		own = tag_of(task, false);
 		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
 	}
