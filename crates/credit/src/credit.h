@@ -170,24 +170,40 @@ CREDIT_INLINE void credit_settle(struct credit_group *group, const struct credit
 	group->vtime += credit_charge(used_ns, group->share) - grant->reserved;
 }
 
+/*
+ * How long a task goes on that its CPU's own kernel thread interrupted: for the rest of its slice, or for a short one if it
+ * keeps nobody from that CPU. 0: it queues anew.
+ */
+CREDIT_INLINE credit_ns credit_resumes(const struct credit_params *params, credit_ns left_ns, int others)
+{
+	if (left_ns >= params->slice_min_ns)
+		return left_ns;
+	return others ? 0 : params->slice_min_ns;
+}
+
 /* Whether a task that woke up takes the CPU of one that runs. */
 CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v woken, credit_v running)
 {
 	return credit_before(woken + credit_span(params, params->preempt_ns), running);
 }
 
+/* The place of a task of another queue among a CPU's own: the farther away it waits, the later. */
+CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params, credit_v tag, credit_u32 distance)
+{
+	return tag + credit_span(params, params->steal_ns * distance / CREDIT_LOCAL_DISTANCE);
+}
+
 /*
- * Whether a busy CPU leaves its own next task for the one that waits at the head of another queue: fairness between
- * nodes of unequal load. The farther away, the more that task must be behind; and one that has just woken up is left
- * to its own node for a moment.
+ * Whether a busy CPU leaves its own next task, or the best found so far, for the one that waits at the head of another
+ * queue: fairness between nodes of unequal load. The farther away, the more that task must be behind; and one that has
+ * just woken up is left to its own node for a moment.
  */
 CREDIT_INLINE int credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance,
 				credit_ns awake_ns)
 {
 	credit_ns patience_ns = params->preempt_ns * distance / CREDIT_LOCAL_DISTANCE;
-	credit_ns margin_ns = params->steal_ns * distance / CREDIT_LOCAL_DISTANCE;
 
-	return awake_ns >= patience_ns && credit_before(other + credit_span(params, margin_ns), own);
+	return awake_ns >= patience_ns && credit_before(credit_from_afar(params, other, distance), own);
 }
 
 /* -- place ---------------------------------------------------------------------------------------------------------- */

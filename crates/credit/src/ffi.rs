@@ -19,7 +19,9 @@ unsafe extern "C" {
     fn nearside_credit_tag(params: *const Params, group: *const Group, now: u64, woken: i32) -> u64;
     fn nearside_credit_reserve(group: *mut Group, tag: u64, slice_ns: u64, grant: *mut Grant);
     fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
+    fn nearside_credit_resumes(params: *const Params, left_ns: u64, others: i32) -> u64;
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
+    fn nearside_credit_from_afar(params: *const Params, tag: u64, distance: u32) -> u64;
     fn nearside_credit_steals(params: *const Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> i32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
@@ -81,10 +83,22 @@ pub fn settle(group: &mut Group, grant: &Grant, used_ns: u64) {
     unsafe { nearside_credit_settle(group, grant, used_ns) }
 }
 
+/// How long a task goes on that its CPU's own kernel thread interrupted; 0: it queues anew.
+pub fn resumes(params: &Params, left_ns: u64, others: bool) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_resumes(params, left_ns, others.into()) }
+}
+
 /// Whether a task that woke up takes the CPU of one that runs.
 pub fn preempts(params: &Params, woken: u64, running: u64) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_preempts(params, woken, running) != 0 }
+}
+
+/// The place of a task of another queue among a CPU's own.
+pub fn from_afar(params: &Params, tag: u64, distance: u32) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_from_afar(params, tag, distance) }
 }
 
 /// Whether a busy CPU leaves its own next task for the one that waits at the head of another queue.

@@ -120,7 +120,7 @@ pub struct Trial {
 }
 
 /// How many decisions a [`Trial`] can ask about.
-pub const DECISIONS: u64 = 14;
+pub const DECISIONS: u64 = 16;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.
@@ -140,6 +140,6 @@ pub enum Place {
 }
 
 pub use ffi::{
-    before, charge, now, place, preempts, refill, reserve, returns, settle, settle_cap, share, slice, steals, tag,
-    take, try_out,
+    before, charge, from_afar, now, place, preempts, refill, reserve, resumes, returns, settle, settle_cap, share,
+    slice, steals, tag, take, try_out,
 };

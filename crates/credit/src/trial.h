@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 14 };
+enum { CREDIT_DECISIONS = 16 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -67,6 +67,12 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 	case 13:
 		trial->answer = credit_cap_take(&trial->params, &trial->cap, a);
 		credit_cap_settle(&trial->cap, b, c);
+		break;
+	case 14:
+		trial->answer = credit_from_afar(&trial->params, a, (credit_u32)b);
+		break;
+	case 15:
+		trial->answer = credit_resumes(&trial->params, a, b & 1);
 		break;
 	}
 }

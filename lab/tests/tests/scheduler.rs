@@ -254,6 +254,20 @@ fn a_domain_with_room_stays_at_home() {
     scheduler.detach();
 }
 
+/// A task that nobody makes wait is never queued, and has to learn of its home all the same.
+#[test]
+fn a_domain_that_is_set_while_its_tasks_run_moves_them() {
+    let mut scheduler = Attached::start("").unwrap();
+    for home in 0..4 {
+        let group = Cgroup::new("late");
+        let burner = group.burn("--threads 1 --ms 2000");
+        scheduler.domain(&group, &home.to_string(), home);
+        let burnt = burner.end();
+        assert!(burnt.share(home as usize) >= 0.7, "{home}: {:?} {}", burnt.by_node_us, scheduler.statistics());
+    }
+    scheduler.detach();
+}
+
 #[test]
 fn what_does_not_fit_spills_to_the_nearest_nodes() {
     let group = Cgroup::new("spill");

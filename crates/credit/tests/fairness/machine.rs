@@ -45,6 +45,8 @@ pub(crate) struct Machine {
     pub(crate) balanced: u64,
     /// CPU time that passed with a CPU idle and a task waiting.
     pub(crate) wasted_ns: u64,
+    /// Slices end at multiples of this.
+    pub(crate) tick_ns: u64,
     distances: Vec<Vec<u32>>,
     cpus_a_node: usize,
     weights: Vec<u64>,
@@ -64,6 +66,7 @@ impl Machine {
             groups: vec![],
             balanced: 0,
             wasted_ns: 0,
+            tick_ns: 1,
             distances: distances.iter().map(|row| row.to_vec()).collect(),
             cpus_a_node,
             weights: vec![],
@@ -212,7 +215,10 @@ impl Machine {
         self.cpus[cpu] = Cpu {
             task: Some(task),
             tag: grant.tag,
-            until_ns: self.time_ns + grant.slice_ns.min(left_ns),
+            until_ns: self
+                .time_ns
+                .saturating_add(left_ns)
+                .min((self.time_ns + grant.slice_ns).next_multiple_of(self.tick_ns)),
             balanced_ns: self.cpus[cpu].balanced_ns,
             moved_ns: if kept { self.cpus[cpu].moved_ns } else { self.time_ns },
         };
@@ -261,19 +267,31 @@ impl Machine {
         let mut own =
             previous.map(|task| credit::tag(&self.params, &self.groups[self.tasks[task].group], self.now_v, false));
         let head = self.head(node).map(|task| (task, self.tasks[task].grant.tag));
-        let serves = head.filter(|&(_, tag)| away || own.is_none_or(|own| credit::before(tag, own)));
+        let serves = head.filter(|&(_, tag)| match (own, previous) {
+            (Some(own), Some(task)) if away => {
+                let distance = self.distances[node][self.tasks[task].home];
+                !credit::steals(&self.params, tag, own, distance, u64::MAX)
+            }
+            (Some(own), _) => credit::before(tag, own),
+            _ => true,
+        });
         own = serves.map(|(_, tag)| tag).or(own);
 
-        if let Some(own) = own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= 1_000_000) {
+        if let Some(mut best) = own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= 1_000_000) {
             self.cpus[cpu].balanced_ns = self.time_ns;
+            let mut found = None;
             for other in self.nearest(node).into_iter().skip(1) {
                 let Some(task) = self.head(other) else { continue };
                 let awake_ns = self.time_ns - self.tasks[task].woken_ns;
-                let tag = self.tasks[task].grant.tag;
-                if credit::steals(&self.params, own, tag, self.distances[node][other], awake_ns) {
-                    self.balanced += 1;
-                    return self.replace(cpu, other, task, previous);
+                let (tag, distance) = (self.tasks[task].grant.tag, self.distances[node][other]);
+                if credit::steals(&self.params, best, tag, distance, awake_ns) {
+                    best = credit::from_afar(&self.params, tag, distance);
+                    found = Some((other, task));
                 }
+            }
+            if let Some((other, task)) = found {
+                self.balanced += 1;
+                return self.replace(cpu, other, task, previous);
             }
         }
         if let Some((task, _)) = serves {

@@ -4,6 +4,7 @@
 mod machine;
 
 use machine::{Machine, Work, jain};
+use nearside_credit::{self as credit, Params};
 
 const MS: u64 = 1_000_000;
 const ONE_NODE: &[&[u32]] = &[&[10]];
@@ -40,6 +41,34 @@ fn shares_follow_weights_whatever_the_numbers_of_threads() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// As in the kernel, where a slice ends at a tick, and with groups that live on different nodes: what spills over from one
+/// home must not be what the others wait for.
+#[test]
+fn shares_follow_weights_where_slices_end_at_ticks_and_homes_differ() {
+    for weights in [[100, 300], [100, 1000]] {
+        for threads in [[8, 8], [2, 8], [24, 8], [8, 24], [2, 16], [8, 16]] {
+            let mut machine = Machine::new(FOUR_NODES, 2);
+            machine.tick_ns = 4 * MS;
+            for ((weight, threads), home) in weights.into_iter().zip(threads).zip([0, 2]) {
+                machine.group(weight, &vec![home; threads], Work::Burns);
+            }
+            machine.run(500 * MS);
+            let before = [machine.used_ns(0), machine.used_ns(1)];
+            machine.run(2000 * MS);
+            for (group, weight) in weights.into_iter().enumerate() {
+                let ideal = 16_000.0 * weight as f64 / weights.iter().sum::<u64>() as f64;
+                let got = (machine.used_ns(group) - before[group]) as f64 / MS as f64;
+                assert!(
+                    (got / ideal - 1.0).abs() < 0.02,
+                    "weights {weights:?}, threads {threads:?}: group {group} got {got} ms of {ideal}"
+                );
+            }
+            let longest_ns = machine.tasks.iter().map(|task| task.longest_wait_ns).max().unwrap();
+            assert!(longest_ns <= 250 * MS, "weights {weights:?}, threads {threads:?}: waited {longest_ns} ns");
         }
     }
 }
@@ -142,4 +171,12 @@ fn a_group_that_slept_for_long_is_owed_no_more_than_one_that_slept_a_little() {
     machine.run(200 * MS);
     let got = machine.used_ns(late) as f64 / (200.0 * MS as f64);
     assert!((0.9..=1.15).contains(&got), "{got} CPUs of 2");
+}
+
+#[test]
+fn who_is_interrupted_keeps_its_cpu_unless_others_wait_for_it() {
+    let params = Params::new(8);
+    assert_eq!(credit::resumes(&params, 2 * MS, true), 2 * MS);
+    assert_eq!(credit::resumes(&params, MS / 10, true), 0);
+    assert_eq!(credit::resumes(&params, MS / 10, false), params.slice_min_ns);
 }

@@ -58,11 +58,13 @@ static void set_cap(u64 id, u64 quota_ns, u64 period_ns, u64 burst_ns)
 {
 	struct group *group = group_of(id);
 	u64 now_ns = bpf_ktime_get_ns();
+	s64 more;
 	bool same;
 
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
+	more = (s64)(quota_ns != 0) - (s64)(group->cap.quota_ns != 0);
 	same = group->cap.quota_ns == quota_ns && group->cap.period_ns == period_ns && group->cap.burst_ns == burst_ns;
 	if (!same) {
 		group->cap.quota_ns = quota_ns;
@@ -72,6 +74,8 @@ static void set_cap(u64 id, u64 quota_ns, u64 period_ns, u64 burst_ns)
 		group->cap.budget_ns = (s64)quota_ns;
 	}
 	bpf_spin_unlock(&group->lock);
+	if (more)
+		__sync_fetch_and_add(&caps, more);
 	if (!same)
 		__sync_fetch_and_add(&shares_generation, 1);
 }
@@ -160,6 +164,25 @@ static u64 take_caps(u64 id, u64 slice_ns, bool force)
 		id = group->parent;
 	}
 	return slice_ns;
+}
+
+/* When the first of the caps above a group starts its next period; no later than `next_ns`. */
+static u64 next_period(u64 id, u64 now_ns, u64 next_ns)
+{
+	u32 level;
+
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *group = group_of(id);
+		u64 end_ns;
+
+		if (!group)
+			break;
+		end_ns = group->cap.start_ns + group->cap.period_ns;
+		if (group->cap.quota_ns && end_ns > now_ns && end_ns < next_ns)
+			next_ns = end_ns;
+		id = group->parent;
+	}
+	return next_ns;
 }
 
 static void settle_caps(u64 id, u64 taken_ns, u64 used_ns)
@@ -257,11 +280,21 @@ static void charge(struct task *task, s32 cpu, u64 now_ns)
 		__sync_fetch_and_add(&domain->run_ns[node_of_cpu(cpu)], used_ns);
 }
 
+/* Has the timer look at a group that has nothing to run. */
+static void linger(u64 id, struct group *group)
+{
+	__sync_fetch_and_add(&lingering, 1);
+	if (bpf_map_push_elem(&idle_groups, &id, 0)) {
+		__sync_fetch_and_add(&lingering, -1);
+		group->lingers = 0;
+	}
+}
+
 /* One more, or one less, of the group's own tasks can run. */
 static void add_runnable(u64 id, bool more)
 {
 	struct group *group = group_of(id);
-	bool activate = false;
+	bool activate = false, idle = false;
 
 	if (!group)
 		return;
@@ -276,22 +309,24 @@ static void add_runnable(u64 id, bool more)
 		group->idle_since_ns = 0; /* the clock is a call, which a lock forbids */
 		if (!group->lingers) {
 			group->lingers = 1;
-			__sync_fetch_and_add(&lingering, 1);
+			idle = true;
 		}
 	}
 	bpf_spin_unlock(&group->lock);
+	if (idle)
+		linger(id, group);
 	if (activate)
 		add_weight(id, CREDIT_WEIGHT);
 }
 
-/* From the timer: groups that had nothing to run for a while stop counting. */
-static long retire(void *map, u64 *id, struct group *group, void *context)
+/* A group that has had nothing to run for a while stops counting. Otherwise it is looked at again, unless it has by now. */
+static void retire(u64 id, u64 now_ns)
 {
-	u64 now_ns = bpf_ktime_get_ns();
+	struct group *group = group_of(id);
 	bool retired = false, done = false;
 
-	if (!group->lingers)
-		return 0;
+	if (!group)
+		return;
 	bpf_spin_lock(&group->lock);
 	if (group->credit.runnable) {
 		done = true;
@@ -305,11 +340,23 @@ static long retire(void *map, u64 *id, struct group *group, void *context)
 	if (done)
 		group->lingers = 0;
 	bpf_spin_unlock(&group->lock);
-	if (done)
-		__sync_fetch_and_add(&lingering, -1);
+	if (!done)
+		linger(id, group);
 	if (retired)
-		add_weight(*id, -CREDIT_WEIGHT);
-	return 0;
+		add_weight(id, -CREDIT_WEIGHT);
+}
+
+static void retire_groups(u64 now_ns)
+{
+	u64 count = lingering, id;
+	u32 i;
+
+	bpf_for(i, 0, count < MAX_GROUPS ? count : MAX_GROUPS) {
+		if (bpf_map_pop_elem(&idle_groups, &id))
+			break;
+		__sync_fetch_and_add(&lingering, -1);
+		retire(id, now_ns);
+	}
 }
 
 static int add_group(u64 id, u64 parent, u32 weight)
@@ -326,18 +373,17 @@ static int add_group(u64 id, u64 parent, u32 weight)
 static void remove_group(u64 id)
 {
 	struct group *group = group_of(id);
-	bool counted, lingers;
+	bool counted, capped;
 
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
 	counted = group->own_counted;
-	lingers = group->lingers;
+	capped = group->cap.quota_ns != 0;
 	group->own_counted = 0;
-	group->lingers = 0;
 	bpf_spin_unlock(&group->lock);
-	if (lingers)
-		__sync_fetch_and_add(&lingering, -1);
+	if (capped)
+		__sync_fetch_and_add(&caps, -1);
 	if (counted)
 		add_weight(id, -CREDIT_WEIGHT);
 	bpf_map_delete_elem(&groups, &id);

@@ -81,6 +81,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	struct task *task = task_of(p);
 	bool selected, returning, woken = enq_flags & SCX_ENQ_WAKEUP;
 	u32 queue, nearer_than = ANYWHERE;
+	u64 rest_ns = 0;
 	s32 cpu;
 
 	if (!task) {
@@ -108,8 +109,10 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	/* Who was interrupted by that waits for the moment it takes, rather than to flee to another node. */
-	if (!woken && cpu_state(scx_bpf_task_cpu(p))->interrupted && task->left_ns >= params.slice_min_ns &&
-	    grant_slice(p, task, task->left_ns, false, false)) {
+	if (!woken && cpu_state(scx_bpf_task_cpu(p))->interrupted)
+		rest_ns = credit_resumes(TUNING, task->left_ns,
+					 scx_bpf_dsq_nr_queued(queue_of_cpu(scx_bpf_task_cpu(p))) > 0);
+	if (rest_ns && grant_slice(p, task, rest_ns, false, false)) {
 		count(COUNT_INTERRUPTED);
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
 		return;
@@ -175,11 +178,15 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 	return found;
 }
 
-/* Takes the first task of another queue if it is behind by more than the distance excuses. */
-static bool balance_from(u32 queue, s32 cpu, credit_v own, u32 distance, u64 now_ns)
+/*
+ * Whether the first task of another queue that this CPU may run is behind `own` by more than the distance excuses; its place
+ * among the CPU's own is what the next one has to be behind then. `take`: it is to run here.
+ */
+static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 {
+	u32 distance = node_distance[node_of_cpu(cpu)][node_of_queue(queue)];
 	struct task_struct *p;
-	bool moved = false;
+	bool due = false;
 	u32 looked = 0;
 
 	bpf_for_each(scx_dsq, p, queue, 0) {
@@ -187,28 +194,41 @@ static bool balance_from(u32 queue, s32 cpu, credit_v own, u32 distance, u64 now
 
 		if (!task || ++looked > 8)
 			break;
-		if (!credit_steals(TUNING, own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
+		if (!credit_steals(TUNING, *own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
 			break;
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			*own = credit_from_afar(TUNING, p->scx.dsq_vtime, distance);
+			due = !take || scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			break;
 		}
 	}
-	return moved;
+	return due;
 }
 
+/* Takes the task that is most behind out of the other queues, if there is one that is by enough. */
 static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 {
-	u32 node = node_of_queue(queue), i;
+	u32 from = queue, i;
+	credit_v best = own;
 
 	bpf_for(i, 1, queue_count) {
 		u32 other = nearest(queue, i);
-		u32 distance = node_distance[node][node_of_queue(other)];
 
-		if (scx_bpf_dsq_nr_queued(other) > 0 && balance_from(other, cpu, own, distance, now_ns))
-			return true;
+		if (scx_bpf_dsq_nr_queued(other) > 0 && is_due(other, cpu, &best, now_ns, false))
+			from = other;
 	}
-	return false;
+	return from != queue && is_due(from, cpu, &own, now_ns, true);
+}
+
+/*
+ * Whether the task that runs makes way for the one that waits here, with these tags. One from elsewhere does, unless it is
+ * behind by so much that this CPU would fetch it at once again.
+ */
+static bool makes_way(struct task *task, bool away, u32 node, credit_v own, credit_v waiting)
+{
+	if (away)
+		return !credit_steals(TUNING, waiting, own, node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
+	return credit_before(waiting, own);
 }
 
 /* Lets the task that runs run on, if its group may. */
@@ -240,11 +260,13 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 			charge(task, cpu, now_ns);
 			task->started_ns = now_ns;
 		}
+		/* One that never waits passes enqueue() never, and its domain or its cgroup may have changed. */
+		find_domain(prev, task);
 		own = tag_of(task, false);
 		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
 	}
-	waits = head_of(queue, cpu, &head);
-	if (waits && (!task || away || credit_before(head, own)))
+	waits = head_of(queue, cpu, &head) && (!task || makes_way(task, away, node_of_queue(queue), own, head));
+	if (waits)
 		own = head;
 
 	if ((waits || task) && queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= BALANCE_NS) {
@@ -254,8 +276,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 			return;
 		}
 	}
-	/* Whoever is at home here goes before one who is not; that one has a queue of its own. */
-	if (waits && (!task || own == head) && dsq_move_to_local(queue)) {
+	if (waits && dsq_move_to_local(queue)) {
 		count(COUNT_SERVED);
 		return;
 	}
@@ -488,8 +509,11 @@ void SCX_OPS(cpu_offline, s32 cpu)
 
 /* -- the timer ------------------------------------------------------------------------------------------------------ */
 
-/* Tasks whose groups have a budget again go on. None waits longer than THROTTLED_LONGEST_NS, so no watchdog barks. */
-static void release_throttled(u64 now_ns)
+/*
+ * Tasks whose groups have a budget again go on. None waits longer than THROTTLED_LONGEST_NS, so no watchdog barks. When to
+ * look again, no later than `next_ns`.
+ */
+static u64 release_throttled(u64 now_ns, u64 next_ns)
 {
 	struct task_struct *p;
 
@@ -504,8 +528,10 @@ static void release_throttled(u64 now_ns)
 			continue;
 		/* It may have been queued just now, after the timer looked at the clock. */
 		too_long = (s64)(now_ns - task->queued_ns) > (s64)THROTTLED_LONGEST_NS;
-		if (!grant(p, task, false, too_long))
+		if (!grant(p, task, false, too_long)) {
+			next_ns = next_period(task->group, now_ns, next_ns);
 			continue;
+		}
 		count(COUNT_RELEASED);
 		task->queued_ns = now_ns;
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
@@ -521,38 +547,18 @@ static void release_throttled(u64 now_ns)
 		look_again(on);
 	}
 	bpf_rcu_read_unlock();
-}
-
-struct due {
-	u64 now_ns, next_ns;
-};
-
-/* The end of the earliest period of an active capped group. */
-static long find_due(void *map, u64 *id, struct group *group, struct due *due)
-{
-	u64 end_ns;
-
-	if (!group->cap.quota_ns || group->weights <= 0)
-		return 0;
-	end_ns = group->cap.start_ns + group->cap.period_ns;
-	if (end_ns > due->now_ns && end_ns < due->next_ns)
-		due->next_ns = end_ns;
-	return 0;
+	return next_ns;
 }
 
 static int tick(void *map, int *key, struct timer *timer)
 {
 	u64 now_ns = bpf_ktime_get_ns();
-	bool busy = lingering > 0 || scx_bpf_dsq_nr_queued(THROTTLED) > 0;
-	struct due due = { .now_ns = now_ns, .next_ns = now_ns + (busy ? TICK_NS : IDLE_TICK_NS) };
+	u64 next_ns = now_ns + (lingering || caps ? TICK_NS : IDLE_TICK_NS);
 
-	if (lingering > 0)
-		bpf_for_each_map_elem(&groups, retire, NULL, 0);
+	retire_groups(now_ns);
 	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
-		release_throttled(now_ns);
-	if (busy)
-		bpf_for_each_map_elem(&groups, find_due, &due, 0);
-	bpf_timer_start(&timer->timer, due.next_ns - now_ns, 0);
+		next_ns = release_throttled(now_ns, next_ns);
+	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 #define MAX_CPUS 4096
 #define MAX_NODES 64
 #define MAX_QUEUES 256
+#define MAX_GROUPS 65536
 #define MAX_DEPTH 32 /* levels of nested cgroups that are looked at */
 
 #define NOWHERE 0xffff
@@ -20,7 +21,7 @@
 #define ROOT 1
 
 #define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
-#define TICK_NS 10000000ULL            /* between two rounds of the timer while groups are capped or linger */
+#define TICK_NS 10000000ULL            /* between two rounds of the timer while there are caps or groups linger */
 #define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
 #define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
 #define BALANCE_NS 1000000ULL          /* a busy CPU looks at other queues once in this time */
@@ -47,7 +48,9 @@ s64 exit_code;
 char exit_reason[128], exit_message[1024];
 
 credit_v now_v;
-u64 shares_generation = 1, lingering, started_ns;
+u64 shares_generation = 1, started_ns;
+u64 lingering; /* groups in `idle_groups` */
+u64 caps;      /* groups that have one */
 
 enum counter {
 	COUNT_HOME,       /* woken onto an idle CPU of its home */
@@ -110,17 +113,24 @@ struct group {
 	u64 idle_since_ns;
 	u64 caps_read_ns;
 	u32 own_counted;      /* its own tasks are part of `weights` */
-	u32 lingers;
+	u32 lingers;          /* it is in idle_groups */
 	u32 capped;           /* it or an ancestor has a cap */
 	u32 reserved;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, MAX_GROUPS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u64);
 	__type(value, struct group);
 } groups SEC(".maps");
+
+/* The numbers of groups that linger. To walk a map is to walk all the groups there could be: milliseconds. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_GROUPS);
+	__type(value, u64);
+} idle_groups SEC(".maps");
 
 struct task {
 	struct credit_grant grant;
