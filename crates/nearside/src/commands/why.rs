@@ -2,7 +2,7 @@
 
 use crate::{
     domains,
-    failure::Outcome,
+    failure::{Failure, Outcome},
     output::Format,
     report::{
         json,
@@ -10,8 +10,8 @@ use crate::{
         why::{self, Unplaced},
     },
 };
-use nearside_linux::usage;
-use nearside_policy::total;
+use nearside_linux::{store::Record, usage};
+use nearside_policy::{Decision, total};
 
 /// Explain why a domain lives where it does
 ///
@@ -32,21 +32,38 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
+    tell(
+        &args.domain,
+        |record, decision| args.format.print(&json::Why::new(record, decision), |_| why::text(record, decision)),
+        |unplaced| args.format.print(unplaced, why::unplaced_text),
+    )?
+}
+
+/// What this prints as text.
+pub(crate) fn text(domain: &str) -> Result<String, Failure> {
+    tell(domain, why::text, why::unplaced_text)
+}
+
+/// Finds the domain or cgroup, and lets tell of it who can: there is a decision only where Nearside started it.
+fn tell<T>(
+    domain: &str,
+    placed: impl FnOnce(&Record, &Decision) -> T,
+    unplaced: impl FnOnce(&Unplaced) -> T,
+) -> Result<T, Failure> {
     let host = domains::open_host()?;
-    let (group, record) = domains::find(&host, &args.domain)?;
+    let (group, record) = domains::find(&host, domain)?;
     if let Some(record) = &record
         && let Some(decision) = &record.decision
     {
-        return args.format.print(&json::Why::new(record, decision), |_| why::text(record, decision));
+        return Ok(placed(record, decision));
     }
     let policies = usage::mapped(&group, &host.proc()).policies;
-    let unplaced = Unplaced {
+    Ok(unplaced(&Unplaced {
         name: group.path().into(),
         cgroup: group.path().into(),
         home: record.as_ref().map(|record| record.home.clone()),
         found_by: record.and_then(|record| record.found_by),
         allowed: Allowed::read(host.tree(), &group),
         policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
-    };
-    args.format.print(&unplaced, why::unplaced_text)
+    }))
 }
