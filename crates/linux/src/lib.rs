@@ -5,6 +5,7 @@
 //! moving pages ([`sys`], [`migrate`]). What it knows of running domains is in the [`store`]. A daemon, which looks again and
 //! again, does so by [`watch`].
 
+pub mod busy;
 pub mod cgroup;
 mod confine;
 pub mod counters;

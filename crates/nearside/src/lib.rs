@@ -13,6 +13,7 @@ pub mod daemon;
 mod domains;
 mod failure;
 mod interval;
+mod look;
 mod output;
 mod progress;
 mod rehome;
@@ -20,6 +21,7 @@ mod report;
 mod request;
 mod size;
 mod source;
+mod top;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use failure::{Failure, Outcome};
@@ -55,6 +57,7 @@ enum Command {
     Show(commands::show::Args),
     Why(commands::why::Args),
     Stat(commands::stat::Args),
+    Top(commands::top::Args),
     Topology(commands::topology::Args),
     Place(commands::place::Args),
     Doctor(commands::doctor::Args),
@@ -84,6 +87,7 @@ fn run(command: Command) -> Outcome {
         Command::Show(args) => commands::show::run(&args),
         Command::Why(args) => commands::why::run(&args),
         Command::Stat(args) => commands::stat::run(&args),
+        Command::Top(args) => commands::top::run(&args),
         Command::Topology(args) => commands::topology::run(&args),
         Command::Place(args) => commands::place::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

@@ -40,6 +40,19 @@ fn stat_tells_of_nodes_even_where_there_are_no_domains() {
 }
 
 #[test]
+fn top_prints_one_frame_where_there_is_no_terminal_only_when_asked_to() {
+    let output = nearside(&["top", "--once", "--interval", "0"]);
+    let frame = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(frame.contains("node") && frame.contains("domain") && !frame.contains('\x1b'), "{frame}");
+    let output = nearside(&["top"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("no terminal") && message.contains("nearside stat --format json"), "{message}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn list_has_headings_where_nothing_runs() {
     let output = nearside(&["list", "--interval", "0"]);
     match has_cgroup2() {

@@ -3,8 +3,8 @@
 
 use std::process::{Command, Output};
 
-const COMMANDS: [&str; 12] =
-    ["run", "exec", "set", "list", "show", "why", "stat", "topology", "place", "doctor", "completions", "man"];
+const COMMANDS: [&str; 13] =
+    ["run", "exec", "set", "list", "show", "why", "stat", "top", "topology", "place", "doctor", "completions", "man"];
 
 fn nearside(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nearside")).args(arguments).env("COLUMNS", "80").output().unwrap()
@@ -36,11 +36,7 @@ fn every_command_has_help_with_examples_that_fits_80_columns() {
 fn usage_errors_are_on_standard_error_and_begin_as_all_errors_do() {
     let cases: [(&[&str], i32, &str); 11] = [
         (&[], 2, "nearside: no command\n"),
-        (
-            &["topolgy"],
-            2,
-            "nearside: unrecognized subcommand 'topolgy'\n\n  tip: a similar subcommand exists: 'topology'",
-        ),
+        (&["docter"], 2, "nearside: unrecognized subcommand 'docter'\n\n  tip: a similar subcommand exists: 'doctor'"),
         (&["list", "--nods"], 2, "tip: a similar argument exists: '--nodes'"),
         (&["list", "--format", "xml"], 2, "[possible values: text, json]"),
         (&["run", "--", "true"], 125, "--memory <SIZE>"),

@@ -1,8 +1,9 @@
 //! What happened on nodes since the look before: CPU time, and whether somebody had to wait for memory.
 
 use super::kept::{Buffer, Kept};
+use crate::busy;
 use nearside_policy::{ByNode, NodeLoad};
-use nearside_topology::{CpuId, Node, NodeId, Topology};
+use nearside_topology::{Node, NodeId, Topology};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -68,7 +69,7 @@ impl NodeWatch {
     }
 
     fn count(&mut self, topology: &Topology, buffer: &mut Buffer) -> Counted {
-        let busy_ns = self.stat.read(&self.proc, true, buffer).map(|text| busy_ns(text, topology));
+        let busy_ns = self.stat.read(&self.proc, true, buffer).map(|text| busy::parse(text, topology));
         let of_host = self.vmstat.read(&self.proc, true, buffer).and_then(shortage);
         let pressure = self.proc.join("pressure");
         let stalled_us = self.pressure.read(&pressure, true, buffer).and_then(stalled_us);
@@ -130,23 +131,6 @@ fn pressed(nodes: &[Node]) -> Vec<NodeId> {
     }
 }
 
-/// CPU time by node, from `/proc/stat` (proc_stat(5)): `cpu3 user nice system idle iowait irq softirq steal ...`.
-fn busy_ns(text: &str, topology: &Topology) -> ByNode {
-    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    let mut busy = ByNode::new();
-    for line in text.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let cpu = words.next().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
-        let Some(node) = cpu.and_then(|cpu| topology.cpu(CpuId(cpu))?.node) else { continue };
-        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).take(7).collect();
-        let [user, nice, system, _idle, _waiting, interrupts, soft_interrupts] = ticks[..] else { continue };
-        let used = [user, nice, system, interrupts, soft_interrupts].into_iter().fold(0_u64, u64::saturating_add);
-        let of_node = busy.entry(node).or_default();
-        *of_node = u64::saturating_add(*of_node, used.saturating_mul(tick_ns));
-    }
-    busy
-}
-
 /// From a `vmstat`, of the host or of a node; none where it has no such counters.
 fn shortage(text: &str) -> Option<Shortage> {
     let mut found = None;
@@ -172,7 +156,7 @@ fn stalled_us(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_topology::{Cpu, MemoryState, Zone};
+    use nearside_topology::{Cpu, CpuId, MemoryState, Zone};
     use std::fs;
 
     const MIB: u64 = 1 << 20;

@@ -11,5 +11,6 @@ pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod show;
 pub(crate) mod stat;
+pub(crate) mod top;
 pub(crate) mod topology;
 pub(crate) mod why;

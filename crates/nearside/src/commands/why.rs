@@ -2,7 +2,7 @@
 
 use crate::{
     client, domains,
-    failure::Outcome,
+    failure::{Failure, Outcome},
     output::Format,
     report::{
         json,
@@ -10,8 +10,8 @@ use crate::{
         why::{self, Controlled, Unplaced},
     },
 };
-use nearside_linux::usage;
-use nearside_policy::total;
+use nearside_linux::{store::Record, usage};
+use nearside_policy::{Decision, total};
 
 /// Explain why a domain lives where it does
 ///
@@ -35,24 +35,45 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
+    let ask = |name: &str| args.daemon.control(name);
+    tell(
+        &args.domain,
+        |record, decision| {
+            let told = Controlled { told: json::Why::new(record, decision), control: ask(&record.name) };
+            args.format.print(&told, |told| why::text(record, decision) + &why::control_text(&told.control))
+        },
+        |unplaced| {
+            let told = Controlled { told: unplaced, control: ask(&unplaced.name) };
+            args.format.print(&told, |told| why::unplaced_text(told.told) + &why::control_text(&told.control))
+        },
+    )?
+}
+
+/// What this prints as text, but for what a daemon would say.
+pub(crate) fn text(domain: &str) -> Result<String, Failure> {
+    tell(domain, why::text, why::unplaced_text)
+}
+
+/// Finds the domain or cgroup, and lets tell of it who can: there is a decision only where Nearside started it.
+fn tell<T>(
+    domain: &str,
+    placed: impl FnOnce(&Record, &Decision) -> T,
+    unplaced: impl FnOnce(&Unplaced) -> T,
+) -> Result<T, Failure> {
     let host = domains::open_host()?;
-    let (group, record) = domains::find(&host, &args.domain)?;
-    let control = args.daemon.control(record.as_ref().map_or(group.path(), |record| &record.name));
+    let (group, record) = domains::find(&host, domain)?;
     if let Some(record) = &record
         && let Some(decision) = &record.decision
     {
-        let told = Controlled { told: json::Why::new(record, decision), control };
-        return args.format.print(&told, |told| why::text(record, decision) + &why::control_text(&told.control));
+        return Ok(placed(record, decision));
     }
     let policies = usage::mapped(&group, &host.proc()).policies;
-    let unplaced = Unplaced {
+    Ok(unplaced(&Unplaced {
         name: group.path().into(),
         cgroup: group.path().into(),
         home: record.as_ref().map(|record| record.home.clone()),
         found_by: record.and_then(|record| record.found_by),
         allowed: Allowed::read(host.tree(), &group),
         policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
-    };
-    let told = Controlled { told: unplaced, control };
-    args.format.print(&told, |told| why::unplaced_text(&told.told) + &why::control_text(&told.control))
+    }))
 }

@@ -1,8 +1,8 @@
 //! What is shown is what the kernel's own files say.
 
 use nearside_lab::{
-    Domain, MIB, Own, await_that, by_node, charged, json, nearside, node_memory, read, run, stderr, toucher, words,
-    write,
+    Domain, MIB, Own, await_that, by_node, charged, json, nearside, node_memory, read, run, stderr, stdout, toucher,
+    words, write,
 };
 use serde_json::Value;
 use std::{
@@ -123,6 +123,22 @@ fn json_from(node: u32, line: &str) -> Value {
     let output = command.args(words(line)).args(["--format", "json"]).output().unwrap();
     assert!(output.status.success(), "{line}: {}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_frame_of_top_tells_what_list_tells() {
+    let flags = "--quiet --name framed --cpus 2 --memory 128M --policy interleave --nodes 1,3";
+    let framed = Domain::start(flags, "--mib 24");
+    settled("/sys/fs/cgroup/nearside/framed", &[framed.process()], record_bytes("framed"));
+    let listed = &json("list")["domains"][0];
+    let output = run(words("top --once --interval 0.1"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let frame = stdout(&output);
+    let line = frame.lines().find(|line| line.contains("framed")).unwrap_or_else(|| panic!("{frame}"));
+    let (placed, figures) = line.split_once(']').unwrap_or_else(|| panic!("no bar: {frame}"));
+    assert_eq!(words(placed).take(4).collect::<Vec<_>>(), ["framed", "1,3", "explicit", "interleave"], "{frame}");
+    let share = (listed["local_share"].as_f64().unwrap() * 100.0).floor().to_string();
+    assert_eq!(words(figures).take(2).collect::<Vec<_>>(), [&share, "%"], "{listed:#}\n{frame}");
 }
 
 type FreeBlocks = BTreeMap<(u64, String), Vec<u64>>;
