@@ -10,11 +10,15 @@ credit_ns nearside_credit_slice(const struct credit_params *params, credit_u32 w
 credit_v nearside_credit_tag(const struct credit_params *params, const struct credit_group *group, credit_v now, int woken) { return credit_tag(params, group, now, woken); }
 void nearside_credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice, struct credit_grant *grant) { credit_reserve(group, tag, slice, grant); }
 void nearside_credit_settle(struct credit_group *group, const struct credit_grant *grant, credit_ns used) { credit_settle(group, grant, used); }
+credit_v nearside_credit_own_charge(credit_ns used, credit_u32 weight) { return credit_own_charge(used, weight); }
+credit_v nearside_credit_own_rejoins(const struct credit_params *params, credit_v own_now, credit_v own) { return credit_own_rejoins(params, own_now, own); }
+credit_v nearside_credit_own_lag(const struct credit_params *params, credit_v own_now, credit_v own) { return credit_own_lag(params, own_now, own); }
 credit_ns nearside_credit_resumes(const struct credit_params *params, credit_ns left, int others) { return credit_resumes(params, left, others); }
 int nearside_credit_preempts(const struct credit_params *params, credit_v woken, credit_v running) { return credit_preempts(params, woken, running); }
 credit_v nearside_credit_from_afar(const struct credit_params *params, credit_v tag, credit_u32 distance) { return credit_from_afar(params, tag, distance); }
 int nearside_credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance, credit_ns awake) { return credit_steals(params, own, other, distance, awake); }
 credit_u32 nearside_credit_place(credit_u64 affine, credit_u64 allowed, credit_u32 home, credit_u32 node) { return credit_place(affine, allowed, home, node); }
+int nearside_credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home, credit_u32 wait_here, credit_u32 cpus_here) { return credit_stays(wait_at_home, cpus_at_home, wait_here, cpus_here); }
 int nearside_credit_returns(const struct credit_params *params, credit_ns stayed, int room) { return credit_returns(params, stayed, room); }
 void nearside_credit_cap_refill(const struct credit_params *params, struct credit_cap *cap, credit_ns now) { credit_cap_refill(params, cap, now); }
 credit_ns nearside_credit_cap_take(const struct credit_params *params, struct credit_cap *cap, credit_ns wanted) { return credit_cap_take(params, cap, wanted); }

@@ -38,7 +38,7 @@ struct credit_params {
 	credit_ns slice_min_ns;    /* no task runs shorter, nor is one started on less budget */
 	credit_ns slice_max_ns;    /* no task runs longer, whatever its weight */
 	credit_ns wake_bound_ns;   /* what a group that had nothing to run may be owed when it wakes */
-	credit_ns lag_bound_ns;    /* what any group without a waiting task may be owed */
+	credit_ns lag_bound_ns;    /* what any other group may be owed: bounds what others wait */
 	credit_ns ahead_bound_ns;  /* how far ahead a group can get: bounds what it waits afterwards */
 	credit_ns preempt_ns;      /* by how much a woken task must be behind a running one to take its CPU */
 	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance */
@@ -53,7 +53,7 @@ struct credit_group {
 	credit_v vtime;      /* what its tasks, running and waiting ones included, have cost */
 	credit_u64 share;    /* of the machine, of CREDIT_ONE; its weight, flattened */
 	credit_u32 runnable; /* tasks that run or wait, the one asked about included */
-	credit_u32 waiting;  /* tasks that wait in a queue */
+	credit_u32 reserved;
 };
 
 /* Leave to run once. */
@@ -122,7 +122,7 @@ CREDIT_INLINE credit_v credit_now(credit_v now, credit_v tag, int waited)
 
 /* -- fairness between groups ---------------------------------------------------------------------------------------- */
 
-/* How long a task of this weight runs in one go: what nice means among the tasks of a group. */
+/* How long a task of this weight runs in one go. */
 CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_u32 weight)
 {
 	credit_ns slice = params->slice_ns * weight / CREDIT_WEIGHT;
@@ -134,8 +134,9 @@ CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_
 
 /*
  * Where the group's next task goes in a queue. What a group is owed and what it has had too much are both bounded:
- * the former so that a group cannot save up and then starve others, the latter so that it is not starved itself. A group
- * with a task that waits keeps all it is owed; one that just woke up, with nothing else to run, is owed little.
+ * the former so that a group cannot save up and then starve others, the latter so that it is not starved itself. One
+ * that is confined to few CPUs cannot get its share, ever, and would keep everybody else from them. One that just woke up,
+ * with nothing else to run, is owed little.
  */
 CREDIT_INLINE credit_v credit_tag(const struct credit_params *params, const struct credit_group *group, credit_v now,
 				  int woken)
@@ -146,7 +147,7 @@ CREDIT_INLINE credit_v credit_tag(const struct credit_params *params, const stru
 
 	if (credit_before(latest, group->vtime))
 		return latest;
-	if (!group->waiting && credit_before(group->vtime, earliest))
+	if (credit_before(group->vtime, earliest))
 		return earliest;
 	return group->vtime;
 }
@@ -168,6 +169,39 @@ CREDIT_INLINE void credit_reserve(struct credit_group *group, credit_v tag, cred
 CREDIT_INLINE void credit_settle(struct credit_group *group, const struct credit_grant *grant, credit_ns used_ns)
 {
 	group->vtime += credit_charge(used_ns, group->share) - grant->reserved;
+}
+
+/*
+ * Among the tasks of a group, CPU time costs a task the more the less it weighs (nice). `own` is what a task's time has
+ * cost it, `own_now` an average of that (as `credit_now`) over the group's tasks whenever they are granted a slice.
+ */
+CREDIT_INLINE credit_v credit_own_charge(credit_ns used_ns, credit_u32 weight)
+{
+	if (used_ns > CREDIT_LONGEST_NS)
+		used_ns = CREDIT_LONGEST_NS;
+	return weight ? used_ns * CREDIT_WEIGHT / weight : used_ns * CREDIT_WEIGHT;
+}
+
+/* A task that slept saves nothing up against the others of its group. */
+CREDIT_INLINE credit_v credit_own_rejoins(const struct credit_params *params, credit_v own_now, credit_v own)
+{
+	credit_v earliest = own_now - params->slice_max_ns;
+
+	return credit_before(own, earliest) ? earliest : own;
+}
+
+/*
+ * How far behind its group's place a task queues: by as much as it has had more than the group's others, so that it waits
+ * for them. What slices make of differences between equal tasks is nothing; and no task waits for ever.
+ */
+CREDIT_INLINE credit_v credit_own_lag(const struct credit_params *params, credit_v own_now, credit_v own)
+{
+	credit_v ahead = own_now + params->slice_max_ns;
+	credit_ns lag_ns = own - ahead;
+
+	if (!credit_before(ahead, own))
+		return 0;
+	return credit_span(params, lag_ns < params->ahead_bound_ns ? lag_ns : params->ahead_bound_ns);
 }
 
 /*
@@ -229,6 +263,15 @@ CREDIT_INLINE credit_u32 credit_place(credit_u64 affine, credit_u64 allowed, cre
 	if (affine & bit || !(affine & allowed))
 		return CREDIT_AFFINE;
 	return CREDIT_OTHER;
+}
+
+/*
+ * Whether a task that runs away from home, and has to wait, does so where it is: to be fetched again for each slice costs more
+ * than to stay. It does not where home is less crowded: fewer tasks wait there for each CPU.
+ */
+CREDIT_INLINE int credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home, credit_u32 wait_here, credit_u32 cpus_here)
+{
+	return (credit_u64)wait_at_home * cpus_here >= (credit_u64)wait_here * cpus_at_home;
 }
 
 /* Whether a task that runs away from home goes back now. `room`: a CPU there is idle or runs a task from elsewhere. */

@@ -19,11 +19,15 @@ unsafe extern "C" {
     fn nearside_credit_tag(params: *const Params, group: *const Group, now: u64, woken: i32) -> u64;
     fn nearside_credit_reserve(group: *mut Group, tag: u64, slice_ns: u64, grant: *mut Grant);
     fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
+    fn nearside_credit_own_charge(used: u64, weight: u32) -> u64;
+    fn nearside_credit_own_rejoins(params: *const Params, own_now: u64, own: u64) -> u64;
+    fn nearside_credit_own_lag(params: *const Params, own_now: u64, own: u64) -> u64;
     fn nearside_credit_resumes(params: *const Params, left_ns: u64, others: i32) -> u64;
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
     fn nearside_credit_from_afar(params: *const Params, tag: u64, distance: u32) -> u64;
     fn nearside_credit_steals(params: *const Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> i32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
+    fn nearside_credit_stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u32) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
     fn nearside_credit_cap_refill(params: *const Params, cap: *mut Cap, now_ns: u64);
     fn nearside_credit_cap_take(params: *const Params, cap: *mut Cap, wanted_ns: u64) -> u64;
@@ -83,6 +87,24 @@ pub fn settle(group: &mut Group, grant: &Grant, used_ns: u64) {
     unsafe { nearside_credit_settle(group, grant, used_ns) }
 }
 
+/// What CPU time costs a task among those of its group.
+pub fn own_charge(used_ns: u64, weight: u32) -> u64 {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    unsafe { nearside_credit_own_charge(used_ns, weight) }
+}
+
+/// What a task's time has cost it, with nothing saved up against the others of its group.
+pub fn own_rejoins(params: &Params, own_now: u64, own: u64) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_own_rejoins(params, own_now, own) }
+}
+
+/// How far behind its group's place a task queues.
+pub fn own_lag(params: &Params, own_now: u64, own: u64) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_own_lag(params, own_now, own) }
+}
+
 /// How long a task goes on that its CPU's own kernel thread interrupted; 0: it queues anew.
 pub fn resumes(params: &Params, left_ns: u64, others: bool) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
@@ -116,6 +138,13 @@ pub fn place(affine: u64, allowed: u64, home: u32, node: u32) -> Place {
         2 => Place::Other,
         _ => Place::Never,
     }
+}
+
+/// Whether a task that runs away from home, and has to wait, does so where it is: unless fewer tasks wait at home for each
+/// CPU.
+pub fn stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u32) -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { nearside_credit_stays(wait_at_home, cpus_at_home, wait_here, cpus_here) != 0 }
 }
 
 /// Whether a task that runs away from home goes back now.

@@ -18,7 +18,7 @@ pub struct Params {
     pub slice_max_ns: u64,
     /// What a group that had nothing to run may be owed when it wakes.
     pub wake_bound_ns: u64,
-    /// What any group without a waiting task may be owed.
+    /// What any other group may be owed.
     pub lag_bound_ns: u64,
     /// How far ahead a group can get.
     pub ahead_bound_ns: u64,
@@ -67,8 +67,8 @@ pub struct Group {
     pub share: u64,
     /// Tasks that run or wait.
     pub runnable: u32,
-    /// Tasks that wait in a queue.
-    pub waiting: u32,
+    /// Not used; 0.
+    pub reserved: u32,
 }
 
 /// Leave to run once.
@@ -120,7 +120,7 @@ pub struct Trial {
 }
 
 /// How many decisions a [`Trial`] can ask about.
-pub const DECISIONS: u64 = 16;
+pub const DECISIONS: u64 = 21;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.
@@ -140,6 +140,6 @@ pub enum Place {
 }
 
 pub use ffi::{
-    before, charge, from_afar, now, place, preempts, refill, reserve, resumes, returns, settle, settle_cap, share,
-    slice, steals, tag, take, try_out,
+    before, charge, from_afar, now, own_charge, own_lag, own_rejoins, place, preempts, refill, reserve, resumes,
+    returns, settle, settle_cap, share, slice, stays, steals, tag, take, try_out,
 };

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 16 };
+enum { CREDIT_DECISIONS = 21 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -73,6 +73,21 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 15:
 		trial->answer = credit_resumes(&trial->params, a, b & 1);
+		break;
+	case 16:
+		trial->answer = credit_span(&trial->params, a);
+		break;
+	case 17:
+		trial->answer = credit_own_charge(a, (credit_u32)b);
+		break;
+	case 18:
+		trial->answer = credit_own_rejoins(&trial->params, a, b);
+		break;
+	case 19:
+		trial->answer = credit_own_lag(&trial->params, a, b);
+		break;
+	case 20:
+		trial->answer = (credit_u64)credit_stays((credit_u32)a, (credit_u32)b, (credit_u32)c, (credit_u32)d);
 		break;
 	}
 }

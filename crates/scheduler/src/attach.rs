@@ -269,18 +269,18 @@ fn read(path: &'static str) -> Result<String, Error> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|source| Error::Read { path, source })
 }
 
-/// The name of the scheduler in charge, where the kernel tells one.
-fn current() -> Option<String> {
+/// The name of the sched_ext scheduler that is in charge of the host, whoever attached it; none where Linux itself schedules.
+pub fn in_charge() -> Option<String> {
     fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
 }
 
 fn whoever_is_in_charge() -> String {
-    current().unwrap_or_else(|| "one that is still leaving".to_owned())
+    in_charge().unwrap_or_else(|| "one that is still leaving".to_owned())
 }
 
 /// Whether this scheduler is in charge of the host, whoever attached it.
 pub fn is_in_charge() -> bool {
-    current().is_some_and(|name| name == NAME)
+    in_charge().is_some_and(|name| name == NAME)
 }
 
 /// Leaves out the operations that this kernel does not have; it would refuse the others too. Whether it tells of caps.

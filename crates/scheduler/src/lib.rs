@@ -13,7 +13,7 @@ mod skeleton;
 mod statistics;
 mod trial;
 
-pub use attach::{Affinity, Exit, Options, Scheduler, is_in_charge};
+pub use attach::{Affinity, Exit, Options, Scheduler, in_charge, is_in_charge};
 pub use error::Error;
 pub use machine::Unsuitable;
 pub use statistics::{Counters, DomainUsage, Statistics};

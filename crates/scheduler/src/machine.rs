@@ -111,3 +111,63 @@ impl Machine {
         self.nodes.binary_search(&node).map_err(|_| node)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use nearside_topology::{Cpu, Distances, Node};
+    use proptest::prelude::*;
+
+    /// Nodes with gaps in their numbers, some without CPUs, and caches of two CPUs.
+    fn topologies() -> impl Strategy<Value = Topology> {
+        let nodes =
+            prop::collection::vec(0..=3_u32, 1..=8).prop_filter("some CPU", |caches| caches.iter().any(|&n| n > 0));
+        nodes.prop_flat_map(|caches| {
+            let rows = prop::collection::vec(11..=255_u8, caches.len() * caches.len());
+            (Just(caches), rows).prop_map(|(caches, mut rows)| {
+                rows.iter_mut().step_by(caches.len() + 1).for_each(|distance| *distance = Distances::LOCAL);
+                let ids: Vec<NodeId> = (0..caches.len()).map(|node| NodeId(2 * node as u32)).collect();
+                let owners = ids.iter().zip(&caches).flat_map(|(&id, &caches)| (0..caches).map(move |_| id));
+                let cpus = owners.enumerate().flat_map(|(cache, node)| {
+                    let first = CpuId(2 * cache as u32);
+                    [first, CpuId(first.0 + 1)].map(|id| Cpu { last_level_cache: Some(first), ..Cpu::new(id, node) })
+                });
+                Topology {
+                    cpus: cpus.collect(),
+                    distances: Distances::new(&ids, &rows).unwrap(),
+                    nodes: ids.into_iter().map(|id| Node { id, ..Node::default() }).collect(),
+                    ..Topology::default()
+                }
+            })
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn each_cache_has_a_queue_and_looks_at_itself_then_its_node_then_nearest_first(topology in topologies()) {
+            let machine = Machine::new(&topology).unwrap();
+            for cpu in &topology.cpus {
+                for other in &topology.cpus {
+                    let same = cpu.last_level_cache == other.last_level_cache;
+                    prop_assert_eq!(machine.cpu_queue[&cpu.id] == machine.cpu_queue[&other.id], same);
+                }
+            }
+            for (from, order) in machine.order.iter().enumerate() {
+                let here = machine.queue_node[from];
+                let mut all = order.clone();
+                all.sort_unstable();
+                prop_assert_eq!(all, (0..machine.queue_node.len()).collect::<Vec<_>>());
+                prop_assert_eq!(order[0], from);
+                let distance = |queue: &usize| machine.distances[here][machine.queue_node[*queue]];
+                prop_assert!(order[1..].is_sorted_by_key(distance), "{order:?} from {from}");
+            }
+            for (node, &queue) in machine.node_queue.iter().enumerate() {
+                let to = |queue: usize| machine.distances[node][machine.queue_node[queue]];
+                prop_assert!((0..machine.queue_node.len()).all(|other| to(queue) <= to(other)));
+            }
+        }
+    }
+}

@@ -40,7 +40,7 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
             vtime: group.vtime,
             share: group.share,
             runnable: group.runnable,
-            waiting: group.waiting,
+            reserved: group.reserved,
         },
         grant: types::credit_grant { tag: grant.tag, reserved: grant.reserved, slice_ns: grant.slice_ns },
         cap: types::credit_cap {
@@ -56,8 +56,8 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
 }
 
 fn from_kernel(trial: &mut Trial, slot: &types::credit_trial) {
-    let types::credit_group { vtime, share, runnable, waiting } = slot.group;
-    trial.group = Group { vtime, share, runnable, waiting };
+    let types::credit_group { vtime, share, runnable, reserved } = slot.group;
+    trial.group = Group { vtime, share, runnable, reserved };
     trial.grant = Grant { tag: slot.grant.tag, reserved: slot.grant.reserved, slice_ns: slot.grant.slice_ns };
     trial.cap = Cap {
         quota_ns: slot.cap.quota_ns,

@@ -9,12 +9,12 @@
  * Adds to the weights of a group's active children and own tasks. A group that becomes active, or idle, by that changes
  * its parent's sum in turn.
  */
-static void add_weight(u64 id, s64 delta)
+static void add_weight(u32 number, s64 delta)
 {
 	u32 level;
 
 	bpf_for(level, 0, MAX_DEPTH) {
-		struct group *group = group_of(id);
+		struct group *group = group_of(number);
 		bool was, is;
 
 		if (!group)
@@ -26,7 +26,7 @@ static void add_weight(u64 id, s64 delta)
 		if (!was && is)
 			group->counted = group->weight;
 		delta = is ? (s64)group->counted : -(s64)group->counted;
-		id = group->parent;
+		number = group->parent;
 		bpf_spin_unlock(&group->lock);
 		if (was == is)
 			break;
@@ -34,13 +34,13 @@ static void add_weight(u64 id, s64 delta)
 	__sync_fetch_and_add(&shares_generation, 1);
 }
 
-static void set_weight(u64 id, u32 weight)
+static void set_weight(u32 number, u32 weight)
 {
-	struct group *group = group_of(id);
+	struct group *group = group_of(number);
 	s64 delta = 0;
-	u64 parent;
+	u32 parent;
 
-	if (!group)
+	if (!group || !weight)
 		return;
 	bpf_spin_lock(&group->lock);
 	group->weight = weight;
@@ -54,9 +54,9 @@ static void set_weight(u64 id, u32 weight)
 		add_weight(parent, delta);
 }
 
-static void set_cap(u64 id, u64 quota_ns, u64 period_ns, u64 burst_ns)
+static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 {
-	struct group *group = group_of(id);
+	struct group *group = group_of(number);
 	u64 now_ns = bpf_ktime_get_ns();
 	s64 more;
 	bool same;
@@ -82,25 +82,32 @@ static void set_cap(u64 id, u64 quota_ns, u64 period_ns, u64 burst_ns)
 
 #define READ_CAPS_NS 100000000ULL
 
-/* Linux 6.16 does not tell of cpu.max; what the cgroup holds is looked at now and then instead. */
-static void read_cap(u64 id, struct group *group, struct task_group *tg)
+/* Linux 6.16 does not tell of cpu.max; what a cgroup and those above it hold is looked at now and then instead. */
+static void read_caps(u32 number, struct task_group *tg)
 {
 	u64 now_ns = bpf_ktime_get_ns(), quota;
+	u32 level;
 
-	if (!reads_caps || now_ns - group->caps_read_ns < READ_CAPS_NS)
-		return;
-	group->caps_read_ns = now_ns;
-	quota = BPF_CORE_READ(tg, cfs_bandwidth.quota);
-	if (quota == ~0ULL)
-		quota = 0;
-	set_cap(id, quota, BPF_CORE_READ(tg, cfs_bandwidth.period), BPF_CORE_READ(tg, cfs_bandwidth.burst));
+	bpf_for(level, 0, MAX_DEPTH) {
+		struct group *group = group_of(number);
+
+		if (!group || !tg || now_ns - group->caps_read_ns < READ_CAPS_NS)
+			break;
+		group->caps_read_ns = now_ns;
+		quota = BPF_CORE_READ(tg, cfs_bandwidth.quota);
+		if (quota == ~0ULL)
+			quota = 0;
+		set_cap(number, quota, BPF_CORE_READ(tg, cfs_bandwidth.period), BPF_CORE_READ(tg, cfs_bandwidth.burst));
+		tg = BPF_CORE_READ(tg, parent);
+		number = group->parent;
+	}
 }
 
 /* Brings a group's share up to date: its weight among its active siblings, at every level. */
 static void refresh_share(struct group *group)
 {
-	u64 generation = shares_generation, share, parent;
-	u32 level, capped, weight;
+	u64 generation = shares_generation, share;
+	u32 level, capped, weight, parent;
 	s64 weights;
 
 	if (group->share_generation == generation)
@@ -129,13 +136,13 @@ static void refresh_share(struct group *group)
 }
 
 /* How much of a slice the caps of a group and its ancestors leave; 0: none. */
-static u64 take_caps(u64 id, u64 slice_ns, bool force)
+static u64 take_caps(u32 number, u64 slice_ns, bool force)
 {
-	u64 now_ns = bpf_ktime_get_ns(), first = id;
-	u32 level;
+	u64 now_ns = bpf_ktime_get_ns();
+	u32 level, first = number;
 
 	bpf_for(level, 0, MAX_DEPTH) {
-		struct group *group = group_of(id);
+		struct group *group = group_of(number);
 		struct credit_cap left;
 
 		if (!group)
@@ -150,29 +157,29 @@ static u64 take_caps(u64 id, u64 slice_ns, bool force)
 				return 0;
 			slice_ns = params.slice_min_ns;
 		}
-		id = group->parent;
+		number = group->parent;
 	}
-	id = first;
+	number = first;
 	bpf_for(level, 0, MAX_DEPTH) {
-		struct group *group = group_of(id);
+		struct group *group = group_of(number);
 
 		if (!group)
 			break;
 		bpf_spin_lock(&group->lock);
 		credit_cap_settle(&group->cap, 0, slice_ns);
 		bpf_spin_unlock(&group->lock);
-		id = group->parent;
+		number = group->parent;
 	}
 	return slice_ns;
 }
 
 /* When the first of the caps above a group starts its next period; no later than `next_ns`. */
-static u64 next_period(u64 id, u64 now_ns, u64 next_ns)
+static u64 next_period(u32 number, u64 now_ns, u64 next_ns)
 {
 	u32 level;
 
 	bpf_for(level, 0, MAX_DEPTH) {
-		struct group *group = group_of(id);
+		struct group *group = group_of(number);
 		u64 end_ns;
 
 		if (!group)
@@ -180,24 +187,24 @@ static u64 next_period(u64 id, u64 now_ns, u64 next_ns)
 		end_ns = group->cap.start_ns + group->cap.period_ns;
 		if (group->cap.quota_ns && end_ns > now_ns && end_ns < next_ns)
 			next_ns = end_ns;
-		id = group->parent;
+		number = group->parent;
 	}
 	return next_ns;
 }
 
-static void settle_caps(u64 id, u64 taken_ns, u64 used_ns)
+static void settle_caps(u32 number, u64 taken_ns, u64 used_ns)
 {
 	u32 level;
 
 	bpf_for(level, 0, MAX_DEPTH) {
-		struct group *group = group_of(id);
+		struct group *group = group_of(number);
 
 		if (!group)
 			break;
 		bpf_spin_lock(&group->lock);
 		credit_cap_settle(&group->cap, taken_ns, used_ns);
 		bpf_spin_unlock(&group->lock);
-		id = group->parent;
+		number = group->parent;
 	}
 }
 
@@ -206,7 +213,9 @@ static credit_v tag_of(struct task *task, bool woken)
 {
 	struct group *group = group_of(task->group);
 
-	return group ? credit_tag(TUNING, &group->credit, now_v, woken) : now_v;
+	if (!group)
+		return now_v;
+	return credit_tag(TUNING, &group->credit, now_v, woken) + credit_own_lag(TUNING, group->own_now, task->own);
 }
 
 /* Grants the task a slice; false: its group has none left (unless forced). */
@@ -214,13 +223,13 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 {
 	struct group *group = group_of(task->group);
 
-	if (!group)
-		group = group_of(ROOT);
 	if (!group) {
 		task->grant = (struct credit_grant){ .tag = now_v, .slice_ns = slice_ns };
+		task->place = now_v;
 		return true;
 	}
-	read_cap(task->group, group, p->sched_task_group);
+	if (reads_caps)
+		read_caps(task->group, p->sched_task_group);
 	refresh_share(group);
 	task->capped = group->capped;
 	if (task->capped) {
@@ -230,6 +239,9 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	}
 	bpf_spin_lock(&group->lock);
 	credit_reserve(&group->credit, credit_tag(TUNING, &group->credit, now_v, woken), slice_ns, &task->grant);
+	task->own = credit_own_rejoins(TUNING, group->own_now, task->own);
+	task->place = task->grant.tag + credit_own_lag(TUNING, group->own_now, task->own);
+	group->own_now = group->credit.runnable > 1 ? credit_now(group->own_now, task->own, true) : task->own;
 	bpf_spin_unlock(&group->lock);
 	task->granted = true;
 	return true;
@@ -238,17 +250,6 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 static bool grant(struct task_struct *p, struct task *task, bool woken, bool force)
 {
 	return grant_slice(p, task, credit_slice(TUNING, p->scx.weight), woken, force);
-}
-
-static void set_waiting(struct task *task, bool waiting)
-{
-	struct group *group = group_of(task->group);
-
-	if (task->waiting == waiting)
-		return;
-	task->waiting = waiting;
-	if (group)
-		__sync_fetch_and_add(&group->credit.waiting, waiting ? 1 : -1);
 }
 
 /* Charges what the task used, against its grant if it has one. */
@@ -268,12 +269,13 @@ static void settle(struct task *task, u64 used_ns)
 }
 
 /* Charges a running task for its time on a CPU since it was last charged. */
-static void charge(struct task *task, s32 cpu, u64 now_ns)
+static void charge(struct task_struct *p, struct task *task, s32 cpu, u64 now_ns)
 {
 	u64 used_ns = now_ns - task->started_ns;
 	struct domain *domain;
 
 	task->left_ns = task->granted && used_ns < task->grant.slice_ns ? task->grant.slice_ns - used_ns : 0;
+	task->own += credit_own_charge(used_ns, p->scx.weight);
 	settle(task, used_ns);
 	domain = task->domain ? bpf_map_lookup_elem(&domains, &task->domain) : NULL;
 	if (domain)
@@ -281,19 +283,19 @@ static void charge(struct task *task, s32 cpu, u64 now_ns)
 }
 
 /* Has the timer look at a group that has nothing to run. */
-static void linger(u64 id, struct group *group)
+static void linger(u32 number, struct group *group)
 {
 	__sync_fetch_and_add(&lingering, 1);
-	if (bpf_map_push_elem(&idle_groups, &id, 0)) {
+	if (bpf_map_push_elem(&idle_groups, &number, 0)) {
 		__sync_fetch_and_add(&lingering, -1);
 		group->lingers = 0;
 	}
 }
 
 /* One more, or one less, of the group's own tasks can run. */
-static void add_runnable(u64 id, bool more)
+static void add_runnable(u32 number, bool more)
 {
-	struct group *group = group_of(id);
+	struct group *group = group_of(number);
 	bool activate = false, idle = false;
 
 	if (!group)
@@ -314,15 +316,15 @@ static void add_runnable(u64 id, bool more)
 	}
 	bpf_spin_unlock(&group->lock);
 	if (idle)
-		linger(id, group);
+		linger(number, group);
 	if (activate)
-		add_weight(id, CREDIT_WEIGHT);
+		add_weight(number, CREDIT_WEIGHT);
 }
 
 /* A group that has had nothing to run for a while stops counting. Otherwise it is looked at again, unless it has by now. */
-static void retire(u64 id, u64 now_ns)
+static void retire(u32 number, u64 now_ns)
 {
-	struct group *group = group_of(id);
+	struct group *group = group_of(number);
 	bool retired = false, done = false;
 
 	if (!group)
@@ -341,25 +343,41 @@ static void retire(u64 id, u64 now_ns)
 		group->lingers = 0;
 	bpf_spin_unlock(&group->lock);
 	if (!done)
-		linger(id, group);
+		linger(number, group);
 	if (retired)
-		add_weight(id, -CREDIT_WEIGHT);
+		add_weight(number, -CREDIT_WEIGHT);
 }
 
 static void retire_groups(u64 now_ns)
 {
-	u64 count = lingering, id;
-	u32 i;
+	u64 count = lingering;
+	u32 i, number;
 
 	bpf_for(i, 0, count < MAX_GROUPS ? count : MAX_GROUPS) {
-		if (bpf_map_pop_elem(&idle_groups, &id))
+		if (bpf_map_pop_elem(&idle_groups, &number))
 			break;
 		__sync_fetch_and_add(&lingering, -1);
-		retire(id, now_ns);
+		retire(number, now_ns);
 	}
 }
 
-static int add_group(u64 id, u64 parent, u32 weight)
+/* A cgroup's own group; 0: it has none. */
+static u32 number_of(u64 cgroup)
+{
+	u32 *number = bpf_map_lookup_elem(&group_numbers, &cgroup);
+
+	return number ? *number : 0;
+}
+
+/* The group that pays for a cgroup's tasks. */
+static u32 payer_of(u64 cgroup)
+{
+	u32 number = number_of(cgroup);
+
+	return number ? number : ROOT;
+}
+
+static void set_group(u32 number, u32 parent, u32 weight)
 {
 	struct group group = {};
 
@@ -367,12 +385,25 @@ static int add_group(u64 id, u64 parent, u32 weight)
 	group.parent = parent;
 	group.credit.share = CREDIT_ONE;
 	group.credit.vtime = now_v;
-	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
+	bpf_map_update_elem(&groups, &number, &group, BPF_ANY);
 }
 
-static void remove_group(u64 id)
+/* A cgroup for which there is no room has no group: its tasks belong to the root's. */
+static void add_group(u64 cgroup, u32 parent, u32 weight)
 {
-	struct group *group = group_of(id);
+	u32 number;
+
+	if (bpf_map_pop_elem(&free_numbers, &number))
+		return;
+	set_group(number, parent, weight);
+	if (bpf_map_update_elem(&group_numbers, &cgroup, &number, BPF_ANY))
+		bpf_map_push_elem(&free_numbers, &number, 0);
+}
+
+static void remove_group(u64 cgroup)
+{
+	u32 number = number_of(cgroup);
+	struct group *group = group_of(number);
 	bool counted, capped;
 
 	if (!group)
@@ -385,8 +416,10 @@ static void remove_group(u64 id)
 	if (capped)
 		__sync_fetch_and_add(&caps, -1);
 	if (counted)
-		add_weight(id, -CREDIT_WEIGHT);
-	bpf_map_delete_elem(&groups, &id);
+		add_weight(number, -CREDIT_WEIGHT);
+	bpf_map_delete_elem(&group_numbers, &cgroup);
+	group->weight = 0;
+	bpf_map_push_elem(&free_numbers, &number, 0);
 }
 
 #endif

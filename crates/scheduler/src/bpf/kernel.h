@@ -82,6 +82,7 @@ struct cfs_bandwidth {
 };
 struct task_group {
 	struct cgroup_subsys_state css;
+	struct task_group *parent;
 	struct cfs_bandwidth cfs_bandwidth;
 };
 struct sched_ext_entity {
@@ -110,6 +111,7 @@ struct scx_cgroup_init_args {
 	u64 bw_quota_us;
 	u64 bw_burst_us;
 };
+struct scx_cpu_release_args;
 enum scx_exit_kind { SCX_EXIT_NONE };
 struct scx_exit_info {
 	enum scx_exit_kind kind;
@@ -144,6 +146,7 @@ struct sched_ext_ops {
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *cpumask);
 	void (*update_idle)(s32 cpu, bool idle);
+	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	s32 (*cgroup_init)(struct cgroup *cgrp, struct scx_cgroup_init_args *args);
 	void (*cgroup_exit)(struct cgroup *cgrp);
@@ -165,6 +168,7 @@ struct sched_ext_ops {
 #define SCX_DSQ_LOCAL_ON 0xc000000000000000ULL
 #define SCX_ENQ_WAKEUP 1ULL
 #define SCX_ENQ_PREEMPT (1ULL << 32)
+#define SCX_ENQ_REENQ (1ULL << 40)
 #define SCX_ENQ_LAST (1ULL << 41)
 #define SCX_PICK_IDLE_CORE 1ULL
 #define SCX_PICK_IDLE_IN_NODE 2ULL
@@ -230,6 +234,9 @@ bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert
 void scx_bpf_dsq_insert_vtime___before_6_19(struct task_struct *p, u64 dsq, u64 slice, u64 vtime, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 dsq, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___before_7_1(u64 dsq) __ksym __weak;
+void scx_bpf_reenqueue_local___v2___since_6_19(void) __ksym __weak;
+u32 scx_bpf_reenqueue_local___before_6_19(void) __ksym __weak;
+struct task_struct *scx_bpf_dsq_peek___since_6_19(u64 dsq) __ksym __weak;
 bool scx_bpf_task_set_slice___since_6_19(struct task_struct *p, u64 slice) __ksym __weak;
 
 static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
@@ -257,6 +264,26 @@ static __always_inline bool dsq_move_to_local(u64 dsq)
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___since_7_1))
 		return scx_bpf_dsq_move_to_local___v2___since_7_1(dsq, 0);
 	return scx_bpf_dsq_move_to_local___before_7_1(dsq);
+}
+
+/* The first task of a queue, without its lock, where the kernel can; it may be gone by now. */
+static __always_inline struct task_struct *dsq_peek(u64 dsq)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_peek___since_6_19))
+		return scx_bpf_dsq_peek___since_6_19(dsq);
+	return NULL;
+}
+
+/*
+ * Has what is in this CPU's own queue queued anew. Older kernels do it at once: then the task that was on the CPU until now may
+ * not be moved, because the BPF program that asks for this runs in its name.
+ */
+static __always_inline void reenqueue_local(void)
+{
+	if (bpf_ksym_exists(scx_bpf_reenqueue_local___v2___since_6_19))
+		scx_bpf_reenqueue_local___v2___since_6_19();
+	else
+		scx_bpf_reenqueue_local___before_6_19();
 }
 
 static __always_inline void set_slice(struct task_struct *p, u64 slice)

@@ -17,9 +17,15 @@ char _license[] SEC("license") = "GPL";
  */
 static bool is_dying(void)
 {
-	const struct cpumask *online = scx_bpf_get_online_cpumask();
-	bool dying = !bpf_cpumask_test_cpu(bpf_get_smp_processor_id(), online);
+	u32 cpu = bpf_get_smp_processor_id();
+	const struct cpumask *online;
+	bool dying;
 
+	/* The scheduler hears of it earlier. */
+	if (cpu_state(cpu)->online)
+		return false;
+	online = scx_bpf_get_online_cpumask();
+	dying = !bpf_cpumask_test_cpu(cpu, online);
 	scx_bpf_put_cpumask(online);
 	return dying;
 }
@@ -39,10 +45,10 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 	return cpu >= 0 ? cpu : prev;
 }
 
-/* Has the CPU of the task that is farthest ahead of a woken one taken from it, if it is by enough. */
-static void preempt(struct task_struct *p, struct task *task, u32 queue)
+/* The CPU of a queue whose task makes way for a woken one: the farthest ahead of it, if by enough. */
+static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 {
-	credit_v farthest = task->grant.tag;
+	credit_v farthest = task->place;
 	s32 cpu, victim = -1;
 
 	bpf_for(cpu, 0, cpu_count) {
@@ -50,19 +56,53 @@ static void preempt(struct task_struct *p, struct task *task, u32 queue)
 
 		if (queue_of_cpu(cpu) != queue || !state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (state->foreign) {
-			victim = cpu;
-			break;
-		}
-		if (credit_before(farthest, state->tag) && credit_preempts(TUNING, task->grant.tag, state->tag)) {
+		/* Not for the next one that comes, too. */
+		if (__sync_val_compare_and_swap(&state->foreign, 1, 0))
+			return cpu;
+		if (credit_before(farthest, state->tag) && credit_preempts(TUNING, task->place, state->tag)) {
 			farthest = state->tag;
 			victim = cpu;
 		}
 	}
+	return victim;
+}
+
+/* Where a task waits. One that is away and could only not go on may do so where it is. */
+static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
+{
+	u32 home = waiting_queue(p, task), here = queue_of_cpu(scx_bpf_task_cpu(p));
+
+	if (may_stay && here != NOWHERE && queue_state(here)->online && place(task, node_of_queue(here)) == CREDIT_OTHER &&
+	    credit_stays(scx_bpf_dsq_nr_queued(home), queue_state(home)->online, scx_bpf_dsq_nr_queued(here),
+			 queue_state(here)->online))
+		return here;
+	return home;
+}
+
+/*
+ * The task waits in a queue; if it has just come, it may take a CPU there. A kernel thread takes it for a moment,
+ * so the one it interrupts waits for that: the thread that compacts a node's memory looks twice a second whether there is
+ * something to do, may only do so on that node, and would send a task of every full home away for a slice.
+ */
+static void wait_or_preempt(struct task_struct *p, struct task *task, bool preempts, u64 enq_flags)
+{
+	u32 queue = queue_for(p, task, !preempts);
+	s32 victim = preempts ? victim_of(p, task, queue) : -1;
+
+	count(COUNT_QUEUED);
 	if (victim >= 0) {
 		count(COUNT_PREEMPTED);
-		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
+		cpu_state(victim)->tag = task->place;
 	}
+	if (victim >= 0 && p->flags & PF_KTHREAD) {
+		cpu_state(victim)->interrupted = 1;
+		dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, task->grant.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	task->waiting = true;
+	dsq_insert_vtime(p, queue, task->grant.slice_ns, task->place, enq_flags);
+	if (victim >= 0)
+		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
 }
 
 /*
@@ -79,8 +119,8 @@ static void look_again(s32 cpu)
 void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
-	bool selected, returning, woken = enq_flags & SCX_ENQ_WAKEUP;
-	u32 queue, nearer_than = ANYWHERE;
+	bool selected, returning, woken;
+	u32 nearer_than = ANYWHERE;
 	u64 rest_ns = 0;
 	s32 cpu;
 
@@ -90,8 +130,11 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (task->granted)
 		settle(task, 0);
-	find_domain(p, task);
+	/* One that has just been made wakes up, whatever the kernel calls it. */
+	woken = enq_flags & SCX_ENQ_WAKEUP || !task->woken_ns;
 	selected = task->selected;
+	if (!selected)
+		find_domain(p, task);
 	returning = task->returning;
 	task->selected = false;
 	task->returning = false;
@@ -109,7 +152,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	/* Who was interrupted by that waits for the moment it takes, rather than to flee to another node. */
-	if (!woken && cpu_state(scx_bpf_task_cpu(p))->interrupted)
+	if (!woken && !(enq_flags & SCX_ENQ_REENQ) && cpu_state(scx_bpf_task_cpu(p))->interrupted)
 		rest_ns = credit_resumes(TUNING, task->left_ns,
 					 scx_bpf_dsq_nr_queued(queue_of_cpu(scx_bpf_task_cpu(p))) > 0);
 	if (rest_ns && grant_slice(p, task, rest_ns, false, false)) {
@@ -141,12 +184,10 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	if (cpu >= 0) {
 		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
 	} else {
-		count(COUNT_QUEUED);
-		queue = waiting_queue(p, task);
-		set_waiting(task, true);
-		dsq_insert_vtime(p, queue, task->grant.slice_ns, task->grant.tag, enq_flags);
-		if (woken || returning)
-			preempt(p, task, queue);
+		wait_or_preempt(p, task, woken || returning, enq_flags);
+		/* A CPU that puts its task back looks for another one afterwards. */
+		if (!woken && bpf_get_current_task_btf() == p)
+			return;
 	}
 	look_again(scx_bpf_task_cpu(p));
 }
@@ -159,21 +200,26 @@ static bool stalls(void)
 	return stall_ns && bpf_ktime_get_ns() - started_ns > stall_ns;
 }
 
-/* The place of the first task of a queue that this CPU may run. */
+/*
+ * The place of the first task of a queue that this CPU may run. Behind many that it may not, where the last of them is: no
+ * earlier than that, or such tasks could keep others waiting for ever.
+ */
 static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 {
-	struct task_struct *p;
+	struct task_struct *p = dsq_peek(queue);
 	bool found = false;
 	u32 looked = 0;
 
+	if (p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+		*tag = p->scx.dsq_vtime;
+		return true;
+	}
 	bpf_for_each(scx_dsq, p, queue, 0) {
-		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++looked >= 8) {
 			*tag = p->scx.dsq_vtime;
 			found = true;
 			break;
 		}
-		if (++looked >= 8)
-			break;
 	}
 	return found;
 }
@@ -185,10 +231,13 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 {
 	u32 distance = node_distance[node_of_cpu(cpu)][node_of_queue(queue)];
-	struct task_struct *p;
+	struct task_struct *p = dsq_peek(queue);
 	bool due = false;
 	u32 looked = 0;
 
+	/* Those behind it are ahead of it. */
+	if (p && !credit_steals(TUNING, *own, p->scx.dsq_vtime, distance, ~0ULL))
+		return false;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task *task = task_of(p);
 
@@ -231,13 +280,24 @@ static bool makes_way(struct task *task, bool away, u32 node, credit_v own, cred
 	return credit_before(waiting, own);
 }
 
+/* Counts the task that runs on a CPU among those from elsewhere, or no longer. */
+static void set_foreign(struct task *task, s32 cpu, bool foreign)
+{
+	if (task->foreign != foreign)
+		__sync_fetch_and_add(&queue_state(queue_of_cpu(cpu))->foreign, foreign ? 1 : -1);
+	task->foreign = foreign;
+	cpu_state(cpu)->foreign = foreign;
+}
+
 /* Lets the task that runs run on, if its group may. */
-static bool keep(struct task_struct *p, struct task *task, s32 cpu)
+static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u64 now_ns)
 {
 	if (!grant(p, task, false, false))
 		return false;
+	task->started_ns = now_ns;
 	now_v = credit_now(now_v, task->grant.tag, false);
-	cpu_state(cpu)->tag = task->grant.tag;
+	set_foreign(task, cpu, away);
+	cpu_state(cpu)->tag = task->place;
 	set_slice(p, task->grant.slice_ns);
 	count(COUNT_KEPT);
 	return true;
@@ -249,27 +309,29 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 	struct task *task = NULL;
 	u64 now_ns = bpf_ktime_get_ns();
 	credit_v own = 0, head = 0;
-	bool waits, away = false;
+	bool waits = false, away = false, balances;
 
 	if (stalls() || queue == NOWHERE)
 		return;
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	if (task) {
-		if (task->started_ns) {
-			charge(task, cpu, now_ns);
-			task->started_ns = now_ns;
-		}
+		if (task->started_ns)
+			charge(prev, task, cpu, now_ns);
+		task->started_ns = 0;
 		/* One that never waits passes enqueue() never, and its domain or its cgroup may have changed. */
 		find_domain(prev, task);
 		own = tag_of(task, false);
 		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
+		task->returning = away && credit_returns(TUNING, now_ns - task->moved_ns, has_room(prev, task, node_of_queue(queue)));
 	}
-	waits = head_of(queue, cpu, &head) && (!task || makes_way(task, away, node_of_queue(queue), own, head));
+	balances = queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= BALANCE_NS;
+	if (task || balances)
+		waits = head_of(queue, cpu, &head) && (!task || makes_way(task, away, node_of_queue(queue), own, head));
 	if (waits)
 		own = head;
 
-	if ((waits || task) && queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= BALANCE_NS) {
+	if ((waits || task) && balances) {
 		cpu_state(cpu)->balanced_ns = now_ns;
 		if (balance(cpu, queue, own, now_ns)) {
 			count(COUNT_BALANCED);
@@ -280,14 +342,10 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		count(COUNT_SERVED);
 		return;
 	}
-	if (task) {
-		if (away && credit_returns(TUNING, now_ns - task->moved_ns, has_room(prev, task, node_of_queue(queue)))) {
-			count(COUNT_RETURNED);
-			task->returning = true;
-		} else if (keep(prev, task, cpu)) {
-			return;
-		}
-	}
+	if (task && task->returning)
+		count(COUNT_RETURNED);
+	else if (task && keep(prev, task, cpu, away, now_ns))
+		return;
 	bpf_for(i, 0, queue_count) {
 		if (dsq_move_to_local(nearest(queue, i))) {
 			count(i ? COUNT_STOLEN : COUNT_SERVED);
@@ -320,6 +378,15 @@ void SCX_OPS(update_idle, s32 cpu, bool idle)
 	}
 }
 
+/*
+ * Real-time tasks have taken the CPU, for as long as they like: what is left in its own queue goes elsewhere, if it may. So
+ * it does for the kernel's stopper, which is done in no time, but may have brought such a task along.
+ */
+void SCX_OPS(cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	reenqueue_local();
+}
+
 /* -- a task runs ---------------------------------------------------------------------------------------------------- */
 
 void SCX_OPS(runnable, struct task_struct *p, u64 enq_flags)
@@ -338,7 +405,7 @@ void SCX_OPS(quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	if (task->granted)
 		settle(task, 0);
-	set_waiting(task, false);
+	task->waiting = false;
 	add_runnable(task->group, false);
 }
 
@@ -357,16 +424,13 @@ void SCX_OPS(running, struct task_struct *p)
 		task->moved_ns = now_ns;
 	}
 	now_v = credit_now(now_v, task->grant.tag, task->waiting);
-	set_waiting(task, false);
+	task->waiting = false;
 	/* Not every task that was sent somewhere passes enqueue() on the way. */
 	task->selected = false;
 	task->returning = false;
 	task->started_ns = now_ns;
-	task->foreign = place(task, node) == CREDIT_OTHER;
-	if (task->foreign)
-		__sync_fetch_and_add(&queue_state(queue)->foreign, 1);
-	state->foreign = task->foreign;
-	state->tag = task->grant.tag;
+	set_foreign(task, cpu, place(task, node) == CREDIT_OTHER);
+	state->tag = task->place;
 	state->running = 1;
 	state->interrupted = 0;
 }
@@ -378,14 +442,11 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 	u32 queue = queue_of_cpu(cpu);
 
 	cpu_state(cpu)->running = 0;
-	cpu_state(cpu)->foreign = 0;
 	if (!task || queue == NOWHERE)
 		return;
-	if (task->foreign)
-		__sync_fetch_and_add(&queue_state(queue)->foreign, -1);
-	task->foreign = false;
+	set_foreign(task, cpu, false);
 	if (task->started_ns)
-		charge(task, cpu, bpf_ktime_get_ns());
+		charge(p, task, cpu, bpf_ktime_get_ns());
 	task->started_ns = 0;
 }
 
@@ -408,35 +469,37 @@ s32 SCX_OPS(init_task, struct task_struct *p, struct scx_init_task_args *args)
 	task->allowed = allowed_nodes(p->cpus_ptr);
 	task->group = ROOT;
 	if (bpf_core_field_exists(args->cgroup) && args->cgroup)
-		task->group = args->cgroup->kn->id;
+		task->group = payer_of(args->cgroup->kn->id);
 	return 0;
 }
 
-static u64 id_of_parent(struct cgroup *cgroup)
+/* 0: it has none. */
+static u32 number_of_parent(struct cgroup *cgroup)
 {
 	struct cgroup *parent;
-	u64 id = 0;
+	u32 number = 0;
 
 	if (cgroup->level > 0) {
 		parent = bpf_cgroup_ancestor(cgroup, cgroup->level - 1);
 		if (parent) {
-			id = parent->kn->id;
+			number = payer_of(parent->kn->id);
 			bpf_cgroup_release(parent);
 		}
 	}
-	return id;
+	return number;
 }
 
 s32 SCX_OPS_SLEEPABLE(cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_args *args)
 {
 	u64 id = cgroup->kn->id;
 	u32 weight = args->weight;
-	int error = add_group(id, id_of_parent(cgroup), weight ? weight : CREDIT_WEIGHT);
 
-	if (error)
-		return error;
+	/* The root's is there already. */
+	if (!cgroup->level)
+		return 0;
+	add_group(id, number_of_parent(cgroup), weight ? weight : CREDIT_WEIGHT);
 	if (bpf_core_field_exists(args->bw_quota_us) && args->bw_quota_us != ~0ULL)
-		set_cap(id, args->bw_quota_us * 1000, args->bw_period_us * 1000, args->bw_burst_us * 1000);
+		set_cap(number_of(id), args->bw_quota_us * 1000, args->bw_period_us * 1000, args->bw_burst_us * 1000);
 	return 0;
 }
 
@@ -449,18 +512,23 @@ void SCX_OPS(cgroup_move, struct task_struct *p, struct cgroup *from, struct cgr
 {
 	struct task *task = task_of(p);
 
-	if (task)
-		task->group = to->kn->id;
+	struct group *group;
+
+	if (!task)
+		return;
+	task->group = payer_of(to->kn->id);
+	group = group_of(task->group);
+	task->own = group ? group->own_now : 0;
 }
 
 void SCX_OPS(cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 {
-	set_weight(cgroup->kn->id, weight);
+	set_weight(number_of(cgroup->kn->id), weight);
 }
 
 void SCX_OPS(cgroup_set_bandwidth, struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
 {
-	set_cap(cgroup->kn->id, quota_us == ~0ULL ? 0 : quota_us * 1000, period_us * 1000, burst_us * 1000);
+	set_cap(number_of(cgroup->kn->id), quota_us == ~0ULL ? 0 : quota_us * 1000, period_us * 1000, burst_us * 1000);
 }
 
 /* A CPU that the loader knew nothing of: the kernel lets go, and the loader starts anew. */
@@ -521,7 +589,7 @@ static u64 release_throttled(u64 now_ns, u64 next_ns)
 	bpf_for_each(scx_dsq, p, THROTTLED, 0) {
 		struct task *task = task_of(p);
 		s32 on = scx_bpf_task_cpu(p), cpu;
-		bool too_long;
+		bool too_long, moved;
 		u32 queue;
 
 		if (!task)
@@ -537,12 +605,20 @@ static u64 release_throttled(u64 now_ns, u64 next_ns)
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
 		cpu = claim_idle(p, task, on, ANYWHERE);
 		if (cpu >= 0) {
-			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		} else {
 			queue = waiting_queue(p, task);
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->grant.tag);
-			if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
-				set_waiting(task, true);
+			/* Before it can run there. */
+			task->waiting = true;
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->place);
+			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0);
+		}
+		/* It has ended, or been taken from the queue, meanwhile. */
+		if (!moved) {
+			task->waiting = false;
+			settle(task, 0);
+			if (cpu >= 0)
+				look_again(cpu);
 		}
 		look_again(on);
 	}
@@ -598,7 +674,7 @@ static s32 new_mask(struct mask *slot, s32 queue)
 s32 SCX_OPS_SLEEPABLE(init)
 {
 	struct timer *timer;
-	u32 queue, cpu, zero = 0;
+	u32 queue, cpu, number, zero = 0;
 	s32 error;
 
 	bpf_for(queue, 0, queue_count) {
@@ -625,8 +701,12 @@ s32 SCX_OPS_SLEEPABLE(init)
 	error = scx_bpf_create_dsq(THROTTLED, -1);
 	if (error)
 		return error;
-	/* Without group scheduling nobody would make it. */
-	add_group(ROOT, 0, CREDIT_WEIGHT);
+	set_group(ROOT, 0, CREDIT_WEIGHT);
+	bpf_for(number, ROOT + 1, MAX_GROUPS) {
+		u32 free = number;
+
+		bpf_map_push_elem(&free_numbers, &free, 0);
+	}
 	started_ns = bpf_ktime_get_ns();
 	timer = bpf_map_lookup_elem(&timers, &zero);
 	if (!timer)
@@ -650,6 +730,7 @@ struct sched_ext_ops nearside_ops = {
 	.enqueue = (void *)nearside_enqueue,
 	.dispatch = (void *)nearside_dispatch,
 	.update_idle = (void *)nearside_update_idle,
+	.cpu_release = (void *)nearside_cpu_release,
 	.runnable = (void *)nearside_runnable,
 	.quiescent = (void *)nearside_quiescent,
 	.running = (void *)nearside_running,

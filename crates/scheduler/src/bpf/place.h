@@ -161,10 +161,12 @@ static s32 claim_marked(struct task_struct *p, u32 queue, s32 prev)
 /* A CPU that goes down leaves its mark as an idle one behind, for the first who claims it. */
 static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 {
-	s32 cpu = -1;
+	s32 cpu = claim_marked(p, queue, prev);
 	u32 tries;
 
-	bpf_for(tries, 0, cpu_count) {
+	if (cpu < 0 || cpu_state(cpu)->online)
+		return cpu;
+	bpf_for(tries, 1, cpu_count) {
 		cpu = claim_marked(p, queue, prev);
 		if (cpu < 0 || cpu_state(cpu)->online)
 			return cpu;

@@ -17,7 +17,7 @@
 
 /* Queues are the dispatch queues 0 to queue_count - 1; this one holds tasks of groups that are over their cap. */
 #define THROTTLED (1ULL << 32)
-/* The root cgroup's number, which has no parent. */
+/* The root cgroup's group, which has no parent. 0 is nobody's number. */
 #define ROOT 1
 
 #define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
@@ -47,8 +47,12 @@ u64 exit_kind;
 s64 exit_code;
 char exit_reason[128], exit_message[1024];
 
-credit_v now_v;
-u64 shares_generation = 1, started_ns;
+/* What one CPU writes often and others read has a cache line of its own. */
+#define OWN_LINE __attribute__((aligned(64)))
+
+credit_v now_v OWN_LINE;
+u64 shares_generation OWN_LINE = 1;
+u64 started_ns;
 u64 lingering; /* groups in `idle_groups` */
 u64 caps;      /* groups that have one */
 
@@ -100,41 +104,58 @@ struct {
 	__type(value, struct domain);
 } domains SEC(".maps");
 
-/* A group: a cgroup with the cpu controller (key: its number), which weights and caps are for. */
+/*
+ * A group: a cgroup with the cpu controller, which weights and caps are for. They have numbers of their own, for every task
+ * that comes or goes looks its group up, and a hash of the cgroup's number costs more than the rest of what is decided.
+ */
 struct group {
 	struct bpf_spin_lock lock;
-	u32 weight;
+	u32 weight; /* 0: there is no such group */
 	struct credit_group credit;
 	struct credit_cap cap;
-	u64 parent;           /* 0: none */
 	s64 weights;          /* of active child groups, and of its own tasks */
 	u64 counted;          /* the weight it has among its siblings now */
+	credit_v own_now;     /* where its tasks are among themselves */
 	u64 share_generation; /* of credit.share and capped */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
 	u32 own_counted;      /* its own tasks are part of `weights` */
 	u32 lingers;          /* it is in idle_groups */
 	u32 capped;           /* it or an ancestor has a cap */
-	u32 reserved;
+	u32 parent;           /* 0: none */
 };
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, u32);
+	__type(value, struct group);
+} groups SEC(".maps");
+/* From cgroups' numbers to groups'. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_GROUPS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u64);
-	__type(value, struct group);
-} groups SEC(".maps");
+	__type(value, u32);
+} group_numbers SEC(".maps");
+/* Numbers that are free, first in, first out: a task that is about to end may still name a group whose cgroup is gone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_GROUPS);
+	__type(value, u32);
+} free_numbers SEC(".maps");
 
 /* The numbers of groups that linger. To walk a map is to walk all the groups there could be: milliseconds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_GROUPS);
-	__type(value, u64);
+	__type(value, u32);
 } idle_groups SEC(".maps");
 
 struct task {
 	struct credit_grant grant;
-	u64 group;            /* pays for it */
+	credit_v own;         /* what its time has cost it among the tasks of its group */
+	credit_v place;       /* in a queue, of this grant */
 	u64 cgroup;           /* the domain was looked up for */
 	u64 generation;       /* .. and when */
 	u64 domain;           /* 0: none */
@@ -143,10 +164,11 @@ struct task {
 	u64 queued_ns, woken_ns;
 	u64 left_ns;          /* of its slice, when it stopped */
 	u64 moved_ns;         /* came to its present node */
+	u32 group;            /* pays for it */
 	u32 home, node;
 	bool granted;         /* grant is not settled */
 	bool capped;          /* .. and was taken from caps */
-	bool waiting;         /* counted among its group's waiting tasks */
+	bool waiting;         /* in a queue */
 	bool selected;        /* an idle CPU was claimed for it */
 	bool returning;
 	bool foreign;         /* runs, away from home */
@@ -165,12 +187,12 @@ struct cpu_state {
 	u32 running, foreign;
 	u32 interrupted; /* by a kernel thread of its own, which is to run next */
 	u32 online;
-} cpu_states[MAX_CPUS];
+} OWN_LINE cpu_states[MAX_CPUS];
 
 struct queue_state {
 	u32 online;  /* CPUs */
 	u32 foreign; /* of them, those that run a task from elsewhere */
-} queue_states[MAX_QUEUES];
+} OWN_LINE queue_states[MAX_QUEUES];
 
 struct mask {
 	struct bpf_cpumask __kptr *mask;
@@ -205,9 +227,11 @@ static __always_inline struct task *task_of(struct task_struct *p)
 	return bpf_task_storage_get(&tasks, p, 0, 0);
 }
 
-static __always_inline struct group *group_of(u64 id)
+static __always_inline struct group *group_of(u32 number)
 {
-	return bpf_map_lookup_elem(&groups, &id);
+	struct group *group = bpf_map_lookup_elem(&groups, &number);
+
+	return group && group->weight ? group : NULL;
 }
 
 static __always_inline struct cpu_state *cpu_state(s32 cpu)

@@ -1,0 +1,332 @@
+//! What has to hold on every machine and under every load.
+
+use crate::machine::{Machine, Work};
+use nearside_credit::{self as credit, ONE};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+/// A machine and what is to run on it; all numbers are taken modulo what there is.
+#[derive(Debug, Clone)]
+struct Scene {
+    distances: Vec<Vec<u32>>,
+    caches_a_node: usize,
+    cores_a_cache: usize,
+    threads_a_core: usize,
+    tick_ns: u64,
+    groups: Vec<Party>,
+    tasks: Vec<Member>,
+}
+
+#[derive(Debug, Clone)]
+struct Party {
+    weight: u64,
+    /// It is nested in one of the parties before it.
+    within: Option<usize>,
+    /// Quota and period.
+    cap: Option<(u64, u64)>,
+}
+
+#[derive(Debug, Clone)]
+struct Member {
+    group: usize,
+    home: usize,
+    affine: u64,
+    allowed: Allowed,
+    work: Work,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Allowed {
+    Everything,
+    One(usize),
+    Some(u64),
+}
+
+impl Scene {
+    fn cpus(&self) -> usize {
+        self.distances.len() * self.caches_a_node * self.cores_a_cache * self.threads_a_core
+    }
+
+    fn machine(&self) -> Machine {
+        let mut machine = Machine::shaped(&self.distances, self.caches_a_node, self.cores_a_cache, self.threads_a_core);
+        machine.tick_ns = self.tick_ns;
+        for (at, party) in self.groups.iter().enumerate() {
+            let group = machine.group(party.weight, &[], Work::Burns);
+            machine.parents[group] = party.within.filter(|_| at > 0).map(|within| within % at);
+            if let Some((quota_ns, period_ns)) = party.cap {
+                machine.cap(group, quota_ns, period_ns);
+            }
+        }
+        let (nodes, cpus) = (self.distances.len(), self.cpus());
+        for member in &self.tasks {
+            let home = member.home % nodes;
+            // Homes are affine where anything is.
+            let affine = member.affine & (u64::MAX >> (64 - nodes));
+            let affine = if affine == 0 { 0 } else { affine | 1 << home };
+            let everything = u64::MAX >> (64 - cpus);
+            let allowed = match member.allowed {
+                Allowed::Everything => everything,
+                Allowed::One(cpu) => 1 << (cpu % cpus),
+                Allowed::Some(set) if set & everything == 0 => everything,
+                Allowed::Some(set) => set & everything,
+            };
+            machine.task(member.group % self.groups.len(), home, affine, allowed, member.work);
+        }
+        machine
+    }
+}
+
+fn machines() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, usize, usize)> {
+    let distances = (1..=4_usize).prop_flat_map(|nodes| {
+        prop::collection::vec(prop::collection::vec(11..=40_u32, nodes), nodes).prop_map(|mut rows| {
+            rows.iter_mut().enumerate().for_each(|(node, row)| row[node] = 10);
+            rows
+        })
+    });
+    (distances, 1..=2_usize, 1..=2_usize, 1..=2_usize)
+}
+
+fn works() -> impl Strategy<Value = Work> {
+    let naps = (1..=8 * MS, 1..=20 * MS).prop_map(|(burn_ns, sleep_ns)| Work::Naps(burn_ns, sleep_ns));
+    prop_oneof![Just(Work::Burns), naps]
+}
+
+/// `cpu.weight` goes from 1 to 10,000; its magnitude is what matters.
+fn weights() -> impl Strategy<Value = u64> {
+    prop_oneof![1..=10_u64, 10..=100_u64, 100..=1_000_u64, 1_000..=10_000_u64]
+}
+
+fn parties(capped: bool) -> impl Strategy<Value = Party> {
+    let cap = (1..=300 * MS, 10..=100_u64).prop_map(|(quota_ns, period_ms)| (quota_ns, period_ms * MS));
+    let cap = if capped { prop::option::of(cap).boxed() } else { Just(None).boxed() };
+    (weights(), prop::option::of(any::<usize>()), cap).prop_map(|(weight, within, cap)| Party { weight, within, cap })
+}
+
+fn members() -> impl Strategy<Value = Member> {
+    let allowed = prop_oneof![
+        2 => Just(Allowed::Everything),
+        1 => any::<usize>().prop_map(Allowed::One),
+        1 => any::<u64>().prop_map(Allowed::Some),
+    ];
+    (any::<usize>(), any::<usize>(), 0..16_u64, allowed, works())
+        .prop_map(|(group, home, affine, allowed, work)| Member { group, home, affine, allowed, work })
+}
+
+fn scenes(capped: bool) -> impl Strategy<Value = Scene> {
+    (
+        machines(),
+        prop_oneof![Just(1), Just(4 * MS)],
+        prop::collection::vec(parties(capped), 1..=6),
+        prop::collection::vec(members(), 1..=40),
+    )
+        .prop_map(|((distances, caches_a_node, cores_a_cache, threads_a_core), tick_ns, groups, tasks)| Scene {
+            distances,
+            caches_a_node,
+            cores_a_cache,
+            threads_a_core,
+            tick_ns,
+            groups,
+            tasks,
+        })
+}
+
+/// Tasks of a domain that others crowd out of the only CPU it may use: its own domain has plenty elsewhere.
+fn crowded_out(cpus: usize, weights: [u64; 2]) -> Machine {
+    let mut machine = Machine::shaped(&[vec![10]], 1, cpus, 1);
+    let [pinned, spread] = weights.map(|weight| machine.group(weight, &[], Work::Burns));
+    for _ in 0..2 {
+        machine.task(pinned, 0, 1, 1, Work::Burns);
+    }
+    for _ in 1..cpus {
+        machine.task(spread, 0, 1, !1, Work::Burns);
+    }
+    machine.task(spread, 0, 1, 1, Work::Burns);
+    machine
+}
+
+/// What no task without a cap waits longer than. It is placed `ahead_bound` ahead of now at most, and whoever is served before
+/// it is as much behind at most; where half of the CPUs are with those, now advances at half its speed, else faster. The
+/// fifth part is for the slices of the tasks before it.
+fn longest_wait_ns(machine: &Machine) -> u64 {
+    5 * machine.params.ahead_bound_ns
+}
+
+#[test]
+fn a_task_waits_a_bounded_time_for_a_cpu_that_its_domain_does_not_deserve() {
+    for cpus in [2, 4, 8, 16, 64] {
+        for weights in [[100, 100], [300, 100], [100, 300], [10_000, 1]] {
+            let mut machine = crowded_out(cpus, weights);
+            machine.run(20_000 * MS);
+            let (got_ns, bound_ns) = (machine.longest_wait_ns(), longest_wait_ns(&machine));
+            assert!(got_ns <= bound_ns, "{cpus} CPUs, weights {weights:?}: waited {} ms", got_ns / MS);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+    /// One that leaves its CPU to go home waits there, while another CPU may be idle that its successor may not use. Without hard
+    /// affinity there is no such CPU.
+    #[test]
+    fn no_cpu_idles_while_a_task_waits_that_may_use_it(scene in scenes(true)) {
+        let mut machine = scene.machine();
+        machine.run(500 * MS);
+        let restricted = scene.tasks.iter().any(|task| !matches!(task.allowed, Allowed::Everything));
+        let excused_ns = if restricted { 500 * MS * scene.cpus() as u64 / 100 } else { 0 };
+        prop_assert!(machine.wasted_ns <= excused_ns, "{} ns", machine.wasted_ns);
+    }
+
+    #[test]
+    fn whatever_its_weight_and_affinity_a_task_waits_a_bounded_time(scene in scenes(false)) {
+        let mut machine = scene.machine();
+        machine.run(6000 * MS);
+        prop_assert!(machine.longest_wait_ns() <= longest_wait_ns(&machine), "{} ms", machine.longest_wait_ns() / MS);
+    }
+
+    #[test]
+    fn whoever_wakes_up_as_they_may_one_that_works_gets_nine_tenths_of_its_share(
+        cpus in 1..=8_usize,
+        weight in 50..=500_u64,
+        sleepers in prop::collection::vec((10..=500_u64, 1..=16_usize, 10_000..=10 * MS, 10_000..=20 * MS), 1..=5),
+    ) {
+        let mut machine = Machine::shaped(&[vec![10]], 1, cpus, 1);
+        let worker = machine.group(weight, &vec![0; cpus], Work::Burns);
+        for &(weight, threads, burn_ns, sleep_ns) in &sleepers {
+            machine.group(weight, &vec![0; threads], Work::Naps(burn_ns, sleep_ns));
+        }
+        machine.run(2000 * MS);
+        let weights = weight + sleepers.iter().map(|sleeper| sleeper.0).sum::<u64>();
+        let ideal = (2000 * MS * cpus as u64) as f64 * weight as f64 / weights as f64;
+        let got = machine.used_ns(worker) as f64 / ideal;
+        prop_assert!(got >= 0.9, "{got} of its share");
+    }
+
+    #[test]
+    fn a_nested_share_is_the_product_of_the_weights_among_their_siblings(
+        levels in prop::collection::vec((weights(), 0..=20_000_u64), 1..=8),
+    ) {
+        let (mut share, mut exact) = (ONE, ONE as f64);
+        for &(weight, siblings) in &levels {
+            let above = share;
+            share = credit::share(above, weight, weight + siblings);
+            exact *= weight as f64 / (weight + siblings) as f64;
+            prop_assert!((1..=above).contains(&share), "{share} of {above}");
+        }
+        // Each level rounds down by less than one, and no share is 0.
+        let least = (exact - levels.len() as f64).max(1.0);
+        prop_assert!((least..=exact.max(1.0) + 1e-6).contains(&(share as f64)), "{share} instead of {exact}");
+    }
+
+    /// Two domains, and in the first one two more beside its own tasks.
+    #[test]
+    fn nested_domains_get_the_product_of_the_weights(
+        outer in (100..=400_u64, 100..=400_u64),
+        inner in (100..=400_u64, 100..=400_u64),
+    ) {
+        let mut machine = Machine::shaped(&[vec![10, 20], vec![20, 10]], 1, 2, 1);
+        let homes: Vec<usize> = (0..8).map(|task| task % 2).collect();
+        let groups = [outer.0, outer.1, inner.0, inner.1].map(|weight| machine.group(weight, &homes, Work::Burns));
+        machine.parents[groups[2]] = Some(groups[0]);
+        machine.parents[groups[3]] = Some(groups[0]);
+        machine.run(200 * MS);
+        let before = groups.map(|group| machine.used_ns(group));
+        machine.run(4000 * MS);
+        let first = outer.0 as f64 / (outer.0 + outer.1) as f64;
+        let within = (credit::WEIGHT + inner.0 + inner.1) as f64;
+        let own = credit::WEIGHT as f64 / within;
+        let shares = [first * own, 1.0 - first, first * inner.0 as f64 / within, first * inner.1 as f64 / within];
+        for (at, share) in shares.into_iter().enumerate() {
+            let got_ns = (machine.used_ns(groups[at]) - before[at]) as f64;
+            let ideal_ns = share * (16_000 * MS) as f64;
+            // Each of its threads may be in the middle of a slice, at the beginning as at the end.
+            let excused_ns = 0.02 * ideal_ns + (homes.len() as u64 * machine.params.slice_ns) as f64;
+            prop_assert!((got_ns - ideal_ns).abs() < excused_ns, "group {at} got {got_ns} ns instead of {ideal_ns}");
+        }
+    }
+
+    /// Whatever is nested in what: no more than a quota for each period that began, and what each task that had its slice by then
+    /// went on for until a tick.
+    #[test]
+    fn nobody_exceeds_a_cap_of_its_own_or_above(scene in scenes(true)) {
+        let mut machine = scene.machine();
+        machine.run(1000 * MS);
+        for group in 0..scene.groups.len() {
+            let Some((quota_ns, period_ns)) = scene.groups[group].cap else { continue };
+            let late_ns = scene.tick_ns * scene.tasks.len() as u64;
+            let most_ns = quota_ns * (1000 * MS / period_ns + 1) + late_ns;
+            let got_ns = machine.used_below_ns(group);
+            prop_assert!(got_ns <= most_ns, "group {group} used {got_ns} ns of {most_ns}");
+        }
+    }
+
+    /// A cap of a child beyond its parent's is worth nothing, and the narrowest one is made use of but for the crumbs of each
+    /// period that are too small for a slice.
+    #[test]
+    fn the_narrowest_cap_on_the_way_up_is_what_a_domain_gets(
+        period_ms in 20..=100_u64,
+        percents in prop::collection::vec(20..=300_u64, 1..=4),
+    ) {
+        let mut machine = Machine::shaped(&[vec![10]], 1, 4, 1);
+        for (level, percent) in percents.iter().enumerate() {
+            let innermost = level + 1 == percents.len();
+            let group = machine.group(100, &vec![0; if innermost { 4 } else { 0 }], Work::Burns);
+            machine.parents[group] = level.checked_sub(1);
+            machine.cap(group, period_ms * MS * percent / 100, period_ms * MS);
+        }
+        machine.run(50 * period_ms * MS);
+        let got_ns = machine.used_below_ns(0) as f64 / 50.0;
+        let narrowest_ns = (period_ms * MS * percents.iter().min().unwrap_or(&0) / 100) as f64;
+        let least_ns = (narrowest_ns - machine.params.slice_min_ns as f64) * 0.98;
+        prop_assert!((least_ns..=narrowest_ns).contains(&got_ns), "{got_ns} ns a period instead of {narrowest_ns}");
+    }
+
+    /// Against the rule as it is documented, CPU by CPU: home, other affine nodes nearest first, others nearest first; on a node
+    /// its last cache first, and in a cache whole cores first.
+    #[test]
+    fn a_woken_task_takes_the_best_idle_cpu(
+        shape in machines(),
+        busy in any::<u64>(),
+        allowed in any::<u64>(),
+        home in any::<usize>(),
+        affine in 0..16_u64,
+    ) {
+        let (distances, caches_a_node, cores_a_cache, threads_a_core) = shape;
+        let mut machine = Machine::shaped(&distances, caches_a_node, cores_a_cache, threads_a_core);
+        let nodes = distances.len();
+        let cpus = nodes * caches_a_node * cores_a_cache * threads_a_core;
+        let home = home % nodes;
+        let affine = affine & (u64::MAX >> (64 - nodes)) | 1 << home;
+        let burners = machine.group(100, &[], Work::Burns);
+        for cpu in (0..cpus).filter(|cpu| busy & 1 << cpu != 0) {
+            machine.task(burners, machine.node_of(cpu), 0, 1 << cpu, Work::Burns);
+        }
+        machine.run(MS / 10);
+        let is_idle = |cpu: usize| busy & 1 << cpu == 0;
+        let candidates: Vec<usize> = (0..cpus).filter(|&cpu| is_idle(cpu) && allowed & 1 << cpu != 0).collect();
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let group = machine.group(100, &[], Work::Burns);
+        let task = machine.task(group, home, affine, allowed, Work::Burns);
+        let affine_is_allowed = (0..cpus).any(|cpu| allowed & 1 << cpu != 0 && affine & 1 << machine.node_of(cpu) != 0);
+        machine.run(MS / 10);
+        let rank = |cpu: usize| {
+            let (node, core) = (machine.node_of(cpu), cpu / threads_a_core * threads_a_core);
+            let strange = affine_is_allowed && affine & 1 << node == 0;
+            let half = !(core..core + threads_a_core).all(is_idle);
+            (node != home && strange, if node == home { 0 } else { distances[home][node] }, half)
+        };
+        let chosen = machine.tasks[task].last_cpu;
+        prop_assert!(candidates.contains(&chosen));
+        let (strange, distance, half) = rank(chosen);
+        for cpu in candidates {
+            let (other_strange, other_distance, other_half) = rank(cpu);
+            prop_assert!((strange, distance) <= (other_strange, other_distance), "{cpu} is nearer than {chosen}");
+            if machine.queue_of(cpu) == machine.queue_of(chosen) {
+                prop_assert!(half <= other_half, "{cpu} is a whole core, {chosen} is not");
+            }
+        }
+    }
+}
