@@ -80,8 +80,6 @@ fn main() {
         if args.restless {
             restless();
         }
-        println!("ready {address:x}");
-        assert!(std::io::stdout().flush().is_ok(), "nobody reads");
         if args.spin {
             for _ in 0..args.threads {
                 let stop = &stop;
@@ -92,6 +90,8 @@ fn main() {
                 });
             }
         }
+        println!("ready {address:x}");
+        assert!(std::io::stdout().flush().is_ok(), "nobody reads");
         if args.free {
             await_line();
             // SAFETY: the mapping is this program's own and nothing points into it.

@@ -1,0 +1,167 @@
+"""Tests of lab/compare: who gets which pins, what is run, and what the table says. Run by `make unit`."""
+
+import contextlib
+import importlib.util
+import io
+import sys
+import tempfile
+import threading
+import unittest
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import machines
+from common import LAB, LabError
+
+
+def load_compare():
+    loader = SourceFileLoader("compare", str(LAB / "compare"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
+    sys.modules["compare"] = module  # dataclasses look there
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    loader.exec_module(module)
+    sys.dont_write_bytecode = before
+    return module
+
+
+compare = load_compare()
+
+
+def domains(*work):
+    return [{"work": each} for each in work]
+
+
+def result(total_ms, busy_ms=(0, 0), fetched=((0, 0), (0, 0))):
+    """Of a guest of two CPUs on two nodes, both of which were halted long before the first mark."""
+
+    def mark(busy, lines, now_ns):
+        zeros = [0, 0]
+        vcpus = [
+            {"node": cpu, "now_ns": now_ns, "idle_ns": now_ns - busy[cpu] * 1e6, "stall_ns": busy[cpu] * 5e5, "fetched": lines[cpu],
+             "code_fetched": zeros, "handed_over": zeros}
+            for cpu in (0, 1)
+        ]  # fmt: skip
+        return {"machine_ns": 1e9 + total_ms * 1e6 if any(busy) else 1e9, "vcpus": vcpus}
+
+    begin, end = mark((0, 0), ((0, 0), (0, 0)), 2e8), mark(busy_ms, fetched, 1e9 + total_ms * 1e6)
+    return {"total_ms": total_ms, "domains": [{"time_ms": total_ms}, {"time_ms": total_ms / 2}], "marks": [begin, end], "host_s": 1}
+
+
+class Pins(unittest.TestCase):
+    def test_naive_takes_nodes_in_turn(self):
+        self.assertEqual(compare.naive_pins(domains(*range(6)), machines.load("pairs")), [0, 1, 2, 3, 0, 1])
+
+    def test_oracle_evens_out_work(self):
+        work = (60, 1200, 2400, 1200, 1200, 60, 1200, 2400)
+        pins = compare.oracle_pins(domains(*work), machines.load("pairs"))
+        loads = [sum(w for w, pin in zip(work, pins) if pin == node) for node in range(4)]
+        self.assertEqual(sorted(loads), [2400, 2400, 2460, 2460])
+
+    def test_oracle_is_naive_where_all_are_alike(self):
+        machine = machines.load("pairs")
+        self.assertEqual(compare.oracle_pins(domains(*[1] * 16), machine), compare.naive_pins(domains(*[1] * 16), machine))
+
+
+class Bounds(unittest.TestCase):
+    def test_only_latencies_differ(self):
+        machine = machines.load("pairs")
+        flat = [[90] * 4] * 4
+        derived = machines.parse("derived.toml", machines.text_of(replace(machine, latency_ns=flat)))
+        self.assertEqual(derived.latency_ns, flat)
+        for same in ("insn_ps", "distance", "cache", "prefetch", "last_level", "last_level_ns", "nodes"):
+            self.assertEqual(getattr(derived, same), getattr(machine, same), same)
+
+    def test_a_machine_is_the_same_when_written_and_read(self):
+        for name in ("pairs", "one-node", "x460-small", "opteron-8-asymmetric-small", "wildfire-gs320-small"):
+            machine = machines.load(name)
+            again = machines.parse("again.toml", machines.text_of(machine))
+            self.assertEqual(replace(again, name=machine.name, file=machine.file), machine, name)
+
+    def test_the_farthest_node_is_at_the_ratio_and_the_others_in_proportion(self):
+        for name in ("pairs", "x460-small", "opteron-8-asymmetric-small"):
+            machine = machines.load(name)
+            derived = machines.parse("derived.toml", machines.text_of(machines.at_ratio(machine, 2.0)))
+            own_ns = [row[node] for node, row in enumerate(machine.latency_ns)]
+            more = [[ns - own_ns[i] for ns in row] for i, row in enumerate(machine.latency_ns)]
+            ratios = [ns / own_ns[i] for i, row in enumerate(derived.latency_ns) for ns in row]
+            self.assertAlmostEqual(max(ratios), 2.0, places=3, msg=name)
+            by = [(ns - own_ns[i]) / more[i][j] for i, row in enumerate(derived.latency_ns) for j, ns in enumerate(row) if more[i][j]]
+            self.assertAlmostEqual(min(by), max(by), places=3, msg=name)
+        with self.assertRaises(LabError):
+            machines.at_ratio(machines.load("one-node"), 2.0)
+
+    def test_a_bound_is_cpu_time_shared_out(self):
+        cell = compare.Cell("w", "m", 2, "local", 1)
+        self.assertAlmostEqual(compare.total_ms(cell, result(100, busy_ms=(80, 40))), 60)
+
+
+class Counters(unittest.TestCase):
+    def test_a_cpu_that_was_halted_before_is_not_idle_twice(self):
+        seen = result(100, busy_ms=(80, 40))
+        self.assertAlmostEqual(compare.busy_ns(seen), 120e6)
+        self.assertAlmostEqual(compare.halted_share(seen), 0.4)
+        self.assertAlmostEqual(compare.waiting_share(seen), 0.5)
+
+    def test_local_is_what_comes_from_the_own_node(self):
+        self.assertAlmostEqual(compare.local_share(result(100, (1, 1), ((30, 10), (5, 55)))), 0.85)
+
+
+class FakeRunner:
+    """Results by what a contender does; `pin-oracle` does what `pin-naive` does."""
+
+    def __init__(self, found=()):
+        self.known, self.ran, self.lock = {contender: result(100, (1, 1)) for contender in found}, [], threading.Lock()
+
+    def file(self, cell):
+        return cell.contender.replace("oracle", "naive")
+
+    def found(self, cell):
+        return self.known.get(self.file(cell))
+
+    def run(self, cell):
+        with self.lock:
+            self.ran.append(self.file(cell))
+        return result({"stock": 150, "pin-naive": 100}[self.file(cell)], (1, 1)) if self.file(cell) != "nearside" else None
+
+
+class Running(unittest.TestCase):
+    def cells(self, *contenders):
+        return [compare.Cell("w", "m", 2, contender, 1) for contender in contenders]
+
+    def run_all(self, runner, cells, jobs):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            return compare.run_all(runner, cells, jobs), said.getvalue()
+
+    def test_what_is_the_same_runs_once_and_what_is_found_not_at_all(self):
+        runner, cells = FakeRunner(found=["stock"]), self.cells("stock", "pin-naive", "pin-oracle")
+        results, said = self.run_all(runner, cells, 2)
+        self.assertEqual(runner.ran, ["pin-naive"])
+        self.assertEqual([results[cell]["total_ms"] for cell in cells], [100, 100, 100])
+        self.assertIn("3 cells, 1 of them found, 1 to run", said)
+
+    def test_a_guest_that_failed_leaves_the_others(self):
+        cells = self.cells("nearside", "stock")
+        results, _ = self.run_all(FakeRunner(), cells, 2)
+        self.assertIsNone(results[cells[0]])
+        self.assertEqual(list(compare.rows_of(results)["m", "w", 2]), ["stock"])
+
+
+class Table(unittest.TestCase):
+    def test_ratios_and_plot(self):
+        cells = [compare.Cell("w", "m", 2, contender, seed) for contender in ("stock", "local") for seed in (1, 2, 3)]
+        times = (100, 150, 200, 0, 0, 0)
+        rows = compare.rows_of({cell: result(time, (150, 150), ((90, 10), (0, 0))) for cell, time in zip(cells, times)})
+        lines = compare.table(rows).splitlines()
+        stock = next(line for line in lines if line.startswith("| stock"))
+        self.assertTrue(stock.split(" | ")[1:5] == ["150", "100 .. 200", "1.00", "1.00"], stock)
+        self.assertIn("90.0 %", stock)
+        self.assertEqual({line.count("|") for line in lines if line.startswith("|")}, {len(compare.HEADINGS) + len(compare.FIGURES) + 1})
+        with tempfile.TemporaryDirectory() as folder:
+            compare.write_plots(Path(folder), rows)
+            svg = (Path(folder) / "w.m.svg").read_text()
+        self.assertTrue(svg.startswith("<svg") and "stroke-dasharray" in svg)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Guest time.
+ *
+ * Each vCPU has its own clock: translated code adds what its instructions cost to slot->elapsed_ps, memory.c adds delays.
+ * Time passes in rounds. In a round QEMU's thread lets each vCPU in turn run until its clock reaches round_end_ps. When all
+ * that are not halted have got there, the machine's time moves to the slowest of them, the timers that are due run, and the
+ * next round begins. A round lasts one quantum, or less where a timer is due sooner. So two vCPUs see times that differ by
+ * at most about a quantum, and a timer or a wake-up is late by at most that.
+ *
+ * When every vCPU is halted, the machine's time jumps to the next timer.
+ *
+ * Nothing here can deadlock: one thread runs all vCPUs, so no vCPU waits for another. One that is not halted is always
+ * visited again, and the last to arrive opens the next round.
+ */
+#include <time.h>
+
+#include "numatime.h"
+
+#define SHORTEST_ROUND_PS (PS_PER_US / 2)
+#define OUTSIDE_WORLD_US 200 /* host time for it to act, where only it can end an idle guest's sleep */
+
+static uint64_t machine_ps;   /* no vCPU that runs is behind this */
+static uint64_t published_ps; /* what QEMU's other threads see */
+static uint64_t round_end_ps;
+static bool at_machine_time; /* the time is machine_ps, not a vCPU's clock */
+static volatile uint64_t progress;
+static uint64_t rounds, idle_jumps, jumped_ps;
+static __thread bool on_vcpu_thread;
+
+uint64_t clock_now_ps(void)
+{
+	if (!on_vcpu_thread)
+		return published_ps;
+	if (!at_machine_time)
+		for (unsigned i = 0; i < machine.nr_vcpus; i++)
+			if (vcpus[i].cpu && qemu_is_current(vcpus[i].cpu)) {
+				uint64_t now_ps = vcpu_now_ps(&vcpus[i]);
+
+				return now_ps > machine_ps ? now_ps : machine_ps;
+			}
+	return machine_ps;
+}
+
+/* Lets the vCPU run from now until its clock is at the end; not at all if it is already. */
+static void set_budget(struct vcpu *v, uint64_t now_ps, uint64_t end_ps)
+{
+	v->slot->elapsed_ps = TRIP_PS - (end_ps > now_ps ? end_ps - now_ps : 0);
+	v->base_ps = now_ps - v->slot->elapsed_ps;
+}
+
+static int64_t next_timer_ns(void)
+{
+	int64_t ns;
+
+	at_machine_time = true;
+	ns = qemu_next_timer_ns();
+	at_machine_time = false;
+	return ns;
+}
+
+/* Runs the timers that are due and lays out the next round. QEMU's lock is held. */
+static void open_round(void)
+{
+	uint64_t length_ps = machine.quantum_ps;
+	int64_t timer_ns;
+
+	at_machine_time = true;
+	qemu_run_timers();
+	at_machine_time = false;
+	published_ps = machine_ps;
+	bandwidth_round(machine_ps);
+	timer_ns = next_timer_ns();
+	if (timer_ns >= 0 && (uint64_t)timer_ns * PS_PER_NS < length_ps)
+		length_ps = (uint64_t)timer_ns * PS_PER_NS;
+	if (length_ps < SHORTEST_ROUND_PS)
+		length_ps = SHORTEST_ROUND_PS;
+	round_end_ps = machine_ps + length_ps;
+	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
+		struct vcpu *v = &vcpus[i];
+
+		if (v->cpu)
+			set_budget(v, vcpu_now_ps(v), v->parked ? 0 : round_end_ps);
+	}
+	progress++;
+	if (machine.time_limit_ps && machine_ps > machine.time_limit_ps)
+		give_up(EXIT_TIME_LIMIT, "the guest reached its time limit");
+}
+
+/* Begins the next round if no vCPU has anything left to do in this one. */
+static bool try_next_round(void)
+{
+	bool idle[MAX_VCPUS];
+	uint64_t slowest_ps = UINT64_MAX;
+
+	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
+		struct vcpu *v = &vcpus[i];
+
+		idle[i] = !v->cpu || qemu_is_idle(v->cpu);
+		if (idle[i])
+			continue;
+		if (v->parked || vcpu_now_ps(v) < round_end_ps)
+			return false; /* just woken, or not there yet */
+		if (vcpu_now_ps(v) < slowest_ps)
+			slowest_ps = vcpu_now_ps(v);
+	}
+	for (unsigned i = 0; i < machine.nr_vcpus; i++)
+		vcpus[i].parked = idle[i];
+	if (slowest_ps != UINT64_MAX && slowest_ps > machine_ps)
+		machine_ps = slowest_ps;
+	rounds++;
+	qemu_lock();
+	open_round();
+	qemu_unlock();
+	return true;
+}
+
+/* Translated code calls this when a vCPU's budget is used up. */
+void clock_trip(unsigned vcpu, void *unused)
+{
+	struct vcpu *v = &vcpus[vcpu];
+
+	(void)unused;
+	progress++;
+	if (v->parked) { /* its first code since it was halted: time has passed */
+		uint64_t now_ps = vcpu_now_ps(v);
+
+		v->parked = false;
+		if (now_ps < machine_ps) {
+			v->count.idle_ps += machine_ps - now_ps;
+			now_ps = machine_ps;
+		}
+		set_budget(v, now_ps, round_end_ps);
+		if (now_ps < round_end_ps)
+			return;
+	}
+	if (try_next_round() && vcpu_now_ps(v) < round_end_ps)
+		return;
+	qemu_leave(v->cpu); /* the next one's turn */
+}
+
+static bool all_parked(void)
+{
+	for (unsigned i = 0; i < machine.nr_vcpus; i++)
+		if (vcpus[i].cpu && !qemu_is_idle(vcpus[i].cpu))
+			return false;
+	return true;
+}
+
+/*
+ * QEMU's thread has found this vCPU halted, and sleeps when it has found that of all of them. Instead, idle time is skipped
+ * at the last one. QEMU's lock is held. False: look at every vCPU again.
+ */
+bool clock_all_idle(void *cpu)
+{
+	int64_t timer_ns;
+
+	if (!on_vcpu_thread || cpu != vcpus[machine.nr_vcpus - 1].cpu)
+		return true;
+	timer_ns = next_timer_ns();
+	if (timer_ns < 0 || machine.idle_pace_us) {
+		long us = timer_ns < 0 ? OUTSIDE_WORLD_US : machine.idle_pace_us;
+
+		qemu_unlock();
+		nanosleep(&(struct timespec){ .tv_nsec = us * 1000 }, NULL);
+		qemu_lock();
+		progress++;
+		if (timer_ns < 0 || !all_parked())
+			return false;
+	}
+	for (unsigned i = 0; i < machine.nr_vcpus; i++)
+		vcpus[i].parked = true;
+	machine_ps += (uint64_t)timer_ns * PS_PER_NS;
+	idle_jumps++;
+	jumped_ps += (uint64_t)timer_ns * PS_PER_NS;
+	open_round();
+	return false;
+}
+
+/* A vCPU begins to exist. Called on the thread that will run it. */
+void clock_add_vcpu(unsigned vcpu)
+{
+	static bool hooked;
+
+	if (hooked && !on_vcpu_thread)
+		give_up(EXIT_UNSUITABLE, "this needs -accel tcg,thread=single");
+	on_vcpu_thread = true;
+	vcpus[vcpu].cpu = qemu_vcpu(vcpu);
+	qemu_translate_for_many(vcpus[vcpu].cpu);
+	for (unsigned i = 0; i <= vcpu; i++) /* the scoreboard may have moved */
+		vcpus[i].slot = translate_slot(i);
+	set_budget(&vcpus[vcpu], machine_ps, 0);
+	if (!hooked) {
+		hooked = true;
+		qemu_hook();
+		watchdog_start();
+	}
+}
+
+uint64_t clock_progress(void)
+{
+	return progress;
+}
+
+struct clock_summary clock_summary(void)
+{
+	return (struct clock_summary){ machine_ps, rounds, idle_jumps, jumped_ps };
+}

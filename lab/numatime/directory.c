@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Who holds each line and who wrote it last. A line that was written is in one vCPU's caches alone: who reads it gets it from
+ * there, and who writes a line takes it away from all others. One word a line of the guest's memory, in memory of the host that
+ * is only there where it is used.
+ */
+#include <sys/mman.h>
+
+#include "numatime.h"
+
+static uint64_t nr_lines;
+static uint64_t *holders; /* vCPUs that had the line since it was last written, one bit each; they may have lost it since */
+static uint8_t *writer;	  /* the vCPU that has written it and not handed it over, + 1; 0: none */
+
+static void *sparse(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		give_up(EXIT_UNSUITABLE, "no memory for the directory of lines");
+	return memory;
+}
+
+void directory_init(void)
+{
+	for (unsigned i = 0; i < machine.nr_ranges; i++)
+		if (machine.range[i].to >> LINE_SHIFT > nr_lines)
+			nr_lines = machine.range[i].to >> LINE_SHIFT;
+	holders = sparse(nr_lines * sizeof *holders);
+	writer = sparse(nr_lines * sizeof *writer);
+}
+
+static bool is_farther(const struct vcpu *v, unsigned one, unsigned than)
+{
+	return than == NOBODY || machine.latency_ps[v->node][vcpus[one].node] > machine.latency_ps[v->node][vcpus[than].node];
+}
+
+/* The vCPU reads the line. From whose cache it has to come; NOBODY: memory has it. */
+unsigned directory_read(const struct vcpu *v, uint64_t line)
+{
+	unsigned last;
+
+	if (line >= nr_lines)
+		return NOBODY;
+	holders[line] |= UINT64_C(1) << vcpu_index(v);
+	if (!writer[line] || writer[line] == vcpu_index(v) + 1)
+		return NOBODY;
+	last = writer[line] - 1u;
+	writer[line] = 0;
+	memory_make_read_only(&vcpus[last], line);
+	return memory_holds(&vcpus[last], line) ? last : NOBODY;
+}
+
+/* The vCPU writes the line. Takes it away from all others; who of those that had it was the farthest, or NOBODY. */
+unsigned directory_write(const struct vcpu *v, uint64_t line)
+{
+	unsigned farthest = NOBODY;
+	uint64_t others;
+
+	if (line >= nr_lines)
+		return NOBODY;
+	others = holders[line] & ~(UINT64_C(1) << vcpu_index(v));
+	while (others) {
+		unsigned other = (unsigned)__builtin_ctzll(others);
+
+		others &= others - 1;
+		if (memory_holds(&vcpus[other], line) && is_farther(v, other, farthest))
+			farthest = other;
+		memory_take_away(&vcpus[other], line);
+	}
+	holders[line] = UINT64_C(1) << vcpu_index(v);
+	writer[line] = (uint8_t)(vcpu_index(v) + 1);
+	return farthest;
+}
+
+/* The line left the vCPU's last cache. Whether it has to be written back. */
+bool directory_give_way(const struct vcpu *v, uint64_t line)
+{
+	if (line >= nr_lines || !writer[line] || vcpus[writer[line] - 1].node != v->node)
+		return false;
+	writer[line] = 0;
+	return true;
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * calibrate MIB CPU..: for each of these CPUs and each node, how long a line takes that is
+ *
+ *   loaded     from memory of the node, in an order that no prefetcher foresees
+ *   executed   from memory of the node: each line is a jump to the next
+ *   handed     over from the cache of the node's first CPU, which has just written it
+ *
+ * where MIB, a power of two, is twice what the caches hold or more: all is gone over once before, in the same order, so that what was
+ * used last is what is needed last. A line of JSON for each, to hold against the machine file, and, for what happened between the
+ * marks 1 and 2 around each, against the plugin's counters: lab/calibrate.
+ */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "numatime.h"
+
+#define LINE 64
+#define MPOL_BIND 2
+#define MOST_NODES 16
+#define CACHED_BYTES (64ul << 10) /* less than they hold */
+#define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
+
+static size_t memory_bytes;
+
+static double now_ns(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void run_on(int cpu)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(cpu, &cpus);
+	if (sched_setaffinity(0, sizeof cpus, &cpus))
+		die("sched_setaffinity");
+}
+
+static int is_there(const char *format, int one, int two)
+{
+	char path[96];
+
+	snprintf(path, sizeof path, format, one, two);
+	return !access(path, F_OK);
+}
+
+static int first_cpu(int node)
+{
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (is_there("/sys/devices/system/node/node%d/cpu%d", node, cpu))
+			return cpu;
+	return -1;
+}
+
+/* Memory of the node, there already. */
+static char *new_memory(int node, size_t bytes, int access)
+{
+	unsigned long nodes = 1ul << node;
+	char *memory;
+
+	if (syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 8 * sizeof nodes))
+		die("set_mempolicy");
+	memory = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		die("mmap");
+	memset(memory, 0, bytes);
+	syscall(SYS_set_mempolicy, 0, NULL, 0);
+	return memory;
+}
+
+/*
+ * Which line comes after line i of n, a power of two: i -> (a i + c) mod n visits all of them, where a = 1 mod 4 and c is odd
+ * (Knuth, The Art of Computer Programming 2, 3.2.1.2, theorem A).
+ */
+static size_t next_line(size_t i, size_t n)
+{
+	return (0x9e3779b5u * i + 12345) & (n - 1);
+}
+
+static void say(const char *what, int cpu, int node, size_t lines, double ns)
+{
+	printf("{\"what\":\"%s\",\"cpu\":%d,\"node\":%d,\"lines\":%zu,\"ns_per_line\":%.2f}\n", what, cpu, node, lines, ns / (double)lines);
+	fflush(stdout);
+}
+
+/* Of memory: what the kernel has to do in between falls into one; the first CPU has ticks, too. */
+static int passes_on(int cpu)
+{
+	return cpu ? 2 : 3;
+}
+
+static void *follow(void *next, size_t lines)
+{
+	for (size_t i = 0; i < lines; i++)
+		next = *(void *volatile *)next;
+	return next;
+}
+
+static void load(int cpu, int node)
+{
+	size_t lines = memory_bytes / LINE;
+	char *memory = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE);
+	void *next = memory;
+	double start;
+
+	for (size_t i = 0; i < lines; i++)
+		*(void **)(memory + i * LINE) = memory + next_line(i, lines) * LINE;
+	next = follow(next, lines);
+	for (int pass = 0; pass < passes_on(cpu); pass++) {
+		start = now_ns();
+		NUMATIME_MARK(1);
+		next = follow(next, lines);
+		NUMATIME_MARK(2);
+		say("loaded", cpu, node, lines, now_ns() - start);
+	}
+	munmap(memory, memory_bytes);
+}
+
+static void execute(int cpu, int node)
+{
+	size_t lines = memory_bytes / LINE;
+	char *memory = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE | PROT_EXEC);
+	void (*run)(void);
+	double start;
+
+	/* jmp rel32 in each line, but for the one that would close the cycle: ret. */
+	for (size_t i = 0; i < lines; i++) {
+		size_t next = next_line(i, lines);
+		int32_t distance = (int32_t)(((long)next - (long)i) * LINE - 5);
+
+		memory[i * LINE] = next ? (char)0xe9 : (char)0xc3;
+		memcpy(memory + i * LINE + 1, &distance, sizeof distance);
+	}
+	memcpy(&run, &memory, sizeof run);
+	run();
+	for (int pass = 0; pass < passes_on(cpu); pass++) {
+		start = now_ns();
+		NUMATIME_MARK(1);
+		run();
+		NUMATIME_MARK(2);
+		say("executed", cpu, node, lines, now_ns() - start);
+	}
+	munmap(memory, memory_bytes);
+}
+
+static void hand_over(int cpu, int node)
+{
+	size_t lines = CACHED_BYTES / LINE, line = 0;
+	char *memory = new_memory(node, CACHED_BYTES, PROT_READ | PROT_WRITE);
+	double start;
+
+	for (int pass = 0; pass < PASSES; pass++) {
+		run_on(first_cpu(node));
+		for (size_t i = 0; i < lines; i++)
+			((volatile char *)memory)[i * LINE] = 1;
+		run_on(cpu);
+		start = now_ns();
+		NUMATIME_MARK(1);
+		for (size_t i = 0; i < lines; i++, line = next_line(line, lines))
+			((volatile char *)memory)[line * LINE] = 1;
+		NUMATIME_MARK(2);
+		say("handed", cpu, node, lines, now_ns() - start);
+	}
+	munmap(memory, CACHED_BYTES);
+}
+
+int main(int count, char **arguments)
+{
+	long mib = count > 2 ? atol(arguments[1]) : 0;
+
+	if (mib < 1 || mib & (mib - 1)) {
+		fprintf(stderr, "usage: calibrate MIB CPU.. (MIB: a power of two)\n");
+		return 2;
+	}
+	memory_bytes = (size_t)mib << 20;
+	for (int i = 2; i < count; i++)
+		for (int node = 0; node < MOST_NODES && is_there("/sys/devices/system/node/node%d", node, 0); node++) {
+			int cpu = atoi(arguments[i]);
+
+			run_on(cpu);
+			load(cpu, node);
+			execute(cpu, node);
+			if (first_cpu(node) != cpu)
+				hand_over(cpu, node);
+		}
+	return 0;
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * What an access to memory costs. It passes
+ *
+ *   a filter      direct-mapped, one for loads, one for stores, one for instructions: most accesses end here after one comparison
+ *   a cache       of the vCPU
+ *   a last level  shared by the vCPUs of a node, where the machine has one
+ *
+ * A line that another vCPU has written since comes from its cache, and others lose a line that is written: for the latency
+ * between the two nodes, or the last level's where they share it. What none has is fetched from the node that owns the address,
+ * for
+ *
+ *     latency[node of the vCPU][node of the line], less where a sequential stream foresaw it
+ *   + the wait for that node's bandwidth, and for that of each link on the way
+ *
+ * What the first two have costs nothing beside the instruction. What another cache hands over waits for links as well. Written lines
+ * that give way use bandwidth, but nobody waits for that.
+ */
+#include <string.h>
+
+#include "numatime.h"
+
+static struct cache node_cache[MAX_NODES];
+
+/* The node of an address, or nr_nodes: ROM and the memory of devices are nobody's. */
+static unsigned node_of(uint64_t address)
+{
+	for (unsigned i = 0; i < machine.nr_ranges; i++)
+		if (address >= machine.range[i].from && address < machine.range[i].to)
+			return machine.range[i].node;
+	return machine.nr_nodes;
+}
+
+/* Whether the line is the next one of a stream; if not, one may begin here. */
+static bool stream_foresaw(struct vcpu *v, uint64_t line)
+{
+	for (unsigned i = 0; i < STREAMS; i++)
+		if (v->stream[i] == line) {
+			v->stream[i] = line + 1;
+			return true;
+		}
+	v->stream[v->next_stream++ % STREAMS] = line + 1;
+	return false;
+}
+
+/*
+ * A guest repeats to the last bit. To see what of a result is chance, a seed makes device accesses take uneven times (half
+ * to one and a half of io_ps), as they do on real machines; all that follows the first one then differs. xorshift64.
+ */
+static uint64_t device_access_ps(void)
+{
+	static uint64_t state;
+
+	if (!machine.seed)
+		return machine.io_ps;
+	if (!state)
+		state = machine.seed * 0x9e3779b97f4a7c15ull;
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return machine.io_ps / 2 + (state >> 32) % (machine.io_ps + 1);
+}
+
+static void stall(struct vcpu *v, uint64_t ps)
+{
+	v->count.stall_ps += ps;
+	vcpu_spend(v, ps);
+}
+
+static void wait_for_bandwidth(struct vcpu *v, uint64_t ps)
+{
+	v->count.queue_ps += ps;
+	stall(v, ps);
+}
+
+/*
+ * From the cache of another vCPU, or only taken away from it: across nodes as from its node's memory, within one as from the
+ * cache they share.
+ */
+static void reach_other(struct vcpu *v, unsigned other, bool own)
+{
+	unsigned node = vcpus[other].node;
+
+	if (own)
+		v->count.taken_away[node]++;
+	else {
+		v->count.handed_over[node]++;
+		wait_for_bandwidth(v, bandwidth_hand_over_ps(vcpu_index(v), node, v->node, vcpu_now_ps(v)));
+	}
+	stall(v, node == v->node && machine.llc_bytes ? machine.llc_hit_ps : machine.latency_ps[v->node][node]);
+}
+
+static void fetch(struct vcpu *v, uint64_t line, bool code)
+{
+	unsigned node = node_of(line << LINE_SHIFT);
+	uint64_t cost_ps;
+
+	v->count.fetched[node]++;
+	v->count.code_fetched[node] += code;
+	if (node == machine.nr_nodes)
+		return;
+	cost_ps = machine.latency_ps[v->node][node];
+	if (stream_foresaw(v, line)) {
+		v->count.prefetched[node]++;
+		cost_ps /= machine.prefetch;
+	}
+	wait_for_bandwidth(v, bandwidth_fetch_ps(vcpu_index(v), node, v->node, vcpu_now_ps(v)));
+	stall(v, cost_ps);
+}
+
+/* The line left the last cache of the vCPU. */
+static void give_way(struct vcpu *v, uint64_t line)
+{
+	unsigned node;
+
+	if (line == NO_LINE || !directory_give_way(v, line))
+		return;
+	node = node_of(line << LINE_SHIFT);
+	v->count.written_back[node]++;
+	bandwidth_write_back(vcpu_index(v), v->node, node, vcpu_now_ps(v));
+}
+
+enum kind { LOAD, STORE, CODE };
+
+/* The line, by its physical address, is needed. */
+static void reach(struct vcpu *v, uint64_t line, enum kind kind)
+{
+	uint64_t gave_way;
+	bool own = cache_touch(&v->cache, line, &gave_way), shared = false;
+	unsigned other = kind == STORE ? directory_write(v, line) : directory_read(v, line);
+
+	/* What leaves the vCPU's cache is still in the last level, if there is one. */
+	if (machine.llc_bytes) {
+		gave_way = NO_LINE;
+		shared = !own && cache_touch(&node_cache[v->node], line, &gave_way);
+	}
+	give_way(v, gave_way);
+	if (other != NOBODY)
+		reach_other(v, other, own);
+	else if (shared) {
+		v->count.llc_hits++;
+		stall(v, machine.llc_hit_ps);
+	} else if (!own)
+		fetch(v, line, kind == CODE);
+}
+
+static void let_pass(struct filter *filter, uint64_t virtual_line, uint64_t line)
+{
+	filter->virtual_line[virtual_line % FILTER_LINES] = virtual_line;
+	filter->line[virtual_line % FILTER_LINES] = line;
+}
+
+static __attribute__((noinline)) void behind_filter(struct vcpu *v, uint32_t info, uint64_t address, enum kind kind)
+{
+	struct qemu_plugin_hwaddr *physical = qemu_plugin_get_hwaddr(info, address);
+	uint64_t virtual_line = address >> LINE_SHIFT, line;
+
+	if (!physical)
+		return;
+	if (qemu_plugin_hwaddr_is_io(physical)) {
+		v->count.device_accesses++;
+		vcpu_spend(v, device_access_ps());
+		return;
+	}
+	line = qemu_plugin_hwaddr_phys_addr(physical) >> LINE_SHIFT;
+	let_pass(&v->reads, virtual_line, line);
+	if (kind == STORE)
+		let_pass(&v->writes, virtual_line, line);
+	reach(v, line, kind);
+}
+
+/* Every load comes here .. */
+void memory_load(unsigned vcpu, uint32_t info, uint64_t address, void *unused)
+{
+	struct vcpu *v = &vcpus[vcpu];
+	uint64_t virtual_line = address >> LINE_SHIFT;
+
+	(void)unused;
+	if (__builtin_expect(v->reads.virtual_line[virtual_line % FILTER_LINES] != virtual_line, 0))
+		behind_filter(v, info, address, LOAD);
+}
+
+/* .. every store .. */
+void memory_store(unsigned vcpu, uint32_t info, uint64_t address, void *unused)
+{
+	struct vcpu *v = &vcpus[vcpu];
+	uint64_t virtual_line = address >> LINE_SHIFT;
+
+	(void)unused;
+	if (__builtin_expect(v->writes.virtual_line[virtual_line % FILTER_LINES] != virtual_line, 0))
+		behind_filter(v, info, address, STORE);
+}
+
+#define COUNT_BITS 8
+
+/* The lines of a block of instructions, within a page, in the form in which memory_execute takes them. */
+void *memory_lines(uint64_t physical_address, unsigned bytes)
+{
+	uint64_t first = physical_address >> LINE_SHIFT, last = (physical_address + bytes - 1) >> LINE_SHIFT;
+
+	return (void *)(uintptr_t)(first << COUNT_BITS | (last - first + 1));
+}
+
+/* .. and every block of instructions. */
+void memory_execute(unsigned vcpu, void *lines)
+{
+	struct vcpu *v = &vcpus[vcpu];
+	uint64_t line = (uintptr_t)lines >> COUNT_BITS;
+
+	for (unsigned left = (uintptr_t)lines & ((1u << COUNT_BITS) - 1); left > 0; left--, line++)
+		if (__builtin_expect(v->code_filter[line % FILTER_LINES] != line, 0)) {
+			v->code_filter[line % FILTER_LINES] = line;
+			reach(v, line, CODE);
+		}
+}
+
+/* What the filters for data know is void: they go by virtual addresses. */
+void memory_forget_translations(unsigned vcpu, void *unused)
+{
+	struct vcpu *v = &vcpus[vcpu];
+
+	(void)unused;
+	memset(v->reads.virtual_line, 0xff, sizeof v->reads.virtual_line);
+	memset(v->writes.virtual_line, 0xff, sizeof v->writes.virtual_line);
+}
+
+/* Has the filter forget a line known by its physical address: the place within a page says which few entries it may be in. */
+static void stop_passing(struct filter *filter, uint64_t line)
+{
+	const unsigned lines_per_page = 1u << (PAGE_SHIFT - LINE_SHIFT);
+
+	for (unsigned i = line % lines_per_page; i < FILTER_LINES; i += lines_per_page)
+		if (filter->line[i] == line)
+			filter->virtual_line[i] = UINT64_MAX;
+}
+
+bool memory_holds(const struct vcpu *v, uint64_t line)
+{
+	return cache_holds(&v->cache, line) || (machine.llc_bytes && cache_holds(&node_cache[v->node], line));
+}
+
+/* Another vCPU has written the line. */
+void memory_take_away(struct vcpu *v, uint64_t line)
+{
+	stop_passing(&v->reads, line);
+	stop_passing(&v->writes, line);
+	if (v->code_filter[line % FILTER_LINES] == line)
+		v->code_filter[line % FILTER_LINES] = NO_LINE;
+	cache_remove(&v->cache, line);
+	if (machine.llc_bytes)
+		cache_remove(&node_cache[v->node], line);
+}
+
+/* Another vCPU has read a line that this one had written: the next store has to take it away again. */
+void memory_make_read_only(struct vcpu *v, uint64_t line)
+{
+	stop_passing(&v->writes, line);
+}
+
+void memory_init(void)
+{
+	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
+		cache_init(&vcpus[i].cache, machine.cache_bytes, machine.cache_ways);
+		memory_forget_translations(i, NULL);
+		memset(vcpus[i].code_filter, 0xff, sizeof vcpus[i].code_filter);
+	}
+	directory_init();
+	for (unsigned node = 0; machine.llc_bytes && node < machine.nr_nodes; node++)
+		cache_init(&node_cache[node], machine.llc_bytes, machine.llc_ways);
+}

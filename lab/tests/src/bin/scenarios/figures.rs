@@ -1,0 +1,40 @@
+//! What a scenario shows: figures, each beside what is required of it.
+
+use serde::Serialize;
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Required {
+    AtLeast(f64),
+    AtMost(f64),
+    /// So far from nothing, to either side.
+    Within(f64),
+    /// Nothing: the figure is stated.
+    Stated,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) unit: &'static str,
+    /// `None`: it never came to be.
+    pub(crate) value: Option<f64>,
+    pub(crate) required: Required,
+    pub(crate) met: Option<bool>,
+}
+
+pub(crate) fn figure(
+    name: impl Into<String>,
+    unit: &'static str,
+    value: impl Into<Option<f64>>,
+    required: Required,
+) -> Figure {
+    let value = value.into();
+    let met = match required {
+        Required::Stated => None,
+        Required::AtLeast(least) => Some(value.is_some_and(|value| value >= least)),
+        Required::AtMost(most) => Some(value.is_some_and(|value| value <= most)),
+        Required::Within(far) => Some(value.is_some_and(|value| value.abs() <= far)),
+    };
+    Figure { name: name.into(), unit, value, required, met }
+}

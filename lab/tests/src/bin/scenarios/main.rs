@@ -1,0 +1,72 @@
+//! Plays a scenario of the credit scheduler under modelled time, and prints a line of JSON with its figures beside what is
+//! required of them. For a guest of `lab/run --model`; `lab/measure` runs all of them.
+//!
+//! Everything is judged from logs that the threads keep themselves, by the modelled clock: who ran where and when, to some
+//! microseconds. The kernel's count of CPU time is not used: under a `sched_ext` scheduler Linux 7.3.4 counts too much.
+
+mod figures;
+mod judge;
+mod plays;
+mod stage;
+mod worker;
+
+use clap::{Parser, Subcommand};
+use std::{error::Error, process::ExitCode};
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Play scenarios of the credit scheduler.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Name them
+    List,
+    /// Play one
+    Play {
+        name: String,
+        /// Leave the stock scheduler in charge
+        #[arg(long)]
+        stock: bool,
+    },
+    /// Burn CPU time (for the scenarios themselves)
+    Worker(worker::Work),
+}
+
+fn play(name: &str, stock: bool) -> Outcome<()> {
+    let play =
+        plays::PLAYS.iter().find(|play| play.name == name).ok_or_else(|| format!("no scenario named {name:?}"))?;
+    let mut stage = stage::Stage::new(!stock)?;
+    let result = (play.run)(&mut stage)?;
+    let line = serde_json::json!({
+        "scenario": name,
+        "scheduler": if stock { "stock" } else { "nearside" },
+        "figures": result.figures,
+        "verdicts": result.verdicts,
+        "statistics": stage.statistics()?,
+    });
+    println!("{line}");
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::List => {
+            plays::PLAYS.iter().for_each(|play| println!("{}", play.name));
+            Ok(())
+        }
+        Command::Play { name, stock } => play(&name, stock),
+        Command::Worker(work) => worker::run(&work),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("scenarios: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Fixed work in several domains at once, timed by the modelled clock, under whoever is to place it: what `lab/compare` runs in
+//! guests of `lab/run --model`.
+
+mod domain;
+mod play;
+mod stage;
+mod threads;
+mod warehouse;
+mod workload;
+
+use clap::{Parser, Subcommand};
+use std::{error::Error, process::ExitCode};
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Fixed work in several domains.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Name the workloads
+    List,
+    /// Say in JSON what the domains of a workload are
+    Describe(workload::Which),
+    /// Run a workload and print a line of JSON with what came of it
+    Play(play::Options),
+    /// Do the work of one domain (for the workloads themselves)
+    Domain(domain::Options),
+}
+
+fn run() -> Outcome<()> {
+    match Args::parse().command {
+        Command::List => workload::ALL.iter().for_each(|workload| println!("{:10} {}", workload.name, workload.what)),
+        Command::Describe(which) => println!("{}", serde_json::to_string(&which.domains()?)?),
+        Command::Play(options) => println!("{}", play::play(&options)?),
+        Command::Domain(options) => domain::run(&options)?,
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("workloads: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

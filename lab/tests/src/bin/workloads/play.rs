@@ -1,0 +1,105 @@
+//! Plays a workload: all domains get ready, begin together, and are timed until each is done.
+
+use crate::{
+    Outcome,
+    stage::{Contender, Stage, Started},
+    workload::{Domain, Which},
+};
+use clap::Args;
+use nearside_lab::clock;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, fs, thread, time::Duration};
+
+/// What is played, and under whom.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    contender: Contender,
+}
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// What the kernel counted of pages that moved.
+fn moved_pages() -> Outcome<BTreeMap<String, u64>> {
+    let names = ["numa_hint_faults", "numa_pages_migrated", "pgmigrate_success"];
+    let stat = fs::read_to_string("/proc/vmstat")?;
+    let counted = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| names.contains(name));
+    counted.map(|(name, count)| Ok((name.to_owned(), count.parse()?))).collect()
+}
+
+/// Starts those that come later, each at its time, and has them begin at once.
+fn start_late(
+    stage: &Stage<'_>,
+    domains: &[Domain],
+    started: &mut BTreeMap<usize, Started>,
+    begin_ns: u64,
+) -> Outcome<()> {
+    let mut late: Vec<_> = domains.iter().enumerate().filter(|(_, domain)| domain.delay_ms > 0).collect();
+    late.sort_by_key(|(_, domain)| domain.delay_ms);
+    for (number, domain) in late {
+        let due_ns = begin_ns + domain.delay_ms * NS_PER_MS;
+        thread::sleep(Duration::from_nanos(due_ns.saturating_sub(clock::now_ns())));
+        let mut one = stage.start(number, domain)?;
+        one.go()?;
+        started.insert(number, one);
+    }
+    Ok(())
+}
+
+pub(crate) fn play(options: &Options) -> Outcome<Value> {
+    let domains = options.which.domains()?;
+    let mut stage = Stage::new(&options.contender)?;
+    let mut started = BTreeMap::new();
+    for (number, domain) in domains.iter().enumerate() {
+        stage.make_place(number, domain)?;
+        if domain.delay_ms == 0 {
+            let mut one = stage.start(number, domain)?;
+            if stage.starts_one_by_one() {
+                one.wait_until_ready()?;
+            }
+            started.insert(number, one);
+        }
+    }
+    if !stage.starts_one_by_one() {
+        started.values_mut().try_for_each(Started::wait_until_ready)?;
+    }
+    stage.settle()?;
+
+    let moved_before = moved_pages()?;
+    clock::mark_begin();
+    let begin_ns = clock::now_ns();
+    started.values_mut().try_for_each(Started::go)?;
+    start_late(&stage, &domains, &mut started, begin_ns)?;
+    let mut ends = vec![];
+    for (number, domain) in domains.iter().enumerate() {
+        let one = started.get_mut(&number).ok_or("a domain that was not started")?;
+        if domain.delay_ms > 0 {
+            one.wait_until_ready()?;
+        }
+        ends.push(one.wait_until_done()?);
+    }
+    clock::mark_end();
+
+    let moved: BTreeMap<_, _> = moved_pages()?
+        .into_iter()
+        .map(|(name, count)| (name.clone(), count - moved_before.get(&name).unwrap_or(&0)))
+        .collect();
+    let scheduler = Stage::scheduler();
+    let ms = |ns: u64| ns as f64 / NS_PER_MS as f64;
+    let mut results = vec![];
+    for ((domain, end_ns), one) in domains.iter().zip(&ends).zip(started.values()) {
+        let time_ms = ms(end_ns - begin_ns) - domain.delay_ms as f64;
+        results.push(json!({ "delay_ms": domain.delay_ms, "time_ms": time_ms, "memory_bytes": one.memory_bytes()? }));
+    }
+    started.into_values().try_for_each(Started::end)?;
+    Ok(json!({
+        "workload": options.which.workload,
+        "total_ms": ms(ends.iter().max().map_or(0, |end_ns| end_ns - begin_ns)),
+        "domains": results,
+        "moved_pages": moved,
+        "scheduler": scheduler,
+        "daemon": stage.end()?,
+    }))
+}

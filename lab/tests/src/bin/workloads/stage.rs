@@ -1,0 +1,311 @@
+//! Who places the domains, and the domains it places.
+
+use crate::{Outcome, workload::Domain};
+use clap::Args;
+use nearside_topology::NodeSet;
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    fs::File,
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+const BALANCING: &str = "/sys/kernel/debug/sched/numa_balancing";
+const NODES: &str = "/sys/devices/system/node";
+const SCHEDULER_STATE: &str = "/sys/kernel/sched_ext/state";
+const CONTROLLERS: &str = "+cpu +cpuset +memory";
+
+/// Where the daemon says that it is ready (`sd_notify(3)`), is told what to do, and says what it does.
+const NOTIFY: &str = "/run/workloads.notify";
+const CONFIGURATION: &str = "/run/workloads.toml";
+const JOURNAL: &str = "/run/workloads.journal";
+
+/// The daemon tells something with each interval; this is far more than one takes.
+const TELLS_WITHIN: Duration = Duration::from_secs(30);
+
+/// So many intervals pass before anything is timed.
+const SETTLING_INTERVALS: u32 = 5;
+
+/// An interval of the daemon's control loop, as `packaging/nearside.toml` has it.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Who places the domains. Nothing of it: the stock kernel, without NUMA balancing.
+#[derive(Debug, Args)]
+pub(crate) struct Contender {
+    /// The kernel's NUMA balancing
+    #[arg(long)]
+    balancing: bool,
+    /// Nearside: this binary's `run` and `daemon`
+    #[arg(long)]
+    nearside: Option<PathBuf>,
+    /// A static binding: the node of each domain
+    #[arg(long, value_delimiter = ',')]
+    pins: Vec<usize>,
+    /// A static binding to the nodes that this binary of numad advises
+    #[arg(long)]
+    numad: Option<PathBuf>,
+    /// Everybody's control intervals are so many times shorter than by default
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    faster: u32,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(crate) struct Stage<'a> {
+    contender: &'a Contender,
+    daemon: Option<Daemon>,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn new(contender: &'a Contender) -> Outcome<Self> {
+        fs::write("/proc/sys/kernel/numa_balancing", if contender.balancing { "1" } else { "0" })?;
+        if contender.balancing {
+            // A scan takes as much less as it comes more often: as many bytes a second as by default.
+            for name in ["scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb"] {
+                let path = Path::new(BALANCING).join(name);
+                let value: u32 = fs::read_to_string(&path)?.trim().parse()?;
+                fs::write(path, (value / contender.faster).max(1).to_string())?;
+            }
+        }
+        let daemon = match &contender.nearside {
+            Some(nearside) => Some(Daemon::start(nearside, contender.interval())?),
+            None => {
+                fs::write(Path::new(CGROUPS).join("cgroup.subtree_control"), CONTROLLERS)?;
+                fs::create_dir(domains_folder())?;
+                fs::write(domains_folder().join("cgroup.subtree_control"), CONTROLLERS)?;
+                None
+            }
+        };
+        Ok(Self { contender, daemon })
+    }
+
+    /// Makes a place for a domain, where that is not part of starting it.
+    pub(crate) fn make_place(&self, number: usize, domain: &Domain) -> Outcome<()> {
+        if self.contender.nearside.is_some() {
+            return Ok(());
+        }
+        let group = group_of(number);
+        fs::create_dir(&group)?;
+        let nodes = match (&self.contender.numad, self.contender.pins.get(number)) {
+            (Some(numad), _) => numad_advice(numad, domain)?,
+            (None, Some(node)) => node.to_string(),
+            (None, None) => return Ok(()),
+        };
+        let nodes: NodeSet = nodes.trim().parse()?;
+        let cpus: Vec<_> = nodes
+            .iter()
+            .map(|node| fs::read_to_string(format!("{NODES}/node{node}/cpulist")))
+            .collect::<Result<_, _>>()?;
+        fs::write(group.join("cpuset.cpus"), cpus.iter().map(|list| list.trim()).collect::<Vec<_>>().join(","))?;
+        fs::write(group.join("cpuset.mems"), nodes.to_string())?;
+        Ok(())
+    }
+
+    /// numad goes by memory in use: to advise on a domain it has to see those before it.
+    pub(crate) fn starts_one_by_one(&self) -> bool {
+        self.contender.numad.is_some()
+    }
+
+    /// Starts a domain, as this contender's users would.
+    pub(crate) fn start(&self, number: usize, domain: &Domain) -> Outcome<Started> {
+        let own = env::current_exe()?;
+        let mut command = if let Some(nearside) = &self.contender.nearside {
+            let mut command = Command::new(nearside);
+            let (vcpus, memory) = (domain.vcpus.to_string(), format!("{}M", domain.memory_mib));
+            command.args([
+                "run",
+                "--quiet",
+                "--name",
+                &format!("d{number}"),
+                "--cpus",
+                &vcpus,
+                "--memory",
+                &memory,
+                "--",
+            ]);
+            command.arg(own).arg("domain");
+            command
+        } else {
+            let mut command = Command::new(own);
+            command.args(["domain", "--group"]).arg(group_of(number));
+            command
+        };
+        let mut child = command.args(&domain.program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => Ok(Started { child, input, output: BufReader::new(output) }),
+            _ => Err("a domain without pipes".into()),
+        }
+    }
+
+    /// Has whoever places the domains see what there is now. Attaching the scheduler takes most of a second of one CPU, for the
+    /// kernel to verify it: a host does that once, and so it is over before anything is timed.
+    pub(crate) fn settle(&mut self) -> Outcome<()> {
+        match &mut self.daemon {
+            Some(daemon) => daemon.settle(),
+            None => {
+                thread::sleep(SETTLING_INTERVALS * self.contender.interval());
+                Ok(())
+            }
+        }
+    }
+
+    /// The `sched_ext` scheduler in charge, if there is one.
+    pub(crate) fn scheduler() -> Option<String> {
+        fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
+    }
+
+    /// Ends the daemon; gives what it has said.
+    pub(crate) fn end(mut self) -> Outcome<Vec<String>> {
+        self.daemon.take().map_or(Ok(vec![]), Daemon::end)
+    }
+}
+
+impl Contender {
+    fn interval(&self) -> Duration {
+        INTERVAL / self.faster
+    }
+}
+
+fn domains_folder() -> PathBuf {
+    Path::new(CGROUPS).join("domains")
+}
+
+fn group_of(number: usize) -> PathBuf {
+    domains_folder().join(format!("d{number}"))
+}
+
+/// The nodes that numad would bind such a domain to: what libvirt asks it for a machine with `placement='auto'`.
+fn numad_advice(numad: &Path, domain: &Domain) -> Outcome<String> {
+    fs::create_dir_all("/var/log")?;
+    fs::create_dir_all("/var/run")?;
+    let output = Command::new(numad).arg("-w").arg(format!("{}:{}", domain.vcpus, domain.memory_mib)).output()?;
+    if !output.status.success() {
+        return Err(format!(
+            "numad ended with {}; it said:\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        )
+        .into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// `nearside daemon`.
+#[derive(Debug)]
+struct Daemon {
+    child: Child,
+    /// What it tells whoever started it, with each interval.
+    told: mpsc::Receiver<Vec<u8>>,
+}
+
+impl Daemon {
+    fn start(nearside: &Path, interval: Duration) -> Outcome<Self> {
+        let configuration =
+            format!("interval = \"{}ms\"\n[audit]\nlog = \"/run/workloads.audit\"\n", interval.as_millis());
+        fs::write(CONFIGURATION, configuration)?;
+        let (sender, told) = mpsc::channel();
+        listen(UnixDatagram::bind(NOTIFY)?, sender);
+        let mut command = Command::new(nearside);
+        command.args(["daemon", "--config", CONFIGURATION]).env("NOTIFY_SOCKET", NOTIFY);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(JOURNAL)?).spawn()?;
+        let mut daemon = Self { child, told };
+        while !daemon.listen()?.split(|&byte| byte == b'\n').any(|line| line == b"READY=1") {}
+        Ok(daemon)
+    }
+
+    fn listen(&mut self) -> Outcome<Vec<u8>> {
+        let said = || fs::read_to_string(JOURNAL).unwrap_or_default();
+        self.told.recv_timeout(TELLS_WITHIN).map_err(|_| format!("the daemon is silent; it said:\n{}", said()).into())
+    }
+
+    fn settle(&mut self) -> Outcome<()> {
+        if fs::read_to_string(format!("{NODES}/has_cpu"))?.contains([',', '-']) {
+            while fs::read_to_string(SCHEDULER_STATE)?.trim() != "enabled" {
+                self.listen()?;
+            }
+        }
+        (0..SETTLING_INTERVALS).try_for_each(|_| self.listen().map(drop))
+    }
+
+    fn end(mut self) -> Outcome<Vec<String>> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let status = self.child.wait()?;
+        let said = fs::read_to_string(JOURNAL)?;
+        if status.success() {
+            Ok(said.lines().map(str::to_owned).collect())
+        } else {
+            Err(format!("the daemon ended with {status}; it said:\n{said}").into())
+        }
+    }
+}
+
+/// Hands on all that the daemon tells, for it would wait for somebody who listens and falls behind.
+fn listen(socket: UnixDatagram, told: mpsc::Sender<Vec<u8>>) {
+    thread::spawn(move || {
+        let mut message = [0; 4096];
+        while let Ok(length) = socket.recv(&mut message)
+            && told.send(message[..length].to_vec()).is_ok()
+        {}
+    });
+}
+
+/// A domain that was started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Started {
+    fn read_line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        if line.is_empty() { Err("a domain ended early".into()) } else { Ok(line.trim().to_owned()) }
+    }
+
+    pub(crate) fn wait_until_ready(&mut self) -> Outcome<()> {
+        match self.read_line()?.as_str() {
+            "ready" => Ok(()),
+            other => Err(format!("a domain said {other:?}").into()),
+        }
+    }
+
+    pub(crate) fn go(&mut self) -> Outcome<()> {
+        Ok(self.input.write_all(b"\n")?)
+    }
+
+    /// When it had done its work.
+    pub(crate) fn wait_until_done(&mut self) -> Outcome<u64> {
+        Ok(self.read_line()?.parse()?)
+    }
+
+    /// Its own memory on each node, tmpfs included. `memory.numa_stat` has lines such as `anon N0=4096 N1=0`.
+    pub(crate) fn memory_bytes(&self) -> Outcome<BTreeMap<String, u64>> {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.child.id()))?;
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or("a domain without a cgroup")?;
+        let stat = fs::read_to_string(Path::new(CGROUPS).join(group).join("memory.numa_stat"))?;
+        let mut bytes = BTreeMap::new();
+        for line in stat.lines().filter(|line| line.starts_with("anon ") || line.starts_with("shmem ")) {
+            for (node, more) in line.split_whitespace().filter_map(|word| word.strip_prefix('N')?.split_once('=')) {
+                *bytes.entry(node.to_owned()).or_default() += more.parse::<u64>()?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn end(self) -> Outcome<()> {
+        let Self { mut child, input, .. } = self;
+        drop(input);
+        let status = child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("a domain ended with {status}").into()) }
+    }
+}

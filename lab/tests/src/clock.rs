@@ -1,0 +1,38 @@
+//! The modelled clock, and work of a known length: instructions that the plugin in `lab/numatime` gives a meaning.
+#![allow(unsafe_code)]
+
+use std::arch::{asm, x86_64::__rdtscp};
+
+/// How long [`work`] takes.
+pub const STEP_NS: u64 = 5_000;
+
+/// Now, in nanoseconds (the modelled TSC runs at 1 GHz), and the CPU this runs on, in one instruction.
+pub fn look() -> (u64, usize) {
+    let mut aux = 0;
+    // SAFETY: the guest's CPU has RDTSCP (lab/modelled.py), which writes `aux` alone.
+    let now_ns = unsafe { __rdtscp(&raw mut aux) };
+    // Linux keeps the CPU in the lower 12 bits: arch/x86/include/asm/segment.h, VDSO_CPUNODE_BITS.
+    (now_ns, (aux & 0xfff) as usize)
+}
+
+pub fn now_ns() -> u64 {
+    look().0
+}
+
+/// One instruction that takes [`STEP_NS`]: `NUMATIME_BURN(5)`.
+pub fn work() {
+    // SAFETY: nopl, which reads and changes nothing.
+    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554e05", options(nomem, nostack, preserves_flags)) };
+}
+
+/// The plugin reports its counters: `NUMATIME_MARK(1)`.
+pub fn mark_begin() {
+    // SAFETY: as above.
+    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d01", options(nostack, preserves_flags)) };
+}
+
+/// `NUMATIME_MARK(2)`.
+pub fn mark_end() {
+    // SAFETY: as above.
+    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d02", options(nostack, preserves_flags)) };
+}
