@@ -2,11 +2,12 @@
 
 use nearside::daemon::{
     access::{Access, Caller},
-    api::{Api, Limits, serve},
+    api::{Api, Groups, Limits, serve},
     audit::AuditLog,
     config::Config,
     snapshot::{Answer, Event, Seen, SeenDomain, Snapshot},
 };
+use nearside_linux::cgroup::Tree;
 use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
 use nearside_topology::{Node, NodeId, NodeSet, Topology};
 use std::{
@@ -25,7 +26,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 pub fn api(input: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder for the audit log");
     let log = folder.path().join("audit.log");
-    let api = Api::new(Access::default(), AuditLog::new(&log), the_loop().clone(), Limits::default());
+    fs::write(folder.path().join("cgroup.controllers"), "").expect("a file of the folder");
+    let groups = Groups { tree: Tree::at(folder.path()).expect("a tree"), proc: folder.path().into() };
+    let api = Api::new(Access::default(), AuditLog::new(&log), the_loop().clone(), Limits::default(), groups);
     api.published.publish(Snapshot::new(seen()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let heard = runtime.block_on(async {

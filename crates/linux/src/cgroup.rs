@@ -223,7 +223,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Whether a live process is in it or below it.
+    /// Whether a live process is in it or below it, as far as that can be told: one of which it cannot, because descriptors
+    /// do not suffice, has not ended.
     pub fn populated(&self) -> bool {
         self.populated_once_settled(|| thread::sleep(SETTLE_PAUSE))
     }
@@ -233,7 +234,11 @@ impl Cgroup {
     /// there, since they are read one after the other while processes may move between them.
     fn populated_once_settled(&self, mut pause: impl FnMut()) -> bool {
         for _ in 0..SETTLE_TRIES {
-            let events = self.read("cgroup.events").ok().flatten().unwrap_or_default();
+            let events = match self.read("cgroup.events") {
+                Ok(events) => events.unwrap_or_default(),
+                Err(Error::File { source, .. }) if is_gone(&source) => return false,
+                Err(_) => return true,
+            };
             if !events.lines().any(|line| line == "populated 1") {
                 return false;
             }
@@ -283,6 +288,12 @@ impl Cgroup {
 fn numbers(text: &str) -> Vec<i32> {
     // A process of another PID namespace shows as 0: nothing can be said of it.
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|&process| process != 0).collect()
+}
+
+/// Whether nothing is there, rather than that this cannot be told. A file of a group that is removed while it is open answers
+/// ENODEV.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
 }
 
 #[cfg(test)]

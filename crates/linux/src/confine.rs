@@ -3,6 +3,7 @@
 use crate::{
     cgroup::Cgroup,
     error::{Error, IoContext},
+    store::CpuBinding,
     sys,
 };
 use nearside_topology::{CpuSet, Id, IdSet};
@@ -36,6 +37,14 @@ pub(crate) fn is_in_force<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>)
             effective.trim()
         ))),
     }
+}
+
+/// The CPUs that somebody else has set for a group, as they are written there; none where nobody has, or these are Nearside's `own`.
+pub(crate) fn cpus_of_others(group: &Cgroup, own: Option<&CpuBinding>) -> Result<Option<String>, Error> {
+    let text = group.read(CPUS.file)?.unwrap_or_default();
+    let (text, set) = (text.trim(), text.trim().parse::<CpuSet>().ok());
+    let is_own = |own: &CpuBinding| set.as_ref() == Some(&own.cpus) || set.is_some() && set == own.replaces;
+    Ok((!text.is_empty() && !own.is_some_and(is_own)).then(|| text.to_owned()))
 }
 
 /// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start

@@ -4,24 +4,26 @@ mod batch;
 mod fallback;
 mod found;
 
+pub use batch::Batches;
+pub use fallback::wants_fallback;
+
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force, wait_for_starts},
     error::{Error, IoContext},
     huge,
     launch::take_policy,
-    memory,
-    migrate::{self, Walk},
+    memory, migrate,
     store::{CpuBinding, Locked, Record, Store},
     systemd::{SLICE, Systemd},
 };
+use batch::Walks;
 use nearside_policy::{
     Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, Step,
     later_policy_nodes, may_go_on,
 };
 use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeId, NodeSet, Topology, sysfs};
 use std::{
-    collections::BTreeMap,
     fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -36,6 +38,9 @@ const PARENT: &str = "/nearside";
 
 /// The controllers that domains are given where the tree has them.
 const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "hugetlb"];
+
+/// What is said where threads were faster.
+const ESCAPED: &str = "threads were started faster than they could be bound: some may run on other CPUs";
 
 /// The period of `cpu.max`, in microseconds (the kernel's default).
 const CPU_PERIOD_US: u64 = 100_000;
@@ -71,14 +76,16 @@ pub struct Host {
     booted_with_systemd: bool,
     owner: Option<Owner>,
     lock: Option<Locked>,
+    /// For how long somebody else who holds the lock is waited for, and what is done meanwhile, again and again; where none
+    /// is given, until it is let go.
+    patience: Option<(Duration, fn())>,
     /// The record of the domain that is being made or changed.
     current: Option<Record>,
     /// What could not be done and does no harm, for the user to know.
     notices: Vec<String>,
     /// The machine, if it was read for what is about to be done.
     known: Option<Topology>,
-    /// By domain and node, how far moving in batches has come.
-    walks: BTreeMap<(String, NodeId), Walk>,
+    walks: Walks,
 }
 
 impl Host {
@@ -96,10 +103,11 @@ impl Host {
             booted_with_systemd,
             owner: None,
             lock: None,
+            patience: None,
             current: None,
             notices: Vec::new(),
             known: None,
-            walks: BTreeMap::new(),
+            walks: Walks::default(),
         })
     }
 
@@ -163,20 +171,36 @@ impl Host {
         allowed(&self.tree, self.booted_with_systemd)
     }
 
+    /// The machine as the group at `path` may use it.
+    ///
+    /// # Errors
+    /// Where the machine cannot be read.
+    pub fn offered_to(&mut self, path: &str) -> Result<Topology, Error> {
+        let allowed = effective(&self.tree, path).or_else(|| self.allowed());
+        Ok(self.topology()?.offered(allowed.as_ref()))
+    }
+
     /// Keeps others from changing anything until this is dropped or executes another program, and sweeps up what dead
     /// domains left.
     pub fn lock(&mut self) -> Result<(), Error> {
         if self.lock.is_none() {
-            let lock = self.store.lock()?;
+            let lock = match self.patience {
+                None => self.store.lock()?,
+                Some((at_most, meanwhile)) => self.store.lock_within(at_most, meanwhile, &self.proc())?,
+            };
+            let parent = (!self.booted_with_systemd).then_some(PARENT);
             // A domain whose record cannot be read may hold a claim: nothing is promised until somebody has looked.
-            if let Some(unreadable) = self.records().1.into_iter().next() {
+            if let Some(unreadable) = lock.sweep(&self.tree, parent)?.into_iter().next() {
                 return Err(unreadable);
             }
-            let parent = (!self.booted_with_systemd).then_some(PARENT);
-            lock.sweep(&self.tree, parent)?;
             self.lock = Some(lock);
         }
         Ok(())
+    }
+
+    /// Waits for the lock not longer than this from now on, and calls `meanwhile` again and again as long as it waits.
+    pub fn wait_for_lock_at_most(&mut self, at_most: Duration, meanwhile: fn()) {
+        self.patience = Some((at_most, meanwhile));
     }
 
     /// Lets others change things again.
@@ -336,18 +360,19 @@ impl Host {
     fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: CpuReason) -> Result<(), Error> {
         let group = self.current_group()?;
         self.refuse_other_owners()?;
+        if on_behalf == CpuReason::Fallback {
+            return self.stand_in(cpus);
+        }
         if !self.set_cpuset(&group, CPUS, cpus)? {
-            if on_behalf == CpuReason::Operator {
-                self.notice(
-                    "the domain's cgroup has no cpuset controller: hard affinity is that of its processes, which they may \
-                     change",
-                );
-            }
+            self.notice(
+                "the domain's cgroup has no cpuset controller: hard affinity is that of its processes, which they may \
+                 change",
+            );
             if !bind_each(|| group.all_threads(), |thread| bind(thread, cpus), wait_for_starts)? {
-                self.notice("threads were started faster than they could be bound: some may run on other CPUs");
+                self.notice(ESCAPED);
             }
         }
-        self.change(|record| record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf }))
+        self.change(|record| record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf, replaces: None }))
     }
 
     /// Confines a group by its cpuset. False where it has none; systemd enables the controller when it is first needed.
@@ -454,9 +479,7 @@ impl Host {
                 take_policy(*policy, nodes)?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
             }
-            Action::MovePages { domain, nodes, rate_bytes_per_s, batch: Some(batch) } => {
-                return self.move_batch(domain, nodes, *rate_bytes_per_s, *batch, progress);
-            }
+            Action::MovePages { batch: Some(_), .. } => return self.move_batch(action, progress),
             Action::MovePages { nodes, rate_bytes_per_s, .. } => {
                 return self.move_pages(nodes, *rate_bytes_per_s, progress);
             }
@@ -523,19 +546,21 @@ impl Machine for Host {
 /// What the group above all domains allows them; none where there is no cpuset controller.
 pub(crate) fn allowed(tree: &Tree, booted_with_systemd: bool) -> Option<Allowed> {
     let parent = if booted_with_systemd { format!("/{SLICE}") } else { PARENT.into() };
+    // What a group that is not made yet will be allowed is what the one above it is.
+    effective(tree, &parent).or_else(|| effective(tree, "/"))
+}
+
+/// What a group is allowed; none where it has no cpuset.
+fn effective(tree: &Tree, path: &str) -> Option<Allowed> {
     let read = |path: &str, file: &str| tree.group(path).ok()?.read(file).ok().flatten();
     // Before Linux 6.8 nobody tells; CPUs of other groups' partitions are missing in what is allowed, anyway.
     let isolated_cpus = || read("/", "cpuset.cpus.isolated")?.trim().parse().ok();
-    // What a group that is not made yet will be allowed is what the one above it is.
-    let effective = |path: &str| {
-        Some(Allowed {
-            cpus: read(path, "cpuset.cpus.effective")?.trim().parse().ok()?,
-            memory_nodes: read(path, "cpuset.mems.effective")?.trim().parse().ok()?,
-            isolated_cpus: isolated_cpus().unwrap_or_default(),
-            by: path.into(),
-        })
-    };
-    effective(&parent).or_else(|| effective("/"))
+    Some(Allowed {
+        cpus: read(path, "cpuset.cpus.effective")?.trim().parse().ok()?,
+        memory_nodes: read(path, "cpuset.mems.effective")?.trim().parse().ok()?,
+        isolated_cpus: isolated_cpus().unwrap_or_default(),
+        by: path.into(),
+    })
 }
 
 /// The unit of systemd's that a group belongs to: its last component.

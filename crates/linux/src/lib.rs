@@ -26,7 +26,7 @@ pub mod usage;
 pub mod watch;
 
 pub use error::Error;
-pub use host::{Host, Paths};
+pub use host::{Batches, Host, Paths, wants_fallback};
 
 /// The text of a file in which names stand that others chose: of threads, files, mount points. They need not be UTF-8,
 /// and what else the file tells is not lost for that.

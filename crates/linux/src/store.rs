@@ -14,20 +14,25 @@ use crate::{
     error::{Error, IoContext},
     folder::Folder,
 };
-use nearside_policy::{Claim, CpuReason, Decision, Home, Limits};
+use nearside_policy::{Claim, CpuReason, Decision, Home, Limits, Origin};
 use nearside_topology::{CpuSet, NodeSet};
-use rustix::fs::FlockOperation;
+use rustix::{fs::FlockOperation, io::Errno};
 use serde::{Deserialize, Serialize};
 use std::{
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The folder in the store that has a record for each domain.
 const DOMAINS: &str = "domains";
 const LOCK: &str = "lock";
 const SUFFIX: &str = ".json";
+
+/// How long whoever does not wait for the lock without end rests before trying again.
+const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// The longest name of a record's file: `NAME_MAX` (255 bytes) less what is added while it is written.
 const LONGEST_FILE: usize = 255 - ".new".len();
@@ -79,6 +84,9 @@ pub struct CpuBinding {
     pub cpus: CpuSet,
     /// On whose behalf: Nearside lifts its own fallback when it can, an operator's never.
     pub on_behalf: CpuReason,
+    /// The CPUs it is bound to as long as these have not been set: what counts as Nearside's own, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<CpuSet>,
 }
 
 /// What tells of a record whether its domain lives, which other versions' records say in the same words.
@@ -109,10 +117,15 @@ pub struct Store {
 pub struct Locked {
     store: Store,
     domains: Folder,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Record {
+    /// Whether its home is where somebody else keeps it.
+    pub fn is_kept_by_others(&self) -> bool {
+        self.home.origin == Origin::Adopted
+    }
+
     /// What keeps it from being a record, if anything does: no part of it is missing by accident.
     fn contradiction(&self) -> Option<&'static str> {
         match (&self.found_by, &self.claim, &self.decision) {
@@ -175,15 +188,35 @@ impl Store {
 
     /// Waits until nobody else changes the store, and keeps others from it.
     pub fn lock(&self) -> Result<Locked, Error> {
+        let unlocked = self.open_lock()?;
+        while !unlocked.flock(FlockOperation::LockExclusive)? {}
+        Ok(unlocked)
+    }
+
+    /// The same for somebody who has more to do: not longer than this. Nothing tells when a lock is let go but waiting for
+    /// it, so it is tried again and again, with `meanwhile` in between.
+    ///
+    /// # Errors
+    /// As above, and where another process holds on to it, which `proc` tells of.
+    pub fn lock_within(&self, at_most: Duration, meanwhile: fn(), proc: &Path) -> Result<Locked, Error> {
+        let (unlocked, began) = (self.open_lock()?, Instant::now());
+        while !unlocked.flock(FlockOperation::NonBlockingLockExclusive)? {
+            if began.elapsed() >= at_most {
+                let holder =
+                    unlocked.holder(proc).map_or("another process".into(), |holder| format!("process {holder}"));
+                return Err(Error::Refused(format!("{holder} holds {}", self.directory.join(LOCK).display())));
+            }
+            meanwhile();
+            thread::sleep(TRY_AGAIN);
+        }
+        Ok(unlocked)
+    }
+
+    fn open_lock(&self) -> Result<Locked, Error> {
         let own = Folder::make(&self.directory).map_err(needs_root)?;
         let domains = own.make_below(DOMAINS).map_err(needs_root)?;
         let lock = own.lock_file(LOCK).map_err(needs_root)?;
-        while let Err(error) = rustix::fs::flock(&lock, FlockOperation::LockExclusive) {
-            if error != rustix::io::Errno::INTR {
-                return Err(error).at(&own.path().join(LOCK));
-            }
-        }
-        Ok(Locked { store: self.clone(), domains, _lock: lock })
+        Ok(Locked { store: self.clone(), domains, lock })
     }
 
     fn domains(&self) -> Result<Option<Folder>, Error> {
@@ -202,6 +235,21 @@ impl Store {
 }
 
 impl Locked {
+    /// Takes the lock. False where somebody else has it, or a signal came.
+    fn flock(&self, operation: FlockOperation) -> Result<bool, Error> {
+        match rustix::fs::flock(&self.lock, operation) {
+            Ok(()) => Ok(true),
+            Err(Errno::INTR | Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error).at(&self.store.directory.join(LOCK)),
+        }
+    }
+
+    /// The process that holds the lock, where the kernel tells.
+    fn holder(&self, proc: &Path) -> Option<u32> {
+        let inode = rustix::fs::fstat(&self.lock).ok()?.st_ino;
+        holder(&std::fs::read_to_string(proc.join("locks")).ok()?, inode)
+    }
+
     /// Writes a record, in place of an earlier one.
     pub fn put(&self, record: &Record) -> Result<(), Error> {
         let file = file(&record.name);
@@ -221,10 +269,15 @@ impl Locked {
         self.domains.remove(&file(name))
     }
 
-    /// Removes what dead domains left: their records, and empty cgroups below `parent`.
-    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<(), Error> {
-        for entry in entries(&self.domains)?.iter().filter(|entry| self.store.has_ended(entry, tree)) {
-            self.domains.remove(&entry.file)?;
+    /// Removes what dead domains left: their records, and empty cgroups below `parent`. Returns what is wrong with records of
+    /// domains that live and cannot be read.
+    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Vec<Error>, Error> {
+        let mut broken = Vec::new();
+        for entry in entries(&self.domains)? {
+            match self.store.has_ended(&entry, tree) {
+                true => self.domains.remove(&entry.file)?,
+                false => broken.extend(entry.record.err()),
+            }
         }
         // Whoever makes a cgroup enters it before the lock is let go, so an empty one has no owner any more.
         let groups = parent.and_then(|parent| tree.group(parent).ok()).into_iter().flat_map(|parent| parent.children());
@@ -234,8 +287,22 @@ impl Locked {
                 let _ = below.remove();
             }
         }
-        Ok(())
+        Ok(broken)
     }
+}
+
+/// From `/proc/locks` (`lock_get_status` in Linux, `fs/locks.c`), the holder of the lock on the file with this inode, and not
+/// those behind the arrows, who wait for it: `1: FLOCK  ADVISORY  WRITE 731 00:1a:1042 0 EOF`. Devices are left out, for a
+/// file's may be another than its filesystem's.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    let of_lock = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_flock = words.next() == Some("FLOCK");
+        let process = words.nth(2)?.parse().ok()?;
+        let of: u64 = words.next()?.rsplit_once(':')?.1.parse().ok()?;
+        (is_flock && of == inode).then_some(process)
+    };
+    locks.lines().find_map(of_lock)
 }
 
 /// The file of the domain of that name. The path of a cgroup becomes one file's name: what is not plain is written as
@@ -472,6 +539,35 @@ mod tests {
         fs::write(host.domains().join("b.json"), "{").unwrap();
         let (alive, broken) = host.store.records(&host.tree);
         assert_eq!((alive.len(), broken.len()), (1, 1));
+    }
+
+    #[test]
+    fn whoever_has_more_to_do_is_told_who_holds_the_lock() {
+        use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+        static TRIED: AtomicU32 = AtomicU32::new(0);
+        let host = Host::new();
+        let first = host.store.lock().unwrap();
+        let meanwhile = || {
+            TRIED.fetch_add(1, SeqCst);
+        };
+        let lock = || host.store.lock_within(Duration::from_millis(50), meanwhile, Path::new("/proc"));
+        let said = lock().unwrap_err().to_string();
+        assert!(
+            said.contains(&format!("process {} holds", std::process::id())) && said.contains("state/lock"),
+            "{said}"
+        );
+        assert!(TRIED.load(SeqCst) > 0);
+        drop(first);
+        assert!(lock().is_ok());
+    }
+
+    #[test]
+    fn who_holds_a_lock_is_not_who_waits_for_it() {
+        let locks = "1: POSIX  ADVISORY  WRITE 5 00:1a:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 7 00:1a:420 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 731 00:1a:42 0 EOF\n3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\nx\n";
+        assert_eq!(holder(locks, 42), Some(731));
+        assert_eq!(holder("3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\n", 42), None);
+        assert_eq!(holder("3: FLOCK  ADVISORY  WRITE -1 00:1a:42 0 EOF\n", 42), None);
     }
 
     #[test]

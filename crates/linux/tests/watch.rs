@@ -1,14 +1,16 @@
 //! Watching a made-up host; and, if asked for, what watching a thousand domains of this one costs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
+use common::{Made, home};
 use nearside_linux::{
     Host, Paths,
     store::Record,
     watch::{Patterns, Turn, Watcher},
 };
 use nearside_policy::{
-    Affinity, ByNode, ControlObservation, DomainHistory, History, Home, Limits, MemoryPolicy, MoveReport, Origin,
-    Owner, Stayed, Tuning, control,
+    ByNode, ControlObservation, DomainHistory, History, Home, Limits, MoveReport, Owner, Stayed, Tuning, control,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -20,44 +22,13 @@ use std::{
 const SECOND_NS: u64 = 1_000_000_000;
 const INTERVAL_NS: u64 = 2 * SECOND_NS;
 
-/// A host of two nodes with two CPUs each, below a folder.
-struct Made {
-    folder: tempfile::TempDir,
+fn made() -> Made {
+    let made = Made::new("memory");
+    made.file("proc/zoneinfo", "");
+    made
 }
 
 impl Made {
-    fn new() -> Self {
-        let made = Self { folder: tempfile::tempdir().unwrap() };
-        let tree = made.path("cg");
-        made.file("proc/self/mountinfo", &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()));
-        made.file("proc/sys/kernel/random/boot_id", "b\n");
-        made.file("proc/zoneinfo", "");
-        fs::create_dir(made.path("run")).unwrap();
-        made.file("cg/cgroup.controllers", "memory\n");
-        made.file("sys/devices/system/cpu/online", "0-3\n");
-        for (node, cpus) in [(0, "0-1"), (1, "2-3")] {
-            let folder = format!("sys/devices/system/node/node{node}");
-            made.file(&format!("{folder}/cpulist"), cpus);
-            made.file(&format!("{folder}/distance"), if node == 0 { "10 20" } else { "20 10" });
-            let memory = format!("Node {node} MemTotal: 4096 kB\nNode {node} MemFree: 1024 kB\n");
-            made.file(&format!("{folder}/meminfo"), &memory);
-        }
-        made
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn file(&self, path: &str, text: &str) {
-        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-        fs::write(self.path(path), text).unwrap();
-    }
-
-    fn host(&self) -> Host {
-        Host::open(Paths { root: self.folder.path().into(), state: self.path("run/nearside") }).unwrap()
-    }
-
     fn watcher(&self, patterns: &[&str]) -> Watcher {
         self.host().watcher(Patterns::parse(patterns).unwrap())
     }
@@ -85,13 +56,7 @@ impl Made {
     fn record(&self, path: &str) -> Record {
         let inode =
             fs::metadata(self.path(&format!("cg{path}"))).map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
-        let home = Home {
-            nodes: NodeSet::from([NodeId(1)]),
-            origin: Origin::Auto,
-            affinity: Affinity::Soft,
-            policy: MemoryPolicy::Local,
-        };
-        found(path, inode.unwrap(), "b", home)
+        found(path, inode.unwrap(), "b", home(&[1]))
     }
 
     fn put(&self, record: Record) {
@@ -110,7 +75,7 @@ fn found(path: &str, inode: u64, boot_id: &str, home: Home) -> Record {
         cgroup: path.into(),
         inode,
         started_unix_s: 0,
-        found_by: Some("*/*".into()),
+        found_by: Some("m/*".into()),
         command: Vec::new(),
         home,
         claim: None,
@@ -143,7 +108,7 @@ fn due(domain: &str, interval: u64) -> History {
 
 #[test]
 fn a_domain_is_told_of_from_its_second_look_on() {
-    let made = Made::new();
+    let made = made();
     made.group("m/vm", 1_000_000, [4096, 8192]);
     made.threads("m/vm", &[(1, 0, 100, 0), (2, 2, 100, 7)]);
     let mut watcher = made.watcher(&["m/*"]);
@@ -164,7 +129,7 @@ fn a_domain_is_told_of_from_its_second_look_on() {
 
 #[test]
 fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
-    let made = Made::new();
+    let made = made();
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 2, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
@@ -179,9 +144,32 @@ fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
     assert_eq!((load.over_ns, load.cpu_ns, load.waited_ns), (4 * INTERVAL_NS, by_node([0, 8_000_000]), 0));
 }
 
+/// 17 domains of 512 threads have more than are looked at in an interval; the last in the alphabet is not taken for idle.
+#[test]
+fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
+    let made = made();
+    let names: Vec<String> = (0..17).map(|n| format!("m/{n:02}")).collect();
+    let mut watcher = made.watcher(&["m/*"]);
+    for look in 1..=2_u64 {
+        for name in &names {
+            made.group(name, look * 1_000_000, [0, 0]);
+            made.threads(name, &[(1, 2, look * SECOND_NS, 0)]);
+            let others: String = (1..=512).map(|thread| format!("{}\n", 9_000_000 + thread)).collect();
+            made.file(&format!("cg/{name}/cgroup.threads"), &others);
+        }
+        let seen = watcher.look(&History::default(), turn(look)).unwrap();
+        if look == 2 {
+            let ran = seen.loads.values().filter(|load| load.cpu_ns == by_node([0, SECOND_NS]));
+            assert_eq!(ran.count(), 17, "{:?}", seen.loads);
+        }
+    }
+    let said = watcher.take_notices();
+    assert_eq!(said.iter().filter(|notice| notice.contains("looked at in turn")).count(), 1, "{said:?}");
+}
+
 #[test]
 fn a_scheduler_knows_better_where_a_domain_ran() {
-    let made = Made::new();
+    let made = made();
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 0, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
@@ -202,20 +190,20 @@ fn a_scheduler_knows_better_where_a_domain_ran() {
 
 #[test]
 fn groups_come_and_go_and_none_counts_twice() {
-    let made = Made::new();
+    let made = made();
     made.group("m/vm", 0, [0, 0]);
     made.group("m/vm/vcpu0", 0, [0, 0]);
     made.group("m/db", 0, [0, 0]);
     made.group("nearside/x", 0, [0, 0]);
     made.file("cg/m/empty/cgroup.events", "populated 0\n");
     made.put(made.record("/m/db"));
-    let mut watcher = made.watcher(&["m/*", "m/*/*", "*"]);
+    let mut watcher = made.watcher(&["m/*", "m/*/*", "m*", "n*"]);
     let mut look = |interval| {
         let seen = watcher.look(&History::default(), turn(interval)).unwrap();
         let home = |name: &str| seen.machine.domains.iter().find(|domain| domain.name == name)?.home.clone();
         (names(&seen).join(" "), home("/m/db").is_some())
     };
-    // "*" names /m and /nearside, which hold domains, and so are none.
+    // "m*" and "n*" name /m and /nearside, which hold domains, and so are none.
     assert_eq!(look(1), ("/m/db /m/vm".into(), true));
     made.file("cg/m/empty/cgroup.events", "populated 1\n");
     fs::remove_dir_all(made.path("cg/m/vm")).unwrap();
@@ -230,8 +218,49 @@ fn groups_come_and_go_and_none_counts_twice() {
 }
 
 #[test]
+fn neither_the_host_nor_this_process_is_a_domain() {
+    let made = made();
+    for path in ["s.slice/own.service", "s.slice/x.service", "t.slice", "t.slice/y.slice", "init.scope", "other.scope"]
+    {
+        made.group(path, 0, [0, 0]);
+    }
+    made.file("proc/self/cgroup", "0::/s.slice/own.service\n");
+    let found = |patterns: &[&str]| {
+        let seen = made.watcher(patterns).look(&History::default(), turn(1)).unwrap();
+        names(&seen).join(" ")
+    };
+    assert_eq!(found(&["s.slice", "s.slice/*"]), "/s.slice/x.service");
+    assert_eq!(found(&["init.scope", "i*", "o*"]), "/other.scope");
+    // A slice of all that is of a kind has to be meant.
+    assert_eq!(found(&["t*"]), "");
+    assert_eq!(found(&["t.slice"]), "/t.slice");
+    assert_eq!(found(&["t*/*"]), "/t.slice/y.slice");
+}
+
+#[test]
+fn what_was_found_goes_with_its_pattern() {
+    let made = made();
+    made.group("m/vm", 0, [0, 0]);
+    made.group("m/db", 0, [0, 0]);
+    made.put(made.record("/m/vm"));
+    let mut watcher = made.watcher(&["m/*"]);
+    let look = |watcher: &mut Watcher, interval| {
+        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        (names(&seen).join(" "), watcher.records().count(), watcher.no_longer_named().join(" "))
+    };
+    assert_eq!(look(&mut watcher, 1), ("/m/db /m/vm".into(), 1, String::new()));
+    // Another pattern that names it does as well.
+    watcher.set_patterns(Patterns::parse(["m/v*"]).unwrap());
+    assert_eq!(look(&mut watcher, 2), ("/m/vm".into(), 1, String::new()));
+    watcher.set_patterns(Patterns::parse(["m/d*"]).unwrap());
+    assert_eq!(look(&mut watcher, 3), ("/m/db".into(), 0, "/m/vm".into()));
+    // One that starts with such a configuration does the same.
+    assert_eq!(look(&mut made.watcher(&["m/d*"]), 1), ("/m/db".into(), 0, "/m/vm".into()));
+}
+
+#[test]
 fn records_are_read_again_when_they_change() {
-    let made = Made::new();
+    let made = made();
     made.group("m/vm", 0, [4096, 0]);
     let mut watcher = made.watcher(&["m/*"]);
     let mut home = |interval| {
@@ -256,7 +285,7 @@ fn records_are_read_again_when_they_change() {
 
 #[test]
 fn what_takes_reading_mappings_is_read_again_after_a_move() {
-    let made = Made::new();
+    let made = made();
     made.group("m/vm", 0, [0, 0]);
     fs::remove_file(made.path("cg/m/vm/memory.numa_stat")).unwrap();
     made.file("cg/m/vm/cgroup.procs", "9000001\n");
@@ -377,9 +406,7 @@ fn a_thousand_idle_domains() {
             host.lock().unwrap();
             for (number, group) in (0..DOMAINS).map(|number| (number, cg.join(format!("b/{number}")))) {
                 let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(group).unwrap());
-                let nodes = NodeSet::from([NodeId(0)]);
-                let (origin, affinity, policy) = (Origin::Auto, Affinity::Soft, MemoryPolicy::Local);
-                host.edit(found(&format!("/b/{number}"), inode, &boot_id, Home { nodes, origin, affinity, policy }));
+                host.edit(found(&format!("/b/{number}"), inode, &boot_id, home(&[0])));
                 host.save().unwrap();
             }
             host.unlock();

@@ -2,11 +2,11 @@
 
 use crate::{
     daemon::config,
-    domains::Domain,
+    domains::{Domain, is_below},
     failure::Failure,
     output,
     report::{
-        control::{Control, StandingTold},
+        control::{Control, StandingTold, StepTold},
         domain::printable,
         set::Report,
     },
@@ -41,7 +41,7 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(35);
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
 /// Which daemon to ask, if any.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
     /// Do not ask the daemon, though one runs: look, or act, without it
@@ -52,6 +52,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
+
+/// Why the daemon does not tell, for people. It keeps nobody from looking themselves.
+pub(crate) type Notice = String;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -83,19 +86,27 @@ impl Answer {
 }
 
 impl Args {
-    /// Adds to domains how they stand, where a daemon runs that this user may ask and that knows them.
+    /// Adds to domains how they stand, and says what is wrong with the daemon's answer.
     pub(crate) fn tell_standing(&self, domains: &mut [Domain]) {
+        output::note(self.add_standing(domains, READ_WITHIN).err());
+    }
+
+    /// Adds to domains how they stand, where a daemon runs that this user may ask and that knows them.
+    pub(crate) fn add_standing(&self, domains: &mut [Domain], within: Duration) -> Result<(), Notice> {
         if domains.is_empty() {
-            return;
+            return Ok(());
         }
-        let plan = self.read("/plan").and_then(|body| parsed::<Plan>(&body));
+        let plan: Option<Plan> = self.read("/plan", within)?;
         let mut standing = plan.map(|plan| plan.standing).unwrap_or_default();
         domains.iter_mut().for_each(|domain| domain.standing = standing.remove(&domain.name));
+        Ok(())
     }
 
     /// What the daemon makes of a domain; none where none runs that this user may ask, or it knows none of that name.
-    pub(crate) fn control(&self, domain: &str) -> Option<Control> {
-        parsed(&self.read(&format!("/why/{}", percent_encoded(domain)))?)
+    pub(crate) fn control(&self, domain: &str) -> Result<Option<Control>, Notice> {
+        // Not /why, for which the daemon may have to look at what was just looked at here.
+        let plan: Option<Plan> = self.read("/plan", READ_WITHIN)?;
+        Ok(plan.and_then(|plan| plan.about(domain)))
     }
 
     /// Has the daemon make other nodes a domain's home. None where there is none to ask, or it says that it did nothing because
@@ -103,7 +114,20 @@ impl Args {
     pub(crate) fn set_home(&self, domain: &str, nodes: &NodeSet) -> Option<Result<Report, Failure>> {
         let body = json!({ "nodes": nodes.iter().collect::<Vec<_>>() }).to_string();
         let path = format!("/domains/{}/affinity", percent_encoded(domain));
-        let request = Request::put(path).header(CONTENT_TYPE, "application/json").body(body.into());
+        self.change(domain, Request::put(path).header(CONTENT_TYPE, "application/json").body(body.into()))
+    }
+
+    /// Has the daemon give a domain's home back to placement. None as of [`set_home`](Self::set_home).
+    pub(crate) fn give_back(&self, domain: &str) -> Option<Result<Report, Failure>> {
+        let path = format!("/domains/{}/affinity", percent_encoded(domain));
+        self.change(domain, Request::delete(path).body(Body::empty()))
+    }
+
+    fn change(
+        &self,
+        domain: &str,
+        request: Result<Request<Body>, axum::http::Error>,
+    ) -> Option<Result<Report, Failure>> {
         match self.ask(request, CHANGE_WITHIN) {
             Ok(Answer { status: StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE, .. })
             | Err(Unanswered::Nobody) => None,
@@ -117,20 +141,19 @@ impl Args {
         }
     }
 
-    /// The body of a good answer. What is wrong otherwise is said, and nobody is kept from looking themselves.
-    fn read(&self, path: &str) -> Option<Vec<u8>> {
-        match self.ask(Request::get(path).body(Body::empty()), READ_WITHIN) {
-            Ok(Answer { status: StatusCode::OK, body }) => Some(body),
+    /// What a good answer says.
+    fn read<T: DeserializeOwned>(&self, path: &str, within: Duration) -> Result<Option<T>, Notice> {
+        match self.ask(Request::get(path).body(Body::empty()), within) {
+            Ok(Answer { status: StatusCode::OK, body }) => match serde_json::from_slice(&body) {
+                Ok(said) => Ok(Some(said)),
+                Err(error) => Err(format!("the daemon's answer: {error}")),
+            },
             Ok(answer @ Answer { status: StatusCode::SERVICE_UNAVAILABLE, .. }) => {
-                output::note([format!("the daemon: {}", answer.error())]);
-                None
+                Err(format!("the daemon: {}", answer.error()))
             }
             // It knows no such domain, or this user may not ask.
-            Ok(_) | Err(Unanswered::Nobody) => None,
-            Err(unanswered) => {
-                output::note([unanswered]);
-                None
-            }
+            Ok(_) | Err(Unanswered::Nobody) => Ok(None),
+            Err(unanswered) => Err(unanswered.to_string()),
         }
     }
 
@@ -181,10 +204,6 @@ async fn exchange(stream: UnixStream, mut request: Request<Body>) -> io::Result<
     futures_lite::future::or(answered, driven).await
 }
 
-fn parsed<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
-    serde_json::from_slice(body).inspect_err(|error| output::note([format!("the daemon's answer: {error}")])).ok()
-}
-
 /// What the answer to a change says.
 #[derive(Deserialize)]
 struct Changed {
@@ -210,10 +229,28 @@ fn refused(answer: &Answer) -> Failure {
     }
 }
 
-/// As much of a plan as tells how the domains stand.
+/// A plan, as far as it tells of domains.
 #[derive(Deserialize)]
 struct Plan {
+    steps: Vec<PlanStep>,
     standing: BTreeMap<String, StandingTold>,
+}
+
+#[derive(Deserialize)]
+struct PlanStep {
+    domain: String,
+    #[serde(flatten)]
+    told: StepTold,
+}
+
+impl Plan {
+    /// What it says of a domain, or of the one that a group belongs to which was found and so has its path for a name.
+    fn about(mut self, domain: &str) -> Option<Control> {
+        let known = self.standing.keys().filter(|known| is_below(domain, known));
+        let (name, standing) = self.standing.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
+        let steps = self.steps.into_iter().filter(|step| step.domain == name);
+        Some(Control { standing, steps: steps.map(|step| step.told).collect() })
+    }
 }
 
 /// A name as a part of a path.
@@ -226,7 +263,7 @@ mod tests {
     use super::*;
     use crate::daemon::{
         access::Access,
-        api::{Api, Limits, Server},
+        api::{Api, Groups, Limits, Server},
         audit::AuditLog,
         snapshot::{self, Asked, Event, Seen, Snapshot, examples},
     };
@@ -252,7 +289,8 @@ mod tests {
             let (sender, events) = sync_channel(1);
             let own_uid = rustix::process::geteuid().as_raw();
             let access = Access { own_uid, read_gid: None, admin_gid: None };
-            let api = Api::new(access, AuditLog::new(&folder.path().join("audit.log")), sender, Limits::default());
+            let audit = AuditLog::new(&folder.path().join("audit.log"));
+            let api = Api::new(access, audit, sender, Limits::default(), Groups::none());
             api.published.publish(examples::snapshot());
             let server = Server::start(Arc::clone(&api), &folder.path().join("run/socket")).unwrap();
             thread::spawn(move || {
@@ -294,26 +332,52 @@ mod tests {
             let known = snapshot.history.domains.get(&domain.name).map(|known| known.standing.to_string());
             assert_eq!(domain.standing.as_ref().map(|standing| standing.text.clone()), known, "{}", domain.name);
             let Some(known) = known else { continue };
-            let control = daemon.args().control(&domain.name).unwrap();
-            assert_eq!(control.standing.unwrap().text, known);
+            let control = daemon.args().control(&domain.name).unwrap().unwrap();
+            assert_eq!(control.standing.text, known);
             let own = |step: &&nearside_policy::Step| step.action.domain() == domain.name;
             let steps = snapshot.plan.steps.iter().filter(own).map(|step| step.action.to_string());
             assert!(control.steps.iter().map(|step| step.text.clone()).eq(steps), "{}", domain.name);
         }
         assert!(domains.iter().any(|domain| domain.standing.is_some()));
-        assert_eq!(daemon.args().control("nobody"), None);
+        assert_eq!(daemon.args().control("nobody"), Ok(None));
+    }
+
+    #[test]
+    fn a_group_below_one_that_was_found_is_part_of_that() {
+        let standing = |name: &str| (name.to_owned(), json!({"place": name, "text": ""}));
+        let step = |name: &str| json!({"domain": name, "text": name, "because": "", "nodes": [1]});
+        let names = ["db", "/m/vm", "/m/vm/inner"];
+        let plan = json!({
+            "steps": names.map(step),
+            "standing": names.map(standing).into_iter().collect::<serde_json::Map<_, _>>(),
+        });
+        for (domain, expected) in [
+            ("db", Some("db")),
+            ("/m/vm", Some("/m/vm")),
+            ("/m/vm/vcpu0", Some("/m/vm")),
+            ("/m/vm/inner/x", Some("/m/vm/inner")),
+            ("/m", None),
+            ("/m/vm1", None),
+            ("d", None),
+        ] {
+            let control = serde_json::from_value::<Plan>(plan.clone()).unwrap().about(domain);
+            let told = control.map(|control| serde_json::to_value(control).unwrap());
+            let steps = expected.map(|name| json!([{"text": name, "because": "", "nodes": [1]}]));
+            assert_eq!(told.as_ref().map(|told| &told["steps"]), steps.as_ref(), "{domain}");
+            assert_eq!(told.as_ref().map(|told| &told["standing"]["place"]), expected.map(Value::from).as_ref());
+        }
     }
 
     #[test]
     fn where_nobody_listens_nobody_is_asked_but_a_daemon_that_was_named_is_missed() {
         let daemon = silent();
         let name = examples::snapshot().stat.domains[0].name.clone();
-        assert!(daemon.args().control(&name).is_some());
+        assert!(daemon.args().control(&name).unwrap().is_some());
         let unwanted = Args { no_daemon: true, ..daemon.args() };
-        assert_eq!(unwanted.control(&name), None);
+        assert_eq!(unwanted.control(&name), Ok(None));
         assert!(unwanted.set_home(&name, &home(0)).is_none());
         let elsewhere = Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
-        assert_eq!(elsewhere.control(&name), None);
+        assert!(elsewhere.control(&name).unwrap_err().starts_with("cannot ask the daemon at "));
         let missed = elsewhere.set_home(&name, &home(0)).unwrap().unwrap_err();
         assert!(missed.code() == 1 && missed.message().contains("--no-daemon"), "{missed:?}");
     }
@@ -327,7 +391,7 @@ mod tests {
             .api
             .published
             .publish_as_of(Snapshot::new(Seen { length: Duration::from_secs(2), ..examples::seen() }), long_ago);
-        assert_eq!(daemon.args().control(&name), None);
+        assert!(daemon.args().control(&name).unwrap_err().contains("has not ended an interval"));
         assert!(daemon.args().set_home(&name, &home(1)).is_none(), "whoever may do it does it without");
     }
 
@@ -363,7 +427,7 @@ mod tests {
         });
         let args = Args { no_daemon: false, socket: Some(socket) };
         for _ in 0..3 {
-            assert_eq!(args.control("db"), None);
+            assert!(args.control("db").unwrap_err().starts_with("the daemon"));
         }
         let broken = args.set_home("db", &home(1)).unwrap().unwrap_err();
         assert!(broken.message().contains("may have been made"), "{broken:?}");

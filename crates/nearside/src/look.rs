@@ -25,6 +25,8 @@ pub(crate) struct Look {
     pub(crate) busy_ns: ByNode,
     /// The machine as it was at the end.
     pub(crate) topology: Topology,
+    /// The scheduler in charge of the host, where that is not Linux's own.
+    pub(crate) scheduler: Option<String>,
     /// What placement does not offer.
     pub(crate) left_out: Vec<String>,
     /// What could not be seen, and why.
@@ -70,5 +72,6 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
     };
     let worked = |(node, after): (_, u64)| Some((node, after.saturating_sub(*busy_before.get(&node)?)));
     let busy_ns = busy_after.into_iter().filter_map(worked).collect();
-    Ok(Look { stat, all, busy_ns, topology: observation.topology, left_out, unseen })
+    let scheduler = nearside_scheduler::in_charge();
+    Ok(Look { stat, all, busy_ns, topology: observation.topology, scheduler, left_out, unseen })
 }

@@ -3,8 +3,8 @@
 use crate::{domains::named, failure::Failure, report::set::Report};
 use nearside_linux::{Host, store::Record};
 use nearside_policy::{
-    Action, Affinity, Machine, Observation, Outcome as Applied, Plan, Progress, Rehome, RehomeRefusal, home_after,
-    later_policy_nodes, may_go_on, rehome,
+    Action, Affinity, Home, Machine, Observation, Origin, Outcome as Applied, Plan, Progress, Rehome, RehomeRefusal,
+    home_after, later_policy_nodes, may_go_on, rehome,
 };
 use std::ops::ControlFlow;
 
@@ -73,6 +73,25 @@ pub(crate) fn carry_out(
     }
     report.notes.extend(host.take_notices());
     Ok(report)
+}
+
+/// Gives a home that an operator chose back to placement; which one that is. None where the domain has ended, or has none.
+pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, Failure> {
+    let Some(record) = host.record(domain) else { return Ok(None) };
+    if record.home.origin == Origin::Adopted {
+        return Err(Failure::could_not(format_args!(
+            "somebody else keeps {domain} on {}: whoever does can let it go, and its home is placement's then",
+            record.home.nodes.named()
+        )));
+    }
+    host.take_up(domain, None).map_err(Failure::could_not)?;
+    let given = host.edited().map(|record| {
+        record.home.origin = Origin::Auto;
+        record.home.clone()
+    });
+    let saved = host.save().map_err(Failure::could_not);
+    host.put_down();
+    saved.map(|()| given)
 }
 
 /// The record of the domain at its new home. From here on the home is the new one, even if its memory is not there yet:

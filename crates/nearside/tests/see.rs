@@ -1,8 +1,19 @@
 //! The commands that look at the host, as anybody may use them anywhere.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags},
+    process::{Pid, PidfdFlags, pidfd_open},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    process::{Command, Output, Stdio},
+};
 
 fn nearside(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nearside")).args(arguments).output().unwrap()
@@ -50,6 +61,49 @@ fn top_prints_one_frame_where_there_is_no_terminal_only_when_asked_to() {
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(message.contains("no terminal") && message.contains("nearside stat --format json"), "{message}");
     assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn top_ends_with_its_terminal_in_silence() {
+    for pause in [false, true] {
+        // Not the terminal of this session, so that nobody gets a SIGHUP.
+        let operator = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&operator).unwrap();
+        unlockpt(&operator).unwrap();
+        tcsetwinsize(&operator, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let terminal = ptsname(&operator, Vec::new()).unwrap();
+        let terminal =
+            rustix::fs::open(&terminal, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let mut top = Command::new(env!("CARGO_BIN_EXE_nearside"))
+            .args(["top", "--interval", "0.1"])
+            .stdin(terminal.try_clone().unwrap())
+            .stdout(terminal)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut operator, mut shown) = (File::from(operator), Vec::new());
+        let mut await_text = |operator: &mut File, text: &str| {
+            let mut bytes = [0; 4096];
+            while !String::from_utf8_lossy(&shown).contains(text) {
+                let length = operator.read(&mut bytes).unwrap();
+                shown.extend_from_slice(&bytes[..length]);
+            }
+        };
+        await_text(&mut operator, "unclaimed");
+        if pause {
+            operator.write_all(b"p").unwrap();
+            await_text(&mut operator, "PAUSED");
+        }
+        drop(operator);
+        let process = pidfd_open(Pid::from_child(&top), PidfdFlags::empty()).unwrap();
+        let a_minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&a_minute)).unwrap();
+        if ended == 0 {
+            top.kill().unwrap();
+        }
+        let output = top.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "paused: {pause}");
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@
 //!
 //! 1. *Remember*: demand and where it ran are smoothed, trouble (off home, or waiting) is counted, what would not move
 //!    is put off for twice as long each time, and nodes that are short of memory halve the pace of what comes and goes.
-//! 2. *First homes*, for domains that were found. One that somebody else keeps on some nodes has its home there.
+//! 2. *First homes*, for domains that were found. One that somebody else keeps on some nodes has its home there, and when that
+//!    changes, elsewhere.
 //! 3. *Other homes*, for domains in long trouble, those they share a home with, and in turn all others. A home is weighed
 //!    as in placement (ADR 2), with measured demand; CPU time saved within a horizon is set against the bytes that would
 //!    have to move. Both ways to bring vCPUs and pages together are in one scale: the domain's memory follows it, or its
@@ -63,6 +64,7 @@ pub fn control(tuning: &Tuning, seen: &ControlObservation, history: &History) ->
     let mut round = Round::new(tuning, seen, history.after(tuning, seen));
     if seen.machine.topology.nodes.len() > 1 {
         round.first_homes();
+        round.follow_owners();
         round.change_homes();
         round.repatriate();
     }
@@ -102,7 +104,8 @@ impl DomainHistory {
     /// A busy domain is looked at in every interval, as is one whose debt is coming home; an idle one twice as late each
     /// time, and in the end when it is the turn of its name, so that no interval has to look at all of them.
     fn look_again(&mut self, tuning: &Tuning, now: u64, name: &str) {
-        let is_coming_home = self.standing.debt_bytes > 0 && self.standing.debt_waits.is_none();
+        let is_coming_home =
+            self.standing.debt_bytes > 0 && matches!(self.standing.debt_waits, None | Some(DebtWaits::NoBudget));
         let is_quiet = self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
         let longest = tuning.idle_look_intervals.max(1);
         let later = if is_quiet { self.look_intervals.saturating_mul(2).max(1) } else { 1 };

@@ -40,7 +40,9 @@ pub use observation::{DomainState, Home, Observation, Origin};
 pub use offered::{LeftOut, NotAllowed};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
 pub use plan::{Action, Batch, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step};
-pub use rehome::{DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome};
+pub use rehome::{
+    DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_be_home, may_go_on, rehome,
+};
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
 pub use unclaimed::Unclaimed;

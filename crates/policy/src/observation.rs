@@ -52,6 +52,15 @@ pub enum Origin {
     Auto,
     /// An operator did.
     Explicit,
+    /// Whoever keeps a domain that was found on some nodes: its home is there as long as it is kept there.
+    Adopted,
+}
+
+impl DomainState {
+    /// Whether it was found: what Nearside starts has a claim.
+    pub(crate) fn was_found(&self) -> bool {
+        self.claim.is_none()
+    }
 }
 
 impl Observation {

@@ -187,6 +187,8 @@ pub enum Reason {
         /// Where.
         nodes: NodeSet,
     },
+    /// Nobody keeps a domain where its home was any more.
+    LetGo,
     /// Another home saves more CPU time than going there costs.
     PaysBack {
         /// In figures.
@@ -232,6 +234,7 @@ impl fmt::Display for Reason {
                 Bytes(*bytes_to_move)
             ),
             Self::BoundByOther { nodes } => write!(f, "somebody else keeps it on {}", nodes.named()),
+            Self::LetGo => write!(f, "nobody keeps it there any more"),
             Self::PaysBack { payback } => payback.fmt(f),
             Self::Swap { with, payback } => write!(f, "changes places with {with}; both together: {payback}"),
             Self::Debt { debt_bytes, pace_ppm } => {

@@ -7,7 +7,7 @@ use crate::{
     start::{policy_nodes, quoted},
     total,
 };
-use nearside_topology::{NodeId, NodeSet, Topology};
+use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 
 /// What an operator wants of a running domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,22 +77,7 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     let domain = find(observation, &wish.domain)?;
     let topology = &observation.topology;
     let known = topology.node_set();
-    if wish.nodes.is_empty() {
-        return Err(RehomeRefusal::NoNodes(known));
-    }
-    let unknown = wish.nodes.difference(&known);
-    if !unknown.is_empty() {
-        return Err(RehomeRefusal::UnknownNodes { unknown, known });
-    }
-    check_named(&wish.nodes, topology)?;
-    let cpus = topology.cpus_of_nodes(&wish.nodes);
-    if cpus.is_empty() {
-        return Err(RehomeRefusal::NoCpus(wish.nodes.clone()));
-    }
-    let memory = wish.nodes.intersection(&topology.memory_nodes());
-    if memory.is_empty() {
-        return Err(RehomeRefusal::NoMemory(wish.nodes.clone()));
-    }
+    let (cpus, memory) = usable(&wish.nodes, topology)?;
     if known.len() == 1 {
         let limits = vec!["this machine has one node: every domain is at home there".into()];
         return Ok(Plan { decision: None, steps: Vec::new(), limits });
@@ -135,6 +120,36 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     let mut limits = said(policy, wish, &from, &memory, &both);
     limits.extend(isolated_notice(&wish.nodes, topology));
     Ok(Plan { decision: None, steps, limits })
+}
+
+/// Whether a domain that may use what `observation` has can have its home on these nodes.
+///
+/// # Errors
+/// Why not.
+pub fn may_be_home(nodes: &NodeSet, observation: &Observation) -> Result<(), RehomeRefusal> {
+    usable(nodes, &observation.naming(Some(nodes)).topology).map(drop)
+}
+
+/// The CPUs and the nodes with memory of a home.
+fn usable(nodes: &NodeSet, topology: &Topology) -> Result<(CpuSet, NodeSet), RehomeRefusal> {
+    let known = topology.node_set();
+    if nodes.is_empty() {
+        return Err(RehomeRefusal::NoNodes(known));
+    }
+    let unknown = nodes.difference(&known);
+    if !unknown.is_empty() {
+        return Err(RehomeRefusal::UnknownNodes { unknown, known });
+    }
+    check_named(nodes, topology)?;
+    let cpus = topology.cpus_of_nodes(nodes);
+    if cpus.is_empty() {
+        return Err(RehomeRefusal::NoCpus(nodes.clone()));
+    }
+    let memory = nodes.intersection(&topology.memory_nodes());
+    match memory.is_empty() {
+        true => Err(RehomeRefusal::NoMemory(nodes.clone())),
+        false => Ok((cpus, memory)),
+    }
 }
 
 /// The home a domain has once `wish` is carried out.

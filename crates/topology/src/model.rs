@@ -80,6 +80,9 @@ pub struct Zone {
     pub low_watermark_bytes: u64,
     /// Up to this many free bytes `kswapd` reclaims.
     pub high_watermark_bytes: u64,
+    /// What of its free memory is kept for those who cannot take memory from the node's higher zones (`lowmem_reserve`).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub reserved_bytes: u64,
     /// Free blocks by order: entry `k` counts blocks of 2^k base pages.
     pub free_blocks: Vec<u64>,
 }
@@ -232,7 +235,25 @@ pub enum DeviceKind {
     Block,
 }
 
+impl Zone {
+    /// What whoever may take memory from any zone, as for movable pages, can have before a watermark is reached, in millionths
+    /// of that watermark (`__zone_watermark_ok` in Linux, `mm/page_alloc.c`).
+    fn fill_ppm(&self, watermark_bytes: u64) -> u64 {
+        let usable_bytes = self.free_bytes.saturating_sub(self.reserved_bytes);
+        let ppm = u128::from(usable_bytes) * 1_000_000 / u128::from(watermark_bytes.max(1));
+        u64::try_from(ppm).unwrap_or(u64::MAX)
+    }
+}
+
 impl Node {
+    /// How far the zone that has most left is from a watermark, in millionths of that: as long as one is above, nobody reclaims
+    /// (`pgdat_balanced` in Linux, `mm/vmscan.c`). A sum over zones would count what is reserved in the lower ones. None
+    /// where nothing tells.
+    pub fn fill_ppm(&self, watermark_bytes: impl Fn(&Zone) -> u64) -> Option<u64> {
+        let zones = self.zones.iter().filter(|zone| zone.name != "Device");
+        zones.map(|zone| zone.fill_ppm(watermark_bytes(zone))).max()
+    }
+
     /// Its memory in bytes, where that is known.
     pub fn known_memory_bytes(&self) -> Option<u64> {
         (!self.memory_is_unknown).then_some(self.memory_bytes)

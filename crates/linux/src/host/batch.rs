@@ -1,66 +1,296 @@
 //! Moving pages in batches, for a daemon: what lies on one node comes home, so much an interval.
+//!
+//! Each way from one node to another has a rate of its own, so all ways go on at the same time. Each node that pages leave
+//! has a thread, which moves a chunk of one way while the others rest; so what an interval moves takes at most a CPU a node.
 
-use super::{Host, is_unchanged, while_so};
+use super::{Host, is_unchanged};
 use crate::{
     error::Error,
-    migrate::{Part, move_part},
+    migrate::{Chunk, LONGEST_NAP, Moved, Moving, Part, Walk},
+    store::{Record, Store},
 };
-use nearside_policy::{Batch, Outcome, Progress};
-use nearside_topology::NodeSet;
-use std::ops::ControlFlow;
+use nearside_policy::{Action, Batch, Outcome, Progress};
+use nearside_topology::{NodeId, NodeSet, Topology};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::ControlFlow,
+    sync::Arc,
+    thread,
+    time::Instant,
+};
 
-/// Domains and nodes of which it is kept how far moving has come; those beyond begin anew.
+/// Domains and nodes of which it is kept how far moving has come; of more, the latest.
 const MOST_WALKS: usize = 256;
 
+/// How far moving in batches has come, by domain and node, those used last at the end.
+#[derive(Debug, Default)]
+pub(super) struct Walks(VecDeque<((String, NodeId), Walk)>);
+
+impl Walks {
+    fn take(&mut self, domain: &str, from: NodeId) -> Walk {
+        let at = self.0.iter().position(|((whose, node), _)| whose == domain && *node == from);
+        at.and_then(|at| self.0.remove(at)).map(|(_, walk)| walk).unwrap_or_default()
+    }
+
+    fn put(&mut self, domain: String, from: NodeId, walk: Walk) {
+        if !walk.has_ended() {
+            self.0.push_back(((domain, from), walk));
+            while self.0.len() > MOST_WALKS {
+                self.0.pop_front();
+            }
+        }
+    }
+}
+
+/// Batches under way, which may rest between two calls of [`Host::move_batches`].
+#[derive(Debug, Default)]
+pub struct Batches {
+    lanes: Vec<Lane>,
+}
+
+/// What leaves one node, by one thread.
+#[derive(Debug)]
+struct Lane {
+    from: NodeId,
+    /// By domain.
+    walks: BTreeMap<String, Walk>,
+    ways: Vec<Way>,
+    ended: Vec<(Action, Moved)>,
+}
+
+/// From there to one node, or to several.
+#[derive(Debug)]
+struct Way {
+    to: NodeSet,
+    /// The rate allows the next chunk from here on.
+    due: Instant,
+    /// Those who go that way take turns.
+    queue: VecDeque<Task>,
+}
+
+#[derive(Debug)]
+struct Task {
+    action: Action,
+    /// The domain's when it was begun.
+    record: Record,
+    moving: Moving,
+}
+
 impl Host {
-    /// Moves a batch of a domain's pages to nodes of its home.
+    /// Makes ready to move batches, each of some domain's pages to nodes of its home as that is recorded now. Returns those
+    /// that were refused, too.
     ///
-    /// Nothing of it is recorded, so no lock is needed: what was not moved is there to be seen. What counts is the home as
-    /// it is recorded now, and another command that changes the domain meanwhile ends the batch.
+    /// Nothing of it is recorded, so no lock is needed: what was not moved is there to be seen. Another command that changes
+    /// a domain meanwhile ends its batch.
+    pub fn begin_batches(&mut self, batches: &[Action]) -> (Batches, Vec<(Action, Outcome)>) {
+        let (mut begun, mut refused) = (Batches::default(), Vec::new());
+        if batches.is_empty() {
+            return (begun, refused);
+        }
+        let topology = self.topology().map(Arc::new);
+        for action in batches {
+            let task = match &topology {
+                Ok(topology) => self.task(action, topology),
+                Err(error) => Err(Error::Refused(error.to_string())),
+            };
+            match task {
+                Ok((from, to, task)) => begun.add(from, to, task, &mut self.walks),
+                Err(error) => refused.push((action.clone(), Outcome::Refused { why: error.to_string() })),
+            }
+        }
+        (begun, refused)
+    }
+
+    /// Moves pages until everything was tried, or `until`, or `go_on` breaks off. That is asked before each rest and after
+    /// each chunk, at least every 100 ms, by several threads; so each call moves on by a chunk where the rate allows one.
+    pub fn move_batches(
+        &mut self,
+        batches: &mut Batches,
+        until: Instant,
+        go_on: &(dyn Fn() -> ControlFlow<()> + Sync),
+    ) {
+        let go_on = || if Instant::now() < until { go_on() } else { ControlFlow::Break(()) };
+        let (store, go_on) = (&self.store, &go_on);
+        let mut lanes = batches.lanes.iter_mut().filter(|lane| lane.is_busy());
+        let mut said = Vec::new();
+        thread::scope(|scope| {
+            let own = lanes.next();
+            for lane in lanes {
+                let from = lane.from;
+                let run = move || lane.run(store, &mut |_| go_on());
+                if let Err(error) =
+                    thread::Builder::new().name(format!("nearside-from-{from}")).spawn_scoped(scope, run)
+                {
+                    said.push(format!("a thread that moves memory from node {from}: {error}; it is tried again"));
+                }
+            }
+            if let Some(lane) = own {
+                lane.run(store, &mut |_| go_on());
+            }
+        });
+        said.iter().for_each(|said| self.notice(said));
+    }
+
+    /// What became of each batch.
+    pub fn end_batches(&mut self, batches: Batches) -> Vec<(Action, Outcome)> {
+        let mut ended = Vec::new();
+        for mut lane in batches.lanes {
+            let ways = std::mem::take(&mut lane.ways);
+            ways.into_iter().flat_map(|way| way.queue).for_each(|task| lane.end(task));
+            for (action, moved) in lane.ended {
+                for why in &moved.unread {
+                    self.notice(&format!("the memory of a process of {} was left alone: {why}", action.domain()));
+                }
+                ended.push((action, moved.into_outcome()));
+            }
+            for (domain, walk) in lane.walks {
+                self.walks.put(domain, lane.from, walk);
+            }
+        }
+        ended
+    }
+
+    /// Forgets how far moving has come with domains that have ended.
+    pub fn keep_walks(&mut self, lives: impl Fn(&str) -> bool) {
+        self.walks.0.retain(|((domain, _), _)| lives(domain));
+    }
+
+    /// Moves a single batch to its end.
     pub(super) fn move_batch(
         &mut self,
-        domain: &str,
-        nodes: &NodeSet,
-        rate_bytes_per_s: Option<u64>,
-        batch: Batch,
+        action: &Action,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
-        let Batch { from, most_bytes } = batch;
+        let (mut begun, refused) = self.begin_batches(std::slice::from_ref(action));
+        for lane in &mut begun.lanes {
+            lane.run(&self.store, progress);
+        }
+        let outcome = self.end_batches(begun).into_iter().chain(refused).next().map(|(_, outcome)| outcome);
+        outcome.ok_or_else(|| Error::Refused("there is nothing to move".into()))
+    }
+
+    fn task(&self, action: &Action, topology: &Arc<Topology>) -> Result<(NodeId, NodeSet, Task), Error> {
+        let Action::MovePages { domain, nodes, rate_bytes_per_s, batch: Some(Batch { from, most_bytes }) } = action
+        else {
+            return Err(Error::Refused("this is no batch of pages".into()));
+        };
         let Some(record) = self.store.living(domain, &self.tree)? else {
             return Err(Error::Refused(format!("{domain} has ended, or has no home")));
         };
         let home = &record.home.nodes;
-        if !nodes.is_subset(home) || home.contains(from) {
-            return Err(Error::Refused(format!(
-                "another command has changed the home of {domain} to {}",
-                home.named()
-            )));
+        if !nodes.is_subset(home) || home.contains(*from) {
+            let home = home.named();
+            return Err(Error::Refused(format!("another command has changed the home of {domain} to {home}")));
         }
-        let (group, proc, topology) = (self.tree.group(&record.cgroup)?, self.proc(), self.topology()?);
-        // Batches take long; nobody shall wait for them.
-        let was_locked = self.lock.take().is_some();
-        let claim = record.claim.as_ref();
         let part = Part {
-            group: &group,
-            proc: &proc,
-            topology: &topology,
-            to: nodes,
-            from,
-            most_bytes,
-            rate_bytes_per_s,
-            claim,
+            group: self.tree.group(&record.cgroup)?,
+            proc: self.proc(),
+            topology: Arc::clone(topology),
+            to: nodes.clone(),
+            from: *from,
+            most_bytes: *most_bytes,
+            rate_bytes_per_s: *rate_bytes_per_s,
+            claim: record.claim.clone(),
         };
-        let mut walk = self.walks.remove(&(domain.to_owned(), from)).unwrap_or_default();
-        let moved = move_part(&part, &mut walk, &mut while_so(|| is_unchanged(&self.store, &record), progress));
-        if !walk.has_ended() && self.walks.len() < MOST_WALKS {
-            self.walks.insert((domain.to_owned(), from), walk);
+        Ok((*from, nodes.clone(), Task { action: action.clone(), record, moving: Moving::new(part) }))
+    }
+}
+
+impl Batches {
+    /// Whether something is left to try.
+    pub fn is_busy(&self) -> bool {
+        self.lanes.iter().any(Lane::is_busy)
+    }
+
+    fn add(&mut self, from: NodeId, to: NodeSet, task: Task, walks: &mut Walks) {
+        let at = self.lanes.iter().position(|lane| lane.from == from).unwrap_or(self.lanes.len());
+        if at == self.lanes.len() {
+            self.lanes.push(Lane { from, walks: BTreeMap::new(), ways: Vec::new(), ended: Vec::new() });
         }
-        if was_locked {
-            self.lock()?;
+        let lane = &mut self.lanes[at];
+        let domain = task.action.domain().to_owned();
+        lane.walks.entry(domain).or_insert_with_key(|domain| walks.take(domain, from));
+        match lane.ways.iter_mut().find(|way| way.to == to) {
+            Some(way) => way.queue.push_back(task),
+            None => lane.ways.push(Way { to, due: Instant::now(), queue: [task].into() }),
         }
-        for why in &moved.unread {
-            self.notice(&format!("the memory of a process of {domain} was left alone: {why}"));
+    }
+}
+
+impl Lane {
+    fn is_busy(&self) -> bool {
+        self.ways.iter().any(|way| !way.queue.is_empty())
+    }
+
+    /// Moves a chunk of whichever way has rested longest, again and again.
+    fn run(&mut self, store: &Store, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+        while let Some(way) = self.ways.iter_mut().filter(|way| !way.queue.is_empty()).min_by_key(|way| way.due) {
+            let Some(mut task) = way.queue.pop_front() else { return };
+            while let Some(rest) = way.due.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+                if progress(task.moving.progress()).is_break() {
+                    way.queue.push_front(task);
+                    return;
+                }
+                thread::sleep(rest.min(LONGEST_NAP));
+            }
+            let chunk = match is_unchanged(store, &task.record) {
+                true => chunk(&mut self.walks, &mut task, progress),
+                false => Chunk::Last,
+            };
+            let so_far = task.moving.progress();
+            match chunk {
+                Chunk::More(rest) => {
+                    way.due = Instant::now() + rest;
+                    way.queue.push_back(task);
+                }
+                Chunk::Last => self.end(task),
+            }
+            if progress(so_far).is_break() {
+                return;
+            }
         }
-        Ok(moved.into_outcome())
+    }
+
+    fn end(&mut self, task: Task) {
+        let moved = task.moving.end(self.walks.entry(task.action.domain().to_owned()).or_default());
+        self.ended.push((task.action, moved));
+    }
+}
+
+/// Looking for pages may take long; finding some at once and moving them is not broken off.
+fn chunk(
+    walks: &mut BTreeMap<String, Walk>,
+    task: &mut Task,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Chunk {
+    let walk = walks.entry(task.action.domain().to_owned()).or_default();
+    let began = Instant::now();
+    task.moving.chunk(walk, &mut |so_far| match began.elapsed() < LONGEST_NAP {
+        true => ControlFlow::Continue(()),
+        false => progress(so_far),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk() -> Walk {
+        Walk::of(&[7])
+    }
+
+    #[test]
+    fn of_too_many_walks_the_oldest_is_forgotten() {
+        let mut walks = Walks::default();
+        for n in 0..=MOST_WALKS {
+            walks.put(n.to_string(), NodeId(0), walk());
+        }
+        assert_eq!(walks.0.len(), MOST_WALKS);
+        assert!(walks.take("0", NodeId(0)).has_ended(), "it begins anew");
+        assert!(walks.take("256", NodeId(1)).has_ended(), "of that node there is none");
+        assert!(!walks.take("256", NodeId(0)).has_ended());
+        assert!(walks.take("256", NodeId(0)).has_ended(), "it was taken");
+        walks.put("1".into(), NodeId(3), Walk::default());
+        assert_eq!(walks.0.len(), MOST_WALKS - 1, "one that has ended is not kept");
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{Home, Host, later_policy_nodes};
 use crate::{error::Error, store::Record, watch::owner};
-use nearside_policy::Limits;
+use nearside_policy::{Limits, Owner};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Host {
-    /// Takes the lock, and begins to change a domain as it is recorded now: the actions that are applied from here on are
-    /// about it. A group that was found by a pattern and has no record yet gets one with its first change, and `found`
+    /// Takes the lock, unless it is held already, and begins to change a domain as it is recorded now: the actions that are
+    /// applied from here on are about it. A group that was found by a pattern and has no record yet gets one with its first change, and `found`
     /// says by which pattern and what its home is to be.
     ///
     /// # Errors
@@ -17,20 +17,14 @@ impl Host {
         let record = self
             .record_now(domain, found)
             .and_then(|record| record.ok_or_else(|| Error::Refused(format!("{domain} has ended"))));
-        match record {
-            Ok(record) => self.edit(record),
-            Err(error) => {
-                self.put_down();
-                return Err(error);
-            }
-        }
+        self.current = None;
+        self.edit(record?);
         Ok(())
     }
 
-    /// Lets go of the domain that was taken up, and of the lock.
+    /// Lets go of the domain that was taken up. The lock is held until [`unlock`](Self::unlock): others may be changed as well.
     pub fn put_down(&mut self) {
         self.current = None;
-        self.unlock();
     }
 
     fn record_now(&self, domain: &str, found: Option<(&str, &Home)>) -> Result<Option<Record>, Error> {
@@ -80,15 +74,29 @@ impl Host {
         })
     }
 
-    /// Leaves alone where a group may run that somebody else would confine otherwise at once.
+    /// Leaves alone where a group may run that somebody else would confine otherwise at once, or that would stay bound.
     pub(super) fn refuse_other_owners(&self) -> Result<(), Error> {
-        let Some(record) = self.current.as_ref().filter(|record| record.found_by.is_some()) else { return Ok(()) };
-        match owner(&record.cgroup, self.booted_with_systemd) {
-            owner if owner.lets_bind() => Ok(()),
-            owner => Err(Error::Refused(format!(
-                "{} is a cgroup of {owner}, which would take the change back: set where it may run there",
-                record.cgroup
-            ))),
+        self.current.as_ref().map_or(Ok(()), |record| self.may_bind(record))
+    }
+
+    /// Whether a domain may be confined to nodes and CPUs.
+    ///
+    /// # Errors
+    /// Where somebody else owns its group, and would take that back or keep it for longer than the domain lives.
+    pub fn may_bind(&self, record: &Record) -> Result<(), Error> {
+        if record.found_by.is_none() {
+            return Ok(());
         }
+        let path = &record.cgroup;
+        Err(Error::Refused(match owner(path, self.booted_with_systemd) {
+            owner if owner.lets_bind() => return Ok(()),
+            Owner::SystemdUnit => format!(
+                "{path} is a service or slice of systemd's, which would keep what is set when it is started anew: set where \
+                 it may run there (systemctl set-property)"
+            ),
+            owner => {
+                format!("{path} is a cgroup of {owner}, which would take the change back: set where it may run there")
+            }
+        }))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target (`areas`),
 //! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to a target with room, as was
-//! promised (`target`). A daemon moves a part at a time (`part`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
+//! promised (`target`). A daemon moves parts of several domains at a time (`part`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
 //! mappings that were written; what of it no process maps is told (`unmapped`). The memory this takes does not grow with
 //! the domain.
 
@@ -13,7 +13,8 @@ mod part;
 mod target;
 mod unmapped;
 
-pub use part::{Part, Walk, move_part};
+pub(crate) use pace::LONGEST_NAP;
+pub use part::{Chunk, Moving, Part, Walk};
 
 use crate::{
     cgroup::Cgroup,
@@ -29,7 +30,7 @@ use std::{
     fs::File,
     io,
     ops::{ControlFlow, Range},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::Instant,
 };
@@ -126,6 +127,7 @@ pub fn move_group(
         progress,
         total_bytes,
         left_bytes: u64::MAX,
+        batches_left: None,
         is_spent: false,
         moved: Moved::default(),
         pass: Pass::default(),
@@ -162,12 +164,37 @@ struct Pass {
     private: Stayed,
     /// By object: what stayed of it in the process in which most did.
     shared: BTreeMap<String, Stayed>,
+    /// Of the process it is at: what stayed by object, private memory being none.
+    here: BTreeMap<Option<String>, Stayed>,
+    /// The folder of that process.
+    at: PathBuf,
     /// The mappings of files, by process.
     files: Vec<Vec<Mapping>>,
     unread: Vec<String>,
 }
 
 impl Pass {
+    /// Comes to a process, or goes on with it.
+    fn enter(&mut self, process: &Path) {
+        if self.at != process {
+            self.leave();
+            self.at = process.into();
+        }
+    }
+
+    /// Closes the account of the process it is at.
+    fn leave(&mut self) {
+        let here = std::mem::take(&mut self.here);
+        let is_busy = here.values().any(|stayed| stayed.contains_key(&StayedWhy::Busy));
+        let by_device = is_busy && uses_vfio(&self.at);
+        for (object, mut stayed) in here {
+            if by_device && let Some(bytes) = stayed.remove(&StayedWhy::Busy) {
+                stayed.insert(StayedWhy::Device, bytes);
+            }
+            self.add(object, &stayed);
+        }
+    }
+
     fn add(&mut self, object: Option<String>, stayed: &Stayed) {
         let sum = |stayed: &Stayed| stayed.values().sum::<u64>();
         match object.map(|object| self.shared.entry(object).or_default()) {
@@ -199,7 +226,10 @@ struct Mover<'a> {
     total_bytes: u64,
     /// How much may still be tried.
     left_bytes: u64,
-    /// Whether something was left alone for that.
+    /// After so many batches somebody else's turn comes, who sees to the rests as well; where none is given this goes on to
+    /// the end and rests itself.
+    batches_left: Option<usize>,
+    /// Whether something was left alone because no more may be tried.
     is_spent: bool,
     moved: Moved,
     pass: Pass,
@@ -209,7 +239,9 @@ impl Mover<'_> {
     /// Moves what one process has that shall move.
     fn process(&mut self, process: i32) -> ControlFlow<()> {
         let mut areas = self.areas_of(process);
-        self.areas(process, &mut areas)
+        let flow = self.areas(process, &mut areas);
+        self.pass.leave();
+        flow
     }
 
     /// What one process has that shall move.
@@ -247,24 +279,15 @@ impl Mover<'_> {
             }
         };
         let mut kernel = OfProcess { process, all: true };
-        let mut by_object = BTreeMap::<_, Stayed>::new();
-        let mut flow = ControlFlow::Continue(());
+        self.pass.enter(&directory);
         while let Some(area) = areas.front_mut() {
-            let stayed = by_object.entry(area.object.clone()).or_default();
-            flow = self.area(area, &pagemap, &mut kernel, stayed);
-            if flow.is_break() {
-                break;
-            }
+            let mut stayed = self.pass.here.remove(&area.object).unwrap_or_default();
+            let flow = self.area(area, &pagemap, &mut kernel, &mut stayed);
+            self.pass.here.insert(area.object.clone(), stayed);
+            flow?;
             areas.pop_front();
         }
-        let by_device = by_object.values().any(|stayed| stayed.contains_key(&StayedWhy::Busy)) && uses_vfio(&directory);
-        for (object, mut stayed) in by_object {
-            if by_device && let Some(bytes) = stayed.remove(&StayedWhy::Busy) {
-                stayed.insert(StayedWhy::Device, bytes);
-            }
-            self.pass.add(object, &stayed);
-        }
-        flow
+        ControlFlow::Continue(())
     }
 
     /// Moves what one mapping has that shall move; adds what stays to `stayed`. The area is what is left to go through.
@@ -288,7 +311,7 @@ impl Mover<'_> {
                     let affordable = usize::try_from(self.left_bytes / area.page_bytes).unwrap_or(usize::MAX);
                     let (now, later) = left.split_at(most.min(affordable).min(last + 1));
                     self.is_spent = now.is_empty();
-                    flow = match self.is_spent {
+                    flow = match self.is_spent || self.batches_left == Some(0) {
                         true => ControlFlow::Break(()),
                         false => self.batch(area, now, kernel, stayed),
                     };
@@ -321,6 +344,10 @@ impl Mover<'_> {
         let took = started.elapsed();
         let moved_bytes = settled.moved * area.page_bytes;
         self.count(settled, area, stayed);
+        if let Some(batches) = &mut self.batches_left {
+            *batches = batches.saturating_sub(1);
+            return ControlFlow::Continue(());
+        }
         let rest = pace::rest(self.rate_bytes_per_s, moved_bytes, took);
         let rested = Instant::now();
         while let Some(left) = rest.checked_sub(rested.elapsed()).filter(|left| !left.is_zero()) {

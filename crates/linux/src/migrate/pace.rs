@@ -10,7 +10,7 @@ const BATCH: Duration = Duration::from_millis(50);
 pub(super) const MOST_PAGES: usize = 1 << 14;
 
 /// The longest rest at once, so that an interruption is noticed promptly.
-pub(super) const LONGEST_NAP: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
 
 /// How many pages of this size one batch has: at least one.
 pub(super) fn batch_pages(rate_bytes_per_s: Option<u64>, page_bytes: u64) -> usize {

@@ -3,27 +3,29 @@
 //! Finding out which mappings of a process have pages on a node walks its page tables (`numa_maps`). A daemon that moves
 //! a gigabyte every two seconds must not do that for each, so a [`Walk`] keeps what was found and not gone through yet.
 
-use super::{Moved, Mover, Pass, Wanted, areas::Area, target::Targets};
+use super::{Moved, Mover, Pass, Wanted, areas::Area, pace, target::Targets};
 use crate::{cgroup::Cgroup, memory};
 use nearside_policy::{Claim, Progress, StayedWhy};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     collections::{BTreeSet, VecDeque},
     ops::ControlFlow,
-    path::Path,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// A part of what a domain has on a node.
 #[derive(Debug, Clone)]
-pub struct Part<'a> {
+pub struct Part {
     /// The domain's cgroup.
-    pub group: &'a Cgroup,
+    pub group: Cgroup,
     /// Where processes are seen.
-    pub proc: &'a Path,
+    pub proc: PathBuf,
     /// The machine.
-    pub topology: &'a Topology,
+    pub topology: Arc<Topology>,
     /// Where to.
-    pub to: &'a NodeSet,
+    pub to: NodeSet,
     /// Where from.
     pub from: NodeId,
     /// At most so many bytes.
@@ -31,7 +33,7 @@ pub struct Part<'a> {
     /// Not faster than this.
     pub rate_bytes_per_s: Option<u64>,
     /// What is promised to the domain, if anything is.
-    pub claim: Option<&'a Claim>,
+    pub claim: Option<Claim>,
 }
 
 /// How far the search for a domain's pages on a node has come.
@@ -58,47 +60,108 @@ impl Walk {
         begins
     }
 
+    /// One that has these processes before it.
+    #[cfg(test)]
+    pub(crate) fn of(processes: &[i32]) -> Self {
+        Self { at: None, later: processes.iter().copied().collect() }
+    }
+
     /// Whether everything was gone through.
     pub fn has_ended(&self) -> bool {
         self.at.is_none() && self.later.is_empty()
     }
 }
 
-/// Moves at most so many bytes from a node, those behind where `walk` is. What does not move counts as well, and is tried
-/// again by the next walk. `progress` is asked as by [`move_group`](super::move_group).
-pub fn move_part(part: &Part<'_>, walk: &mut Walk, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Moved {
-    let Part { group, proc, topology, to, from, most_bytes, rate_bytes_per_s, claim } = *part;
-    let mut mover = Mover {
-        proc,
-        wanted: Wanted::Of(from),
-        targets: Targets::new(topology, to),
-        rate_bytes_per_s,
-        progress,
-        total_bytes: most_bytes,
-        left_bytes: most_bytes,
-        is_spent: false,
-        moved: Moved::default(),
-        pass: Pass::default(),
-    };
-    let is_whole = walk.go_on(&group.all_processes().into_iter().collect());
-    while let Some((process, mut areas)) = next(walk, &mut mover) {
-        if mover.areas(process, &mut areas).is_break() {
-            walk.at = Some((process, areas));
-            break;
+/// A part on its way, chunk by chunk, so that one thread moves several of them in turn.
+#[derive(Debug)]
+pub struct Moving {
+    part: Part,
+    left_bytes: u64,
+    /// Whether it began where its walk did; none before the first chunk.
+    is_whole: Option<bool>,
+    is_done: bool,
+    moved: Moved,
+    pass: Pass,
+}
+
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chunk {
+    /// It was moved, or broken off. To keep to the rate, the next one shall come so much later.
+    More(Duration),
+    /// There is nothing left to try.
+    Last,
+}
+
+impl Moving {
+    /// A part of which nothing was tried yet.
+    pub fn new(part: Part) -> Self {
+        let left_bytes = part.most_bytes;
+        Self { part, left_bytes, is_whole: None, is_done: false, moved: Moved::default(), pass: Pass::default() }
+    }
+
+    /// Bytes that have moved, and those that may move at most.
+    pub fn progress(&self) -> Progress {
+        Progress { done_bytes: self.moved.moved_bytes, total_bytes: self.part.most_bytes }
+    }
+
+    /// Moves a batch of what lies behind where `walk` is. What does not move counts as well, and is tried again by the next
+    /// walk. `progress` is asked as by [`move_group`](super::move_group).
+    pub fn chunk(&mut self, walk: &mut Walk, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Chunk {
+        let started = Instant::now();
+        let Part { group, proc, topology, to, from, most_bytes, rate_bytes_per_s, .. } = &self.part;
+        let before_bytes = self.moved.moved_bytes;
+        let mut mover = Mover {
+            proc,
+            wanted: Wanted::Of(*from),
+            targets: Targets::new(topology, to),
+            rate_bytes_per_s: *rate_bytes_per_s,
+            progress,
+            total_bytes: *most_bytes,
+            left_bytes: self.left_bytes,
+            batches_left: Some(1),
+            is_spent: false,
+            moved: std::mem::take(&mut self.moved),
+            pass: std::mem::take(&mut self.pass),
+        };
+        let begins = walk.go_on(&group.all_processes().into_iter().collect());
+        self.is_whole.get_or_insert(begins);
+        while let Some((process, mut areas)) = next(walk, &mut mover) {
+            if mover.areas(process, &mut areas).is_break() {
+                walk.at = Some((process, areas));
+                break;
+            }
+        }
+        self.left_bytes = mover.left_bytes;
+        self.is_done = walk.has_ended() || mover.is_spent;
+        (self.moved, self.pass) = (mover.moved, mover.pass);
+        match self.is_done {
+            true => Chunk::Last,
+            false => {
+                let moved_bytes = self.moved.moved_bytes - before_bytes;
+                Chunk::More(pace::rest(*rate_bytes_per_s, moved_bytes, started.elapsed()))
+            }
         }
     }
-    let Mover { mut moved, pass, is_spent, .. } = mover;
-    moved.stayed = pass.stayed();
-    moved.unread = pass.unread;
-    moved.interrupted = !walk.has_ended() && !is_spent;
-    if is_whole && walk.has_ended() {
-        let stayed_bytes = moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-        let held_bytes = memory::charged(group, proc).and_then(|held| held.compared_to(claim).get(&from).copied());
-        // What the kernel keeps for the domain has no address in any of its processes, either.
-        let unmapped_bytes = held_bytes.unwrap_or(0).saturating_sub(stayed_bytes);
-        moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
+
+    /// What became of it, be it done or not.
+    pub fn end(self, walk: &Walk) -> Moved {
+        let Self { part, is_whole, is_done, mut moved, mut pass, .. } = self;
+        pass.leave();
+        moved.stayed = pass.stayed();
+        moved.unread = pass.unread;
+        moved.interrupted = !is_done;
+        if is_whole == Some(true) && walk.has_ended() {
+            let Part { group, proc, from, claim, .. } = &part;
+            let stayed_bytes = moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+            let held = memory::charged(group, proc);
+            let held_bytes = held.and_then(|held| held.compared_to(claim.as_ref()).get(from).copied());
+            // What the kernel keeps for the domain has no address in any of its processes, either.
+            let unmapped_bytes = held_bytes.unwrap_or(0).saturating_sub(stayed_bytes);
+            moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
+        }
+        moved
     }
-    moved
 }
 
 /// The next process and what it has on the node.

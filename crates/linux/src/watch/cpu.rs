@@ -9,7 +9,7 @@ use nearside_policy::{ByNode, total};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
 /// Threads of a domain that are looked at; of one that has more they stand for all.
-pub(super) const MOST_THREADS: usize = 512;
+const MOST_THREADS: usize = 512;
 
 /// In this part of a domain's CPU time, in percent, all that matters is taken to run: helpers that hardly run may be bound
 /// otherwise than its vCPUs.
@@ -24,6 +24,17 @@ pub(super) struct ThreadUse {
     pub(super) used_ns: u64,
     /// Time it was runnable and did not run since.
     pub(super) waited_ns: u64,
+}
+
+/// Those of a domain's threads that are looked at. They are as good as drawn by lot, so that the first ones, which may be mere
+/// helpers, do not speak for all; and whoever is among them stays so while others come and go.
+pub(super) fn sample(mut threads: Vec<i32>) -> Vec<i32> {
+    if threads.len() > MOST_THREADS {
+        // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4).
+        threads.sort_unstable_by_key(|&thread| (thread as u32).wrapping_mul(0x9e37_79b9));
+        threads.truncate(MOST_THREADS);
+    }
+    threads
 }
 
 /// What the threads of `after` did since `before`, which is `since_ns` ago.
@@ -95,6 +106,19 @@ pub(super) fn kept_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_threads_some_from_everywhere_are_looked_at_and_mostly_the_same_again() {
+        assert_eq!(sample(vec![3, 1, 2]), [3, 1, 2]);
+        let all: Vec<i32> = (10_000..14_096).collect();
+        let before = sample(all.clone());
+        let in_quarter = |quarter: i32| before.iter().filter(|&&thread| (thread - 10_000) / 1024 == quarter).count();
+        assert_eq!(before.len(), MOST_THREADS);
+        assert!((0..4).all(|quarter| (100..160).contains(&in_quarter(quarter))), "{before:?}");
+        // One ends, another starts.
+        let after = sample(all.into_iter().filter(|&thread| thread != before[7]).chain([20_000]).collect());
+        assert!(before.iter().filter(|thread| after.contains(thread)).count() >= MOST_THREADS - 2);
+    }
     use nearside_topology::{Cpu, CpuId, NodeId};
 
     fn by_node(amounts: &[(u32, u64)]) -> ByNode {

@@ -1,12 +1,13 @@
 //! One domain: the files it is watched by, and what was seen of it last.
 
 use super::{
-    cpu::{self, MOST_THREADS},
+    cpu,
     kept::{Buffer, Kept},
     owner::owner,
 };
 use crate::{
     cgroup::Cgroup,
+    confine::cpus_of_others,
     huge::{self, HugePages},
     memory::{self, MemoryByKind},
     store::Record,
@@ -40,6 +41,8 @@ pub(super) struct Look<'a> {
     pub(super) scheduler: Option<&'a BTreeMap<u64, ByNode>>,
     /// Threads that may still be looked at in this interval.
     pub(super) threads_left: usize,
+    /// Whether those of some domain did not fit into that.
+    pub(super) is_short: bool,
 }
 
 /// A domain that is watched.
@@ -62,6 +65,8 @@ pub(super) struct Watched {
     ran_on: ByNode,
     /// Where others keep it.
     bound_to: Option<NodeSet>,
+    /// Whether others have set CPUs of its cpuset.
+    has_cpuset: bool,
     /// Where others let it have memory.
     others_memory_nodes: Option<NodeSet>,
     huge: HugePages,
@@ -92,6 +97,7 @@ impl Watched {
             threads_ns: None,
             ran_on: ByNode::new(),
             bound_to: None,
+            has_cpuset: false,
             others_memory_nodes: None,
             huge: HugePages::new(),
             mapped: MemoryByKind::default(),
@@ -119,10 +125,12 @@ impl Watched {
         self.stays_open
     }
 
-    /// Whether a process is in it.
+    /// Whether a process is in it, as far as that can be told: one of which it cannot has not ended.
     pub(super) fn is_populated(&mut self, buffer: &mut Buffer) -> bool {
-        let events = self.events.read(self.group.directory(), self.stays_open, buffer);
-        events.is_some_and(|events| events.lines().any(|line| line == "populated 1"))
+        match self.events.try_read(self.group.directory(), self.stays_open, buffer) {
+            Ok(events) => events.is_some_and(|events| events.lines().any(|line| line == "populated 1")),
+            Err(_) => true,
+        }
     }
 
     /// As it was seen last, with what is recorded of it.
@@ -179,6 +187,7 @@ impl Watched {
             waited_ns,
             owner: owner(self.group.path(), look.systemd),
             bound_to: self.bound_to.clone(),
+            has_cpuset: self.has_cpuset,
             near: record
                 .and_then(|record| record.decision.as_ref())
                 .map(|decision| decision.request.near.clone())
@@ -232,8 +241,8 @@ impl Watched {
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
         let mut seen = None;
-        if (is_busy || is_thorough) && look.threads_left > 0 {
-            seen = Some(self.look_at_threads(look, record));
+        if is_busy || is_thorough {
+            seen = self.look_at_threads(look, record);
         }
         let (by_threads_ns, since_ns, waited_ns) = seen.unwrap_or_default();
         let cpu_ns = match (by_scheduler, used_ns) {
@@ -244,19 +253,27 @@ impl Watched {
         (cpu_ns, over_part(waited_ns, over_ns, since_ns))
     }
 
-    /// CPU time by node since threads were looked at before, how long ago that is, and how long they waited.
-    fn look_at_threads(&mut self, look: &mut Look<'_>, record: Option<&Record>) -> (ByNode, u64, u64) {
-        let listed = self.group.all_threads();
-        let looked_at = listed.into_iter().take(MOST_THREADS.min(look.threads_left));
-        let threads: Threads =
-            looked_at.filter_map(|thread| Some((thread, threads::see(thread, look.proc, look.offered)?))).collect();
-        look.threads_left -= threads.len().min(look.threads_left);
+    /// CPU time by node since threads were looked at before, how long ago that is, and how long they waited. None where as
+    /// many as may be looked at in an interval were: then where they ran before stands.
+    fn look_at_threads(&mut self, look: &mut Look<'_>, record: Option<&Record>) -> Option<(ByNode, u64, u64)> {
+        let listed = cpu::sample(self.group.all_threads());
+        let Some(threads_left) = look.threads_left.checked_sub(listed.len()) else {
+            look.is_short = true;
+            return None;
+        };
+        look.threads_left = threads_left;
+        let threads: Threads = listed
+            .into_iter()
+            .filter_map(|thread| Some((thread, threads::see(thread, look.proc, look.offered)?)))
+            .collect();
         // The first time there is nothing to compare with.
         let since_ns = self.threads_ns.map_or(0, |before| look.now_ns.saturating_sub(before));
         let before = if self.threads_ns.is_none() { &threads } else { &self.threads };
         let used = cpu::between(before, &threads, since_ns);
         self.ran_on = cpu::weights(&used);
-        self.bound_to = match record.is_some_and(|record| record.cpus.is_some()) {
+        let own = record.and_then(|record| record.cpus.as_ref());
+        self.has_cpuset = cpus_of_others(&self.group, own).ok().flatten().is_some();
+        self.bound_to = match own.is_some() && !self.has_cpuset {
             // Nearside's own bond, be it for an operator.
             true => None,
             false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
@@ -277,7 +294,7 @@ impl Watched {
             *of_node = of_node.saturating_add(thread.used_ns);
         }
         let waited_ns = used.iter().fold(0_u64, |sum, (_, thread)| sum.saturating_add(thread.waited_ns));
-        (by_node, since_ns, waited_ns)
+        Some((by_node, since_ns, waited_ns))
     }
 
     /// What its cpuset allows it, where that is not all memory there is for domains.

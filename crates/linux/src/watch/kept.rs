@@ -1,5 +1,6 @@
 //! A file of a cgroup's, or of the kernel's, that is read again and again: opened once where descriptors suffice.
 
+use crate::cgroup::is_gone;
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 /// What is read at once; most files of a cgroup are shorter.
@@ -22,16 +23,36 @@ impl Kept {
         Self { name, file: None }
     }
 
-    /// What it says now. None where it is not there, be it that its controller is not enabled or its group gone.
+    /// What it says now. None where nothing can be read.
     pub(super) fn read<'b>(&mut self, folder: &Path, stays_open: bool, buffer: &'b mut Buffer) -> Option<&'b str> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => File::open(folder.join(self.name)).ok()?,
-        };
-        // A file of a group that was removed, or of a controller that was disabled, answers ENODEV; it may come again.
-        let length = whole(&file, &mut buffer.0).ok()?;
-        self.file = stays_open.then_some(file);
-        std::str::from_utf8(&buffer.0[..length]).ok()
+        self.try_read(folder, stays_open, buffer).ok()?
+    }
+
+    /// What it says now. None where it is not there, be it that its controller is not enabled or its group gone.
+    ///
+    /// # Errors
+    /// Where that cannot be told: descriptors or memory do not suffice.
+    pub(super) fn try_read<'b>(
+        &mut self,
+        folder: &Path,
+        stays_open: bool,
+        buffer: &'b mut Buffer,
+    ) -> io::Result<Option<&'b str>> {
+        let read = (|| {
+            let file = match self.file.take() {
+                Some(file) => file,
+                None => File::open(folder.join(self.name))?,
+            };
+            let length = whole(&file, &mut buffer.0)?;
+            self.file = stays_open.then_some(file);
+            Ok(length)
+        })();
+        match read {
+            Ok(length) => Ok(std::str::from_utf8(&buffer.0[..length]).ok()),
+            // One of a controller that was disabled may come again.
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -72,5 +93,10 @@ mod tests {
         assert_eq!([read(false), read(false)], [Some("less".into()), Some("another".into())]);
         fs::write(folder.path().join("a"), [0xff]).unwrap();
         assert_eq!(read(false), None);
+        // What is not there is another thing than what cannot be read for now.
+        let read = |name| Kept::new(name).try_read(folder.path(), true, &mut Buffer::default()).map(|_| ());
+        assert!(read("none").is_ok() && read("a").is_ok());
+        fs::create_dir(folder.path().join("c")).unwrap();
+        assert_eq!(read("c").unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }
 }

@@ -45,6 +45,9 @@ const SPARE_DESCRIPTORS: u64 = 256;
 /// Notices that are kept so that they are not said again; those beyond are not said at all.
 const MOST_SAID: usize = 1024;
 
+/// The group of systemd itself, which is a scope as others are.
+const INIT: &str = "/init.scope";
+
 /// Where Nearside keeps the domains it starts.
 const PARENTS: [&str; 2] = ["/nearside", "/nearside.slice"];
 
@@ -71,6 +74,8 @@ pub struct Watcher {
     store: Store,
     systemd: bool,
     patterns: Patterns,
+    /// The path of this process's own group, where the tree shows it.
+    own: Option<String>,
     known: Known,
     /// By name, the records of this boot.
     records: BTreeMap<String, Record>,
@@ -84,6 +89,8 @@ pub struct Watcher {
     machine: Option<(Topology, String)>,
     nodes: NodeWatch,
     looked_ns: Option<u64>,
+    /// The domain that was looked at first in the last interval.
+    looked_first: Option<String>,
     buffer: Buffer,
     notices: Vec<String>,
     /// What was said already: what is so in one interval mostly is in the next.
@@ -99,6 +106,7 @@ impl Host {
             store: self.store().clone(),
             systemd: self.booted_with_systemd(),
             patterns,
+            own: self.tree().group_of(&self.proc().join("self/cgroup")).ok().map(|group| group.path().to_owned()),
             known: Known::default(),
             records: BTreeMap::new(),
             domains: BTreeMap::new(),
@@ -107,6 +115,7 @@ impl Host {
             machine: None,
             nodes: NodeWatch::new(self.root()),
             looked_ns: None,
+            looked_first: None,
             buffer: Buffer::default(),
             notices: Vec::new(),
             said: BTreeSet::new(),
@@ -128,6 +137,13 @@ impl Watcher {
     /// The pattern by which a domain was found, whether it has a record yet or not.
     pub fn found_by(&self, domain: &str) -> Option<&str> {
         self.found_by.get(domain).map(String::as_str)
+    }
+
+    /// Domains that have a record because a pattern found them that is none any more, and that no other names.
+    pub fn no_longer_named(&self) -> Vec<String> {
+        let unnamed = self.records.values().filter(|record| !stays(&self.patterns, record));
+        let names = unnamed.map(|record| record.name.clone());
+        names.filter(|name| !self.found_by.contains_key(name)).collect()
     }
 
     /// The inode of a domain's cgroup, by which a scheduler knows it.
@@ -182,6 +198,7 @@ impl Watcher {
             nodes: happened.nodes,
             memory_stall_ppm: happened.memory_stall_ppm,
             soft_affinity: turn.soft_affinity,
+            numa_balancing: self.numa_balancing(),
             moved: turn.moved,
         })
     }
@@ -189,6 +206,10 @@ impl Watcher {
     /// Which CPUs are online, as the kernel writes it.
     fn online_cpus(&self) -> String {
         std::fs::read_to_string(self.root.join("sys/devices/system/cpu/online")).unwrap_or_default()
+    }
+
+    fn numa_balancing(&self) -> Option<u64> {
+        std::fs::read_to_string(self.root.join("proc/sys/kernel/numa_balancing")).ok()?.trim().parse().ok()
     }
 
     fn machine(&mut self, known: Option<&Topology>) -> Result<Topology, Error> {
@@ -220,21 +241,34 @@ impl Watcher {
             systemd: self.systemd,
             scheduler: turn.scheduler,
             threads_left: MOST_THREADS,
+            is_short: false,
         };
         let mut loads = BTreeMap::new();
         let moved: BTreeSet<&str> = turn.moved.iter().map(|report| report.domain.as_str()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
-        self.domains.retain(|name, watched| {
-            if history.next_look(name) > turn.interval {
-                return true;
+        let mut due: Vec<_> =
+            self.domains.iter_mut().filter(|(name, _)| history.next_look(name) <= turn.interval).collect();
+        // Whoever comes first may leave no threads for the others, so that is another one each time.
+        let first = due.partition_point(|(name, _)| self.looked_first.as_ref().is_some_and(|before| *name <= before));
+        due.rotate_left(first);
+        self.looked_first = due.first().map(|(name, _)| (*name).clone());
+        let mut ended: Vec<String> = Vec::new();
+        for (name, watched) in due {
+            if watched.is_populated(buffer) {
+                let load = watched.look(&mut look, records.get(name), moved.contains(name.as_str()), buffer);
+                loads.extend(load.map(|load| (name.clone(), load)));
+            } else {
+                ended.push(name.clone());
             }
-            if !watched.is_populated(buffer) {
-                return false;
-            }
-            let load = watched.look(&mut look, records.get(name), moved.contains(name.as_str()), buffer);
-            loads.extend(load.map(|load| (name.clone(), load)));
-            true
-        });
+        }
+        let is_short = look.is_short;
+        for name in ended {
+            self.domains.remove(&name);
+        }
+        if is_short {
+            let most = format!("domains have more than {MOST_THREADS} busy threads: they are looked at in turn");
+            self.say(format!("{most}, so where they run is known some intervals later"));
+        }
         loads
     }
 
@@ -261,15 +295,14 @@ impl Watcher {
         let found = self.named_by_patterns();
         // A group of that path may have ended and be there again.
         self.records.retain(|name, record| found.get(name).is_none_or(|found| found.inode == record.inode));
-        let records = &self.records;
+        let (records, patterns) = (&self.records, &self.patterns);
         self.domains.retain(|name, watched| match found.get(name) {
             Some(found) => watched.inode() == found.inode,
-            // One with a home stays a domain when it is no longer looked for.
-            None => records.contains_key(name),
+            None => records.get(name).is_some_and(|record| stays(patterns, record)),
         });
         let is_there = |group: &Cgroup, record: &Record| group.inode().is_ok_and(|inode| inode == record.inode);
         let recorded = self.records.iter().filter_map(|(name, record)| {
-            let is_new = !self.domains.contains_key(name) && !found.contains_key(name);
+            let is_new = !self.domains.contains_key(name) && !found.contains_key(name) && stays(patterns, record);
             let group = self.tree.group(&record.cgroup).ok().filter(|group| is_new && is_there(group, record))?;
             Some((name.clone(), group, record.inode))
         });
@@ -287,7 +320,8 @@ impl Watcher {
         self.found_by = found.into_iter().map(|(name, found)| (name, found.pattern)).collect();
     }
 
-    /// The groups that patterns name and that are no part of another domain, nor have one as a part.
+    /// The groups that patterns name and that are no part of another domain, nor have one as a part, nor this process, nor
+    /// what runs the host.
     fn named_by_patterns(&self) -> BTreeMap<String, Found> {
         let own: BTreeSet<&str> = self.records.values().map(|record| record.cgroup.as_str()).collect();
         let above_own: BTreeSet<&str> = own.iter().flat_map(|path| ancestors(path)).collect();
@@ -295,6 +329,13 @@ impl Watcher {
         // In the order of their paths: whoever is within another comes after it.
         for group in self.patterns.find(&self.tree) {
             let path = group.group.path();
+            let this = self.own.as_deref().unwrap_or("/");
+            let is_hosts = path == INIT || path == this || ancestors(this).any(|above| above == path);
+            // What lies directly in the tree's root is all services, or all users, or all machines.
+            let is_all = ancestors(path).next().is_none() && path.ends_with(".slice") && !group.by_name;
+            if is_hosts || is_all {
+                continue;
+            }
             let is_started = own.contains(path) && !self.records.contains_key(path);
             let is_part = ancestors(path).any(|above| own.contains(above) || found.contains_key(above));
             if !is_started && !is_part && !above_own.contains(path) && !PARENTS.contains(&path) {
@@ -303,6 +344,11 @@ impl Watcher {
         }
         found
     }
+}
+
+/// Whether a domain with a record stays one where no pattern names its group now: one that was found goes with its pattern.
+fn stays(patterns: &Patterns, record: &Record) -> bool {
+    record.found_by.as_deref().is_none_or(|pattern| patterns.has(pattern))
 }
 
 /// The groups above one.

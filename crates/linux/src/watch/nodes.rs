@@ -38,6 +38,7 @@ struct Counted {
 struct Shortage {
     stalls: u64,
     scanned_pages: u64,
+    background_pages: u64,
 }
 
 /// What happened since the look before.
@@ -97,6 +98,7 @@ fn happened(before: &Counted, now: &Counted, topology: &Topology, length_ns: u64
             busy_ns: on(&now.busy_ns).saturating_sub(on(&before.busy_ns)),
             allocation_stalls: own.stalls.max(of_host.stalls),
             direct_reclaim_pages: own.scanned_pages.max(of_host.scanned_pages),
+            background_reclaim_pages: own.background_pages.max(of_host.background_pages),
         };
         (node.id, load)
     };
@@ -110,6 +112,7 @@ impl Shortage {
         Self {
             stalls: self.stalls.saturating_sub(before.stalls),
             scanned_pages: self.scanned_pages.saturating_sub(before.scanned_pages),
+            background_pages: self.background_pages.saturating_sub(before.background_pages),
         }
     }
 }
@@ -117,12 +120,7 @@ impl Shortage {
 /// The nodes on which somebody may have had to reclaim: those below their high watermark, up to which the kernel goes on
 /// reclaiming; where that is over on all of them, the fullest.
 fn pressed(nodes: &[Node]) -> Vec<NodeId> {
-    let fill = |node: &Node| {
-        let high_bytes = node.zones.iter().fold(0_u64, |sum, zone| sum.saturating_add(zone.high_watermark_bytes));
-        let free_bytes = node.state.map(|state| state.free_bytes).filter(|_| node.memory_bytes > 0)?;
-        // Millionths of the watermark.
-        Some((u128::from(free_bytes) * 1_000_000 / u128::from(high_bytes.max(1)), node.id))
-    };
+    let fill = |node: &Node| Some((node.fill_ppm(|zone| zone.high_watermark_bytes)?, node.id));
     let fills: Vec<_> = nodes.iter().filter_map(fill).collect();
     let below: Vec<_> = fills.iter().filter(|(fill, _)| *fill < 1_000_000).map(|&(_, id)| id).collect();
     match below.is_empty() {
@@ -141,6 +139,7 @@ fn shortage(text: &str) -> Option<Shortage> {
         };
         match name {
             "pgscan_direct" => add(|shortage| &mut shortage.scanned_pages),
+            "pgscan_kswapd" => add(|shortage| &mut shortage.background_pages),
             _ if name.starts_with("allocstall") => add(|shortage| &mut shortage.stalls),
             _ => {}
         }
@@ -167,7 +166,7 @@ mod tests {
             id: NodeId(id),
             memory_bytes: 1 << 30,
             state: Some(MemoryState { free_bytes: free * MIB, ..MemoryState::default() }),
-            zones: vec![Zone { high_watermark_bytes: 10 * MIB, ..Zone::default() }],
+            zones: vec![Zone { free_bytes: free * MIB, high_watermark_bytes: 10 * MIB, ..Zone::default() }],
             ..Node::default()
         };
         let nodes: Vec<_> = (0..).zip(free_mib).map(node).collect();
@@ -210,6 +209,7 @@ mod tests {
             busy_ns: ticks * tick_ns,
             allocation_stalls,
             direct_reclaim_pages,
+            background_reclaim_pages: 0,
         };
         let expected = [(NodeId(0), load(6, 0, 0)), (NodeId(1), load(7, 2, 20))].into();
         assert_eq!(look(), Happened { nodes: expected, memory_stall_ppm: None });
@@ -217,7 +217,8 @@ mod tests {
         file("sys/devices/system/node/node0/vmstat", "nr_free_pages 7\npgscan_direct 5\n");
         file("proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=201000\n");
         assert_eq!(look().memory_stall_ppm, Some(100_000));
-        file("sys/devices/system/node/node0/vmstat", "nr_free_pages 7\npgscan_direct 8\n");
-        assert_eq!(look().nodes, [(NodeId(0), load(0, 0, 3)), (NodeId(1), load(0, 0, 0))].into());
+        file("sys/devices/system/node/node0/vmstat", "nr_free_pages 7\npgscan_direct 8\npgscan_kswapd 4\n");
+        let background = NodeLoad { background_reclaim_pages: 4, ..load(0, 0, 3) };
+        assert_eq!(look().nodes, [(NodeId(0), background), (NodeId(1), load(0, 0, 0))].into());
     }
 }

@@ -4,12 +4,14 @@ use nearside_policy::Owner;
 
 /// Whoever made the group at `path` and would take changes back. `systemd`: whether it runs this machine.
 ///
-/// systemd answers for its units, which lie in slices. What is below a unit is its payload's: a container runtime's, a
+/// systemd answers for its units, which lie in slices. A scope is always transient: it ends with its processes, and what was
+/// set for it ends with it. What is below a unit is its payload's: a container runtime's, a
 /// service's own, or those of a user's systemd, which is another one.
 pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let is_slice = |part: &&str| part.ends_with(".slice");
-    let is_unit = |part: &&str| is_slice(part) || part.ends_with(".scope") || part.ends_with(".service");
+    let is_scope = |part: &&str| part.ends_with(".scope");
+    let is_unit = |part: &&str| is_slice(part) || is_scope(part) || part.ends_with(".service");
     let is_libvirts = |part: &&str| {
         // machine-qemu\x2d1\x2dvm.scope below machine.slice; without systemd machine/qemu-1-vm.libvirt-qemu.
         part.starts_with("machine-qemu") || part.starts_with("machine-lxc") || part.contains(".libvirt-")
@@ -19,7 +21,10 @@ pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
         // Also below kubelet's own group: kubelet.slice/kubelet-kubepods.slice.
         parts if parts.iter().any(|part| part.contains("kubepods")) => Owner::Kubelet,
         ["machine.slice" | "machine", below @ ..] if below.iter().any(is_libvirts) => Owner::Libvirt,
-        [above @ .., unit] if systemd && is_unit(unit) && above.iter().all(is_slice) => Owner::Systemd,
+        [above @ .., unit] if systemd && is_unit(unit) && above.iter().all(is_slice) => match is_scope(unit) {
+            true => Owner::Systemd,
+            false => Owner::SystemdUnit,
+        },
         _ => Owner::Foreign,
     }
 }
@@ -30,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_path_tells_whose_it_is() {
-        use Owner::{Foreign, Kubelet, Libvirt, Nearside, Systemd};
+        use Owner::{Foreign, Kubelet, Libvirt, Nearside, Systemd, SystemdUnit};
         let cases = [
             ("/nearside/db", false, Nearside),
             ("/nearside.slice/nearside-db.scope", true, Nearside),
@@ -42,11 +47,12 @@ mod tests {
             ("/machine/qemu-1-vm.libvirt-qemu", false, Libvirt),
             ("/machine.slice/libpod-0123.scope", true, Systemd),
             ("/machine.slice/libpod-0123.scope/container", true, Foreign),
-            ("/machine.slice/systemd-nspawn@web.service", true, Systemd),
+            ("/machine.slice/systemd-nspawn@web.service", true, SystemdUnit),
             ("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice", true, Kubelet),
             ("/kubepods/besteffort/pod1", false, Kubelet),
             ("/kubelet.slice/kubelet-kubepods.slice/x", true, Kubelet),
-            ("/system.slice/cron.service", true, Systemd),
+            ("/system.slice/cron.service", true, SystemdUnit),
+            ("/system.slice", true, SystemdUnit),
             ("/system.slice/cron.service", false, Foreign),
             ("/system.slice/docker-0123.scope", true, Systemd),
             ("/system.slice/containerd.service/payload", true, Foreign),

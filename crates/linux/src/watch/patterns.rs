@@ -12,6 +12,8 @@ pub struct Patterns(Vec<Pattern>);
 struct Pattern {
     text: String,
     levels: Vec<GlobMatcher>,
+    /// Whether it names groups in full, on its last level.
+    is_name: bool,
 }
 
 impl PartialEq for Pattern {
@@ -21,6 +23,9 @@ impl PartialEq for Pattern {
 }
 
 impl Eq for Pattern {}
+
+/// What makes a name a glob.
+const GLOB: [char; 4] = ['*', '?', '[', '{'];
 
 /// A pattern that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,15 +43,23 @@ pub(super) struct Found {
     pub(super) group: Cgroup,
     pub(super) inode: u64,
     pub(super) pattern: String,
+    /// Whether it names the group in full.
+    pub(super) by_name: bool,
 }
 
 impl Patterns {
-    /// Reads patterns.
+    /// Reads patterns. The first level has to begin with a name, for what is on that level is the host's own: its slices, and
+    /// what runs the host.
     ///
     /// # Errors
     /// With the first that is none.
     pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, PatternError> {
         texts.into_iter().map(|text| Pattern::parse(text.as_ref())).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether this is the text of one of them.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.text == text)
     }
 
     /// The groups of `tree` that they name, whether there is a process in them or not. One that two patterns name is
@@ -56,7 +69,7 @@ impl Patterns {
         for pattern in &self.0 {
             if let Ok(root) = tree.group("/") {
                 descend(&root, &pattern.levels, &mut |group, inode| {
-                    found.push(Found { group, inode, pattern: pattern.text.clone() });
+                    found.push(Found { group, inode, pattern: pattern.text.clone(), by_name: pattern.is_name });
                 });
             }
         }
@@ -79,8 +92,12 @@ impl Pattern {
                 Err(error) => Err(wrong(&error.kind().to_string())),
             },
         };
+        if text.strip_prefix('/').unwrap_or(text).starts_with(GLOB) {
+            return Err(wrong("it could name every group of the host: it has to begin with a name"));
+        }
         let levels = text.strip_prefix('/').unwrap_or(text).split('/').map(level).collect::<Result<_, _>>()?;
-        Ok(Self { text: text.into(), levels })
+        let is_name = !text.rsplit('/').next().unwrap_or(text).contains(GLOB);
+        Ok(Self { text: text.into(), levels, is_name })
     }
 }
 
@@ -134,7 +151,7 @@ mod tests {
         );
         assert_eq!(found(&["kubepods.slice/*/*"]).len(), 2);
         assert_eq!(found(&["kubepods.slice/*/pod{1,3}"]).len(), 1);
-        assert_eq!(found(&["*.slice/pod3", "kubepods.slice/pod?"]), ["/kubepods.slice/pod3 *.slice/pod3"]);
+        assert_eq!(found(&["k*.slice/pod3", "kubepods.slice/pod?"]), ["/kubepods.slice/pod3 k*.slice/pod3"]);
         assert_eq!(found(&["none/*"]).len() + found(&[]).len(), 0);
     }
 
@@ -147,6 +164,12 @@ mod tests {
             ("a/../b", "\"..\""),
             ("a/**", "cross levels"),
             ("a/[x", "unclosed"),
+            ("*", "begin with a name"),
+            ("*/*", "begin with a name"),
+            ("*.slice", "begin with a name"),
+            ("/?*", "begin with a name"),
+            ("[a-z]*/x", "begin with a name"),
+            ("{system,user}.slice/*", "begin with a name"),
         ] {
             let said = Patterns::parse(["b/*", pattern]).unwrap_err().to_string();
             assert!(said.contains(why) && said.contains(&format!("{pattern:?}")), "{said}");

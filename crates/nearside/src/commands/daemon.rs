@@ -3,10 +3,11 @@
 use crate::{
     daemon::{
         access::Access,
-        api::{Api, Limits, Server},
+        api::{Api, Groups, Limits, Server},
         audit::AuditLog,
         charge::Charge,
         config::{Config, DEFAULT_PATH},
+        inbox::Inbox,
         keeper::Keeper,
         snapshot::Event,
     },
@@ -26,6 +27,7 @@ use signal_hook::{
     iterator::Signals,
 };
 use std::{
+    io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{
@@ -96,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
     let (sender, events) = sync_channel(MOST_EVENTS);
     hear_signals(sender.clone())?;
-    let api = Api::new(access, AuditLog::new(&config.audit.log), sender, Limits::default());
+    let groups = Groups { tree: host.tree().clone(), proc: host.proc() };
+    let api = Api::new(access, AuditLog::new(&config.audit.log), sender, Limits::default(), groups);
     let server = Server::start(Arc::clone(&api), &config.api.socket).map_err(Failure::could_not)?;
     let charge = Charge::new(Options {
         stall_after: args.stall_scheduler_after_ms.map(Duration::from_millis),
@@ -104,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         ..Options::default()
     });
     let mut keeper = Keeper::new(host, watcher, config, state, charge, Arc::clone(&api));
-    keeper.run(&events, |keeper| reload(keeper, &api, args.path()));
+    keeper.run(&Inbox::new(events), |keeper| reload(keeper, &api, args));
     server.stop();
     Ok(())
 }
@@ -144,9 +147,14 @@ fn hear_signals(events: SyncSender<Event>) -> Result<(), Failure> {
 }
 
 /// Reads the configuration again. One that is wrong changes nothing.
-fn reload(keeper: &mut Keeper, api: &Api, path: &Path) {
+fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
+    // Whoever rotated the audit log waits for that, whatever the configuration is.
+    api.reopen_audit();
+    let path = args.path();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
+        // As at the start: all defaults.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && args.config.is_none() => String::new(),
         Err(error) => return output::note([format!("{}: {error}; the configuration stays as it was", path.display())]),
     };
     let (config, notices) = keeper.config().reloaded(path, &text);

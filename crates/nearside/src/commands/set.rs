@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Meter,
-    rehome::{carry_out, refused},
+    rehome::{carry_out, give_back, refused},
     report::{
         plan::{self, PlanJson},
         set::{self, Report},
@@ -16,7 +16,7 @@ use crate::{
     size::parse_size,
 };
 use nearside_linux::{Host, sys};
-use nearside_policy::{DEFAULT_RATE_BYTES_PER_S, Machine, Rehome, StayedWhy, rehome};
+use nearside_policy::{DEFAULT_RATE_BYTES_PER_S, Machine, Rehome, RehomeRefusal, StayedWhy, rehome};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     ops::ControlFlow,
@@ -32,13 +32,15 @@ use std::{
 /// the new home are allowed. Interrupted (Ctrl-C), it stops after the batch it is at; the same command goes on.
 ///
 /// Where the daemon runs it makes the change, for root and for members of its admin group, and brings the memory itself; only
-/// with --move-memory root does it here and now.
+/// with --move-memory root does it here and now. Cgroups that the daemon found are given a home by the daemon only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside set db --nodes 1 --move-memory
   nearside set db --nodes 2-3 --move-memory --rate 200M
   nearside set db --nodes all --dry-run
+  nearside set /machine.slice/vm.scope --nodes 0
+  nearside set db --auto
 
 Exit codes:
   0  done
@@ -50,8 +52,12 @@ pub(crate) struct Args {
     domain: String,
 
     /// Its new home, such as 0-1 or all,^2
-    #[arg(long, value_name = "SET", allow_hyphen_values = true)]
-    nodes: String,
+    #[arg(long, value_name = "SET", allow_hyphen_values = true, required_unless_present = "auto")]
+    nodes: Option<String>,
+
+    /// Give its home back to placement, which may change it from then on
+    #[arg(long, conflicts_with_all = ["nodes", "move_memory", "dry_run"])]
+    auto: bool,
 
     /// Move the memory it has elsewhere to its new home
     #[arg(long)]
@@ -93,15 +99,25 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut host = open_host()?;
-    let domain = own_domain(&host, &args.domain)?;
+    let (group, record) = find(&host, &args.domain)?;
+    let is_found = record.as_ref().is_none_or(|record| record.found_by.is_some());
+    let domain = record.map_or_else(|| group.path().to_owned(), |record| record.name);
+    let Some(nodes) = &args.nodes else { return give_home_back(&mut host, &domain, is_found, args) };
     let topology = host.topology().map_err(Failure::could_not)?;
     let rate = args.rate.unwrap_or(Rate { bytes_per_s: Some(DEFAULT_RATE_BYTES_PER_S) });
     let wish = Rehome {
         domain,
-        nodes: parse_node_set(&args.nodes, &topology)?,
+        nodes: parse_node_set(nodes, &topology)?,
         move_memory: args.move_memory,
         rate_bytes_per_s: rate.bytes_per_s,
     };
+    if is_found && (args.dry_run || args.rate.is_some()) {
+        return Err(Failure::could_not(format_args!(
+            "{} was not started by `nearside run`: the daemon gives it a home and moves its memory, at the rate of its \
+             configuration; --dry-run and --rate are for domains of `nearside run`",
+            wish.domain
+        )));
+    }
     if args.dry_run {
         let observation = host.observe().map_err(Failure::could_not)?;
         output::note(host.take_notices());
@@ -111,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
     }
-    if is_for_daemon(args)
+    if (is_found || is_for_daemon(args))
         && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes)
     {
         let mut report = changed?;
@@ -119,6 +135,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
             report.notes.push("the daemon takes its memory along, as far as it can (`nearside why` tells)".into());
         }
         return args.format.print(&report, set::text);
+    }
+    if is_found {
+        return Err(not_the_daemons(&wish.domain));
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
     let mut meter = Meter::new();
@@ -133,7 +152,21 @@ pub(crate) fn run(args: &Args) -> Outcome {
         report.notes.push(STAYS.into());
     }
     args.format.print(&report, set::text)?;
-    left_over(&report, args)
+    left_over(&report, &args.domain, nodes)
+}
+
+/// `--auto`.
+fn give_home_back(host: &mut Host, domain: &str, is_found: bool, args: &Args) -> Outcome {
+    if let Some(changed) = args.daemon.give_back(domain) {
+        return args.format.print(&changed?, set::text);
+    }
+    let Some(home) = give_back(host, domain)? else {
+        let unknown = || Failure::could_not(RehomeRefusal::UnknownDomain(domain.to_owned()));
+        return Err(if is_found { not_the_daemons(domain) } else { unknown() });
+    };
+    let notes = vec!["nobody chooses another home before a daemon runs".into()];
+    let (nodes_before, nodes) = (home.nodes.clone(), home.nodes);
+    args.format.print(&Report { name: domain.into(), nodes_before, nodes, notes, ..Report::default() }, set::text)
 }
 
 const STAYS: &str = "memory stays where it is until a daemon takes it along: --move-memory takes it now";
@@ -144,16 +177,13 @@ fn is_for_daemon(args: &Args) -> bool {
     !args.move_memory || args.rate.is_none() && !rustix::process::geteuid().is_root()
 }
 
-/// The domain of that name, or at that path. Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt)
-/// that write them as they see fit.
-fn own_domain(host: &Host, name: &str) -> Result<String, Failure> {
-    match find(host, name)? {
-        (_, Some(record)) => Ok(record.name),
-        (_, None) => Err(Failure::could_not(format_args!(
-            "{name} was not started by `nearside run`: whoever manages that cgroup (systemd, kubelet, libvirt) would \
-             take the change back; set its nodes there"
-        ))),
-    }
+/// Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt) that write them as they see fit: only somebody who
+/// stays can keep them at home.
+fn not_the_daemons(domain: &str) -> Failure {
+    Failure::could_not(format_args!(
+        "{domain} was not started by `nearside run`, and no daemon that could give it a home knows it: one has to run, and a \
+         pattern of its configuration (`found`) to name that cgroup"
+    ))
 }
 
 /// Becomes true when the user wants to stop. A second signal ends the process at once, which loses nothing: the record
@@ -168,9 +198,9 @@ fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
 }
 
 /// The failure that tells what is not done, if anything is not.
-fn left_over(report: &Report, args: &Args) -> Outcome {
+fn left_over(report: &Report, domain: &str, nodes: &str) -> Outcome {
     let stayed_bytes: u64 = report.stayed_bytes.values().sum();
-    let again = format!("nearside set {} --nodes {} --move-memory", args.domain, args.nodes);
+    let again = format!("nearside set {domain} --nodes {nodes} --move-memory");
     if report.interrupted {
         return Err(Failure::partly(format_args!(
             "interrupted: memory may still come from its old nodes, too; go on with: {again}"

@@ -1,10 +1,11 @@
 //! `nearside top`: a live view of nodes and domains.
 //!
-//! Three threads wait, each for what it alone can wait for: keys, signals, the end of a look. All of them send to the one
-//! that draws.
+//! Four threads wait, each for what it alone can wait for: keys, signals, the end of a look, the end of the terminal. All of
+//! them send to the one that draws.
 
 use super::why;
 use crate::{
+    client,
     failure::{Failure, Outcome},
     interval,
     look::{Look, look},
@@ -22,7 +23,11 @@ use ratatui::{
     },
     layout::{Position, Rect},
 };
-use rustix::process::{getpid, getsid};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::{getpid, getsid},
+};
 use signal_hook::{
     consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP},
     iterator::Signals,
@@ -30,7 +35,8 @@ use signal_hook::{
 };
 use std::{
     fmt::Display,
-    io::{self, IsTerminal, stdout},
+    io::{self, IsTerminal, stdin, stdout},
+    mem::ManuallyDrop,
     sync::mpsc::{self, Receiver, Sender, TryRecvError},
     thread,
     time::Duration,
@@ -41,6 +47,10 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// The first look takes no longer than this: somebody waits for it.
 const FIRST: Duration = Duration::from_millis(500);
+
+/// How long the daemon has to say how the domains stand. The screen does not wait for that, but the next look does, and may ask
+/// again.
+const ASK_WITHIN: Duration = Duration::from_secs(1);
 
 /// How wide a frame is that goes into a pipe, unless COLUMNS says otherwise.
 const PIPE_WIDTH: u16 = 160;
@@ -86,6 +96,9 @@ pub(crate) struct Args {
     /// Print one frame as text and end
     #[arg(long)]
     once: bool,
+
+    #[command(flatten)]
+    daemon: client::Args,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -97,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         ..State::default()
     };
     if args.once {
-        let seen = look(args.all, args.interval)?;
+        let seen = look_and_ask(args.all, args.interval, &args.daemon)?;
         output::note(&seen.unseen);
         return output::print(&top::plain(&state, &seen, width()));
     }
@@ -112,7 +125,19 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     state.live = true;
     state.colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    live(state)
+    match live(state, &args.daemon) {
+        // Nobody watches any more, and nobody could read what is wrong.
+        Err(_) if is_gone(Some(&Timespec::default())) => Ok(()),
+        ended => ended,
+    }
+}
+
+/// Looks, and adds what only the daemon knows.
+fn look_and_ask(all: bool, interval: Duration, daemon: &client::Args) -> Result<Look, Failure> {
+    let mut seen = look(all, interval)?;
+    let notice = daemon.add_standing(&mut seen.stat.domains, ASK_WITHIN).err();
+    seen.unseen.extend(notice);
+    Ok(seen)
 }
 
 /// How wide one frame is.
@@ -134,6 +159,8 @@ enum Event {
     /// No more keys will come.
     NoKeys(io::Error),
     Signal(i32),
+    /// The terminal is gone.
+    Gone,
     Seen(Result<Box<Look>, Failure>),
     Explained {
         domain: String,
@@ -141,7 +168,7 @@ enum Event {
     },
 }
 
-fn live(mut state: State) -> Outcome {
+fn live(mut state: State, daemon: &client::Args) -> Outcome {
     let (sender, events) = mpsc::channel();
     let (wishes, wanted) = mpsc::channel();
     // Before the terminal is changed, so that it is given back whatever comes.
@@ -149,7 +176,16 @@ fn live(mut state: State) -> Outcome {
     let mut screen = Screen::open().map_err(failed)?;
     let (keys, looks, wants, interval) = (sender.clone(), sender.clone(), state.wants(), state.interval);
     spawn("nearside-keys", move || read_keys(&keys))?;
-    spawn("nearside-looks", move || keep_looking(wants, interval, &wanted, &looks))?;
+    let asked = daemon.clone();
+    let look = move |wants: Wants, interval| look_and_ask(wants.all, interval, &asked);
+    let gone = sender.clone();
+    spawn("nearside-terminal", move || {
+        if is_gone(None) {
+            // If nobody listens any more, nobody needs to know.
+            let _ = gone.send(Event::Gone);
+        }
+    })?;
+    spawn("nearside-looks", move || keep_looking(wants, interval, look, &wanted, &looks))?;
     let mut seen: Option<Box<Look>> = None;
     loop {
         state.size = screen.terminal.size().map_err(failed)?;
@@ -161,7 +197,7 @@ fn live(mut state: State) -> Outcome {
                     // Whoever looks has ended only where this is about to end, too.
                     let _ = wishes.send(state.wants());
                 }
-                Action::Explain(domain) => explain(domain, sender.clone())?,
+                Action::Explain(domain) => explain(domain, daemon.clone(), sender.clone())?,
                 Action::Suspend => screen.suspend().map_err(failed)?,
                 Action::Quit => return Ok(()),
             },
@@ -173,6 +209,7 @@ fn live(mut state: State) -> Outcome {
                 drop(screen);
                 return emulate_default_handler(signal).map_err(failed);
             }
+            Event::Gone => return Ok(()),
             // This one was under way when the user asked for a pause.
             Event::Seen(_) if state.wants().paused => {}
             Event::Seen(Ok(look)) => (seen, state.trouble) = (Some(look), None),
@@ -205,6 +242,18 @@ fn hear_signals(events: Sender<Event>) -> Outcome {
     })
 }
 
+/// Whether the terminal is gone; waits for that, at most for so long. A terminal that goes away with a SIGHUP for others only
+/// (another session's, one that whoever started this ignores) is at its end for whoever reads keys, who would read again and again.
+fn is_gone(at_most: Option<&Timespec>) -> bool {
+    let (input, output) = (stdin(), stdout());
+    // To be hung up is told without being asked for.
+    let mut watched = vec![PollFd::new(&output, PollFlags::empty())];
+    if input.is_terminal() {
+        watched.push(PollFd::new(&input, PollFlags::empty()));
+    }
+    retry_on_intr(|| poll(&mut watched, at_most)).is_ok_and(|gone| gone > 0)
+}
+
 fn read_keys(events: &Sender<Event>) {
     loop {
         let event = match event::read() {
@@ -223,8 +272,14 @@ fn read_keys(events: &Sender<Event>) {
     }
 }
 
-/// Looks again and again. `look` is the one place that decides where what is seen comes from.
-fn keep_looking(mut wants: Wants, interval: Duration, wanted: &Receiver<Wants>, events: &Sender<Event>) {
+/// Looks again and again.
+fn keep_looking(
+    mut wants: Wants,
+    interval: Duration,
+    look: impl Fn(Wants, Duration) -> Result<Look, Failure>,
+    wanted: &Receiver<Wants>,
+    events: &Sender<Event>,
+) {
     let mut length = FIRST.min(interval);
     loop {
         loop {
@@ -238,7 +293,7 @@ fn keep_looking(mut wants: Wants, interval: Duration, wanted: &Receiver<Wants>, 
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        let seen = look(wants.all, length).map(Box::new);
+        let seen = look(wants, length).map(Box::new);
         let has_failed = seen.is_err();
         if events.send(Event::Seen(seen)).is_err() {
             return;
@@ -251,9 +306,9 @@ fn keep_looking(mut wants: Wants, interval: Duration, wanted: &Receiver<Wants>, 
 }
 
 /// Finds out in its own time why a domain lives where it does: that may read every mapping of its processes.
-fn explain(domain: String, events: Sender<Event>) -> Outcome {
+fn explain(domain: String, daemon: client::Args, events: Sender<Event>) -> Outcome {
     spawn("nearside-why", move || {
-        let text = why::text(&domain).unwrap_or_else(|failure| failure.message().to_owned());
+        let text = why::text(&domain, &daemon).unwrap_or_else(|failure| failure.message().to_owned());
         // If nobody listens any more, nobody needs to know.
         let _ = events.send(Event::Explained { domain, text });
     })
@@ -261,7 +316,8 @@ fn explain(domain: String, events: Sender<Event>) -> Outcome {
 
 /// The terminal while it is ours: without its line editing, and with a screen beside the one that was there.
 struct Screen {
-    terminal: DefaultTerminal,
+    /// Not dropped: that would show the cursor once more, and where terminal and standard error are gone it would panic.
+    terminal: ManuallyDrop<DefaultTerminal>,
 }
 
 impl Screen {
@@ -275,7 +331,7 @@ impl Screen {
             std::process::exit(101);
         }));
         let terminal = ratatui::try_init().inspect_err(|_| give_back())?;
-        Ok(Self { terminal })
+        Ok(Self { terminal: ManuallyDrop::new(terminal) })
     }
 
     /// Takes the terminal again after a stop, in whatever state others left it.

@@ -3,15 +3,14 @@
 use crate::{
     client, domains,
     failure::{Failure, Outcome},
-    output::Format,
+    output::{self, Format},
     report::{
         json,
-        show::Allowed,
         why::{self, Controlled, Unplaced},
     },
 };
-use nearside_linux::{store::Record, usage};
-use nearside_policy::{Decision, total};
+use nearside_linux::store::Record;
+use nearside_policy::Decision;
 
 /// Explain why a domain lives where it does
 ///
@@ -35,7 +34,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let ask = |name: &str| args.daemon.control(name);
+    let ask = |name: &str| {
+        args.daemon.control(name).unwrap_or_else(|notice| {
+            output::note([notice]);
+            None
+        })
+    };
     tell(
         &args.domain,
         |record, decision| {
@@ -49,9 +53,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     )?
 }
 
-/// What this prints as text, but for what a daemon would say.
-pub(crate) fn text(domain: &str) -> Result<String, Failure> {
-    tell(domain, why::text, why::unplaced_text)
+/// What this prints as text; what it would say of a daemon that does not answer is a part of it.
+pub(crate) fn text(domain: &str, daemon: &client::Args) -> Result<String, Failure> {
+    let control = |name: &str| match daemon.control(name) {
+        Ok(control) => why::control_text(&control),
+        Err(notice) => format!("\n{notice}\n"),
+    };
+    tell(
+        domain,
+        |record, decision| why::text(record, decision) + &control(&record.name),
+        |unplaced| why::unplaced_text(unplaced) + &control(&unplaced.name),
+    )
 }
 
 /// Finds the domain or cgroup, and lets tell of it who can: there is a decision only where Nearside started it.
@@ -67,13 +79,5 @@ fn tell<T>(
     {
         return Ok(placed(record, decision));
     }
-    let policies = usage::mapped(&group, &host.proc()).policies;
-    Ok(unplaced(&Unplaced {
-        name: group.path().into(),
-        cgroup: group.path().into(),
-        home: record.as_ref().map(|record| record.home.clone()),
-        found_by: record.and_then(|record| record.found_by),
-        allowed: Allowed::read(host.tree(), &group),
-        policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
-    }))
+    Ok(unplaced(&Unplaced::read(host.tree(), &host.proc(), &group, record.as_ref())))
 }

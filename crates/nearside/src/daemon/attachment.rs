@@ -119,9 +119,13 @@ impl Attachment {
         *self = Self::Later { at: now.saturating_add(wait), wait, why };
     }
 
-    /// It wants to be attached anew, because the machine has changed: no failure.
-    pub fn wants_restart(&mut self) {
-        *self = Self::default();
+    /// It wants to be attached anew, because the machine has changed: no failure, so that is done at once; but a machine
+    /// that changes again and again would be attached to in every interval.
+    pub fn wants_restart(&mut self, now: u64, why: String) {
+        match *self {
+            Self::Attached { since, last_wait: 0 } if now.saturating_sub(since) > LAST_WAIT => *self = Self::default(),
+            _ => self.failed(now, why),
+        }
     }
 
     /// It will never work here.
@@ -209,7 +213,21 @@ mod tests {
     fn a_machine_that_has_changed_is_no_failure() {
         let mut attachment = Attachment::default();
         attachment.attached(3);
-        attachment.wants_restart();
-        assert_eq!(attachment.next(Scheduler::Auto, NEEDED, 3), Todo::Attach);
+        let changed = || "CPUs came or went".to_owned();
+        attachment.wants_restart(100, changed());
+        assert_eq!(attachment.next(Scheduler::Auto, NEEDED, 100), Todo::Attach);
+        // One that changes again at once is waited for, ever longer.
+        let (mut now, mut waits) = (100, Vec::new());
+        for _ in 0..4 {
+            attachment.attached(now);
+            let changed_at = now + 1;
+            attachment.wants_restart(changed_at, changed());
+            now = changed_at;
+            while attachment.next(Scheduler::Auto, NEEDED, now) == Todo::Nothing {
+                now += 1;
+            }
+            waits.push(now - changed_at);
+        }
+        assert_eq!(waits, [1, 2, 4, 8]);
     }
 }

@@ -98,6 +98,12 @@ impl AuditLog {
         self.file = open(path).map_err(|error| self.tell(&error)).ok();
     }
 
+    /// The same in the file that is now where the log was.
+    pub fn reopen_here(&mut self) {
+        let path = self.path.clone();
+        self.reopen(&path);
+    }
+
     /// Adds a line.
     pub fn write(&mut self, entry: &Entry<'_>) {
         if let Err(error) = self.try_write(entry) {

@@ -88,8 +88,13 @@ impl Charge {
         drop(self.scheduler.take());
         self.told.clear();
         if exit.wants_restart() {
-            said.push(format!("scheduler: {exit}; attached anew"));
-            self.attachment.wants_restart();
+            self.attachment.wants_restart(now, exit.to_string());
+            said.push(match self.attachment {
+                Attachment::Later { wait, .. } => {
+                    format!("scheduler: {exit}, again; it is attached anew in {wait} intervals")
+                }
+                _ => format!("scheduler: {exit}; attached anew"),
+            });
         } else {
             self.failed(now, exit.to_string(), said);
         }

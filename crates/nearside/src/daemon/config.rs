@@ -262,15 +262,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Patterns, of which none may make every service of the host a domain, this daemon included.
 fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    let all = |text: &&String| text.trim_start_matches('/').chars().all(|c| c == '*');
-    if let Some(text) = texts.iter().filter(|text| !text.is_empty()).find(all) {
-        let expected = "would make each group of the host a domain: expected it to name a group above";
-        return Err(de::Error::custom(format!("{text:?} {expected}")));
-    }
-    Patterns::parse(texts).map_err(de::Error::custom)
+    Patterns::parse(Vec::<String>::deserialize(deserializer)?).map_err(de::Error::custom)
 }
 
 /// Shorter ones would leave no time for anything else, longer ones would not follow any load.
@@ -380,7 +373,7 @@ mod tests {
             ("rate = \"1X\"", "(`rate = \"1X\"`): \"1X\": \"X\" is no unit"),
             ("rate = \"0\"", "expected at least 1"),
             ("scheduler = \"yes\"", "unknown variant `yes`, expected one of `on`, `auto`, `off`"),
-            ("found = [\"*\"]", "would make each group of the host a domain"),
+            ("found = [\"*\"]", "it has to begin with a name"),
             ("found = [\n  \"a\",\n  \"a//b\",\n]", "line 1 (`found = [`): \"a//b\" is no pattern"),
             ("[api]\nsocket = \"run/x\"", "line 2 (`socket = \"run/x\"`): \"run/x\": expected the path"),
             ("[api]\nport = 80", "unknown field `port`"),

@@ -5,34 +5,43 @@ use super::{
     attachment::Needs,
     charge::{Affinities, Charge},
     config::Config,
+    inbox::Inbox,
     notify,
     remembered::Remembered,
+    said::Said,
     snapshot::{Asked, Event, Seen, SeenDomain, Snapshot, Totals},
     wishes,
 };
 use crate::{output, report::units::count};
 use nearside_linux::{
-    Host,
+    Batches, Host,
     counters::{Counters, counters},
     folder::Folder,
     store::Record,
+    wants_fallback,
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Affinity, Batch, ControlObservation, ControlPlan, CpuReason, Machine, MoveReport, Observation, Outcome,
-    Step, Tuning, control,
+    Action, Batch, ControlObservation, ControlPlan, CpuReason, Machine, MoveReport, Outcome, Step, Tuning, control,
 };
 use nearside_scheduler as scheduler;
-use nearside_topology::{NodeId, NodeSet, Topology};
+use nearside_topology::{NodeId, Topology};
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Somebody else who holds the lock is waited for so long; then the loop goes on, says who it is and tries again in the next
+/// interval.
+const LONGEST_LOCK: Duration = Duration::from_secs(2);
+
+/// When an interval is due already so many events come first: whoever asks again and again puts nothing off for long.
+const MOST_LATE_EVENTS: usize = 16;
+
+/// After so many looks in a row that failed the loop counts as ill.
+const MOST_FAILED_LOOKS: u64 = 3;
 
 /// How the loop goes on after what it was told.
 enum Next {
@@ -54,12 +63,17 @@ pub(crate) struct Keeper {
     api: Arc<Api>,
     totals: Totals,
     moved: Vec<MoveReport>,
+    /// The pages that move until the next interval.
+    batches: Batches,
     counted: BTreeMap<NodeId, Option<Counters>>,
     began: Instant,
     /// How long systemd waits for a sign of life.
     watchdog: Option<Duration>,
-    /// What was said in the last interval: what stays as it is is said once.
-    said: Vec<String>,
+    /// Whether the bindings on record are an earlier daemon's, which may have been killed before it had made them.
+    is_heir: bool,
+    said: Said,
+    /// Looks that failed in a row, and why the last one did.
+    failed: (u64, String),
 }
 
 impl Keeper {
@@ -75,6 +89,8 @@ impl Keeper {
         let (remembered, forgotten) = Remembered::read(&state, host.boot_id());
         output::note(forgotten);
         let tuning = config.tuning();
+        let mut host = host;
+        host.wait_for_lock_at_most(LONGEST_LOCK, notify::busy);
         Self {
             host,
             watcher,
@@ -86,27 +102,32 @@ impl Keeper {
             api,
             totals: Totals::default(),
             moved: Vec::new(),
+            batches: Batches::default(),
             counted: BTreeMap::new(),
             began: Instant::now(),
             watchdog: notify::watchdog(),
-            said: Vec::new(),
+            is_heir: true,
+            said: Said::default(),
+            failed: (0, String::new()),
         }
     }
 
     /// Keeps domains at home until it is told to stop. `reload` reads the configuration again.
-    pub(crate) fn run(&mut self, events: &Receiver<Event>, mut reload: impl FnMut(&mut Self)) {
+    pub(crate) fn run(&mut self, inbox: &Inbox, mut reload: impl FnMut(&mut Self)) {
         let mut is_first = true;
-        loop {
-            let began = Instant::now();
-            self.interval();
+        while !inbox.is_to_end() {
+            let due = Instant::now() + self.config.interval;
+            self.interval(inbox, due);
             if std::mem::take(&mut is_first) {
                 notify::ready(&self.status());
             } else {
                 notify::alive(&self.status());
             }
-            loop {
-                match self.wait(events, began) {
-                    Some(Next::GoOn) => {}
+            let mut late = 0;
+            while late < MOST_LATE_EVENTS {
+                late += usize::from(Instant::now() >= due);
+                match self.wait(inbox, due) {
+                    Some(Next::GoOn) => notify::busy(),
                     Some(Next::Reload) => {
                         notify::reloading();
                         reload(self);
@@ -117,6 +138,7 @@ impl Keeper {
                 }
             }
         }
+        self.end();
     }
 
     /// Goes by another configuration from now on.
@@ -131,29 +153,35 @@ impl Keeper {
         &self.config
     }
 
-    /// Waits for what comes next; none where that is the next interval. However late that is, nobody who asks for something
-    /// waits for longer than a round.
-    fn wait(&mut self, events: &Receiver<Event>, began: Instant) -> Option<Next> {
-        let left = self.config.interval.saturating_sub(began.elapsed());
-        // Intervals may be longer than systemd has patience.
-        let pause = self.watchdog.map_or(left, |watchdog| left.min(watchdog / 2));
-        match events.recv_timeout(pause) {
-            Ok(Event::Change(asked)) => {
-                self.change(asked);
-                Some(Next::GoOn)
-            }
-            Ok(Event::Reload) => Some(Next::Reload),
-            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => Some(Next::Stop),
-            Err(RecvTimeoutError::Timeout) if pause < left => {
+    /// Moves pages until somebody wants something or the next interval is due, and waits for either; none where it is the
+    /// next interval. So whoever asks waits for a round without its moving pages at most.
+    fn wait(&mut self, inbox: &Inbox, due: Instant) -> Option<Next> {
+        if self.batches.is_busy() {
+            self.host.move_batches(&mut self.batches, due, &|| {
                 notify::busy();
-                Some(Next::GoOn)
+                if inbox.is_waiting() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            // Intervals may be longer than systemd has patience.
+            let pause = self.watchdog.map_or(left, |watchdog| left.min(watchdog / 2));
+            match inbox.next(pause) {
+                Some(Event::Change(asked)) => {
+                    self.change(asked);
+                    return Some(Next::GoOn);
+                }
+                Some(Event::Reload) => return Some(Next::Reload),
+                Some(Event::Stop) => return Some(Next::Stop),
+                None if pause < left => notify::busy(),
+                None => return None,
             }
-            Err(RecvTimeoutError::Timeout) => None,
         }
     }
 
-    /// One round.
-    fn interval(&mut self) {
+    /// One round, but for the pages that move until the next, which is `due` then.
+    fn interval(&mut self, inbox: &Inbox, due: Instant) {
+        self.end_batches();
         let interval = self.remembered.interval + 1;
         let is_attached = self.charge.attachment().is_attached();
         let counted = is_attached.then(|| self.charge.cpu_ns());
@@ -164,51 +192,123 @@ impl Keeper {
             scheduler: counted.as_ref(),
             moved: std::mem::take(&mut self.moved),
         };
-        let mut said = Vec::new();
         self.remembered.interval = interval;
         self.totals.intervals += 1;
         match self.watcher.look(&self.remembered.history, turn) {
-            Err(error) => said.push(error.to_string()),
+            Err(error) => {
+                self.failed = (self.failed.0 + 1, error.to_string());
+                self.say([error.to_string()]);
+                if self.failed.0 >= MOST_FAILED_LOOKS {
+                    self.api.published.fails(self.failed.0, &self.failed.1);
+                }
+                // It may have been ejected, and what it needs to know is as it was.
+                if let Some((_, before)) = self.api.published.latest() {
+                    self.tend_scheduler(&before.topology, before.stat.domains.len(), inbox, due);
+                }
+            }
             Ok(seen) => {
+                self.failed = (0, String::new());
                 let (plan, history) = control(&self.tuning, &seen, &self.remembered.history);
                 self.remembered.history = history;
-                self.act(&plan, &seen, &mut said);
-                self.tend_scheduler(&seen.machine, interval, &mut said);
+                let batches = self.act(&plan, &seen, inbox, due);
+                self.tend_scheduler(&seen.machine.topology, seen.machine.domains.len(), inbox, due);
+                self.say(self.balancing(&seen));
+                let forgotten = self.watcher.no_longer_named();
+                self.for_each_domain(forgotten, Host::forget_found, || inbox.is_to_end() || Instant::now() >= due);
+                // Last, for a change of what is recorded of a domain ends its batch.
+                self.begin_batches(&batches);
                 if !plan.steps.is_empty() {
-                    said.extend(self.remembered.write(&self.state).err().map(|error| error.to_string()));
+                    let written = self.remembered.write(&self.state);
+                    self.say(written.err().map(|error| error.to_string()));
                 }
                 self.publish(seen, plan);
             }
         }
-        said.extend(self.watcher.take_notices());
-        said.extend(self.host.take_notices());
-        self.say(said);
+        let notices = [self.watcher.take_notices(), self.host.take_notices()].concat();
+        self.say(notices);
+        self.said.end_interval();
     }
 
     /// Carries the plan out. What is refused is said and the rest of that domain's steps are left out: the next interval
-    /// sees what there is and decides anew.
-    fn act(&mut self, plan: &ControlPlan, seen: &ControlObservation, said: &mut Vec<String>) {
+    /// sees what there is and decides anew, also about those whose turn has not come when that is `due`. Returns the pages that
+    /// are to move until then.
+    fn act(&mut self, plan: &ControlPlan, seen: &ControlObservation, inbox: &Inbox, due: Instant) -> Vec<Action> {
+        let is_batch = |step: &&Step| matches!(step.action, Action::MovePages { batch: Some(_), .. });
+        let (batches, steps): (Vec<&Step>, Vec<&Step>) = plan.steps.iter().partition(is_batch);
         let mut refused: Vec<&str> = Vec::new();
-        for step in &plan.steps {
-            let domain = step.action.domain();
-            if refused.contains(&domain) {
-                continue;
-            }
-            let outcome = self.try_step(step, plan, seen);
-            self.totals.count(domain, &outcome);
-            match &outcome {
-                Outcome::Refused { why } => {
-                    said.push(format!("{domain}: cannot {}: {why}", step.action));
-                    refused.push(domain);
-                }
-                Outcome::Partly { .. } | Outcome::Applied { .. } => {
-                    if let Action::SetHome { .. } = step.action {
-                        self.totals.count_home(domain);
-                        said.push(format!("{domain}: {}: {}", step.action, step.reason));
+        if !steps.is_empty() && self.lock() {
+            for of_domain in steps.chunk_by(|a, b| a.action.domain() == b.action.domain()) {
+                notify::busy();
+                for step in of_domain {
+                    let outcome = self.try_step(step, plan, seen);
+                    if !self.count(step, &outcome) {
+                        refused.push(step.action.domain());
+                        break;
                     }
                 }
+                if inbox.is_to_end() || Instant::now() >= due {
+                    break;
+                }
             }
-            self.moved.extend(report(&step.action, &outcome));
+            self.host.unlock();
+        }
+        let may_move = |step: &&&Step| !refused.contains(&step.action.domain());
+        batches.iter().filter(may_move).map(|step| step.action.clone()).collect()
+    }
+
+    fn begin_batches(&mut self, batches: &[Action]) {
+        let (begun, refused) = self.host.begin_batches(batches);
+        self.batches = begun;
+        for (action, outcome) in refused {
+            self.count_batch(&action, &outcome);
+        }
+    }
+
+    /// Counts what became of a step, and says what there is to say. Whether later ones of the domain may be tried.
+    fn count(&mut self, step: &Step, outcome: &Outcome) -> bool {
+        let domain = step.action.domain();
+        self.totals.count(domain, outcome);
+        match outcome {
+            Outcome::Refused { why } => {
+                self.say_of(domain, &format!("cannot {}: {why}", step.action));
+                false
+            }
+            Outcome::Partly { .. } | Outcome::Applied { .. } => {
+                self.said.changed(domain);
+                if let Action::SetHome { .. } = step.action {
+                    self.totals.count_home(domain);
+                    output::note([format!("{domain}: {}: {}", step.action, step.reason)]);
+                }
+                true
+            }
+        }
+    }
+
+    fn count_batch(&mut self, action: &Action, outcome: &Outcome) {
+        let domain = action.domain();
+        self.totals.count(domain, outcome);
+        if let Outcome::Refused { why } = outcome {
+            self.say_of(domain, &format!("cannot {action}: {why}"));
+        }
+        self.moved.extend(report(action, outcome));
+    }
+
+    /// Takes stock of the pages that moved since the interval before.
+    fn end_batches(&mut self) {
+        let batches = std::mem::take(&mut self.batches);
+        for (action, outcome) in self.host.end_batches(batches) {
+            self.count_batch(&action, &outcome);
+        }
+    }
+
+    /// Takes the lock, for all that is to be done in a row. Where somebody else holds on to it that is said, and nothing done.
+    fn lock(&mut self) -> bool {
+        match self.host.lock() {
+            Ok(()) => true,
+            Err(error) => {
+                self.say([format!("nothing is changed in this interval: {error}")]);
+                false
+            }
         }
     }
 
@@ -223,13 +323,6 @@ impl Keeper {
             _ => None,
         });
         let found = self.watcher.found_by(domain).zip(home_planned);
-        if let Action::MovePages { batch: Some(_), .. } = step.action {
-            // A batch changes nothing but where pages lie, and keeps nobody from the records meanwhile.
-            return self.host.apply(&step.action, &mut |_| {
-                notify::busy();
-                ControlFlow::Continue(())
-            });
-        }
         if let Err(error) = self.host.take_up(domain, found) {
             return Outcome::Refused { why: error.to_string() };
         }
@@ -246,18 +339,36 @@ impl Keeper {
 
     /// Attaches or detaches the scheduler where it is time, and has Nearside's own bindings stand in for it where it is not
     /// in charge.
-    fn tend_scheduler(&mut self, machine: &Observation, interval: u64, said: &mut Vec<String>) {
+    fn tend_scheduler(&mut self, topology: &Topology, domains: usize, inbox: &Inbox, due: Instant) {
         let homes = self.affinities();
-        let topology = &machine.topology;
-        let needs = Needs::of(topology, machine.domains.len());
+        let needs = Needs::of(topology, domains);
+        // However long it takes: nobody leaves home in between.
         if self.charge.is_to_leave(self.config.scheduler, needs) {
-            self.restore_fallbacks(topology, said);
+            let wanting = self.wanting_fallback(topology);
+            if !self.restore_fallbacks(wanting, || false) {
+                return;
+            }
         }
-        said.extend(self.charge.tend(self.config.scheduler, needs, topology, &homes, interval));
+        let said = self.charge.tend(self.config.scheduler, needs, topology, &homes, self.remembered.interval);
+        self.say(said);
+        let is_over = || inbox.is_to_end() || Instant::now() >= due;
         match self.charge.attachment().is_attached() {
-            true => self.lift_fallbacks(said),
-            false => self.restore_fallbacks(topology, said),
+            true => self.lift_fallbacks(is_over),
+            false => {
+                let wanting = self.wanting_fallback(topology);
+                self.restore_fallbacks(wanting, is_over);
+            }
         }
+    }
+
+    /// What becomes of the kernel's NUMA balancing, where it is on.
+    fn balancing(&self, seen: &ControlObservation) -> Option<String> {
+        let mode = seen.numa_balancing.filter(|&mode| mode != 0 && seen.machine.topology.nodes.len() > 1)?;
+        let is = match self.charge.attachment().is_attached() {
+            true => "does nothing on this host while the scheduler is attached",
+            false => "moves the memory of domains that were found, which Nearside therefore leaves where it is",
+        };
+        Some(format!("NUMA balancing (kernel.numa_balancing = {mode}) {is}; it is not switched off"))
     }
 
     /// Where the domains prefer to run.
@@ -269,30 +380,58 @@ impl Keeper {
         self.watcher.records().filter_map(affinity).collect()
     }
 
-    fn lift_fallbacks(&mut self, said: &mut Vec<String>) {
-        let is_own =
-            |record: &&Record| record.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback);
-        let names = names(self.watcher.records().filter(is_own));
-        self.for_each_domain(said, names, Host::lift_fallback);
+    fn lift_fallbacks(&mut self, is_over: impl Fn() -> bool) {
+        let names = names(self.watcher.records().filter(|record| is_bound_for_scheduler(record)));
+        self.for_each_domain(names, Host::lift_fallback, is_over);
     }
 
-    fn restore_fallbacks(&mut self, topology: &Topology, said: &mut Vec<String>) {
-        let names = names(self.watcher.records().filter(|record| wants_fallback(record, topology)));
-        self.for_each_domain(said, names, Host::restore_fallback);
+    fn wanting_fallback(&self, topology: &Topology) -> Vec<Record> {
+        let wants =
+            |record: &&Record| wants_fallback(record, topology) || self.is_heir && is_bound_for_scheduler(record);
+        self.watcher.records().filter(wants).cloned().collect()
     }
 
-    /// Most intervals concern nobody, and then nobody has to wait for the lock.
+    fn restore_fallbacks(&mut self, wanting: Vec<Record>, is_over: impl Fn() -> bool) -> bool {
+        let (bound, left): (Vec<_>, Vec<_>) =
+            wanting.into_iter().partition(|record| self.host.may_bind(record).is_ok());
+        if !left.is_empty() {
+            self.say([format!(
+                "{}: not bound to the CPUs of the home meanwhile, for the sake of the cgroup's owner: `nearside why` tells",
+                count(left.len(), "domain")
+            )]);
+        }
+        let done = self.for_each_domain(names(bound.iter()), Host::restore_fallback, is_over);
+        self.is_heir &= !done;
+        done
+    }
+
+    /// Changes them one after the other until it `is_over`; the rest has its turn in the next interval. Most intervals concern
+    /// nobody, and then nobody has to wait for the lock. False where that could not be had.
     fn for_each_domain(
         &mut self,
-        said: &mut Vec<String>,
         names: Vec<String>,
         change: fn(&mut Host, &str) -> Result<bool, nearside_linux::Error>,
-    ) {
-        for name in names {
-            if let Err(error) = change(&mut self.host, &name) {
-                said.push(format!("{name}: {error}"));
+        is_over: impl Fn() -> bool,
+    ) -> bool {
+        if names.is_empty() {
+            return true;
+        }
+        if !self.lock() {
+            return false;
+        }
+        for name in &names {
+            notify::busy();
+            match change(&mut self.host, name) {
+                Ok(true) => self.said.changed(name),
+                Ok(false) => {}
+                Err(error) => self.say_of(name, &error.to_string()),
+            }
+            if is_over() {
+                break;
             }
         }
+        self.host.unlock();
+        true
     }
 
     fn change(&mut self, asked: Asked) {
@@ -303,7 +442,7 @@ impl Keeper {
     }
 
     fn publish(&mut self, seen: ControlObservation, plan: ControlPlan) {
-        let ControlObservation { machine, length_ns, .. } = seen;
+        let ControlObservation { machine, length_ns, numa_balancing, .. } = seen;
         let root = self.host.root();
         let counted: BTreeMap<NodeId, Option<Counters>> =
             machine.topology.nodes.iter().map(|node| (node.id, counters(root, node.id))).collect();
@@ -319,6 +458,9 @@ impl Keeper {
         };
         let domains = machine.domains.iter().map(domain).collect();
         self.totals.keep_only(machine.domains.iter().map(|state| state.name.as_str()));
+        let lives = |name: &str| machine.domains.binary_search_by(|state| state.name.as_str().cmp(name)).is_ok();
+        self.said.keep_only(lives);
+        self.host.keep_walks(lives);
         self.api.published.publish(Snapshot::new(Seen {
             topology: machine.topology,
             domains,
@@ -328,42 +470,61 @@ impl Keeper {
             history: self.remembered.history.clone(),
             totals: self.totals.clone(),
             scheduler_attached: self.charge.attachment().is_attached(),
+            numa_balancing,
         }));
     }
 
     /// Says what was not said in the interval before.
-    fn say(&mut self, said: Vec<String>) {
-        output::note(said.iter().filter(|line| !self.said.contains(line)));
-        self.said = said;
+    fn say(&mut self, lines: impl IntoIterator<Item = String>) {
+        output::note(lines.into_iter().filter(|line| self.said.is_new(line)));
+    }
+
+    /// Says of a domain what was not said since it changed last.
+    fn say_of(&mut self, domain: &str, line: &str) {
+        if self.said.is_new_of(domain, line) {
+            output::note([format!("{domain}: {line}")]);
+        }
     }
 
     /// A line for `systemctl status`.
     fn status(&self) -> String {
         let domains = self.watcher.records().count();
         let scheduler = if self.charge.attachment().is_attached() { "attached" } else { "not attached" };
-        format!("{}; scheduler {scheduler}; interval {}", count(domains, "domain"), self.remembered.interval)
+        let failed = match &self.failed {
+            (looks, why) if *looks >= MOST_FAILED_LOOKS => {
+                format!("; the last {looks} looks at the host failed: {why}")
+            }
+            _ => String::new(),
+        };
+        format!("{}; scheduler {scheduler}; interval {}{failed}", count(domains, "domain"), self.remembered.interval)
     }
 
     /// Leaves the host as it would be without a daemon.
     fn end(&mut self) {
         notify::stopping();
-        let mut said = Vec::new();
+        self.end_batches();
+        // As recorded now: what was lifted in this very interval has not been looked at again.
+        let (found, started): (Vec<_>, Vec<_>) =
+            self.host.records().0.into_iter().partition(|record| record.found_by.is_some());
+        // Nobody would lift later what stood in for the scheduler at groups that others made.
+        let bound = names(found.iter().filter(|record| is_bound_for_scheduler(record)));
+        self.for_each_domain(bound, Host::lift_fallback, || false);
         // While the scheduler is still in charge, so that nobody leaves home in between.
         if self.charge.attachment().is_attached() {
             match self.host.topology() {
                 Ok(topology) => {
-                    // As recorded now: what was lifted in this very interval has not been looked at again.
-                    let records = self.host.records().0;
-                    let names = names(records.iter().filter(|record| wants_fallback(record, &topology)));
-                    self.for_each_domain(&mut said, names, Host::restore_fallback);
+                    let wanting = started.into_iter().filter(|record| wants_fallback(record, &topology)).collect();
+                    self.restore_fallbacks(wanting, || false);
                 }
-                Err(error) => said.push(error.to_string()),
+                Err(error) => self.say([error.to_string()]),
             }
-            said.extend(self.charge.detach());
+            let said = self.charge.detach();
+            self.say(said);
         }
-        said.extend(self.remembered.write(&self.state).err().map(|error| error.to_string()));
-        said.extend(self.host.take_notices());
-        output::note(said);
+        let written = self.remembered.write(&self.state);
+        self.say(written.err().map(|error| error.to_string()));
+        let notices = self.host.take_notices();
+        self.say(notices);
     }
 }
 
@@ -371,15 +532,16 @@ fn names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
     records.map(|record| record.name.clone()).collect()
 }
 
-/// Whether binding a domain is to stand in for the scheduler. A home of all nodes binds nobody, so nothing is done on one node.
-fn wants_fallback(record: &Record, topology: &Topology) -> bool {
-    let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
-    let home = &record.home;
-    record.cpus.is_none() && home.affinity == Affinity::Soft && !with_cpus.is_subset(&home.nodes)
+/// Whether a domain's CPUs are bound in the scheduler's stead.
+fn is_bound_for_scheduler(record: &Record) -> bool {
+    record.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
 }
 
 /// What the control loop is told of a batch.
 fn report(action: &Action, outcome: &Outcome) -> Option<MoveReport> {
     let Action::MovePages { domain, batch: Some(Batch { from, .. }), .. } = action else { return None };
-    MoveReport::new(domain, *from, outcome)
+    // Of one whose turn never came nothing was learnt.
+    let report = MoveReport::new(domain, *from, outcome)?;
+    let is_untried = matches!(outcome, Outcome::Partly { moved_bytes: 0, stayed, .. } if stayed.is_empty());
+    (!is_untried).then_some(report)
 }

@@ -6,7 +6,7 @@
 use super::snapshot::{DomainTotals, Snapshot};
 use crate::domains::Domain;
 use nearside_linux::counters::Counters;
-use nearside_topology::{MemoryState, NodeId};
+use nearside_topology::{MemoryState, Node, NodeId, Topology};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet, text},
@@ -80,7 +80,7 @@ impl Collector for Metrics {
 
 impl Metrics {
     fn daemon(&self, page: &mut Page<'_>) -> fmt::Result {
-        let Snapshot { totals, stat, scheduler_attached, .. } = &*self.snapshot;
+        let Snapshot { totals, stat, scheduler_attached, numa_balancing, .. } = &*self.snapshot;
         let alone = |value: u64| [([], value)];
         page.counter(
             ("nearside_intervals", "Intervals of the control loop that ended", None),
@@ -94,6 +94,10 @@ impl Metrics {
             ),
             alone(u64::from(*scheduler_attached)),
         )?;
+        page.gauge(
+            ("nearside_numa_balancing", "The sysctl kernel.numa_balancing: 0 off, 1 on, 2 memory tiering", None),
+            numa_balancing.iter().map(|&mode| ([], mode)),
+        )?;
         page.gauge(("nearside_domains", "Domains there are", None), alone(stat.domains.len() as u64))?;
         page.counter(
             ("nearside_audit_lost", "Lines of the audit log that could not be written", None),
@@ -102,8 +106,10 @@ impl Metrics {
     }
 
     fn nodes(&self, page: &mut Page<'_>) -> fmt::Result {
-        let nodes = &self.snapshot.topology.nodes;
-        let total = nodes.iter().map(|node| (of_node(node.id), node.memory_bytes));
+        let Topology { nodes, withheld, .. } = &self.snapshot.topology;
+        // What is withheld from domains was left out of the snapshot: there is no telling how much it is.
+        let is_offered = |node: &&Node| !withheld.memory_nodes.contains(node.id);
+        let total = nodes.iter().filter(is_offered).map(|node| (of_node(node.id), node.memory_bytes));
         page.gauge(("node_memory_numa_MemTotal", "Memory information field MemTotal, in bytes", None), total)?;
         // The metric's name, the field of `meminfo`, and what holds it.
         type Field = (&'static str, &'static str, fn(&MemoryState) -> u64);
@@ -267,6 +273,7 @@ mod tests {
         for expected in [
             r#"nearside_intervals_total 17"#,
             r#"nearside_scheduler_attached 1"#,
+            r#"nearside_numa_balancing 1"#,
             r#"nearside_audit_lost_total 2"#,
             r#"# HELP node_memory_numa_MemTotal Memory information field MemTotal, in bytes"#,
             r#"# TYPE node_memory_numa_MemTotal gauge"#,

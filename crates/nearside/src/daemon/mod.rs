@@ -5,14 +5,18 @@
 //! other way, through a channel of [`snapshot::Event`]s that the loop empties. In outline:
 //!
 //! ```no_run
-//! # use nearside::daemon::{access::Access, api::{Api, Limits, Server}, audit::AuditLog, config::Config, notify};
+//! # use nearside::daemon::{access::Access, api::{Api, Groups, Limits, Server}, audit::AuditLog, config::Config, notify};
+//! # use nearside_linux::{Host, Paths};
 //! # use nearside::daemon::snapshot::{Answer, Event, Seen, Snapshot};
 //! # use std::{path::Path, sync::mpsc::sync_channel};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = Config::read(Path::new("/etc/nearside/daemon.toml"), false)?;
 //! // Whoever handles signals has a clone of the sender, for `Event::Reload` and `Event::Stop`.
 //! let (sender, events) = sync_channel(16);
-//! let api = Api::new(Access::new(&config.api)?, AuditLog::new(&config.audit.log), sender, Limits::default());
+//! let host = Host::open(Paths::default())?;
+//! let groups = Groups { tree: host.tree().clone(), proc: host.proc() };
+//! let audit = AuditLog::new(&config.audit.log);
+//! let api = Api::new(Access::new(&config.api)?, audit, sender, Limits::default(), groups);
 //! let server = Server::start(api.clone(), &config.api.socket)?;
 //! loop {
 //!     // Observe, decide, apply.
@@ -36,10 +40,12 @@ pub mod attachment;
 pub mod audit;
 pub mod charge;
 pub mod config;
+pub(crate) mod inbox;
 pub(crate) mod keeper;
 mod metrics;
 pub mod notify;
 pub mod remembered;
+mod said;
 pub mod snapshot;
 mod socket;
 mod wishes;

@@ -9,7 +9,7 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
-/// The configuration is read again; [`ready`] ends that. For `Type=notify-reload`, which has to know when it began.
+/// The configuration is read again; [`ready`] ends that. `Type=notify-reload` has to know when it began, too.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),

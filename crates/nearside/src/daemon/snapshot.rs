@@ -35,6 +35,8 @@ pub struct Seen {
     pub totals: Totals,
     /// Whether the scheduler is attached.
     pub scheduler_attached: bool,
+    /// `kernel.numa_balancing`; none where the kernel has none.
+    pub numa_balancing: Option<u64>,
 }
 
 /// A domain as the loop saw it.
@@ -113,12 +115,14 @@ pub struct Snapshot {
     pub(crate) history: History,
     pub(crate) totals: Totals,
     pub(crate) scheduler_attached: bool,
+    pub(crate) numa_balancing: Option<u64>,
 }
 
 impl Snapshot {
     /// What is told of what was seen.
     pub fn new(seen: Seen) -> Self {
-        let Seen { topology, domains, counters, length, plan, history, totals, scheduler_attached } = seen;
+        let Seen { topology, domains, counters, length, plan, history, totals, scheduler_attached, numa_balancing } =
+            seen;
         let (domains, records): (Vec<Domain>, Vec<_>) = domains
             .into_iter()
             .map(|SeenDomain { cgroup, record, usage, reserved_bytes }| {
@@ -135,7 +139,8 @@ impl Snapshot {
             domains,
             heap: None,
         };
-        Self { topology: observation.topology, stat, records, plan, history, totals, scheduler_attached }
+        let topology = observation.topology;
+        Self { topology, stat, records, plan, history, totals, scheduler_attached, numa_balancing }
     }
 
     /// The domain of that name; for a path, the domain that this cgroup is or belongs to.
@@ -150,7 +155,10 @@ impl Snapshot {
 
 /// The latest snapshot. Whoever reads holds it as long as wanted; the loop replaces it and never waits for readers.
 #[derive(Debug, Default)]
-pub struct Published(RwLock<Option<(Instant, Arc<Snapshot>)>>);
+pub struct Published {
+    latest: RwLock<Option<(Instant, Arc<Snapshot>)>>,
+    failure: RwLock<Option<String>>,
+}
 
 impl Published {
     /// Replaces it.
@@ -160,14 +168,26 @@ impl Published {
 
     pub(crate) fn publish_as_of(&self, snapshot: Snapshot, at: Instant) {
         let new = Some((at, Arc::new(snapshot)));
-        let old = std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), new);
+        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let old = std::mem::replace(&mut *self.latest.write().unwrap_or_else(PoisonError::into_inner), new);
         // Not while the lock is held: it may be the last to let go of a large thing.
         drop(old);
     }
 
     /// It, and when it was published; none before the first interval has ended.
     pub fn latest(&self) -> Option<(Instant, Arc<Snapshot>)> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// So many looks in a row have failed, the last one for this reason: it is not what it was.
+    pub fn fails(&self, looks: u64, why: &str) {
+        let failure = format!("the last {looks} looks at the host failed: {why}");
+        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+    }
+
+    /// Why nothing was published lately, where the loop knows.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -238,6 +258,8 @@ pub enum Answer {
     },
     /// The domain has ended meanwhile.
     Gone,
+    /// It makes no sense: these nodes are none for this domain.
+    Unusable(String),
     /// It cannot be made: no room, its owner would undo it, the machine does not allow it.
     Refused(String),
 }
@@ -297,6 +319,7 @@ pub(crate) mod examples {
             },
             totals,
             scheduler_attached: true,
+            numa_balancing: Some(1),
         }
     }
 

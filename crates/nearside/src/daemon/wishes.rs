@@ -1,9 +1,9 @@
 //! What operators ask the daemon for, carried out between two intervals.
 
 use super::snapshot::{Answer, Change};
-use crate::rehome::carry_out;
+use crate::rehome::{carry_out, give_back};
 use nearside_linux::Host;
-use nearside_policy::{Affinity, Home, MemoryPolicy, Origin, Rehome};
+use nearside_policy::{Affinity, Home, MemoryPolicy, Observation, Origin, Rehome, may_be_home};
 use nearside_topology::NodeSet;
 use std::ops::ControlFlow;
 
@@ -14,9 +14,10 @@ pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -
             Some(pattern) => prefer(host, domain, pattern, nodes, *affinity),
             None => rehome(host, domain, nodes, *affinity),
         },
-        Change::Release { domain } => release(host, domain),
+        Change::Release { domain } => release(host, domain, found_by.is_some()),
     };
     host.put_down();
+    host.unlock();
     answer
 }
 
@@ -33,40 +34,141 @@ fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affin
     }
 }
 
-/// A home for a domain that was found: it is preferred, and nothing of its cgroup is touched, which is its owner's.
+/// A home for a domain that was found: it is preferred, and nothing of its cgroup is touched that is its owner's.
 fn prefer(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, affinity: Option<Affinity>) -> Answer {
     if affinity == Some(Affinity::Hard) {
         return Answer::Refused(format!(
             "{domain} was not started by `nearside run`: whoever made that cgroup binds it to CPUs; here it can prefer them"
         ));
     }
+    let before = host.record(domain).map(|record| record.home);
+    if let Some(kept) = before.as_ref().filter(|home| home.origin == Origin::Adopted && !nodes.is_subset(&home.nodes)) {
+        return Answer::Unusable(format!("nodes: somebody else keeps {domain} on {}", kept.nodes.named()));
+    }
+    // What stands in for the scheduler goes with the home it is for, and is no bond of its owner's.
+    let offered = host.lift_fallback(domain).and_then(|_| host.offered_to(domain));
+    let topology = match offered {
+        Ok(topology) => topology,
+        Err(error) => return Answer::Refused(error.to_string()),
+    };
+    if let Err(refusal) = may_be_home(nodes, &Observation { topology, domains: Vec::new() }) {
+        return Answer::Unusable(format!("nodes: {refusal}"));
+    }
     let home =
         Home { nodes: nodes.clone(), origin: Origin::Explicit, affinity: Affinity::Soft, policy: MemoryPolicy::Local };
-    let before = host.record(domain).map(|record| record.home.nodes).unwrap_or_default();
-    change_home(host, domain, Some((pattern, &home)), before, |now| *now = home.clone())
-}
-
-/// From here on the control loop may choose again.
-fn release(host: &mut Host, domain: &str) -> Answer {
-    let Some(record) = host.record(domain) else { return Answer::Gone };
-    change_home(host, domain, None, record.home.nodes, |home| home.origin = Origin::Auto)
-}
-
-fn change_home(
-    host: &mut Host,
-    domain: &str,
-    found: Option<(&str, &Home)>,
-    nodes_before: NodeSet,
-    change: impl FnOnce(&mut Home),
-) -> Answer {
-    if let Err(error) = host.take_up(domain, found) {
+    if let Err(error) = host.take_up(domain, Some((pattern, &home))) {
         return Answer::Refused(error.to_string());
     }
     let Some(record) = host.edited() else { return Answer::Gone };
-    change(&mut record.home);
-    let home = record.home.clone();
+    record.home = home.clone();
+    let nodes_before = before.map(|home| home.nodes).unwrap_or_default();
     match host.save() {
         Ok(()) => Answer::Done { nodes_before, home, notes: host.take_notices() },
         Err(error) => Answer::Refused(error.to_string()),
+    }
+}
+
+/// From here on the control loop may choose again.
+fn release(host: &mut Host, domain: &str, is_found: bool) -> Answer {
+    match give_back(host, domain) {
+        Ok(Some(home)) => Answer::Done { nodes_before: home.nodes.clone(), home, notes: host.take_notices() },
+        Ok(None) if is_found => {
+            Answer::Refused(format!("{domain} has no home yet, so there is none to give back: placement chooses it"))
+        }
+        Ok(None) => Answer::Gone,
+        Err(failure) => Answer::Refused(failure.message().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_linux::Paths;
+    use nearside_topology::NodeId;
+    use std::{fs, path::Path};
+
+    const NAME: &str = "/m/vm";
+
+    /// A host of three nodes, of which the last has no CPU, and a group with a process on it that may use nodes 0 and 2.
+    fn made(root: &Path) -> Host {
+        let file = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let tree = root.join("cg");
+        file("proc/self/mountinfo", &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()));
+        file("proc/sys/kernel/random/boot_id", "b\n");
+        file("cg/cgroup.controllers", "cpuset memory\n");
+        file("sys/devices/system/cpu/online", "0-3\n");
+        for (node, cpus) in [(0, "0-1"), (1, "2-3"), (2, "")] {
+            let folder = format!("sys/devices/system/node/node{node}");
+            file(&format!("{folder}/cpulist"), cpus);
+            file(&format!("{folder}/distance"), ["10 20 20", "20 10 20", "20 20 10"][node]);
+            file(
+                &format!("{folder}/meminfo"),
+                &format!("Node {node} MemTotal: 4096 kB\nNode {node} MemFree: 1024 kB\n"),
+            );
+        }
+        fs::create_dir(root.join("run")).unwrap();
+        file(&format!("cg{NAME}/cgroup.events"), "populated 1\n");
+        file(&format!("cg{NAME}/cpuset.cpus.effective"), "0-1\n");
+        file(&format!("cg{NAME}/cpuset.mems.effective"), "0,2\n");
+        Host::open(Paths { root: root.into(), state: root.join("run/nearside") }).unwrap()
+    }
+
+    fn put(host: &mut Host, nodes: &[u32]) -> Answer {
+        let nodes = nodes.iter().map(|&node| NodeId(node)).collect();
+        fulfil(host, &Change::SetAffinity { domain: NAME.into(), nodes, affinity: None }, Some("m/*"))
+    }
+
+    fn delete(host: &mut Host, found_by: Option<&str>) -> Answer {
+        fulfil(host, &Change::Release { domain: NAME.into() }, found_by)
+    }
+
+    fn home(answer: &Answer) -> (String, Origin, Affinity) {
+        let Answer::Done { home, .. } = answer else { panic!("{answer:?}") };
+        (home.nodes.to_string(), home.origin, home.affinity)
+    }
+
+    #[test]
+    fn a_home_that_is_not_there_cannot_be_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = made(folder.path());
+        let refused = delete(&mut host, Some("m/*"));
+        assert!(matches!(&refused, Answer::Refused(why) if why.contains("no home yet")), "{refused:?}");
+        assert_eq!(delete(&mut host, None), Answer::Gone);
+    }
+
+    #[test]
+    fn a_found_domain_gets_nodes_that_it_may_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = made(folder.path());
+        for (nodes, why) in [(&[1][..], "the cgroup /m/vm does not allow"), (&[2], "no CPU is online on node 2")] {
+            let refused = put(&mut host, nodes);
+            assert!(matches!(&refused, Answer::Unusable(said) if said.contains(why)), "{refused:?}");
+            assert!(host.record(NAME).is_none());
+        }
+        assert_eq!(home(&put(&mut host, &[0, 2])), ("0,2".into(), Origin::Explicit, Affinity::Soft));
+        assert_eq!(home(&delete(&mut host, Some("m/*"))), ("0,2".into(), Origin::Auto, Affinity::Soft));
+    }
+
+    #[test]
+    fn a_home_that_somebody_else_chose_is_that_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = made(folder.path());
+        put(&mut host, &[0]);
+        host.take_up(NAME, None).unwrap();
+        let adopted = |home: &mut Home| (home.origin, home.affinity) = (Origin::Adopted, Affinity::Hard);
+        adopted(&mut host.edited().unwrap().home);
+        host.save().unwrap();
+        host.put_down();
+        for refused in [put(&mut host, &[0, 2]), delete(&mut host, Some("m/*"))] {
+            let (Answer::Unusable(why) | Answer::Refused(why)) = &refused else { panic!("{refused:?}") };
+            assert!(why.contains("somebody else keeps /m/vm on node 0"), "{why}");
+        }
+        assert_eq!(host.record(NAME).unwrap().home.origin, Origin::Adopted);
+        assert_eq!(home(&put(&mut host, &[0])), ("0".into(), Origin::Explicit, Affinity::Soft));
+        assert_eq!(home(&delete(&mut host, Some("m/*"))), ("0".into(), Origin::Auto, Affinity::Soft));
     }
 }

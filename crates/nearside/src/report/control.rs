@@ -3,6 +3,7 @@
 use super::{
     json::{self, Why},
     plan::StepJson,
+    why::Unplaced,
 };
 use crate::domains::Domain;
 use nearside_linux::store::Record;
@@ -76,7 +77,9 @@ impl StandingJson {
         };
         let home_because = |waits: &HomeWaits| match waits {
             HomeWaits::Explicit => "explicit",
+            HomeWaits::Kept => "kept",
             HomeWaits::OwnerKeeps { .. } => "owner-keeps",
+            HomeWaits::HasCpuset => "has-cpuset",
             HomeWaits::MayPass => "may-pass",
             HomeWaits::MovedLately { .. } => "moved-lately",
             HomeWaits::NoneBetter { .. } => "none-better",
@@ -88,6 +91,8 @@ impl StandingJson {
             DebtWaits::RunsThere => "runs-there",
             DebtWaits::NoRoom => "no-room",
             DebtWaits::NoBudget => "no-budget",
+            DebtWaits::KeptElsewhere => "kept-elsewhere",
+            DebtWaits::Balancing => "balancing",
             DebtWaits::NotAllowed => "not-allowed",
             DebtWaits::Stuck { .. } => "stuck",
         };
@@ -125,10 +130,9 @@ impl<'a> DomainJson<'a> {
 }
 
 /// What a daemon answered about a domain: how it stands, and what was done about it in the last interval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Control {
-    /// None before the daemon has looked at it.
-    pub(crate) standing: Option<StandingTold>,
+    pub(crate) standing: StandingTold,
     pub(crate) steps: Vec<StepTold>,
 }
 
@@ -173,29 +177,25 @@ pub(crate) struct WhyJson<'a> {
 #[serde(untagged)]
 enum PlacedJson<'a> {
     Decided(Box<Why<'a>>),
-    /// It was found, and has no home yet.
-    Found {
-        name: &'a str,
-        cgroup: &'a str,
-        /// None.
-        #[serde(serialize_with = "json::home")]
-        home: &'a Option<Home>,
-    },
+    /// It was found.
+    Found(Box<Unplaced>),
 }
 
 impl<'a> WhyJson<'a> {
-    pub(crate) fn new(
+    /// `unplaced` looks at a group that was found.
+    pub(crate) fn new<E>(
         domain: &'a Domain,
         record: Option<&'a Record>,
         known: Option<&DomainHistory>,
         plan: &'a ControlPlan,
-    ) -> Self {
+        unplaced: impl FnOnce() -> Result<Unplaced, E>,
+    ) -> Result<Self, E> {
         let placed = match record.and_then(|record| Some((record, record.decision.as_ref()?))) {
             Some((record, decision)) => PlacedJson::Decided(Box::new(Why::new(record, decision))),
-            None => PlacedJson::Found { name: &domain.name, cgroup: &domain.cgroup, home: &domain.home },
+            None => PlacedJson::Found(Box::new(unplaced()?)),
         };
         let steps = plan.steps.iter().filter(|step| step.action.domain() == domain.name);
-        Self { placed, standing: known.map(StandingJson::new), steps: steps.map(StepJson::new).collect() }
+        Ok(Self { placed, standing: known.map(StandingJson::new), steps: steps.map(StepJson::new).collect() })
     }
 }
 

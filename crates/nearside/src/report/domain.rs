@@ -22,6 +22,7 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
     match origin {
         Origin::Auto => "auto",
         Origin::Explicit => "explicit",
+        Origin::Adopted => "adopted",
     }
 }
 
@@ -200,7 +201,11 @@ pub(crate) mod examples {
             claim: Some(chosen.claim),
             limits: Limits { cpus: Some(1.5), memory_bytes: None },
             decision: Some(decision),
-            cpus: Some(CpuBinding { cpus: CpuSet::from([CpuId(2), CpuId(3)]), on_behalf: CpuReason::Fallback }),
+            cpus: Some(CpuBinding {
+                cpus: CpuSet::from([CpuId(2), CpuId(3)]),
+                on_behalf: CpuReason::Fallback,
+                replaces: None,
+            }),
             memory_nodes: Some(nodes(&[1])),
             policy_nodes: Some(nodes(&[1])),
             moving_to: None,

@@ -1,7 +1,7 @@
 //! `docs/formats.md` tells of every key that the commands print, and of no other.
 
 use super::{
-    control::{ChangedJson, Control, ControlJson, DomainJson, WhyJson},
+    control::{ChangedJson, Control, ControlJson, DomainJson, StandingTold, WhyJson},
     doctor::{Doctor, tests::host},
     domain::examples,
     json::{Placed, Why},
@@ -18,7 +18,7 @@ use crate::daemon::{
     audit::Entry,
     snapshot::{Change, Snapshot, examples as seen},
 };
-use nearside_policy::{Action, CpuReason, Plan, Reason, Step};
+use nearside_policy::{Action, CpuReason, DomainHistory, Plan, Reason, Step};
 use nearside_topology::{
     Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId, Performance,
     ReservedHugePages, Topology, Zone,
@@ -139,9 +139,10 @@ fn place_and_why() {
     };
     // One section tells of both forms.
     printed.as_object_mut().unwrap().extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
-    let control = Control { standing: None, steps: Vec::new() };
+    let control = Control { standing: StandingTold::of(&DomainHistory::default()), steps: Vec::new() };
     printed.as_object_mut().unwrap().extend(to_value(control).unwrap().as_object().unwrap().clone());
-    check("`nearside why ", &["Decisions", "`nearside show "], "decision", &printed);
+    let shared = ["Decisions", "`nearside show ", "API: `GET /domains/NAME`"];
+    check("`nearside why ", &shared, "decision", &printed);
 }
 
 #[test]
@@ -195,7 +196,8 @@ fn what_the_api_answers() {
     printed["standing"] = printed["standing"]["web-frontend"].take();
     check("API: `GET /plan`", &[standing], "", &printed);
 
-    let mut printed = to_value(WhyJson::new(domain, record.as_ref(), known, plan)).unwrap();
+    let unplaced = || Err(format!("{} was placed", domain.name));
+    let mut printed = to_value(WhyJson::new(domain, record.as_ref(), known, plan, unplaced).unwrap()).unwrap();
     let own = printed.as_object_mut().unwrap();
     let why: BTreeSet<String> =
         to_value(Why::new(record.as_ref().unwrap(), record.as_ref().unwrap().decision.as_ref().unwrap()))

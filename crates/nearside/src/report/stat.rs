@@ -278,6 +278,7 @@ pub(crate) mod tests {
                 free_bytes: free_mib * MIB,
                 low_watermark_bytes: 8 * MIB,
                 high_watermark_bytes: 10 * MIB,
+                reserved_bytes: 0,
                 free_blocks: vec![100, 50, 7, 0, 0, 0, 0, 0, 0, 1, 321],
             }],
             huge_pages: vec![HugePagePool {

@@ -11,10 +11,15 @@ use super::{
     },
     units::{count, size},
 };
-use nearside_linux::store::Record;
+use nearside_linux::{
+    cgroup::{Cgroup, Tree},
+    store::Record,
+    usage,
+};
 use nearside_policy::{Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total};
 use nearside_topology::NodeSet;
 use serde::Serialize;
+use std::path::Path;
 
 /// The decision as it was recorded, and what has changed since.
 pub(crate) fn text(record: &Record, decision: &Decision) -> String {
@@ -191,10 +196,9 @@ pub(crate) struct Controlled<T> {
 /// What the daemon makes of a domain.
 pub(crate) fn control_text(control: &Option<Control>) -> String {
     let Some(Control { standing, steps }) = control else { return String::new() };
-    let standing = standing.as_ref().map_or("the daemon has not seen it yet", |standing| &standing.text);
     let step = |step: &StepTold| format!("  does         {} ({})\n", printable(&step.text), printable(&step.because));
     let steps: String = steps.iter().map(step).collect();
-    format!("\nNow, says the daemon\n  stands       {}\n{steps}", printable(standing))
+    format!("\nNow, says the daemon\n  stands       {}\n{steps}", printable(&standing.text))
 }
 
 /// What there is to say of a cgroup that Nearside did not start, whether it was found and given a home or not.
@@ -213,6 +217,21 @@ pub(crate) struct Unplaced {
     pub(crate) allowed: Allowed,
     /// The memory policies of its mappings, in the kernel's words, and the bytes under each.
     pub(crate) policies: std::collections::BTreeMap<String, u64>,
+}
+
+impl Unplaced {
+    /// Looks at a group, and reads the mappings of all its processes.
+    pub(crate) fn read(tree: &Tree, proc: &Path, group: &Cgroup, record: Option<&Record>) -> Self {
+        let policies = usage::mapped(group, proc).policies;
+        Self {
+            name: group.path().into(),
+            cgroup: group.path().into(),
+            home: record.map(|record| record.home.clone()),
+            found_by: record.and_then(|record| record.found_by.clone()),
+            allowed: Allowed::read(tree, group),
+            policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
+        }
+    }
 }
 
 /// The same as text.

@@ -8,7 +8,7 @@ use crate::{
     domains::Domain,
     look::Look,
     report::{
-        domain::{by_node, dash, local, memory_by_node, origin, printable, used_of_claim},
+        domain::{by_node, dash, local, memory_by_node, origin, printable, stands, used_of_claim},
         stat::NodeStat,
         table::Side::{Left, Right},
         units::{count, short},
@@ -163,7 +163,7 @@ fn heading(page: &mut Page<'_>, state: &State, look: Option<&Look>) {
     write(page.buffer, line, width.saturating_sub(taken), taken, &pace, Style::new().add_modifier(Modifier::BOLD));
 }
 
-/// `4 nodes, 8 CPUs, 2 domains; by name`
+/// `4 nodes, 8 CPUs, 2 domains; by name; scheduled by Linux`
 fn summary(state: &State, look: &Look) -> String {
     let all = &look.stat.domains;
     let domains = all.iter().filter(|domain| domain.home.is_some()).count();
@@ -177,7 +177,9 @@ fn summary(state: &State, look: &Look) -> String {
     };
     let cpus = look.stat.nodes.iter().map(|node| node.cpus).sum();
     let (nodes, cpus) = (count(look.stat.nodes.len(), "node"), count(cpus, "CPU"));
-    format!("{nodes}, {cpus}, {}{others}; {}{filter}", count(domains, "domain"), state.sort.words(state.reversed))
+    let sort = state.sort.words(state.reversed);
+    let scheduler = look.scheduler.as_deref().map_or_else(|| "Linux".into(), printable);
+    format!("{nodes}, {cpus}, {}{others}; {sort}{filter}; scheduled by {scheduler}", count(domains, "domain"))
 }
 
 /// What is wrong, in a line; whoever is no longer there to press `?` is told elsewhere.
@@ -301,11 +303,18 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
         column("debt", Right, 5),
         column("memory", Right, 6),
         column("CPU", Right, 5),
-        cut_column("threads at"),
-        cut_column("memory at"),
     ]);
+    let running = Running::new(look, is_wide);
+    if running.in_a_word {
+        // As wide as its longest word.
+        columns.push(column("stands", Left, 10));
+    }
+    if running.by_node {
+        columns.push(cut_column("threads at"));
+    }
+    columns.push(cut_column("memory at"));
     let shown = state.rows(look);
-    let rows: Vec<Vec<Cell>> = shown.iter().map(|domain| domain_row(domain, look, is_wide)).collect();
+    let rows: Vec<Vec<Cell>> = shown.iter().map(|domain| domain_row(domain, look, is_wide, running)).collect();
     let widths = widths(&columns, &rows, usize::from(page.area.width.saturating_sub(1)));
     page.title(&columns, &widths);
     if rows.is_empty() {
@@ -319,7 +328,24 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
     }
 }
 
-fn domain_row(domain: &Domain, look: &Look, is_wide: bool) -> Vec<Cell> {
+/// How it is told where a domain runs.
+#[derive(Clone, Copy)]
+struct Running {
+    /// By what the daemon makes of it.
+    in_a_word: bool,
+    /// By the nodes that its threads are on.
+    by_node: bool,
+}
+
+impl Running {
+    /// On a narrow terminal there is no room for both, and the daemon knows better.
+    fn new(look: &Look, is_wide: bool) -> Self {
+        let is_told = look.stat.domains.iter().any(|domain| domain.standing.is_some());
+        Self { in_a_word: is_told, by_node: is_wide || !is_told }
+    }
+}
+
+fn domain_row(domain: &Domain, look: &Look, is_wide: bool, running: Running) -> Vec<Cell> {
     let mood = domain.local_share.map_or(Mood::Plain, closeness);
     let mut row = vec![
         Cell::new(printable(&domain.name)),
@@ -338,9 +364,10 @@ fn domain_row(domain: &Domain, look: &Look, is_wide: bool) -> Vec<Cell> {
         Cell { text: dash(domain.debt_bytes.map(short)), mood: if in_debt { Mood::Fair } else { Mood::Plain } },
         Cell::new(held(domain, is_wide)),
         Cell::new(cpus_used(domain, look)),
-        Cell::new(by_node(&domain.usage.cpu.threads)),
-        Cell::new(memory_by_node(domain)),
     ]);
+    row.extend(running.in_a_word.then(|| Cell::new(stands(domain))));
+    row.extend(running.by_node.then(|| Cell::new(by_node(&domain.usage.cpu.threads))));
+    row.push(Cell::new(memory_by_node(domain)));
     row
 }
 
@@ -432,6 +459,9 @@ fn folded(line: &str, width: usize) -> Vec<String> {
 }
 
 const HELP: &str = "\
+Heading
+  scheduled by  Linux itself, or a sched_ext scheduler; nearside is the one that prefers homes
+
 Keys
   Up Down j k PgUp PgDn Home End  select, scroll
   Enter w     why the selected domain lives there, as `nearside why` tells
@@ -455,6 +485,7 @@ Domains
   debt        its own memory that lies off its home
   memory      what it holds; on wide terminals /what is promised to it
   CPU         CPU time during the look, in percent of one CPU
+  stands      what the daemon makes of where it runs, where one runs; Enter says more
   threads at  threads by node, helpers included, as in 0:2 3:1
   memory at   its own memory by node, as in 0:512M 3:1.5G
 ";

@@ -31,6 +31,7 @@ fn look() -> Look {
         all: true,
         busy_ns: examples::by_node(&[4_000_000_000, 1_000_000_000]),
         topology: Topology::default(),
+        scheduler: Some("nearside".into()),
         left_out: Vec::new(),
         unseen: Vec::new(),
     }
@@ -113,6 +114,40 @@ fn one_node_of_which_little_is_known() {
     (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.unclaimed_bytes) = (None, None, None, 0);
     one.unseen = vec!["/sys/devices/system/node/node0/meminfo: no MemTotal".into(), "another thing".into()];
     insta::assert_snapshot!("unknown_memory", frame(&state(NARROW), &one));
+}
+
+#[test]
+fn where_a_domain_runs_is_told_by_nodes_by_the_daemon_or_by_both() {
+    let mut look = look();
+    for (is_told, width, titles, web) in [
+        (true, 80, "CPU stands memory at", "0 % pushed-off 0:64M"),
+        (true, 140, "CPU stands threads at memory at", "0 % pushed-off 1:1 2:1 3:2 0:64M"),
+        (false, 80, "CPU threads at memory at", "0 % 1:1 2:1 3:2 0:64M"),
+        (false, 140, "CPU threads at memory at", "0 % 1:1 2:1 3:2 0:64M"),
+    ] {
+        if !is_told {
+            look.stat.domains.iter_mut().for_each(|domain| domain.standing = None);
+        }
+        let frame = frame(&state(Size::new(width, 24)), &look);
+        let line = |start: &str| {
+            let line = frame.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert!(line("domain").ends_with(titles) && line("web").contains(web), "{frame}");
+    }
+}
+
+#[test]
+fn the_heading_tells_who_schedules() {
+    for (scheduler, words) in [
+        (None, "; scheduled by Linux "),
+        (Some("nearside"), "; scheduled by nearside "),
+        (Some("scx\x1b[2J"), "; scheduled by scx\\u{1b}[2J "),
+    ] {
+        let look = Look { scheduler: scheduler.map(str::to_owned), ..look() };
+        let frame = frame(&state(WIDE), &look);
+        assert!(frame.lines().next().unwrap().contains(words), "{frame}");
+    }
 }
 
 #[test]

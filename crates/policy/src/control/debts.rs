@@ -10,6 +10,9 @@ use nearside_topology::{NodeId, NodeSet};
 // A domain that could not be confined to its home again is tried again after so many intervals.
 const CONFINE_AGAIN_INTERVALS: u64 = 30;
 
+// The kernel counts what it keeps for a domain by the byte, and what is less than the smallest page does not move.
+const SMALLEST_PAGE_BYTES: u64 = 4096;
+
 /// Bytes that want to go from one node to another.
 #[derive(Debug, Clone, Copy)]
 struct Want {
@@ -30,12 +33,20 @@ impl Round<'_> {
             let known = &mut self.known[at];
             known.standing.debt_bytes = debt_bytes;
             known.standing.debt_waits = None;
+            let has_debt = |from: &NodeId| {
+                !home.nodes.contains(*from)
+                    && self.seen.machine.domains[at].resident_bytes.get(from).is_some_and(|&bytes| bytes > 0)
+            };
+            known.saved_bytes.retain(|from, _| has_debt(from));
             // Where it shall lie has just changed: the next round sees it.
             if self.is_moving[at] {
                 continue;
             }
             if debt_bytes > 0 {
-                self.wants_of(at, &mut wants);
+                match self.is_anothers(at) {
+                    None => self.wants_of(at, &mut wants),
+                    waits => self.known[at].standing.debt_waits = waits,
+                }
             }
             self.confine_again(at);
         }
@@ -46,6 +57,16 @@ impl Round<'_> {
         ways.for_each(|way| self.move_one_way(way, &mut arriving));
     }
 
+    /// Why a domain's memory is somebody else's to move, if it is.
+    fn is_anothers(&self, at: usize) -> Option<DebtWaits> {
+        // Of what Nearside starts each process has a policy (or a cpuset, by policy restrictive), which balancing respects.
+        let is_balanced = self.seen.balancing_scans() && self.state(at).was_found();
+        match self.is_kept_at_home(at) {
+            false => Some(DebtWaits::KeptElsewhere),
+            true => is_balanced.then_some(DebtWaits::Balancing),
+        }
+    }
+
     // What a domain has where, and where it shall go.
     fn wants_of(&mut self, at: usize, wants: &mut Vec<Want>) {
         let party = self.party(at).clone();
@@ -53,7 +74,9 @@ impl Round<'_> {
         let may_lie = |i: usize| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(self.id(i)));
         let allowed: Vec<usize> = party.home.iter().copied().filter(|&i| may_lie(i)).collect();
         let mut waits = if allowed.is_empty() { Some(DebtWaits::NotAllowed) } else { None };
-        for &(from, bytes) in party.held_bytes.iter().filter(|(i, bytes)| *bytes > 0 && !party.home.contains(i)) {
+        for &(from, bytes) in
+            party.held_bytes.iter().filter(|(i, bytes)| *bytes >= SMALLEST_PAGE_BYTES && !party.home.contains(i))
+        {
             let id = self.id(from);
             let stuck_bytes = self.known[at].stuck_bytes(id, now);
             if let Some(&Stuck { why, bytes, retry_at, .. }) = self.known[at].stuck.get(&id).filter(|_| stuck_bytes > 0)
@@ -105,24 +128,37 @@ impl Round<'_> {
         mean(to) < mean(from)
     }
 
-    // Shares the budget from one node to another among those who want to go that way.
+    // Shares the budget from one node to another among those who want to go that way. Whose part is less than a page saves it
+    // up, so that pages of any size go at any rate; and no more pages go at once than the budget has begun to pay for.
     fn move_one_way(&mut self, wants: &[Want], arriving: &mut Arriving) {
         let Some(&Want { from, to, latency_ppm, .. }) = wants.first() else { return };
         let (from_id, to_id) = (self.id(from), self.id(to));
         let pace = |id| self.nodes.get(&id).map_or(PPM, |known| known.pace_ppm);
         let pace_ppm = if latency_ppm == UNREACHABLE { 0 } else { pace(from_id).min(pace(to_id)) };
         let budget_bytes = self.tuning.budget_bytes(pace_ppm);
-        for (want, part) in wants.iter().zip(fair_parts(budget_bytes, wants)) {
+        let parts = fair_parts(budget_bytes, wants);
+        let mut left_bytes = budget_bytes;
+        // Whoever is first changes from round to round, for the last may come away with nothing.
+        let first = (self.now() % wants.len() as u64) as usize;
+        for i in (first..wants.len()).chain(0..first) {
+            let (want, part) = (&wants[i], parts[i]);
             let page_size = self.party(want.at).page_size;
-            let room_bytes = self.scene.room_bytes(page_size, to).1.saturating_sub(arriving.bytes(page_size, to));
-            let most_bytes = part.min(room_bytes);
             let unit = page_bytes(page_size);
+            let saved_bytes = self.known[want.at].saved_bytes.remove(&from_id).unwrap_or(0);
+            let credit_bytes = part.saturating_add(saved_bytes.min(unit));
+            let room_bytes = self.scene.room_bytes(page_size, to).1.saturating_sub(arriving.bytes(page_size, to));
+            let payable_bytes = if left_bytes == 0 { 0 } else { credit_bytes.min(left_bytes.max(unit)) };
+            let most_bytes = payable_bytes.min(room_bytes).min(want.bytes);
             let most_bytes = if most_bytes < want.bytes { most_bytes / unit * unit } else { most_bytes };
+            let known = &mut self.known[want.at];
+            let saved_bytes = (credit_bytes - most_bytes).min(unit);
+            known.saved_bytes.extend((saved_bytes > 0).then_some((from_id, saved_bytes)));
             if most_bytes == 0 {
                 let waits = if room_bytes < unit { DebtWaits::NoRoom } else { DebtWaits::NoBudget };
-                self.known[want.at].standing.debt_waits = Some(waits);
+                known.standing.debt_waits = Some(waits);
                 continue;
             }
+            left_bytes = left_bytes.saturating_sub(most_bytes);
             arriving.add(page_size, to, most_bytes);
             let debt_bytes = self.known[want.at].standing.debt_bytes;
             let action = Action::MovePages {

@@ -29,6 +29,9 @@ const MOST_STEPS: u64 = 8;
 // A node that comes out of pressure takes so many intervals to come back to the full rate.
 const RECOVERY_INTERVALS: u64 = 16;
 
+// Where the kernel reclaims all the time, as on a host that serves files, pages go at this part of the full rate.
+const SLOWEST_PPM: u64 = PPM / 64;
+
 // Pages that did not move are tried again after so many intervals, and after at most so many.
 const FIRST_RETRY_INTERVALS: u64 = 2;
 const LAST_RETRY_INTERVALS: u64 = 256;
@@ -65,6 +68,8 @@ pub struct DomainHistory {
     pub trouble_intervals: u64,
     /// How often in a row another home was found better while there was no trouble.
     pub wins: u64,
+    /// At how many looks in a row somebody else kept it elsewhere than its home says.
+    pub kept_elsewhere: u64,
     /// When it was last weighed against other homes.
     pub weighed_at: Option<u64>,
     /// Its last move, where it is not long ago.
@@ -73,6 +78,9 @@ pub struct DomainHistory {
     pub confined_at: Option<u64>,
     /// By node, what did not move from there.
     pub stuck: BTreeMap<NodeId, Stuck>,
+    /// By node, what of the budget it could not use for moving pages from there: always less than one page, or one at most.
+    #[serde(default)]
+    pub saved_bytes: ByNode,
     /// The interval in which it has to be looked at again.
     pub next_look: u64,
     /// How many intervals that is from the look before.
@@ -144,7 +152,7 @@ impl History {
         let others = before.map_or(others, |before| smoothed(before.others.0, others));
         let pace_ppm = before.map_or(PPM, |before| before.pace_ppm);
         let pace_ppm = match is_short(node, &load) || seen.memory_stall_ppm > Some(tuning.memory_stall_ppm) {
-            true => pace_ppm / 2,
+            true => (pace_ppm / 2).max(SLOWEST_PPM),
             false => pace_ppm.saturating_add(PPM / RECOVERY_INTERVALS).min(PPM),
         };
         NodeHistory { others: MilliVcpus(others), pace_ppm }
@@ -163,6 +171,7 @@ impl DomainHistory {
             self.home.clone_from(&state.home);
             self.trouble_intervals = 0;
             self.wins = 0;
+            self.kept_elsewhere = 0;
             self.stuck.clear();
         }
     }
@@ -224,9 +233,9 @@ impl DomainHistory {
 
 /// Whether a node is short of memory: somebody had to wait for it or reclaim it, or the kernel does in the background.
 fn is_short(node: &Node, load: &NodeLoad) -> bool {
-    let low_bytes = node.zones.iter().fold(0, |sum: u64, zone| sum.saturating_add(zone.low_watermark_bytes));
-    let below_low = node.state.is_some_and(|state| state.free_bytes < low_bytes);
-    below_low || load.allocation_stalls > 0 || load.direct_reclaim_pages > 0
+    let below_low = node.fill_ppm(|zone| zone.low_watermark_bytes).is_some_and(|ppm| ppm < PPM);
+    let reclaims = load.direct_reclaim_pages > 0 || load.background_reclaim_pages > 0;
+    below_low || load.allocation_stalls > 0 || reclaims
 }
 
 /// A new figure counts for a quarter: after five intervals of another load it is three quarters of the way there.

@@ -6,7 +6,7 @@ use super::{
     scene::{Amounts, split},
     weigh::{Scales, Weighed},
 };
-use crate::{Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM};
+use crate::{Action, Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM};
 use nearside_topology::NodeSet;
 use std::cmp::Reverse;
 
@@ -36,13 +36,13 @@ impl Round<'_> {
             if !self.looked_at[at] || self.state(at).home.is_some() {
                 continue;
             }
-            let (bound, owner) = (self.bound_to(at), self.owner(at));
-            if let Some(nodes) = bound {
+            if let Some(nodes) = self.bound_to(at) {
                 self.adopt_bound(at, nodes);
-            } else if !self.seen.soft_affinity && !owner.lets_bind() {
-                self.known[at].standing.home_waits = Some(HomeWaits::OwnerKeeps { owner });
-            } else {
-                homeless.push(at);
+                continue;
+            }
+            match self.may_bind(at) {
+                Err(waits) if !self.seen.soft_affinity => self.known[at].standing.home_waits = Some(waits),
+                _ => homeless.push(at),
             }
         }
         homeless.sort_by_key(|&at| (Reverse(self.party(at).demand_milli), Reverse(self.party(at).needed_bytes), at));
@@ -78,9 +78,60 @@ impl Round<'_> {
         let vcpus = vcpus.map(|(i, vcpus)| (self.id(i), vcpus)).collect();
         let claim = Claim { bytes, vcpus, page_size: self.party(at).page_size };
         let reason = Reason::BoundByOther { nodes: nodes.clone() };
-        let home = Home { nodes, origin: Origin::Explicit, affinity: Affinity::Hard, policy: MemoryPolicy::Local };
+        let home = Home { nodes, origin: Origin::Adopted, affinity: Affinity::Hard, policy: MemoryPolicy::Local };
         self.bind(at, home, claim, &reason);
         self.is_moving[at] = true;
+    }
+
+    /// Homes of domains that were found follow whoever keeps these on some nodes.
+    ///
+    /// What threads may do is seen of those that run, so one that hardly does tells nothing, and what is seen once may be a
+    /// helper's.
+    pub(super) fn follow_owners(&mut self) {
+        for at in self.domains() {
+            if !self.looked_at[at] || self.is_moving[at] {
+                continue;
+            }
+            if self.is_kept_at_home(at) {
+                self.known[at].kept_elsewhere = 0;
+                continue;
+            }
+            if self.known[at].is_idle(self.tuning) {
+                continue;
+            }
+            let known = &mut self.known[at];
+            known.kept_elsewhere = known.kept_elsewhere.saturating_add(1);
+            if known.kept_elsewhere < self.tuning.patience_intervals {
+                continue;
+            }
+            known.kept_elsewhere = 0;
+            match self.bound_to(at) {
+                Some(nodes) => self.adopt_bound(at, nodes),
+                None => self.let_go(at),
+            }
+        }
+    }
+
+    /// Whether a domain is where those keep it who do, and has no such home where nobody does. What an operator chose for it
+    /// here counts more.
+    pub(super) fn is_kept_at_home(&self, at: usize) -> bool {
+        let state = self.state(at);
+        let Some(home) = state.home.as_ref().filter(|_| state.was_found()) else { return true };
+        let bound = self.bound_to(at);
+        match home.origin {
+            Origin::Explicit => true,
+            Origin::Adopted => bound.as_ref() == Some(&home.nodes),
+            Origin::Auto => bound.is_none(),
+        }
+    }
+
+    // Nobody keeps it there any more: its home is placement's to change.
+    fn let_go(&mut self, at: usize) {
+        let Some(before) = self.state(at).home.clone() else { return };
+        let home = Home { origin: Origin::Auto, affinity: Affinity::Soft, ..before };
+        self.known[at].home = Some(home.clone());
+        self.is_moving[at] = true;
+        self.step(Action::SetHome { domain: self.state(at).name.clone(), home }, &Reason::LetGo);
     }
 
     fn first_home(&mut self, at: usize) -> Option<HomeWaits> {
@@ -155,7 +206,10 @@ impl Round<'_> {
             let weighed_lately = rests(WEIGH_AGAIN_INTERVALS);
             let weighed_not_long_ago = rests(tuning.weigh_intervals);
             match may_move {
-                Err(waits) => known.standing.home_waits = Some(waits).filter(|_| troubled),
+                Err(waits) => {
+                    let is_unbound = matches!(waits, HomeWaits::OwnerKeeps { .. } | HomeWaits::HasCpuset);
+                    known.standing.home_waits = Some(waits).filter(|_| troubled || is_unbound);
+                }
                 Ok(()) if known.is_idle(tuning) => known.standing.home_waits = None,
                 Ok(()) if shares && !weighed_lately => chosen.push((at, Occasion::Trouble)),
                 Ok(()) if shares => {}
@@ -184,13 +238,15 @@ impl Round<'_> {
     /// Whether placement may change a home at all, and yet.
     pub(super) fn may_move(&self, at: usize) -> Result<(), HomeWaits> {
         let Some(home) = self.state(at).home.as_ref() else { return Err(HomeWaits::InTurn) };
-        if home.origin == Origin::Explicit || self.bound_to(at).is_some() {
+        if home.origin == Origin::Explicit {
             return Err(HomeWaits::Explicit);
         }
+        if home.origin == Origin::Adopted || self.bound_to(at).is_some() {
+            return Err(HomeWaits::Kept);
+        }
         let binds = home.policy.confines() || home.affinity == Affinity::Hard || !self.seen.soft_affinity;
-        let owner = self.owner(at);
-        if binds && !owner.lets_bind() {
-            return Err(HomeWaits::OwnerKeeps { owner });
+        if binds {
+            self.may_bind(at)?;
         }
         let Some(moved) = self.known[at].moved else { return Ok(()) };
         let load_now = self.load_at(&self.party(at).home);
@@ -199,6 +255,16 @@ impl Round<'_> {
         match passed < moved.stay_intervals || passed < self.tuning.steady_intervals && !fuller {
             true => Err(HomeWaits::MovedLately { at: moved.at, load_then: moved.load, load_now }),
             false => Ok(()),
+        }
+    }
+
+    /// Whether its CPUs may be bound.
+    fn may_bind(&self, at: usize) -> Result<(), HomeWaits> {
+        let owner = self.owner(at);
+        match self.seen.loads.get(&self.state(at).name) {
+            _ if !owner.lets_bind() => Err(HomeWaits::OwnerKeeps { owner }),
+            Some(load) if load.has_cpuset => Err(HomeWaits::HasCpuset),
+            _ => Ok(()),
         }
     }
 

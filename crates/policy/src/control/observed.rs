@@ -22,8 +22,18 @@ pub struct ControlObservation {
     pub memory_stall_ppm: Option<u64>,
     /// Whether a scheduler that knows node affinity is attached, so that vCPUs whose home is full run elsewhere.
     pub soft_affinity: bool,
+    /// `kernel.numa_balancing`: 0 where it is off; none where the kernel has none.
+    pub numa_balancing: Option<u64>,
     /// What became of the pages that were to move.
     pub moved: Vec<MoveReport>,
+}
+
+impl ControlObservation {
+    /// Whether the kernel's NUMA balancing looks for pages to move. Tasks of a sched_ext scheduler are none of its business, and
+    /// that has them all (`task_tick_numa` in `kernel/sched/fair.c`).
+    pub fn balancing_scans(&self) -> bool {
+        !self.soft_affinity && self.numa_balancing.is_some_and(|mode| mode != 0)
+    }
 }
 
 /// What a domain did since it was looked at last.
@@ -39,6 +49,8 @@ pub struct DomainLoad {
     pub owner: Owner,
     /// The nodes on which somebody else keeps it, by hard affinity or `cpuset`; none where it may run anywhere.
     pub bound_to: Option<NodeSet>,
+    /// Whether somebody else has set CPUs of its `cpuset`, be it some of each node.
+    pub has_cpuset: bool,
     /// Nodes of devices it should be near.
     pub near: Vec<NodeId>,
 }
@@ -50,8 +62,10 @@ pub enum Owner {
     /// Made by Nearside.
     #[default]
     Nearside,
-    /// systemd's: changes go through its interface.
+    /// A scope of systemd's, with which ends what is set through its interface.
     Systemd,
+    /// A service or a slice of systemd's: what is set stays when it is started anew, until the next boot.
+    SystemdUnit,
     /// kubelet's, which rewrites what others set.
     Kubelet,
     /// libvirt's, which rewrites what others set.
@@ -72,7 +86,7 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Nearside => "Nearside",
-            Self::Systemd => "systemd",
+            Self::Systemd | Self::SystemdUnit => "systemd",
             Self::Kubelet => "kubelet",
             Self::Libvirt => "libvirt",
             Self::Foreign => "another program",
@@ -89,6 +103,9 @@ pub struct NodeLoad {
     pub allocation_stalls: u64,
     /// Pages that whoever allocated had to reclaim itself (`pgscan_direct`).
     pub direct_reclaim_pages: u64,
+    /// Pages that the kernel looked at to reclaim them in the background (`pgscan_kswapd`).
+    #[serde(default)]
+    pub background_reclaim_pages: u64,
 }
 
 /// What became of a batch of pages that was to move.

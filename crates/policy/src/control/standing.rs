@@ -44,11 +44,15 @@ pub enum Place {
 pub enum HomeWaits {
     /// An operator chose it.
     Explicit,
+    /// Somebody else keeps it on some nodes.
+    Kept,
     /// Its owner would undo what is needed.
     OwnerKeeps {
         /// Who.
         owner: Owner,
     },
+    /// Somebody else has set the CPUs it may run on, which are not replaced.
+    HasCpuset,
     /// The trouble may be over soon.
     MayPass,
     /// It moved not long ago.
@@ -88,6 +92,10 @@ pub enum DebtWaits {
     NoRoom,
     /// The budget between the nodes is spent, or held back because a node is short of memory.
     NoBudget,
+    /// Somebody else seems to keep the domain elsewhere since lately.
+    KeptElsewhere,
+    /// It has no memory policy, so the kernel's NUMA balancing moves its pages to where it runs.
+    Balancing,
     /// The domain may not have memory at home: somebody else confines it.
     NotAllowed,
     /// It would not move.
@@ -166,6 +174,11 @@ impl fmt::Display for HomeWaits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Explicit => write!(f, "an operator chose the home"),
+            Self::Kept => write!(f, "somebody else keeps it on its nodes"),
+            Self::OwnerKeeps { owner: Owner::SystemdUnit } => {
+                write!(f, "not bound to CPUs, for systemd would keep that when it starts the unit anew")
+            }
+            Self::HasCpuset => write!(f, "not bound to CPUs, for somebody else has set its cpuset"),
             Self::OwnerKeeps { owner } => write!(f, "{owner} owns the cgroup and would undo a change"),
             Self::MayPass => write!(f, "it may be over soon"),
             Self::MovedLately { at, load_then, load_now } => {
@@ -187,6 +200,8 @@ impl fmt::Display for DebtWaits {
             Self::RunsThere => write!(f, "nearer to where it runs than home is"),
             Self::NoRoom => write!(f, "no room at home"),
             Self::NoBudget => write!(f, "waits for its share of what may move"),
+            Self::KeptElsewhere => write!(f, "somebody else seems to keep it elsewhere"),
+            Self::Balancing => write!(f, "left to the kernel's NUMA balancing, for it has no memory policy"),
             Self::NotAllowed => write!(f, "it may have no memory at home"),
             Self::Stuck { why, bytes, retry_at } => {
                 write!(f, "{} stayed ({}), tried again in interval {retry_at}", Bytes(*bytes), why.words())

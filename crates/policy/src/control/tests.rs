@@ -4,10 +4,10 @@ use super::{
     *,
 };
 use crate::{
-    Affinity, ByNode, Claim, DomainState, Home, MemoryPolicy, NodeLoad, Observation, Origin, SlowDown, Stayed,
-    StayedWhy,
+    Action, Affinity, ByNode, Claim, DomainState, Home, MemoryPolicy, NodeLoad, Observation, Origin, PageSize,
+    SlowDown, Stayed, StayedWhy,
 };
-use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology};
+use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology, Zone};
 
 const GIB: u64 = 1 << 30;
 const SECOND: u64 = 1_000_000_000;
@@ -150,9 +150,118 @@ fn a_node_short_of_memory_halves_its_pace_and_recovers_step_by_step() {
         paces.push(history.nodes[&NodeId(1)].pace_ppm);
     }
     assert_eq!(paces, [1_000_000, 500_000, 250_000, 312_500, 375_000]);
+    // The kernel reclaims all the time: what comes home still does.
+    let reclaims = |interval| {
+        let mut seen = seen(interval, 0, [0, 0]);
+        seen.nodes.entry(NodeId(1)).or_default().background_reclaim_pages = 1;
+        seen
+    };
+    let reclaimed = (5..50).fold(history.clone(), |history, interval| history.after(&tuning, &reclaims(interval)));
+    assert_eq!(reclaimed.nodes[&NodeId(1)].pace_ppm, 1_000_000 / 64);
     // The host waits for memory: nobody knows where.
     let stalled = ControlObservation { memory_stall_ppm: Some(100_001), ..seen(9, 0, [0, 0]) };
     assert_eq!(history.after(&tuning, &stalled).nodes.values().map(|node| node.pace_ppm).max(), Some(500_000));
+}
+
+/// At any rate, with pages of any size, in any company.
+#[test]
+fn every_debt_that_can_move_does_in_the_end_and_not_faster_than_the_rate() {
+    const GIB_PAGES: PageSize = PageSize::Huge(GIB);
+    type Debts<'a> = &'a [(PageSize, u64)];
+    let cases: [(u64, u64, Debts<'_>); 7] = [
+        // Three domains with pages of 1 GiB share 2 GiB an interval: none has a page's worth at once.
+        (GIB, 2 * SECOND, &[(GIB_PAGES, 4 * GIB), (GIB_PAGES, 4 * GIB), (GIB_PAGES, 4 * GIB)]),
+        (GIB, 100_000_000, &[(GIB_PAGES, 2 * GIB), (PageSize::Base, GIB), (GIB_PAGES, 3 * GIB)]),
+        (3 * GIB / 7, 2 * SECOND, &[(GIB_PAGES, GIB), (PageSize::Huge(2 << 20), 7 << 21)]),
+        // Half a page an interval, and less than one byte.
+        (1 << 10, 2 * SECOND, &[(PageSize::Base, 40_960), (PageSize::Base, 8192)]),
+        (1, 10_000_000, &[(PageSize::Base, 4096)]),
+        (2, SECOND, &[(PageSize::Base, 4096), (PageSize::Base, 4096), (PageSize::Base, 4096)]),
+        (GIB, 2 * SECOND, &[(PageSize::Base, GIB + 4097)]),
+    ];
+    for (rate_bytes_per_s, interval_ns, debts) in cases {
+        let tuning = Tuning { rate_bytes_per_s, interval_ns, ..Tuning::default() };
+        let mut seen = seen(0, 0, [0, 0]);
+        let pools = [GIB, 2 << 20].map(|page_bytes| nearside_topology::HugePagePool {
+            page_bytes,
+            total_pages: 64,
+            free_pages: 64,
+            surplus_pages: 0,
+        });
+        seen.machine.topology.nodes.iter_mut().for_each(|node| node.huge_pages = pools.to_vec());
+        let (db, load) = (seen.machine.domains.remove(0), seen.loads.remove("db").unwrap());
+        for (i, &(page_size, bytes)) in debts.iter().enumerate() {
+            let (name, resident_bytes) = (i.to_string(), [(NodeId(1), bytes)].into());
+            let claim = Some(Claim { page_size, bytes: [(NodeId(0), bytes)].into(), ..Claim::default() });
+            seen.machine.domains.push(DomainState { name: name.clone(), claim, resident_bytes, ..db.clone() });
+            // Nothing runs: what is quiet comes home, too.
+            seen.loads.insert(name, DomainLoad { cpu_ns: ByNode::new(), ..load.clone() });
+        }
+        let all: u64 = debts.iter().map(|&(_, bytes)| bytes).sum();
+        let largest = debts.iter().map(|&(page_size, _)| scene::page_bytes(page_size)).max().unwrap();
+        let budget = tuning.budget_bytes(1_000_000);
+        let (mut history, mut moved, mut intervals) = (History::default(), 0, 0);
+        let (all_loads, most_intervals) = (seen.loads.clone(), 8 + 3 * (all + largest * debts.len() as u64) / budget);
+        while moved < all {
+            seen.interval = intervals;
+            seen.loads = all_loads.clone();
+            seen.loads.retain(|name, _| history.next_look(name) <= intervals);
+            let (plan, next) = control(&tuning, &seen, &history);
+            history = next;
+            for step in &plan.steps {
+                let Action::MovePages { domain, batch: Some(batch), .. } = &step.action else { panic!("{step:?}") };
+                let state = seen.machine.domains.iter_mut().find(|state| state.name == *domain).unwrap();
+                *state.resident_bytes.get_mut(&NodeId(1)).unwrap() -= batch.most_bytes;
+                *state.resident_bytes.entry(NodeId(0)).or_default() += batch.most_bytes;
+                moved += batch.most_bytes;
+            }
+            intervals += 1;
+            let earned = budget * intervals + largest * debts.len() as u64;
+            assert!(moved <= earned, "{moved} bytes in {intervals} intervals at {rate_bytes_per_s} bytes/s");
+            assert!(intervals <= most_intervals, "{moved} of {all} bytes in {intervals} intervals: {seen:?}");
+        }
+        assert!(history.domains.values().all(|known| known.saved_bytes.values().all(|&saved| saved <= largest)));
+    }
+}
+
+#[test]
+fn what_is_less_than_a_page_stays() {
+    let moved = |bytes: u64| {
+        let mut seen = seen(1, 0, [0, 0]);
+        seen.machine.domains[0].resident_bytes.insert(NodeId(1), bytes);
+        let (plan, _) = control(&Tuning::default(), &seen, &History::default());
+        let batch = |step: &Step| match &step.action {
+            Action::MovePages { batch: Some(batch), .. } => Some(batch.most_bytes),
+            _ => None,
+        };
+        plan.steps.iter().filter_map(batch).collect::<Vec<_>>()
+    };
+    assert_eq!(moved(4095), []);
+    assert_eq!(moved(4096), [4096]);
+    assert_eq!(moved(5000), [5000]);
+}
+
+#[test]
+fn memory_that_is_kept_in_a_low_zone_is_none_for_those_who_are_short() {
+    let tuning = Tuning::default();
+    let zone = |name: &str, free_bytes, low_watermark_bytes, reserved_bytes| Zone {
+        name: name.into(),
+        free_bytes,
+        low_watermark_bytes,
+        reserved_bytes,
+        ..Zone::default()
+    };
+    let pace = |zones: &[Zone]| {
+        let mut seen = seen(0, 0, [0, 0]);
+        seen.machine.topology.nodes[1].zones = zones.to_vec();
+        History::default().after(&tuning, &seen).nodes[&NodeId(1)].pace_ppm
+    };
+    // 1 GiB is free in DMA32, all of it kept from those who may use Normal, too.
+    let kept = zone("DMA32", GIB, GIB / 64, GIB);
+    assert_eq!(pace(&[kept.clone(), zone("Normal", GIB / 32, GIB / 16, 0)]), 500_000);
+    assert_eq!(pace(&[kept.clone(), zone("Normal", GIB / 8, GIB / 16, 0)]), 1_000_000);
+    assert_eq!(pace(&[zone("DMA32", 2 * GIB, GIB / 64, GIB), zone("Normal", 0, GIB / 16, 0)]), 1_000_000);
+    assert_eq!(pace(&[kept, zone("Device", GIB, 0, 0)]), 500_000);
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub(crate) struct Vm {
     pub(crate) pinned: ByNode,
     pub(crate) owner: Owner,
     pub(crate) bound_to: Option<NodeSet>,
+    pub(crate) has_cpuset: bool,
     /// What was not told to the loop yet.
     untold: DomainLoad,
     /// The last interval.
@@ -65,6 +66,7 @@ pub(crate) struct Machine {
     pub(crate) hoarded: Vec<u64>,
     pub(crate) stalls: Vec<u64>,
     pub(crate) soft_affinity: bool,
+    pub(crate) numa_balancing: Option<u64>,
     /// Whether the domains that came first keep their home's CPUs, instead of all that are at home having equal parts.
     pub(crate) first_come: bool,
     pub(crate) noise: f64,
@@ -132,6 +134,7 @@ impl Machine {
             hoarded: vec![0; n],
             stalls: vec![0; n],
             soft_affinity: true,
+            numa_balancing: None,
             first_come: false,
             noise: 0.05,
             tuning: Tuning::default(),
@@ -161,6 +164,7 @@ impl Machine {
             memory_bytes: self.memory[i],
             state: Some(MemoryState { free_bytes: self.free_bytes(i), ..MemoryState::default() }),
             zones: vec![Zone {
+                free_bytes: self.free_bytes(i),
                 low_watermark_bytes: self.memory[i] / 80,
                 high_watermark_bytes: self.high_watermark_bytes(i),
                 ..Zone::default()
@@ -194,8 +198,8 @@ impl Machine {
         for (at, vm) in self.vms.iter_mut().enumerate() {
             vm.ran.clear();
             let wants = vm.wants * self.random.factor(self.noise);
-            let home: Vec<usize> = match &vm.state.home {
-                Some(home) => home.nodes.iter().map(|node| node.0 as usize).collect(),
+            let home: Vec<usize> = match vm.bound_to.as_ref().or(vm.state.home.as_ref().map(|home| &home.nodes)) {
+                Some(nodes) => nodes.iter().map(|node| node.0 as usize).collect(),
                 None => (0..n).collect(),
             };
             let all: u64 = home.iter().map(|&i| self.cpus[i]).sum();
@@ -224,6 +228,7 @@ impl Machine {
             let vm = &self.vms[at];
             let may_leave =
                 vm.state.home.as_ref().is_none_or(|home| self.soft_affinity && home.affinity == Affinity::Soft);
+            let may_leave = may_leave && vm.bound_to.is_none();
             for to in self.nearest(from).into_iter().filter(|_| may_leave) {
                 let taken = left.min(spare[to]);
                 spare[to] -= taken;
@@ -251,7 +256,8 @@ impl Machine {
             vm.untold.over_ns += INTERVAL_NS;
             if self.history.next_look(&vm.state.name) <= self.interval {
                 let told = std::mem::take(&mut vm.untold);
-                let load = DomainLoad { owner: vm.owner, bound_to: vm.bound_to.clone(), ..told };
+                let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
+                let load = DomainLoad { owner: vm.owner, bound_to, has_cpuset, ..told };
                 loads.insert(vm.state.name.clone(), load);
             }
         }
@@ -267,6 +273,7 @@ impl Machine {
             nodes,
             memory_stall_ppm: None,
             soft_affinity: self.soft_affinity,
+            numa_balancing: self.numa_balancing,
             moved: std::mem::take(&mut self.moved),
         }
     }
@@ -303,7 +310,10 @@ impl Machine {
         match action {
             Action::Claim { domain, claim } => {
                 let at = find(&self.vms, domain);
-                self.vms[at].state.claim = Some(claim.clone());
+                // What was found is promised nothing.
+                if let Some(now) = &mut self.vms[at].state.claim {
+                    *now = claim.clone();
+                }
             }
             Action::SetHome { domain, home } => {
                 let at = find(&self.vms, domain);

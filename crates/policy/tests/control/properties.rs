@@ -29,6 +29,9 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
             let origin = if random.percent(30) { Origin::Explicit } else { Origin::Auto };
             let affinity = if random.percent(20) { Affinity::Hard } else { Affinity::Soft };
             domain.home = Some(Home { nodes, origin, affinity, policy: random.one_of(&MemoryPolicy::ALL) });
+        } else {
+            // It was found.
+            domain.claim = None;
         }
         if random.percent(20) {
             domain.memory_nodes = Some(some(random));
@@ -55,11 +58,13 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
             let at = if random.percent(80) { steady } else { random.next() };
             cpu_ns.insert(ids[at as usize % ids.len()], random.between(0, 4) * INTERVAL_NS);
         }
-        let owner = random.one_of(&[Owner::Nearside, Owner::Nearside, Owner::Systemd, Owner::Kubelet]);
+        let owner =
+            random.one_of(&[Owner::Nearside, Owner::Nearside, Owner::Systemd, Owner::SystemdUnit, Owner::Kubelet]);
         let bound_to = random.percent(5).then(|| [ids[0]].into_iter().collect());
         let waited_ns = random.between(0, 2) * INTERVAL_NS;
         let near = if random.percent(10) { vec![ids[0]] } else { Vec::new() };
-        let load = DomainLoad { over_ns: INTERVAL_NS, cpu_ns, waited_ns, owner, bound_to, near };
+        let has_cpuset = random.percent(5);
+        let load = DomainLoad { over_ns: INTERVAL_NS, cpu_ns, waited_ns, owner, bound_to, has_cpuset, near };
         seen.loads.insert(domain.name.clone(), load);
         if random.percent(20) {
             let stayed = [(StayedWhy::Busy, random.between(0, 1 << 30))].into();
@@ -71,7 +76,7 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
     for &id in &ids {
         let busy_ns = random.between(0, 8) * INTERVAL_NS;
         let allocation_stalls = random.between(0, 9) / 9;
-        seen.nodes.insert(id, NodeLoad { busy_ns, allocation_stalls, direct_reclaim_pages: 0 });
+        seen.nodes.insert(id, NodeLoad { busy_ns, allocation_stalls, ..NodeLoad::default() });
     }
     seen.memory_stall_ppm = random.percent(50).then(|| random.between(0, 150_000));
     seen.interval += 1;
@@ -82,8 +87,11 @@ fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
         let find = |name: &str| seen.machine.domains.iter().position(|domain| domain.name == name).unwrap();
         match &step.action {
             Action::Claim { domain, claim } => {
+                // What was found is promised nothing.
                 let at = find(domain);
-                seen.machine.domains[at].claim = Some(claim.clone());
+                if let Some(now) = &mut seen.machine.domains[at].claim {
+                    *now = claim.clone();
+                }
             }
             Action::SetHome { domain, home } => {
                 let at = find(domain);
@@ -129,16 +137,18 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
         match &step.action {
             Action::SetHome { home, .. } => {
                 assert!(!is_explicit, "an operator's home was changed");
-                assert!(domain.home.is_none() || !is_bound);
-                assert!(!is_bound || Some(&home.nodes) == load.bound_to.as_ref() && home.origin == Origin::Explicit);
+                // One that Nearside started is nobody else's to keep.
+                assert!(domain.home.is_none() || !is_bound || domain.claim.is_none());
+                assert!(!is_bound || Some(&home.nodes) == load.bound_to.as_ref() && home.origin == Origin::Adopted);
                 assert!(!home.nodes.is_empty() && home.nodes.is_subset(&topology.node_set()));
                 let policy = domain.home.as_ref().map(|home| (home.policy, home.affinity));
-                assert!(is_bound || policy.is_none_or(|before| before == (home.policy, home.affinity)));
+                let was_adopted = domain.home.as_ref().is_some_and(|home| home.origin == Origin::Adopted);
+                assert!(is_bound || was_adopted || policy.is_none_or(|before| before == (home.policy, home.affinity)));
             }
             Action::Claim { .. } => assert!(!is_explicit),
             Action::BindCpus { cpus, .. } => {
                 assert!(!is_explicit && !is_bound && !cpus.is_empty());
-                assert!(load.owner.lets_bind());
+                assert!(load.owner.lets_bind() && !load.has_cpuset);
             }
             Action::ConfineMemory { nodes, .. } => {
                 assert!(load.owner.lets_bind());

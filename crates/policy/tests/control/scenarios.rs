@@ -2,7 +2,7 @@
 //! `cargo test -p nearside-policy --test control -- --nocapture`.
 
 use crate::machine::{GIB, Machine, found, gib, set, vm};
-use nearside_policy::{Action, HomeWaits, Origin, Owner, Reason, Tuning};
+use nearside_policy::{Action, Affinity, DebtWaits, Home, HomeWaits, MemoryPolicy, Origin, Owner, Reason, Tuning};
 use nearside_topology::{Distance, NodeId};
 use std::time::Instant;
 
@@ -357,10 +357,96 @@ fn what_an_operator_chose_stays_whatever_it_costs() {
     machine.steps(100);
     assert!(machine.rehomed.is_empty());
     let home = machine.vm("bound").state.home.clone().unwrap();
-    assert_eq!((home.nodes, home.origin), (set(&[1]), Origin::Explicit));
+    assert_eq!((home.nodes, home.origin), (set(&[1]), Origin::Adopted));
     let standing = &machine.history.domains["pinned"].standing;
     assert_eq!(standing.home_waits, Some(HomeWaits::Explicit));
     println!("{standing}");
+}
+
+/// libvirt pins a machine to a node, later to another, and lets it go in the end.
+#[test]
+fn a_home_that_somebody_else_chose_goes_where_that_one_does() {
+    let mut machine = Machine::new(&[2, 2], 32, &[]);
+    let mut bound = found("bound", 1.0, &[2, 0]);
+    bound.bound_to = Some(set(&[0]));
+    machine.vms.push(bound);
+    machine.steps(3);
+    let home = |machine: &mut Machine| machine.vm("bound").state.home.clone().map(|h| (h.nodes, h.origin, h.affinity));
+    let adopted = |node| Some((set(&[node]), Origin::Adopted, Affinity::Hard));
+    assert_eq!(home(&mut machine), adopted(0));
+
+    // What is seen for a moment may be a helper's.
+    machine.vm("bound").bound_to = None;
+    machine.steps(2);
+    machine.vm("bound").bound_to = Some(set(&[0]));
+    machine.steps(9);
+    assert_eq!(home(&mut machine), adopted(0));
+
+    // Its owner took its memory along, and it is not brought back.
+    machine.vm("bound").bound_to = Some(set(&[1]));
+    machine.vm("bound").state.resident_bytes = gib(&[0, 2]);
+    machine.step();
+    let standing = machine.history.domains["bound"].standing.clone();
+    assert_eq!(standing.debt_waits, Some(DebtWaits::KeptElsewhere), "{standing}");
+    machine.steps(9);
+    assert_eq!((home(&mut machine), machine.moved_bytes), (adopted(1), 0));
+
+    machine.vm("bound").bound_to = None;
+    machine.steps(9);
+    assert_eq!(home(&mut machine), Some((set(&[1]), Origin::Auto, Affinity::Soft)));
+}
+
+#[test]
+fn memory_without_a_policy_is_left_to_numa_balancing_while_that_scans() {
+    for (soft_affinity, numa_balancing, moves) in [
+        (false, Some(1), false),
+        (false, Some(2), false),
+        (false, Some(0), true),
+        (false, None, true),
+        (true, Some(1), true),
+    ] {
+        let mut machine = Machine::new(&[2, 2], 32, &[]);
+        (machine.soft_affinity, machine.numa_balancing) = (soft_affinity, numa_balancing);
+        let started = vm("started", &[0], Origin::Explicit, 1.0, &[0, 4]);
+        let mut other = found("found", 1.0, &[0, 4]);
+        other.state.home = started.state.home.clone();
+        machine.vms.extend([started, other]);
+        machine.steps(10);
+        let debt =
+            |machine: &mut Machine, name| machine.vm(name).state.resident_bytes.get(&NodeId(1)).is_some_and(|&b| b > 0);
+        assert!(!debt(&mut machine, "started"), "each of its processes has a policy");
+        assert_eq!(debt(&mut machine, "found"), !moves, "{soft_affinity} {numa_balancing:?}");
+        let waits = machine.history.domains["found"].standing.debt_waits;
+        assert_eq!(waits == Some(DebtWaits::Balancing), !moves, "{waits:?}");
+    }
+}
+
+/// Without a scheduler a home is CPU affinity, which would stay when the service is started anew, or replace what was set.
+#[test]
+fn what_would_outlive_the_daemon_or_replace_an_operators_set_is_not_bound_and_said() {
+    let cases: [(Owner, bool, &str); 2] = [
+        (Owner::SystemdUnit, false, "starts the unit anew"),
+        (Owner::Systemd, true, "somebody else has set its cpuset"),
+    ];
+    for (owner, has_cpuset, why) in cases {
+        for home in [None, Some(set(&[0]))] {
+            let mut machine = Machine::new(&[2, 2], 32, &[]);
+            machine.soft_affinity = false;
+            let mut vm = found("unit", 1.0, &[1, 1]);
+            (vm.owner, vm.has_cpuset) = (owner, has_cpuset);
+            let (origin, affinity, policy) = (Origin::Auto, Affinity::Soft, MemoryPolicy::Local);
+            vm.state.home = home.map(|nodes| Home { nodes, origin, affinity, policy });
+            let before = vm.state.home.clone();
+            machine.vms.push(vm);
+            for _ in 0..10 {
+                machine.step();
+                assert!(!machine.last.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. })));
+            }
+            assert_eq!(machine.vm("unit").state.home, before);
+            let standing = &machine.history.domains["unit"].standing;
+            assert!(standing.to_string().contains(why), "{standing}");
+        }
+    }
 }
 
 /// Without a scheduler a home is CPU affinity, which kubelet would take back.
@@ -383,7 +469,7 @@ fn what_an_owner_would_undo_is_not_done_and_said() {
 fn a_strict_domain_is_confined_to_its_new_home_once_all_is_there() {
     let mut machine = Machine::new(&[2, 2], 32, &[]);
     let mut strict = vm("strict", &[0], Origin::Auto, 2.0, &[8]);
-    strict.state.home.as_mut().unwrap().policy = nearside_policy::MemoryPolicy::Strict;
+    strict.state.home.as_mut().unwrap().policy = MemoryPolicy::Strict;
     strict.state.memory_nodes = Some(set(&[0]));
     machine.vms.push(strict);
     machine.steps(10);

@@ -24,6 +24,7 @@ struct ZonePages {
     free: u64,
     low: u64,
     high: u64,
+    reserved: u64,
 }
 
 /// Gives the nodes their zones.
@@ -53,6 +54,7 @@ pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
             free_bytes: zone.free.saturating_mul(page_bytes),
             low_watermark_bytes: zone.low.saturating_mul(page_bytes),
             high_watermark_bytes: zone.high.saturating_mul(page_bytes),
+            reserved_bytes: zone.reserved.saturating_mul(page_bytes),
             free_blocks: blocks.remove(&(id, zone.name.clone())).unwrap_or_default(),
             name: zone.name,
         });
@@ -80,6 +82,9 @@ impl Zones {
         if let Some((node, name)) = heading(line) {
             self.0.push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
         }
+        if let (Some((_, zone)), Some(reserved)) = (self.0.last_mut(), protection(line)) {
+            zone.reserved = reserved;
+        }
         let mut words = line.split_whitespace().skip_while(|&word| word == "pages");
         let (Some((_, zone)), Some(key), Some(Ok(pages)), None) =
             (self.0.last_mut(), words.next(), words.next().map(str::parse), words.next())
@@ -94,6 +99,13 @@ impl Zones {
             _ => {}
         }
     }
+}
+
+/// `        protection: (0, 1888, 128618, 128618, 128618)`: what is kept from those who could take memory from each zone, of
+/// which the last is the highest.
+fn protection(line: &str) -> Option<u64> {
+    let by_zone = line.trim().strip_prefix("protection: (")?.strip_suffix(')')?;
+    by_zone.rsplit(',').next()?.trim().parse().ok()
 }
 
 /// `Node 0, zone   Normal    758   5052 ...`: counts of free blocks by order.
@@ -120,9 +132,9 @@ mod tests {
     #[test]
     fn watermarks_are_not_taken_from_the_per_cpu_lists() {
         let text = "Node 0, zone   Normal\n  per-node stats\n      nr_free 9\n  pages free     300\n        boost    0\n        \
-                    min      10\n        low      20\n        high     30\n        managed  400\n  pagesets\n    cpu: 0\n              \
+                    min      10\n        low      20\n        high     30\n        managed  400\n        protection: (0, 0, 7, 50)\n  pagesets\n    cpu: 0\n              \
                     count:    7\n              high:     55\n              batch:    8\n  start_pfn:           1\n";
-        let normal = ZonePages { name: "Normal".into(), managed: 400, free: 300, low: 20, high: 30 };
+        let normal = ZonePages { name: "Normal".into(), managed: 400, free: 300, low: 20, high: 30, reserved: 50 };
         let mut zones = Zones::default();
         text.lines().for_each(|line| zones.line(line));
         assert_eq!(zones.0, [(NodeId(0), normal)]);

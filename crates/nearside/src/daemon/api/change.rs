@@ -148,6 +148,7 @@ async fn ask_the_loop(api: &Api, caller: Arc<Caller>, change: Change) -> Result<
             answer::json(&ChangedJson::new(&name, &nodes_before, &home, &notes))
         }
         Answer::Gone => Err(Failed::new(StatusCode::NOT_FOUND, format!("domain {name} has ended"))),
+        Answer::Unusable(why) => Err(Failed::new(StatusCode::UNPROCESSABLE_ENTITY, why)),
         Answer::Refused(why) => Err(Failed::new(StatusCode::CONFLICT, why)),
     }
 }

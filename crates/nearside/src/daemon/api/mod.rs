@@ -35,6 +35,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use nearside_linux::cgroup::Tree;
 use std::{
     convert::Infallible,
     io,
@@ -98,6 +99,15 @@ impl Default for Limits {
     }
 }
 
+/// Where the API looks at what no snapshot has.
+#[derive(Debug)]
+pub struct Groups {
+    /// The cgroups.
+    pub tree: Tree,
+    /// What the kernel tells of processes.
+    pub proc: PathBuf,
+}
+
 /// What the API answers from, and where it sends what is to be changed.
 #[derive(Debug)]
 pub struct Api {
@@ -107,20 +117,31 @@ pub struct Api {
     audit: Mutex<AuditLog>,
     events: SyncSender<Event>,
     limits: Limits,
+    groups: Groups,
     /// A permit for each change under way.
     changes: Semaphore,
+    /// One permit: a look stops a process that maps memory meanwhile, so nobody may ask for many at once.
+    looks: Arc<Semaphore>,
 }
 
 impl Api {
     /// An API that knows nothing yet. Changes go into `events`; when that is full they are refused.
-    pub fn new(access: Access, audit: AuditLog, events: SyncSender<Event>, limits: Limits) -> Arc<Self> {
+    pub fn new(
+        access: Access,
+        audit: AuditLog,
+        events: SyncSender<Event>,
+        limits: Limits,
+        groups: Groups,
+    ) -> Arc<Self> {
         Arc::new(Self {
             published: Published::default(),
             access: RwLock::new(access),
             audit: Mutex::new(audit),
             events,
             limits,
+            groups,
             changes: Semaphore::new(MOST_CHANGES as usize),
+            looks: Arc::new(Semaphore::new(1)),
         })
     }
 
@@ -133,6 +154,11 @@ impl Api {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
         self.audit().reopen(audit_log);
         socket::give(socket, &access).map_err(|error| format!("{}: {error}", socket.display()))
+    }
+
+    /// Goes on in the file that is now where the audit log was.
+    pub fn reopen_audit(&self) {
+        self.audit().reopen_here();
     }
 
     fn rights(&self, caller: &Caller) -> Rights {

@@ -12,6 +12,7 @@ use crate::{
         control::{ControlJson, DomainJson, WhyJson},
         list::List,
         topology_json::Machine,
+        why::Unplaced,
     },
 };
 use axum::{
@@ -64,6 +65,8 @@ impl From<Method> for MethodFilter {
 enum Call {
     /// Answered from the last snapshot.
     Read(fn(&Reading<'_>) -> Result<Response, Failed>),
+    /// The same, with a look at the domain that may take long.
+    Look(fn(&Reading<'_>) -> Result<Response, Failed>),
     /// Answered without one.
     Tell(fn(&Api) -> Result<Response, Failed>),
     /// Sent to the loop.
@@ -88,7 +91,7 @@ pub(super) const ROUTES: [Route; 11] = [
     route(Method::Get, "/domains/{name}", Call::Read(domain), &[200, 400, 404]),
     route(Method::Put, "/domains/{name}/affinity", Call::SetAffinity, &[200, 400, 404, 408, 409, 415, 422, 504]),
     route(Method::Delete, "/domains/{name}/affinity", Call::Release, &[200, 400, 404, 409, 504]),
-    route(Method::Get, "/why/{domain}", Call::Read(why), &[200, 400, 404]),
+    route(Method::Get, "/why/{domain}", Call::Look(why), &[200, 400, 404]),
     route(Method::Get, "/topology", Call::Read(topology), &[200]),
     route(Method::Get, "/plan", Call::Read(plan), &[200]),
     route(Method::Get, "/stat", Call::Read(stat), &[200]),
@@ -121,9 +124,8 @@ async fn answer(api: Arc<Api>, call: Call, name: Result<RawPathParams, Rejection
         Err(failed) => return failed.into_response(),
     };
     let (change, answered) = match call {
-        Call::Read(read) => {
-            (None, latest(&api).and_then(|snapshot| read(&Reading { api: &api, snapshot: &snapshot, name: &name })))
-        }
+        Call::Read(read) => (None, from_latest(&api, &name, read)),
+        Call::Look(read) => (None, look(Arc::clone(&api), name, read).await),
         Call::Tell(tell) => (None, tell(&api)),
         Call::SetAffinity => change::set_affinity(&api, &name, request).await,
         Call::Release => change::release(&api, &name, request).await,
@@ -134,6 +136,27 @@ async fn answer(api: Arc<Api>, call: Call, name: Result<RawPathParams, Rejection
         response.extensions_mut().insert(change);
     }
     response
+}
+
+/// Answers from the last snapshot.
+fn from_latest(api: &Api, name: &str, read: fn(&Reading<'_>) -> Result<Response, Failed>) -> Result<Response, Failed> {
+    latest(api).and_then(|snapshot| read(&Reading { api, snapshot: &snapshot, name }))
+}
+
+/// The same, from a thread of its own.
+async fn look(
+    api: Arc<Api>,
+    name: String,
+    read: fn(&Reading<'_>) -> Result<Response, Failed>,
+) -> Result<Response, Failed> {
+    // Held till the look has ended, though whoever asked has hung up. It is never closed.
+    let permit = Arc::clone(&api.looks).acquire_owned().await;
+    let looking = tokio::task::spawn_blocking(move || {
+        let answered = from_latest(&api, &name, read);
+        drop(permit);
+        answered
+    });
+    looking.await.unwrap_or_else(|_| Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending")))
 }
 
 /// The name in the path, without percent signs; empty where there is none.
@@ -159,7 +182,13 @@ fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
 fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
     let Snapshot { plan, history, .. } = &**reading.snapshot;
     let (domain, record) = named(reading.snapshot, reading.name)?;
-    answer::json(&WhyJson::new(domain, record.as_ref(), history.domains.get(&domain.name), plan))
+    let super::Groups { tree, proc } = &reading.api.groups;
+    let unplaced = || {
+        let group = tree.group(&domain.cgroup);
+        let group = group.map_err(|error| Failed::new(StatusCode::NOT_FOUND, error.to_string()))?;
+        Ok(Unplaced::read(tree, proc, &group, record.as_ref()))
+    };
+    answer::json(&WhyJson::new(domain, record.as_ref(), history.domains.get(&domain.name), plan, unplaced)?)
 }
 
 fn topology(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -194,7 +223,10 @@ fn aged(api: &Api) -> Result<(Duration, Arc<Snapshot>), Failed> {
     let (at, snapshot) = api.published.latest().ok_or_else(not_yet)?;
     let age = at.elapsed();
     if age > LATE && age.as_secs_f64() > LATE_INTERVALS * snapshot.stat.interval_s {
-        let message = format!("the control loop has not ended an interval for {} s", age.as_secs());
+        let message = match api.published.failure() {
+            Some(failure) => format!("nothing was seen for {} s: {failure}", age.as_secs()),
+            None => format!("the control loop has not ended an interval for {} s", age.as_secs()),
+        };
         return Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, message));
     }
     Ok((age, snapshot))
@@ -221,10 +253,14 @@ struct Health {
     age_ms: u64,
     domains: usize,
     scheduler_attached: bool,
+    numa_balancing: Option<u64>,
     audit_lost: u64,
 }
 
 fn health(api: &Api) -> Result<Response, Failed> {
+    if let Some(failure) = api.published.failure() {
+        return Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, failure));
+    }
     let (age, snapshot) = aged(api)?;
     answer::json(&Health {
         version: env!("CARGO_PKG_VERSION"),
@@ -232,6 +268,7 @@ fn health(api: &Api) -> Result<Response, Failed> {
         age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
         domains: snapshot.stat.domains.len(),
         scheduler_attached: snapshot.scheduler_attached,
+        numa_balancing: snapshot.numa_balancing,
         audit_lost: api.audit().lost(),
     })
 }

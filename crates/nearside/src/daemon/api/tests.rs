@@ -5,10 +5,11 @@ use crate::daemon::{
     audit::AuditLog,
     snapshot::{Answer, Asked, Seen, Snapshot, examples},
 };
+use nearside_linux::store::Record;
 use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
 use nearside_topology::NodeSet;
 use routes::{COMMON, Method as Verb, ROUTES, Route};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     fs,
@@ -17,6 +18,15 @@ use std::{
     sync::mpsc::{Receiver, sync_channel},
 };
 use tempfile::TempDir;
+
+impl Groups {
+    /// A tree without any.
+    pub(crate) fn none() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        Self { tree: Tree::at(folder.path()).unwrap(), proc: folder.path().into() }
+    }
+}
 
 /// An API with something to tell, and where its changes go.
 pub(super) struct Daemon {
@@ -38,7 +48,21 @@ impl Daemon {
         let (sender, events) = sync_channel(changes);
         let own_uid = rustix::process::geteuid().as_raw();
         let access = Access { own_uid, read_gid: Some(READERS), admin_gid: None };
-        let api = Api::new(access, AuditLog::new(&folder.path().join("audit.log")), sender, limits);
+        for file in [
+            ("cgroup.controllers", "cpuset"),
+            ("cpuset.cpus.effective", "0-3\n"),
+            ("cpuset.mems.effective", "0-1\n"),
+            (&format!("{UNPLACED_GROUP}/cgroup.procs"), "77\n"),
+            (&format!("{UNPLACED_GROUP}/cpuset.mems"), "\n"),
+            (&format!("{UNPLACED_GROUP}/cpu.max"), "50000 100000\n"),
+            ("proc/77/numa_maps", "7000 bind:1 anon=3 N1=2 N0=1\n8000 default file=/lib N0=9\n"),
+        ] {
+            let path = folder.path().join(file.0.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file.1).unwrap();
+        }
+        let groups = Groups { tree: Tree::at(folder.path()).unwrap(), proc: folder.path().join("proc") };
+        let api = Api::new(access, AuditLog::new(&folder.path().join("audit.log")), sender, limits, groups);
         api.published.publish(examples::snapshot());
         Self { folder, api, events }
     }
@@ -203,6 +227,7 @@ fn answer_changes(events: Receiver<Event>) -> JoinHandle<Vec<Asked>> {
 }
 
 /// The path of the domain that nobody placed, as it stands in a request.
+const UNPLACED_GROUP: &str = "/system.slice/a-rather-long-name-with-\x1b[2J.service";
 pub(super) const UNPLACED: &str = "%2Fsystem.slice%2Fa-rather-long-name-with-%1B%5B2J.service";
 
 fn of(route: &Route) -> (&'static str, &'static str) {
@@ -233,7 +258,8 @@ fn whatever_is_described_happens() {
     // What may be answered to anything.
     let too_large = |method: &str, path: &str| format!("{method} {path} HTTP/1.1\r\nContent-Length: 65537\r\n\r\n");
     let unready = Daemon::new(Limits::default());
-    let unready_api = Api::new(Access::default(), AuditLog::new(Path::new("/dev/null")), sync_channel(1).0, short);
+    let no_log = AuditLog::new(Path::new("/dev/null"));
+    let unready_api = Api::new(Access::default(), no_log, sync_channel(1).0, short, Groups::none());
     let unready = Daemon { api: unready_api, ..unready };
     for route in &ROUTES {
         let (method, path) = of(route);
@@ -316,7 +342,7 @@ fn what_is_not_there_is_404_and_what_is_not_done_there_405() {
 fn json_has_the_shape_that_commands_print() {
     let daemon = Daemon::new(Limits::default());
     let list = daemon.ask(&get("/domains")).json();
-    assert_eq!(list["domains"][0]["home"]["nodes"], serde_json::json!([1]));
+    assert_eq!(list["domains"][0]["home"]["nodes"], json!([1]));
     assert_eq!(list["domains"].as_array().map(Vec::len), Some(3));
     let printed = crate::report::list::List { domains: &crate::report::domain::examples::domains() };
     assert_eq!(list, serde_json::to_value(printed).unwrap());
@@ -339,10 +365,42 @@ fn json_has_the_shape_that_commands_print() {
 fn a_cgroup_is_named_by_its_path() {
     let daemon = Daemon::new(Limits::default());
     let unplaced = daemon.ask(&get(&format!("/domains/{UNPLACED}"))).json();
-    assert_eq!(unplaced["cgroup"], "/system.slice/a-rather-long-name-with-\x1b[2J.service");
+    assert_eq!(unplaced["cgroup"], UNPLACED_GROUP);
     assert_eq!((&unplaced["home"], &unplaced["record"]), (&Value::Null, &Value::Null));
     assert_eq!(daemon.ask(&get("/why/%2Fnearside%2Fdb%2Fworkers")).json()["name"], "db");
-    assert_eq!(daemon.ask(&get(&format!("/why/{UNPLACED}"))).json()["home"], Value::Null);
+}
+
+#[test]
+fn why_tells_of_a_group_that_was_found_what_the_command_would() {
+    let daemon = Daemon::new(Limits::default());
+    let why = || daemon.ask(&get(&format!("/why/{UNPLACED}"))).json();
+    let allowed = json!({
+        "cpus": null, "cpus_effective": "0-3", "mems": "", "mems_effective": "0-1", "cpu_max": "50000 100000",
+        "memory_max": null,
+    });
+    let mut expected = json!({
+        "name": UNPLACED_GROUP, "cgroup": UNPLACED_GROUP, "home": null, "found_by": null, "allowed": allowed,
+        "policies": {"bind:1": 3 * 4096}, "standing": null, "steps": [],
+    });
+    assert_eq!(why(), expected);
+    // With a home it is told by which pattern it was found.
+    let mut seen = examples::seen();
+    let record = seen.domains[0].record.clone().unwrap();
+    let found = Record {
+        name: UNPLACED_GROUP.into(),
+        cgroup: UNPLACED_GROUP.into(),
+        found_by: Some("system.slice/*".into()),
+        decision: None,
+        ..record
+    };
+    expected["home"] = daemon.ask(&get("/domains/db")).json()["home"].clone();
+    expected["found_by"] = "system.slice/*".into();
+    seen.domains[2].record = Some(found);
+    daemon.api.published.publish(Snapshot::new(seen));
+    assert_eq!(why(), expected);
+    // What has ended since uses nothing; its limits are those of nobody.
+    fs::remove_dir_all(daemon.folder.path().join(&UNPLACED_GROUP[1..])).unwrap();
+    assert_eq!((&why()["policies"], &why()["allowed"]["cpu_max"]), (&json!({}), &Value::Null));
 }
 
 #[test]
@@ -600,6 +658,16 @@ fn health_fails_when_the_loop_is_stuck_or_has_not_begun() {
     let daemon = Daemon::new(Limits::default());
     let health = daemon.ask(&get("/health")).json();
     assert_eq!((&health["interval"], &health["domains"]), (&17.into(), &3.into()));
+    // It runs, and sees nothing any more.
+    daemon.api.published.fails(3, "proc/zoneinfo: gone");
+    let blind = daemon.ask(&get("/health"));
+    assert!(
+        blind.status == 503 && blind.error().contains("the last 3 looks at the host failed: proc/zoneinfo"),
+        "{blind:?}"
+    );
+    assert_eq!(daemon.ask(&get("/domains")).status, 200, "what was seen before stands for a while");
+    daemon.api.published.publish(Snapshot::new(Seen::default()));
+    assert_eq!(daemon.ask(&get("/health")).status, 200);
     daemon.api.published.publish_as_of(
         Snapshot::new(Seen::default()),
         std::time::Instant::now().checked_sub(Duration::from_secs(60)).unwrap(),

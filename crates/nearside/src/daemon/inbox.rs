@@ -1,0 +1,108 @@
+//! What the loop is told, in order. Whether somebody waits can be seen without taking anything, from any thread.
+
+use super::snapshot::Event;
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+    },
+    time::Duration,
+};
+
+/// So many are taken out of the channel beforehand; senders hear that it is full when it is.
+const MOST_WAITING: usize = 64;
+
+/// What came and was not taken yet.
+#[derive(Debug)]
+pub(crate) struct Inbox(Mutex<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    channel: Receiver<Event>,
+    came: VecDeque<Event>,
+}
+
+impl Inbox {
+    /// What comes through a channel.
+    pub(crate) fn new(channel: Receiver<Event>) -> Self {
+        Self(Mutex::new(Waiting { channel, came: VecDeque::new() }))
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.look().came.is_empty()
+    }
+
+    /// Whether the loop is to end.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.look().end().is_some()
+    }
+
+    /// What is next, as soon as it comes; none where nothing has come for so long. The end comes before all else.
+    pub(super) fn next(&self, pause: Duration) -> Option<Event> {
+        let mut waiting = self.look();
+        if let Some(at) = waiting.end() {
+            return waiting.came.remove(at);
+        }
+        let first = waiting.came.pop_front();
+        first.or_else(|| match waiting.channel.recv_timeout(pause) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Event::Stop),
+        })
+    }
+
+    fn look(&self) -> MutexGuard<'_, Waiting> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while waiting.came.len() < MOST_WAITING {
+            match waiting.channel.try_recv() {
+                Ok(event) => waiting.came.push_back(event),
+                Err(TryRecvError::Empty) => break,
+                // Nobody is left who could say anything else.
+                Err(TryRecvError::Disconnected) => {
+                    if waiting.end().is_none() {
+                        waiting.came.push_back(Event::Stop);
+                    }
+                    break;
+                }
+            }
+        }
+        waiting
+    }
+}
+
+impl Waiting {
+    fn end(&self) -> Option<usize> {
+        self.came.iter().position(|event| matches!(event, Event::Stop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+
+    #[test]
+    fn what_waits_is_seen_and_stays_and_the_end_comes_first() {
+        let (sender, channel) = sync_channel(8);
+        let inbox = Inbox::new(channel);
+        assert!(!inbox.is_waiting() && inbox.next(Duration::ZERO).is_none());
+        sender.send(Event::Reload).unwrap();
+        assert!(inbox.is_waiting() && inbox.is_waiting() && !inbox.is_to_end());
+        sender.send(Event::Stop).unwrap();
+        assert!(inbox.is_to_end());
+        assert!(matches!(inbox.next(Duration::ZERO), Some(Event::Stop)));
+        assert!(!inbox.is_to_end() && matches!(inbox.next(Duration::ZERO), Some(Event::Reload)));
+        drop(sender);
+        assert!(inbox.is_to_end() && matches!(inbox.next(Duration::ZERO), Some(Event::Stop)));
+    }
+
+    #[test]
+    fn what_does_not_fit_stays_with_its_sender() {
+        let (sender, channel) = sync_channel(1);
+        let inbox = Inbox::new(channel);
+        let accepted = (0..200).filter(|_| sender.try_send(Event::Reload).is_ok() & inbox.is_waiting());
+        assert_eq!(accepted.count(), MOST_WAITING + 1);
+    }
+}
