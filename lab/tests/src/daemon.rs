@@ -39,7 +39,12 @@ impl Daemon {
 
     /// The same, and does not wait until it answers.
     pub fn begin_with(flags: &str, config: &str) -> Self {
-        fs::write(CONFIG, format!("interval = \"100ms\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
+        Self::begin_every("100ms", flags, config)
+    }
+
+    /// The same with other intervals.
+    pub fn begin_every(interval: &str, flags: &str, config: &str) -> Self {
+        fs::write(CONFIG, format!("interval = \"{interval}\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
         let log = tempfile();
         let mut command = nearside();
         let command = command

@@ -103,6 +103,7 @@ fn the_unit_of_somebody_else_is_bound_through_systemd_too() {
     host.take_up(&path, Some(("system.slice/*", &home))).unwrap();
     host.save().unwrap();
     host.put_down();
+    host.unlock();
     let process = read(&format!("/sys/fs/cgroup{path}/cgroup.procs")).parse().unwrap();
     assert!(host.restore_fallback(&path).unwrap());
     assert_eq!(status(process, "Cpus_allowed_list"), "4-5");
@@ -282,14 +283,17 @@ struct Unit;
 
 impl Unit {
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    fn start_with(lines: &str) -> Self {
         let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/nearside.service");
         let folder = Path::new("/run/systemd/system/nearside.service.d");
         fs::create_dir_all(folder).unwrap();
         fs::copy(unit, "/run/systemd/system/nearside.service").unwrap();
         // What is watched for half a minute otherwise.
         fs::write(folder.join("test.conf"), "[Service]\nWatchdogSec=5s\nRestartSec=100ms\n").unwrap();
-        fs::create_dir_all("/etc/nearside").unwrap();
-        write("/etc/nearside/daemon.toml", "interval = \"200ms\"\n");
+        configure(lines);
         fs::write("/usr/bin/nearside", "").unwrap();
         let binary = nearside();
         let bind = Command::new("mount").arg("--bind").arg(binary.get_program()).arg("/usr/bin/nearside").status();
@@ -306,9 +310,25 @@ impl Unit {
         stdout(&output).trim().to_owned()
     }
 
+    /// What `systemctl status` shows, the end of the journal included.
+    fn status() -> String {
+        stdout(&Command::new("systemctl").args(words("status --full --no-pager nearside.service")).output().unwrap())
+    }
+
     fn process() -> u32 {
         Self::property("MainPID").parse().unwrap()
     }
+}
+
+/// Has the daemon go by short intervals and these lines when it reads its configuration.
+fn configure(lines: &str) {
+    fs::create_dir_all("/etc/nearside").unwrap();
+    write("/etc/nearside/daemon.toml", &format!("interval = \"200ms\"\n{lines}\n"));
+}
+
+/// Returns before the daemon has read its configuration.
+fn reload() {
+    systemctl("reload nearside.service");
 }
 
 impl Drop for Unit {
@@ -349,12 +369,142 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
         await_that("it knows the domain", || json("why web")["standing"].is_object());
         await_that("it has attached the scheduler", || scheduler() == "enabled");
     }
+    // A configuration with an error changes nothing, and whoever looks after the service is told why.
+    let process = Unit::process();
+    write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"of\"\n");
+    reload();
+    await_that("it says why", || Unit::status().contains("line 2 (`scheduler = \"of\"`)"));
+    assert!(Unit::status().contains("stays as it was"), "{}", Unit::status());
+    await_that("it has read it", || Unit::property("ActiveState") == "active");
+    assert_eq!(scheduler(), "enabled");
     write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"off\"\n");
-    // What `reload` does since systemd 253, and what the unit's comment says for those before.
-    systemctl("kill --signal=HUP --kill-who=main nearside.service");
+    reload();
     await_that("the scheduler is detached, as it is to be now", || scheduler() == "disabled");
+    assert_eq!(Unit::process(), process);
     drop(unit);
     assert_eq!(property("AllowedCPUs"), "6-7");
     assert_eq!(domain.filled_mib(), BTreeMap::from([(3, 32)]));
     domain.end();
+}
+
+/// A unit of somebody else's with one process; it ends with this.
+struct Other {
+    unit: &'static str,
+}
+
+impl Other {
+    /// A service of a unit file, which may be started anew.
+    fn service(unit: &'static str, lines: &str) -> Self {
+        let text = format!("[Service]\nExecStart=/bin/sh -c 'while :; do :; done'\n{lines}\n");
+        fs::write(format!("/run/systemd/system/{unit}"), text).unwrap();
+        systemctl("daemon-reload");
+        systemctl(&format!("start {unit}"));
+        Self { unit }
+    }
+
+    fn scope(unit: &'static str) -> Self {
+        let command = ["--scope", "--unit", unit, "sh", "-c", "while :; do :; done"];
+        drop(Command::new("systemd-run").arg("--quiet").args(command).spawn().unwrap());
+        let other = Self { unit };
+        await_that("the scope runs", || !other.processes().is_empty());
+        other
+    }
+
+    fn path(&self) -> String {
+        format!("/system.slice/{}", self.unit)
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        let list = fs::read_to_string(format!("/sys/fs/cgroup{}/cgroup.procs", self.path())).unwrap_or_default();
+        list.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// What systemd was told, and where it runs.
+    fn bound(&self) -> (String, String) {
+        let arguments = ["show", "--value", "--property", "AllowedCPUs", self.unit];
+        let told = Command::new("systemctl").args(arguments).output().unwrap();
+        (stdout(&told).trim().to_owned(), status(self.processes()[0], "Cpus_allowed_list"))
+    }
+
+    fn home(&self) -> serde_json::Value {
+        json(&format!("show {} --interval 0", self.path()))["home"].clone()
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        systemctl(&format!("stop {}", self.unit));
+    }
+}
+
+#[test]
+fn nothing_of_somebody_elses_stays_bound_that_nobody_else_bound() {
+    let scheduler = || read("/sys/kernel/sched_ext/state");
+    let unbound = || (String::new(), "0-7".to_owned());
+    let theirs = || ("0 2 4 6".to_owned(), "0,2,4,6".to_owned());
+    let service = Other::service("found-a.service", "");
+    let kept = Other::service("found-b.service", "AllowedCPUs=0 2 4 6");
+    let scope = Other::scope("found-c.scope");
+    let all = [&service, &kept, &scope];
+    let found = "found = [\"system.slice/found-*\"]";
+    let unit = Unit::start_with(found);
+    await_that("all have homes", || all.iter().all(|other| other.home().is_object()));
+    await_that("the scheduler is attached", || scheduler() == "enabled");
+    assert_eq!([service.bound(), kept.bound(), scope.bound()], [unbound(), theirs(), unbound()]);
+
+    // Without the scheduler only what ends with its unit is bound.
+    configure(&format!("{found}\nscheduler = \"off\""));
+    reload();
+    await_that("the scheduler is detached", || scheduler() == "disabled");
+    // (Whoever asks systemd all the time keeps it from answering the daemon.)
+    await_that("its home's CPUs stand in at the scope", || status(scope.processes()[0], "Cpus_allowed_list") != "0-7");
+    assert_eq!([service.bound(), kept.bound()], [unbound(), theirs()]);
+    let why = json(&format!("why {}", service.path()))["standing"]["text"].to_string();
+    assert!(why.contains("starts the unit anew"), "{why}");
+    assert_eq!(json("list")["domains"].as_array().unwrap().len(), 3);
+
+    systemctl("stop nearside.service");
+    assert_eq!([service.bound(), kept.bound(), scope.bound()], [unbound(), theirs(), unbound()]);
+    systemctl("restart found-a.service found-b.service");
+    assert_eq!([service.bound(), kept.bound()], [unbound(), theirs()]);
+    assert!(!Path::new("/run/systemd/system.control/found-a.service.d").exists());
+    assert!(!Path::new("/run/systemd/system.control/found-b.service.d").exists());
+
+    // The next one takes nothing of it for somebody else's wish.
+    configure(found);
+    systemctl("start nearside.service");
+    await_that("it has a home again", || service.home()["origin"] == "auto");
+    // What goes with its pattern is no domain any more.
+    configure("");
+    reload();
+    await_that("they are forgotten", || domains().is_empty());
+    assert_eq!(kept.bound(), theirs());
+    drop(unit);
+}
+
+#[test]
+fn the_home_of_somebody_elses_unit_is_set_and_given_back() {
+    let service = Other::service("found-d.service", "");
+    let kept = Other::service("found-e.service", "AllowedCPUs=2-3");
+    let set = |other: &Other, flags: &str| run(words(&format!("set {} {flags}", other.path())));
+    let alone = set(&service, "--nodes 1");
+    assert_eq!(alone.status.code(), Some(1));
+    assert!(stderr(&alone).contains("no daemon"), "{}", stderr(&alone));
+    let unit = Unit::start_with("found = [\"system.slice/found-*.service\"]");
+    await_that("both have homes", || [&service, &kept].iter().all(|other| other.home().is_object()));
+    let done = set(&service, "--nodes 1");
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert_eq!((&service.home()["nodes"], &service.home()["origin"]), (&serde_json::json!([1]), &"explicit".into()));
+    let done = set(&service, "--auto");
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert_eq!(service.home()["origin"], "auto");
+
+    // It is kept on node 1, so that is its home, and no other can be.
+    assert_eq!((&kept.home()["nodes"], &kept.home()["origin"]), (&serde_json::json!([1]), &"adopted".into()));
+    for (flags, code, why) in [("--nodes 2", 2, "somebody else keeps"), ("--auto", 1, "somebody else keeps")] {
+        let refused = set(&kept, flags);
+        assert_eq!(refused.status.code(), Some(code), "{flags}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(why), "{flags}: {}", stderr(&refused));
+    }
+    drop(unit);
 }

@@ -1,8 +1,9 @@
 //! Claims: nothing is promised twice, whoever starts at the same time.
 
 use nearside_lab::{
-    Domain, Levelling, Look, MIB, Signal, assert_refused, assert_the_kernel_has_what_is_promised, await_that, domains,
-    end, go_on, huge_pages, json, nearside, parallel_starts, read, run, send, stderr, toucher, unclaimed_bytes, words,
+    Domain, Levelling, Look, MIB, Own, Signal, assert_refused, assert_the_kernel_has_what_is_promised, await_that,
+    domains, end, go_on, huge_pages, json, nearside, parallel_starts, read, run, send, stderr, toucher,
+    unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -49,6 +50,35 @@ fn what_was_promised_is_there_when_it_is_touched() {
         let resident: u64 = look.domain(name, "resident_bytes").values().sum();
         assert!(resident + LAG_BYTES >= mib * MIB, "{name}: {look:?}");
     }
+    end(running);
+}
+
+/// How many processes the kernel has killed for want of memory.
+fn killed_for_memory() -> u64 {
+    let text = read("/proc/vmstat");
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn whoever_runs_gets_all_its_memory_at_home_though_all_touch_theirs_as_soon_as_they_run() {
+    let (mut levelling, killed_before) = (Levelling::default(), killed_for_memory());
+    let bytes = levelling.size_of_two_a_node();
+    let mib = bytes / MIB - 8;
+    let (running, refused) = parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
+    let look = Look::take();
+    // Fewer than the eight that fit may run: what is touched between two of a start's looks counts as taken twice.
+    assert!((1..=8).contains(&running.len()), "{} run, {bytes} bytes each: {look:?}", running.len());
+    // Nor has any of the others run and been killed.
+    assert_refused(refused);
+    assert_eq!(killed_for_memory(), killed_before);
+    look.assert_nothing_is_promised_twice();
+    let claims = running.iter().map(|child| (child.id(), bytes));
+    assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
+    for child in &running {
+        let own = Own::of([child.id()]);
+        assert!(own.bytes.len() == 1 && own.total() >= mib * MIB, "{mib} MiB: {own:?}");
+    }
+    println!("{} of the 8 that fit run", running.len());
     end(running);
 }
 

@@ -155,6 +155,7 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
     let set = host.apply(&Action::SetHome { domain: name.into(), home }, &mut |_| ControlFlow::Continue(()));
     assert_eq!(set, Outcome::Applied { moved_bytes: 0 });
     host.put_down();
+    host.unlock();
     assert_eq!(stranger.mib_by_node(), [(0, 16)].into());
     assert!(moved_bytes(&batch(&mut host, name, 0, 3, 64)) >= 16 * MIB);
     assert_eq!(stranger.mib_by_node(), [(3, 16)].into());

@@ -1,6 +1,7 @@
 //! Where the cgroup v2 tree has no cpu, cpuset or memory controller: what can work works, and what cannot is said once.
 
 use nearside_lab::{Domain, Look, MIB, own_memory, read, run, run_as_nobody, status, stderr, stdout, words};
+use nearside_linux::{Host, Paths};
 use std::{collections::BTreeMap, path::Path};
 
 /// Where the tree is mounted.
@@ -92,6 +93,31 @@ fn threads_that_are_started_while_others_are_bound_do_not_escape() {
             assert_eq!(allowed, cpus, "{}: {}", task.display(), stderr(&output));
         }
     }
+    domain.end();
+}
+
+#[test]
+fn what_a_program_does_to_its_own_threads_outlives_nearsides_binding() {
+    let domain = Domain::start("--quiet --name bare --cpus 2 --memory 64M --nodes 1", "--mib 8 --spin");
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", domain.process())).unwrap();
+    let tasks: Vec<String> = tasks.map(|task| task.unwrap().file_name().into_string().unwrap()).collect();
+    let allowed = |task: &String| status(task.parse().unwrap(), "Cpus_allowed_list");
+    let pin = |task: &str, cpus: &str| {
+        let pinned = std::process::Command::new("taskset").args(["-pc", cpus, task]).output().unwrap();
+        assert!(pinned.status.success(), "{}", stderr(&pinned));
+    };
+    let [pinned, free] = [&tasks[0], &tasks[1]];
+    assert_eq!((allowed(pinned), allowed(free)), ("2-3".into(), "2-3".into()));
+    pin(pinned, "2");
+    let mut host = Host::open(Paths::default()).unwrap();
+    assert!(host.lift_fallback("bare").unwrap());
+    assert_eq!((allowed(pinned), allowed(free)), ("2".into(), "0-7".into()));
+    pin(pinned, "5");
+    assert!(host.restore_fallback("bare").unwrap());
+    assert_eq!((allowed(pinned), allowed(free)), ("5".into(), "2-3".into()));
+    let moved = run(words("set bare --nodes 3"));
+    assert!(moved.status.success(), "{}", stderr(&moved));
+    assert_eq!((allowed(pinned), allowed(free)), ("5".into(), "6-7".into()));
     domain.end();
 }
 
