@@ -4,10 +4,11 @@ CACHE := $(or $(NEARSIDE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearside)
 export PATH := $(CACHE)/tools/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 FUZZ_SECONDS ?= 600
+PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo test lint unit lab-test demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install test lint unit lab-test model-test demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -16,6 +17,20 @@ demo: ## boot four nodes and watch Nearside at work (two to three minutes, once 
 	scripts/install build lab
 	cargo build --release --package nearside --package nearside-lab
 	lab/demo
+
+build: ## nearside as users have it: target/release/nearside
+	scripts/install build
+	cargo build --release --package nearside
+
+install: ## what `make build` built, below PREFIX (default /usr/local), its systemd unit and its configuration (as root)
+	install -D target/release/nearside -t $(DESTDIR)$(PREFIX)/bin
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
+	target/release/nearside man $(DESTDIR)$(PREFIX)/share/man/man1
+	target/release/nearside completions bash | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nearside
+	target/release/nearside completions zsh | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nearside
+	sed 's|/usr/bin/nearside|$(PREFIX)/bin/nearside|' packaging/systemd/nearside.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/nearside.service
+	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
+	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 
 test: install-deps lint deny unit lab-test demo-test ## everything CI checks, about half an hour on 2 cores
 	@echo "make test: all passed"
@@ -27,15 +42,23 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	cargo clippy --manifest-path fuzz/Cargo.toml --locked -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
-	shellcheck lab/demo lab/kernel lab/qemu lab/guest lab/guest-init scripts/install .ci/run
+	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init scripts/install .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
-	  lab/run lab/test lab/demo-guest docs/images/draw-demo
+	  lab/run lab/calibrate lab/compare lab/measure lab/test lab/*.py lab/demo-guest docs/images/draw-demo
 
 unit: ## the tests that need no lab
 	cargo test --workspace
+	python3 -m unittest discover --start-directory lab --pattern '*_test.py'
 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
+
+model-test: ## modelled time against its machine files, and some figures of the scheduler under it (on request; ten minutes)
+	lab/calibrate pairs
+	lab/calibrate one-node
+	lab/calibrate x460-small
+	lab/measure --quick
+	lab/compare --quick
 
 demo-test: ## the demo, which fails where a command of it does
 	cargo build --package nearside
