@@ -204,7 +204,8 @@ fn readers_may_read_and_others_are_refused_and_recorded() {
 fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
     let daemon = Daemon::start("scheduler = \"off\"");
     let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
-    await_that("it is seen", || ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"].is_object()));
+    // Until it has touched its memory it is no idle one.
+    await_that("it rests", || ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"]["place"] == "idle"));
     let said = |arguments: &str| {
         let output = run(words(arguments));
         assert!(output.status.success(), "{arguments}: {}", stderr(&output));
