@@ -20,6 +20,11 @@ static void add_weight(u32 number, s64 delta)
 		if (!group)
 			break;
 		bpf_spin_lock(&group->lock);
+		/* It has been removed meanwhile, with all that it weighed. */
+		if (!group->weight) {
+			bpf_spin_unlock(&group->lock);
+			break;
+		}
 		was = group->weights > 0;
 		group->weights += delta;
 		is = group->weights > 0;
@@ -82,7 +87,10 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 
 #define READ_CAPS_NS 100000000ULL
 
-/* Linux 6.16 does not tell of cpu.max; what a cgroup and those above it hold is looked at now and then instead. */
+/*
+ * Linux 6.16 does not tell of cpu.max; what a cgroup and those above it hold is looked at now and then instead. The root has
+ * none; tasks of a cgroup for which there was no group pay there, and that cgroup's cap is not the machine's.
+ */
 static void read_caps(u32 number, struct task_group *tg)
 {
 	u64 now_ns = bpf_ktime_get_ns(), quota;
@@ -91,7 +99,7 @@ static void read_caps(u32 number, struct task_group *tg)
 	bpf_for(level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 
-		if (!group || !tg || now_ns - group->caps_read_ns < READ_CAPS_NS)
+		if (!group || number == ROOT || !tg || now_ns - group->caps_read_ns < READ_CAPS_NS)
 			break;
 		group->caps_read_ns = now_ns;
 		quota = BPF_CORE_READ(tg, cfs_bandwidth.quota);
@@ -404,21 +412,25 @@ static void remove_group(u64 cgroup)
 {
 	u32 number = number_of(cgroup);
 	struct group *group = group_of(number);
-	bool counted, capped;
+	bool capped;
+	u32 parent;
+	s64 delta;
 
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
-	counted = group->own_counted;
+	/* In one go, or a task that ends just now could leave a weight behind in the group above. */
+	delta = group->weights > 0 ? -(s64)group->counted : 0;
 	capped = group->cap.quota_ns != 0;
-	group->own_counted = 0;
+	parent = group->parent;
+	group->weights = 0;
+	group->weight = 0;
 	bpf_spin_unlock(&group->lock);
 	if (capped)
 		__sync_fetch_and_add(&caps, -1);
-	if (counted)
-		add_weight(number, -CREDIT_WEIGHT);
+	if (delta)
+		add_weight(parent, delta);
 	bpf_map_delete_elem(&group_numbers, &cgroup);
-	group->weight = 0;
 	bpf_map_push_elem(&free_numbers, &number, 0);
 }
 

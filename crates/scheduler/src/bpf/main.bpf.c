@@ -86,7 +86,8 @@ static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
  */
 static void wait_or_preempt(struct task_struct *p, struct task *task, bool preempts, u64 enq_flags)
 {
-	u32 queue = queue_for(p, task, !preempts);
+	/* Where real-time tasks drove it from its CPU is no place to stay. */
+	u32 queue = queue_for(p, task, !preempts && !(enq_flags & SCX_ENQ_REENQ));
 	s32 victim = preempts ? victim_of(p, task, queue) : -1;
 
 	count(COUNT_QUEUED);
@@ -323,7 +324,9 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		find_domain(prev, task);
 		own = tag_of(task, false);
 		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
-		task->returning = away && credit_returns(TUNING, now_ns - task->moved_ns, has_room(prev, task, node_of_queue(queue)));
+		/* Room is looked for only where it can matter. */
+		task->returning = away && credit_returns(TUNING, now_ns - task->moved_ns, true) &&
+				  has_room(prev, task, node_of_queue(queue));
 	}
 	balances = queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= BALANCE_NS;
 	if (task || balances)
