@@ -226,7 +226,7 @@ pub(crate) mod tests {
             ("records", |facts| facts.state_writable = false, State::Missing, false),
             ("records", |facts| facts.state_refused = Some("somebody else's".into()), State::Missing, false),
             ("privileges", |facts| facts.privileges.capabilities = 1 << 23, State::Limited, true),
-            ("sched_ext", |facts| facts.boot_options = vec!["isolcpus=1".into()], State::Missing, true),
+            ("sched_ext", |facts| facts.isolated_cpus = Some("1".into()), State::Missing, true),
             ("sched_ext", |facts| facts.sched_ext.loaded = Some("scx_rusty".into()), State::Limited, true),
             ("sched_ext", |facts| facts.kernel_release = Some("6.12.1".into()), State::Limited, true),
             ("for domains", |facts| facts.left_out = left_out(), State::Limited, true),

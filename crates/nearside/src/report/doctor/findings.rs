@@ -229,8 +229,9 @@ fn sched_ext(facts: &Facts) -> Finding {
             .so(FALLBACK)
             .advice("use a kernel of 6.16 or later with CONFIG_SCHED_CLASS_EXT=y");
     };
-    if let Some(option) = facts.boot_options.iter().find(|option| option.starts_with("isolcpus=")) {
-        return Finding::missing(TOPIC, format!("refuses to load: the kernel was booted with {option}"))
+    // Not by the option: isolcpus= with other flags than "domain" isolates nothing that matters here.
+    if let Some(isolated) = facts.isolated_cpus.as_ref().filter(|cpus| !cpus.is_empty()) {
+        return Finding::missing(TOPIC, format!("refuses to load: CPUs {isolated} are isolated (isolcpus=)"))
             .so(FALLBACK)
             .advice("isolate CPUs by cpuset partitions instead of isolcpus=");
     }
