@@ -122,6 +122,10 @@ pub enum Capability {
     SysAdmin = 21,
     /// Move other users' pages, and those that several processes map.
     SysNice = 23,
+    /// See the kernel's state; BPF programs that trace.
+    Perfmon = 38,
+    /// Load BPF programs.
+    Bpf = 39,
 }
 
 impl Privileges {

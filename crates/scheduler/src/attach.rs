@@ -7,7 +7,7 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use nearside_credit::Params;
-use nearside_topology::{NodeId, NodeSet, Topology};
+use nearside_topology::{NodeId, NodeSet, sysfs};
 use std::{
     fmt, fs,
     mem::MaybeUninit,
@@ -23,8 +23,9 @@ const STATE: &str = "/sys/kernel/sched_ext/state";
 const HOTPLUG: &str = "/sys/kernel/sched_ext/hotplug_seq";
 const STATUS: &str = "/proc/self/status";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
-/// The kernel moves every task of the host back; on a busy large one that takes a while.
-const LONGEST_DETACH: Duration = Duration::from_secs(30);
+/// The kernel moves every task of the host back; on a busy large one that takes a while. Shorter than service managers wait
+/// for a sign of life (`WatchdogSec=` in packaging/systemd).
+const LONGEST_DETACH: Duration = Duration::from_secs(20);
 
 /// What can be chosen when attaching.
 #[derive(Debug, Clone, Default)]
@@ -95,11 +96,16 @@ impl fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// Puts the scheduler in charge. `topology` has to be this host's, as read just before.
-    pub fn attach(topology: &Topology, options: &Options) -> Result<Self, Error> {
+    /// Puts the scheduler in charge of this host.
+    ///
+    /// It reads the machine itself: whoever places domains may know of a part of it only (CPUs that a partition or a slice
+    /// keeps from them), but the scheduler serves everybody. And it reads it after the kernel's count of CPUs that came or
+    /// went, so that the kernel refuses if one does from then on.
+    pub fn attach(options: &Options) -> Result<Self, Error> {
         check_host()?;
         let hotplug = read(HOTPLUG)?.parse().unwrap_or(0);
-        let machine = Machine::new(topology)?;
+        let (topology, _) = sysfs::read(Path::new("/"))?;
+        let machine = Machine::new(&topology)?;
         let params = options.params.unwrap_or_else(|| Params::new(machine.online.iter().sum()));
 
         let mut open = open()?;

@@ -24,8 +24,11 @@ pub enum Error {
     #[error("CPUs {0} are isolated (isolcpus=): sched_ext refuses to work on such a host")]
     Isolated(String),
     /// Not allowed.
-    #[error("attaching a scheduler needs root (CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN)")]
+    #[error("attaching a scheduler needs root (or CAP_BPF and CAP_PERFMON)")]
     Permission,
+    /// The machine could not be read.
+    #[error(transparent)]
+    Topology(#[from] nearside_topology::sysfs::Error),
     /// The machine does not fit.
     #[error(transparent)]
     Machine(#[from] Unsuitable),

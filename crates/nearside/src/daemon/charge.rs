@@ -6,7 +6,6 @@ use super::{
 };
 use nearside_policy::ByNode;
 use nearside_scheduler::{Affinity, Error, Options, Scheduler, Statistics};
-use nearside_topology::Topology;
 use std::collections::BTreeMap;
 
 /// Domains' affinities by the number (inode) of their cgroup.
@@ -39,18 +38,11 @@ impl Charge {
 
     /// Attaches or detaches it where it is time for that, and tells it what has changed of domains. Returns what somebody
     /// should know.
-    pub fn tend(
-        &mut self,
-        mode: config::Scheduler,
-        needs: Needs,
-        topology: &Topology,
-        homes: &Affinities,
-        now: u64,
-    ) -> Vec<String> {
+    pub fn tend(&mut self, mode: config::Scheduler, needs: Needs, homes: &Affinities, now: u64) -> Vec<String> {
         let mut said = Vec::new();
         self.notice_its_end(now, &mut said);
         match self.attachment.next(mode, needs, now) {
-            Todo::Attach => self.attach(topology, now, &mut said),
+            Todo::Attach => self.attach(now, &mut said),
             Todo::Detach => said.extend(self.detach()),
             Todo::Nothing => {}
         }
@@ -100,8 +92,8 @@ impl Charge {
         }
     }
 
-    fn attach(&mut self, topology: &Topology, now: u64, said: &mut Vec<String>) {
-        match Scheduler::attach(topology, &self.options) {
+    fn attach(&mut self, now: u64, said: &mut Vec<String>) {
+        match Scheduler::attach(&self.options) {
             Ok(scheduler) => {
                 self.scheduler = Some(scheduler);
                 self.attachment.attached(now);

@@ -349,7 +349,7 @@ impl Keeper {
                 return;
             }
         }
-        let said = self.charge.tend(self.config.scheduler, needs, topology, &homes, self.remembered.interval);
+        let said = self.charge.tend(self.config.scheduler, needs, &homes, self.remembered.interval);
         self.say(said);
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         match self.charge.attachment().is_attached() {

@@ -46,8 +46,20 @@ fn prefer(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, affinit
         return Answer::Unusable(format!("nodes: somebody else keeps {domain} on {}", kept.nodes.named()));
     }
     // What stands in for the scheduler goes with the home it is for, and is no bond of its owner's.
-    let offered = host.lift_fallback(domain).and_then(|_| host.offered_to(domain));
-    let topology = match offered {
+    let was_bound = match host.lift_fallback(domain) {
+        Ok(was_bound) => was_bound,
+        Err(error) => return Answer::Refused(error.to_string()),
+    };
+    let answer = prefer_unbound(host, domain, pattern, nodes, before);
+    if was_bound && !matches!(answer, Answer::Done { .. }) {
+        // Should this fail, the loop does it.
+        let _ = host.restore_fallback(domain);
+    }
+    answer
+}
+
+fn prefer_unbound(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, before: Option<Home>) -> Answer {
+    let topology = match host.offered_to(domain) {
         Ok(topology) => topology,
         Err(error) => return Answer::Refused(error.to_string()),
     };

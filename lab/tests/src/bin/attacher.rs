@@ -11,8 +11,8 @@
 
 use clap::Parser;
 use nearside_scheduler::{Affinity, Options, Scheduler};
-use nearside_topology::{NodeId, sysfs};
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path, process::ExitCode, time::Duration};
+use nearside_topology::NodeId;
+use std::{fs, io, os::unix::fs::MetadataExt, process::ExitCode, time::Duration};
 
 /// Attach the scheduler.
 #[derive(Debug, Parser)]
@@ -57,13 +57,12 @@ fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let (topology, _) = sysfs::read(Path::new("/")).unwrap();
     let options = Options {
         stall_after: args.stall_after_ms.map(Duration::from_millis),
         watchdog: args.watchdog_ms.map(Duration::from_millis),
         ..Options::default()
     };
-    let mut scheduler = match Scheduler::attach(&topology, &options) {
+    let mut scheduler = match Scheduler::attach(&options) {
         Ok(scheduler) => scheduler,
         Err(error) => {
             println!("error: {error}");

@@ -204,14 +204,18 @@ fn privileges(privileges: Privileges) -> Finding {
     const WANTED: [(Capability, &str, &str); 3] = [
         (Capability::SysNice, "CAP_SYS_NICE", "other users' pages and shared ones cannot be moved"),
         (Capability::SysPtrace, "CAP_SYS_PTRACE", "other users' memory cannot be seen by mapping"),
-        (Capability::SysAdmin, "CAP_SYS_ADMIN", "no scheduler can be attached"),
+        (Capability::SysAdmin, "CAP_SYS_ADMIN (or CAP_BPF and CAP_PERFMON)", "no scheduler can be attached"),
     ];
+    let has = |capability| {
+        let stands_in = || privileges.has(Capability::Bpf) && privileges.has(Capability::Perfmon);
+        privileges.has(capability) || capability == Capability::SysAdmin && stands_in()
+    };
     let who = match privileges.euid {
         Some(0) => "root".into(),
         Some(user) => format!("user {user}"),
         None => "unknown user".into(),
     };
-    let lacking: Vec<_> = WANTED.into_iter().filter(|(capability, ..)| !privileges.has(*capability)).collect();
+    let lacking: Vec<_> = WANTED.into_iter().filter(|(capability, ..)| !has(*capability)).collect();
     if lacking.is_empty() {
         return Finding::ok(TOPIC, format!("{who}, with all that is needed"));
     }

@@ -7,7 +7,7 @@ use crate::{
 };
 use nearside_lab::clock;
 use nearside_scheduler::{Affinity, Options, Scheduler};
-use nearside_topology::{NodeId, sysfs};
+use nearside_topology::NodeId;
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -84,8 +84,7 @@ impl Stage {
     /// With Nearside's scheduler in charge, or with the stock one.
     pub(crate) fn new(attach: bool) -> Outcome<Self> {
         fs::write(Path::new(CGROUPS).join("cgroup.subtree_control"), "+cpu +cpuset")?;
-        let (topology, _) = sysfs::read(Path::new("/"))?;
-        let scheduler = if attach { Some(Scheduler::attach(&topology, &Options::default())?) } else { None };
+        let scheduler = if attach { Some(Scheduler::attach(&Options::default())?) } else { None };
         Ok(Self { scheduler, members: vec![], nodes: nodes_of_cpus()? })
     }
 
