@@ -406,29 +406,52 @@ fn killed_at_a_hundred_instants_under_load_it_loses_nothing() {
         ("--cpus 2 --memory 64M --policy strict --nodes 1", "--cpus 2 --memory 16M --policy preferred --nodes 1");
     let db = Domain::start(&format!("--quiet --name db {db}"), "--mib 32 --threads 2 --spin");
     let hog = Domain::start(&format!("--quiet --name hog {hog}"), "--mib 4 --threads 4 --spin");
+    // This one is sent to and fro, so that homes are changed and pages are under way when the end comes.
+    let mover = Domain::start("--quiet --name mover --cpus 1 --memory 64M --policy preferred --nodes 2", "--mib 32");
     let homes = || -> BTreeMap<String, [Value; 2]> {
         let listed = json("list --no-daemon --interval 0");
         let of = |domain: &Value| (domain["name"].to_string(), ["home", "claim"].map(|key| domain[key].clone()));
         listed["domains"].as_array().unwrap().iter().map(of).collect()
     };
-    let before = homes();
+    // On whichever node.
+    let claimed = |record: &[Value; 2]| -> u64 {
+        record[1]["bytes"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
+    };
     let mut random = 1_u64;
     for round in 0..100 {
         // Tasks that are to finish, whoever schedules them.
+        let (from, to) = (2 + round % 2, 3 - round % 2);
+        let set = run(words(&format!("set mover --nodes {from} --no-daemon")));
+        assert!(set.status.success(), "round {round}: {}", stderr(&set));
+        let before = homes();
         let mut tasks: Vec<_> = (0..4).map(|_| Command::new("sh").args(["-c", COUNT]).spawn().unwrap()).collect();
         let mut daemon = Daemon::begin_with("", "");
         // Half of them while it starts, half with the scheduler attached.
         if round % 2 == 0 {
             await_that("the scheduler is attached", || scheduler_state() == "enabled");
         }
+        let change = json!({"nodes": [to]});
+        let change = thread::spawn(move || ask("PUT", "/domains/mover/affinity", Some(&change)).map(|(code, _)| code));
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         thread::sleep(Duration::from_millis((random >> 33) % 4000));
         daemon.child.kill().unwrap();
         assert_eq!(daemon.child.wait().unwrap().signal(), Some(9), "round {round}: {}", daemon.said());
         await_that("the stock scheduler is back", || scheduler_state() == "disabled");
         assert!(tasks.iter_mut().all(|task| task.wait().unwrap().success()), "round {round}");
-        assert_eq!(homes(), before, "round {round}");
+        let (answer, mut after) = (change.join().unwrap(), homes());
+        let mover_now = after.insert("\"mover\"".into(), before["\"mover\""].clone()).unwrap();
+        assert_eq!(after, before, "round {round}");
+        // It has one home or the other, and the new one if that was said to be so.
+        let nodes = mover_now[0]["nodes"].clone();
+        assert!(
+            nodes == json!([to]) || answer != Some(200) && nodes == json!([from]),
+            "round {round}: {answer:?} {mover_now:?}"
+        );
+        assert_eq!(claimed(&mover_now), claimed(&before["\"mover\""]), "round {round}: {mover_now:?}");
+        let mib_by_node = mover.filled_mib();
+        assert!(mib_by_node.values().sum::<u64>() + mib_by_node.len() as u64 >= 32, "round {round}: {mib_by_node:?}");
     }
+    let before = homes();
     let daemon = Daemon::start("");
     await_that("all are found again", || {
         let known = |name: &str, record: &[Value; 2]| {
@@ -438,8 +461,10 @@ fn killed_at_a_hundred_instants_under_load_it_loses_nothing() {
         before.iter().all(|(name, record)| known(name.trim_matches('"'), record) == Some(true))
     });
     assert_eq!(db.filled_mib(), BTreeMap::from([(1, 32)]));
+    await_that("all memory has come home", || mover.filled_mib().len() == 1);
     db.end();
     hog.end();
+    mover.end();
     daemon.stop();
 }
 
