@@ -407,8 +407,19 @@ fn memory_follows_a_domain_that_was_pushed_off_and_then_nothing_moves() {
 }
 
 #[test]
-#[ignore = "a hundred starts take long: lab/test daemon -- --ignored"]
-fn killed_at_a_hundred_instants_under_load_it_loses_nothing() {
+#[ignore = "fifty starts take long: lab/test daemon -- --ignored"]
+fn killed_at_fifty_instants_while_it_starts_it_loses_nothing() {
+    kill_under_load(50, false);
+}
+
+#[test]
+#[ignore = "fifty starts take long: lab/test daemon -- --ignored"]
+fn killed_at_fifty_instants_with_the_scheduler_attached_it_loses_nothing() {
+    kill_under_load(50, true);
+}
+
+/// So often, at random instants of 4 s that begin with the daemon or when its scheduler is attached.
+fn kill_under_load(rounds: u64, attached: bool) {
     let (db, hog) =
         ("--cpus 2 --memory 64M --policy strict --nodes 1", "--cpus 2 --memory 16M --policy preferred --nodes 1");
     let db = Domain::start(&format!("--quiet --name db {db}"), "--mib 32 --threads 2 --spin");
@@ -424,8 +435,8 @@ fn killed_at_a_hundred_instants_under_load_it_loses_nothing() {
     let claimed = |record: &[Value; 2]| -> u64 {
         record[1]["bytes"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
     };
-    let mut random = 1_u64;
-    for round in 0..100 {
+    let mut random = 1 + u64::from(attached);
+    for round in 0..rounds {
         // Tasks that are to finish, whoever schedules them.
         let (from, to) = (2 + round % 2, 3 - round % 2);
         let set = run(words(&format!("set mover --nodes {from} --no-daemon")));
@@ -433,8 +444,7 @@ fn killed_at_a_hundred_instants_under_load_it_loses_nothing() {
         let before = homes();
         let mut tasks: Vec<_> = (0..4).map(|_| Command::new("sh").args(["-c", COUNT]).spawn().unwrap()).collect();
         let mut daemon = Daemon::begin_with("", "");
-        // Half of them while it starts, half with the scheduler attached.
-        if round % 2 == 0 {
+        if attached {
             await_that("the scheduler is attached", || scheduler_state() == "enabled");
         }
         let change = json!({"nodes": [to]});
