@@ -45,7 +45,7 @@ struct credit_params {
 	credit_ns stay_ns;         /* a task away from home stays for at least this long */
 	credit_ns debt_bound_ns;   /* a group that overran its cap waits no longer than this */
 	credit_u32 cpus;           /* CPUs of the machine */
-	credit_u32 reserved;
+	credit_u32 steal_slices;   /* .. or, instead of steal_ns, by so many of its own slices, if that is more */
 };
 
 /* What is known of a group: a cgroup's own tasks, as one party. */
@@ -221,10 +221,24 @@ CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v w
 	return credit_before(woken + credit_span(params, params->preempt_ns), running);
 }
 
-/* The place of a task of another queue among a CPU's own: the farther away it waits, the later. */
-CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params, credit_v tag, credit_u32 distance)
+/*
+ * The place of a task of another queue among a CPU's own: the farther away it waits, the later, and by some of its slices. For
+ * the more parties there are, the farther apart stand the slices of each, and what a queue's first task differs from another's
+ * by chance is a slice or two. Who is owed half of what can be owed is fetched from anywhere.
+ */
+CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params, const struct credit_grant *grant, credit_v tag,
+					credit_u32 distance)
 {
-	return tag + credit_span(params, params->steal_ns * distance / CREDIT_LOCAL_DISTANCE);
+	credit_v most = credit_span(params, params->lag_bound_ns / 2);
+	credit_v margin = most;
+
+	if (grant->reserved < most) {
+		margin = grant->reserved * params->steal_slices;
+		if (margin < credit_span(params, params->steal_ns))
+			margin = credit_span(params, params->steal_ns);
+		margin = margin * distance / CREDIT_LOCAL_DISTANCE;
+	}
+	return tag + (margin < most ? margin : most);
 }
 
 /*
@@ -232,12 +246,12 @@ CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params, cred
  * queue: fairness between nodes of unequal load. The farther away, the more that task must be behind; and one that has
  * just woken up is left to its own node for a moment.
  */
-CREDIT_INLINE int credit_steals(const struct credit_params *params, credit_v own, credit_v other, credit_u32 distance,
-				credit_ns awake_ns)
+CREDIT_INLINE int credit_steals(const struct credit_params *params, const struct credit_grant *grant, credit_v own,
+				credit_v other, credit_u32 distance, credit_ns awake_ns)
 {
 	credit_ns patience_ns = params->preempt_ns * distance / CREDIT_LOCAL_DISTANCE;
 
-	return awake_ns >= patience_ns && credit_before(credit_from_afar(params, other, distance), own);
+	return awake_ns >= patience_ns && credit_before(credit_from_afar(params, grant, other, distance), own);
 }
 
 /* -- place ---------------------------------------------------------------------------------------------------------- */

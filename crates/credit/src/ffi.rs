@@ -24,8 +24,15 @@ unsafe extern "C" {
     fn nearside_credit_own_lag(params: *const Params, own_now: u64, own: u64) -> u64;
     fn nearside_credit_resumes(params: *const Params, left_ns: u64, others: i32) -> u64;
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
-    fn nearside_credit_from_afar(params: *const Params, tag: u64, distance: u32) -> u64;
-    fn nearside_credit_steals(params: *const Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> i32;
+    fn nearside_credit_from_afar(params: *const Params, grant: *const Grant, tag: u64, distance: u32) -> u64;
+    fn nearside_credit_steals(
+        params: *const Params,
+        grant: *const Grant,
+        own: u64,
+        other: u64,
+        distance: u32,
+        awake_ns: u64,
+    ) -> i32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
     fn nearside_credit_stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u32) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
@@ -117,16 +124,16 @@ pub fn preempts(params: &Params, woken: u64, running: u64) -> bool {
     unsafe { nearside_credit_preempts(params, woken, running) != 0 }
 }
 
-/// The place of a task of another queue among a CPU's own.
-pub fn from_afar(params: &Params, tag: u64, distance: u32) -> u64 {
+/// The place of a task of another queue, with its grant, among a CPU's own.
+pub fn from_afar(params: &Params, grant: &Grant, tag: u64, distance: u32) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
-    unsafe { nearside_credit_from_afar(params, tag, distance) }
+    unsafe { nearside_credit_from_afar(params, grant, tag, distance) }
 }
 
 /// Whether a busy CPU leaves its own next task for the one that waits at the head of another queue.
-pub fn steals(params: &Params, own: u64, other: u64, distance: u32, awake_ns: u64) -> bool {
+pub fn steals(params: &Params, grant: &Grant, own: u64, other: u64, distance: u32, awake_ns: u64) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
-    unsafe { nearside_credit_steals(params, own, other, distance, awake_ns) != 0 }
+    unsafe { nearside_credit_steals(params, grant, own, other, distance, awake_ns) != 0 }
 }
 
 /// How welcome a task is on a node.

@@ -32,8 +32,8 @@ pub struct Params {
     pub debt_bound_ns: u64,
     /// CPUs of the machine.
     pub cpus: u32,
-    /// Padding.
-    pub reserved: u32,
+    /// Or, instead of `steal_ns`, by so many of its own slices, if that is more.
+    pub steal_slices: u32,
 }
 
 impl Params {
@@ -52,7 +52,7 @@ impl Params {
             stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
             cpus: if cpus == 0 { 1 } else { cpus },
-            reserved: 0,
+            steal_slices: 3,
         }
     }
 }

@@ -53,7 +53,7 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		trial->answer = (credit_u64)credit_preempts(&trial->params, a, b);
 		break;
 	case 9:
-		trial->answer = (credit_u64)credit_steals(&trial->params, a, b, (credit_u32)c, d);
+		trial->answer = (credit_u64)credit_steals(&trial->params, &trial->grant, a, b, (credit_u32)c, d);
 		break;
 	case 10:
 		trial->answer = credit_place(a, b, (credit_u32)c, (credit_u32)d);
@@ -69,7 +69,7 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		credit_cap_settle(&trial->cap, b, c);
 		break;
 	case 14:
-		trial->answer = credit_from_afar(&trial->params, a, (credit_u32)b);
+		trial->answer = credit_from_afar(&trial->params, &trial->grant, a, (credit_u32)b);
 		break;
 	case 15:
 		trial->answer = credit_resumes(&trial->params, a, b & 1);

@@ -69,7 +69,7 @@ fn trials() -> impl Strategy<Value = Trial> {
             stay_ns: n[8],
             debt_bound_ns: n[9],
             cpus: n[10] as u32,
-            reserved: 0,
+            steal_slices: n[0] as u32,
         },
         group: Group { vtime: n[11], share: n[12], runnable: n[13] as u32, reserved: n[14] as u32 },
         grant: Grant { tag: n[15], reserved: n[16], slice_ns: n[17] },

@@ -352,7 +352,7 @@ pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
         stay_ns: params.stay_ns,
         debt_bound_ns: params.debt_bound_ns,
         cpus: params.cpus,
-        reserved: 0,
+        steal_slices: params.steal_slices,
     }
 }
 

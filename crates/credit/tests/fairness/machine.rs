@@ -522,7 +522,7 @@ impl Machine {
 
     fn steals(&self, task: usize, own: u64, distance: u32) -> bool {
         let Task { grant, woken_ns, .. } = self.tasks[task];
-        credit::steals(&self.params, own, grant.tag, distance, self.time_ns - woken_ns)
+        credit::steals(&self.params, &grant, own, grant.tag, distance, self.time_ns - woken_ns)
     }
 
     /// The first task of another queue that this CPU may run, if it is behind `own` by enough.
@@ -539,7 +539,7 @@ impl Machine {
         for queue in self.nearest(self.queue_of(cpu)).into_iter().skip(1) {
             if let Some(task) = self.due(queue, cpu, best) {
                 let distance = self.distances[self.node_of(cpu)][queue / self.caches_a_node];
-                best = credit::from_afar(&self.params, self.tasks[task].grant.tag, distance);
+                best = credit::from_afar(&self.params, &self.tasks[task].grant, self.tasks[task].grant.tag, distance);
                 found = Some((queue, task));
             }
         }
@@ -561,7 +561,7 @@ impl Machine {
         let serves = head.filter(|&tag| match (own, previous) {
             (Some(own), Some(task)) if away => {
                 let distance = self.distances[node][self.tasks[task].home];
-                !credit::steals(&self.params, tag, own, distance, u64::MAX)
+                !credit::steals(&self.params, &self.tasks[task].grant, tag, own, distance, u64::MAX)
             }
             (Some(own), _) => credit::before(tag, own),
             _ => true,

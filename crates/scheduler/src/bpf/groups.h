@@ -122,7 +122,8 @@ static void refresh_share(struct group *group)
 		return;
 	capped = group->cap.quota_ns != 0;
 	weights = group->weights;
-	share = credit_share(CREDIT_ONE, CREDIT_WEIGHT, weights > 0 ? weights : CREDIT_WEIGHT);
+	weight = group->own_counted ? group->own_counted : CREDIT_WEIGHT;
+	share = credit_share(CREDIT_ONE, weight, weights > 0 ? weights : weight);
 	parent = group->parent;
 	weight = group->weight;
 	bpf_for(level, 0, MAX_DEPTH) {
@@ -300,22 +301,47 @@ static void linger(u32 number, struct group *group)
 	}
 }
 
-/* One more, or one less, of the group's own tasks can run. */
-static void add_runnable(u32 number, bool more)
+/*
+ * One more of the group's own tasks can run. Together they are one party of the default weight; but beside the root's cgroups
+ * each of its own tasks stands for itself, as it does in the stock scheduler.
+ */
+static void add_runnable(struct task_struct *p, struct task *task)
 {
-	struct group *group = group_of(number);
-	bool activate = false, idle = false;
+	struct group *group = group_of(task->group);
+	u32 weight = CREDIT_WEIGHT, more = 0;
+
+	task->counted = p->scx.weight;
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	group->credit.runnable++;
+	if (task->group == ROOT) {
+		group->own_weight += task->counted;
+		weight = group->own_weight;
+		if (group->own_peak < weight)
+			group->own_peak = weight;
+	}
+	if (group->own_counted < weight) {
+		more = weight - group->own_counted;
+		group->own_counted = weight;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (more)
+		add_weight(task->group, more);
+}
+
+/* One less. */
+static void remove_runnable(struct task *task)
+{
+	struct group *group = group_of(task->group);
+	bool idle = false;
 
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
-	if (more) {
-		group->credit.runnable++;
-		if (!group->own_counted) {
-			group->own_counted = 1;
-			activate = true;
-		}
-	} else if (group->credit.runnable && !--group->credit.runnable) {
+	if (task->group == ROOT)
+		group->own_weight -= task->counted < group->own_weight ? task->counted : group->own_weight;
+	if (group->credit.runnable && !--group->credit.runnable) {
 		group->idle_since_ns = 0; /* the clock is a call, which a lock forbids */
 		if (!group->lingers) {
 			group->lingers = 1;
@@ -324,16 +350,34 @@ static void add_runnable(u32 number, bool more)
 	}
 	bpf_spin_unlock(&group->lock);
 	if (idle)
-		linger(number, group);
-	if (activate)
-		add_weight(number, CREDIT_WEIGHT);
+		linger(task->group, group);
+}
+
+/* The root's own tasks weigh what they did at most of late: if it were for the moment, all shares would change all the time. */
+static void forget_peak(void)
+{
+	struct group *group = group_of(ROOT);
+	u32 less = 0;
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	if (group->own_peak && group->own_peak < group->own_counted) {
+		less = group->own_counted - group->own_peak;
+		group->own_counted = group->own_peak;
+	}
+	group->own_peak = group->own_weight;
+	bpf_spin_unlock(&group->lock);
+	if (less)
+		add_weight(ROOT, -(s64)less);
 }
 
 /* A group that has had nothing to run for a while stops counting. Otherwise it is looked at again, unless it has by now. */
 static void retire(u32 number, u64 now_ns)
 {
 	struct group *group = group_of(number);
-	bool retired = false, done = false;
+	bool done = false;
+	u32 retired = 0;
 
 	if (!group)
 		return;
@@ -353,7 +397,7 @@ static void retire(u32 number, u64 now_ns)
 	if (!done)
 		linger(number, group);
 	if (retired)
-		add_weight(number, -CREDIT_WEIGHT);
+		add_weight(number, -(s64)retired);
 }
 
 static void retire_groups(u64 now_ns)

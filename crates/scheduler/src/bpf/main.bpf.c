@@ -233,21 +233,21 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 {
 	u32 distance = node_distance[node_of_cpu(cpu)][node_of_queue(queue)];
 	struct task_struct *p = dsq_peek(queue);
+	struct task *task = p ? task_of(p) : NULL;
 	bool due = false;
 	u32 looked = 0;
 
 	/* Those behind it are ahead of it. */
-	if (p && !credit_steals(TUNING, *own, p->scx.dsq_vtime, distance, ~0ULL))
+	if (task && !credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, ~0ULL))
 		return false;
 	bpf_for_each(scx_dsq, p, queue, 0) {
-		struct task *task = task_of(p);
-
+		task = task_of(p);
 		if (!task || ++looked > 8)
 			break;
-		if (!credit_steals(TUNING, *own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
+		if (!credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
 			break;
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-			*own = credit_from_afar(TUNING, p->scx.dsq_vtime, distance);
+			*own = credit_from_afar(TUNING, &task->grant, p->scx.dsq_vtime, distance);
 			due = !take || scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			break;
 		}
@@ -277,7 +277,7 @@ static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 static bool makes_way(struct task *task, bool away, u32 node, credit_v own, credit_v waiting)
 {
 	if (away)
-		return !credit_steals(TUNING, waiting, own, node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
+		return !credit_steals(TUNING, &task->grant, waiting, own, node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
 	return credit_before(waiting, own);
 }
 
@@ -397,7 +397,7 @@ void SCX_OPS(runnable, struct task_struct *p, u64 enq_flags)
 	struct task *task = task_of(p);
 
 	if (task)
-		add_runnable(task->group, true);
+		add_runnable(p, task);
 }
 
 void SCX_OPS(quiescent, struct task_struct *p, u64 deq_flags)
@@ -409,7 +409,7 @@ void SCX_OPS(quiescent, struct task_struct *p, u64 deq_flags)
 	if (task->granted)
 		settle(task, 0);
 	task->waiting = false;
-	add_runnable(task->group, false);
+	remove_runnable(task);
 }
 
 void SCX_OPS(running, struct task_struct *p)
@@ -455,12 +455,24 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 
 /* -- tasks, cgroups and CPUs come and go ---------------------------------------------------------------------------- */
 
+/* Has a group pay for a task, unless that is one of the kernel's threads of one CPU. */
+static void set_payer(struct task_struct *p, struct task *task, u32 number)
+{
+	bool of_a_cpu = p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
+
+	if (number == NOBODY || number == ROOT)
+		number = of_a_cpu ? NOBODY : ROOT;
+	task->group = number;
+}
+
 void SCX_OPS(set_cpumask, struct task_struct *p, const struct cpumask *cpus)
 {
 	struct task *task = task_of(p);
 
-	if (task)
-		task->allowed = allowed_nodes(cpus);
+	if (!task)
+		return;
+	task->allowed = allowed_nodes(cpus);
+	set_payer(p, task, task->group);
 }
 
 s32 SCX_OPS(init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -470,9 +482,10 @@ s32 SCX_OPS(init_task, struct task_struct *p, struct scx_init_task_args *args)
 	if (!task)
 		return -ENOMEM;
 	task->allowed = allowed_nodes(p->cpus_ptr);
-	task->group = ROOT;
 	if (bpf_core_field_exists(args->cgroup) && args->cgroup)
-		task->group = payer_of(args->cgroup->kn->id);
+		set_payer(p, task, payer_of(args->cgroup->kn->id));
+	else
+		set_payer(p, task, ROOT);
 	return 0;
 }
 
@@ -514,12 +527,11 @@ void SCX_OPS(cgroup_exit, struct cgroup *cgroup)
 void SCX_OPS(cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct task *task = task_of(p);
-
 	struct group *group;
 
 	if (!task)
 		return;
-	task->group = payer_of(to->kn->id);
+	set_payer(p, task, payer_of(to->kn->id));
 	group = group_of(task->group);
 	task->own = group ? group->own_now : 0;
 }
@@ -635,6 +647,7 @@ static int tick(void *map, int *key, struct timer *timer)
 	u64 next_ns = now_ns + (lingering || caps ? TICK_NS : IDLE_TICK_NS);
 
 	retire_groups(now_ns);
+	forget_peak();
 	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
 		next_ns = release_throttled(now_ns, next_ns);
 	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);

@@ -17,8 +17,10 @@
 
 /* Queues are the dispatch queues 0 to queue_count - 1; this one holds tasks of groups that are over their cap. */
 #define THROTTLED (1ULL << 32)
-/* The root cgroup's group, which has no parent. 0 is nobody's number. */
+/* The root cgroup's group, which has no parent. */
 #define ROOT 1
+/* Not a group's number: the kernel's threads of one CPU neither wait for credits nor make others of the root's wait. */
+#define NOBODY 0
 
 #define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
 #define TICK_NS 10000000ULL            /* between two rounds of the timer while there are caps or groups linger */
@@ -119,7 +121,9 @@ struct group {
 	u64 share_generation; /* of credit.share and capped */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
-	u32 own_counted;      /* its own tasks are part of `weights` */
+	u32 own_counted;      /* what its own tasks are in `weights` */
+	u32 own_weight;       /* what those that can run weigh now (root only) */
+	u32 own_peak;         /* .. and did at most since the timer looked */
 	u32 lingers;          /* it is in idle_groups */
 	u32 capped;           /* it or an ancestor has a cap */
 	u32 parent;           /* 0: none */
@@ -165,6 +169,7 @@ struct task {
 	u64 left_ns;          /* of its slice, when it stopped */
 	u64 moved_ns;         /* came to its present node */
 	u32 group;            /* pays for it */
+	u32 counted;          /* its weight, while it can run */
 	u32 home, node;
 	bool granted;         /* grant is not settled */
 	bool capped;          /* .. and was taken from caps */
