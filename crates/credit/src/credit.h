@@ -39,7 +39,7 @@ struct credit_params {
 	credit_ns slice_max_ns;    /* no task runs longer, whatever its weight */
 	credit_ns wake_bound_ns;   /* what a group that had nothing to run may be owed when it wakes */
 	credit_ns lag_bound_ns;    /* what any other group may be owed: bounds what others wait */
-	credit_ns ahead_bound_ns;  /* how far ahead a group can get: bounds what it waits afterwards */
+	credit_ns ahead_bound_ns;  /* how far ahead a group can get at most: bounds what it waits afterwards */
 	credit_ns preempt_ns;      /* by how much a woken task must be behind a running one to take its CPU */
 	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance */
 	credit_ns stay_ns;         /* a task away from home stays for at least this long */
@@ -133,6 +133,21 @@ CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_
 }
 
 /*
+ * How far ahead a group can get: by a slice for each of its tasks, which are charged in advance, and then as far as others can
+ * get behind. Beyond that it had CPUs that nobody else could use, such as while the others were being started.
+ */
+CREDIT_INLINE credit_v credit_ahead(const struct credit_params *params, const struct credit_group *group)
+{
+	credit_v most = credit_span(params, params->ahead_bound_ns);
+	credit_v ahead = credit_charge(params->slice_ns, group->share);
+
+	if (ahead > most)
+		return most;
+	ahead = ahead * group->runnable + credit_span(params, params->lag_bound_ns);
+	return ahead < most ? ahead : most;
+}
+
+/*
  * Where the group's next task goes in a queue. What a group is owed and what it has had too much are both bounded:
  * the former so that a group cannot save up and then starve others, the latter so that it is not starved itself. One
  * that is confined to few CPUs cannot get its share, ever, and would keep everybody else from them. One that just woke up,
@@ -143,7 +158,7 @@ CREDIT_INLINE credit_v credit_tag(const struct credit_params *params, const stru
 {
 	credit_ns owed_ns = woken && group->runnable <= 1 ? params->wake_bound_ns : params->lag_bound_ns;
 	credit_v earliest = now - credit_span(params, owed_ns);
-	credit_v latest = now + credit_span(params, params->ahead_bound_ns);
+	credit_v latest = now + credit_ahead(params, group);
 
 	if (credit_before(latest, group->vtime))
 		return latest;

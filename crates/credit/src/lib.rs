@@ -20,7 +20,7 @@ pub struct Params {
     pub wake_bound_ns: u64,
     /// What any other group may be owed.
     pub lag_bound_ns: u64,
-    /// How far ahead a group can get.
+    /// How far ahead a group can get at most.
     pub ahead_bound_ns: u64,
     /// By how much a woken task must be behind a running one to take its CPU.
     pub preempt_ns: u64,
@@ -120,7 +120,7 @@ pub struct Trial {
 }
 
 /// How many decisions a [`Trial`] can ask about.
-pub const DECISIONS: u64 = 21;
+pub const DECISIONS: u64 = 22;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 21 };
+enum { CREDIT_DECISIONS = 22 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -88,6 +88,9 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 20:
 		trial->answer = (credit_u64)credit_stays((credit_u32)a, (credit_u32)b, (credit_u32)c, (credit_u32)d);
+		break;
+	case 21:
+		trial->answer = credit_ahead(&trial->params, &trial->group);
 		break;
 	}
 }

@@ -5,7 +5,7 @@ mod machine;
 mod properties;
 
 use machine::{Machine, Work, jain};
-use nearside_credit::{self as credit, Params};
+use nearside_credit::{self as credit, Group, ONE, Params};
 
 const MS: u64 = 1_000_000;
 const ONE_NODE: &[&[u32]] = &[&[10]];
@@ -161,6 +161,22 @@ fn the_lightest_group_beside_the_heaviest_waits_a_bounded_time() {
         assert!(task.used_ns > 0);
         assert!(task.longest_wait_ns < 3000 * MS, "{}", task.longest_wait_ns);
     }
+}
+
+/// It is charged in advance for all of them, so that alone is no reason to wait.
+#[test]
+fn how_far_ahead_a_group_can_get_goes_by_its_tasks() {
+    let params = Params::new(8);
+    let tag = |share, runnable| {
+        let group = Group { vtime: 1 << 60, share, runnable, reserved: 0 };
+        credit::tag(&params, &group, 0, false) / u64::from(params.cpus)
+    };
+    assert_eq!(tag(ONE / 2, 1), 200 * MS + 3 * MS * 2 / 8);
+    assert_eq!(tag(ONE / 8, 1), 200 * MS + 3 * MS);
+    assert_eq!(tag(ONE / 8, 64), 200 * MS + 64 * 3 * MS);
+    assert_eq!(tag(ONE / 8, 1000), params.ahead_bound_ns);
+    assert_eq!(tag(1, 1), params.ahead_bound_ns);
+    assert_eq!(tag(1, u32::MAX), params.ahead_bound_ns);
 }
 
 #[test]

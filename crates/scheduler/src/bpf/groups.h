@@ -302,32 +302,29 @@ static void linger(u32 number, struct group *group)
 }
 
 /*
- * One more of the group's own tasks can run. Together they are one party of the default weight; but beside the root's cgroups
- * each of its own tasks stands for itself, as it does in the stock scheduler.
+ * One more of the group's own tasks can run. They are one party of the default weight; but beside the root's cgroups each of
+ * its own tasks stands for itself, as it does in the stock scheduler.
  */
 static void add_runnable(struct task_struct *p, struct task *task)
 {
 	struct group *group = group_of(task->group);
-	u32 weight = CREDIT_WEIGHT, more = 0;
+	bool activate = false;
 
-	task->counted = p->scx.weight;
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
 	group->credit.runnable++;
-	if (task->group == ROOT) {
-		group->own_weight += task->counted;
-		weight = group->own_weight;
-		if (group->own_peak < weight)
-			group->own_peak = weight;
-	}
-	if (group->own_counted < weight) {
-		more = weight - group->own_counted;
-		group->own_counted = weight;
+	if (!group->own_counted) {
+		group->own_counted = CREDIT_WEIGHT;
+		activate = true;
 	}
 	bpf_spin_unlock(&group->lock);
-	if (more)
-		add_weight(task->group, more);
+	if (activate)
+		add_weight(task->group, CREDIT_WEIGHT);
+	if (task->group == ROOT) {
+		task->counted = p->scx.weight;
+		__sync_fetch_and_add(&root_weight, task->counted);
+	}
 }
 
 /* One less. */
@@ -336,11 +333,11 @@ static void remove_runnable(struct task *task)
 	struct group *group = group_of(task->group);
 	bool idle = false;
 
+	__sync_fetch_and_add(&root_weight, -(s64)task->counted);
+	task->counted = 0;
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
-	if (task->group == ROOT)
-		group->own_weight -= task->counted < group->own_weight ? task->counted : group->own_weight;
 	if (group->credit.runnable && !--group->credit.runnable) {
 		group->idle_since_ns = 0; /* the clock is a call, which a lock forbids */
 		if (!group->lingers) {
@@ -353,31 +350,34 @@ static void remove_runnable(struct task *task)
 		linger(task->group, group);
 }
 
-/* The root's own tasks weigh what they did at most of late: if it were for the moment, all shares would change all the time. */
-static void forget_peak(void)
+/* An average for the root's own tasks: with what they weigh at the moment, all shares would change all the time. */
+static void weigh_root(void)
 {
 	struct group *group = group_of(ROOT);
-	u32 less = 0;
+	u64 weight = root_weight;
+	s64 more = 0;
 
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
-	if (group->own_peak && group->own_peak < group->own_counted) {
-		less = group->own_counted - group->own_peak;
-		group->own_counted = group->own_peak;
+	if (group->own_counted) {
+		weight = (3 * group->own_counted + weight + 3) / 4;
+		if (weight < CREDIT_WEIGHT)
+			weight = CREDIT_WEIGHT;
+		more = (s64)weight - (s64)group->own_counted;
+		group->own_counted = weight;
 	}
-	group->own_peak = group->own_weight;
 	bpf_spin_unlock(&group->lock);
-	if (less)
-		add_weight(ROOT, -(s64)less);
+	if (more)
+		add_weight(ROOT, more);
 }
 
 /* A group that has had nothing to run for a while stops counting. Otherwise it is looked at again, unless it has by now. */
 static void retire(u32 number, u64 now_ns)
 {
 	struct group *group = group_of(number);
+	u64 retired = 0;
 	bool done = false;
-	u32 retired = 0;
 
 	if (!group)
 		return;

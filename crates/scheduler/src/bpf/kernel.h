@@ -266,10 +266,16 @@ static __always_inline bool dsq_move_to_local(u64 dsq)
 	return scx_bpf_dsq_move_to_local___before_7_1(dsq);
 }
 
-/* The first task of a queue, without its lock, where the kernel can; it may be gone by now. */
+/* Whether the kernel tells of a queue's first task without taking the queue's lock. */
+static __always_inline bool can_peek(void)
+{
+	return bpf_ksym_exists(scx_bpf_dsq_peek___since_6_19);
+}
+
+/* The first task of a queue, where the kernel tells; it may be gone by now. */
 static __always_inline struct task_struct *dsq_peek(u64 dsq)
 {
-	if (bpf_ksym_exists(scx_bpf_dsq_peek___since_6_19))
+	if (can_peek())
 		return scx_bpf_dsq_peek___since_6_19(dsq);
 	return NULL;
 }

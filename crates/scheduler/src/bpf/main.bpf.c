@@ -80,6 +80,18 @@ static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
 }
 
 /*
+ * Where the kernel does not tell of a queue's first task, to look at it takes the queue's lock, and every busy CPU looks at all
+ * queues once a millisecond. So it is kept where it was when a CPU of the queue's own looked last.
+ */
+static void note_comer(u32 queue, credit_v place)
+{
+	struct queue_state *state = queue_state(queue);
+
+	if (!can_peek() && credit_before(place, state->head))
+		state->head = place;
+}
+
+/*
  * The task waits in a queue; if it has just come, it may take a CPU there. A kernel thread takes it for a moment,
  * so the one it interrupts waits for that: the thread that compacts a node's memory looks twice a second whether there is
  * something to do, may only do so on that node, and would send a task of every full home away for a slice.
@@ -101,6 +113,7 @@ static void wait_or_preempt(struct task_struct *p, struct task *task, bool preem
 		return;
 	}
 	task->waiting = true;
+	note_comer(queue, task->place);
 	dsq_insert_vtime(p, queue, task->grant.slice_ns, task->place, enq_flags);
 	if (victim >= 0)
 		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
@@ -216,6 +229,8 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 		return true;
 	}
 	bpf_for_each(scx_dsq, p, queue, 0) {
+		if (!can_peek() && !looked)
+			queue_state(queue)->head = p->scx.dsq_vtime;
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++looked >= 8) {
 			*tag = p->scx.dsq_vtime;
 			found = true;
@@ -234,10 +249,13 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 	u32 distance = node_distance[node_of_cpu(cpu)][node_of_queue(queue)];
 	struct task_struct *p = dsq_peek(queue);
 	struct task *task = p ? task_of(p) : NULL;
+	struct credit_grant nothing = {};
 	bool due = false;
 	u32 looked = 0;
 
 	/* Those behind it are ahead of it. */
+	if (!can_peek() && !credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL))
+		return false;
 	if (task && !credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, ~0ULL))
 		return false;
 	bpf_for_each(scx_dsq, p, queue, 0) {
@@ -625,6 +643,7 @@ static u64 release_throttled(u64 now_ns, u64 next_ns)
 			queue = waiting_queue(p, task);
 			/* Before it can run there. */
 			task->waiting = true;
+			note_comer(queue, task->place);
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->place);
 			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0);
 		}
@@ -644,10 +663,11 @@ static u64 release_throttled(u64 now_ns, u64 next_ns)
 static int tick(void *map, int *key, struct timer *timer)
 {
 	u64 now_ns = bpf_ktime_get_ns();
-	u64 next_ns = now_ns + (lingering || caps ? TICK_NS : IDLE_TICK_NS);
+	bool watches = lingering || caps || root_weight > CREDIT_WEIGHT;
+	u64 next_ns = now_ns + (watches ? TICK_NS : IDLE_TICK_NS);
 
 	retire_groups(now_ns);
-	forget_peak();
+	weigh_root();
 	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
 		next_ns = release_throttled(now_ns, next_ns);
 	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);

@@ -23,7 +23,7 @@
 #define NOBODY 0
 
 #define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
-#define TICK_NS 10000000ULL            /* between two rounds of the timer while there are caps or groups linger */
+#define TICK_NS 10000000ULL            /* between two rounds of the timer while there is something to watch */
 #define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
 #define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
 #define BALANCE_NS 1000000ULL          /* a busy CPU looks at other queues once in this time */
@@ -57,6 +57,7 @@ u64 shares_generation OWN_LINE = 1;
 u64 started_ns;
 u64 lingering; /* groups in `idle_groups` */
 u64 caps;      /* groups that have one */
+u64 root_weight; /* of the root cgroup's own tasks that can run, all together */
 
 enum counter {
 	COUNT_HOME,       /* woken onto an idle CPU of its home */
@@ -117,13 +118,11 @@ struct group {
 	struct credit_cap cap;
 	s64 weights;          /* of active child groups, and of its own tasks */
 	u64 counted;          /* the weight it has among its siblings now */
+	u64 own_counted;      /* what its own tasks are in `weights` */
 	credit_v own_now;     /* where its tasks are among themselves */
 	u64 share_generation; /* of credit.share and capped */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
-	u32 own_counted;      /* what its own tasks are in `weights` */
-	u32 own_weight;       /* what those that can run weigh now (root only) */
-	u32 own_peak;         /* .. and did at most since the timer looked */
 	u32 lingers;          /* it is in idle_groups */
 	u32 capped;           /* it or an ancestor has a cap */
 	u32 parent;           /* 0: none */
@@ -169,7 +168,7 @@ struct task {
 	u64 left_ns;          /* of its slice, when it stopped */
 	u64 moved_ns;         /* came to its present node */
 	u32 group;            /* pays for it */
-	u32 counted;          /* its weight, while it can run */
+	u32 counted;          /* in root_weight */
 	u32 home, node;
 	bool granted;         /* grant is not settled */
 	bool capped;          /* .. and was taken from caps */
@@ -197,6 +196,7 @@ struct cpu_state {
 struct queue_state {
 	u32 online;  /* CPUs */
 	u32 foreign; /* of them, those that run a task from elsewhere */
+	credit_v head; /* where its first task is, or was: no later, but for a moment (only where the kernel cannot tell) */
 } OWN_LINE queue_states[MAX_QUEUES];
 
 struct mask {

@@ -51,6 +51,7 @@ pub(crate) const PLAYS: &[Play] = &[
     Play { name: "weights-1000-8-16", run: |stage| weights(stage, 1000, [8, 16], &[], 500) },
     Play { name: "weights-1000-8-16-early", run: |stage| weights_early(stage, 1000, [8, 16]) },
     Play { name: "weights-1000-2-8-on-2-cpus", run: |stage| weights(stage, 1000, [2, 8], &[0, 1], 100) },
+    Play { name: "root-8-8", run: |stage| beside_root(stage, [8, 8]) },
     Play { name: "cap-50", run: |stage| cap(stage, "50000 100000", 0.5, 2) },
     Play { name: "cap-150", run: |stage| cap(stage, "150000 100000", 1.5, 4) },
     Play { name: "sleepers", run: sleepers },
@@ -249,6 +250,26 @@ fn light_share(
     if cpus.is_empty() {
         figures.push(idle_while_waiting(&verdict));
     }
+    Ok(Result { figures, verdicts: vec![verdict] })
+}
+
+/// So many tasks of the root cgroup, each of which weighs as much as a domain, and a domain of so many threads.
+fn beside_root(stage: &mut Stage, threads: [usize; 2]) -> Outcome<Result> {
+    let groups = [stage.root(), stage.group("domain", 100, None)?];
+    stage.prefer(groups[1], "0-3", 2)?;
+    for (group, threads) in groups.into_iter().zip(threads) {
+        stage.burn(group, threads, &[], &[])?;
+    }
+    stage.settle(&groups, 500)?;
+    let window = stage.window(2000);
+    let verdict = verdict(stage, window)?;
+    let ideal = 1.0 / (1 + threads[0]) as f64;
+    let off = verdict.groups[1].cpus / verdict.cpus() / ideal - 1.0;
+    let figures = vec![
+        figure("the domain's share, off by", "share", off, Required::Within(0.02)),
+        longest_wait("of the domain", verdict.groups[1].longest_wait_ms),
+        idle_while_waiting(&verdict),
+    ];
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 

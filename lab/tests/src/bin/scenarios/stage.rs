@@ -100,6 +100,12 @@ impl Stage {
         Ok(GroupId(self.members.len() - 1))
     }
 
+    /// The root cgroup, of whose tasks each weighs as much as a group.
+    pub(crate) fn root(&mut self) -> GroupId {
+        self.members.push(Member { name: "root".to_owned(), path: CGROUPS.into(), workers: vec![], logs: vec![] });
+        GroupId(self.members.len() - 1)
+    }
+
     /// The group prefers these nodes (as `0,2-3`). The stock scheduler knows no such thing.
     pub(crate) fn prefer(&mut self, group: GroupId, nodes: &str, home: u32) -> Outcome<()> {
         if let Some(scheduler) = &mut self.scheduler {
