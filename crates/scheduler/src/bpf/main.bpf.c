@@ -253,8 +253,11 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 	bool due = false;
 	u32 looked = 0;
 
+	if (can_peek() && !p)
+		return false;
 	/* Those behind it are ahead of it. */
-	if (!can_peek() && !credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL))
+	if (!can_peek() && (!credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL) ||
+			    scx_bpf_dsq_nr_queued(queue) <= 0))
 		return false;
 	if (task && !credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, ~0ULL))
 		return false;
@@ -282,7 +285,7 @@ static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 	bpf_for(i, 1, queue_count) {
 		u32 other = nearest(queue, i);
 
-		if (scx_bpf_dsq_nr_queued(other) > 0 && is_due(other, cpu, &best, now_ns, false))
+		if (is_due(other, cpu, &best, now_ns, false))
 			from = other;
 	}
 	return from != queue && is_due(from, cpu, &own, now_ns, true);
