@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 /// The wait after the first failure, and the longest one, in intervals.
 const FIRST_WAIT: u64 = 1;
 const LAST_WAIT: u64 = 64;
+/// For so many intervals it stays attached without a domain: every change of the scheduler stops the whole host for a moment, and
+/// where short runs follow each other there is none in between.
+const LINGER: u64 = 15;
 
 /// What there is to schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,9 @@ pub enum Attachment {
         since: u64,
         /// How long the wait was after the last failure, in intervals; 0 if that is long ago.
         last_wait: u64,
+        /// There has been no domain since this interval.
+        #[serde(skip)]
+        deserted: Option<u64>,
     },
     /// It failed, and will be tried again.
     Later {
@@ -61,6 +67,9 @@ pub enum Todo {
     Nothing,
 }
 
+/// The one objection that may be gone in a moment.
+const NO_DOMAIN: &str = "there is no domain";
+
 impl Needs {
     /// What there is on this machine, for so many domains.
     pub fn of(topology: &Topology, domains: usize) -> Self {
@@ -82,7 +91,7 @@ impl Scheduler {
             Self::Off => Some("switched off by configuration"),
             Self::On => None,
             Self::Auto if needs.nodes_with_cpus < 2 => Some("fewer than two nodes have CPUs"),
-            Self::Auto if needs.domains == 0 => Some("there is no domain"),
+            Self::Auto if needs.domains == 0 => Some(NO_DOMAIN),
             Self::Auto => None,
         }
     }
@@ -91,8 +100,16 @@ impl Scheduler {
 impl Attachment {
     /// What is to be done in this interval. Where nobody needs the scheduler and it is not attached, that is noted.
     pub fn next(&mut self, mode: Scheduler, needs: Needs, now: u64) -> Todo {
-        match (mode.objection(needs), &*self) {
+        match (mode.objection(needs), &mut *self) {
+            (Some(NO_DOMAIN), Self::Attached { deserted, .. }) => {
+                let deserted_for = now.saturating_sub(*deserted.get_or_insert(now));
+                if deserted_for < LINGER { Todo::Nothing } else { Todo::Detach }
+            }
             (Some(_), Self::Attached { .. }) => Todo::Detach,
+            (None, Self::Attached { deserted, .. }) => {
+                *deserted = None;
+                Todo::Nothing
+            }
             // A failure is not forgotten only because nobody needs it for a moment.
             (Some(_), Self::Later { .. } | Self::Never { .. }) => Todo::Nothing,
             (why @ Some(_), Self::Idle { .. }) => {
@@ -107,7 +124,7 @@ impl Attachment {
 
     /// It was attached.
     pub fn attached(&mut self, now: u64) {
-        *self = Self::Attached { since: now, last_wait: self.last_wait(now) };
+        *self = Self::Attached { since: now, last_wait: self.last_wait(now), deserted: None };
     }
 
     /// It could not be attached, or was ejected: it is tried again after 1, 2, 4, .. 64 intervals.
@@ -123,7 +140,7 @@ impl Attachment {
     /// that changes again and again would be attached to in every interval.
     pub fn wants_restart(&mut self, now: u64, why: String) {
         match *self {
-            Self::Attached { since, last_wait: 0 } if now.saturating_sub(since) > LAST_WAIT => *self = Self::default(),
+            Self::Attached { since, last_wait: 0, .. } if now.saturating_sub(since) > LAST_WAIT => *self = Self::default(),
             _ => self.failed(now, why),
         }
     }
@@ -142,7 +159,7 @@ impl Attachment {
     fn last_wait(&self, now: u64) -> u64 {
         match *self {
             Self::Later { wait, .. } => wait,
-            Self::Attached { since, last_wait } if now.saturating_sub(since) <= LAST_WAIT => last_wait,
+            Self::Attached { since, last_wait, .. } if now.saturating_sub(since) <= LAST_WAIT => last_wait,
             _ => 0,
         }
     }
@@ -169,7 +186,22 @@ mod tests {
         let mut attached = Attachment::default();
         attached.attached(1);
         assert_eq!(attached.next(Scheduler::Auto, NEEDED, 2), Todo::Nothing);
-        assert_eq!(attached.next(Scheduler::Auto, needs(4, 0), 2), Todo::Detach);
+        assert_eq!(attached.next(Scheduler::Auto, needs(1, 1), 2), Todo::Detach);
+        assert_eq!(attached.next(Scheduler::Off, needs(4, 0), 2), Todo::Detach);
+    }
+
+    #[test]
+    fn it_stays_for_a_while_when_the_last_domain_has_ended() {
+        let nobody = Needs { domains: 0, ..NEEDED };
+        let mut attached = Attachment::default();
+        attached.attached(1);
+        // Another one comes in time, and the wait begins anew.
+        for (from, to) in [(2, 2 + LINGER), (30, 30 + LINGER)] {
+            assert!((from..to).all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing));
+            assert_eq!(attached.next(Scheduler::Auto, NEEDED, to), Todo::Nothing);
+        }
+        assert!((60..60 + LINGER).all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing));
+        assert_eq!(attached.next(Scheduler::Auto, nobody, 60 + LINGER), Todo::Detach);
     }
 
     #[test]

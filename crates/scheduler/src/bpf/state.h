@@ -53,11 +53,11 @@ char exit_reason[128], exit_message[1024];
 #define OWN_LINE __attribute__((aligned(64)))
 
 credit_v now_v OWN_LINE;
+u64 root_weight OWN_LINE; /* of the root cgroup's own tasks that can run, all together */
 u64 shares_generation OWN_LINE = 1;
 u64 started_ns;
 u64 lingering; /* groups in `idle_groups` */
 u64 caps;      /* groups that have one */
-u64 root_weight; /* of the root cgroup's own tasks that can run, all together */
 
 enum counter {
 	COUNT_HOME,       /* woken onto an idle CPU of its home */
