@@ -466,6 +466,7 @@ impl Keeper {
             domains,
             counters,
             length: Duration::from_nanos(length_ns),
+            interval: self.config.interval,
             plan,
             history: self.remembered.history.clone(),
             totals: self.totals.clone(),

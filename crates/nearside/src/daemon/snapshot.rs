@@ -27,6 +27,8 @@ pub struct Seen {
     pub counters: BTreeMap<NodeId, [Option<Counters>; 2]>,
     /// For how long CPU time and counters were watched.
     pub length: Duration,
+    /// How long an interval is meant to be.
+    pub interval: Duration,
     /// What was decided.
     pub plan: ControlPlan,
     /// What is remembered; how each domain stands is in it.
@@ -110,6 +112,8 @@ pub struct Snapshot {
     pub(crate) topology: Topology,
     /// Nodes and domains in numbers. Its domains are in the order of `records`.
     pub(crate) stat: Stat,
+    /// How long an interval is meant to be. The first that is looked at has no length.
+    pub(crate) interval: Duration,
     pub(crate) records: Vec<Option<Record>>,
     pub(crate) plan: ControlPlan,
     pub(crate) history: History,
@@ -121,8 +125,18 @@ pub struct Snapshot {
 impl Snapshot {
     /// What is told of what was seen.
     pub fn new(seen: Seen) -> Self {
-        let Seen { topology, domains, counters, length, plan, history, totals, scheduler_attached, numa_balancing } =
-            seen;
+        let Seen {
+            topology,
+            domains,
+            counters,
+            length,
+            interval,
+            plan,
+            history,
+            totals,
+            scheduler_attached,
+            numa_balancing,
+        } = seen;
         let (domains, records): (Vec<Domain>, Vec<_>) = domains
             .into_iter()
             .map(|SeenDomain { cgroup, record, usage, reserved_bytes }| {
@@ -140,7 +154,7 @@ impl Snapshot {
             heap: None,
         };
         let topology = observation.topology;
-        Self { topology, stat, records, plan, history, totals, scheduler_attached, numa_balancing }
+        Self { topology, stat, interval, records, plan, history, totals, scheduler_attached, numa_balancing }
     }
 
     /// The domain of that name; for a path, the domain that this cgroup is or belongs to.
@@ -312,6 +326,7 @@ pub(crate) mod examples {
             domains: examples::domains().into_iter().zip(records).map(domain).collect(),
             counters: [0, 1].map(|node| (NodeId(node), [counters(1000), counters(1600)])).into(),
             length: Duration::from_secs(2),
+            interval: Duration::from_secs(2),
             plan: ControlPlan { interval: 17, steps: vec![step] },
             history: History {
                 domains: [("db".into(), DomainHistory::default()), ("web-frontend".into(), web)].into(),

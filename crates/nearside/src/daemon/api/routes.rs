@@ -222,7 +222,8 @@ pub(super) fn latest(api: &Api) -> Result<Arc<Snapshot>, Failed> {
 fn aged(api: &Api) -> Result<(Duration, Arc<Snapshot>), Failed> {
     let (at, snapshot) = api.published.latest().ok_or_else(not_yet)?;
     let age = at.elapsed();
-    if age > LATE && age.as_secs_f64() > LATE_INTERVALS * snapshot.stat.interval_s {
+    let interval_s = snapshot.stat.interval_s.max(snapshot.interval.as_secs_f64());
+    if age > LATE && age.as_secs_f64() > LATE_INTERVALS * interval_s {
         let message = match api.published.failure() {
             Some(failure) => format!("nothing was seen for {} s: {failure}", age.as_secs()),
             None => format!("the control loop has not ended an interval for {} s", age.as_secs()),
