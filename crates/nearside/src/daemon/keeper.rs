@@ -349,7 +349,10 @@ impl Keeper {
                 return;
             }
         }
+        // The kernel attaches and detaches it in its own time.
+        notify::busy();
         let said = self.charge.tend(self.config.scheduler, needs, &homes, self.remembered.interval);
+        notify::busy();
         self.say(said);
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         match self.charge.attachment().is_attached() {
