@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unsafe_code)]
 
 use nearside_credit::{self as credit, Cap, Grant, Group, Params, Trial};
-use nearside_lab::{read, words, write};
+use nearside_lab::{await_that, read, words, write};
 use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read, Write},
     os::unix::{fs::MetadataExt, process::CommandExt},
@@ -63,29 +64,78 @@ impl Attached {
         serde_json::from_str(&self.ask("statistics")).unwrap()
     }
 
-    /// CPUs that domains used on average, for a while. By the scheduler's account: what 7.3.4 counts under a sched_ext
-    /// scheduler (`cpu.stat`, the threads' clocks) contains time in which a task waited and its CPU idled.
-    fn used_in(&mut self, domains: &[&Cgroup], time: Duration) -> Vec<f64> {
-        let mut look = || {
-            let (now, statistics) = (Instant::now(), self.statistics());
-            let used_us = |group: &&Cgroup| -> u64 {
-                let by_node = &statistics["domains"][fs::metadata(&group.path).unwrap().ino().to_string()];
-                by_node.as_object().unwrap().values().map(|us| us.as_u64().unwrap()).sum()
-            };
-            (now, domains.iter().map(used_us).collect::<Vec<_>>())
+    /// CPU time of domains so far. By the scheduler's account: what 7.3.4 counts under a sched_ext scheduler
+    /// (`cpu.stat`, the threads' clocks) contains time in which a task waited and its CPU idled.
+    fn used(&mut self, domains: &[&Cgroup]) -> Vec<UsedByNode> {
+        let statistics = self.statistics();
+        let used = |group: &&Cgroup| {
+            let by_node = &statistics["domains"][fs::metadata(&group.path).unwrap().ino().to_string()];
+            let by_node = by_node.as_object().unwrap().iter();
+            UsedByNode(by_node.map(|(node, us)| (node.parse().unwrap(), us.as_u64().unwrap())).collect())
         };
-        let (started, before) = look();
+        domains.iter().map(used).collect()
+    }
+
+    /// CPUs that domains used on average, for a while.
+    fn used_in(&mut self, domains: &[&Cgroup], time: Duration) -> Vec<f64> {
+        let (started, before) = (Instant::now(), self.used(domains));
         thread::sleep(time);
-        let (ended, after) = look();
+        let (ended, after) = (Instant::now(), self.used(domains));
         let passed_us = (ended - started).as_micros() as f64;
-        before.iter().zip(after).map(|(before, after)| (after - before) as f64 / passed_us).collect()
+        before.iter().zip(after).map(|(before, after)| after.since(before).total_us() as f64 / passed_us).collect()
+    }
+
+    /// The same, for one while after the other until it is right: when the host stands still, that is charged to
+    /// whoever runs just then.
+    fn used_until(&mut self, domains: &[&Cgroup], time: Duration, is_right: impl Fn(&[f64]) -> bool) {
+        let mut seen = vec![];
+        for _ in 0..10 {
+            let used = self.used_in(domains, time);
+            if is_right(&used) {
+                return;
+            }
+            seen.push(used);
+        }
+        panic!("{seen:?} {}", self.statistics());
+    }
+
+    /// The part of a domain's CPU time that it has on a node from now on, for a while.
+    fn share_of(&mut self, group: &Cgroup, node: usize) -> f64 {
+        let before = &self.used(&[group])[0];
+        thread::sleep(Duration::from_millis(500));
+        let used = self.used(&[group])[0].since(before);
+        // Nothing is no share.
+        used.on(node) as f64 / used.total_us().max(1) as f64
+    }
+
+    /// Burns in a domain, several times until that comes out right by what the burner says and by the scheduler's
+    /// account: when the host stands still, that is charged to whoever runs just then. What must never be is asserted
+    /// of each time.
+    fn burn_until(&mut self, group: &Cgroup, flags: &str, is_right: impl Fn(&Burnt, &UsedByNode) -> bool) {
+        let mut seen = vec![];
+        for _ in 0..5 {
+            let before = &self.used(&[group])[0];
+            let burnt = group.burn(flags).end();
+            let used = self.used(&[group])[0].since(before);
+            assert_eq!(burnt.violations, 0, "{flags}: {burnt:?}");
+            if is_right(&burnt, &used) {
+                return;
+            }
+            seen.push((burnt, used));
+        }
+        panic!("{flags}: {seen:?} {}", self.statistics());
     }
 
     fn detach(mut self) {
         assert_eq!(self.ask("exited"), "no");
         let exit = self.ask("detach");
-        assert!(exit.contains("unregistered from user space"), "{exit}");
         self.child.wait().unwrap();
+        // On a slow host that takes longer than the attacher has patience.
+        if exit.contains("sched_ext is still") {
+            await_that("the stock scheduler is back", || read(STATE) == "disabled");
+        } else {
+            assert!(exit.contains("unregistered from user space"), "{exit}");
+        }
         assert_eq!(read(STATE), "disabled");
     }
 }
@@ -97,6 +147,24 @@ impl Drop for Attached {
         while read(STATE) != "disabled" {
             thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// CPU time of a domain by node, in us.
+#[derive(Debug)]
+struct UsedByNode(BTreeMap<usize, u64>);
+
+impl UsedByNode {
+    fn on(&self, node: usize) -> u64 {
+        self.0.get(&node).copied().unwrap_or(0)
+    }
+
+    fn total_us(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self(self.0.iter().map(|(&node, us)| (node, us - before.on(node))).collect())
     }
 }
 
@@ -133,19 +201,18 @@ impl Cgroup {
     fn burn_nicely(&self, nice: i32, flags: &str) -> Burner {
         let procs = fs::OpenOptions::new().write(true).open(format!("{}/cgroup.procs", self.path)).unwrap();
         let mut command = program("NEARSIDE_BURNER");
-        command.args(words(flags)).stdout(Stdio::piped());
+        command.args(words(flags));
         let prepare = move || {
             rustix::process::nice(nice)?;
             (&procs).write_all(b"0")
         };
         // SAFETY: a system call and writing to an open file are allowed between fork and exec.
         unsafe { command.pre_exec(prepare) };
-        let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut burner = Burner::spawn(&mut command);
         let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
+        burner.stdout.read_line(&mut line).unwrap();
         assert_eq!(line.trim(), "ready");
-        Burner { child, stdout }
+        burner
     }
 }
 
@@ -161,6 +228,7 @@ struct Burner {
 }
 
 /// What a burner says of itself.
+#[derive(Debug)]
 struct Burnt {
     by_node_us: Vec<u64>,
     by_cpu_us: Vec<u64>,
@@ -178,6 +246,12 @@ impl Burnt {
 }
 
 impl Burner {
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
+    }
+
     fn kill(self) {}
 
     fn end(mut self) -> Burnt {
@@ -229,7 +303,7 @@ impl Random {
                 stay_ns: n(),
                 debt_bound_ns: n(),
                 cpus: n() as u32,
-                reserved: 0,
+                steal_slices: n() as u32,
             },
             group: Group { vtime: n(), share: n(), runnable: n() as u32, reserved: n() as u32 },
             grant: Grant { tag: n(), reserved: n(), slice_ns: n() },
@@ -264,14 +338,11 @@ fn a_domain_with_room_stays_at_home() {
     let group = Cgroup::new("room");
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
-    let burnt = group.burn("--threads 2 --ms 4000").end();
-    // The emulator stops CPUs at any time, for longer than a task may have to wait: then another node takes it.
-    assert!(burnt.share(1) >= 0.9, "{:?} {}", burnt.by_node_us, scheduler.statistics());
-    // The scheduler's own account agrees with the threads'.
-    let statistics = scheduler.statistics();
-    let usage = statistics["domains"].as_object().unwrap().values().next().unwrap();
-    let there = usage["1"].as_u64().unwrap() as f64;
-    assert!(there >= 0.95 * burnt.by_node_us[1] as f64, "{usage} {:?}", burnt.by_node_us);
+    scheduler.burn_until(&group, "--threads 2 --ms 4000", |burnt, used| {
+        // The emulator stops CPUs at any time, for longer than a task may have to wait: then another node takes it. The
+        // scheduler's own account agrees with the threads'.
+        burnt.share(1) >= 0.9 && used.on(1) as f64 >= 0.95 * burnt.by_node_us[1] as f64
+    });
     scheduler.detach();
 }
 
@@ -281,10 +352,10 @@ fn a_domain_that_is_set_while_its_tasks_run_moves_them() {
     let mut scheduler = Attached::start("").unwrap();
     for home in 0..4 {
         let group = Cgroup::new("late");
-        let burner = group.burn("--threads 1 --ms 2000");
+        let burner = group.burn("--threads 1 --ms 100000000");
         scheduler.domain(&group, &home.to_string(), home);
-        let burnt = burner.end();
-        assert!(burnt.share(home as usize) >= 0.7, "{home}: {:?} {}", burnt.by_node_us, scheduler.statistics());
+        await_that("its task is at home", || scheduler.share_of(&group, home as usize) >= 0.7);
+        burner.kill();
     }
     scheduler.detach();
 }
@@ -294,12 +365,9 @@ fn what_does_not_fit_spills_to_the_nearest_nodes() {
     let group = Cgroup::new("spill");
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
-    let burnt = group.burn("--threads 4 --ms 4000").end();
-    let near = burnt.share(0) + burnt.share(1);
-    assert!(near >= 0.95 && burnt.share(0) >= 0.3, "{:?} {}", burnt.by_node_us, scheduler.statistics());
-    let burnt = group.burn("--threads 6 --ms 4000").end();
-    let near = burnt.share(0) + burnt.share(1);
-    assert!((0.55..0.85).contains(&near), "{:?} {}", burnt.by_node_us, scheduler.statistics());
+    let near = |burnt: &Burnt| burnt.share(0) + burnt.share(1);
+    scheduler.burn_until(&group, "--threads 4 --ms 4000", |burnt, _| near(burnt) >= 0.95 && burnt.share(0) >= 0.3);
+    scheduler.burn_until(&group, "--threads 6 --ms 4000", |burnt, _| (0.55..0.85).contains(&near(burnt)));
     scheduler.detach();
 }
 
@@ -310,18 +378,18 @@ fn hard_affinity_is_never_broken() {
     scheduler.domain(&group, "1", 1);
     // Only far CPUs; then home and far ones, too many threads for home; then one CPU.
     for (threads, cpus) in [(2, "4,5"), (6, "2,3,4,5"), (3, "7")] {
-        let burnt = group.burn(&format!("--threads {threads} --ms 1500 --cpus {cpus}")).end();
-        assert_eq!(burnt.violations, 0, "{cpus}: {:?}", burnt.by_cpu_us);
-        for (cpu, &used) in burnt.by_cpu_us.iter().enumerate() {
-            let allowed = cpus.split(',').any(|name| name == cpu.to_string());
-            assert_eq!(used > 0, allowed, "{cpus}: {:?} {}", burnt.by_cpu_us, scheduler.statistics());
-        }
+        let is_allowed = |cpu: usize| cpus.split(',').any(|name| name == cpu.to_string());
+        scheduler.burn_until(&group, &format!("--threads {threads} --ms 1500 --cpus {cpus}"), |burnt, _| {
+            let mut by_cpu = burnt.by_cpu_us.iter().enumerate();
+            assert!(by_cpu.clone().all(|(cpu, &used)| used == 0 || is_allowed(cpu)), "{cpus}: {burnt:?}");
+            by_cpu.all(|(cpu, &used)| used > 0 || !is_allowed(cpu))
+        });
     }
     // The same by cpuset, changed while it runs.
-    let burner = group.burn("--threads 4 --ms 3000");
+    let burner = group.burn("--threads 4 --ms 100000000");
     group.set("cpuset.cpus", "6-7");
-    let burnt = burner.end();
-    assert!(burnt.share(3) >= 0.7, "{:?}", burnt.by_node_us);
+    await_that("all of it is where it may be now", || scheduler.share_of(&group, 3) >= 1.0);
+    burner.kill();
     scheduler.detach();
 }
 
@@ -334,18 +402,17 @@ fn weights_and_caps_are_the_schedulers_business() {
     heavy.set("cpu.weight", "300");
     // The light one has three times the threads.
     let (a, b) = (light.burn("--threads 24 --ms 600000"), heavy.burn("--threads 8 --ms 600000"));
-    let used = scheduler.used_in(&[&light, &heavy], Duration::from_secs(5));
-    assert!(used[1] > 2.0 * used[0] && used[0] > 0.15 * used[1], "{used:?}");
+    scheduler.used_until(&[&light, &heavy], Duration::from_secs(5), |used| {
+        used[1] > 2.0 * used[0] && used[0] > 0.15 * used[1]
+    });
     a.kill();
     b.kill();
     light.set("cpu.max", "50000 100000");
     let burner = light.burn("--threads 2 --ms 600000");
-    let used = scheduler.used_in(&[&light], Duration::from_secs(4));
     // Half a CPU, out of the two that the threads could have had.
-    assert!((0.3..=0.7).contains(&used[0]), "{used:?} {}", scheduler.statistics());
+    scheduler.used_until(&[&light], Duration::from_secs(4), |used| (0.3..=0.7).contains(&used[0]));
     light.set("cpu.max", "max");
-    let used = scheduler.used_in(&[&light], Duration::from_secs(2));
-    assert!(used[0] > 1.0, "{used:?}");
+    scheduler.used_until(&[&light], Duration::from_secs(2), |used| used[0] > 1.0);
     burner.kill();
     scheduler.detach();
 }
@@ -363,13 +430,13 @@ fn weights_and_caps_of_the_groups_above_count() {
         scheduler.domain(group, "0-3", 0);
     }
     let burners = [&inner, &other, &outer].map(|group| group.burn("--threads 8 --ms 600000"));
-    let used = scheduler.used_in(&[&inner, &other, &outer], Duration::from_secs(5));
-    let small_used = used[0] + used[1];
-    assert!(used[2] > 2.0 * small_used && small_used > 0.15 * used[2] && used[0] > 4.0 * used[1], "{used:?}");
+    scheduler.used_until(&[&inner, &other, &outer], Duration::from_secs(5), |used| {
+        let small_used = used[0] + used[1];
+        used[2] > 2.0 * small_used && small_used > 0.15 * used[2] && used[0] > 4.0 * used[1]
+    });
     // Both together, whatever their weights.
     small.set("cpu.max", "100000 100000");
-    let used = scheduler.used_in(&[&inner, &other], Duration::from_secs(4));
-    assert!((0.6..=1.3).contains(&(used[0] + used[1])), "{used:?} {}", scheduler.statistics());
+    scheduler.used_until(&[&inner, &other], Duration::from_secs(4), |used| (0.6..=1.3).contains(&(used[0] + used[1])));
     burners.into_iter().for_each(Burner::kill);
     scheduler.detach();
 }
@@ -385,8 +452,7 @@ fn tasks_bound_to_one_cpu_keep_nobody_from_the_next() {
     let burners =
         [bound.burn("--threads 12 --ms 600000 --cpus 2"), full.burn("--threads 7 --ms 600000 --cpus 0,1,3,4,5,6,7")];
     let late = free.burn("--threads 1 --ms 600000");
-    let used = scheduler.used_in(&[&free], Duration::from_secs(4));
-    assert!(used[0] > 0.2, "{used:?} {}", scheduler.statistics());
+    scheduler.used_until(&[&free], Duration::from_secs(4), |used| used[0] > 0.2);
     late.kill();
     burners.into_iter().for_each(Burner::kill);
     scheduler.detach();
@@ -403,8 +469,7 @@ fn what_a_bound_group_is_owed_has_an_end() {
     thread::sleep(Duration::from_secs(10));
     let burner = late.burn("--threads 1 --ms 600000 --cpus 2");
     // Half of the CPU, when it has caught up with the first; before, 0.02 of it.
-    let used = scheduler.used_in(&[&late], Duration::from_secs(4));
-    assert!(used[0] > 0.08, "{used:?} {}", scheduler.statistics());
+    scheduler.used_until(&[&late], Duration::from_secs(4), |used| used[0] > 0.08);
     burner.kill();
     burners.into_iter().for_each(Burner::kill);
     scheduler.detach();
@@ -416,11 +481,12 @@ fn nice_counts_among_the_tasks_of_a_group() {
     let group = Cgroup::new("polite");
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
-    let polite = group.burn_nicely(19, "--threads 1 --ms 6000 --cpus 2");
-    let usual = group.burn("--threads 1 --ms 6000 --cpus 2");
-    let (usual, polite) = (usual.end().total_us(), polite.end().total_us());
-    // The first of them ran alone for a moment, and so does the last.
-    assert!(polite > 0 && usual > 4 * polite, "{usual} {polite} {}", scheduler.statistics());
+    // It is there before the other comes, and still when that has gone.
+    let usual = group.burn("--threads 1 --ms 100000000 --cpus 2");
+    let polite = group.burn_nicely(19, "--threads 1 --ms 6000 --cpus 2").end();
+    usual.kill();
+    // Less than a fifth of these 6 s.
+    assert!((1..1_200_000).contains(&polite.total_us()), "{polite:?} {}", scheduler.statistics());
     scheduler.detach();
 }
 
@@ -430,18 +496,15 @@ fn who_loses_its_cpu_to_a_real_time_task_goes_elsewhere() {
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
     let burner = group.burn("--threads 2 --ms 600000");
-    let mut urgent =
-        Command::new("chrt").args(words("-f 50 taskset -c 2 sh -c")).arg("while :; do :; done").spawn().unwrap();
-    let used = scheduler.used_in(&[&group], Duration::from_secs(4));
-    urgent.kill().unwrap();
-    urgent.wait().unwrap();
-    burner.kill();
+    let urgent = ["-f", "50", "taskset", "-c", "2", "sh", "-c", "while :; do :; done"];
+    let urgent = Burner::spawn(Command::new("chrt").args(urgent));
     // Before 6.19 this helps only the tasks that were not running just then.
     let kernel = read("/proc/sys/kernel/osrelease");
     let mut version = kernel.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
-    if (version.next(), version.next()) >= (Some(6), Some(19)) {
-        assert!(used[0] > 1.5, "{used:?} {}", scheduler.statistics());
-    }
+    let helps_all = (version.next(), version.next()) >= (Some(6), Some(19));
+    scheduler.used_until(&[&group], Duration::from_secs(4), |used| used[0] > 1.5 || !helps_all);
+    urgent.kill();
+    burner.kill();
     scheduler.detach();
 }
 
@@ -489,8 +552,7 @@ fn cpus_go_and_come_while_it_runs() {
     }
     burner.kill();
     // Home has CPUs again, and the domain finds them.
-    let burnt = group.burn("--threads 4 --ms 4000").end();
-    assert!(burnt.by_cpu_us[2] > 0 && burnt.by_cpu_us[3] > 0, "{:?}", burnt.by_cpu_us);
+    scheduler.burn_until(&group, "--threads 4 --ms 4000", |burnt, _| burnt.by_cpu_us[2] > 0 && burnt.by_cpu_us[3] > 0);
     scheduler.detach();
 }
 
@@ -513,8 +575,17 @@ fn a_busy_machine_lets_its_cpus_go() {
 #[test]
 fn a_scheduler_that_stalls_is_ejected_and_says_so() {
     let group = Cgroup::new("stall");
-    let mut scheduler = Attached::start("--stall-after-ms 1000 --watchdog-ms 2000").unwrap();
-    let burner = group.burn("--threads 12 --ms 8000");
+    // The time until it stalls begins before it is attached: on a slow host it may be ejected by then.
+    let start = || match Attached::start("--stall-after-ms 5000 --watchdog-ms 10000") {
+        Ok(scheduler) => Some(scheduler),
+        Err(error) => {
+            assert!(error.contains("the kernel ended the scheduler") && error.contains("stall"), "{error}");
+            await_that("the stock scheduler is back", || read(STATE) == "disabled");
+            None
+        }
+    };
+    let mut scheduler = (0..10).find_map(|_| start()).expect("one that is attached before it stalls");
+    let burner = group.burn("--threads 12 --ms 60000");
     let mut exit = scheduler.ask("exited");
     while exit == "no" {
         thread::sleep(Duration::from_millis(100));
@@ -538,14 +609,14 @@ mod shapes {
         let mut scheduler = Attached::start("").unwrap();
         scheduler.domain(&group, "1", 1);
         // Threads that nobody makes wait stay where they are; these wake often.
-        let burnt = group.burn("--threads 2 --ms 5000 --nap-us 20000,2000").end();
-        let cores = [4, 6].map(|first| (burnt.by_cpu_us[first] + burnt.by_cpu_us[first + 1]) as f64);
-        let least = cores[0].min(cores[1]) / burnt.total_us() as f64;
-        assert!(least > 0.3, "{:?} {}", burnt.by_cpu_us, scheduler.statistics());
+        scheduler.burn_until(&group, "--threads 2 --ms 5000 --nap-us 20000,2000", |burnt, _| {
+            let cores = [4, 6].map(|first| (burnt.by_cpu_us[first] + burnt.by_cpu_us[first + 1]) as f64);
+            cores[0].min(cores[1]) / burnt.total_us() as f64 > 0.3
+        });
         // More of them than cores take the second threads, and no other node's CPUs.
-        let burnt = group.burn("--threads 4 --ms 3000 --nap-us 20000,2000").end();
-        assert!(burnt.by_cpu_us[4..].iter().all(|&used| used > 0), "{:?}", burnt.by_cpu_us);
-        assert!(burnt.share(1) > 0.8, "{:?} {}", burnt.by_cpu_us, scheduler.statistics());
+        scheduler.burn_until(&group, "--threads 4 --ms 3000 --nap-us 20000,2000", |burnt, _| {
+            burnt.by_cpu_us[4..].iter().all(|&used| used > 0) && burnt.share(1) > 0.8
+        });
         scheduler.detach();
     }
 
@@ -557,15 +628,14 @@ mod shapes {
         let group = Cgroup::new("wide");
         let mut scheduler = Attached::start("").unwrap();
         scheduler.domain(&group, "0", 0);
-        let burnt = group.burn("--threads 4 --ms 3000").end();
-        assert!(burnt.by_cpu_us[..4].iter().all(|&used| used > 0), "{:?}", burnt.by_cpu_us);
-        assert!(burnt.share(0) > 0.8, "{:?} {}", burnt.by_cpu_us, scheduler.statistics());
+        scheduler.burn_until(&group, "--threads 4 --ms 3000", |burnt, _| {
+            burnt.by_cpu_us[..4].iter().all(|&used| used > 0) && burnt.share(0) > 0.8
+        });
         // With more than it has CPUs, the other node's are used, too, and all get on.
-        let burnt = group.burn("--threads 8 --ms 3000").end();
-        assert!(burnt.by_cpu_us.iter().all(|&used| used > 0), "{:?}", burnt.by_cpu_us);
-        let burnt = group.burn("--threads 4 --ms 1500 --cpus 1,2,5").end();
-        assert_eq!(burnt.violations, 0, "{:?}", burnt.by_cpu_us);
-        assert!([1, 2, 5].iter().all(|&cpu| burnt.by_cpu_us[cpu] > 0), "{:?}", burnt.by_cpu_us);
+        scheduler.burn_until(&group, "--threads 8 --ms 3000", |burnt, _| burnt.by_cpu_us.iter().all(|&used| used > 0));
+        scheduler.burn_until(&group, "--threads 4 --ms 1500 --cpus 1,2,5", |burnt, _| {
+            [1, 2, 5].iter().all(|&cpu| burnt.by_cpu_us[cpu] > 0)
+        });
         scheduler.detach();
     }
 }
