@@ -90,8 +90,19 @@ fn tempfile() -> fs::File {
     file
 }
 
-/// Asks the API: status and body. None while nobody listens.
+/// Asks the API: status and body. None while nobody listens. Where it says that it is not ready (503) it is asked
+/// again: when the host stands still, the loop seems to have died.
 pub fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
+    let mut answer = None;
+    await_that("the daemon is ready", || {
+        answer = ask_once(method, path, body);
+        !matches!(answer, Some((503, _)))
+    });
+    answer
+}
+
+/// The same, and takes whatever it answers.
+pub fn ask_once(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}",

@@ -97,7 +97,7 @@ fn a_move_goes_on_where_the_hangup_is_ignored() {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let mut moving = Command::new("nohup")
         .arg(binary)
-        .args(words("set mover --nodes 2 --move-memory --rate 16M"))
+        .args(words("set mover --nodes 2 --move-memory --rate 2M"))
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
