@@ -140,7 +140,9 @@ impl Attachment {
     /// that changes again and again would be attached to in every interval.
     pub fn wants_restart(&mut self, now: u64, why: String) {
         match *self {
-            Self::Attached { since, last_wait: 0, .. } if now.saturating_sub(since) > LAST_WAIT => *self = Self::default(),
+            Self::Attached { since, last_wait: 0, .. } if now.saturating_sub(since) > LAST_WAIT => {
+                *self = Self::default()
+            }
             _ => self.failed(now, why),
         }
     }

@@ -115,7 +115,8 @@ static void read_caps(u32 number, struct task_group *tg)
 static void refresh_share(struct group *group)
 {
 	u64 generation = shares_generation, share;
-	u32 level, capped, weight, parent;
+	u32 level, weight, parent;
+	bool capped;
 	s64 weights;
 
 	if (group->share_generation == generation)

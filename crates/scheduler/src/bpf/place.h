@@ -112,6 +112,19 @@ static u32 waiting_queue(struct task_struct *p, struct task *task)
 	return second;
 }
 
+/*
+ * Claims the CPU, if it is idle. That is looked at first: to clear a bit takes its line away from everybody else, even where it is
+ * not set, and whoever is put back in the queue asks for the CPU it comes from, which is busy.
+ */
+static bool claim_cpu(s32 node, s32 cpu)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask_node(node);
+	bool is_idle = bpf_cpumask_test_cpu(cpu, idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return is_idle && scx_bpf_test_and_clear_cpu_idle(cpu);
+}
+
 /* Claims an idle CPU out of `cpus` in a queue's part of a node. */
 static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
 {
@@ -131,7 +144,7 @@ static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
 		if (cpu >= 0)
 			return cpu;
 	}
-	if (prev_here && scx_bpf_test_and_clear_cpu_idle(prev))
+	if (prev_here && claim_cpu(node, prev))
 		return prev;
 	return scx_bpf_pick_idle_cpu_node(cpus, node, SCX_PICK_IDLE_IN_NODE);
 }

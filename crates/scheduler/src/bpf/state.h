@@ -26,7 +26,7 @@
 #define TICK_NS 10000000ULL            /* between two rounds of the timer while there is something to watch */
 #define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
 #define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
-#define BALANCE_NS 1000000ULL          /* a busy CPU looks at other queues once in this time */
+#define BALANCE_NS 5000000ULL          /* a busy CPU looks at other queues once in this time */
 
 /* The machine, written by the loader. Nodes are numbered without gaps here; node_id has the kernel's numbers. */
 const volatile u32 cpu_count = 1, queue_count = 1, node_count = 1;
@@ -112,21 +112,24 @@ struct {
  * that comes or goes looks its group up, and a hash of the cgroup's number costs more than the rest of what is decided.
  */
 struct group {
+	/* What every switch needs is together, in one cache line or two: where the kernel's arrays begin within one differs. */
 	struct bpf_spin_lock lock;
-	u32 weight; /* 0: there is no such group */
+	u32 weight;           /* 0: there is no such group */
 	struct credit_group credit;
-	struct credit_cap cap;
-	s64 weights;          /* of active child groups, and of its own tasks */
-	u64 counted;          /* the weight it has among its siblings now */
-	u64 own_counted;      /* what its own tasks are in `weights` */
 	credit_v own_now;     /* where its tasks are among themselves */
 	u64 share_generation; /* of credit.share and capped */
+
+	struct credit_cap cap;
+	s64 weights;          /* of active child groups, and of its own tasks */
+	u32 counted;          /* the weight it has among its siblings now */
+	u32 own_counted;      /* what its own tasks are in `weights` */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
-	u32 lingers;          /* it is in idle_groups */
-	u32 capped;           /* it or an ancestor has a cap */
 	u32 parent;           /* 0: none */
+	bool capped;          /* it or an ancestor has a cap */
+	bool lingers;         /* it is in idle_groups */
 };
+_Static_assert(sizeof(struct group) % 64 == 0, "groups share no more lines than they must");
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_GROUPS);
@@ -196,7 +199,7 @@ struct cpu_state {
 struct queue_state {
 	u32 online;  /* CPUs */
 	u32 foreign; /* of them, those that run a task from elsewhere */
-	credit_v head; /* where its first task is, or was: no later, but for a moment (only where the kernel cannot tell) */
+	credit_v head OWN_LINE; /* where its first task is, or was: no later, but for a moment (only where the kernel cannot tell) */
 } OWN_LINE queue_states[MAX_QUEUES];
 
 struct mask {
