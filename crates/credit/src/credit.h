@@ -42,6 +42,7 @@ struct credit_params {
 	credit_ns ahead_bound_ns;  /* how far ahead a group can get at most: bounds what it waits afterwards */
 	credit_ns preempt_ns;      /* by how much a woken task must be behind a running one to take its CPU */
 	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance */
+	credit_ns balance_ns;      /* it looks for such a one once in this time */
 	credit_ns stay_ns;         /* a task away from home stays for at least this long */
 	credit_ns debt_bound_ns;   /* a group that overran its cap waits no longer than this */
 	credit_u32 cpus;           /* CPUs of the machine */

@@ -4,11 +4,11 @@
 use crate::{Cap, Grant, Group, Params, Place, Trial};
 
 // The sizes are compared with C's in a test; here the compiler checks that nothing was padded where C does not pad.
-const _: () = assert!(size_of::<Params>() == 88);
+const _: () = assert!(size_of::<Params>() == 96);
 const _: () = assert!(size_of::<Group>() == 24);
 const _: () = assert!(size_of::<Grant>() == 24);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 88 + 24 + 24 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 96 + 24 + 24 + 40 + 32 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;

@@ -26,6 +26,8 @@ pub struct Params {
     pub preempt_ns: u64,
     /// A busy CPU takes a remote task that is behind by this, for each local distance.
     pub steal_ns: u64,
+    /// It looks for such a one once in this time.
+    pub balance_ns: u64,
     /// A task away from home stays for at least this long.
     pub stay_ns: u64,
     /// A group that overran its cap waits no longer than this.
@@ -49,6 +51,7 @@ impl Params {
             ahead_bound_ns: 1000 * MS,
             preempt_ns: MS,
             steal_ns: 5 * MS,
+            balance_ns: 5 * MS,
             stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
             cpus: if cpus == 0 { 1 } else { cpus },

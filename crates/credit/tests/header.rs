@@ -66,6 +66,7 @@ fn trials() -> impl Strategy<Value = Trial> {
             ahead_bound_ns: n[5],
             preempt_ns: n[6],
             steal_ns: n[7],
+            balance_ns: n[8],
             stay_ns: n[8],
             debt_bound_ns: n[9],
             cpus: n[10] as u32,

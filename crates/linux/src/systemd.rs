@@ -40,7 +40,7 @@ struct Patience {
 }
 
 const PATIENCE: Patience =
-    Patience { answer: Duration::from_secs(30), collect: Duration::from_secs(25), cancel: Duration::from_secs(1) };
+    Patience { answer: Duration::from_secs(30), collect: Duration::from_secs(10), cancel: Duration::from_secs(1) };
 
 /// A connection to systemd.
 #[derive(Debug)]

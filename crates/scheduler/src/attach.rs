@@ -349,6 +349,7 @@ pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
         ahead_bound_ns: params.ahead_bound_ns,
         preempt_ns: params.preempt_ns,
         steal_ns: params.steal_ns,
+        balance_ns: params.balance_ns,
         stay_ns: params.stay_ns,
         debt_bound_ns: params.debt_bound_ns,
         cpus: params.cpus,

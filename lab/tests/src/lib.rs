@@ -185,7 +185,7 @@ pub fn unclaimed_bytes() -> Vec<u64> {
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(1800), "waited in vain: {what}");
+        assert!(begin.elapsed() < Duration::from_secs(900), "waited in vain: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -121,6 +121,7 @@ impl Attached {
             if is_right(&burnt, &used) {
                 return;
             }
+            eprintln!("{flags}: once more after {burnt:?}");
             seen.push((burnt, used));
         }
         panic!("{flags}: {seen:?} {}", self.statistics());
@@ -300,6 +301,7 @@ impl Random {
                 ahead_bound_ns: n() >> 16,
                 preempt_ns: n() >> 16,
                 steal_ns: n() >> 16,
+                balance_ns: n(),
                 stay_ns: n(),
                 debt_bound_ns: n(),
                 cpus: n() as u32,
@@ -466,7 +468,7 @@ fn what_a_bound_group_is_owed_has_an_end() {
     scheduler.domain(&late, "1", 1);
     let burners =
         [first.burn("--threads 4 --ms 600000 --cpus 2"), others.burn("--threads 14 --ms 600000 --cpus 0,1,3,4,5,6,7")];
-    thread::sleep(Duration::from_secs(10));
+    thread::sleep(Duration::from_secs(30));
     let burner = late.burn("--threads 1 --ms 600000 --cpus 2");
     // Half of the CPU, when it has caught up with the first; before, 0.02 of it.
     scheduler.used_until(&[&late], Duration::from_secs(4), |used| used[0] > 0.08);

@@ -4,7 +4,6 @@ use nearside_credit::{self as credit, Cap, Grant, Group, ONE, Params, Place, WEI
 use std::{collections::BTreeSet, ops::Range};
 
 /// As in `state.h` and `main.bpf.c`.
-const BALANCE_NS: u64 = 1_000_000;
 const TICK_NS: u64 = 10_000_000;
 const THROTTLED_LONGEST_NS: u64 = 8_000_000_000;
 const LOOKED_AT: usize = 8;
@@ -572,7 +571,7 @@ impl Machine {
             away && credit::returns(&self.params, stayed_ns, self.has_room(task, node))
         });
 
-        if let Some(own) = own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= BALANCE_NS) {
+        if let Some(own) = own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= self.params.balance_ns) {
             self.cpus[cpu].balanced_ns = self.time_ns;
             if let Some((from, task)) = self.balance(cpu, own) {
                 self.balanced += 1;

@@ -32,8 +32,8 @@ impl Charge {
     }
 
     /// Whether the next [`tend`](Self::tend) will detach it, so that somebody can stand in for it first.
-    pub fn is_to_leave(&self, mode: config::Scheduler, needs: Needs) -> bool {
-        self.attachment.is_attached() && mode.objection(needs).is_some()
+    pub fn is_to_leave(&self, mode: config::Scheduler, needs: Needs, now: u64) -> bool {
+        self.attachment.clone().next(mode, needs, now) == Todo::Detach
     }
 
     /// Attaches or detaches it where it is time for that, and tells it what has changed of domains. Returns what somebody

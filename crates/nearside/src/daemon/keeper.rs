@@ -343,7 +343,7 @@ impl Keeper {
         let homes = self.affinities();
         let needs = Needs::of(topology, domains);
         // However long it takes: nobody leaves home in between.
-        if self.charge.is_to_leave(self.config.scheduler, needs) {
+        if self.charge.is_to_leave(self.config.scheduler, needs, self.remembered.interval) {
             let wanting = self.wanting_fallback(topology);
             if !self.restore_fallbacks(wanting, || false) {
                 return;

@@ -334,7 +334,8 @@ static void remove_runnable(struct task *task)
 	struct group *group = group_of(task->group);
 	bool idle = false;
 
-	__sync_fetch_and_add(&root_weight, -(s64)task->counted);
+	if (task->counted)
+		__sync_fetch_and_add(&root_weight, -(s64)task->counted);
 	task->counted = 0;
 	if (!group)
 		return;
@@ -351,18 +352,22 @@ static void remove_runnable(struct task *task)
 		linger(task->group, group);
 }
 
-/* An average for the root's own tasks: with what they weigh at the moment, all shares would change all the time. */
-static void weigh_root(void)
+/*
+ * An average for the root's own tasks: with what they weigh at the moment, all shares would change all the time. Whether they
+ * weigh, or did until just now, more than one.
+ */
+static bool weigh_root(void)
 {
 	struct group *group = group_of(ROOT);
-	u64 weight = root_weight;
+	u64 now = root_weight, weight = 0;
 	s64 more = 0;
 
 	if (!group)
-		return;
+		return false;
 	bpf_spin_lock(&group->lock);
 	if (group->own_counted) {
-		weight = (3 * group->own_counted + weight + 3) / 4;
+		weight = group->own_counted;
+		weight = (3 * weight + now + (now > weight ? 3 : 0)) / 4;
 		if (weight < CREDIT_WEIGHT)
 			weight = CREDIT_WEIGHT;
 		more = (s64)weight - (s64)group->own_counted;
@@ -371,6 +376,7 @@ static void weigh_root(void)
 	bpf_spin_unlock(&group->lock);
 	if (more)
 		add_weight(ROOT, more);
+	return weight > CREDIT_WEIGHT || now > CREDIT_WEIGHT;
 }
 
 /* A group that has had nothing to run for a while stops counting. Otherwise it is looked at again, unless it has by now. */

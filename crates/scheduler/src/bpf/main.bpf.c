@@ -81,7 +81,7 @@ static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
 
 /*
  * Where the kernel does not tell of a queue's first task, to look at it takes the queue's lock, and every busy CPU looks at all
- * queues once a millisecond. So it is kept where it was when a CPU of the queue's own looked last.
+ * queues every other slice. So it is kept where it was when a CPU of the queue's own looked last.
  */
 static void note_comer(u32 queue, credit_v place)
 {
@@ -224,6 +224,8 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 	bool found = false;
 	u32 looked = 0;
 
+	if (can_peek() && !p)
+		return false;
 	if (p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 		*tag = p->scx.dsq_vtime;
 		return true;
@@ -255,7 +257,10 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 
 	if (can_peek() && !p)
 		return false;
-	/* Those behind it are ahead of it. */
+	/*
+	 * Those behind it are ahead of it. One whose group's slices stand less far apart may be due all the same; it waits until
+	 * the first is.
+	 */
 	if (!can_peek() && (!credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL) ||
 			    scx_bpf_dsq_nr_queued(queue) <= 0))
 		return false;
@@ -297,6 +302,9 @@ static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
  */
 static bool makes_way(struct task *task, bool away, u32 node, credit_v own, credit_v waiting)
 {
+	/* Nobody is charged for it, so it has no place among others: they take turns. */
+	if (task->group == NOBODY)
+		return true;
 	if (away)
 		return !credit_steals(TUNING, &task->grant, waiting, own, node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
 	return credit_before(waiting, own);
@@ -349,7 +357,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		task->returning = away && credit_returns(TUNING, now_ns - task->moved_ns, true) &&
 				  has_room(prev, task, node_of_queue(queue));
 	}
-	balances = queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= BALANCE_NS;
+	balances = queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= params.balance_ns;
 	if (task || balances)
 		waits = head_of(queue, cpu, &head) && (!task || makes_way(task, away, node_of_queue(queue), own, head));
 	if (waits)
@@ -480,10 +488,15 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 static void set_payer(struct task_struct *p, struct task *task, u32 number)
 {
 	bool of_a_cpu = p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
+	struct group *group;
 
 	if (number == NOBODY || number == ROOT)
 		number = of_a_cpu ? NOBODY : ROOT;
+	if (number == task->group)
+		return;
 	task->group = number;
+	group = group_of(number);
+	task->own = group ? group->own_now : 0;
 }
 
 void SCX_OPS(set_cpumask, struct task_struct *p, const struct cpumask *cpus)
@@ -548,13 +561,9 @@ void SCX_OPS(cgroup_exit, struct cgroup *cgroup)
 void SCX_OPS(cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct task *task = task_of(p);
-	struct group *group;
 
-	if (!task)
-		return;
-	set_payer(p, task, payer_of(to->kn->id));
-	group = group_of(task->group);
-	task->own = group ? group->own_now : 0;
+	if (task)
+		set_payer(p, task, payer_of(to->kn->id));
 }
 
 void SCX_OPS(cgroup_set_weight, struct cgroup *cgroup, u32 weight)
@@ -666,11 +675,10 @@ static u64 release_throttled(u64 now_ns, u64 next_ns)
 static int tick(void *map, int *key, struct timer *timer)
 {
 	u64 now_ns = bpf_ktime_get_ns();
-	bool watches = lingering || caps || root_weight > CREDIT_WEIGHT;
-	u64 next_ns = now_ns + (watches ? TICK_NS : IDLE_TICK_NS);
+	bool weighs = weigh_root();
+	u64 next_ns = now_ns + (weighs || lingering || caps ? TICK_NS : IDLE_TICK_NS);
 
 	retire_groups(now_ns);
-	weigh_root();
 	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
 		next_ns = release_throttled(now_ns, next_ns);
 	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);

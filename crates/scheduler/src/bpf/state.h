@@ -26,7 +26,6 @@
 #define TICK_NS 10000000ULL            /* between two rounds of the timer while there is something to watch */
 #define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
 #define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
-#define BALANCE_NS 5000000ULL          /* a busy CPU looks at other queues once in this time */
 
 /* The machine, written by the loader. Nodes are numbered without gaps here; node_id has the kernel's numbers. */
 const volatile u32 cpu_count = 1, queue_count = 1, node_count = 1;
@@ -118,6 +117,9 @@ struct group {
 	struct credit_group credit;
 	credit_v own_now;     /* where its tasks are among themselves */
 	u64 share_generation; /* of credit.share and capped */
+	u32 parent;           /* 0: none */
+	bool capped;          /* it or an ancestor has a cap */
+	bool lingers;         /* it is in idle_groups */
 
 	struct credit_cap cap;
 	s64 weights;          /* of active child groups, and of its own tasks */
@@ -125,9 +127,6 @@ struct group {
 	u32 own_counted;      /* what its own tasks are in `weights` */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
-	u32 parent;           /* 0: none */
-	bool capped;          /* it or an ancestor has a cap */
-	bool lingers;         /* it is in idle_groups */
 };
 _Static_assert(sizeof(struct group) % 64 == 0, "groups share no more lines than they must");
 struct {
