@@ -86,7 +86,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let config = Config::read(args.path(), args.config.is_some()).map_err(Failure::could_not)?;
     let access = Access::new(&config.api).map_err(Failure::could_not)?;
     if args.check_config {
-        return Ok(());
+        let path = args.path();
+        return output::print(&match path.exists() {
+            true => format!("{}: right\n", path.display()),
+            false => format!("there is no {}: the defaults hold\n", path.display()),
+        });
     }
     if !geteuid().is_root() {
         return Err(Failure::could_not("the daemon changes other users' domains: it needs root"));

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = AffinityArg::Soft)]
     affinity: AffinityArg,
 
-    /// Use at most this many CPUs' time: 1.5 is one and a half CPU
+    /// Use at most this many CPUs' time: 1.5 is one and a half CPUs
     #[arg(long, value_name = "N", value_parser = parse_cpu_limit, allow_hyphen_values = true, help_heading = LIMITS)]
     cpu_limit: Option<f64>,
 

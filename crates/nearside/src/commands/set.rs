@@ -63,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long)]
     move_memory: bool,
 
-    /// Move at most this much a second: 500M, 2G or unlimited [default: 1G]
+    /// With --move-memory: move at most this much a second: 500M, 2G or unlimited [default: 1G]
     #[arg(long, value_name = "BYTES/S", value_parser = parse_rate, requires = "move_memory", allow_hyphen_values = true)]
     rate: Option<Rate>,
 

@@ -194,7 +194,7 @@ fn records(facts: &Facts) -> Finding {
         (None, true) => Finding::ok(TOPIC, "/run/nearside can be written"),
         (None, false) => Finding::missing(TOPIC, "/run/nearside cannot be written")
             .so(SO)
-            .advice("use sudo, or make /run writable")
+            .advice(if facts.privileges.euid == Some(0) { "make /run writable" } else { "use sudo" })
             .stops_run(),
     }
 }
@@ -221,7 +221,7 @@ fn privileges(privileges: Privileges) -> Finding {
     }
     let names = lacking.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     let follows = lacking.iter().map(|(.., follows)| *follows).collect::<Vec<_>>().join("; ");
-    Finding::limited(TOPIC, format!("{who}, without {names}")).so(follows).advice("use sudo, or grant them")
+    Finding::limited(TOPIC, format!("{who}, without {names}")).so(follows).advice(if privileges.euid == Some(0) { "grant them" } else { "use sudo" })
 }
 
 fn sched_ext(facts: &Facts) -> Finding {
