@@ -51,7 +51,7 @@ impl Params {
             ahead_bound_ns: 1000 * MS,
             preempt_ns: MS,
             steal_ns: 5 * MS,
-            balance_ns: 5 * MS,
+            balance_ns: MS,
             stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
             cpus: if cpus == 0 { 1 } else { cpus },

@@ -81,7 +81,7 @@ static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
 
 /*
  * Where the kernel does not tell of a queue's first task, to look at it takes the queue's lock, and every busy CPU looks at all
- * queues every other slice. So it is kept where it was when a CPU of the queue's own looked last.
+ * queues after each slice. So it is kept where it was when a CPU of the queue's own looked last.
  */
 static void note_comer(u32 queue, credit_v place)
 {
