@@ -221,7 +221,8 @@ fn privileges(privileges: Privileges) -> Finding {
     }
     let names = lacking.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     let follows = lacking.iter().map(|(.., follows)| *follows).collect::<Vec<_>>().join("; ");
-    Finding::limited(TOPIC, format!("{who}, without {names}")).so(follows).advice(if privileges.euid == Some(0) { "grant them" } else { "use sudo" })
+    let advice = if privileges.euid == Some(0) { "grant them" } else { "use sudo" };
+    Finding::limited(TOPIC, format!("{who}, without {names}")).so(follows).advice(advice)
 }
 
 fn sched_ext(facts: &Facts) -> Finding {
