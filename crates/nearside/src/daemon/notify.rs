@@ -2,10 +2,17 @@
 
 use crate::output;
 use sd_notify::NotifyState;
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+/// Whether systemd was told that the start is over.
+static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The first interval has ended and the API answers.
 pub fn ready(status: &str) {
+    STARTED.store(true, Ordering::Relaxed);
     tell(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
@@ -27,9 +34,12 @@ pub fn alive(status: &str) {
     tell(&[NotifyState::Watchdog, NotifyState::Status(&one_line(status))]);
 }
 
-/// The loop is alive, in the middle of something that takes long.
+/// The loop is alive, in the middle of something that takes long. Nothing is said before [`ready`]: the first word has systemd's
+/// watchdog begin, and a start may take longer than it waits (loading the scheduler does on a slow host).
 pub fn busy() {
-    tell(&[NotifyState::Watchdog]);
+    if STARTED.load(Ordering::Relaxed) {
+        tell(&[NotifyState::Watchdog]);
+    }
 }
 
 /// How long systemd waits for [`alive`] before it ends this process; none where it does not wait.
@@ -60,6 +70,7 @@ mod tests {
     #[test]
     fn systemd_hears_the_life_of_the_daemon() {
         if std::env::var_os(CHILD).is_some() {
+            busy();
             ready("one\nREADY=0");
             reloading();
             alive("3 domains");
