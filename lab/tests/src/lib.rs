@@ -185,9 +185,19 @@ pub fn unclaimed_bytes() -> Vec<u64> {
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(900), "waited in vain: {what}");
+        assert!(begin.elapsed() < Duration::from_secs(900), "waited in vain: {what}\n{}", what_nearside_says());
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// For whoever has nothing but a failed test's output.
+fn what_nearside_says() -> String {
+    let all = || {
+        let said = |line: String| format!("$ nearside {line}\n{}", stdout(&run(words(&line))));
+        let one = |name: String| said(format!("why {name}")) + &said(format!("show {name} --interval 0 --format json"));
+        std::iter::once(said("list --interval 0".into())).chain(domains().into_iter().map(one)).collect::<String>()
+    };
+    std::panic::catch_unwind(all).unwrap_or_default()
 }
 
 /// Sets aside huge pages of 2 MiB on a node.

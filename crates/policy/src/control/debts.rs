@@ -2,7 +2,7 @@
 
 use super::{DebtWaits, Stuck, round::Round, scene::page_bytes};
 use crate::{
-    Action, Batch, PageSize, Reason, StayedWhy,
+    Action, Batch, ByNode, PageSize, Reason, StayedWhy,
     view::{PPM, UNREACHABLE},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -12,6 +12,16 @@ const CONFINE_AGAIN_INTERVALS: u64 = 30;
 
 // The kernel counts what it keeps for a domain by the byte, and what is less than the smallest page does not move.
 const SMALLEST_PAGE_BYTES: u64 = 4096;
+
+// What the kernel keeps for a domain off its home stays there, and is a little more or less at each look. So much more than
+// was last found not to move is no reason to wait: what of it does move, the kernel takes along when the domain is confined.
+const TAKEN_ALONG_BYTES: u64 = 256 << 10;
+
+/// The debt, without what is less than a page on its node.
+pub(super) fn movable_debt_bytes(bytes: &ByNode, home: &NodeSet) -> u64 {
+    let off = bytes.iter().filter(|(node, bytes)| **bytes >= SMALLEST_PAGE_BYTES && !home.contains(**node));
+    off.map(|(_, &bytes)| bytes).fold(0, u64::saturating_add)
+}
 
 /// Bytes that want to go from one node to another.
 #[derive(Debug, Clone, Copy)]
@@ -29,15 +39,17 @@ impl Round<'_> {
         let mut wants = Vec::new();
         for at in self.domains() {
             let Some(home) = self.state(at).home.as_ref().filter(|_| self.looked_at[at]) else { continue };
-            let debt_bytes = crate::debt_bytes(&self.state(at).resident_bytes, &home.nodes);
+            let debt_bytes = movable_debt_bytes(&self.state(at).resident_bytes, &home.nodes);
             let known = &mut self.known[at];
             known.standing.debt_bytes = debt_bytes;
             known.standing.debt_waits = None;
             let has_debt = |from: &NodeId| {
                 !home.nodes.contains(*from)
-                    && self.seen.machine.domains[at].resident_bytes.get(from).is_some_and(|&bytes| bytes > 0)
+                    && self.seen.machine.domains[at].resident_bytes.get(from).is_some_and(|&b| b >= SMALLEST_PAGE_BYTES)
             };
             known.saved_bytes.retain(|from, _| has_debt(from));
+            // What did not move there has gone since, by itself.
+            known.stuck.retain(|from, _| has_debt(from));
             // Where it shall lie has just changed: the next round sees it.
             if self.is_moving[at] {
                 continue;
@@ -188,7 +200,8 @@ impl Round<'_> {
         let is_full = known.stuck.values().any(|stuck| full(stuck.why));
         let stuck_bytes = known.stuck.keys().map(|&node| known.stuck_bytes(node, now)).fold(0, u64::saturating_add);
         let tried = known.confined_at.is_some_and(|then| now < then.saturating_add(CONFINE_AGAIN_INTERVALS));
-        if is_full || tried || known.standing.debt_bytes > stuck_bytes || !owner.lets_bind() {
+        let is_coming = known.standing.debt_bytes > stuck_bytes.saturating_add(TAKEN_ALONG_BYTES);
+        if is_full || tried || is_coming || !owner.lets_bind() {
             return;
         }
         known.confined_at = Some(now);

@@ -124,6 +124,7 @@ fn what_does_not_move_is_tried_again_ever_later() {
     };
     for (interval, moved_bytes) in [0, 0, 0, 0, 1, 0].into_iter().enumerate() {
         let mut seen = seen(interval as u64, 0, [0, 0]);
+        seen.machine.domains[0].resident_bytes.insert(NodeId(1), 1 << 20);
         seen.moved = vec![report(moved_bytes, 10)];
         history = control(&tuning, &seen, &history).1;
         let stuck = history.domains["db"].stuck[&NodeId(1)];

@@ -2,7 +2,10 @@
 //! `cargo test -p nearside-policy --test control -- --nocapture`.
 
 use crate::machine::{GIB, Machine, found, gib, set, vm};
-use nearside_policy::{Action, Affinity, DebtWaits, Home, HomeWaits, MemoryPolicy, Origin, Owner, Reason, Tuning};
+use nearside_policy::{
+    Action, Affinity, DebtWaits, Home, HomeWaits, MemoryPolicy, MoveReport, Origin, Owner, Reason, Stayed, StayedWhy,
+    Tuning,
+};
 use nearside_topology::{Distance, NodeId};
 use std::time::Instant;
 
@@ -482,6 +485,52 @@ fn a_strict_domain_is_confined_to_its_new_home_once_all_is_there() {
     allowed.dedup();
     assert_eq!(allowed, [set(&[0]), set(&[0, 1]), set(&[1])]);
     assert_eq!(machine.vm("strict").state.resident_bytes.get(&NodeId(1)), Some(&(8 * GIB)));
+}
+
+/// Page tables, stacks and slabs stay where they were made, and are counted by the byte.
+#[test]
+fn what_the_kernel_keeps_elsewhere_does_not_keep_a_strict_domain_from_being_confined() {
+    for (why, kept, varies) in [
+        ("less than a page", [(1, 0), (2, 2568)], false),
+        ("pages and less than one", [(1, 40_960), (2, 2568)], false),
+        ("never the same twice", [(1, 90_000), (2, 12_345)], true),
+    ] {
+        let mut machine = Machine::new(&[2, 2, 2], 32, &[]);
+        let mut strict = vm("strict", &[0], Origin::Explicit, 0.1, &[1]);
+        let state = &mut strict.state;
+        state.home.as_mut().unwrap().policy = MemoryPolicy::Strict;
+        state.memory_nodes = Some(set(&[0, 1, 2]));
+        strict.pinned = kept.map(|(node, bytes)| (NodeId(node), bytes)).into();
+        machine.vms.push(strict);
+        let mut confined_after = None;
+        for interval in 0..30 {
+            for (node, bytes) in kept.map(|(node, bytes)| (NodeId(node), bytes)) {
+                let bytes = if varies { bytes + machine.random.between(0, 20_000) } else { bytes };
+                let vm = machine.vm("strict");
+                vm.pinned.insert(node, bytes);
+                vm.state.resident_bytes.insert(node, bytes);
+            }
+            machine.step();
+            if machine.vm("strict").state.memory_nodes == Some(set(&[0])) {
+                confined_after.get_or_insert(interval);
+            }
+        }
+        assert!(confined_after.is_some(), "{why}: {}", machine.history.domains["strict"].standing);
+    }
+}
+
+/// A node that was full once is not full for ever.
+#[test]
+fn what_found_no_room_and_has_gone_since_does_not_keep_a_strict_domain_from_being_confined() {
+    let mut machine = Machine::new(&[2, 2], 32, &[]);
+    let mut strict = vm("strict", &[0], Origin::Explicit, 0.1, &[1]);
+    strict.state.home.as_mut().unwrap().policy = MemoryPolicy::Strict;
+    strict.state.memory_nodes = Some(set(&[0, 1]));
+    machine.vms.push(strict);
+    let stayed = Stayed::from([(StayedWhy::NoRoom, 4096)]);
+    machine.moved.push(MoveReport { domain: "strict".into(), from: NodeId(1), moved_bytes: 0, stayed });
+    machine.steps(10);
+    assert_eq!(machine.vm("strict").state.memory_nodes, Some(set(&[0])));
 }
 
 #[test]
