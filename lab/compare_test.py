@@ -12,6 +12,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import machines
+import required
 from common import LAB, LabError
 
 
@@ -161,6 +162,37 @@ class Table(unittest.TestCase):
             compare.write_plots(Path(folder), rows)
             svg = (Path(folder) / "w.m.svg").read_text()
         self.assertTrue(svg.startswith("<svg") and "stroke-dasharray" in svg)
+
+
+class Required(unittest.TestCase):
+    def test_it_is_no_more_than_150_guests(self):
+        cells = [cell for part in required.SET for cell in compare.cells_of(replace(part, ratios=()), Path())]
+        per_ratio = [cell for part in required.SET for _ in part.ratios[1:] for cell in compare.cells_of(replace(part, ratios=()), Path())]
+        self.assertLessEqual(len(cells) + len(per_ratio), 150)
+        self.assertLessEqual({cell.contender for cell in cells}, set(compare.CONTENDERS))
+
+    def test_a_column_for_each_ratio_and_number_of_domains_and_a_row_for_each_contender(self):
+        times = {"stock": (300, 301, 310), "nearside": (200, 200, 200)}
+        cells = {compare.Cell("w", "m", 16, c, seed): time for c in times for seed, time in enumerate(times[c])}
+        cells |= {compare.Cell("w", "m.ratio-2.0.toml", 16, "stock", 1): 150, compare.Cell("w", "m", 4, "nearside", 1): 90}
+        rows = compare.rows_of({cell: result(time, (150, 150)) for cell, time in cells.items()})
+        text = required.text_of(rows, compare.name_of, compare.CONTENDERS, compare.BOUNDS, compare.FIGURES)
+        lines = text.splitlines()
+        self.assertIn("|  | 4 domains | 16 domains | 16 domains, ratio 2.0 |", lines)
+        self.assertIn(f"| {compare.CONTENDERS['stock']} |  | 301 ms (300 .. 310) | 150 ms |", lines)
+        self.assertIn(f"| {compare.CONTENDERS['nearside']} | 90 ms | 200 ms (200 .. 200), 1.50 x |  |", lines)
+
+    def test_it_is_written_between_the_marks_and_nowhere_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "page.md"
+            page.write_text(f"before\n{required.BEGIN}\nold\n{required.END}\nafter\n")
+            for _ in range(2):
+                required.write_into(page, "new")
+                self.assertEqual(page.read_text(), f"before\n{required.BEGIN}\n\nnew\n{required.END}\nafter\n")
+            page.write_text("no marks")
+            with self.assertRaises(LabError):
+                required.write_into(page, "new")
+            self.assertEqual(page.read_text(), "no marks")
 
 
 if __name__ == "__main__":
