@@ -6,8 +6,8 @@ use crate::{
     store::CpuBinding,
     sys,
 };
-use nearside_topology::{CpuSet, Id, IdSet};
-use std::{collections::BTreeSet, thread, time::Duration};
+use nearside_topology::{CpuId, CpuSet, Id, IdSet};
+use std::{collections::BTreeSet, path::Path, thread, time::Duration};
 
 /// One of the sets of a cpuset.
 #[derive(Debug, Clone, Copy)]
@@ -39,12 +39,31 @@ pub(crate) fn is_in_force<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>)
     }
 }
 
-/// The CPUs that somebody else has set for a group, as they are written there; none where nobody has, or these are Nearside's `own`.
+/// Whether what is written for a group leaves out nothing that the one above it allows. An empty set never does, but older
+/// kernels let no group with processes have one.
+pub(crate) fn confines_nothing(group: &Cgroup, set: Cpuset) -> Result<bool, Error> {
+    let text = group.read(set.file)?.unwrap_or_default();
+    let above = group.directory().parent().map(|above| above.join(format!("{}.effective", set.file)));
+    let above = above.and_then(|file| crate::text(&file).ok()?.parse::<IdSet<CpuId>>().ok());
+    let covers = |set: IdSet<CpuId>| above.is_some_and(|above| !above.is_empty() && above.is_subset(&set));
+    Ok(text.trim().is_empty() || text.parse().is_ok_and(covers))
+}
+
+/// The CPUs that there may ever be.
+pub(crate) fn possible_cpus(root: &Path) -> Result<CpuSet, Error> {
+    let path = root.join("sys/devices/system/cpu/possible");
+    let refused = |why: String| Error::Refused(format!("{}: {why}", path.display()));
+    let text = crate::text(&path).map_err(|error| refused(error.to_string()))?;
+    text.trim().parse().map_err(|_| refused(format!("{:?} is no list of CPUs", text.trim())))
+}
+
+/// The CPUs that somebody else has set for a group, as they are written there; none where nobody has, where these leave out
+/// nothing, or are Nearside's `own`.
 pub(crate) fn cpus_of_others(group: &Cgroup, own: Option<&CpuBinding>) -> Result<Option<String>, Error> {
     let text = group.read(CPUS.file)?.unwrap_or_default();
     let (text, set) = (text.trim(), text.trim().parse::<CpuSet>().ok());
     let is_own = |own: &CpuBinding| set.as_ref() == Some(&own.cpus) || set.is_some() && set == own.replaces;
-    Ok((!text.is_empty() && !own.is_some_and(is_own)).then(|| text.to_owned()))
+    Ok((!own.is_some_and(is_own) && !confines_nothing(group, CPUS)?).then(|| text.to_owned()))
 }
 
 /// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start
@@ -184,6 +203,26 @@ mod tests {
         let (before, first, second, is_there) = bound.join().unwrap();
         assert_eq!((first, second, is_there), (!before, false, true));
         assert!(bind(i32::MAX, &CpuSet::from([CpuId(0)])).unwrap(), "one that is gone may have started another");
+    }
+
+    #[test]
+    fn a_set_that_leaves_out_nothing_confines_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
+        fs::create_dir(folder.path().join("vm")).unwrap();
+        let group = Tree::at(folder.path()).unwrap().group("/vm").unwrap();
+        let of_others = |above: &str, own: &str| {
+            fs::write(folder.path().join("cpuset.cpus.effective"), above).unwrap();
+            fs::write(group.directory().join("cpuset.cpus"), own).unwrap();
+            assert_eq!(confines_nothing(&group, CPUS).unwrap(), cpus_of_others(&group, None).unwrap().is_none());
+            cpus_of_others(&group, None).unwrap()
+        };
+        assert_eq!(of_others("0-7\n", "\n"), None);
+        assert_eq!(of_others("0-7\n", "0-7\n"), None);
+        // All that there may ever be, of which some are not there, or not allowed to the group above.
+        assert_eq!(of_others("0-5\n", "0-63\n"), None);
+        assert_eq!(of_others("0-7\n", "0-6\n"), Some("0-6".into()));
+        assert_eq!(of_others("\n", "0-6\n"), Some("0-6".into()));
     }
 
     #[test]

@@ -9,7 +9,9 @@ pub use fallback::wants_fallback;
 
 use crate::{
     cgroup::{Cgroup, Tree},
-    confine::{CPUS, Cpuset, MEMORY_NODES, bind, bind_each, is_in_force, wait_for_starts},
+    confine::{
+        CPUS, Cpuset, MEMORY_NODES, bind, bind_each, confines_nothing, is_in_force, possible_cpus, wait_for_starts,
+    },
     error::{Error, IoContext},
     huge,
     launch::take_policy,
@@ -22,7 +24,7 @@ use nearside_policy::{
     Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, Step,
     later_policy_nodes, may_go_on,
 };
-use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeId, NodeSet, Topology, sysfs};
+use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
     fs,
     ops::ControlFlow,
@@ -388,15 +390,29 @@ impl Host {
         Ok(is_set && is_in_force(group, set, wanted)?)
     }
 
-    /// Allows a group what the one above it does. False where it has no such set.
-    fn clear_cpuset(&mut self, group: &Cgroup, set: Cpuset) -> Result<bool, Error> {
-        if !self.tree.has("cpuset") || !group.has(set.file) {
+    /// Allows a group the CPUs that the one above it may use. False where it has no such set.
+    fn clear_cpus(&mut self, group: &Cgroup) -> Result<bool, Error> {
+        if !self.tree.has("cpuset") || !group.has(CPUS.file) {
             return Ok(false);
         }
+        // Older kernels (6.16 is one) let no group with processes have an empty set (`validate_change` in
+        // `kernel/cgroup/cpuset.c`): it gets all CPUs that there may ever be.
+        let root = self.paths.root.clone();
         match self.owner()? {
-            Owner::Systemd(systemd) => systemd.set(&unit(group), set.property, &IdSet::<NodeId>::new()),
+            Owner::Systemd(systemd) => {
+                let is_set = systemd.set(&unit(group), CPUS.property, &CpuSet::new())?;
+                match is_set && !confines_nothing(group, CPUS)? {
+                    true => systemd.set(&unit(group), CPUS.property, &possible_cpus(&root)?),
+                    false => Ok(is_set),
+                }
+            }
             // An empty line: nothing at all would never reach the kernel's own function.
-            Owner::Nobody => group.write(set.file, "\n").map(|()| true),
+            Owner::Nobody => match group.write(CPUS.file, "\n") {
+                Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ENOSPC) => {
+                    group.write(CPUS.file, &possible_cpus(&root)?.to_string()).map(|()| true)
+                }
+                written => written.map(|()| true),
+            },
         }
     }
 

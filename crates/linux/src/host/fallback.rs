@@ -4,7 +4,7 @@
 use super::{CPUS, ESCAPED, Host, bind, bind_each, wait_for_starts};
 use crate::{
     cgroup::Cgroup,
-    confine::cpus_of_others,
+    confine::{confines_nothing, cpus_of_others},
     error::Error,
     store::{CpuBinding, Record},
     sys,
@@ -96,8 +96,8 @@ impl Host {
 
     /// Whether a binding is on record that was never made: whoever wrote it was killed then.
     fn was_broken_off(&self) -> Result<bool, Error> {
-        let set = self.current_group()?.read(CPUS.file)?;
-        Ok(set.is_some_and(|set| set.trim().is_empty()))
+        let group = self.current_group()?;
+        Ok(group.has(CPUS.file) && confines_nothing(&group, CPUS)?)
     }
 
     /// Binds the domain that is being changed to CPUs, in place of those it was bound to before. What somebody else set stays.
@@ -155,7 +155,7 @@ impl Host {
     /// Lets the domain that is being changed run wherever the group above it may, as far as it was Nearside that bound it.
     fn unbind(&mut self, own: &CpuBinding) -> Result<(), Error> {
         let group = self.current_group()?;
-        if cpus_of_others(&group, Some(own))?.is_some() || self.clear_cpuset(&group, CPUS)? {
+        if cpus_of_others(&group, Some(own))?.is_some() || self.clear_cpus(&group)? {
             return Ok(());
         }
         let (online, all) = self.online_and_ordinary_cpus()?;
