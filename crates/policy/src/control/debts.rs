@@ -2,10 +2,10 @@
 
 use super::{DebtWaits, Stuck, round::Round, scene::page_bytes};
 use crate::{
-    Action, Batch, ByNode, PageSize, Reason, StayedWhy,
+    Action, Batch, ByNode, PageSize, Reason,
     view::{PPM, UNREACHABLE},
 };
-use nearside_topology::{NodeId, NodeSet};
+use nearside_topology::{Node, NodeId, NodeSet};
 
 // A domain that could not be confined to its home again is tried again after so many intervals.
 const CONFINE_AGAIN_INTERVALS: u64 = 30;
@@ -13,9 +13,12 @@ const CONFINE_AGAIN_INTERVALS: u64 = 30;
 // The kernel counts what it keeps for a domain by the byte, and what is less than the smallest page does not move.
 const SMALLEST_PAGE_BYTES: u64 = 4096;
 
-// What the kernel keeps for a domain off its home stays there, and is a little more or less at each look. So much more than
-// was last found not to move is no reason to wait: what of it does move, the kernel takes along when the domain is confined.
+// What the kernel keeps for a domain off its home stays there, and is a little more or less at each look. So little more than
+// what cannot move is no reason to wait: what of it does move, the kernel takes along when the domain is confined.
 const TAKEN_ALONG_BYTES: u64 = 256 << 10;
+
+// A domain that is confined to a home without so much room beyond what comes along would be killed for the next pages.
+const ROOM_TO_CONFINE_BYTES: u64 = 1 << 20;
 
 /// The debt, without what is less than a page on its node.
 pub(super) fn movable_debt_bytes(bytes: &ByNode, home: &NodeSet) -> u64 {
@@ -48,8 +51,10 @@ impl Round<'_> {
                     && self.seen.machine.domains[at].resident_bytes.get(from).is_some_and(|&b| b >= SMALLEST_PAGE_BYTES)
             };
             known.saved_bytes.retain(|from, _| has_debt(from));
-            // What did not move there has gone since, by itself.
-            known.stuck.retain(|from, _| has_debt(from));
+            for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
+                // It has gone by itself. How long the wait was is kept, for more may come there.
+                (stuck.bytes, stuck.found_no_room) = (0, false);
+            }
             // Where it shall lie has just changed: the next round sees it.
             if self.is_moving[at] {
                 continue;
@@ -185,8 +190,8 @@ impl Round<'_> {
 
     /// Takes back the right to memory on former homes once nothing more is coming from there.
     ///
-    /// What stays because it is busy stays where it is when that is written. Where home is full it would kill
-    /// ([`may_go_on`](crate::may_go_on)), so such a domain keeps the right.
+    /// What stays because it is busy stays where it is when that is written, as does what the kernel keeps for the domain. Where
+    /// home is full it would kill ([`may_go_on`](crate::may_go_on)), so such a domain keeps the right.
     fn confine_again(&mut self, at: usize) {
         let (state, now) = (self.state(at), self.now());
         let Some((home, allowed)) = state.home.as_ref().zip(state.memory_nodes.as_ref()) else { return };
@@ -195,13 +200,17 @@ impl Round<'_> {
             return;
         }
         let owner = self.owner(at);
+        let room = |node: &Node| crate::promisable(node, PageSize::Base).promisable_bytes;
+        let nodes = self.seen.machine.topology.nodes.iter().filter(|node| memory.contains(node.id));
+        let room_bytes = nodes.map(room).fold(0, u64::saturating_add);
         let known = &mut self.known[at];
-        let full = |why| matches!(why, StayedWhy::NoRoom | StayedWhy::NoHugePage);
-        let is_full = known.stuck.values().any(|stuck| full(stuck.why));
-        let stuck_bytes = known.stuck.keys().map(|&node| known.stuck_bytes(node, now)).fold(0, u64::saturating_add);
+        let has_room = room_bytes >= known.standing.debt_bytes.saturating_add(ROOM_TO_CONFINE_BYTES)
+            && !known.stuck.values().any(|stuck| stuck.found_no_room);
+        let off = state.resident_bytes.iter().filter(|(node, _)| !home.nodes.contains(**node));
+        let coming = off.map(|(node, bytes)| bytes.saturating_sub(known.stuck_bytes(*node, now)));
+        let is_coming = coming.fold(0, u64::saturating_add) > TAKEN_ALONG_BYTES;
         let tried = known.confined_at.is_some_and(|then| now < then.saturating_add(CONFINE_AGAIN_INTERVALS));
-        let is_coming = known.standing.debt_bytes > stuck_bytes.saturating_add(TAKEN_ALONG_BYTES);
-        if is_full || tried || is_coming || !owner.lets_bind() {
+        if !has_room || tried || is_coming || !owner.lets_bind() {
             return;
         }
         known.confined_at = Some(now);

@@ -107,6 +107,9 @@ pub struct Stuck {
     pub why: StayedWhy,
     /// How many bytes.
     pub bytes: u64,
+    /// Whether some of them, if not most, found no room or no huge page.
+    #[serde(default)]
+    pub found_no_room: bool,
     /// The interval in which they are tried again.
     pub retry_at: u64,
     /// How long the wait is; twice as long each time nothing moves.
@@ -222,7 +225,8 @@ impl DomainHistory {
         let wait_intervals =
             before.map_or(FIRST_RETRY_INTERVALS, |wait| wait.saturating_mul(2).min(LAST_RETRY_INTERVALS));
         let retry_at = now.saturating_add(wait_intervals);
-        self.stuck.insert(from, Stuck { why, bytes, retry_at, wait_intervals });
+        let found_no_room = [StayedWhy::NoRoom, StayedWhy::NoHugePage].iter().any(|why| stayed.contains_key(why));
+        self.stuck.insert(from, Stuck { why, bytes, found_no_room, retry_at, wait_intervals });
     }
 
     /// How much of it cannot move from a node now.

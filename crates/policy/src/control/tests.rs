@@ -134,6 +134,9 @@ fn what_does_not_move_is_tried_again_ever_later() {
     // Something moved: it is worth trying again soon.
     assert_eq!(waits, [2, 4, 8, 16, 2, 4]);
     let mut seen = seen(9, 0, [0, 0]);
+    let gone = control(&tuning, &seen, &history).1.domains["db"].stuck[&NodeId(1)];
+    assert_eq!((gone.bytes, gone.wait_intervals), (0, 4), "nothing is left there");
+    seen.machine.domains[0].resident_bytes.insert(NodeId(1), 1 << 20);
     seen.moved = vec![report(7, 0)];
     assert!(control(&tuning, &seen, &history).1.domains["db"].stuck.is_empty());
 }
