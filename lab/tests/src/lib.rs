@@ -190,14 +190,22 @@ pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// For whoever has nothing but a failed test's output.
+/// For whoever has nothing but a failed test's output: what each command says on both channels and how it ends, within a
+/// minute each, for it may be the daemon that hangs.
 fn what_nearside_says() -> String {
-    let all = || {
-        let said = |line: String| format!("$ nearside {line}\n{}", stdout(&run(words(&line))));
-        let one = |name: String| said(format!("why {name}")) + &said(format!("show {name} --interval 0 --format json"));
-        std::iter::once(said("list --interval 0".into())).chain(domains().into_iter().map(one)).collect::<String>()
+    let ask = |line: &str| {
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(nearside().get_program()).args(words(line)).stdin(Stdio::null()).output().unwrap()
     };
-    std::panic::catch_unwind(all).unwrap_or_default()
+    let said = |line: &str| {
+        let output = ask(line);
+        format!("$ nearside {line}: {}\n{}{}", output.status, stdout(&output), stderr(&output))
+    };
+    let list: Value = serde_json::from_slice(&ask("list --interval 0 --format json").stdout).unwrap_or_default();
+    let names = list["domains"].as_array().into_iter().flatten().filter_map(|domain| domain["name"].as_str());
+    let each =
+        names.map(|name| said(&format!("why {name}")) + &said(&format!("show {name} --interval 0 --format json")));
+    said("list --interval 0") + &each.collect::<String>()
 }
 
 /// Sets aside huge pages of 2 MiB on a node.

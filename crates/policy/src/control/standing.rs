@@ -10,7 +10,8 @@ use std::fmt;
 pub struct Standing {
     /// Where it is.
     pub place: Place,
-    /// How much of its memory lies off its home, in bytes.
+    /// How much of its memory lies off its home, in bytes. What is less than a page on its node is not counted: nothing could
+    /// move it.
     pub debt_bytes: u64,
     /// Why nothing more is done about its home.
     pub home_waits: Option<HomeWaits>,
