@@ -4,7 +4,6 @@
 //! The readers here are on purpose not those of the product.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-pub mod clock;
 pub mod daemon;
 mod look;
 mod memory;

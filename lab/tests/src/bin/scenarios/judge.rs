@@ -1,7 +1,7 @@
 //! What the logs of all threads say about a window of time. Pure.
 
 use crate::worker::{Log, Segment};
-use nearside_lab::clock::STEP_NS;
+use nearside_workloads::clock::STEP_NS;
 use serde::Serialize;
 
 /// An idle CPU that looks for work may take so long to find it.

@@ -199,7 +199,7 @@ fn home(stage: &mut Stage, others: bool) -> Outcome<Result> {
     stage.settle(&started, 500)?;
     let gone_ns = stage.stop(rival)?;
     thread::sleep(Duration::from_millis(500));
-    let window = Window { from_ns: gone_ns, to_ns: nearside_lab::clock::now_ns() };
+    let window = Window { from_ns: gone_ns, to_ns: nearside_workloads::clock::now_ns() };
     let groups: Vec<Group> = stage.end()?;
     let mut figures = vec![];
     for (index, log) in groups[1].logs.iter().enumerate() {

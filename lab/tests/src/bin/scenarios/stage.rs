@@ -5,9 +5,9 @@ use crate::{
     judge::{Group, Window},
     worker::{Log, Work},
 };
-use nearside_lab::clock;
 use nearside_scheduler::{Affinity, Options, Scheduler};
 use nearside_topology::NodeId;
+use nearside_workloads::clock;
 use std::{
     collections::BTreeMap,
     env, fs,

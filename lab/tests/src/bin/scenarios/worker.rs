@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use clap::Args;
-use nearside_lab::clock;
+use nearside_workloads::clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::{

@@ -1,7 +1,7 @@
 //! Threads that serve warehouses of their own: private memory, more than caches hold, that each thread fills itself.
 
 use clap::Args;
-use nearside_lab::clock;
+use nearside_workloads::clock;
 use std::{hint::black_box, mem, ops::Range, sync::Barrier, thread, time::Duration};
 
 /// A round is so many lines to follow, one after the other's address is known ..

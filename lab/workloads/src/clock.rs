@@ -15,6 +15,7 @@ pub fn look() -> (u64, usize) {
     (now_ns, (aux & 0xfff) as usize)
 }
 
+/// Now, in nanoseconds.
 pub fn now_ns() -> u64 {
     look().0
 }

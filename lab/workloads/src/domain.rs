@@ -7,7 +7,7 @@ use crate::{
     warehouse::Warehouse,
 };
 use clap::{Args, Subcommand};
-use nearside_lab::clock;
+use nearside_workloads::clock;
 use std::{
     fs, io,
     path::{Path, PathBuf},

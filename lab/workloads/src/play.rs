@@ -6,7 +6,7 @@ use crate::{
     workload::{Domain, Which},
 };
 use clap::Args;
-use nearside_lab::clock;
+use nearside_workloads::clock;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, thread, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Threads that add arrays, and threads that share a lock.
 
 use clap::Args;
-use nearside_lab::clock;
+use nearside_workloads::clock;
 use std::{
     hint::black_box,
     mem,

@@ -1,0 +1,3 @@
+//! The modelled clock, for all that measures in guests of `lab/run --model`.
+
+pub mod clock;
