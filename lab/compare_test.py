@@ -7,9 +7,11 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import SimpleNamespace
 
 import machines
 import required
@@ -112,7 +114,8 @@ class FakeRunner:
     """Results by what a contender does; `pin-oracle` does what `pin-naive` does."""
 
     def __init__(self, found=()):
-        self.known, self.ran, self.lock = {contender: result(100, (1, 1)) for contender in found}, [], threading.Lock()
+        known = {**result(100, (1, 1)), "command": "# known"}
+        self.known, self.ran, self.lock = dict.fromkeys(found, known), [], threading.Lock()
 
     def file(self, cell):
         return cell.contender.replace("oracle", "naive")
@@ -123,7 +126,8 @@ class FakeRunner:
     def run(self, cell):
         with self.lock:
             self.ran.append(self.file(cell))
-        return result({"stock": 150, "pin-naive": 100}[self.file(cell)], (1, 1)) if self.file(cell) != "nearside" else None
+        made = result({"stock": 150, "pin-naive": 100}[self.file(cell)], (1, 1)) if self.file(cell) != "nearside" else None
+        return made and {**made, "command": f"# {cell.contender}"}
 
 
 class Running(unittest.TestCase):
@@ -176,11 +180,58 @@ class Required(unittest.TestCase):
         cells = {compare.Cell("w", "m", 16, c, seed): time for c in times for seed, time in enumerate(times[c])}
         cells |= {compare.Cell("w", "m.ratio-2.0.toml", 16, "stock", 1): 150, compare.Cell("w", "m", 4, "nearside", 1): 90}
         rows = compare.rows_of({cell: result(time, (150, 150)) for cell, time in cells.items()})
-        text = required.text_of(rows, compare.name_of, compare.CONTENDERS, compare.BOUNDS, compare.FIGURES)
-        lines = text.splitlines()
-        self.assertIn("|  | 4 domains | 16 domains | 16 domains, ratio 2.0 |", lines)
-        self.assertIn(f"| {compare.CONTENDERS['stock']} |  | 301 ms (300 .. 310) | 150 ms |", lines)
-        self.assertIn(f"| {compare.CONTENDERS['nearside']} | 90 ms | 200 ms (200 .. 200), 1.50 x |  |", lines)
+        ratios = {"m": 2.6, "m.ratio-2.0": 2.0}
+        words = (compare.CONTENDERS, compare.BOUNDS, compare.FIGURES, "today", ["w, 8 domains on m: stock"])
+        lines = required.text_of(rows, compare.name_of, ratios, *words).splitlines()
+        self.assertIn("|  | 4 domains, ratio 2.6 | 16 domains, ratio 2.0 | 16 domains, ratio 2.6 |", lines)
+        self.assertIn(f"| {compare.CONTENDERS['stock']} |  | 150 ms | 301 ms (300 .. 310) |", lines)
+        self.assertIn(f"| {compare.CONTENDERS['nearside']} | 90 ms |  | 200 ms (200 .. 200), 1.50 x |", lines)
+        self.assertIn("- w, 8 domains on m: stock", lines)
+        with self.assertRaises(LabError):
+            required.text_of({}, compare.name_of, ratios, *words)
+
+    def compare(self, page, runner, **changes):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "machines").mkdir()
+            options = SimpleNamespace(results=Path(folder), required=True, found=False, jobs=2, contenders=list(compare.CONTENDERS))
+            vars(options).update(changes)
+            with contextlib.redirect_stdout(io.StringIO()), unittest.mock.patch.object(compare, "call", lambda *_: "a/6.1-amd64/b"):
+                code = compare.compare(options, page, lambda *_: runner)
+            return code, (Path(folder) / "commands").read_text()
+
+    def page(self, folder):
+        page = Path(folder) / "page.md"
+        page.write_text(f"{required.BEGIN}\n{required.END}\n")
+        return page
+
+    def test_a_contender_alone_and_what_of_the_others_was_found_is_written_and_the_rest_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page, runner = self.page(folder), FakeRunner(found=["balancing"])
+            code, commands = self.compare(page, runner, contenders=["stock"])
+            self.assertEqual(code, 0)
+            self.assertEqual(set(runner.ran), {"stock"})
+            text = page.read_text()
+            self.assertIn(f"| {compare.CONTENDERS['balancing']} | 100 ms, 1.50 x |", text)
+            self.assertIn("- warehouse, 16 domains on x460-small: numad, numad (seed 2), numad (seed 3), pin-naive,", text)
+            self.assertIn("# stock", commands)
+
+    def test_a_guest_that_fails_leaves_what_the_others_found_and_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = self.page(folder)
+            code, _ = self.compare(page, FakeRunner(), contenders=["stock", "nearside"])
+            self.assertEqual(code, 1)
+            self.assertIn(compare.CONTENDERS["stock"], page.read_text())
+
+    def test_a_page_without_marks_is_refused_before_anything_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page, runner = Path(folder) / "page.md", FakeRunner()
+            page.write_text("no marks")
+            with self.assertRaises(LabError):
+                self.compare(page, runner)
+            self.assertEqual(runner.ran, [])
+
+    def test_the_page_has_the_marks(self):
+        required.split(LAB.parent / "docs/performance.md")
 
     def test_it_is_written_between_the_marks_and_nowhere_else(self):
         with tempfile.TemporaryDirectory() as folder:

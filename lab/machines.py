@@ -405,11 +405,16 @@ def file(name):
     return Path(name).resolve() if name.endswith(".toml") else FOLDER / f"{name}.toml"
 
 
+def ratio_of(machine):
+    """So many times as long as a local one a line from the farthest node takes."""
+    return max(ns / row[node] for node, row in enumerate(machine.latency_ns) for ns in row)
+
+
 def at_ratio(machine, ratio):
     """The machine with latencies such that a line from its farthest node takes `ratio` times as long as a local one: what each takes
     more than a local one grows, or shrinks, in proportion."""
     own_ns = [row[node] for node, row in enumerate(machine.latency_ns)]
-    farthest = max(ns / own_ns[i] for i, row in enumerate(machine.latency_ns) for ns in row)
+    farthest = ratio_of(machine)
     if not machine.nodes[1:] or farthest <= 1:
         raise LabError(f"{machine.name}: no node is farther than another")
     by = (ratio - 1) / (farthest - 1)

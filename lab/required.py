@@ -61,10 +61,9 @@ def cell(row_of, contender):
     return text
 
 
-def point(name, domains):
-    """The heading of a column. At a ratio a machine bears that in its name."""
-    ratio = name.partition(".ratio-")[2]
-    return f"{domains} domains" + (f", ratio {ratio}" if ratio else "")
+def point(ratio, domains):
+    """The heading of a column. On one node nothing is farther."""
+    return f"{domains} domains" + (f", ratio {ratio:.1f}" if ratio > 1 else "")
 
 
 def table(headings, lines):
@@ -74,18 +73,31 @@ def table(headings, lines):
         yield f"| {' | '.join(line)} |"
 
 
-def text_of(rows, name_of, names, bounds, figures):
-    """`rows`: by machine, workload and number of domains, by contender. `figures`: heading, figure of a result, how it is shown."""
+def legend(made):
+    yield from (
+        "    lab/compare --required",
+        "",
+        f"Written by this command ({made}).",
+        "How long until all of the work is done: a median, and in parentheses the least and the most of those that ran with three",
+        "seeds; `x`: so many times as fast as stock without NUMA balancing; last, the part of the bound's speed. Ratio: so many times as",
+        "long as a local one a line from the farthest node takes. Where two contenders bind alike they are one run.",
+        "",
+    )
+
+
+def text_of(rows, name_of, ratios, names, bounds, figures, made, missing):
+    """`rows`: by machine, workload and number of domains, by contender. `ratios`: by name of machine. `figures`: heading, figure of a
+    result, how it is shown. `made`: when and of what. `missing`: what of each point."""
     tables = {}
     for machine, workload, domains in rows:
         name = name_of(machine)
         tables.setdefault((workload, name.partition(".ratio-")[0]), []).append((name, domains, rows[machine, workload, domains]))
-    parts = []
+    parts = list(legend(made))
     for (workload, machine), points in tables.items():
-        points.sort(key=lambda each: each[:2])
+        points.sort(key=lambda each: (each[1], ratios[each[0]]))
         shown = [contender for contender in names if any(contender in row_of for *_, row_of in points)]
         parts += [f"**{workload}** on `{machine}`:", ""]
-        headings = ["", *(point(name, domains) for name, domains, _ in points)]
+        headings = ["", *(point(ratios[name], domains) for name, domains, _ in points)]
         parts += [*table(headings, ([names[c], *(cell(row_of, c) for *_, row_of in points)] for c in shown)), ""]
         own = [(domains, row_of) for name, domains, row_of in points if name == machine]
         if not own:
@@ -95,16 +107,23 @@ def text_of(rows, name_of, names, bounds, figures):
         parts += [f"What the counters say of {domains} domains:", ""]
         values = ([names[c], *(show(row_of[c].median(figure)) for _, figure, show in figures)] for c in counted)
         parts += [*table(["", *(heading for heading, *_ in figures)], values), ""]
-    if not parts:
+    if not tables:
         raise LabError("none of these comparisons has been made yet")
+    if missing:
+        parts += ["Of the set, these were not measured yet:", "", *(f"- {point}" for point in missing), ""]
     return "\n".join(parts)
+
+
+def split(path):
+    """What stands before and after the two marks."""
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise LabError(f"{path} has no lines {BEGIN!r} and {END!r} to write between")
+    return before, after
 
 
 def write_into(path, text):
     """Between the two marks, whatever is there."""
-    old = path.read_text()
-    before, begin, rest = old.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise LabError(f"{path} has no lines {BEGIN!r} and {END!r} to write between")
+    before, after = split(path)
     path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
