@@ -51,10 +51,11 @@ class Packages:
         self.root = Path(found.stdout.strip())
         self.folder = self.root / "usr/lib/x86_64-linux-gnu"
         self.loader = self.folder / "ld-linux-x86-64.so.2"
+        self.hypervisor_file = self.root / f"boot/xen-{VERSION}-amd64.gz"
 
     def hypervisor(self):
         """In the form that QEMU boots by the Multiboot protocol."""
-        return gzip.decompress((self.root / f"boot/xen-{VERSION}-amd64.gz").read_bytes())
+        return gzip.decompress(self.hypervisor_file.read_bytes())
 
     def programs(self):
         return {place: self.root / path for place, path in TOOLS.items()}
@@ -70,6 +71,13 @@ class Packages:
         archive.add(place, program.read_bytes())
         for library in self.libraries(program):
             archive.add(loader if library == self.loader else Path(folder) / library.name, library.read_bytes())
+
+
+def sources():
+    """What a result depends on beside the kernel and the workload."""
+    packages = Packages()
+    own = [LAB / name for name in ("xen.py", "xen-dom0-init", "xen-domu-init", "xen-clock.c")]
+    return [*own, packages.hypervisor_file, *packages.programs().values()]
 
 
 def uncompressed(kernel):
