@@ -26,8 +26,8 @@ pub(super) const FILES: u64 = 4;
 const BUSY_MILLI: u64 = 10;
 
 /// After so many looks that is looked at which takes the kernel long to tell and seldom changes alone: the threads of a busy
-/// domain where CPU time by node is known without them (how long they waited and what keeps them elsewhere stands until then),
-/// and on which nodes memory lies of which there is as much as before.
+/// domain where a scheduler counts CPU time by node and there is as much as before (how long they waited and what keeps them
+/// elsewhere stands until then), and on which nodes memory lies of which there is as much as before.
 const CLOSE_LOOKS: u64 = 4;
 
 /// After so many looks even the threads of an idle domain are looked at, and what takes reading all mappings.
@@ -67,6 +67,8 @@ pub(super) struct Watched {
     by_scheduler: Option<ByNode>,
     threads: Threads,
     threads_ns: Option<u64>,
+    /// CPU time over the interval at whose end its threads were looked at.
+    used_ns: Option<u64>,
     /// Where it ran when its threads were looked at.
     ran_on: ByNode,
     /// How long they had waited then, and since when.
@@ -106,6 +108,7 @@ impl Watched {
             by_scheduler: None,
             threads: Threads::new(),
             threads_ns: None,
+            used_ns: None,
             ran_on: ByNode::new(),
             waited: Waited::default(),
             bound_to: None,
@@ -265,10 +268,12 @@ impl Watched {
         let used_ns = by_scheduler.as_ref().map(total).or(used_ns);
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
-        let is_known = by_scheduler.is_some() || look.offered.nodes.len() == 1;
-        let is_due = self.is_close_look() || !is_known;
+        let runs_as_before =
+            by_scheduler.is_some() && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then));
+        let is_due = self.is_close_look() || !runs_as_before;
         let mut by_threads_ns = ByNode::new();
         if is_busy && is_due || is_thorough {
+            self.used_ns = used_ns;
             (by_threads_ns, self.waited) = self.look_at_threads(look, record).unwrap_or_default();
         } else if !is_busy {
             self.waited = Waited::default();
@@ -340,6 +345,11 @@ impl Watched {
 struct Waited {
     waited_ns: u64,
     since_ns: u64,
+}
+
+/// But for a quarter: what domains get of a full machine varies from interval to interval.
+fn is_steady(now: u64, before: u64) -> bool {
+    now.abs_diff(before) <= before / 4
 }
 
 /// But for a 64th.

@@ -203,11 +203,11 @@ impl<'a> Scales<'a> {
     }
 
     /// The homes worth weighing: every single node, and the best sets as placement ranks them where no node alone means
-    /// no slow-down.
+    /// no slow-down, nor gives the domain all of the CPU time that is its part.
     pub(super) fn homes(&self) -> Vec<Weighed> {
         let mut homes: Vec<Weighed> = (0..self.scene.view.nodes.len()).filter_map(|i| self.weigh(&[i])).collect();
         homes.retain(|home| home.has_room);
-        if homes.iter().any(|home| home.slow_down <= SlowDown::NONE) {
+        if homes.iter().any(|home| home.slow_down <= SlowDown::NONE || self.is_wide_enough(home.home[0])) {
             return homes;
         }
         let mut costing = Costing::new(&self.scene.view, &self.ask, &self.scene.model);
@@ -220,6 +220,13 @@ impl<'a> Scales<'a> {
         let sets = ranking.best().filter(|set| set.len() > 1).filter_map(|set| self.weigh(set));
         homes.extend(sets.filter(|home| home.has_room));
         homes
+    }
+
+    // Whether a node can give the domain what everybody gets on a crowded machine, where more nodes mean no more.
+    fn is_wide_enough(&self, node: usize) -> bool {
+        let part_milli = u128::from(self.ask.vcpus) * u128::from(PPM) / u128::from(self.scene.stretch.0);
+        let threads_milli = u128::from(self.scene.view.nodes[node].threads);
+        self.spills && self.scene.stretch > SlowDown::NONE && part_milli <= threads_milli
     }
 
     /// The home that takes least CPU time over the horizon, moving included, for the work that is done at `here`.
