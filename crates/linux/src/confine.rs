@@ -42,11 +42,18 @@ pub(crate) fn is_in_force<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>)
 /// Whether what is written for a group leaves out nothing that the one above it allows. An empty set never does, but older
 /// kernels let no group with processes have one.
 pub(crate) fn confines_nothing(group: &Cgroup, set: Cpuset) -> Result<bool, Error> {
-    let text = group.read(set.file)?.unwrap_or_default();
+    Ok(leaves_out_nothing(group, set, group.read(set.file)?.unwrap_or_default().trim()))
+}
+
+/// See above; `text` is what is written.
+fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
+    if text.is_empty() {
+        return true;
+    }
     let above = group.directory().parent().map(|above| above.join(format!("{}.effective", set.file)));
     let above = above.and_then(|file| crate::text(&file).ok()?.parse::<IdSet<CpuId>>().ok());
     let covers = |set: IdSet<CpuId>| above.is_some_and(|above| !above.is_empty() && above.is_subset(&set));
-    Ok(text.trim().is_empty() || text.parse().is_ok_and(covers))
+    text.parse().is_ok_and(covers)
 }
 
 /// The CPUs that there may ever be.
@@ -63,7 +70,7 @@ pub(crate) fn cpus_of_others(group: &Cgroup, own: Option<&CpuBinding>) -> Result
     let text = group.read(CPUS.file)?.unwrap_or_default();
     let (text, set) = (text.trim(), text.trim().parse::<CpuSet>().ok());
     let is_own = |own: &CpuBinding| set.as_ref() == Some(&own.cpus) || set.is_some() && set == own.replaces;
-    Ok((!own.is_some_and(is_own) && !confines_nothing(group, CPUS)?).then(|| text.to_owned()))
+    Ok((!own.is_some_and(is_own) && !leaves_out_nothing(group, CPUS, text)).then(|| text.to_owned()))
 }
 
 /// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start

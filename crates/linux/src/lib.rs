@@ -18,6 +18,7 @@ pub mod launch;
 pub mod memory;
 pub mod migrate;
 mod mountinfo;
+mod read;
 pub mod store;
 pub mod sys;
 pub mod systemd;

@@ -1,12 +1,11 @@
 //! Where threads run: on which node each was last seen, and how much CPU time each node gave them over an interval.
 
-use crate::cgroup::Cgroup;
+use crate::{cgroup::Cgroup, read::at_once};
 use nearside_policy::ByNode;
 use nearside_topology::{CpuId, NodeId, Topology};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
-    fs,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -14,6 +13,9 @@ use std::{
 
 /// The longest time between two looks at a thread.
 const STEP: Duration = Duration::from_millis(50);
+
+/// More than `/proc/PID/stat` is long: 52 numbers of at most 20 digits, and a name.
+const MOST_STAT_BYTES: usize = 2048;
 
 /// At most this many looks in an interval, so that a long one costs no more than a short one.
 const MAX_STEPS: u32 = 20;
@@ -97,9 +99,11 @@ fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
 pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
     // Below "task", the files speak of the thread alone and not of its whole process.
     let folder = proc.join(format!("{thread}/task/{thread}"));
-    let stat = Stat::parse(&crate::text(&folder.join("stat")).ok()?)?;
+    let mut buffer = [0; MOST_STAT_BYTES];
+    let stat = Stat::parse(&String::from_utf8_lossy(at_once(&folder.join("stat"), &mut buffer).ok()?))?;
     let node = topology.cpu(stat.cpu)?.node?;
-    let schedstat = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
+    let schedstat = at_once(&folder.join("schedstat"), &mut buffer).unwrap_or_default();
+    let schedstat = String::from_utf8_lossy(schedstat);
     let mut figures = schedstat.split_whitespace().map_while(|word| word.parse::<u64>().ok());
     // A kernel built without scheduler statistics has no such file, or one full of zeros.
     let runtime_ns = figures.next().filter(|&ns| ns > 0).unwrap_or(stat.cpu_time_ns);

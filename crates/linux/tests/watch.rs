@@ -282,6 +282,53 @@ fn records_are_read_again_when_they_change() {
     fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
     assert_eq!(home(5), (None, 0, Vec::new()));
 }
+/// What the kernel needs long to tell is asked again when its sum has changed, and else at each fourth look.
+#[test]
+fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
+    let made = made();
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut look = |interval, charged: u64, bytes| {
+        made.group("m/vm", 0, bytes);
+        made.file("cg/m/vm/memory.current", &format!("{charged}\n"));
+        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        seen.machine.domains[0].resident_bytes == by_node(bytes)
+    };
+    // A young domain is looked at closely.
+    for interval in 1..=4 {
+        assert!(look(interval, 6400, [4096 * interval, 4096]), "{interval}");
+    }
+    let followed: Vec<bool> =
+        (5..=8).map(|interval| look(interval, 6400 + interval, [4096 * interval, 4096])).collect();
+    assert_eq!(followed.iter().filter(|&&followed| followed).count(), 1, "{followed:?}");
+    let followed: Vec<bool> =
+        (10..=13).map(|interval| look(interval, 6400 * interval, [4096 * interval, 4096])).collect();
+    assert_eq!(followed, [true; 4]);
+}
+
+#[test]
+fn threads_are_looked_at_less_often_where_a_scheduler_counts() {
+    let made = made();
+    made.group("m/vm", 0, [0, 0]);
+    let mut watcher = made.watcher(&["m/*"]);
+    let mut waited = |interval, waited_ns, counted_ns| {
+        made.threads("m/vm", &[(1, 0, counted_ns, waited_ns)]);
+        let counted =
+            watcher.cgroup_inode("/m/vm").map(|inode| (inode, by_node([counted_ns, 0]))).into_iter().collect();
+        let turn = Turn { scheduler: Some(&counted), soft_affinity: true, ..turn(interval) };
+        let mut seen = watcher.look(&History::default(), turn).unwrap();
+        seen.loads.remove("/m/vm").map(|load| load.waited_ns)
+    };
+    for interval in 1..=9_u64 {
+        waited(interval, interval * SECOND_NS, interval * SECOND_NS);
+    }
+    // It waits no longer. Until its threads are looked at again, what they waited before stands; that it idles is known at once.
+    let after: Vec<u64> =
+        (10..=14).filter_map(|interval| waited(interval, 9 * SECOND_NS, interval * SECOND_NS)).collect();
+    let known_at = after.iter().position(|&waited_ns| waited_ns < SECOND_NS);
+    assert!(known_at.is_some_and(|looks| looks < 4), "{after:?}");
+    assert!(after[..known_at.unwrap()].iter().all(|&waited_ns| waited_ns == SECOND_NS), "{after:?}");
+    assert_eq!((after.len(), waited(15, 99 * SECOND_NS, 14 * SECOND_NS)), (5, Some(0)));
+}
 
 #[test]
 fn what_takes_reading_mappings_is_read_again_after_a_move() {

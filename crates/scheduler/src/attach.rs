@@ -9,6 +9,7 @@ use libbpf_rs::{
 use nearside_credit::Params;
 use nearside_topology::{NodeId, NodeSet, sysfs};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt, fs,
     mem::MaybeUninit,
     path::Path,
@@ -87,6 +88,8 @@ pub struct Scheduler {
     link: Option<Link>,
     skeleton: skeleton::MainSkel<'static>,
     machine: Machine,
+    /// Those it was told of, by their numbers. To ask the map for its keys would be to go through all it has room for.
+    domains: BTreeSet<u64>,
 }
 
 impl fmt::Debug for Scheduler {
@@ -140,7 +143,7 @@ impl Scheduler {
                 Error::bpf("attaching the scheduler", error)
             }
         })?;
-        let scheduler = Self { link: Some(link), skeleton, machine };
+        let scheduler = Self { link: Some(link), skeleton, machine, domains: BTreeSet::new() };
         // A program that fails while it is put in charge is ejected, but was attached.
         match scheduler.exited() {
             Some(exit) => Err(Error::Ejected(exit)),
@@ -163,6 +166,7 @@ impl Scheduler {
         value[..8].copy_from_slice(&affine.to_ne_bytes());
         value[8..12].copy_from_slice(&(home as u32).to_ne_bytes());
         map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| Error::bpf("setting a domain", e))?;
+        self.domains.insert(cgroup);
         self.announce_domains();
         Ok(())
     }
@@ -172,6 +176,7 @@ impl Scheduler {
         match self.skeleton.maps.domains.delete(&cgroup.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(Error::bpf("removing a domain", error)),
             _ => {
+                self.domains.remove(&cgroup);
                 self.announce_domains();
                 Ok(())
             }
@@ -180,21 +185,30 @@ impl Scheduler {
 
     /// What it has counted so far.
     pub fn statistics(&self) -> Result<Statistics, Error> {
-        let maps = &self.skeleton.maps;
+        let counters = &self.skeleton.maps.counters;
         let counters = Counters::read(|which| {
-            let by_cpu = maps.counters.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+            let by_cpu = counters.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
             Ok(by_cpu.iter().filter_map(number).sum())
         });
-        let mut domains = std::collections::BTreeMap::new();
-        for key in maps.domains.keys() {
-            let value = maps.domains.lookup(&key, MapFlags::ANY).map_err(|e| Error::bpf("reading a domain", e))?;
-            let (Some(cgroup), Some(value)) = (number(&key), value) else { continue };
-            let used = value[16..].chunks_exact(8).filter_map(number);
-            let by_node = self.machine.nodes.iter().copied().zip(used).filter(|&(_, used_ns)| used_ns > 0);
-            let by_node = by_node.map(|(node, used_ns)| (node, Duration::from_nanos(used_ns))).collect();
-            domains.insert(cgroup, DomainUsage { by_node });
-        }
-        Ok(Statistics { counters: counters.map_err(|e| Error::bpf("reading the counters", e))?, domains })
+        let counters = counters.map_err(|e| Error::bpf("reading the counters", e))?;
+        Ok(Statistics { counters, domains: self.usage()? })
+    }
+
+    /// What each domain has used so far, by its cgroup's number.
+    pub fn usage(&self) -> Result<BTreeMap<u64, DomainUsage>, Error> {
+        let map = &self.skeleton.maps.domains;
+        let usage_of = |&cgroup: &u64| match map.lookup(&cgroup.to_ne_bytes(), MapFlags::ANY) {
+            Ok(value) => value.map(|value| Ok((cgroup, self.usage_in(&value)))),
+            Err(error) => Some(Err(Error::bpf("reading a domain", error))),
+        };
+        self.domains.iter().filter_map(usage_of).collect()
+    }
+
+    /// What a domain's entry says.
+    fn usage_in(&self, entry: &[u8]) -> DomainUsage {
+        let used_ns = entry[16..].chunks_exact(8).filter_map(number);
+        let by_node = self.machine.nodes.iter().copied().zip(used_ns).filter(|&(_, used_ns)| used_ns > 0);
+        DomainUsage { by_node: by_node.map(|(node, used_ns)| (node, Duration::from_nanos(used_ns))).collect() }
     }
 
     /// Why it is no longer in charge; none while it is.

@@ -229,6 +229,28 @@ fn what_is_read_again_is_memory_and_what_was_known_are_cpus_and_devices() {
 }
 
 #[test]
+fn zones_are_read_again_when_free_memory_has_changed() {
+    let root = common::unpacked("chassis-4").unwrap();
+    let read = |name: &str| std::fs::read_to_string(root.path().join(name)).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
+    let (before, _) = sysfs::read(root.path()).unwrap();
+    let zoneinfo = read("proc/zoneinfo").replace(" low ", " low 9");
+    write("proc/zoneinfo", &zoneinfo);
+    let again = |known| sysfs::read_again(known, root.path()).unwrap().0;
+    assert_eq!(again(&before).nodes[2].zones, before.nodes[2].zones);
+
+    let meminfo = read("sys/devices/system/node/node2/meminfo");
+    let free_kib = before.nodes[2].state.unwrap().free_bytes >> 10;
+    let with_free = |kib: u64| meminfo.replace(&format!("{free_kib} kB"), &format!("{kib} kB"));
+    write("sys/devices/system/node/node2/meminfo", &with_free(free_kib - free_kib / 100));
+    assert_eq!(again(&before).nodes[2].zones, before.nodes[2].zones);
+    write("sys/devices/system/node/node2/meminfo", &with_free(free_kib - free_kib / 50));
+    let (anew, _) = sysfs::read(root.path()).unwrap();
+    assert_ne!(anew.nodes[2].zones, before.nodes[2].zones);
+    assert_eq!(again(&before), anew);
+}
+
+#[test]
 fn hmat_figures_belong_to_initiators_and_targets() {
     let tiers = machine("tiers");
     let of =

@@ -20,10 +20,15 @@ use nearside_topology::{NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
 /// The files of a domain that stay open.
-pub(super) const FILES: u64 = 3;
+pub(super) const FILES: u64 = 4;
 
 /// A domain that uses less of a CPU than this, in thousandths, is idle enough for its threads to be left alone.
 const BUSY_MILLI: u64 = 10;
+
+/// After so many looks that is looked at which takes the kernel long to tell and seldom changes alone: the threads of a busy
+/// domain where a scheduler counts CPU time by node and there is as much as before (how long they waited and what keeps them
+/// elsewhere stands until then), and on which nodes memory lies of which there is as much as before.
+const CLOSE_LOOKS: u64 = 4;
 
 /// After so many looks even the threads of an idle domain are looked at, and what takes reading all mappings.
 const THOROUGH_LOOKS: u64 = 8;
@@ -53,6 +58,7 @@ pub(super) struct Watched {
     stays_open: bool,
     events: Kept,
     cpu_stat: Kept,
+    memory_current: Kept,
     numa_stat: Kept,
     looks: u64,
     /// When it was looked at last.
@@ -61,8 +67,12 @@ pub(super) struct Watched {
     by_scheduler: Option<ByNode>,
     threads: Threads,
     threads_ns: Option<u64>,
+    /// CPU time over the interval at whose end its threads were looked at.
+    used_ns: Option<u64>,
     /// Where it ran when its threads were looked at.
     ran_on: ByNode,
+    /// How long they had waited then, and since when.
+    waited: Waited,
     /// Where others keep it.
     bound_to: Option<NodeSet>,
     /// Whether others have set CPUs of its cpuset.
@@ -73,6 +83,8 @@ pub(super) struct Watched {
     mapped: MemoryByKind,
     memory: MemoryByKind,
     memory_seen: Account,
+    /// What was charged to it when its memory was looked at by node.
+    charged_bytes: Option<u64>,
     processes: usize,
     /// CPU time by node over the last look's interval.
     time_ns: ByNode,
@@ -86,16 +98,19 @@ impl Watched {
             group,
             inode,
             stays_open,
-            events: Kept::new("cgroup.events"),
-            cpu_stat: Kept::new("cpu.stat"),
-            numa_stat: Kept::new("memory.numa_stat"),
+            events: Kept::of_one_record("cgroup.events"),
+            cpu_stat: Kept::of_one_record("cpu.stat"),
+            memory_current: Kept::of_one_record("memory.current"),
+            numa_stat: Kept::of_one_record("memory.numa_stat"),
             looks: 0,
             looked_ns: 0,
             usage_ns: None,
             by_scheduler: None,
             threads: Threads::new(),
             threads_ns: None,
+            used_ns: None,
             ran_on: ByNode::new(),
+            waited: Waited::default(),
             bound_to: None,
             has_cpuset: false,
             others_memory_nodes: None,
@@ -103,6 +118,7 @@ impl Watched {
             mapped: MemoryByKind::default(),
             memory: MemoryByKind::default(),
             memory_seen: Account::default(),
+            charged_bytes: None,
             processes: 0,
             time_ns: ByNode::new(),
             resident_bytes: ByNode::new(),
@@ -195,6 +211,11 @@ impl Watched {
         })
     }
 
+    /// Not that of all domains in the same interval, hence the inode.
+    fn is_close_look(&self) -> bool {
+        self.looks < CLOSE_LOOKS || (self.looks.wrapping_add(self.inode)).is_multiple_of(CLOSE_LOOKS)
+    }
+
     fn look_at_memory(&mut self, look: &Look<'_>, record: Option<&Record>, is_thorough: bool, buffer: &mut Buffer) {
         let claim = record.and_then(|record| record.claim.as_ref());
         if !look.has_huge_pages {
@@ -205,15 +226,22 @@ impl Watched {
         if is_thorough {
             self.processes = self.group.all_processes().len();
         }
-        (self.memory, self.memory_seen) = match self.numa_stat.read(self.group.directory(), self.stays_open, buffer) {
-            Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
-            None => {
-                if is_thorough {
-                    self.mapped = memory::mapped_by(&self.group, look.proc);
+        let folder = self.group.directory();
+        let charged_bytes = self.memory_current.read(folder, self.stays_open, buffer);
+        let charged_bytes = charged_bytes.and_then(|text| text.trim().parse().ok());
+        let is_as_before = charged_bytes.zip(self.charged_bytes).is_some_and(|(now, before)| is_about(now, before));
+        if is_thorough || self.is_close_look() || !is_as_before {
+            self.charged_bytes = charged_bytes;
+            (self.memory, self.memory_seen) = match self.numa_stat.read(folder, self.stays_open, buffer) {
+                Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
+                None => {
+                    if is_thorough {
+                        self.mapped = memory::mapped_by(&self.group, look.proc);
+                    }
+                    (self.mapped.clone(), Account::Mapped)
                 }
-                (self.mapped.clone(), Account::Mapped)
-            }
-        };
+            };
+        }
         self.resident_bytes = self.memory.compared_to(claim);
         if is_thorough {
             let reserved = |claim| huge::reserved_bytes(&self.group, look.proc, claim, &self.resident_bytes);
@@ -240,11 +268,17 @@ impl Watched {
         let used_ns = by_scheduler.as_ref().map(total).or(used_ns);
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
-        let mut seen = None;
-        if is_busy || is_thorough {
-            seen = self.look_at_threads(look, record);
+        let runs_as_before =
+            by_scheduler.is_some() && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then));
+        let is_due = self.is_close_look() || !runs_as_before;
+        let mut by_threads_ns = ByNode::new();
+        if is_busy && is_due || is_thorough {
+            self.used_ns = used_ns;
+            (by_threads_ns, self.waited) = self.look_at_threads(look, record).unwrap_or_default();
+        } else if !is_busy {
+            self.waited = Waited::default();
         }
-        let (by_threads_ns, since_ns, waited_ns) = seen.unwrap_or_default();
+        let Waited { waited_ns, since_ns } = self.waited;
         let cpu_ns = match (by_scheduler, used_ns) {
             (Some(counted), _) => counted,
             (None, Some(used_ns)) => cpu::split(used_ns, &self.ran_on),
@@ -253,9 +287,9 @@ impl Watched {
         (cpu_ns, over_part(waited_ns, over_ns, since_ns))
     }
 
-    /// CPU time by node since threads were looked at before, how long ago that is, and how long they waited. None where as
-    /// many as may be looked at in an interval were: then where they ran before stands.
-    fn look_at_threads(&mut self, look: &mut Look<'_>, record: Option<&Record>) -> Option<(ByNode, u64, u64)> {
+    /// CPU time by node since threads were looked at before, and how long they waited. None where as many as may be looked
+    /// at in an interval were: then where they ran before stands.
+    fn look_at_threads(&mut self, look: &mut Look<'_>, record: Option<&Record>) -> Option<(ByNode, Waited)> {
         let listed = cpu::sample(self.group.all_threads());
         let Some(threads_left) = look.threads_left.checked_sub(listed.len()) else {
             look.is_short = true;
@@ -294,7 +328,7 @@ impl Watched {
             *of_node = of_node.saturating_add(thread.used_ns);
         }
         let waited_ns = used.iter().fold(0_u64, |sum, (_, thread)| sum.saturating_add(thread.waited_ns));
-        Some((by_node, since_ns, waited_ns))
+        Some((by_node, Waited { waited_ns, since_ns }))
     }
 
     /// What its cpuset allows it, where that is not all memory there is for domains.
@@ -304,6 +338,23 @@ impl Watched {
         let allowed = text.parse::<NodeSet>().ok()?.intersection(&all);
         (!allowed.is_empty() && allowed != all).then_some(allowed)
     }
+}
+
+/// How long threads were runnable and did not run, over which time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waited {
+    waited_ns: u64,
+    since_ns: u64,
+}
+
+/// But for a quarter: what domains get of a full machine varies from interval to interval.
+fn is_steady(now: u64, before: u64) -> bool {
+    now.abs_diff(before) <= before / 4
+}
+
+/// But for a 64th.
+fn is_about(now: u64, before: u64) -> bool {
+    now.abs_diff(before) <= before / 64
 }
 
 /// The part of what happened in `since_ns` that falls on the last `over_ns`.

@@ -1,10 +1,9 @@
 //! A file of a cgroup's, or of the kernel's, that is read again and again: opened once where descriptors suffice.
 
-use crate::cgroup::is_gone;
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+use crate::{cgroup::is_gone, read};
+use std::{fs::File, io, path::Path};
 
-/// What is read at once; most files of a cgroup are shorter.
-const FIRST_BYTES: usize = 8 << 10;
+type Read = fn(&File, &mut Vec<u8>) -> io::Result<usize>;
 
 /// What files are read into, one after the other.
 #[derive(Debug, Default)]
@@ -14,13 +13,19 @@ pub(super) struct Buffer(Vec<u8>);
 #[derive(Debug)]
 pub(super) struct Kept {
     name: &'static str,
+    read: Read,
     file: Option<File>,
 }
 
 impl Kept {
     /// The file of that name; it is opened when it is first read.
     pub(super) const fn new(name: &'static str) -> Self {
-        Self { name, file: None }
+        Self { name, read: read::whole, file: None }
+    }
+
+    /// The same for a file that is one record, as all of a cgroup's but its lists are.
+    pub(super) const fn of_one_record(name: &'static str) -> Self {
+        Self { name, read: read::record, file: None }
     }
 
     /// What it says now. None where nothing can be read.
@@ -43,7 +48,7 @@ impl Kept {
                 Some(file) => file,
                 None => File::open(folder.join(self.name))?,
             };
-            let length = whole(&file, &mut buffer.0)?;
+            let length = (self.read)(&file, &mut buffer.0)?;
             self.file = stays_open.then_some(file);
             Ok(length)
         })();
@@ -56,25 +61,10 @@ impl Kept {
     }
 }
 
-/// Reads a file from its beginning, which the kernel takes for writing its content anew.
-fn whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
-    let mut length = 0;
-    loop {
-        if length == buffer.len() {
-            buffer.resize((2 * length).max(FIRST_BYTES), 0);
-        }
-        match file.read_at(&mut buffer[length..], length as u64) {
-            Ok(0) => return Ok(length),
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::read::FIRST_BYTES;
     use std::fs;
 
     #[test]

@@ -39,6 +39,9 @@ use std::{
 /// Threads of all domains that are looked at in an interval.
 const MOST_THREADS: usize = 8192;
 
+/// After so many intervals zones are read again even where a node's free memory is as before: watermarks can be set.
+const INTERVALS_OF_ZONES: u64 = 8;
+
 /// Descriptors that are left to others: sockets, the scheduler's maps, what is opened for a moment.
 const SPARE_DESCRIPTORS: u64 = 256;
 
@@ -174,11 +177,14 @@ impl Watcher {
         self.read_records()?;
         self.find();
         // CPUs and devices are read again when CPUs have come or gone.
-        let (before, online) = match self.machine.take() {
+        let (mut before, online) = match self.machine.take() {
             Some((machine, online)) if online == self.online_cpus() => (machine, online),
             _ => (self.machine(None)?, self.online_cpus()),
         };
         let allowed = host::allowed(&self.tree, self.systemd);
+        if turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
+            before.nodes.iter_mut().for_each(|node| node.zones.clear());
+        }
         let offered = before.clone().offered(allowed.as_ref());
         let loads = self.look_at_domains(history, &turn, &offered);
         // Free memory after what is resident: what is touched in between then counts twice instead of not at all.

@@ -53,9 +53,9 @@ impl NodeWatch {
         Self {
             proc: root.join("proc"),
             nodes: root.join("sys/devices/system/node"),
-            stat: Kept::new("stat"),
+            stat: Kept::of_one_record("stat"),
             vmstat: Kept::new("vmstat"),
-            pressure: Kept::new("memory"),
+            pressure: Kept::of_one_record("memory"),
             node_vmstat: BTreeMap::new(),
             before: None,
         }
@@ -77,7 +77,7 @@ impl NodeWatch {
         self.node_vmstat.retain(|&id, _| topology.node(id).is_some());
         let mut by_node = BTreeMap::new();
         for node in &topology.nodes {
-            let kept = self.node_vmstat.entry(node.id).or_insert(Kept::new("vmstat"));
+            let kept = self.node_vmstat.entry(node.id).or_insert(Kept::of_one_record("vmstat"));
             let folder = self.nodes.join(format!("node{}", node.id));
             by_node.extend(kept.read(&folder, true, buffer).and_then(shortage).map(|own| (node.id, own)));
         }

@@ -5,7 +5,7 @@ use super::{
     config,
 };
 use nearside_policy::ByNode;
-use nearside_scheduler::{Affinity, Error, Options, Scheduler, Statistics};
+use nearside_scheduler::{Affinity, Error, Options, Scheduler};
 use std::collections::BTreeMap;
 
 /// Domains' affinities by the number (inode) of their cgroup.
@@ -50,18 +50,13 @@ impl Charge {
         said
     }
 
-    /// What it has counted: CPU time by domain and node. None where it is not in charge.
-    pub fn statistics(&self) -> Option<Statistics> {
-        self.scheduler.as_ref()?.statistics().ok()
-    }
-
     /// CPU time by node of each domain since it was attached, by the number of its cgroup, in ns.
     pub fn cpu_ns(&self) -> BTreeMap<u64, ByNode> {
-        let domains = self.statistics().map(|statistics| statistics.domains).unwrap_or_default();
+        let usage = self.scheduler.as_ref().map(Scheduler::usage).and_then(Result::ok).unwrap_or_default();
         let by_node = |by_node: BTreeMap<_, std::time::Duration>| {
             by_node.into_iter().map(|(node, used)| (node, u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))).collect()
         };
-        domains.into_iter().map(|(cgroup, usage)| (cgroup, by_node(usage.by_node))).collect()
+        usage.into_iter().map(|(cgroup, usage)| (cgroup, by_node(usage.by_node))).collect()
     }
 
     /// Gives the host back to the stock scheduler. Returns what somebody should know.

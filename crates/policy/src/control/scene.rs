@@ -5,8 +5,10 @@
 
 use super::{ControlObservation, History, Tuning, history::MOST_MILLI_VCPUS};
 use crate::{
-    Affinity, ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, cost::Ask, promisable,
-    view::View,
+    Affinity, ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, SlowDown,
+    cost::Ask,
+    promisable,
+    view::{NodeView, PPM, View},
 };
 use nearside_topology::{NodeId, NodeSet};
 
@@ -41,6 +43,8 @@ pub(super) struct Scene {
     pub(super) parties: Vec<Party>,
     /// The assumptions, for thousandths of a CPU.
     pub(super) model: CostModel,
+    /// How much longer everything takes where all together want more than the CPUs there are.
+    pub(super) stretch: SlowDown,
     books: Vec<Book>,
 }
 
@@ -90,13 +94,20 @@ impl Scene {
         }
         let vcpu_bandwidth_mb_s = tuning.model.vcpu_bandwidth_mb_s / 1000.0;
         let model = CostModel { vcpu_bandwidth_mb_s, ..tuning.model };
-        let mut scene = Self { view, parties: Vec::new(), model, books };
+        let mut scene = Self { view, parties: Vec::new(), model, stretch: SlowDown::NONE, books };
         let parties: Vec<Party> = seen.machine.domains.iter().map(|it| scene.party(it, seen, history)).collect();
         parties.iter().for_each(|party| scene.add(party));
         // Those who were added hold their memory; it was never free.
         scene.books.iter_mut().for_each(|book| book.freed.fill(0));
         scene.parties = parties;
+        scene.stretch = scene.stretch();
         scene
+    }
+
+    fn stretch(&self) -> SlowDown {
+        let sum = |of: fn(&NodeView) -> u64| self.view.nodes.iter().map(|node| u128::from(of(node))).sum::<u128>();
+        let stretch_ppm = (sum(|node| node.busy) * u128::from(PPM)).div_ceil(sum(|node| node.threads).max(1));
+        SlowDown(u64::try_from(stretch_ppm).unwrap_or(u64::MAX)).max(SlowDown::NONE)
     }
 
     fn party(&self, state: &DomainState, seen: &ControlObservation, history: &History) -> Party {

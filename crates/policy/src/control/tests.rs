@@ -73,8 +73,12 @@ fn what_does_not_fit_runs_elsewhere_where_a_scheduler_lets_it() {
         // Others use one CPU: half of it fits, half runs elsewhere.
         (soft([2, 0]), vec![0], 1_200_000),
         // ... and half of that finds no CPU there, either: it waits as ADR 2 says. Two vCPUs on one idle and one shared
-        // CPU: half is taken from others; three wait for two, 1 x (1 + 0.5 x (1 + 0.05 x 0.5)) = 1.5125.
-        (soft([2, 3]), vec![0], (2_000_000 + 1_400_000 + 1_512_500) / 4),
+        // CPU: half is taken from others; three wait for two, 1 x (1 + 0.5 x (1 + 0.05 x 0.5)) = 1.5125. And as 4.5 want 4 CPUs
+        // everybody else waits 1.125.
+        (soft([2, 3]), vec![0], (2 * 1_125_000 + 1_575_000 + 1_512_500) / 4),
+        // No home makes more CPUs of them. 1.5 fit on both, at 1.125 x 1.2 for memory that is half remote, half a CPU is taken from
+        // others: 1.2 x (1 + 0.25 x (1 + 0.05 x 0.125)).
+        (soft([2, 3]), vec![0, 1], (3 * 1_350_000 + 1_501_876) / 4),
         // Without a scheduler all of it waits: 1 + 1 x (1 + 0.05 x (4 / 2 - 1)).
         (hard([4, 0]), vec![0], 2_050_000),
         (hard([2, 0]), vec![0], 1_512_500),

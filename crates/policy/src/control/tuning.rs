@@ -50,7 +50,7 @@ impl Default for Tuning {
             trouble_ppm: 100_000,
             patience_intervals: 5,
             weigh_intervals: 10,
-            minimum_stay_intervals: 15,
+            minimum_stay_intervals: 5,
             steady_intervals: 150,
             minimum_gain_ppm: 20_000,
             horizon_intervals: 150,

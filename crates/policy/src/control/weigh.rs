@@ -6,6 +6,9 @@
 //! - what fits costs what ADR 2 says for that much,
 //! - what does not fit costs the latency from the nearest CPUs that idle,
 //! - what finds none waits, as ADR 2 says.
+//!
+//! Where all together want more than there is, such a scheduler shares out the CPU time of the whole machine: so much everybody
+//! waits, at each home.
 
 use super::{
     MilliVcpus, Payback, Tuning,
@@ -99,7 +102,7 @@ impl<'a> Scales<'a> {
         pages.sort_unstable();
         let prediction = self.evenly(prediction, home, &pages);
         let slow_down = match self.spills {
-            true => prediction.slow_down.min(self.spilling(prediction, home, &load_milli, &pages)),
+            true => self.spilling(prediction, home, &load_milli, &pages),
             false => prediction.slow_down,
         };
         let (bytes_to_move, costs_ns) = self.moving(home);
@@ -136,8 +139,11 @@ impl<'a> Scales<'a> {
         })
     }
 
-    // The slow-down where what does not fit the home runs elsewhere.
+    // The slow-down where what does not fit the home may run elsewhere.
     fn spilling(&self, all: Prediction, home: &[usize], load_milli: &Amounts, pages: &Amounts) -> SlowDown {
+        let stretch = self.scene.stretch;
+        let waiting = |parts: Parts| Parts { cpu: parts.cpu.max(stretch), ..parts }.product();
+        let at_home = waiting(all.parts);
         let nodes = &self.scene.view.nodes;
         let mut spare: Vec<u64> = nodes.iter().map(|node| node.threads.saturating_sub(node.busy)).collect();
         let mut over: Amounts = Vec::new();
@@ -148,7 +154,7 @@ impl<'a> Scales<'a> {
         }
         let over_milli: u64 = over.iter().map(|&(_, milli)| milli).sum();
         if over_milli == 0 {
-            return all.slow_down;
+            return at_home;
         }
         let fits_milli = self.ask.vcpus - over_milli;
         let fitting = match fits_milli {
@@ -156,7 +162,9 @@ impl<'a> Scales<'a> {
             vcpus => {
                 let ask = Ask { vcpus, ..self.ask.clone() };
                 let mut costing = Costing::new(&self.scene.view, &ask, &self.scene.model);
-                costing.predict(home, SlowDown(u64::MAX)).map_or(all.slow_down, |fitting| fitting.slow_down)
+                costing
+                    .predict(home, SlowDown(u64::MAX))
+                    .map_or(at_home, |fitting| waiting(self.evenly(fitting, home, pages).parts))
             }
         };
         // Parts of the domain with the slow-down of each.
@@ -167,14 +175,15 @@ impl<'a> Scales<'a> {
                 let taken = left.min(spare[to as usize]);
                 spare[to as usize] -= taken;
                 left -= taken;
-                sum += u128::from(taken) * u128::from(memory_ppm) * u128::from(all.parts.devices.0) / u128::from(PPM);
+                let away = Parts { cpu: stretch, memory: SlowDown(memory_ppm), ..all.parts };
+                sum += u128::from(taken) * u128::from(away.product().0);
                 if left == 0 {
                     break;
                 }
             }
-            sum += u128::from(left) * u128::from(all.slow_down.0);
+            sum += u128::from(left) * u128::from(at_home.0);
         }
-        SlowDown(u64::try_from(sum.div_ceil(u128::from(self.ask.vcpus))).unwrap_or(u64::MAX))
+        SlowDown(u64::try_from(sum.div_ceil(u128::from(self.ask.vcpus))).unwrap_or(u64::MAX)).min(at_home)
     }
 
     // What running on a node costs for the distance of all pages; none where one cannot be reached.
@@ -194,11 +203,11 @@ impl<'a> Scales<'a> {
     }
 
     /// The homes worth weighing: every single node, and the best sets as placement ranks them where no node alone means
-    /// no slow-down.
+    /// no slow-down, nor gives the domain all of the CPU time that is its part.
     pub(super) fn homes(&self) -> Vec<Weighed> {
         let mut homes: Vec<Weighed> = (0..self.scene.view.nodes.len()).filter_map(|i| self.weigh(&[i])).collect();
         homes.retain(|home| home.has_room);
-        if homes.iter().any(|home| home.slow_down <= SlowDown::NONE) {
+        if homes.iter().any(|home| home.slow_down <= SlowDown::NONE || self.is_wide_enough(home.home[0])) {
             return homes;
         }
         let mut costing = Costing::new(&self.scene.view, &self.ask, &self.scene.model);
@@ -211,6 +220,13 @@ impl<'a> Scales<'a> {
         let sets = ranking.best().filter(|set| set.len() > 1).filter_map(|set| self.weigh(set));
         homes.extend(sets.filter(|home| home.has_room));
         homes
+    }
+
+    // Whether a node can give the domain what everybody gets on a crowded machine, where more nodes mean no more.
+    fn is_wide_enough(&self, node: usize) -> bool {
+        let part_milli = u128::from(self.ask.vcpus) * u128::from(PPM) / u128::from(self.scene.stretch.0);
+        let threads_milli = u128::from(self.scene.view.nodes[node].threads);
+        self.spills && self.scene.stretch > SlowDown::NONE && part_milli <= threads_milli
     }
 
     /// The home that takes least CPU time over the horizon, moving included, for the work that is done at `here`.

@@ -1,6 +1,7 @@
 //! A machine in software: nodes with CPUs, a scheduler that prefers homes, memory that moves as it is told.
 //!
-//! vCPUs run at home as long as there is room; what does not fit runs on the nearest nodes with idle CPUs, else it waits.
+//! vCPUs run at home as long as there is room; what does not fit runs on the nearest nodes with idle CPUs, else it waits. Where all
+//! together want more than the CPUs there are, a scheduler that knows node affinity has everybody wait alike.
 //! Everything measured varies by some percent, pages move not quite as many as asked for.
 
 use nearside_policy::{
@@ -189,15 +190,24 @@ impl Machine {
         nodes
     }
 
+    /// How much longer everything takes where all together want more than the CPUs there are.
+    fn stretch(&self) -> f64 {
+        let wanted = self.vms.iter().map(|vm| vm.wants).sum::<f64>() + self.hogs.iter().sum::<f64>();
+        if self.soft_affinity { (wanted / self.cpus.iter().sum::<u64>() as f64).max(1.0) } else { 1.0 }
+    }
+
     /// Runs every vCPU for an interval. The CPU time of others by node.
     fn schedule(&mut self) -> Vec<f64> {
         let n = self.cpus.len();
+        let stretch = self.stretch();
         let mut spare: Vec<f64> = self.cpus.iter().map(|&cpus| cpus as f64).collect();
         // What each wants on each node of its home, after some variation.
         let mut asks: Vec<(usize, usize, f64)> = Vec::new();
         for (at, vm) in self.vms.iter_mut().enumerate() {
             vm.ran.clear();
-            let wants = vm.wants * self.random.factor(self.noise);
+            let all_wants = vm.wants * self.random.factor(self.noise);
+            let wants = all_wants / stretch;
+            vm.untold.waited_ns += ((all_wants - wants) * INTERVAL_NS as f64) as u64;
             let home: Vec<usize> = match vm.bound_to.as_ref().or(vm.state.home.as_ref().map(|home| &home.nodes)) {
                 Some(nodes) => nodes.iter().map(|node| node.0 as usize).collect(),
                 None => (0..n).collect(),

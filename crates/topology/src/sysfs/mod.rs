@@ -70,8 +70,9 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     read_but(None, root)
 }
 
-/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are about, are as they were
-/// then, unless it has other nodes now.
+/// Reads a machine that was read a moment ago. Its CPUs, devices and distances, which most of the files are about, are as they
+/// were then, unless it has other nodes now; so are its zones while a node's free memory is what theirs add up to, but for a
+/// 64th.
 ///
 /// # Errors
 /// As [`read`].
@@ -92,11 +93,14 @@ fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note
         (vec![node], Distances::uniform(&[NodeId(0)]), Vec::new())
     } else {
         let read: Vec<Node> = source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
-        let distances = nodes::distances(&mut source, &ids);
-        let performance = nodes::performance(&mut source, &ids);
+        let distances = known.map_or_else(|| nodes::distances(&mut source, &ids), |known| known.distances.clone());
+        let performance =
+            known.map_or_else(|| nodes::performance(&mut source, &ids), |known| known.performance.clone());
         (read, distances, performance)
     };
-    zones::fill(&mut source, &mut nodes);
+    if !known.is_some_and(|known| zones::stand(known, &mut nodes)) {
+        zones::fill(&mut source, &mut nodes);
+    }
     let devices = known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
     let reserved_huge_pages = source.about_memory(nodes::reserved_huge_pages);
     let isolated_cpus = cpus::isolated(&mut source, &cpus);

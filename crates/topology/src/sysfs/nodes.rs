@@ -75,11 +75,15 @@ fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {
     let folders = pool_folders(source, folder);
     let pool = |(page_bytes, pool): (u64, String)| {
         let mut pages = |file: &str| source.number_if_any::<u64>(&format!("{pool}/{file}")).unwrap_or(0);
-        HugePagePool {
-            page_bytes,
-            total_pages: pages("nr_hugepages"),
-            free_pages: pages("free_hugepages"),
-            surplus_pages: pages("surplus_hugepages"),
+        match pages("nr_hugepages") {
+            // Most are, and of none there are none free.
+            0 => HugePagePool { page_bytes, ..HugePagePool::default() },
+            total_pages => HugePagePool {
+                page_bytes,
+                total_pages,
+                free_pages: pages("free_hugepages"),
+                surplus_pages: pages("surplus_hugepages"),
+            },
         }
     };
     folders.into_iter().map(pool).collect()

@@ -12,6 +12,8 @@ use std::{
 
 /// No file of `/sys` or `/proc` that is read as a whole comes near this; a root may hold anything.
 const LARGEST_FILE_BYTES: u64 = 16 << 20;
+/// Most are shorter. The kernel does not tell how long they are, and writes them anew for each read.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// For a file that is read line by line: `/proc/zoneinfo` has some lines for each zone and CPU, which are 100 MiB on
 /// tens of nodes with thousands of CPUs.
@@ -87,7 +89,7 @@ impl Source {
     }
 
     fn try_text(&self, path: &str) -> io::Result<String> {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(FIRST_BYTES);
         self.open_file(path)?.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > LARGEST_FILE_BYTES {
             return Err(io::Error::other(format!("longer than {LARGEST_FILE_BYTES} bytes")));

@@ -1,0 +1,59 @@
+//! Reading the kernel's own files. Each read of one is a call of a function that writes it, and their length says nothing: a buffer
+//! that is large enough from the start takes two calls where the standard library's, which grows from 32 bytes, takes ten.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+/// What is read at once; most files of a cgroup are shorter.
+pub(crate) const FIRST_BYTES: usize = 8 << 10;
+
+/// Reads a file from its beginning, which the kernel takes for writing its content anew.
+pub(crate) fn whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    until(file, buffer, |read, _| read == 0)
+}
+
+/// The same for a file that is one record: the kernel writes as much of it as there is room for (`seq_read_iter` in
+/// `fs/seq_file.c`), so that it has ended where room is left.
+pub(crate) fn record(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    until(file, buffer, |read, room| read < room)
+}
+
+/// `is_end`: by how much was read and for how much there was room.
+fn until(file: &File, buffer: &mut Vec<u8>, is_end: impl Fn(usize, usize) -> bool) -> io::Result<usize> {
+    let mut length = 0;
+    loop {
+        if length == buffer.len() {
+            buffer.resize((2 * length).max(FIRST_BYTES), 0);
+        }
+        let room = buffer.len() - length;
+        match file.read_at(&mut buffer[length..], length as u64) {
+            Ok(read) => {
+                length += read;
+                if is_end(read, room) {
+                    return Ok(length);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The text of a file of the kernel's.
+pub(crate) fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let length = whole(&File::open(path)?, &mut bytes)?;
+    bytes.truncate(length);
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Reads a file of `/proc` that is one record, which the kernel writes at once where there is room (`single_open` in
+/// `fs/seq_file.c`).
+pub(crate) fn at_once<'b>(path: &Path, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+    let length = File::open(path)?.read(buffer)?;
+    Ok(&buffer[..length])
+}
