@@ -326,10 +326,11 @@ fn threads_are_looked_at_less_often_where_a_scheduler_counts() {
     }
     let told: Vec<u64> = (10..=16).filter_map(|interval| waited(interval, interval * SECOND_NS)).collect();
     assert!((1..=2).contains(&looks(&told)), "{told:?}");
-    let told: Vec<u64> = (17..=20).filter_map(|interval| waited(interval, (1 << interval) * SECOND_NS)).collect();
+    let more = |interval: u64| 4_u64.pow(interval as u32 - 12) * SECOND_NS;
+    let told: Vec<u64> = (17..=20).filter_map(|interval| waited(interval, more(interval))).collect();
     assert_eq!(looks(&told), 3, "{told:?}");
     // That it idles is known at once.
-    assert_eq!(waited(21, (1 << 20) * SECOND_NS), Some(0));
+    assert_eq!(waited(21, more(20)), Some(0));
 }
 
 #[test]
