@@ -310,24 +310,27 @@ fn threads_are_looked_at_less_often_where_a_scheduler_counts() {
     let made = made();
     made.group("m/vm", 0, [0, 0]);
     let mut watcher = made.watcher(&["m/*"]);
-    let mut waited = |interval, waited_ns, counted_ns| {
-        made.threads("m/vm", &[(1, 0, counted_ns, waited_ns)]);
+    // It waits another time in each interval, so what is told changes when its threads were looked at.
+    let mut waited = |interval: u64, counted_ns| {
+        made.threads("m/vm", &[(1, 0, counted_ns, interval * interval * 1_000_000)]);
         let counted =
             watcher.cgroup_inode("/m/vm").map(|inode| (inode, by_node([counted_ns, 0]))).into_iter().collect();
         let turn = Turn { scheduler: Some(&counted), soft_affinity: true, ..turn(interval) };
         let mut seen = watcher.look(&History::default(), turn).unwrap();
         seen.loads.remove("/m/vm").map(|load| load.waited_ns)
     };
-    for interval in 1..=9_u64 {
-        waited(interval, interval * SECOND_NS, interval * SECOND_NS);
+    let looks = |told: &[u64]| told.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    // The ninth look is thorough. From then on one in four, until it uses more CPU time than before.
+    for interval in 1..=9 {
+        waited(interval, interval * SECOND_NS);
     }
-    // It waits no longer. Until its threads are looked at again, what they waited before stands; that it idles is known at once.
-    let after: Vec<u64> =
-        (10..=14).filter_map(|interval| waited(interval, 9 * SECOND_NS, interval * SECOND_NS)).collect();
-    let known_at = after.iter().position(|&waited_ns| waited_ns < SECOND_NS);
-    assert!(known_at.is_some_and(|looks| looks < 4), "{after:?}");
-    assert!(after[..known_at.unwrap()].iter().all(|&waited_ns| waited_ns == SECOND_NS), "{after:?}");
-    assert_eq!((after.len(), waited(15, 99 * SECOND_NS, 14 * SECOND_NS)), (5, Some(0)));
+    let told: Vec<u64> = (10..=16).filter_map(|interval| waited(interval, interval * SECOND_NS)).collect();
+    assert!((1..=2).contains(&looks(&told)), "{told:?}");
+    let more = |interval: u64| 4_u64.pow(interval as u32 - 12) * SECOND_NS;
+    let told: Vec<u64> = (17..=20).filter_map(|interval| waited(interval, more(interval))).collect();
+    assert_eq!(looks(&told), 3, "{told:?}");
+    // That it idles is known at once.
+    assert_eq!(waited(21, more(20)), Some(0));
 }
 
 #[test]

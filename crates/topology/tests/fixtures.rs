@@ -236,7 +236,8 @@ fn zones_are_read_again_when_free_memory_has_changed() {
     let (before, _) = sysfs::read(root.path()).unwrap();
     let zoneinfo = read("proc/zoneinfo").replace(" low ", " low 9");
     write("proc/zoneinfo", &zoneinfo);
-    let again = |known| sysfs::read_again(known, root.path()).unwrap().0;
+    let again = |known| sysfs::read_changes(known, root.path()).unwrap().0;
+    assert_ne!(sysfs::read_again(&before, root.path()).unwrap().0.nodes[2].zones, before.nodes[2].zones);
     assert_eq!(again(&before).nodes[2].zones, before.nodes[2].zones);
 
     let meminfo = read("sys/devices/system/node/node2/meminfo");

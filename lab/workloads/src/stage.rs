@@ -2,7 +2,6 @@
 
 use crate::{Outcome, workload::Domain};
 use clap::Args;
-use nearside_topology::NodeSet;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeMap,
@@ -99,13 +98,12 @@ impl<'a> Stage<'a> {
             (None, Some(node)) => node.to_string(),
             (None, None) => return Ok(()),
         };
-        let nodes: NodeSet = nodes.trim().parse()?;
-        let cpus: Vec<_> = nodes
-            .iter()
+        let cpus: Vec<_> = numbers(nodes.trim())?
+            .into_iter()
             .map(|node| fs::read_to_string(format!("{NODES}/node{node}/cpulist")))
             .collect::<Result<_, _>>()?;
         fs::write(group.join("cpuset.cpus"), cpus.iter().map(|list| list.trim()).collect::<Vec<_>>().join(","))?;
-        fs::write(group.join("cpuset.mems"), nodes.to_string())?;
+        fs::write(group.join("cpuset.mems"), nodes.trim())?;
         Ok(())
     }
 
@@ -196,6 +194,16 @@ fn numad_advice(numad: &Path, domain: &Domain) -> Outcome<String> {
         .into());
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// What a list as the kernel writes them names: `0-2,5` is 0, 1, 2 and 5.
+fn numbers(list: &str) -> Outcome<Vec<usize>> {
+    let mut named = vec![];
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        named.extend(first.parse::<usize>()?..=last.parse()?);
+    }
+    Ok(named)
 }
 
 /// `nearside daemon`.
@@ -307,5 +315,18 @@ impl Started {
         drop(input);
         let status = child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("a domain ended with {status}").into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbers;
+
+    #[test]
+    fn a_list_names_numbers() {
+        assert_eq!(numbers("0-2,5").unwrap(), [0, 1, 2, 5]);
+        assert_eq!(numbers("3").unwrap(), [3]);
+        numbers("").unwrap_err();
+        numbers("0-").unwrap_err();
     }
 }

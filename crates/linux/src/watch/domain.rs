@@ -15,7 +15,7 @@ use crate::{
     threads::{self, CpuUse, Threads},
     usage::{Account, Usage},
 };
-use nearside_policy::{ByNode, DomainLoad, DomainState, total};
+use nearside_policy::{ByNode, DomainLoad, DomainState, Home, total};
 use nearside_topology::{NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
@@ -37,6 +37,7 @@ const THOROUGH_LOOKS: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Look<'a> {
     pub(super) now_ns: u64,
+    pub(super) interval: u64,
     pub(super) proc: &'a Path,
     /// The machine as domains may use it.
     pub(super) offered: &'a Topology,
@@ -61,14 +62,17 @@ pub(super) struct Watched {
     memory_current: Kept,
     numa_stat: Kept,
     looks: u64,
-    /// When it was looked at last.
+    /// When it was looked at last, and in which interval.
     looked_ns: u64,
+    looked_in: u64,
     usage_ns: Option<u64>,
     by_scheduler: Option<ByNode>,
     threads: Threads,
     threads_ns: Option<u64>,
-    /// CPU time over the interval at whose end its threads were looked at.
+    /// CPU time over the interval at whose end its threads were looked at, where the last look but idle ones saw them.
     used_ns: Option<u64>,
+    /// Its home then.
+    home_then: Option<Home>,
     /// Where it ran when its threads were looked at.
     ran_on: ByNode,
     /// How long they had waited then, and since when.
@@ -104,11 +108,13 @@ impl Watched {
             numa_stat: Kept::of_one_record("memory.numa_stat"),
             looks: 0,
             looked_ns: 0,
+            looked_in: 0,
             usage_ns: None,
             by_scheduler: None,
             threads: Threads::new(),
             threads_ns: None,
             used_ns: None,
+            home_then: None,
             ran_on: ByNode::new(),
             waited: Waited::default(),
             bound_to: None,
@@ -164,8 +170,8 @@ impl Watched {
         }
     }
 
-    /// What it used when it was looked at last; processes, and threads that do next to nothing, as of the last thorough
-    /// look.
+    /// What it used when it was looked at last; threads, and where memory lies, as of the last close look at the longest,
+    /// processes, and threads that do next to nothing, as of the last thorough one.
     pub(super) fn usage(&self) -> Usage {
         let mut threads = ByNode::new();
         for thread in self.threads.values() {
@@ -190,13 +196,14 @@ impl Watched {
         buffer: &mut Buffer,
     ) -> Option<DomainLoad> {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
-        self.look_at_memory(look, record, is_thorough || has_moved, buffer);
+        let is_close = is_thorough || self.is_close_look(look.interval);
+        self.look_at_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);
-        let (cpu_ns, waited_ns) = self.look_at_cpu(look, record, over_ns, is_thorough, buffer);
+        let (cpu_ns, waited_ns) = self.look_at_cpu(look, record, over_ns, (is_close, is_thorough), buffer);
         self.time_ns.clone_from(&cpu_ns);
         let is_first = self.looks == 0;
         self.looks += 1;
-        self.looked_ns = look.now_ns;
+        (self.looked_ns, self.looked_in) = (look.now_ns, look.interval);
         (!is_first && over_ns > 0).then(|| DomainLoad {
             over_ns,
             cpu_ns,
@@ -211,12 +218,21 @@ impl Watched {
         })
     }
 
-    /// Not that of all domains in the same interval, hence the inode.
-    fn is_close_look(&self) -> bool {
-        self.looks < CLOSE_LOOKS || (self.looks.wrapping_add(self.inode)).is_multiple_of(CLOSE_LOOKS)
+    /// Not that of all domains in the same interval, hence the inode; what was not looked at for long is looked at closely.
+    fn is_close_look(&self, interval: u64) -> bool {
+        let phase = self.inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32; // 2^64 divided by the golden ratio
+        let is_turn = self.looks.wrapping_add(phase).is_multiple_of(CLOSE_LOOKS);
+        self.looks < CLOSE_LOOKS || interval.saturating_sub(self.looked_in) > 1 || is_turn
     }
 
-    fn look_at_memory(&mut self, look: &Look<'_>, record: Option<&Record>, is_thorough: bool, buffer: &mut Buffer) {
+    fn look_at_memory(
+        &mut self,
+        look: &Look<'_>,
+        record: Option<&Record>,
+        is_thorough: bool,
+        is_close: bool,
+        buffer: &mut Buffer,
+    ) {
         let claim = record.and_then(|record| record.claim.as_ref());
         if !look.has_huge_pages {
             self.huge.clear();
@@ -230,7 +246,7 @@ impl Watched {
         let charged_bytes = self.memory_current.read(folder, self.stays_open, buffer);
         let charged_bytes = charged_bytes.and_then(|text| text.trim().parse().ok());
         let is_as_before = charged_bytes.zip(self.charged_bytes).is_some_and(|(now, before)| is_about(now, before));
-        if is_thorough || self.is_close_look() || !is_as_before {
+        if is_close || !is_as_before {
             self.charged_bytes = charged_bytes;
             (self.memory, self.memory_seen) = match self.numa_stat.read(folder, self.stays_open, buffer) {
                 Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
@@ -255,7 +271,7 @@ impl Watched {
         look: &mut Look<'_>,
         record: Option<&Record>,
         over_ns: u64,
-        is_thorough: bool,
+        (is_close, is_thorough): (bool, bool),
         buffer: &mut Buffer,
     ) -> (ByNode, u64) {
         let text = self.cpu_stat.read(self.group.directory(), self.stays_open, buffer);
@@ -268,15 +284,21 @@ impl Watched {
         let used_ns = by_scheduler.as_ref().map(total).or(used_ns);
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
-        let runs_as_before =
-            by_scheduler.is_some() && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then));
-        let is_due = self.is_close_look() || !runs_as_before;
+        let home = record.map(|record| &record.home);
+        let runs_as_before = by_scheduler.is_some()
+            && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then))
+            && home == self.home_then.as_ref();
+        // Whether others still keep it is asked each time, for that is counted in looks.
+        let is_kept = self.bound_to.is_some() || self.has_cpuset;
+        let is_due = is_close || is_kept || !runs_as_before;
         let mut by_threads_ns = ByNode::new();
         if is_busy && is_due || is_thorough {
-            self.used_ns = used_ns;
-            (by_threads_ns, self.waited) = self.look_at_threads(look, record).unwrap_or_default();
+            let seen = self.look_at_threads(look, record);
+            self.used_ns = used_ns.filter(|_| seen.is_some());
+            self.home_then = home.cloned();
+            (by_threads_ns, self.waited) = seen.unwrap_or_default();
         } else if !is_busy {
-            self.waited = Waited::default();
+            (self.used_ns, self.waited) = (None, Waited::default());
         }
         let Waited { waited_ns, since_ns } = self.waited;
         let cpu_ns = match (by_scheduler, used_ns) {

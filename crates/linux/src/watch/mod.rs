@@ -33,7 +33,7 @@ use patterns::Found;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// Threads of all domains that are looked at in an interval.
@@ -177,18 +177,18 @@ impl Watcher {
         self.read_records()?;
         self.find();
         // CPUs and devices are read again when CPUs have come or gone.
-        let (mut before, online) = match self.machine.take() {
+        let (before, online) = match self.machine.take() {
             Some((machine, online)) if online == self.online_cpus() => (machine, online),
-            _ => (self.machine(None)?, self.online_cpus()),
+            _ => (self.machine(sysfs::read)?, self.online_cpus()),
         };
         let allowed = host::allowed(&self.tree, self.systemd);
-        if turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
-            before.nodes.iter_mut().for_each(|node| node.zones.clear());
-        }
         let offered = before.clone().offered(allowed.as_ref());
         let loads = self.look_at_domains(history, &turn, &offered);
         // Free memory after what is resident: what is touched in between then counts twice instead of not at all.
-        let machine = self.machine(Some(&before))?;
+        let machine = match turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
+            true => self.machine(|root| sysfs::read_again(&before, root))?,
+            false => self.machine(|root| sysfs::read_changes(&before, root))?,
+        };
         let length_ns = self.looked_ns.map_or(0, |before| turn.now_ns.saturating_sub(before));
         self.looked_ns = Some(turn.now_ns);
         let happened = self.nodes.look(&machine, length_ns, &mut self.buffer);
@@ -218,8 +218,11 @@ impl Watcher {
         std::fs::read_to_string(self.root.join("proc/sys/kernel/numa_balancing")).ok()?.trim().parse().ok()
     }
 
-    fn machine(&mut self, known: Option<&Topology>) -> Result<Topology, Error> {
-        let read = known.map_or_else(|| sysfs::read(&self.root), |known| sysfs::read_again(known, &self.root));
+    fn machine(
+        &mut self,
+        read: impl FnOnce(&Path) -> Result<(Topology, Vec<sysfs::Note>), sysfs::Error>,
+    ) -> Result<Topology, Error> {
+        let read = read(&self.root);
         let (machine, notes) = read.map_err(|error| Error::Refused(error.to_string()))?;
         notes.iter().filter(|note| note.about_memory).for_each(|note| self.say(note.to_string()));
         Ok(machine)
@@ -241,6 +244,7 @@ impl Watcher {
         let proc = self.root.join("proc");
         let mut look = Look {
             now_ns: turn.now_ns,
+            interval: turn.interval,
             proc: &proc,
             offered,
             has_huge_pages: offered.nodes.iter().flat_map(|node| &node.huge_pages).any(|pool| pool.total_pages > 0),

@@ -8,7 +8,7 @@ use crate::{
     Affinity, ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, SlowDown,
     cost::Ask,
     promisable,
-    view::{NodeView, PPM, View},
+    view::{PPM, View},
 };
 use nearside_topology::{NodeId, NodeSet};
 
@@ -104,9 +104,17 @@ impl Scene {
         scene
     }
 
+    // Who may not leave a node wants no more of the others than it can have on that one.
     fn stretch(&self) -> SlowDown {
-        let sum = |of: fn(&NodeView) -> u64| self.view.nodes.iter().map(|node| u128::from(of(node))).sum::<u128>();
-        let stretch_ppm = (sum(|node| node.busy) * u128::from(PPM)).div_ceil(sum(|node| node.threads).max(1));
+        let (mut wanted, mut threads) = (0_u128, 0_u128);
+        for (i, node) in self.view.nodes.iter().enumerate() {
+            let bound = self.parties.iter().filter(|party| party.affinity == Affinity::Hard);
+            let bound = bound.flat_map(|party| &party.load_milli).filter(|(at, _)| *at == i);
+            let bound_milli = bound.fold(0_u64, |sum, &(_, milli)| sum.saturating_add(milli));
+            wanted += u128::from(node.busy.saturating_sub(bound_milli)) + u128::from(bound_milli.min(node.threads));
+            threads += u128::from(node.threads);
+        }
+        let stretch_ppm = (wanted * u128::from(PPM)).div_ceil(threads.max(1));
         SlowDown(u64::try_from(stretch_ppm).unwrap_or(u64::MAX)).max(SlowDown::NONE)
     }
 

@@ -1,6 +1,6 @@
 //! What a home would mean for a domain: CPU time against bytes to move.
 //!
-//! The slow-down is ADR 2's with one difference. ADR 2 lets what does not fit the CPUs of a home wait. Where a scheduler
+//! The slow-down is ADR 2's, but for what a scheduler makes of full homes. ADR 2 lets what does not fit the CPUs of a home wait. Where a scheduler
 //! knows node affinity it runs elsewhere instead, nearest first, at the price of its distance from its memory. So of a
 //! domain on a full home
 //! - what fits costs what ADR 2 says for that much,

@@ -67,20 +67,28 @@ pub enum Error {
 /// # Errors
 /// If `root` is no readable folder, or nothing below it tells of a node, a CPU or memory.
 pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
-    read_but(None, root)
+    read_but(None, false, root)
 }
 
-/// Reads a machine that was read a moment ago. Its CPUs, devices and distances, which most of the files are about, are as they
-/// were then, unless it has other nodes now; so are its zones while a node's free memory is what theirs add up to, but for a
-/// 64th.
+/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are about, are as they were
+/// then, unless it has other nodes now.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_again(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
-    read_but(Some(known), root)
+    read_but(Some(known), false, root)
 }
 
-fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+/// The same, for who reads all the time: distances and HMAT's figures are as they were while all nodes have as much memory,
+/// zones while a node's free memory is what theirs add up to, but for a 64th.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_changes(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+    read_but(Some(known), true, root)
+}
+
+fn read_but(known: Option<&Topology>, only_changes: bool, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     let mut source = Source::open(root)?;
     let ids = nodes::numbers(&mut source);
     let known = known.filter(|known| known.nodes.iter().map(|node| node.id).eq(ids.iter().copied()));
@@ -93,12 +101,16 @@ fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note
         (vec![node], Distances::uniform(&[NodeId(0)]), Vec::new())
     } else {
         let read: Vec<Node> = source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
-        let distances = known.map_or_else(|| nodes::distances(&mut source, &ids), |known| known.distances.clone());
-        let performance =
-            known.map_or_else(|| nodes::performance(&mut source, &ids), |known| known.performance.clone());
-        (read, distances, performance)
+        match known.filter(|known| only_changes && has_memory_of(known, &read)) {
+            Some(known) => (read, known.distances.clone(), known.performance.clone()),
+            None => {
+                let distances = nodes::distances(&mut source, &ids);
+                let performance = nodes::performance(&mut source, &ids);
+                (read, distances, performance)
+            }
+        }
     };
-    if !known.is_some_and(|known| zones::stand(known, &mut nodes)) {
+    if !known.is_some_and(|known| only_changes && zones::stand(known, &mut nodes)) {
         zones::fill(&mut source, &mut nodes);
     }
     let devices = known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
@@ -116,4 +128,9 @@ fn read_but(known: Option<&Topology>, root: &Path) -> Result<(Topology, Vec<Note
         withheld: Withheld::default(),
     };
     Ok((topology, source.into_notes()))
+}
+
+/// A node gets its distances and figures with its memory.
+fn has_memory_of(known: &Topology, nodes: &[Node]) -> bool {
+    known.nodes.iter().map(|node| node.memory_bytes).eq(nodes.iter().map(|node| node.memory_bytes))
 }
