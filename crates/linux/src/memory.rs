@@ -247,7 +247,7 @@ pub fn mapped_by(group: &Cgroup, proc: &Path) -> MemoryByKind {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     let maps: Vec<_> = processes
         .into_iter()
-        .filter_map(|process| crate::text(&proc.join(process.to_string()).join("numa_maps")).ok())
+        .filter_map(|process| crate::read::text(&proc.join(process.to_string()).join("numa_maps")).ok())
         .map(|text| numa_maps(&text))
         .collect();
     mapped(maps.iter().map(Vec::as_slice))
