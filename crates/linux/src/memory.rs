@@ -60,6 +60,14 @@ impl MemoryByKind {
             None => sum([&self.resident(PageSize::Base), &self.all_huge()]),
         }
     }
+
+    /// What of [`compared_to`](Self::compared_to) is the kernel's: no process maps it, and nothing moves it.
+    pub fn kept_by_kernel(&self, claim: Option<&Claim>) -> ByNode {
+        match claim.map_or(PageSize::Base, |claim| claim.page_size) {
+            PageSize::Base => self.kernel.clone(),
+            PageSize::Huge(_) => ByNode::new(),
+        }
+    }
 }
 
 fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {

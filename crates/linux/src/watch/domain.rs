@@ -171,6 +171,7 @@ impl Watched {
                 None => self.others_memory_nodes.clone(),
             },
             resident_bytes: self.resident_bytes.clone(),
+            kernel_bytes: self.memory.kept_by_kernel(record.and_then(|record| record.claim.as_ref())),
             reserved_bytes: self.reserved_bytes,
         }
     }
