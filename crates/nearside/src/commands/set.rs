@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Meter,
-    rehome::{carry_out, give_back, refused},
+    rehome::{self, carry_out, give_back},
     report::{
         plan::{self, PlanJson},
         set::{self, Report},
@@ -16,7 +16,7 @@ use crate::{
     size::parse_size,
 };
 use nearside_linux::{Host, sys};
-use nearside_policy::{Affinity, DEFAULT_RATE_BYTES_PER_S, Machine, Rehome, RehomeRefusal, StayedWhy, rehome};
+use nearside_policy::{Affinity, DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, StayedWhy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     ops::ControlFlow,
@@ -125,9 +125,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
         )));
     }
     if args.dry_run {
-        let observation = host.observe().map_err(Failure::could_not)?;
+        let planned = rehome::plan(&mut host, &wish, affinity);
         output::note(host.take_notices());
-        let mut plan = rehome(&wish, &observation).map_err(refused)?;
+        let (mut plan, _) = planned?;
         if !wish.move_memory && !plan.steps.is_empty() {
             plan.limits.push(STAYS.into());
         }
