@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// CPU time by node, in ns; none where the kernel does not tell. A node all of whose CPUs were idle has 0.
 pub fn busy_ns(root: &Path, topology: &Topology) -> Option<ByNode> {
-    Some(parse(&crate::text(&root.join("proc/stat")).ok()?, topology))
+    Some(parse(&crate::read::text(&root.join("proc/stat")).ok()?, topology))
 }
 
 /// From lines such as `cpu3 user nice system idle iowait irq softirq steal ...` (proc_stat(5)).

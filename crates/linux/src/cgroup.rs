@@ -36,7 +36,7 @@ pub struct Cgroup {
 impl Tree {
     /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have no controllers.
     pub fn find(mountinfo: &Path) -> Result<Self, Error> {
-        let text = crate::text(mountinfo).at(mountinfo)?;
+        let text = crate::read::text(mountinfo).at(mountinfo)?;
         let mount = mountinfo::cgroup2(&text).ok_or(Error::NoCgroupTree)?;
         Ok(Self { begins: mount.begins, ..Self::at(&mount.point)? })
     }

@@ -51,7 +51,7 @@ fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
         return true;
     }
     let above = group.directory().parent().map(|above| above.join(format!("{}.effective", set.file)));
-    let above = above.and_then(|file| crate::text(&file).ok()?.parse::<IdSet<CpuId>>().ok());
+    let above = above.and_then(|file| crate::read::text(&file).ok()?.parse::<IdSet<CpuId>>().ok());
     let covers = |set: IdSet<CpuId>| above.is_some_and(|above| !above.is_empty() && above.is_subset(&set));
     text.parse().is_ok_and(covers)
 }
@@ -60,7 +60,7 @@ fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
 pub(crate) fn possible_cpus(root: &Path) -> Result<CpuSet, Error> {
     let path = root.join("sys/devices/system/cpu/possible");
     let refused = |why: String| Error::Refused(format!("{}: {why}", path.display()));
-    let text = crate::text(&path).map_err(|error| refused(error.to_string()))?;
+    let text = crate::read::text(&path).map_err(|error| refused(error.to_string()))?;
     text.trim().parse().map_err(|_| refused(format!("{:?} is no list of CPUs", text.trim())))
 }
 

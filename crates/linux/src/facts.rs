@@ -147,7 +147,7 @@ impl Facts {
     /// Collects the facts of the host whose files lie below `root`, with records in `state`. With `try_policies` the
     /// running kernel is asked for each memory policy, by a thread that ends afterwards.
     pub fn collect(root: &Path, state: &Path, try_policies: bool) -> Self {
-        let read = |file: &str| crate::text(&root.join(file)).ok().map(|text| text.trim().to_owned());
+        let read = |file: &str| crate::read::text(&root.join(file)).ok().map(|text| text.trim().to_owned());
         let number = |file: &str| read(file)?.parse().ok();
         let topology = sysfs::read(root).map(|(topology, _)| topology).unwrap_or_default();
         let memory_nodes = topology.memory_nodes();
@@ -206,7 +206,7 @@ impl Facts {
 impl Cgroups {
     fn collect(root: &Path) -> Self {
         let mountinfo = root.join("proc/self/mountinfo");
-        let v1 = crate::text(&mountinfo).map(|text| v1_controllers(&text)).unwrap_or_default();
+        let v1 = crate::read::text(&mountinfo).map(|text| v1_controllers(&text)).unwrap_or_default();
         let Ok(tree) = Tree::find(&mountinfo) else { return Self { v1_controllers: v1, ..Self::default() } };
         let own = tree.group_of(&root.join("proc/self/cgroup")).ok();
         let subtree = tree.group("/").map(|root| root.subtree()).unwrap_or_default();

@@ -535,8 +535,8 @@ impl Machine for Host {
         let proc = self.proc();
         let state = |record: Record| {
             let group = self.tree.group(&record.cgroup)?;
-            let resident_bytes = memory::of_group(&group, &proc).compared_to(record.claim.as_ref());
-            let claim = record.claim.as_ref();
+            let (memory, claim) = (memory::of_group(&group, &proc), record.claim.as_ref());
+            let (resident_bytes, kernel_bytes) = (memory.compared_to(claim), memory.kept_by_kernel(claim));
             let reserved_bytes = claim.map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
             Ok(DomainState {
                 name: record.name,
@@ -544,6 +544,7 @@ impl Machine for Host {
                 claim: record.claim,
                 memory_nodes: record.memory_nodes,
                 resident_bytes,
+                kernel_bytes,
                 reserved_bytes,
             })
         };

@@ -46,7 +46,7 @@ pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByN
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     for process in processes {
         // One that hides its mappings counts as somebody who has no claim.
-        if let Ok(text) = crate::text(&proc.join(format!("{process}/smaps"))) {
+        if let Ok(text) = crate::read::text(&proc.join(format!("{process}/smaps"))) {
             add_untouched(&text, page_bytes, &mut untouched);
         }
     }

@@ -28,9 +28,3 @@ pub mod watch;
 
 pub use error::Error;
 pub use host::{Batches, Host, Paths, wants_fallback};
-
-/// The text of a file in which names stand that others chose: of threads, files, mount points. They need not be UTF-8,
-/// and what else the file tells is not lost for that.
-fn text(file: &std::path::Path) -> std::io::Result<String> {
-    std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-}

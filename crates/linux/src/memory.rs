@@ -60,6 +60,14 @@ impl MemoryByKind {
             None => sum([&self.resident(PageSize::Base), &self.all_huge()]),
         }
     }
+
+    /// What of [`compared_to`](Self::compared_to) is the kernel's: no process maps it, and nothing moves it.
+    pub fn kept_by_kernel(&self, claim: Option<&Claim>) -> ByNode {
+        match claim.map_or(PageSize::Base, |claim| claim.page_size) {
+            PageSize::Base => self.kernel.clone(),
+            PageSize::Huge(_) => ByNode::new(),
+        }
+    }
 }
 
 fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {
@@ -247,7 +255,7 @@ pub fn mapped_by(group: &Cgroup, proc: &Path) -> MemoryByKind {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     let maps: Vec<_> = processes
         .into_iter()
-        .filter_map(|process| crate::text(&proc.join(process.to_string()).join("numa_maps")).ok())
+        .filter_map(|process| crate::read::text(&proc.join(process.to_string()).join("numa_maps")).ok())
         .map(|text| numa_maps(&text))
         .collect();
     mapped(maps.iter().map(Vec::as_slice))

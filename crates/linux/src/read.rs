@@ -43,12 +43,13 @@ fn until(file: &File, buffer: &mut Vec<u8>, is_end: impl Fn(usize, usize) -> boo
     }
 }
 
-/// The text of a file of the kernel's.
+/// The text of a file. Names stand in some that others chose (of threads, files, mount points): they need not be UTF-8, and what
+/// else the file tells is not lost for that.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let length = whole(&File::open(path)?, &mut bytes)?;
     bytes.truncate(length);
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// Reads a file of `/proc` that is one record, which the kernel writes at once where there is room (`single_open` in

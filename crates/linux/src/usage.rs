@@ -91,7 +91,7 @@ pub fn mapped(group: &Cgroup, proc: &Path) -> Mapped {
     let mut mapped = Mapped::default();
     let mut maps = Vec::new();
     for process in distinct_processes(group) {
-        match crate::text(&proc.join(format!("{process}/numa_maps"))) {
+        match crate::read::text(&proc.join(format!("{process}/numa_maps"))) {
             Ok(text) => maps.push(memory::numa_maps(&text)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => mapped.hidden_processes += 1,
             // Gone meanwhile, or a kernel without CONFIG_NUMA.

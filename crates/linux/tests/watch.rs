@@ -133,7 +133,9 @@ fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 2, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
-    watcher.look(&History::default(), turn(1)).unwrap();
+    // What was not seen yet is looked at, whenever the history would have it.
+    let first = watcher.look(&due("/m/vm", 5), turn(1)).unwrap();
+    assert_eq!(first.machine.domains[0].resident_bytes[&NodeId(0)], 4096);
     made.group("m/vm", 8_000, [0, 4096]);
     made.threads("m/vm", &[(1, 0, 900, 900)]);
     let later = watcher.look(&due("/m/vm", 5), turn(4)).unwrap();
@@ -305,32 +307,42 @@ fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
     assert_eq!(followed, [true; 4]);
 }
 
-#[test]
-fn threads_are_looked_at_less_often_where_a_scheduler_counts() {
-    let made = made();
+/// Of a domain that uses more CPU time from the seventeenth look on and none at the last: how long it waited, as told at each.
+/// It waits another time in each interval, so what is told changes when its threads were looked at.
+fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<u64> {
     made.group("m/vm", 0, [0, 0]);
     let mut watcher = made.watcher(&["m/*"]);
-    // It waits another time in each interval, so what is told changes when its threads were looked at.
     let mut waited = |interval: u64, counted_ns| {
+        made.group("m/vm", counted_ns / 1000, [0, 0]);
         made.threads("m/vm", &[(1, 0, counted_ns, interval * interval * 1_000_000)]);
         let counted =
             watcher.cgroup_inode("/m/vm").map(|inode| (inode, by_node([counted_ns, 0]))).into_iter().collect();
-        let turn = Turn { scheduler: Some(&counted), soft_affinity: true, ..turn(interval) };
+        let scheduler = has_scheduler.then_some(&counted);
+        let turn = Turn { scheduler, soft_affinity: has_scheduler, ..turn(interval) };
         let mut seen = watcher.look(&History::default(), turn).unwrap();
-        seen.loads.remove("/m/vm").map(|load| load.waited_ns)
+        seen.loads.remove("/m/vm").map_or(0, |load| load.waited_ns)
     };
-    let looks = |told: &[u64]| told.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    // The ninth look is thorough. From then on one in four, until it uses more CPU time than before.
-    for interval in 1..=9 {
-        waited(interval, interval * SECOND_NS);
-    }
-    let told: Vec<u64> = (10..=16).filter_map(|interval| waited(interval, interval * SECOND_NS)).collect();
-    assert!((1..=2).contains(&looks(&told)), "{told:?}");
     let more = |interval: u64| 4_u64.pow(interval as u32 - 12) * SECOND_NS;
-    let told: Vec<u64> = (17..=20).filter_map(|interval| waited(interval, more(interval))).collect();
-    assert_eq!(looks(&told), 3, "{told:?}");
-    // That it idles is known at once.
-    assert_eq!(waited(21, more(20)), Some(0));
+    let steady: Vec<u64> = (1..=16).map(|interval| waited(interval, interval * SECOND_NS)).collect();
+    let grows: Vec<u64> = (17..=20).map(|interval| waited(interval, more(interval))).collect();
+    [steady, grows, vec![waited(21, more(20))]].concat()
+}
+
+#[test]
+fn threads_are_looked_at_less_often_where_it_is_known_where_they_ran() {
+    let looks = |told: &[u64]| told.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let alone = made();
+    fs::remove_dir_all(alone.path("sys/devices/system/node/node1")).unwrap();
+    alone.file("sys/devices/system/node/node0/distance", "10");
+    for (made, has_scheduler) in [(made(), true), (alone, false)] {
+        let told = told_of_waiting(&made, has_scheduler);
+        // The ninth look is thorough. From then on one in four, until it uses more CPU time than before.
+        assert!((1..=2).contains(&looks(&told[9..16])), "{told:?}");
+        assert_eq!(looks(&told[16..20]), 3, "{told:?}");
+        // That it idles is known at once.
+        assert_eq!(told[20], 0);
+    }
+    assert_eq!(looks(&told_of_waiting(&made(), false)[9..16]), 6);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use axum::{
     },
 };
 use hyper_util::rt::TokioIo;
+use nearside_policy::Affinity;
 use nearside_topology::{NodeId, NodeSet};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -111,8 +112,13 @@ impl Args {
 
     /// Has the daemon make other nodes a domain's home. None where there is none to ask, or it says that it did nothing because
     /// it is not ready or has not seen yet what was started a moment ago.
-    pub(crate) fn set_home(&self, domain: &str, nodes: &NodeSet) -> Option<Result<Report, Failure>> {
-        let body = json!({ "nodes": nodes.iter().collect::<Vec<_>>() }).to_string();
+    pub(crate) fn set_home(
+        &self,
+        domain: &str,
+        nodes: &NodeSet,
+        affinity: Option<Affinity>,
+    ) -> Option<Result<Report, Failure>> {
+        let body = json!({ "nodes": nodes.iter().collect::<Vec<_>>(), "affinity": affinity }).to_string();
         let path = format!("/domains/{}/affinity", percent_encoded(domain));
         self.change(domain, Request::put(path).header(CONTENT_TYPE, "application/json").body(body.into()))
     }
@@ -375,10 +381,10 @@ mod tests {
         assert!(daemon.args().control(&name).unwrap().is_some());
         let unwanted = Args { no_daemon: true, ..daemon.args() };
         assert_eq!(unwanted.control(&name), Ok(None));
-        assert!(unwanted.set_home(&name, &home(0)).is_none());
+        assert!(unwanted.set_home(&name, &home(0), None).is_none());
         let elsewhere = Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
         assert!(elsewhere.control(&name).unwrap_err().starts_with("cannot ask the daemon at "));
-        let missed = elsewhere.set_home(&name, &home(0)).unwrap().unwrap_err();
+        let missed = elsewhere.set_home(&name, &home(0), None).unwrap().unwrap_err();
         assert!(missed.code() == 1 && missed.message().contains("--no-daemon"), "{missed:?}");
     }
 
@@ -392,7 +398,7 @@ mod tests {
             .published
             .publish_as_of(Snapshot::new(Seen { length: Duration::from_secs(2), ..examples::seen() }), long_ago);
         assert!(daemon.args().control(&name).unwrap_err().contains("has not ended an interval"));
-        assert!(daemon.args().set_home(&name, &home(1)).is_none(), "whoever may do it does it without");
+        assert!(daemon.args().set_home(&name, &home(1), None).is_none(), "whoever may do it does it without");
     }
 
     #[test]
@@ -402,14 +408,14 @@ mod tests {
         let (name, new) = (record.name.clone(), record.home.clone());
         let done = snapshot::Answer::Done { nodes_before: home(1), home: new.clone(), notes: vec!["so it is".into()] };
         let daemon = Daemon::new(move || done.clone());
-        let report = daemon.args().set_home(&name, &new.nodes).unwrap().unwrap();
+        let report = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap();
         assert_eq!((report.nodes_before, report.nodes), (home(1), new.nodes.clone()));
         assert!(report.by_daemon && report.notes == ["so it is"]);
-        let unknown = daemon.args().set_home(&name, &home(77)).unwrap().unwrap_err();
+        let unknown = daemon.args().set_home(&name, &home(77), None).unwrap().unwrap_err();
         assert!(unknown.code() == 2 && unknown.message().contains("no node 77"), "{unknown:?}");
-        assert!(daemon.args().set_home("just-started", &new.nodes).is_none(), "it knows no such domain");
+        assert!(daemon.args().set_home("just-started", &new.nodes, None).is_none(), "it knows no such domain");
         let daemon = Daemon::new(|| snapshot::Answer::Refused("no room".into()));
-        let refused = daemon.args().set_home(&name, &new.nodes).unwrap().unwrap_err();
+        let refused = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap_err();
         assert_eq!((refused.code(), refused.message()), (1, "no room"));
     }
 
@@ -429,7 +435,7 @@ mod tests {
         for _ in 0..3 {
             assert!(args.control("db").unwrap_err().starts_with("the daemon"));
         }
-        let broken = args.set_home("db", &home(1)).unwrap().unwrap_err();
+        let broken = args.set_home("db", &home(1), None).unwrap().unwrap_err();
         assert!(broken.message().contains("may have been made"), "{broken:?}");
         thread.join().unwrap();
     }

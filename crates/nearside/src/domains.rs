@@ -70,7 +70,8 @@ impl Domain {
     /// As placement sees it.
     pub(crate) fn state(&self) -> DomainState {
         let Self { name, home, claim, resident_bytes, reserved_bytes, .. } = self.clone();
-        DomainState { name, home, claim, resident_bytes, reserved_bytes, ..DomainState::default() }
+        let kernel_bytes = self.usage.memory.kept_by_kernel(claim.as_ref());
+        DomainState { name, home, claim, resident_bytes, kernel_bytes, reserved_bytes, memory_nodes: None }
     }
 }
 
@@ -155,7 +156,7 @@ pub(crate) fn hidden(domains: &[Domain]) -> Option<String> {
     (!names.is_empty()).then(|| {
         format!(
             "not all memory of {} can be seen: without the cgroup memory controller that takes its processes' numa_maps \
-             (CAP_SYS_PTRACE for other users', so root)",
+             (CAP_SYS_PTRACE for other users'), and some processes have none to read",
             names.join(", ")
         )
     })

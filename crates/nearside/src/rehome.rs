@@ -16,7 +16,17 @@ pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
     }
 }
 
-/// Carries the wish out, step by step. `affinity`: how vCPUs are bound to the new home; as before where none is given.
+/// What the wish takes, and what was seen for it. `affinity`: how vCPUs are bound to the new home; as before where none is given.
+pub(crate) fn plan(host: &mut Host, wish: &Rehome, affinity: Option<Affinity>) -> Result<(Plan, Observation), Failure> {
+    let mut observation = host.observe().map_err(Failure::could_not)?;
+    if let Some(affinity) = affinity {
+        let states = observation.domains.iter_mut().filter(|state| state.name == wish.domain);
+        states.filter_map(|state| state.home.as_mut()).for_each(|home| home.affinity = affinity);
+    }
+    Ok((rehome(wish, &observation).map_err(refused)?, observation))
+}
+
+/// Carries the wish out, step by step, with the affinity as for [`plan`].
 /// `watch` is called while pages move, and may break off.
 pub(crate) fn carry_out(
     host: &mut Host,
@@ -25,12 +35,7 @@ pub(crate) fn carry_out(
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Failure> {
     host.lock().map_err(Failure::could_not)?;
-    let mut observation = host.observe().map_err(Failure::could_not)?;
-    if let Some(affinity) = affinity {
-        let states = observation.domains.iter_mut().filter(|state| state.name == wish.domain);
-        states.filter_map(|state| state.home.as_mut()).for_each(|home| home.affinity = affinity);
-    }
-    let plan = rehome(wish, &observation).map_err(refused)?;
+    let (plan, observation) = plan(host, wish, affinity)?;
     let before = named(host, &wish.domain)?;
     let mut record = record_after(wish, &before, &plan, &observation);
     record.home.affinity = affinity.unwrap_or(record.home.affinity);

@@ -3,7 +3,7 @@
 use crate::{failure::Failure, size::parse_size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nearside_linux::sys;
-use nearside_policy::{MemoryPolicy, PageSize, Refusal, Request};
+use nearside_policy::{Affinity, MemoryPolicy, PageSize, Refusal, Request};
 use nearside_topology::{
     Device, DeviceKind, NodeId, NodeSet, Topology,
     grammar::{NodeContext, parse_some_nodes},
@@ -51,6 +51,24 @@ impl RequestArgs {
             nodes: nodes.transpose()?,
             near: self.near.iter().map(|device| device.node(topology)).collect::<Result<_, _>>()?,
         })
+    }
+}
+
+/// `--affinity`.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum AffinityArg {
+    /// They prefer it (until a scheduler knows that, they are bound to it: Nearside says so)
+    Soft,
+    /// They never leave it
+    Hard,
+}
+
+impl From<AffinityArg> for Affinity {
+    fn from(affinity: AffinityArg) -> Self {
+        match affinity {
+            AffinityArg::Soft => Self::Soft,
+            AffinityArg::Hard => Self::Hard,
+        }
     }
 }
 

@@ -89,7 +89,7 @@ impl Round<'_> {
             };
             let off_home_ppm = debt_bytes(&known.share_ppm, &home.nodes).min(PPM);
             let intervals = known.trouble_intervals;
-            known.standing.debt_bytes = debts::movable_debt_bytes(&state.resident_bytes, &home.nodes);
+            known.standing.debt_bytes = debts::debt_in_pages(state, &home.nodes);
             known.standing.place = match intervals {
                 _ if known.is_idle(tuning) => Place::Idle,
                 0 => Place::AtHome,

@@ -26,6 +26,9 @@ pub struct DomainState {
     pub memory_nodes: Option<NodeSet>,
     /// Memory it holds by node, in bytes, without what counts as reclaimable cache: comparable to its claim.
     pub resident_bytes: ByNode,
+    /// What of that the kernel keeps for it (page tables, stacks, slabs), by node, in bytes. It stays where it is.
+    #[serde(default)]
+    pub kernel_bytes: ByNode,
     /// Explicit huge pages of its claim's size that it has reserved and not touched yet, in bytes.
     pub reserved_bytes: u64,
 }
@@ -57,6 +60,12 @@ pub enum Origin {
 }
 
 impl DomainState {
+    /// Memory it holds that can move, by node, in bytes: off its home that is its debt.
+    pub fn movable_bytes(&self) -> ByNode {
+        let kernel = |node| self.kernel_bytes.get(node).copied().unwrap_or(0);
+        self.resident_bytes.iter().map(|(node, bytes)| (*node, bytes.saturating_sub(kernel(node)))).collect()
+    }
+
     /// Whether it was found: what Nearside starts has a claim.
     pub(crate) fn was_found(&self) -> bool {
         self.claim.is_none()

@@ -28,6 +28,7 @@
 #define MOST_NODES 16
 #define CACHED_BYTES (64ul << 10) /* less than they hold */
 #define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
+#define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
 
 static size_t memory_bytes;
 
@@ -125,39 +126,43 @@ static void load(int cpu, int node)
 	for (size_t i = 0; i < lines; i++)
 		*(void **)(memory + i * LINE) = memory + next_line(i, lines) * LINE;
 	next = follow(next, lines);
-	for (int pass = 0; pass < passes_on(cpu); pass++) {
+	for (int part = 0; part < PARTS * passes_on(cpu); part++) {
 		start = now_ns();
 		NUMATIME_MARK(1);
-		next = follow(next, lines);
+		next = follow(next, lines / PARTS);
 		NUMATIME_MARK(2);
-		say("loaded", cpu, node, lines, now_ns() - start);
+		say("loaded", cpu, node, lines / PARTS, now_ns() - start);
 	}
 	munmap(memory, memory_bytes);
 }
 
 static void execute(int cpu, int node)
 {
-	size_t lines = memory_bytes / LINE;
+	size_t lines = memory_bytes / LINE, line = 0;
 	char *memory = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE | PROT_EXEC);
-	void (*run)(void);
+	void (*run[PARTS])(void);
 	double start;
 
-	/* jmp rel32 in each line, but for the one that would close the cycle: ret. */
+	/* jmp rel32 in each line, but for the last of each part: ret. */
 	for (size_t i = 0; i < lines; i++) {
-		size_t next = next_line(i, lines);
-		int32_t distance = (int32_t)(((long)next - (long)i) * LINE - 5);
+		size_t next = next_line(line, lines);
+		int32_t distance = (int32_t)(((long)next - (long)line) * LINE - 5);
+		char *here = memory + line * LINE;
 
-		memory[i * LINE] = next ? (char)0xe9 : (char)0xc3;
-		memcpy(memory + i * LINE + 1, &distance, sizeof distance);
+		if (i % (lines / PARTS) == 0)
+			memcpy(&run[i / (lines / PARTS)], &here, sizeof here);
+		*here = (i + 1) % (lines / PARTS) ? (char)0xe9 : (char)0xc3;
+		memcpy(here + 1, &distance, sizeof distance);
+		line = next;
 	}
-	memcpy(&run, &memory, sizeof run);
-	run();
-	for (int pass = 0; pass < passes_on(cpu); pass++) {
+	for (int part = 0; part < PARTS; part++)
+		run[part]();
+	for (int part = 0; part < PARTS * passes_on(cpu); part++) {
 		start = now_ns();
 		NUMATIME_MARK(1);
-		run();
+		run[part % PARTS]();
 		NUMATIME_MARK(2);
-		say("executed", cpu, node, lines, now_ns() - start);
+		say("executed", cpu, node, lines / PARTS, now_ns() - start);
 	}
 	munmap(memory, memory_bytes);
 }

@@ -60,7 +60,7 @@ pub(super) struct Areas {
 pub(super) fn read(process: &Path, wanted: &Wanted) -> Result<Areas, Error> {
     let text = |name: &str| {
         let file = process.join(name);
-        crate::text(&file).at(&file)
+        crate::read::text(&file).at(&file)
     };
     Ok(parse(&text("numa_maps")?, &text("maps")?, wanted))
 }

@@ -5,7 +5,7 @@
 
 use super::{Moved, Mover, Pass, Wanted, areas::Area, pace, target::Targets};
 use crate::{cgroup::Cgroup, memory};
-use nearside_policy::{Claim, Progress, StayedWhy};
+use nearside_policy::{ByNode, Claim, Progress, StayedWhy};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -154,10 +154,10 @@ impl Moving {
         if is_whole == Some(true) && walk.has_ended() {
             let Part { group, proc, from, claim, .. } = &part;
             let stayed_bytes = moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-            let held = memory::charged(group, proc);
-            let held_bytes = held.and_then(|held| held.compared_to(claim.as_ref()).get(from).copied());
-            // What the kernel keeps for the domain has no address in any of its processes, either.
-            let unmapped_bytes = held_bytes.unwrap_or(0).saturating_sub(stayed_bytes);
+            let on = |bytes: ByNode| bytes.get(from).copied().unwrap_or(0);
+            let held = memory::charged(group, proc).unwrap_or_default();
+            let kernel_bytes = on(held.kept_by_kernel(claim.as_ref()));
+            let unmapped_bytes = on(held.compared_to(claim.as_ref())).saturating_sub(kernel_bytes + stayed_bytes);
             moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
         }
         moved

@@ -54,7 +54,7 @@ fn mapped(group: &Cgroup, proc: &Path, nodes: &NodeSet) -> Option<Kinds> {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     for process in processes {
         let folder = proc.join(process.to_string());
-        let text = |name| crate::text(&folder.join(name));
+        let text = |name| crate::read::text(&folder.join(name));
         match (text("numa_maps"), text("maps"), text("mountinfo")) {
             (Ok(numa_maps), Ok(maps), Ok(mountinfo)) => {
                 let kinds = mapped_by(&numa_maps, &maps, &mountinfo, nodes);

@@ -26,8 +26,8 @@ pub(super) const FILES: u64 = 4;
 const BUSY_MILLI: u64 = 10;
 
 /// After so many looks that is looked at which takes the kernel long to tell and seldom changes alone: the threads of a busy
-/// domain where a scheduler counts CPU time by node and there is as much as before (how long they waited and what keeps them
-/// elsewhere stands until then), and on which nodes memory lies of which there is as much as before.
+/// domain where a scheduler counts CPU time by node, or one node is all there is, and it used as much as before (how long they
+/// waited and what keeps them elsewhere stands until then), and on which nodes memory lies of which there is as much as before.
 const CLOSE_LOOKS: u64 = 4;
 
 /// After so many looks even the threads of an idle domain are looked at, and what takes reading all mappings.
@@ -142,6 +142,11 @@ impl Watched {
         self.group.path()
     }
 
+    /// Whether it was not looked at yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.looks == 0
+    }
+
     /// Whether its files stay open.
     pub(super) fn stays_open(&self) -> bool {
         self.stays_open
@@ -166,6 +171,7 @@ impl Watched {
                 None => self.others_memory_nodes.clone(),
             },
             resident_bytes: self.resident_bytes.clone(),
+            kernel_bytes: self.memory.kept_by_kernel(record.and_then(|record| record.claim.as_ref())),
             reserved_bytes: self.reserved_bytes,
         }
     }
@@ -285,7 +291,8 @@ impl Watched {
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
         let home = record.map(|record| &record.home);
-        let runs_as_before = by_scheduler.is_some()
+        let is_known_where = by_scheduler.is_some() || look.offered.nodes.len() == 1;
+        let runs_as_before = is_known_where
             && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then))
             && home == self.home_then.as_ref();
         // Whether others still keep it is asked each time, for that is counted in looks.

@@ -256,8 +256,9 @@ impl Watcher {
         let mut loads = BTreeMap::new();
         let moved: BTreeSet<&str> = turn.moved.iter().map(|report| report.domain.as_str()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
-        let mut due: Vec<_> =
-            self.domains.iter_mut().filter(|(name, _)| history.next_look(name) <= turn.interval).collect();
+        // The history may be of a daemon before this one, which knew a domain that this one has not seen yet.
+        let is_due = |name: &str, watched: &Watched| history.next_look(name) <= turn.interval || watched.is_new();
+        let mut due: Vec<_> = self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
         // Whoever comes first may leave no threads for the others, so that is another one each time.
         let first = due.partition_point(|(name, _)| self.looked_first.as_ref().is_some_and(|before| *name <= before));
         due.rotate_left(first);

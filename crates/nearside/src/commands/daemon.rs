@@ -57,7 +57,8 @@ Examples:
 
 Exit codes:
   0  told to stop
-  1  could not be started: no root, a configuration that is wrong, another daemon")]
+  1  could not be started: no root, a configuration that is wrong, another daemon
+  2  the command line was not understood")]
 pub(crate) struct Args {
     /// The configuration [default: /etc/nearside/daemon.toml, where there is one]
     #[arg(long, value_name = "PATH")]
@@ -84,7 +85,8 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let config = Config::read(args.path(), args.config.is_some()).map_err(Failure::could_not)?;
-    let access = Access::new(&config.api).map_err(Failure::could_not)?;
+    let in_file = |error| Failure::could_not(format_args!("{}: {error}", args.path().display()));
+    let access = Access::new(&config.api).map_err(in_file)?;
     if args.check_config {
         let path = args.path();
         return output::print(&match path.exists() {
@@ -105,6 +107,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let groups = Groups { tree: host.tree().clone(), proc: host.proc() };
     let api = Api::new(access, AuditLog::new(&config.audit.log), sender, Limits::default(), groups);
     let server = Server::start(Arc::clone(&api), &config.api.socket).map_err(Failure::could_not)?;
+    output::note([format!(
+        "daemon {} started, the API answers at {}",
+        env!("CARGO_PKG_VERSION"),
+        config.api.socket.display()
+    )]);
     let charge = Charge::new(Options {
         stall_after: args.stall_scheduler_after_ms.map(Duration::from_millis),
         watchdog: args.scheduler_watchdog_ms.map(Duration::from_millis),
@@ -171,4 +178,5 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
     };
     output::note(api.reconfigure(access, &config.api.socket, &config.audit.log).err());
     keeper.reconfigure(config);
+    output::note([format!("{}: read again", path.display())]);
 }

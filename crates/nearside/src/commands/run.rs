@@ -5,14 +5,14 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     report::plan,
-    request::RequestArgs,
+    request::{AffinityArg, RequestArgs},
     size::parse_size,
 };
 use nearside_linux::{
     launch::{self, Command, LaunchError},
     sys::{self, PolicySupport},
 };
-use nearside_policy::{Action, Affinity, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name};
+use nearside_policy::{Action, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name};
 use std::{ffi::OsString, path::Path};
 
 /// Nearside itself failed (as `env` and `timeout` have it).
@@ -78,14 +78,6 @@ pub(crate) struct Args {
 
 const LIMITS: &str = "Limits";
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum AffinityArg {
-    /// They prefer it (until a scheduler knows that, they are bound to it: Nearside says so)
-    Soft,
-    /// They never leave it
-    Hard,
-}
-
 /// The kernel takes at least a hundredth of its period (`min_bw_quota_period_us` in `kernel/sched/core.c`: 1 ms).
 fn parse_cpu_limit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -113,12 +105,8 @@ fn try_run(args: &Args) -> Outcome {
     request.policy = usable_policy(args.request.policy, topology.nodes.len(), |policy| {
         sys::memory_policy_support(policy, &topology.memory_nodes())
     })?;
-    let affinity = match args.affinity {
-        AffinityArg::Soft => Affinity::Soft,
-        AffinityArg::Hard => Affinity::Hard,
-    };
     let limits = Limits { cpus: args.cpu_limit, memory_bytes: args.memory_limit };
-    let start = Start { name, request, affinity, limits };
+    let start = Start { name, request, affinity: args.affinity.into(), limits };
     let model = CostModel::default();
     if args.dry_run {
         let planned = launch::plan(&mut host, &start, &model);

@@ -6,17 +6,17 @@ use crate::{
     failure::{Failure, Outcome},
     output::{self, Format},
     progress::Meter,
-    rehome::{carry_out, give_back, refused},
+    rehome::{self, carry_out, give_back},
     report::{
         plan::{self, PlanJson},
         set::{self, Report},
         units::size,
     },
-    request::parse_node_set,
+    request::{AffinityArg, parse_node_set},
     size::parse_size,
 };
 use nearside_linux::{Host, sys};
-use nearside_policy::{DEFAULT_RATE_BYTES_PER_S, Machine, Rehome, RehomeRefusal, StayedWhy, rehome};
+use nearside_policy::{Affinity, DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, StayedWhy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     ops::ControlFlow,
@@ -34,12 +34,13 @@ use std::{
 /// Where the daemon runs it makes the change, for root and for members of its admin group, and brings the memory itself; only
 /// with --move-memory root does it here and now. Cgroups that the daemon found are given a home by the daemon only.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(group = clap::ArgGroup::new("home").required(true).args(["nodes", "auto"]), after_help = "\
 Examples:
   nearside set db --nodes 1 --move-memory
   nearside set db --nodes 2-3 --move-memory --rate 200M
   nearside set db --nodes all --dry-run
   nearside set /machine.slice/vm.scope --nodes 0
+  nearside set db --nodes 1 --affinity hard
   nearside set db --auto
 
 Exit codes:
@@ -52,12 +53,16 @@ pub(crate) struct Args {
     domain: String,
 
     /// Its new home, such as 0-1 or all,^2
-    #[arg(long, value_name = "SET", allow_hyphen_values = true, required_unless_present = "auto")]
+    #[arg(long, value_name = "SET", allow_hyphen_values = true)]
     nodes: Option<String>,
 
     /// Give its home back to placement, which may change it from then on
-    #[arg(long, conflicts_with_all = ["nodes", "move_memory", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["nodes", "affinity", "move_memory", "dry_run"])]
     auto: bool,
+
+    /// Whether its vCPUs prefer the new home or never leave it [default: as before]
+    #[arg(long, value_enum, requires = "nodes")]
+    affinity: Option<AffinityArg>,
 
     /// Move the memory it has elsewhere to its new home
     #[arg(long)]
@@ -103,6 +108,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let is_found = record.as_ref().is_none_or(|record| record.found_by.is_some());
     let domain = record.map_or_else(|| group.path().to_owned(), |record| record.name);
     let Some(nodes) = &args.nodes else { return give_home_back(&mut host, &domain, is_found, args) };
+    let affinity = args.affinity.map(Affinity::from);
     let topology = host.topology().map_err(Failure::could_not)?;
     let rate = args.rate.unwrap_or(Rate { bytes_per_s: Some(DEFAULT_RATE_BYTES_PER_S) });
     let wish = Rehome {
@@ -119,16 +125,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
         )));
     }
     if args.dry_run {
-        let observation = host.observe().map_err(Failure::could_not)?;
+        let planned = rehome::plan(&mut host, &wish, affinity);
         output::note(host.take_notices());
-        let mut plan = rehome(&wish, &observation).map_err(refused)?;
+        let (mut plan, _) = planned?;
         if !wish.move_memory && !plan.steps.is_empty() {
             plan.limits.push(STAYS.into());
         }
         return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
     }
     if (is_found || is_for_daemon(args))
-        && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes)
+        && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes, affinity)
     {
         let mut report = changed?;
         if report.nodes_before != report.nodes {
@@ -145,7 +151,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         meter.show(so_far);
         if break_off.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let changed = carry_out(&mut host, &wish, None, watch);
+    let changed = carry_out(&mut host, &wish, affinity, watch);
     meter.end();
     let mut report = changed.inspect_err(|_| output::note(host.take_notices()))?;
     if !wish.move_memory && report.nodes_before != report.nodes {

@@ -2,7 +2,7 @@
 
 use super::{
     attachment::{Attachment, Needs, Todo},
-    config,
+    config, notify,
 };
 use nearside_policy::ByNode;
 use nearside_scheduler::{Affinity, Error, Options, Scheduler};
@@ -64,7 +64,7 @@ impl Charge {
         let scheduler = self.scheduler.take()?;
         self.told.clear();
         self.attachment = Attachment::default();
-        match scheduler.detach() {
+        match notify::slow(|| scheduler.detach()) {
             Ok(_) => Some("scheduler detached: the stock scheduler is in charge".into()),
             Err(error) => Some(format!("scheduler: {error}")),
         }
@@ -88,7 +88,7 @@ impl Charge {
     }
 
     fn attach(&mut self, now: u64, said: &mut Vec<String>) {
-        match Scheduler::attach(&self.options) {
+        match notify::slow(|| Scheduler::attach(&self.options)) {
             Ok(scheduler) => {
                 self.scheduler = Some(scheduler);
                 self.attachment.attached(now);

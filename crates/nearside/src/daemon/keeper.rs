@@ -349,10 +349,7 @@ impl Keeper {
                 return;
             }
         }
-        // The kernel attaches and detaches it in its own time.
-        notify::busy();
         let said = self.charge.tend(self.config.scheduler, needs, &homes, self.remembered.interval);
-        notify::busy();
         self.say(said);
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         match self.charge.attachment().is_attached() {
@@ -367,7 +364,10 @@ impl Keeper {
     /// What becomes of the kernel's NUMA balancing, where it is on.
     fn balancing(&self, seen: &ControlObservation) -> Option<String> {
         let mode = seen.numa_balancing.filter(|&mode| mode != 0 && seen.machine.topology.nodes.len() > 1)?;
-        let is = match self.charge.attachment().is_attached() {
+        let is_attached = self.charge.attachment().is_attached();
+        let concerns_some = is_attached || self.watcher.records().any(|record| record.found_by.is_some());
+        let is = match is_attached {
+            _ if !concerns_some => return None,
             true => "does nothing on this host while the scheduler is attached",
             false => "moves the memory of domains that were found, which Nearside therefore leaves where it is",
         };

@@ -7,6 +7,9 @@ use std::{
     time::Duration,
 };
 
+/// How long something [`slow`] may take: some ten times what the slowest host seen took.
+const SLOW: Duration = Duration::from_secs(300);
+
 /// Whether systemd was told that the start is over.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -42,6 +45,23 @@ pub fn busy() {
     }
 }
 
+/// Does what may take longer than systemd's watchdog waits, though not for ever: loading the scheduler does on a slow host.
+pub fn slow<T>(work: impl FnOnce() -> T) -> T {
+    let usual = watchdog().filter(|_| STARTED.load(Ordering::Relaxed));
+    let wait_for = |wait: Duration| {
+        let wait_us = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+        tell(&[NotifyState::WatchdogUsec(wait_us), NotifyState::Watchdog]);
+    };
+    if let Some(usual) = usual {
+        wait_for(usual.max(SLOW));
+    }
+    let done = work();
+    if let Some(usual) = usual {
+        wait_for(usual);
+    }
+    done
+}
+
 /// How long systemd waits for [`alive`] before it ends this process; none where it does not wait.
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled()
@@ -71,7 +91,9 @@ mod tests {
     fn systemd_hears_the_life_of_the_daemon() {
         if std::env::var_os(CHILD).is_some() {
             busy();
+            slow(|| ());
             ready("one\nREADY=0");
+            slow(|| tell(&[NotifyState::Status("loading")]));
             reloading();
             alive("3 domains");
             stopping();
@@ -95,6 +117,9 @@ mod tests {
             String::from_utf8(message[..length].to_vec()).unwrap()
         };
         assert_eq!(hear(), "READY=1\nSTATUS=one READY=0\n");
+        assert_eq!(hear(), "WATCHDOG_USEC=300000000\nWATCHDOG=1\n");
+        assert_eq!(hear(), "STATUS=loading\n");
+        assert_eq!(hear(), "WATCHDOG_USEC=30000000\nWATCHDOG=1\n");
         assert!(hear().starts_with("RELOADING=1\nMONOTONIC_USEC="));
         assert_eq!(hear(), "WATCHDOG=1\nSTATUS=3 domains\n");
         assert_eq!(hear(), "STOPPING=1\n");

@@ -255,7 +255,10 @@ fn devices(topology: &Topology) -> String {
             pci.iter().filter(|device| worth_naming(device)).map(|device| device.name.clone()).collect();
         let others = pci.len() - pci_names.len();
         if others > 0 {
-            pci_names.push(format!("({others} other{})", if others == 1 { "" } else { "s" }));
+            pci_names.push(match pci_names.is_empty() {
+                true => format!("({others})"),
+                false => format!("({others} other{})", if others == 1 { "" } else { "s" }),
+            });
         }
         let node = node.map_or("none".into(), |node| node.to_string());
         let kinds = [("netdev", names(DeviceKind::Netdev)), ("block", names(DeviceKind::Block)), ("pci", pci_names)];

@@ -2,7 +2,7 @@
 
 use super::{DebtWaits, Stuck, round::Round, scene::page_bytes};
 use crate::{
-    Action, Batch, ByNode, PageSize, Reason,
+    Action, Batch, DomainState, PageSize, Reason, debt_bytes,
     view::{PPM, UNREACHABLE},
 };
 use nearside_topology::{Node, NodeId, NodeSet};
@@ -13,17 +13,18 @@ const CONFINE_AGAIN_INTERVALS: u64 = 30;
 // The kernel counts what it keeps for a domain by the byte, and what is less than the smallest page does not move.
 const SMALLEST_PAGE_BYTES: u64 = 4096;
 
-// What the kernel keeps for a domain off its home stays there, and is a little more or less at each look. So little more than
-// what cannot move is no reason to wait: what of it does move, the kernel takes along when the domain is confined.
+// What a domain holds is counted some pages late on each CPU. So little more than what cannot move is no reason to wait: what of it
+// does move, the kernel takes along when the domain is confined.
 const TAKEN_ALONG_BYTES: u64 = 256 << 10;
 
 // A domain that is confined to a home without so much room beyond what comes along would be killed for the next pages.
 const ROOM_TO_CONFINE_BYTES: u64 = 1 << 20;
 
 /// The debt, without what is less than a page on its node.
-pub(super) fn movable_debt_bytes(bytes: &ByNode, home: &NodeSet) -> u64 {
-    let off = bytes.iter().filter(|(node, bytes)| **bytes >= SMALLEST_PAGE_BYTES && !home.contains(**node));
-    off.map(|(_, &bytes)| bytes).fold(0, u64::saturating_add)
+pub(super) fn debt_in_pages(state: &DomainState, home: &NodeSet) -> u64 {
+    let mut off = state.movable_bytes();
+    off.retain(|_, bytes| *bytes >= SMALLEST_PAGE_BYTES);
+    debt_bytes(&off, home)
 }
 
 /// Bytes that want to go from one node to another.
@@ -42,13 +43,13 @@ impl Round<'_> {
         let mut wants = Vec::new();
         for at in self.domains() {
             let Some(home) = self.state(at).home.as_ref().filter(|_| self.looked_at[at]) else { continue };
-            let debt_bytes = movable_debt_bytes(&self.state(at).resident_bytes, &home.nodes);
+            let debt_bytes = debt_in_pages(self.state(at), &home.nodes);
+            let movable_bytes = self.state(at).movable_bytes();
             let known = &mut self.known[at];
             known.standing.debt_bytes = debt_bytes;
             known.standing.debt_waits = None;
             let has_debt = |from: &NodeId| {
-                !home.nodes.contains(*from)
-                    && self.seen.machine.domains[at].resident_bytes.get(from).is_some_and(|&b| b >= SMALLEST_PAGE_BYTES)
+                !home.nodes.contains(*from) && movable_bytes.get(from).is_some_and(|&b| b >= SMALLEST_PAGE_BYTES)
             };
             known.saved_bytes.retain(|from, _| has_debt(from));
             for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
@@ -98,7 +99,7 @@ impl Round<'_> {
             let stuck_bytes = self.known[at].stuck_bytes(id, now);
             if let Some(&Stuck { why, bytes, retry_at, .. }) = self.known[at].stuck.get(&id).filter(|_| stuck_bytes > 0)
             {
-                waits = Some(DebtWaits::Stuck { why, bytes, retry_at });
+                waits = Some(DebtWaits::Stuck { why, bytes, retry_in_intervals: retry_at.saturating_sub(now) });
             }
             let mut left = bytes.saturating_sub(stuck_bytes);
             let latency_ppm = |to: usize| self.scene.view.latencies_ppm(from)[to];
@@ -206,8 +207,8 @@ impl Round<'_> {
         let known = &mut self.known[at];
         let has_room = room_bytes >= known.standing.debt_bytes.saturating_add(ROOM_TO_CONFINE_BYTES)
             && !known.stuck.values().any(|stuck| stuck.found_no_room);
-        let off = state.resident_bytes.iter().filter(|(node, _)| !home.nodes.contains(**node));
-        let coming = off.map(|(node, bytes)| bytes.saturating_sub(known.stuck_bytes(*node, now)));
+        let off = state.movable_bytes().into_iter().filter(|(node, _)| !home.nodes.contains(*node));
+        let coming = off.map(|(node, bytes)| bytes.saturating_sub(known.stuck_bytes(node, now)));
         let is_coming = coming.fold(0, u64::saturating_add) > TAKEN_ALONG_BYTES;
         let tried = known.confined_at.is_some_and(|then| now < then.saturating_add(CONFINE_AGAIN_INTERVALS));
         if !has_room || tried || is_coming || !owner.lets_bind() {

@@ -91,6 +91,24 @@ fn what_does_not_fit_runs_elsewhere_where_a_scheduler_lets_it() {
 }
 
 #[test]
+fn what_the_kernel_keeps_off_home_is_no_debt() {
+    let tuning = Tuning::default();
+    let debt_and_steps = |kernel_bytes| {
+        let mut seen = seen(0, 0, [0, 0]);
+        seen.machine.domains[0].resident_bytes.insert(NodeId(1), 8192);
+        seen.machine.domains[0].kernel_bytes = [(NodeId(1), kernel_bytes)].into();
+        let (plan, history) = control(&tuning, &seen, &History::default());
+        let moves = plan.steps.iter().filter(|step| matches!(step.action, Action::MovePages { .. })).count();
+        (history.domains["db"].standing.debt_bytes, moves)
+    };
+    assert_eq!(debt_and_steps(0), (8192, 1));
+    assert_eq!(debt_and_steps(4096), (4096, 1));
+    // Less than a page is the kernel's, counted by the byte.
+    assert_eq!(debt_and_steps(4097), (0, 0));
+    assert_eq!(debt_and_steps(9000), (0, 0));
+}
+
+#[test]
 fn trouble_counts_up_by_one_and_back_by_two() {
     let tuning = Tuning { patience_intervals: 100, ..Tuning::default() };
     let mut history = History::default();
@@ -293,7 +311,7 @@ fn reasons_and_standings_are_told_in_figures() {
             break;
         }
     }
-    assert_eq!(said[0], "short of room at home for 1 intervals (50 % elsewhere); it may be over soon");
+    assert_eq!(said[0], "short of room at home for 1 interval (50 % elsewhere); it may be over soon");
     let reason = "2.00 vCPUs, predicted slow-down 1.000 instead of 1.400: saves 571 ms of CPU time a second; 4 GiB to \
                   move cost 8192 ms, paid back in 15 s";
     assert_eq!(

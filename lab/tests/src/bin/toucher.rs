@@ -7,7 +7,10 @@ use clap::{Parser, ValueEnum};
 use std::{
     io::{Read, Write},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    sync::{
+        atomic::{AtomicBool, AtomicU8, Ordering},
+        mpsc,
+    },
     thread,
 };
 
@@ -74,21 +77,24 @@ fn main() {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let part = bytes / args.threads;
-        let fillers: Vec<_> = (0..args.threads).map(|n| scope.spawn(move || touch(address + n * part, part))).collect();
-        fillers.into_iter().for_each(|filler| assert!(filler.join().is_ok(), "a thread could not fill its part"));
+        let (filled, all_filled) = mpsc::channel();
+        for n in 0..args.threads {
+            let (filled, stop) = (filled.clone(), &stop);
+            // One that ends stays in /proc for a moment, so who spins later is who fills.
+            scope.spawn(move || {
+                touch(address + n * part, part);
+                let _ = filled.send(());
+                drop(filled);
+                while args.spin && !stop.load(Ordering::Relaxed) {
+                    touch(address, bytes);
+                }
+            });
+        }
+        drop(filled);
+        assert_eq!(all_filled.iter().count(), args.threads, "a thread could not fill its part");
         let _pinned = (args.pin > 0).then(|| pin(address, args.pin << 20));
         if args.restless {
             restless();
-        }
-        if args.spin {
-            for _ in 0..args.threads {
-                let stop = &stop;
-                scope.spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        touch(address, bytes);
-                    }
-                });
-            }
         }
         println!("ready {address:x}");
         assert!(std::io::stdout().flush().is_ok(), "nobody reads");

@@ -31,7 +31,8 @@ impl Failed {
     pub(super) fn into_response(self) -> Response {
         let Self { status, message } = self;
         // Text is always JSON.
-        let body = serde_json::to_vec(&Error { error: &message }).unwrap_or_default();
+        let mut body = serde_json::to_vec_pretty(&Error { error: &message }).unwrap_or_default();
+        body.push(b'\n');
         let mut response = with_type("application/json", body);
         *response.status_mut() = status;
         response.extensions_mut().insert(Told(message));

@@ -112,7 +112,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         Failed::new(StatusCode::NOT_FOUND, message).into_response()
     };
     let other_method = async || {
-        let message = "this method is not for this: GET /openapi.json lists what there is";
+        let message = "nothing here is done by this method: GET /openapi.json lists what there is, and by which";
         Failed::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response()
     };
     router.fallback(unknown).method_not_allowed_fallback(other_method).with_state(api)
