@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from common import LabError
 
-EVERYBODY = ("stock", "balancing", "numad", "pin-naive", "pin-oracle", "nearside", "local", "remote")
+ON_LINUX = ("stock", "balancing", "numad", "pin-naive", "pin-oracle", "nearside", "local", "remote")
+EVERYBODY = (*ON_LINUX, "xen")
 STOCK_AND_US = ("stock", "balancing", "nearside")
 
 
@@ -28,7 +29,7 @@ SET = (
     Part("skewed", (16,), seeds=3),
     Part("sdet", (16,)),
     Part("sdet", (4, 8, 12), STOCK_AND_US),
-    Part("dbench", (16,)),
+    Part("dbench", (16,), ON_LINUX),
     Part("dbench", (4, 8, 12), STOCK_AND_US),
     Part("stream", (16,), STOCK_AND_US),
     Part("lock", (16,), STOCK_AND_US),
