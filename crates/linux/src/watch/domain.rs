@@ -291,7 +291,7 @@ impl Watched {
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
         let home = record.map(|record| &record.home);
-        let is_known_where = by_scheduler.is_some() || look.offered.nodes.len() == 1;
+        let is_known_where = by_scheduler.is_some() || look.offered.nodes.len() == 1 && !self.ran_on.is_empty();
         let runs_as_before = is_known_where
             && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then))
             && home == self.home_then.as_ref();

@@ -168,8 +168,11 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && args.config.is_none() => String::new(),
         Err(error) => return output::note([format!("{}: {error}; the configuration stays as it was", path.display())]),
     };
-    let (config, notices) = keeper.config().reloaded(path, &text);
-    output::note(notices);
+    let (config, told) = match keeper.config().reloaded(path, &text) {
+        Ok(new) => new,
+        Err(error) => return output::note([format!("{error}; the configuration stays as it was")]),
+    };
+    output::note(told);
     let access = match Access::new(&config.api) {
         Ok(access) => access,
         Err(error) => {
@@ -178,5 +181,8 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
     };
     output::note(api.reconfigure(access, &config.api.socket, &config.audit.log).err());
     keeper.reconfigure(config);
-    output::note([format!("{}: read again", path.display())]);
+    output::note([match path.exists() {
+        true => format!("{}: read again", path.display()),
+        false => format!("there is no {}: the defaults hold", path.display()),
+    }]);
 }

@@ -137,6 +137,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes, affinity)
     {
         let mut report = changed?;
+        report.notes.extend(affinity.map(told));
         if report.nodes_before != report.nodes {
             report.notes.push("the daemon takes its memory along, as far as it can (`nearside why` tells)".into());
         }
@@ -154,11 +155,20 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let changed = carry_out(&mut host, &wish, affinity, watch);
     meter.end();
     let mut report = changed.inspect_err(|_| output::note(host.take_notices()))?;
+    report.notes.extend(affinity.map(told));
     if !wish.move_memory && report.nodes_before != report.nodes {
         report.notes.push(STAYS.into());
     }
     args.format.print(&report, set::text)?;
     left_over(&report, &args.domain, nodes)
+}
+
+/// What an affinity means.
+fn told(affinity: Affinity) -> String {
+    match affinity {
+        Affinity::Soft => "its vCPUs prefer the home".into(),
+        Affinity::Hard => "its vCPUs never leave the home".into(),
+    }
 }
 
 /// `--auto`.

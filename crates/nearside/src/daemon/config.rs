@@ -206,24 +206,20 @@ impl Config {
         }
     }
 
-    /// What is in force after the file was read again, and what to tell. A file that is wrong changes nothing; what only
-    /// a restart can change stays as it was.
-    pub fn reloaded(&self, path: &Path, text: &str) -> (Self, Vec<String>) {
-        match Self::parse(path, text) {
-            Err(error) => (self.clone(), vec![format!("{error}; the configuration stays as it was")]),
-            Ok(mut new) => {
-                let mut notices = Vec::new();
-                if new.api.socket != self.api.socket {
-                    notices.push(format!(
-                        "{}: api.socket changes with a restart; it stays {} till then",
-                        path.display(),
-                        self.api.socket.display()
-                    ));
-                    new.api.socket.clone_from(&self.api.socket);
-                }
-                (new, notices)
-            }
+    /// What is in force after the file was read again, and what to tell. What only a restart can change stays as it was.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn reloaded(&self, path: &Path, text: &str) -> Result<(Self, Option<String>), Error> {
+        let new = Self::parse(path, text)?;
+        if new.api.socket == self.api.socket {
+            return Ok((new, None));
         }
+        let socket = &self.api.socket;
+        let told =
+            format!("{}: api.socket changes with a restart; it stays {} till then", path.display(), socket.display());
+        let api = Api { socket: socket.clone(), ..new.api.clone() };
+        Ok((Self { api, ..new }, Some(told)))
     }
 }
 
@@ -398,15 +394,16 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_keeps_the_old_configuration_and_says_why() {
+    fn a_bad_file_is_refused_and_a_good_one_changes_all_but_the_socket() {
         let path = Path::new("daemon.toml");
         let old = parse("rate = \"5M\"").unwrap();
-        let (kept, told) = old.reloaded(path, "rate = \"fast\"");
-        assert_eq!((&kept, told.len()), (&old, 1));
-        assert!(told[0].ends_with("; the configuration stays as it was"), "{told:?}");
+        let error = old.reloaded(path, "rate = \"fast\"").unwrap_err().to_string();
+        assert!(error.starts_with("daemon.toml"), "{error}");
 
-        let (new, told) = old.reloaded(path, "rate = \"6M\"\n[api]\nsocket = \"/run/other\"\nread_group = \"ops\"");
+        let other = "rate = \"6M\"\n[api]\nsocket = \"/run/other\"\nread_group = \"ops\"";
+        let (new, told) = old.reloaded(path, other).unwrap();
         assert_eq!((new.rate_bytes_per_s, new.api.read_group.as_deref()), (6 << 20, Some("ops")));
-        assert_eq!((&new.api.socket, told.len()), (&old.api.socket, 1));
+        assert_eq!((&new.api.socket, told.is_some()), (&old.api.socket, true));
+        assert_eq!(new.reloaded(path, "rate = \"6M\"").unwrap().1, None);
     }
 }

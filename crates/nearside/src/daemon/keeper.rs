@@ -364,12 +364,9 @@ impl Keeper {
     /// What becomes of the kernel's NUMA balancing, where it is on.
     fn balancing(&self, seen: &ControlObservation) -> Option<String> {
         let mode = seen.numa_balancing.filter(|&mode| mode != 0 && seen.machine.topology.nodes.len() > 1)?;
-        let is_attached = self.charge.attachment().is_attached();
-        let concerns_some = is_attached || self.watcher.records().any(|record| record.found_by.is_some());
-        let is = match is_attached {
-            _ if !concerns_some => return None,
+        let is = match self.charge.attachment().is_attached() {
             true => "does nothing on this host while the scheduler is attached",
-            false => "moves the memory of domains that were found, which Nearside therefore leaves where it is",
+            false => "moves the memory of domains that Nearside did not start, which it therefore leaves where it is",
         };
         Some(format!("NUMA balancing (kernel.numa_balancing = {mode}) {is}; it is not switched off"))
     }

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// How long something [`slow`] may take: some ten times what the slowest host seen took.
+/// How long something [`slow`] may take: some ten times what the slowest host seen took. Before the start is over `TimeoutStartSec=`
+/// of the unit says so.
 const SLOW: Duration = Duration::from_secs(300);
 
 /// Whether systemd was told that the start is over.
@@ -47,13 +48,13 @@ pub fn busy() {
 
 /// Does what may take longer than systemd's watchdog waits, though not for ever: loading the scheduler does on a slow host.
 pub fn slow<T>(work: impl FnOnce() -> T) -> T {
-    let usual = watchdog().filter(|_| STARTED.load(Ordering::Relaxed));
+    let usual = watchdog().filter(|&usual| usual < SLOW && STARTED.load(Ordering::Relaxed));
     let wait_for = |wait: Duration| {
         let wait_us = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
         tell(&[NotifyState::WatchdogUsec(wait_us), NotifyState::Watchdog]);
     };
-    if let Some(usual) = usual {
-        wait_for(usual.max(SLOW));
+    if usual.is_some() {
+        wait_for(SLOW);
     }
     let done = work();
     if let Some(usual) = usual {

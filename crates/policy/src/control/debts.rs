@@ -10,7 +10,7 @@ use nearside_topology::{Node, NodeId, NodeSet};
 // A domain that could not be confined to its home again is tried again after so many intervals.
 const CONFINE_AGAIN_INTERVALS: u64 = 30;
 
-// The kernel counts what it keeps for a domain by the byte, and what is less than the smallest page does not move.
+// What the kernel keeps for a domain is counted by the byte and is no debt; what is less than the smallest page does not move either.
 const SMALLEST_PAGE_BYTES: u64 = 4096;
 
 // What a domain holds is counted some pages late on each CPU. So little more than what cannot move is no reason to wait: what of it
@@ -92,14 +92,15 @@ impl Round<'_> {
         let may_lie = |i: usize| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(self.id(i)));
         let allowed: Vec<usize> = party.home.iter().copied().filter(|&i| may_lie(i)).collect();
         let mut waits = if allowed.is_empty() { Some(DebtWaits::NotAllowed) } else { None };
-        for &(from, bytes) in
-            party.held_bytes.iter().filter(|(i, bytes)| *bytes >= SMALLEST_PAGE_BYTES && !party.home.contains(i))
-        {
-            let id = self.id(from);
+        for (id, bytes) in state.movable_bytes() {
+            let Some(from) = self.scene.view.index_of(id) else { continue };
+            if bytes < SMALLEST_PAGE_BYTES || party.home.contains(&from) {
+                continue;
+            }
             let stuck_bytes = self.known[at].stuck_bytes(id, now);
             if let Some(&Stuck { why, bytes, retry_at, .. }) = self.known[at].stuck.get(&id).filter(|_| stuck_bytes > 0)
             {
-                waits = Some(DebtWaits::Stuck { why, bytes, retry_in_intervals: retry_at.saturating_sub(now) });
+                waits = Some(DebtWaits::Stuck { why, bytes, retry_at });
             }
             let mut left = bytes.saturating_sub(stuck_bytes);
             let latency_ppm = |to: usize| self.scene.view.latencies_ppm(from)[to];

@@ -253,11 +253,7 @@ impl Round<'_> {
         let passed = self.now().saturating_sub(moved.at);
         let fuller = load_now.0 >= moved.load.0.saturating_add(FULLER_MILLI.max(moved.load.0 / 8));
         match passed < moved.stay_intervals || passed < self.tuning.steady_intervals && !fuller {
-            true => Err(HomeWaits::MovedLately {
-                ago_intervals: self.now().saturating_sub(moved.at),
-                load_then: moved.load,
-                load_now,
-            }),
+            true => Err(HomeWaits::MovedLately { at: moved.at, load_then: moved.load, load_now }),
             false => Ok(()),
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct Party {
     pub(super) home: Vec<usize>,
     /// Its demand by node of its home; without a home, of where it ran.
     pub(super) load_milli: Amounts,
-    /// What it holds that can move, in bytes.
+    /// What it holds, in bytes.
     pub(super) held_bytes: Amounts,
     /// What is promised to it and not there yet, in bytes. Unlike [`outstanding`](crate::outstanding) this counts what
     /// it holds elsewhere too, for that shall come.
@@ -149,7 +149,7 @@ impl Scene {
             near,
             home,
             load_milli,
-            held_bytes: amounts(&state.movable_bytes()),
+            held_bytes: amounts(&state.resident_bytes),
             due_bytes: amounts(&due),
             needed_bytes: claim.total_bytes().max(all_held),
         }

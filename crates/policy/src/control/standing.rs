@@ -58,8 +58,8 @@ pub enum HomeWaits {
     MayPass,
     /// It moved not long ago.
     MovedLately {
-        /// So many intervals ago.
-        ago_intervals: u64,
+        /// In which interval.
+        at: u64,
         /// The load that its home was chosen for.
         load_then: MilliVcpus,
         /// The load on it now.
@@ -105,8 +105,8 @@ pub enum DebtWaits {
         why: StayedWhy,
         /// How much, in bytes.
         bytes: u64,
-        /// After so many intervals it is tried again.
-        retry_in_intervals: u64,
+        /// The interval in which it is tried again.
+        retry_at: u64,
     },
 }
 
@@ -152,10 +152,6 @@ impl fmt::Display for Payback {
     }
 }
 
-fn intervals(count: u64) -> String {
-    format!("{count} interval{}", if count == 1 { "" } else { "s" })
-}
-
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
@@ -163,8 +159,8 @@ impl fmt::Display for Standing {
             Place::Idle => write!(f, "idle")?,
             Place::AtHome => write!(f, "at home")?,
             Place::PushedOff { intervals, off_home_ppm } => {
-                let since = self::intervals(intervals);
-                write!(f, "short of room at home for {since} ({} % elsewhere)", off_home_ppm / 10_000)?
+                let s = if intervals == 1 { "" } else { "s" };
+                write!(f, "short of room at home for {intervals} interval{s} ({} % elsewhere)", off_home_ppm / 10_000)?
             }
         }
         self.home_waits.as_ref().map_or(Ok(()), |waits| write!(f, "; {waits}"))?;
@@ -187,9 +183,9 @@ impl fmt::Display for HomeWaits {
             Self::HasCpuset => write!(f, "not bound to CPUs, for somebody else has set its cpuset"),
             Self::OwnerKeeps { owner } => write!(f, "{owner} owns the cgroup and would undo a change"),
             Self::MayPass => write!(f, "it may be over soon"),
-            Self::MovedLately { ago_intervals, load_then, load_now } => {
-                let ago = intervals(*ago_intervals);
-                write!(f, "moved {ago} ago to {load_then} vCPUs of load, which are {load_now} now")
+            // In which interval tells nobody much who does not know the present one.
+            Self::MovedLately { load_then, load_now, .. } => {
+                write!(f, "moved lately to {load_then} vCPUs of load, which are {load_now} now")
             }
             Self::NoneBetter { here, best } => {
                 write!(f, "no better home: predicted slow-down {here}, at best {best} elsewhere")
@@ -210,9 +206,8 @@ impl fmt::Display for DebtWaits {
             Self::KeptElsewhere => write!(f, "somebody else seems to keep it elsewhere"),
             Self::Balancing => write!(f, "left to the kernel's NUMA balancing, for it has no memory policy"),
             Self::NotAllowed => write!(f, "it may have no memory at home"),
-            Self::Stuck { why, bytes, retry_in_intervals } => {
-                let later = intervals(*retry_in_intervals);
-                write!(f, "{} stayed ({}), tried again in {later}", Bytes(*bytes), why.words())
+            Self::Stuck { why, bytes, .. } => {
+                write!(f, "{} stayed ({}), tried again later", Bytes(*bytes), why.words())
             }
         }
     }

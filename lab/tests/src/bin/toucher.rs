@@ -74,24 +74,32 @@ fn main() {
         Kind::Heap => (extend_heap(bytes), bytes),
         kind => (map(kind, bytes), args.touch.unwrap_or(args.mib) << 20),
     };
-    let stop = AtomicBool::new(false);
+    let (go, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let part = bytes / args.threads;
         let (filled, all_filled) = mpsc::channel();
         for n in 0..args.threads {
-            let (filled, stop) = (filled.clone(), &stop);
+            let (filled, go, stop) = (filled.clone(), &go, &stop);
             // One that ends stays in /proc for a moment, so who spins later is who fills.
             scope.spawn(move || {
                 touch(address + n * part, part);
                 let _ = filled.send(());
                 drop(filled);
+                while args.spin && !go.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
                 while args.spin && !stop.load(Ordering::Relaxed) {
                     touch(address, bytes);
                 }
             });
         }
         drop(filled);
-        assert_eq!(all_filled.iter().count(), args.threads, "a thread could not fill its part");
+        if all_filled.iter().count() != args.threads {
+            // The others wait for a word that does not come.
+            eprintln!("a thread could not fill its part");
+            std::process::exit(1);
+        }
+        go.store(true, Ordering::Relaxed);
         let _pinned = (args.pin > 0).then(|| pin(address, args.pin << 20));
         if args.restless {
             restless();
