@@ -78,10 +78,11 @@ fn main() {
     thread::scope(|scope| {
         let part = bytes / args.threads;
         let (filled, all_filled) = mpsc::channel();
+        let mut fillers = Vec::new();
         for n in 0..args.threads {
             let (filled, go, stop) = (filled.clone(), &go, &stop);
             // One that ends stays in /proc for a moment, so who spins later is who fills.
-            scope.spawn(move || {
+            fillers.push(scope.spawn(move || {
                 touch(address + n * part, part);
                 let _ = filled.send(());
                 drop(filled);
@@ -91,13 +92,16 @@ fn main() {
                 while args.spin && !stop.load(Ordering::Relaxed) {
                     touch(address, bytes);
                 }
-            });
+            }));
         }
         drop(filled);
         if all_filled.iter().count() != args.threads {
             // The others wait for a word that does not come.
             eprintln!("a thread could not fill its part");
             std::process::exit(1);
+        }
+        if !args.spin {
+            fillers.into_iter().for_each(|filler| drop(filler.join()));
         }
         go.store(true, Ordering::Relaxed);
         let _pinned = (args.pin > 0).then(|| pin(address, args.pin << 20));
