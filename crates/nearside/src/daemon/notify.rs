@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// How long something [`slow`] may take: some ten times what the slowest host seen took. Before the start is over `TimeoutStartSec=`
-/// of the unit says so.
+/// How long something [`slow`] may take: ten times the watchdog of the unit that is shipped, which an emulated host has exceeded.
+/// Before the start is over `TimeoutStartSec=` says so.
 const SLOW: Duration = Duration::from_secs(300);
 
 /// Whether systemd was told that the start is over.
