@@ -94,7 +94,8 @@ impl Args {
 
     /// Adds to domains how they stand, where a daemon runs that this user may ask and that knows them.
     pub(crate) fn add_standing(&self, domains: &mut [Domain], within: Duration) -> Result<(), Notice> {
-        if domains.is_empty() {
+        // Whoever names a socket wants to know of it that nobody answers.
+        if domains.is_empty() && self.socket.is_none() {
             return Ok(());
         }
         let plan: Option<Plan> = self.read("/plan", within)?;
@@ -384,6 +385,8 @@ mod tests {
         assert!(unwanted.set_home(&name, &home(0), None).is_none());
         let elsewhere = Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
         assert!(elsewhere.control(&name).unwrap_err().starts_with("cannot ask the daemon at "));
+        let told = elsewhere.add_standing(&mut [], READ_WITHIN).unwrap_err();
+        assert!(told.starts_with("cannot ask the daemon at "), "also where no domain runs: {told}");
         let missed = elsewhere.set_home(&name, &home(0), None).unwrap().unwrap_err();
         assert!(missed.code() == 1 && missed.message().contains("--no-daemon"), "{missed:?}");
     }

@@ -259,14 +259,21 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Error> {
-    Patterns::parse(Vec::<String>::deserialize(deserializer)?).map_err(de::Error::custom)
+    let patterns: Vec<String> = typed(deserializer, "[\"machine.slice/*\"]")?;
+    Patterns::parse(patterns).map_err(de::Error::custom)
 }
 
 /// Shorter ones would leave no time for anything else, longer ones would not follow any load.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(600);
 
+/// A value of the key; what is of another type is answered with an example.
+fn typed<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<T, D::Error> {
+    let told = |error: D::Error| de::Error::custom(format!("{}, as in {example}", error.to_string().trim_end()));
+    T::deserialize(deserializer).map_err(told)
+}
+
 fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
+    let text: String = typed(deserializer, "\"2s\"")?;
     parse_interval(&text).ok_or_else(|| {
         de::Error::custom(format!("{text:?} is no interval: expected from 10ms to 600s, as in \"2s\" or \"500ms\""))
     })
@@ -284,7 +291,7 @@ fn parse_interval(text: &str) -> Option<Duration> {
 }
 
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let text = String::deserialize(deserializer)?;
+    let text: String = typed(deserializer, "\"1G\"")?;
     match parse_size(&text) {
         Ok(0) => Err(de::Error::custom("with a rate of 0 nothing would ever come home: expected at least 1")),
         Ok(bytes) => Ok(bytes),
@@ -293,7 +300,7 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 }
 
 fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    let path = PathBuf::deserialize(deserializer)?;
+    let path: PathBuf = typed(deserializer, "\"/var/log/nearside/audit.log\"")?;
     match path.is_absolute() && path.file_name().is_some() {
         true => Ok(path),
         false => Err(de::Error::custom(format!("{path:?}: expected the path of a file from / on"))),
@@ -302,7 +309,8 @@ fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
 
 /// Nobody's group is written as an empty text: TOML has no null.
 fn group<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Some(String::deserialize(deserializer)?).filter(|name| !name.is_empty()))
+    let name: String = typed(deserializer, "\"libvirt\"")?;
+    Ok(Some(name).filter(|name| !name.is_empty()))
 }
 
 fn intervals<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
@@ -365,7 +373,9 @@ mod tests {
         let cases = [
             ("\nintervall = \"2s\"", "daemon.toml, line 2 (`intervall = \"2s\"`): unknown field `intervall`, expected"),
             ("interval = \"2\"", "line 1 (`interval = \"2\"`): \"2\" is no interval: expected from 10ms to 600s"),
-            ("interval = 2", "(`interval = 2`): invalid type: integer `2`, expected a string"),
+            ("interval = 2", "(`interval = 2`): invalid type: integer `2`, expected a string, as in \"2s\""),
+            ("found = \"a\"", "expected a sequence, as in [\"machine.slice/*\"]"),
+            ("[audit]\nlog = 1", "line 2 (`log = 1`): invalid type: integer `1`, expected path string, as in \"/var/"),
             ("rate = \"1X\"", "(`rate = \"1X\"`): \"1X\": \"X\" is no unit"),
             ("rate = \"0\"", "expected at least 1"),
             ("scheduler = \"yes\"", "unknown variant `yes`, expected one of `on`, `auto`, `off`"),

@@ -16,7 +16,7 @@ use nearside_linux::{
     store::Record,
     usage,
 };
-use nearside_policy::{Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total};
+use nearside_policy::{Affinity, Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total};
 use nearside_topology::NodeSet;
 use serde::Serialize;
 use std::path::Path;
@@ -26,6 +26,7 @@ pub(crate) fn text(record: &Record, decision: &Decision) -> String {
     [
         heading(record, decision),
         asked(decision),
+        affinity(record.home.affinity),
         chosen(decision),
         runners_up(decision),
         assumptions(decision),
@@ -58,6 +59,15 @@ fn asked(decision: &Decision) -> String {
         text += &format!(", near {}", request.near.iter().copied().collect::<NodeSet>().named());
     }
     text + "\n"
+}
+
+/// As it is now: a decision is about nodes alone.
+fn affinity(affinity: Affinity) -> String {
+    let means = match affinity {
+        Affinity::Soft => "soft: its vCPUs prefer the home",
+        Affinity::Hard => "hard: its vCPUs run on the home alone",
+    };
+    format!("  affinity     {means}\n")
 }
 
 fn chosen(decision: &Decision) -> String {
@@ -283,7 +293,7 @@ mod tests {
         let mut decision = record.decision.take().unwrap();
         decision.request.nodes = Some(nodes(&[3]));
         decision.chosen = examples::candidate(&[3], [1.25, 1.1, 1.0], 900);
-        record.home = Home { nodes: nodes(&[0, 2]), origin: Origin::Explicit, ..record.home };
+        record.home = Home { nodes: nodes(&[0, 2]), origin: Origin::Explicit, affinity: Affinity::Hard, ..record.home };
         record.claim = Some(examples::candidate(&[0, 2], [1.0; 3], 0).claim);
         record.moving_to = Some(nodes(&[0, 2]));
         decision.left_out = examples::left_out();
