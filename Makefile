@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install test lint unit lab-test model-test demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install test lint unit lab-test compare-test model-test demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -32,7 +32,7 @@ install: ## what `make build` built, below PREFIX (default /usr/local), its syst
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 
-test: install-deps lint deny unit lab-test demo-test ## everything CI checks, about an hour on 2 cores
+test: install-deps lint deny unit lab-test compare-test demo-test ## everything CI checks, about an hour on 2 cores
 	@echo "make test: all passed"
 
 lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell and Python scripts
@@ -53,12 +53,14 @@ unit: ## the tests that need no lab
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
 
+compare-test: ## a workload on stock Linux and under Nearside, in modelled time (once built, two to three minutes)
+	lab/compare --quick
+
 model-test: ## modelled time against its machine files, and some figures of the scheduler under it (on request; ten minutes)
 	lab/calibrate pairs
 	lab/calibrate one-node
 	lab/calibrate x460-small
 	lab/measure --quick
-	lab/compare --quick
 
 demo-test: ## the demo, which fails where a command of it does
 	cargo build --package nearside
