@@ -3,6 +3,8 @@
 import contextlib
 import importlib.util
 import io
+import json
+import shutil
 import sys
 import tempfile
 import threading
@@ -14,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import machines
+import modelled
 import required
 from common import LAB, LabError
 
@@ -128,6 +131,110 @@ class FakeRunner:
             self.ran.append(self.file(cell))
         made = result({"stock": 150, "pin-naive": 100}[self.file(cell)], (1, 1)) if self.file(cell) != "nearside" else None
         return made and {**made, "command": f"# {cell.contender}"}
+
+
+FAKE_RUN = """#!/bin/sh
+while [ "$1" != --counters ]; do shift; done
+cp marks "$2"
+[ ! -e edit ] || sh edit
+echo '{"total_ms": 5}'
+"""
+
+
+class FakeLab:
+    """A copy of what the lab is made of, in whose guests nothing runs."""
+
+    def __init__(self, folder):
+        self.folder, self.lab = folder, folder / "lab"
+        for path in compare.read_meanwhile():
+            self.write(f"lab/{path.relative_to(LAB)}", path.read_text())
+        self.write("lab/run", FAKE_RUN)
+        self.write("qemu", f'#!/bin/sh\n[ "$1" = -L ] && echo {folder} || echo "QEMU emulator version 10.0 (Debian)"\n')
+        self.write("program", '#!/bin/sh\necho \'[{"work": 1}, {"work": 1}]\'\n')
+        self.write("m.toml", (LAB / "machines/pairs.toml").read_text())
+        self.write("marks", "".join(f'{{"what": "mark", "id": {number}}}\n' for number in (compare.MARK_BEGIN, compare.MARK_END)))
+        for name in ("busybox", "libc", "7.1-amd64/vmlinuz", *compare.FIRMWARE):
+            self.write(name, name)
+        (folder / "results").mkdir()
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def append(self, name, text):
+        self.write(name, (self.folder / name).read_text() + text)
+
+    def runner(self):
+        compare.lab_run()  # the true one
+        fakes = {
+            "LAB": self.lab,
+            "build": lambda *_: self.folder / "program",
+            "executable": lambda name: self.folder / Path(name).name,
+            "libraries": lambda *_: [self.folder / "libc"],
+        }
+        with contextlib.ExitStack() as stack:
+            for name, fake in fakes.items():
+                stack.enter_context(unittest.mock.patch.object(compare, name, fake))
+            stack.enter_context(unittest.mock.patch.object(modelled, "find_qemu", lambda: ([str(self.folder / "qemu")], None)))
+            self.stack = stack.pop_all()
+        return compare.Runner(self.folder / "results", self.folder / "7.1-amd64/vmlinuz")
+
+
+class Identity(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.lab = FakeLab(Path(folder.name))
+        self.cell = compare.Cell("warehouse", str(self.lab.folder / "m.toml"), 2, "nearside", 1)
+
+    def runner(self):
+        runner = self.lab.runner()
+        self.addCleanup(self.lab.stack.close)
+        return runner
+
+    def changes(self, name, text="# more\n"):
+        """Whether the result is another one after that is added to a file."""
+        before = self.runner().identity(self.cell)
+        self.lab.append(name, text)
+        return self.runner().identity(self.cell) != before
+
+    def test_whatever_the_guest_is_made_of_makes_another_result(self):
+        files = ["qemu", *compare.FIRMWARE, "busybox", "libc", "program", "7.1-amd64/vmlinuz"]
+        files += [f"lab/{name}" for name in ("numatime/Makefile", "numatime/memory.c", "initramfs.py", "modelled.py", "modelled-init")]
+        for name in files:
+            self.assertTrue(self.changes(name), name)
+
+    def test_whoever_only_tells_of_it_does_not(self):
+        for name in ("m.toml", "lab/run", "lab/machines.py", "lab/common.py"):
+            self.assertFalse(self.changes(name), name)
+
+    def test_a_machine_counts_by_what_is_made_of_it(self):
+        before = self.runner().identity(self.cell)
+        for old, new in (("memory_mib = 256", "memory_mib = 512"), ("30", "31"), ("90", "91")):
+            text = (LAB / "machines/pairs.toml").read_text()
+            self.assertIn(old, text)
+            self.lab.write("m.toml", text.replace(old, new))
+            self.assertNotEqual(self.runner().identity(self.cell), before, new)
+
+    def test_a_result_says_when_and_of_what_it_was_made(self):
+        runner = self.runner()
+        kept = runner.run(self.cell)
+        self.assertEqual(runner.found(self.cell), json.loads(json.dumps(kept)))
+        self.assertEqual((kept["kernel"], kept["qemu"], kept["commit"]), ("7.1", "10.0 (Debian)", "unknown"))
+        self.assertRegex(kept["ended"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")
+
+    def test_what_is_edited_while_a_guest_runs_ends_the_set_and_its_result_is_not_kept(self):
+        for edited in ("lab/modelled.py", "lab/run", "libc", "m.toml", "7.1-amd64/vmlinuz"):
+            runner = self.runner()
+            shutil.copy(self.lab.folder / "m.toml", self.lab.folder / "before.toml")
+            self.lab.write("edit", f"sed -i 's/memory_mib = 256/memory_mib = 512/; $ a # more' {edited}\n")
+            with self.assertRaisesRegex(LabError, "Start again", msg=edited):
+                runner.run(self.cell)
+            (self.lab.folder / "edit").unlink()
+            shutil.copy(self.lab.folder / "before.toml", self.lab.folder / "m.toml")
+            self.assertEqual(list((self.lab.folder / "results/cells").iterdir()), [], edited)
 
 
 class Running(unittest.TestCase):
