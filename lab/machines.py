@@ -58,7 +58,7 @@ class Machine:
     name: str
     file: "File"
     description: str
-    insn_ps: float
+    insn_ps: int
     distance: list
     latency_ns: list
     cache: Cache
@@ -320,13 +320,18 @@ def read_routes(top, points, links):
             if target not in ways:
                 raise Table(top.file, {}, "link").error("between", f"no link leads from node {source} to node {target}")
             routes[source, target] = ways[target][2]
-    joined = {frozenset(link.between) for link in links}
+    joined, given = {frozenset(link.between) for link in links}, set()
     for table in top.tables_at("route"):
         table.refuse_unknown("between", "via")
         ends, via = points.read_list(table, "between"), points.read_list(table, "via")
         if len(ends) != 2 or ends[0] == ends[1] or max(ends) >= points.nodes:
             raise table.error("between", "two different nodes are expected")
+        if frozenset(ends) in given:
+            raise table.error("between", "there is a route between these two already")
+        given.add(frozenset(ends))
         way = (ends[0], *via, ends[1])
+        if len(set(way)) < len(way):
+            raise table.error("via", f"the way comes to {points.name(next(point for point in way if way.count(point) > 1))} twice")
         for step in zip(way, way[1:]):
             if frozenset(step) not in joined:
                 raise table.error("via", f"there is no link between {points.name(step[0])} and {points.name(step[1])}")
@@ -373,12 +378,12 @@ def parse(path, text):
     else:
         if "route" in values:
             raise top.error("route", "there are no links")
-        latency_ns = top.matrix_at("latency_ns", len(nodes), lambda _i, _j, v: 0 < v < 10**6, "above 0 and below 1,000,000 ns is expected")
+        latency_ns = top.matrix_at("latency_ns", len(nodes), lambda _i, _j, v: 0.001 <= v <= 10**6, "0.001 to 1,000,000 ns is expected")
     return Machine(
         name=Path(path).stem,
         file=top.file,
         description=description,
-        insn_ps=top.number_at("insn_ps", 1, 10**6, "ps"),
+        insn_ps=top.number_at("insn_ps", 1, 10**6, "ps", whole=True),
         distance=top.matrix_at(
             "distance",
             len(nodes),
@@ -412,7 +417,7 @@ def ratio_of(machine):
 
 def at_ratio(machine, ratio):
     """The machine with latencies such that a line from its farthest node takes `ratio` times as long as a local one: what each takes
-    more than a local one grows, or shrinks, in proportion."""
+    more than a local one grows, or shrinks, in proportion, and so does what its firmware says of distances."""
     own_ns = [row[node] for node, row in enumerate(machine.latency_ns)]
     farthest = ratio_of(machine)
     if not machine.nodes[1:] or farthest <= 1:
@@ -421,6 +426,7 @@ def at_ratio(machine, ratio):
     return replace(
         machine,
         description=f"{machine.description}; the farthest node's lines at {ratio} times a local one's latency",
+        distance=[[10 if far == 10 else min(max(round(10 + (far - 10) * by), 11), 254) for far in row] for row in machine.distance],
         latency_ns=[[round(own_ns[i] + (ns - own_ns[i]) * by, 3) for ns in row] for i, row in enumerate(machine.latency_ns)],
         links=[replace(link, latency_ns=round(link.latency_ns * by, 3)) for link in machine.links],
     )

@@ -20,6 +20,9 @@ QEMU_MAJOR = 10
 # What the plugin's watchdog makes QEMU exit with (numatime.h).
 EXIT_WATCHDOG = 86
 
+# .. and where the guest comes to its time's limit.
+EXIT_TIME_LIMIT = 87
+
 # Host seconds in which the guest's clock stands still. Far more than a busy host takes for one round of the clock.
 WATCHDOG_SECONDS = 120
 
@@ -39,7 +42,7 @@ def build_folder():
     return CACHE / "numatime" / sources.hexdigest()[:16]
 
 
-def program(name):
+def guest_program(name):
     """A guest program of lab/numatime, where build_plugin has put it."""
     return build_folder() / name
 
@@ -115,6 +118,7 @@ def build_initramfs(path, options, cwd):
         raise LabError("no busybox: run scripts/install lab")
     archive.add("/bin/busybox", Path(busybox).read_bytes())
     archive.add("/init", (LAB / "modelled-init").read_bytes())
+    archive.add("/bin/numatime-mark", guest_program("mark").read_bytes())
     program = cwd / program
     if program.resolve() == Path(busybox).resolve():
         program = Path("/bin/busybox")
@@ -123,7 +127,7 @@ def build_initramfs(path, options, cwd):
     for named in options.with_files:
         add_named(archive, named, cwd)
     archive.add_folder(cwd)
-    exports = dict(setting.partition("=")[::2] for setting in options.env)
+    exports = dict(setting.split("=", 1) if "=" in setting else (setting, os.environ.get(setting, "")) for setting in options.env)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
     lines += [f"cwd={shlex.quote(str(cwd))}", f"run_command() {{ {shlex.join([str(program), *options.command[1:]])}; }}"]
     archive.add("/settings", "\n".join([*lines, ""]).encode(), 0o644)
@@ -132,6 +136,7 @@ def build_initramfs(path, options, cwd):
 
 def qemu_command(qemu, options, machine, machine_arguments, plugin, kernel, run):
     words = [*machine.plugin_arguments(), f"quantum_us={options.quantum_us}", f"watchdog_s={WATCHDOG_SECONDS}"]
+    words += [f"time_limit_s={options.time_limit:g}"] if options.time_limit else []
     words += [f"seed={options.seed}", f"out={run / 'counters'}", f"now={run / 'now'}"]
     command = [*qemu, "-accel", "tcg,thread=single", "-cpu", "qemu64,+rdtscp", "-machine", "q35", "-m", f"{machine.memory_bytes() >> 20}M"]
     command += machine_arguments

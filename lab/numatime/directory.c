@@ -66,7 +66,7 @@ unsigned directory_write(const struct vcpu *v, uint64_t line)
 		others &= others - 1;
 		if (memory_holds(&vcpus[other], line) && is_farther(v, other, farthest))
 			farthest = other;
-		memory_take_away(&vcpus[other], line);
+		memory_take_away(&vcpus[other], line, v->node);
 	}
 	holders[line] = UINT64_C(1) << vcpu_index(v);
 	writer[line] = (uint8_t)(vcpu_index(v) + 1);
@@ -76,8 +76,13 @@ unsigned directory_write(const struct vcpu *v, uint64_t line)
 /* The line left the vCPU's last cache. Whether it has to be written back. */
 bool directory_give_way(const struct vcpu *v, uint64_t line)
 {
+	struct vcpu *last;
+
 	if (line >= nr_lines || !writer[line] || vcpus[writer[line] - 1].node != v->node)
 		return false;
+	last = &vcpus[writer[line] - 1];
 	writer[line] = 0;
+	/* It has to become the writer again before it writes, or nobody who reads meanwhile would be told. */
+	memory_make_read_only(last, line);
 	return true;
 }

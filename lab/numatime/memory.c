@@ -239,19 +239,19 @@ bool memory_holds(const struct vcpu *v, uint64_t line)
 	return cache_holds(&v->cache, line) || (machine.llc_bytes && cache_holds(&node_cache[v->node], line));
 }
 
-/* Another vCPU has written the line. */
-void memory_take_away(struct vcpu *v, uint64_t line)
+/* A vCPU of node `to` has written the line. Where they share a last level it stays there. */
+void memory_take_away(struct vcpu *v, uint64_t line, unsigned to)
 {
 	stop_passing(&v->reads, line);
 	stop_passing(&v->writes, line);
 	if (v->code_filter[line % FILTER_LINES] == line)
 		v->code_filter[line % FILTER_LINES] = NO_LINE;
 	cache_remove(&v->cache, line);
-	if (machine.llc_bytes)
+	if (machine.llc_bytes && v->node != to)
 		cache_remove(&node_cache[v->node], line);
 }
 
-/* Another vCPU has read a line that this one had written: the next store has to take it away again. */
+/* The line is no longer this vCPU's to write: another one has read it, or it was written back. The next store has to take it again. */
 void memory_make_read_only(struct vcpu *v, uint64_t line)
 {
 	stop_passing(&v->writes, line);

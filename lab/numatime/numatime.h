@@ -177,7 +177,7 @@ void memory_execute(unsigned vcpu, void *lines);
 void *memory_lines(uint64_t physical_address, unsigned bytes);
 void memory_forget_translations(unsigned vcpu, void *unused);
 bool memory_holds(const struct vcpu *v, uint64_t line);
-void memory_take_away(struct vcpu *v, uint64_t line);
+void memory_take_away(struct vcpu *v, uint64_t line, unsigned to);
 void memory_make_read_only(struct vcpu *v, uint64_t line);
 
 /* No vCPU, in answers of the directory. */

@@ -5,6 +5,7 @@
  *   loaded     from memory of the node, in an order that no prefetcher foresees
  *   executed   from memory of the node: each line is a jump to the next
  *   handed     over from the cache of the node's first CPU, which has just written it
+ *   rewritten  by that CPU after its caches had lost the line and this CPU had read it, and is read again
  *
  * where MIB, a power of two, is twice what the caches hold or more: all is gone over once before, in the same order, so that what was
  * used last is what is needed last. A line of JSON for each, to hold against the machine file, and, for what happened between the
@@ -167,6 +168,12 @@ static void execute(int cpu, int node)
 	munmap(memory, memory_bytes);
 }
 
+static void store(char *memory, size_t lines)
+{
+	for (size_t i = 0; i < lines; i++)
+		((volatile char *)memory)[i * LINE] = 1;
+}
+
 static void hand_over(int cpu, int node)
 {
 	size_t lines = CACHED_BYTES / LINE, line = 0;
@@ -175,8 +182,7 @@ static void hand_over(int cpu, int node)
 
 	for (int pass = 0; pass < PASSES; pass++) {
 		run_on(first_cpu(node));
-		for (size_t i = 0; i < lines; i++)
-			((volatile char *)memory)[i * LINE] = 1;
+		store(memory, lines);
 		run_on(cpu);
 		start = now_ns();
 		NUMATIME_MARK(1);
@@ -185,6 +191,35 @@ static void hand_over(int cpu, int node)
 		NUMATIME_MARK(2);
 		say("handed", cpu, node, lines, now_ns() - start);
 	}
+	munmap(memory, CACHED_BYTES);
+}
+
+static void rewrite(int cpu, int node)
+{
+	size_t lines = CACHED_BYTES / LINE, line = 0;
+	char *memory = new_memory(node, CACHED_BYTES, PROT_READ | PROT_WRITE);
+	char *other = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE);
+	double start;
+
+	for (int pass = 0; pass < PASSES; pass++) {
+		run_on(first_cpu(node));
+		store(memory, lines);
+		for (size_t i = 0; i < memory_bytes; i += LINE)
+			((volatile char *)other)[i];
+		run_on(cpu);
+		for (size_t i = 0; i < lines; i++)
+			((volatile char *)memory)[i * LINE];
+		run_on(first_cpu(node));
+		store(memory, lines);
+		run_on(cpu);
+		start = now_ns();
+		NUMATIME_MARK(1);
+		for (size_t i = 0; i < lines; i++, line = next_line(line, lines))
+			((volatile char *)memory)[line * LINE];
+		NUMATIME_MARK(2);
+		say("rewritten", cpu, node, lines, now_ns() - start);
+	}
+	munmap(other, memory_bytes);
 	munmap(memory, CACHED_BYTES);
 }
 
@@ -204,8 +239,10 @@ int main(int count, char **arguments)
 			run_on(cpu);
 			load(cpu, node);
 			execute(cpu, node);
-			if (first_cpu(node) != cpu)
+			if (first_cpu(node) != cpu) {
 				hand_over(cpu, node);
+				rewrite(cpu, node);
+			}
 		}
 	return 0;
 }

@@ -26,14 +26,8 @@ pub fn work() {
     unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554e05", options(nomem, nostack, preserves_flags)) };
 }
 
-/// The plugin reports its counters: `NUMATIME_MARK(1)`.
-pub fn mark_begin() {
+/// The plugin reports all its counters, under this number: `NUMATIME_MARK(ID)` of `lab/numatime/guest/numatime.h`.
+pub fn mark<const ID: u8>() {
     // SAFETY: as above.
-    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d01", options(nostack, preserves_flags)) };
-}
-
-/// `NUMATIME_MARK(2)`.
-pub fn mark_end() {
-    // SAFETY: as above.
-    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d02", options(nostack, preserves_flags)) };
+    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d00 + {id}", id = const ID, options(nostack, preserves_flags)) };
 }

@@ -68,7 +68,7 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
     stage.settle()?;
 
     let moved_before = moved_pages()?;
-    clock::mark_begin();
+    clock::mark::<1>();
     let begin_ns = clock::now_ns();
     started.values_mut().try_for_each(Started::go)?;
     start_late(&stage, &domains, &mut started, begin_ns)?;
@@ -80,7 +80,7 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
         }
         ends.push(one.wait_until_done()?);
     }
-    clock::mark_end();
+    clock::mark::<2>();
 
     let moved: BTreeMap<_, _> = moved_pages()?
         .into_iter()

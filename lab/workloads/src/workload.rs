@@ -116,7 +116,7 @@ fn skewed(place: Place) -> Domain {
 
 fn stream(place: Place) -> Domain {
     let mib = place.thread_mib() / 2;
-    domain(2, 6 * mib + SPARE_MIB, &format!("stream --threads 2 --mib {mib} --rounds {}", 120 / mib))
+    domain(2, 6 * mib + SPARE_MIB, &format!("stream --threads 2 --mib {mib} --rounds {}", (120 / mib).max(1)))
 }
 
 fn lock(_place: Place) -> Domain {

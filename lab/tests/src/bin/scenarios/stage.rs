@@ -140,9 +140,9 @@ impl Stage {
     /// Lets so much time pass, between two marks for the plugin.
     pub(crate) fn window(&self, span_ms: u64) -> Window {
         let from_ns = clock::now_ns();
-        clock::mark_begin();
+        clock::mark::<1>();
         thread::sleep(Duration::from_millis(span_ms));
-        clock::mark_end();
+        clock::mark::<2>();
         Window { from_ns, to_ns: clock::now_ns() }
     }
 
