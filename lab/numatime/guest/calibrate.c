@@ -12,6 +12,7 @@
  * marks 1 and 2 around each, against the plugin's counters: lab/calibrate.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@
 #define MPOL_BIND 2
 #define MOST_NODES 16
 #define CACHED_BYTES (64ul << 10) /* less than they hold */
+#define FILTERED_BYTES (16ul << 10) /* less than the plugin's filters hold */
 #define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
 #define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
 
@@ -194,33 +196,65 @@ static void hand_over(int cpu, int node)
 	munmap(memory, CACHED_BYTES);
 }
 
+/* Two threads, each on its CPU for good, that take turns: whoever is moved forgets what its CPU has seen. */
+struct turns {
+	_Atomic int turn;
+	int writer_cpu;
+	char *memory, *other;
+};
+
+static void await(struct turns *turns, int turn)
+{
+	while (turns->turn != turn)
+		__builtin_ia32_pause();
+}
+
+static void *write_twice(void *argument)
+{
+	struct turns *turns = argument;
+
+	run_on(turns->writer_cpu);
+	for (int turn = 0; turn < 4 * PASSES; turn += 4) {
+		await(turns, turn);
+		store(turns->memory, FILTERED_BYTES / LINE);
+		for (size_t i = 0; i < memory_bytes; i += LINE)
+			((volatile char *)turns->other)[i];
+		turns->turn++;
+		await(turns, turn + 2);
+		store(turns->memory, FILTERED_BYTES / LINE);
+		turns->turn++;
+	}
+	return NULL;
+}
+
 static void rewrite(int cpu, int node)
 {
-	size_t lines = CACHED_BYTES / LINE, line = 0;
-	char *memory = new_memory(node, CACHED_BYTES, PROT_READ | PROT_WRITE);
-	char *other = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE);
+	size_t lines = FILTERED_BYTES / LINE, line = 0;
+	struct turns turns = { .writer_cpu = first_cpu(node) };
+	pthread_t writer;
 	double start;
 
-	for (int pass = 0; pass < PASSES; pass++) {
-		run_on(first_cpu(node));
-		store(memory, lines);
-		for (size_t i = 0; i < memory_bytes; i += LINE)
-			((volatile char *)other)[i];
-		run_on(cpu);
+	turns.memory = new_memory(node, FILTERED_BYTES, PROT_READ | PROT_WRITE);
+	turns.other = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE);
+	if (pthread_create(&writer, NULL, write_twice, &turns))
+		die("pthread_create");
+	for (int turn = 0; turn < 4 * PASSES; turn += 4) {
+		await(&turns, turn + 1);
 		for (size_t i = 0; i < lines; i++)
-			((volatile char *)memory)[i * LINE];
-		run_on(first_cpu(node));
-		store(memory, lines);
-		run_on(cpu);
+			((volatile char *)turns.memory)[i * LINE];
+		turns.turn++;
+		await(&turns, turn + 3);
 		start = now_ns();
 		NUMATIME_MARK(1);
 		for (size_t i = 0; i < lines; i++, line = next_line(line, lines))
-			((volatile char *)memory)[line * LINE];
+			((volatile char *)turns.memory)[line * LINE];
 		NUMATIME_MARK(2);
 		say("rewritten", cpu, node, lines, now_ns() - start);
+		turns.turn++;
 	}
-	munmap(other, memory_bytes);
-	munmap(memory, CACHED_BYTES);
+	pthread_join(writer, NULL);
+	munmap(turns.other, memory_bytes);
+	munmap(turns.memory, FILTERED_BYTES);
 }
 
 int main(int count, char **arguments)
