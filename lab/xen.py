@@ -23,7 +23,8 @@ DOM0_MIB = 512
 # What a guest's kernel and its file system need beside the domain.
 GUEST_MIB = 92
 
-# Xen's scheduler balances by the load of the last 2 to the power of 30 ns. What goes by seconds is twenty times faster in a comparison.
+# Xen's scheduler balances by the load of the last 2 to the power of 30 ns. What goes by seconds is twenty times faster in a comparison;
+# of powers of two, sixteen times is nearest.
 LOAD_WINDOW_SHIFT = 26
 
 # As modelled.KERNEL_ARGUMENTS has it for Linux: nothing that costs time but the work. Xen keeps the first serial port for itself.
