@@ -14,14 +14,16 @@ def label(x, y, text, size=12, fill=INK, more=""):
 
 
 def plot(title, x_title, series, dashed):
-    """`series`: by name, by position on the x axis, (value, least, most). Those in `dashed` are bounds."""
+    """`series`: by name, by position on the x axis (a number), (value, least, most). Those in `dashed` are bounds."""
     positions = sorted({x for points in series.values() for x in points})
+    span = positions[-1] - positions[0]
     top = 1.1 * max(most for points in series.values() for _, _, most in points.values())
     step = next(step for step in (0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 100) if top / step <= 10)
 
     def x_of(position, number):
         # Side by side, so that spreads at the same position do not cover each other.
-        place = LEFT + (RIGHT - LEFT) * (positions.index(position) + 0.5) / len(positions)
+        margin = 0.5 / len(positions)
+        place = LEFT + (RIGHT - LEFT) * (margin + (1 - 2 * margin) * ((position - positions[0]) / span if span else 0.5))
         return place + 5 * (number - (len(series) - 1) / 2)
 
     def y_of(value):

@@ -1,6 +1,7 @@
 """The comparisons that docs/performance.md shows, and the text that is made of them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from common import LabError
 
@@ -21,7 +22,7 @@ class Part:
     seeds: int = 1
 
 
-# At most 150 guests: pins that are the same share one.
+# At most 150 cells. Their guests are fewer: pins that are the same share one.
 SET = (
     Part("warehouse", (16,), seeds=3),
     Part("warehouse", (16,), ratios=(1.5, 2.0)),
@@ -39,8 +40,49 @@ SET = (
     Part("sdet", (8,), ("stock", "nearside"), "one-node"),
 )
 
+# What is required of Nearside: a workload, domains, and on which machine; so many times as fast as who.
+REQUIRED = (
+    ("warehouse", 16, "x460-small", 1.4, "stock"),
+    ("warehouse", 16, "x460-small", 0.97, "local"),
+    ("skewed", 16, "x460-small", 1.2, "pin-naive"),
+    ("warehouse", 8, "one-node", 0.99, "stock"),
+    ("sdet", 8, "one-node", 0.99, "stock"),
+)
+# .. and this before all who place domains.
+AHEAD = ("warehouse", 16, "x460-small")
+
+# Gains in throughput, in percent by number of domains: the NUMA patch set for Xen, 2006, on an IBM x460.
+PUBLISHED = {
+    "sdet": {4: 0.8, 8: 3.8, 12: 13.2, 16: 27.0},
+    "dbench": {4: 0.0, 8: 7.8, 12: 24.5, 16: 50.0},
+}
+PUBLISHED_MACHINE = "x460-small"
+
 BEGIN = "<!-- Written by lab/compare --required: begin -->"
 END = "<!-- Written by lab/compare --required: end -->"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What there is to show."""
+
+    rows: dict  # by machine, workload and number of domains, by contender
+    name_of: callable  # the name of a machine
+    ratios: dict  # by name of machine
+    names: dict  # contenders, in the order of the tables
+    bounds: tuple
+    figures: tuple  # heading, figure of a result, how it is shown
+    curves: dict  # files by workload, machine and number of domains: plots over ratios
+
+    def at(self, workload, domains, machine):
+        """Rows by contender."""
+        found = (row_of for key, row_of in self.rows.items() if (self.name_of(key[0]), *key[1:]) == (machine, workload, domains))
+        return next(found, {})
+
+
+def without_ratio(name):
+    """The machine that was given another ratio."""
+    return name.partition(".ratio-")[0]
 
 
 def spread(row):
@@ -49,16 +91,20 @@ def spread(row):
     return f"{row.median_ms():,.0f} ms" + (f" ({least:,.0f} .. {most:,.0f})" if len(row.times_ms) > 1 else "")
 
 
+def times_as_fast(row_of, contender, other):
+    """By the medians; None where one of the two was not measured."""
+    return row_of[other].median_ms() / row_of[contender].median_ms() if contender in row_of and other in row_of else None
+
+
 def cell(row_of, contender):
     """A time, so many times as fast as stock it is, and which part of the bound's speed."""
     if contender not in row_of:
         return ""
-    row = row_of[contender]
-    text = spread(row)
-    if "stock" in row_of and contender != "stock":
-        text += f", {row_of['stock'].median_ms() / row.median_ms():.2f} x"
-    if "local" in row_of and contender != "local":
-        text += f", {row_of['local'].median_ms() / row.median_ms():.2f}"
+    text = spread(row_of[contender])
+    if contender != "stock" and (times := times_as_fast(row_of, contender, "stock")):
+        text += f", {times:.2f} x"
+    if contender != "local" and (part := times_as_fast(row_of, contender, "local")):
+        text += f", {part:.2f}"
     return text
 
 
@@ -78,40 +124,114 @@ def legend(made):
     yield from (
         "    lab/compare --required",
         "",
-        f"Written by this command ({made}).",
+        f"Written by this command, of results of {made}.",
+        "",
+    )
+
+
+def verdict(value, least):
+    return "not measured" if value is None else "reached" if value >= least else "**not reached**"
+
+
+def ahead(shown):
+    """What it says of whoever comes nearest, and whether Nearside is ahead of everybody outside the spread."""
+    row_of = shown.at(*AHEAD)
+    others = [name for name in shown.names if name not in (*shown.bounds, "nearside")]
+    measured, missing = [name for name in others if name in row_of], [name for name in others if name not in row_of]
+    if "nearside" not in row_of or not measured:
+        return "", verdict(None, 0)
+    nearest_ms = min(row_of[name].median_ms() for name in measured)
+    nearest = [name for name in measured if row_of[name].median_ms() == nearest_ms]
+    text = f"{spread(row_of['nearside'])}; the nearest: {' and '.join(f'`{name}`' for name in nearest)}, {spread(row_of[nearest[0]])}"
+    if any(max(row_of["nearside"].times_ms) >= min(row_of[name].times_ms) for name in measured):
+        return text, verdict(0, 1)
+    return (f"{text}; without {', '.join(missing)}", verdict(None, 0)) if missing else (text, verdict(1, 1))
+
+
+def gain(row_of):
+    """Of Nearside's throughput over stock's, in percent."""
+    times = times_as_fast(row_of, "nearside", "stock")
+    return None if times is None else 100 * (times - 1)
+
+
+def requirements(shown):
+    """A line for each."""
+    against = {"stock": "times stock without NUMA balancing", "local": "of the bound", "pin-naive": "times the naive pins"}
+    for workload, domains, machine, least, other in REQUIRED:
+        times = times_as_fast(shown.at(workload, domains, machine), "nearside", other)
+        what = f"`{workload}`, {point(shown.ratios.get(machine, 1), domains)} on `{machine}`: {least:g} {against[other]}"
+        yield what, "" if times is None else f"{times:.3f}", verdict(times, least)
+        if (workload, domains, machine) == AHEAD and other == "local":
+            yield ".. ahead of every contender outside the spread", *ahead(shown)
+    for workload, gains in PUBLISHED.items():
+        domains = max(gains)
+        reached = gain(shown.at(workload, domains, PUBLISHED_MACHINE))
+        what = f"`{workload}`, {domains} domains, beside the published +{gains[domains]:.0f} %: the gain over stock"
+        yield what, "" if reached is None else f"{reached:+.1f} %", verdict(reached, gains[domains])
+
+
+def published(shown):
+    """What was published beside what is reached here, by number of domains."""
+    columns = max(PUBLISHED.values(), key=len)
+    for workload, gains in PUBLISHED.items():
+        yield f"`{workload}`, published", *(f"{gains[domains]:+.1f} %" for domains in columns)
+        reached = [gain(shown.at(workload, domains, PUBLISHED_MACHINE)) for domains in columns]
+        yield f"`{workload}`, Nearside", *("" if each is None else f"{each:+.1f} %" for each in reached)
+
+
+def summary(shown):
+    yield from ("**Required and reached**, by the medians:", "")
+    yield from (*table(["required of Nearside", "reached", ""], requirements(shown)), "")
+    yield from (
+        "**Beside what was published** for NUMA support in Xen (a patch set of 2006): the gain in throughput on an IBM x460 of 4 nodes",
+        "and 16 sockets, where virtual CPUs were bound to their node's CPUs with and without, so that only the memory's place differed.",
+        f"Here: Nearside against stock Linux without NUMA balancing on `{PUBLISHED_MACHINE}`, which models that machine with 2 CPUs a node",
+        "and latencies that are assumed; stock may run a thread on any CPU. `sdet` is in the spirit of SDET, `dbench` a fixed load.",
+        "",
+    )
+    headings = [f"{domains} domains" for domains in max(PUBLISHED.values(), key=len)]
+    yield from (*table(["", *headings], published(shown)), "")
+
+
+def tables(shown):
+    """Of each workload: times, the curve over ratios, and counters."""
+    yield from (
         "How long until all of the work is done: a median, and in parentheses the least and the most of those that ran with three",
         "seeds; `x`: so many times as fast as stock without NUMA balancing; last, the part of the bound's speed. Ratio: so many times as",
         "long as a local one a line from the farthest node takes. Where two contenders bind alike they are one run.",
         "",
     )
-
-
-def text_of(rows, name_of, ratios, names, bounds, figures, made, missing):
-    """`rows`: by machine, workload and number of domains, by contender. `ratios`: by name of machine. `figures`: heading, figure of a
-    result, how it is shown. `made`: when and of what. `missing`: what of each point."""
-    tables = {}
-    for machine, workload, domains in rows:
-        name = name_of(machine)
-        tables.setdefault((workload, name.partition(".ratio-")[0]), []).append((name, domains, rows[machine, workload, domains]))
-    parts = list(legend(made))
-    for (workload, machine), points in tables.items():
-        points.sort(key=lambda each: (each[1], ratios[each[0]]))
-        shown = [contender for contender in names if any(contender in row_of for *_, row_of in points)]
-        parts += [f"**{workload}** on `{machine}`:", ""]
-        headings = ["", *(point(ratios[name], domains) for name, domains, _ in points)]
-        parts += [*table(headings, ([names[c], *(cell(row_of, c) for *_, row_of in points)] for c in shown)), ""]
+    groups = {}
+    for machine, workload, domains in shown.rows:
+        name = shown.name_of(machine)
+        groups.setdefault((workload, without_ratio(name)), []).append((name, domains, shown.rows[machine, workload, domains]))
+    for (workload, machine), points in groups.items():
+        points.sort(key=lambda each: (each[1], shown.ratios[each[0]]))
+        present = [contender for contender in shown.names if any(contender in row_of for *_, row_of in points)]
+        yield from (f"**{workload}** on `{machine}`:", "")
+        headings = ["", *(point(shown.ratios[name], domains) for name, domains, _ in points)]
+        yield from (*table(headings, ([shown.names[c], *(cell(row_of, c) for *_, row_of in points)] for c in present)), "")
+        for domains in sorted({domains for _, domains, _ in points}):
+            if file := shown.curves.get((workload, machine, domains)):
+                alternative = f"{workload} with {domains} domains by the ratio of latencies: throughput of each contender against stock"
+                yield from (f"![{alternative}]({Path(file).as_posix()})", "")
         own = [(domains, row_of) for name, domains, row_of in points if name == machine]
         if not own:
             continue
         domains, row_of = max(own, key=lambda each: each[0])
-        counted = [contender for contender in shown if contender in row_of and contender not in bounds]
-        parts += [f"What the counters say of {domains} domains:", ""]
-        values = ([names[c], *(show(row_of[c].median(figure)) for _, figure, show in figures)] for c in counted)
-        parts += [*table(["", *(heading for heading, *_ in figures)], values), ""]
-    if not tables:
+        counted = [contender for contender in present if contender in row_of and contender not in shown.bounds]
+        yield from (f"What the counters say of {domains} domains:", "")
+        values = ([shown.names[c], *(show(row_of[c].median(figure)) for _, figure, show in shown.figures)] for c in counted)
+        yield from (*table(["", *(heading for heading, *_ in shown.figures)], values), "")
+
+
+def text_of(shown, made, missing):
+    """`made`: when and of what. `missing`: what of each point."""
+    if not shown.rows:
         raise LabError("none of these comparisons has been made yet")
+    parts = [*legend(made), *summary(shown), *tables(shown)]
     if missing:
-        parts += ["Of the set, these were not measured yet:", "", *(f"- {point}" for point in missing), ""]
+        parts += ["Of the set, these have no result yet:", "", *(f"- {point}" for point in missing), ""]
     return "\n".join(parts)
 
 
