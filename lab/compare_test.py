@@ -402,7 +402,9 @@ class Required(unittest.TestCase):
     def test_it_is_no_more_than_150_guests(self):
         cells = [cell for part in required.SET for cell in compare.cells_of(replace(part, ratios=()), Path())]
         per_ratio = [cell for part in required.SET for _ in part.ratios[1:] for cell in compare.cells_of(replace(part, ratios=()), Path())]
-        self.assertLessEqual(len(cells) + len(per_ratio), 150)
+        # Of skewed's domains one pin knows what the other does not.
+        guests = [cell for cell in cells + per_ratio if cell.contender != "pin-oracle" or cell.workload == "skewed"]
+        self.assertLessEqual(len(guests), 150)
         self.assertLessEqual({cell.contender for cell in cells}, set(compare.CONTENDERS))
 
     def shown(self, rows, ratios, curves=None):
