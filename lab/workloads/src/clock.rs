@@ -29,5 +29,7 @@ pub fn work() {
 /// The plugin reports all its counters, under this number: `NUMATIME_MARK(ID)` of `lab/numatime/guest/numatime.h`.
 pub fn mark<const ID: u8>() {
     // SAFETY: as above.
-    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d00 + {id}", id = const ID, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d00 + {id}", id = const ID, options(nostack, preserves_flags))
+    };
 }
