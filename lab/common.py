@@ -1,6 +1,7 @@
 """What the lab's programs share."""
 
 import os
+import threading
 from pathlib import Path
 
 LAB = Path(__file__).resolve().parent
@@ -12,3 +13,10 @@ CACHE = Path(
 
 class LabError(Exception):
     """The lab cannot do what was asked; the message says why."""
+
+
+def replace(path, text):
+    """Whole, whoever reads it meanwhile or does the same."""
+    partial = path.with_name(f"{path.name}.{threading.get_ident()}")
+    partial.write_text(text)
+    partial.rename(path)

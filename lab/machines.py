@@ -410,6 +410,11 @@ def file(name):
     return Path(name).resolve() if name.endswith(".toml") else FOLDER / f"{name}.toml"
 
 
+def name_of(name):
+    """What it is called, of lab/machines or a file."""
+    return Path(name).stem if name.endswith(".toml") else name
+
+
 def ratio_of(machine):
     """So many times as long as a local one a line from the farthest node takes."""
     return max(ns / row[node] for node, row in enumerate(machine.latency_ns) for ns in row)

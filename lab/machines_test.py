@@ -1,6 +1,7 @@
 """Tests of machine files: what they give, and that every mistake is named with its place. Run by `make unit`."""
 
 import unittest
+from dataclasses import replace
 
 import machines
 from common import LabError
@@ -212,6 +213,35 @@ class Emulating(unittest.TestCase):
         for one, other in zip(points, points[1:]):
             chain += f"[[link]]\nbetween = [{one}, {other}]\nlatency_ns = 1\n"
         self.refuses(chain, 65536, line_of("between"), "links on one way", "only 8")
+
+
+class Derived(unittest.TestCase):
+    def test_only_latencies_differ(self):
+        machine = machines.load("pairs")
+        flat = [[90] * 4] * 4
+        derived = machines.parse("derived.toml", machines.text_of(replace(machine, latency_ns=flat)))
+        self.assertEqual(derived.latency_ns, flat)
+        for same in ("insn_ps", "distance", "cache", "prefetch", "last_level", "last_level_ns", "nodes"):
+            self.assertEqual(getattr(derived, same), getattr(machine, same), same)
+
+    def test_a_machine_is_the_same_when_written_and_read(self):
+        for name in ("pairs", "one-node", "x460-small", "opteron-8-asymmetric-small", "wildfire-gs320-small"):
+            machine = machines.load(name)
+            again = machines.parse("again.toml", machines.text_of(machine))
+            self.assertEqual(replace(again, name=machine.name, file=machine.file), machine, name)
+
+    def test_the_farthest_node_is_at_the_ratio_and_the_others_in_proportion(self):
+        for name in ("pairs", "x460-small", "opteron-8-asymmetric-small"):
+            machine = machines.load(name)
+            derived = machines.parse("derived.toml", machines.text_of(machines.at_ratio(machine, 2.0)))
+            own_ns = [row[node] for node, row in enumerate(machine.latency_ns)]
+            more = [[ns - own_ns[i] for ns in row] for i, row in enumerate(machine.latency_ns)]
+            ratios = [ns / own_ns[i] for i, row in enumerate(derived.latency_ns) for ns in row]
+            self.assertAlmostEqual(max(ratios), 2.0, places=3, msg=name)
+            by = [(ns - own_ns[i]) / more[i][j] for i, row in enumerate(derived.latency_ns) for j, ns in enumerate(row) if more[i][j]]
+            self.assertAlmostEqual(min(by), max(by), places=3, msg=name)
+        with self.assertRaises(LabError):
+            machines.at_ratio(machines.load("one-node"), 2.0)
 
 
 if __name__ == "__main__":

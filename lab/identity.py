@@ -1,0 +1,115 @@
+"""What a guest of lab/compare is made of: where some of that changes, its result is another one."""
+
+import functools
+import hashlib
+import os
+import re
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import initramfs
+import xen
+from common import LAB, LabError
+
+# Of what QEMU brings, what runs in the guest before its kernel.
+FIRMWARE = ("bios-256k.bin", "linuxboot_dma.bin", "multiboot_dma.bin")
+
+
+def digest(*contents):
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(content if isinstance(content, bytes) else content.encode())
+    return total.hexdigest()[:16]
+
+
+class Files:
+    """Digests of files, each read again only where it has changed."""
+
+    def __init__(self):
+        self.known = {}
+
+    def digest(self, path):
+        try:
+            about = os.stat(path)
+            version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+            if path not in self.known or self.known[path][0] != version:
+                self.known[path] = version, digest(Path(path).read_bytes())
+        except OSError as error:
+            raise LabError(f"{path}: {error.strerror}") from None
+        return self.known[path][1]
+
+
+def sources():
+    """Of the lab, what makes time and the guest. Of lab/run and machines.py it is what they make of a machine that counts."""
+    named = ("numatime/Makefile", "numatime/guest/mark.c", "modelled.py", "modelled-init", "initramfs.py")
+    return [*sorted((LAB / "numatime").glob("*.[ch]")), *(LAB / name for name in named)]
+
+
+def read_meanwhile():
+    """What each guest's lab/run reads anew, while lab/compare goes on with what it read at its start."""
+    names = ("run", "machines.py", "common.py", "xen.py", "xen-dom0-init", "xen-domu-init", "xen-clock.c")
+    return [*sources(), *(LAB / name for name in names)]
+
+
+@functools.cache
+def lab_run():
+    return SimpleNamespace(**runpy.run_path(str(LAB / "run"), run_name="lab/run"))
+
+
+def emulated(machine):
+    """What the plugin and QEMU are told of a machine."""
+    options = SimpleNamespace(
+        nodes=len(machine.nodes),
+        cpus=",".join(str(node.cpus) for node in machine.nodes),
+        memory=",".join(f"{node.memory_bytes >> 20}M" for node in machine.nodes),
+        distances="/".join(",".join(map(str, row)) for row in machine.distance),
+        smt=1,
+    )
+    return [*machine.plugin_arguments(), *lab_run().machine_arguments(options)[0]]
+
+
+def executable(name):
+    found = shutil.which(name)
+    if not found:
+        raise LabError(f"no {name}: run scripts/install lab")
+    return Path(found)
+
+
+def qemu_files(qemu, environment):
+    """Its program and its firmware, from where it takes that."""
+    listed = subprocess.run([*qemu, "-L", "help"], stdout=subprocess.PIPE, text=True, check=False, env=environment)
+    folders = [Path(line) for line in listed.stdout.splitlines()]
+    found = (next((folder / name for folder in folders if (folder / name).exists()), None) for name in FIRMWARE)
+    return [executable(qemu[0]), *filter(None, found)]
+
+
+def qemu_version(qemu, environment):
+    told = subprocess.run([*qemu, "--version"], stdout=subprocess.PIPE, text=True, check=False, env=environment)
+    return re.sub(r"^QEMU emulator version ", "", told.stdout.partition("\n")[0])
+
+
+def commit():
+    """Of this checkout, if it is one."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=LAB.parent)
+    return told.stdout.strip() or "unknown"
+
+
+@functools.cache
+def libraries(program, setting):
+    """What the loader loads for it where it is run with these words before it, as lab/run finds it; with the loader itself."""
+    told = subprocess.run([*setting, "ldd", program], capture_output=True, text=True, check=False)
+    found = [Path(path) for path in re.findall(r"=> (/\S+)", told.stdout)]
+    return [*found, initramfs.LOADER] if found else []
+
+
+@functools.cache
+def xen_files(image):
+    """What guests under Xen are made of beside the workload: dom0's modules belong to the kernel's image."""
+    packages = xen.Packages()
+    loaded = [library for program in packages.programs().values() for library in packages.libraries(program)]
+    modules = [image.parent / f"kernel/drivers/xen/{module}.ko.xz" for module in xen.MODULES]
+    return [*xen.sources(), *loaded, packages.folder / "libgcc_s.so.1", *modules]
