@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import required
 from common import LAB, LabError
 from contenders import CONTENDERS
+from page import Part
 from fakes import FakeRunner
 
 
@@ -90,7 +91,8 @@ class Required(unittest.TestCase):
 
     def page(self, folder):
         page = Path(folder) / "page.md"
-        page.write_text(f"{required.BEGIN}\n{required.END}\n")
+        part = Part(page, required.PROGRAM)
+        page.write_text(f"{part.begin}\n{part.end}\n")
         return page
 
     def test_a_contender_alone_and_what_of_the_others_was_found_is_written_and_the_rest_named(self):

@@ -57,8 +57,8 @@ PUBLISHED = {
 }
 PUBLISHED_MACHINE = "x460-small"
 
-BEGIN = "<!-- Written by lab/compare --required: begin -->"
-END = "<!-- Written by lab/compare --required: end -->"
+# Who writes the part of the page.
+PROGRAM = "lab/compare --required"
 
 
 @dataclass(frozen=True)
@@ -232,18 +232,3 @@ def text_of(shown, made, missing):
     if missing:
         parts += ["Of the set, these have no result yet:", "", *(f"- {point}" for point in missing), ""]
     return "\n".join(parts)
-
-
-def split(path):
-    """What stands before and after the two marks."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise LabError(f"{path} has no lines {BEGIN!r} and {END!r} to write between")
-    return before, after
-
-
-def write_into(path, text):
-    """Between the two marks, whatever is there."""
-    before, after = split(path)
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")

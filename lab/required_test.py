@@ -1,13 +1,12 @@
-"""Tests of the comparisons that docs/performance.md shows: what is said of them, and where it is written. Run by `make unit`."""
+"""Tests of the comparisons that docs/performance.md shows: what is said of them. Run by `make unit`."""
 
-import tempfile
 import unittest
 from pathlib import Path
 
 import machines
 import required
 from cells import Cell
-from common import LAB, LabError
+from common import LabError
 from contenders import BOUNDS, CONTENDERS
 from fakes import result
 from tables import FIGURES, rows_of
@@ -71,23 +70,6 @@ class Text(unittest.TestCase):
         self.assertTrue(any(line.startswith("![") and line.endswith("(images/w.svg)") for line in lines))
         with self.assertRaises(LabError):
             required.text_of(self.shown({}, ratios), *more)
-
-
-class Page(unittest.TestCase):
-    def test_the_page_has_the_marks(self):
-        required.split(LAB.parent / "docs/performance.md")
-
-    def test_it_is_written_between_the_marks_and_nowhere_else(self):
-        with tempfile.TemporaryDirectory() as folder:
-            page = Path(folder) / "page.md"
-            page.write_text(f"before\n{required.BEGIN}\nold\n{required.END}\nafter\n")
-            for _ in range(2):
-                required.write_into(page, "new")
-                self.assertEqual(page.read_text(), f"before\n{required.BEGIN}\n\nnew\n{required.END}\nafter\n")
-            page.write_text("no marks")
-            with self.assertRaises(LabError):
-                required.write_into(page, "new")
-            self.assertEqual(page.read_text(), "no marks")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@
 #define MPOL_BIND 2
 #define MOST_NODES 16
 #define CACHED_BYTES (64ul << 10) /* less than they hold */
-#define FILTERED_BYTES (16ul << 10) /* less than the plugin's filters hold */
+#define FILTERED_BYTES (32ul << 10) /* what the plugin's filters hold */
 #define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
 #define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
 

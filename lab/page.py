@@ -1,0 +1,24 @@
+"""The parts of a page that a program writes, between two lines that say so."""
+
+from common import LabError
+
+
+class Part:
+    """What stands between the lines of one program."""
+
+    def __init__(self, path, program):
+        self.path = path
+        self.begin, self.end = (f"<!-- Written by {program}: {what} -->" for what in ("begin", "end"))
+
+    def split(self):
+        """What stands before it and after."""
+        before, begin, rest = self.path.read_text().partition(self.begin)
+        _, end, after = rest.partition(self.end)
+        if not begin or not end:
+            raise LabError(f"{self.path} has no lines {self.begin!r} and {self.end!r} to write between")
+        return before, after
+
+    def write(self, text):
+        """In place of what is there."""
+        before, after = self.split()
+        self.path.write_text(f"{before}{self.begin}\n\n{text}\n{self.end}{after}")
