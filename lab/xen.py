@@ -29,7 +29,7 @@ LOAD_WINDOW_SHIFT = 26
 
 # As modelled.KERNEL_ARGUMENTS has it for Linux: nothing that costs time but the work. Xen keeps the first serial port for itself.
 XEN_ARGUMENTS = f"console=com1 com1=115200,8n1 conring_size=256k numa=on spec-ctrl=no dom0_mem={DOM0_MIB}M,max:{DOM0_MIB}M dom0_max_vcpus={DOM0_CPUS} credit2_load_window_shift={LOAD_WINDOW_SHIFT}"
-LINUX_ARGUMENTS = "console=hvc0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr random.trust_bootloader=off"
+LINUX_ARGUMENTS = "console=hvc0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr random.trust_bootloader=off " + " ".join(modelled.SHORT_BOOT)
 
 # In dom0, in the order in which they need each other.
 MODULES = ("xen-evtchn", "xen-privcmd", "xen-gntdev", "xenfs/xenfs")

@@ -10,6 +10,9 @@
  *
  * When every vCPU is halted, the machine's time jumps to the next timer.
  *
+ * QEMU's other threads see the time at which the machine began. Its main loop would otherwise wait, by the host's clock, for
+ * timers that are due by the guest's, and look again thousands of times a second: that they run is for open_round to see to.
+ *
  * Nothing here can deadlock: one thread runs all vCPUs, so no vCPU waits for another. One that is not halted is always
  * visited again, and the last to arrive opens the next round.
  */
@@ -20,26 +23,37 @@
 #define SHORTEST_ROUND_PS (PS_PER_US / 2)
 #define OUTSIDE_WORLD_US 200 /* host time for it to act, where only it can end an idle guest's sleep */
 
-static uint64_t machine_ps;   /* no vCPU that runs is behind this */
-static uint64_t published_ps; /* what QEMU's other threads see */
+static uint64_t machine_ps; /* no vCPU that runs is behind this */
 static uint64_t round_end_ps;
 static bool at_machine_time; /* the time is machine_ps, not a vCPU's clock */
 static volatile uint64_t progress;
 static uint64_t rounds, idle_jumps, jumped_ps;
 static __thread bool on_vcpu_thread;
 
+/* Whose code runs, if any's does. */
+static struct vcpu *running(void)
+{
+	static struct vcpu *last = vcpus;
+	const void *cpu = qemu_current();
+
+	if (!cpu)
+		return NULL;
+	for (unsigned i = 0; last->cpu != cpu; i++) {
+		if (i == machine.nr_vcpus)
+			return NULL;
+		last = &vcpus[i];
+	}
+	return last;
+}
+
 uint64_t clock_now_ps(void)
 {
-	if (!on_vcpu_thread)
-		return published_ps;
-	if (!at_machine_time)
-		for (unsigned i = 0; i < machine.nr_vcpus; i++)
-			if (vcpus[i].cpu && qemu_is_current(vcpus[i].cpu)) {
-				uint64_t now_ps = vcpu_now_ps(&vcpus[i]);
+	const struct vcpu *v;
 
-				return now_ps > machine_ps ? now_ps : machine_ps;
-			}
-	return machine_ps;
+	if (!on_vcpu_thread)
+		return 0;
+	v = at_machine_time ? NULL : running();
+	return v && vcpu_now_ps(v) > machine_ps ? vcpu_now_ps(v) : machine_ps;
 }
 
 /* Lets the vCPU run from now until its clock is at the end; not at all if it is already. */
@@ -68,7 +82,6 @@ static void open_round(void)
 	at_machine_time = true;
 	qemu_run_timers();
 	at_machine_time = false;
-	published_ps = machine_ps;
 	bandwidth_round(machine_ps);
 	timer_ns = next_timer_ns();
 	if (timer_ns >= 0 && (uint64_t)timer_ns * PS_PER_NS < length_ps)

@@ -242,7 +242,7 @@ bool clock_all_idle(void *cpu);
 bool qemu_is_known(void);
 void qemu_hook(void);
 void *qemu_vcpu(unsigned vcpu);
-bool qemu_is_current(const void *cpu);
+const void *qemu_current(void);
 uint64_t qemu_physical_page(uint64_t address);
 uint64_t qemu_general_register(unsigned number);
 bool qemu_is_idle(void *cpu);

@@ -119,9 +119,10 @@ void *qemu_vcpu(unsigned vcpu)
 	return qemu_get_cpu((int)vcpu);
 }
 
-bool qemu_is_current(const void *cpu)
+/* The vCPU that this thread runs, or NULL. */
+const void *qemu_current(void)
 {
-	return cpu == current_cpu;
+	return current_cpu;
 }
 
 /* Of the vCPU that runs (or is being translated for); all bits set: there is none. */

@@ -16,7 +16,7 @@ static void publish(FILE *file)
 		for (unsigned node = 0; node < machine.nr_nodes; node++)
 			*(node == vcpus[i].node ? &local : &remote) += vcpus[i].count.fetched[node];
 	rewind(file);
-	fprintf(file, "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", clock_now_ps() / PS_PER_NS, local, remote);
+	fprintf(file, "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", clock_summary().machine_ps / PS_PER_NS, local, remote);
 	fflush(file);
 }
 
