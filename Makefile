@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install test lint unit lab-test compare-test model-test demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install test lint unit lab-test compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -61,6 +61,11 @@ model-test: ## modelled time against its machine files, and some figures of the 
 	lab/calibrate one-node
 	lab/calibrate x460-small
 	lab/measure --quick
+
+figures: ## what docs/performance.md shows of modelled time and of who places domains better, anew (three hours on 2 cores)
+	scripts/install build lab
+	lab/calibrate --required
+	lab/compare --required
 
 demo-test: ## the demo, which fails where a command of it does
 	cargo build --package nearside

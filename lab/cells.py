@@ -341,7 +341,7 @@ def available_bytes():
     return int(found[1]) << 10 if found else 0
 
 
-def jobs_for(cells):
-    """So many guests at a time as there are CPUs, if all of them find memory."""
-    largest = max(machines.load(machine).memory_bytes() for machine in {cell.machine for cell in cells})
+def jobs_for(names):
+    """So many guests on these machines at a time as there are CPUs, if all of them find memory."""
+    largest = max(machines.load(name).memory_bytes() for name in set(names))
     return max(1, min(os.cpu_count(), available_bytes() // (largest + QEMU_BYTES)))

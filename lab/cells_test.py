@@ -198,7 +198,7 @@ class Running(unittest.TestCase):
         self.assertEqual(list(rows_of(results)["m", "w", 2]), ["stock"])
 
     def test_no_more_guests_at_a_time_than_memory_allows(self):
-        wanted = [Cell("w", machine, 2, "stock", 1) for machine in ("pairs", "x460-small")]
+        wanted = ["pairs", "x460-small"]
         gib = 1 << 30
         for cpus, available, expected in ((4, 100 * gib, 4), (4, 11 * gib, 2), (4, 3 * gib, 1)):
             has_memory = unittest.mock.patch.object(cells, "available_bytes", return_value=available)
