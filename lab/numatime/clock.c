@@ -8,10 +8,15 @@
  * next round begins. A round lasts one quantum, or less where a timer is due sooner. So two vCPUs see times that differ by
  * at most about a quantum, and a timer or a wake-up is late by at most that.
  *
+ * A vCPU that takes a line from another one gives its turn away at once. Both then do so at the beginning of a round and after each
+ * slice of it, until a round passed without that. So two that want the same line get it in turn, not each for a whole round, and who
+ * waits for the other waits no longer than a slice too long.
+ *
  * When every vCPU is halted, the machine's time jumps to the next timer.
  *
  * QEMU's other threads see the time at which the machine began. Its main loop would otherwise wait, by the host's clock, for
- * timers that are due by the guest's, and look again thousands of times a second: that they run is for open_round to see to.
+ * timers that are due by the guest's, and look again thousands of times a second: that they run is for open_round to see to. Where
+ * idle time is not skipped at once, for a disk or a network whose timers begin on other threads, they see the time.
  *
  * Nothing here can deadlock: one thread runs all vCPUs, so no vCPU waits for another. One that is not halted is always
  * visited again, and the last to arrive opens the next round.
@@ -21,9 +26,11 @@
 #include "numatime.h"
 
 #define SHORTEST_ROUND_PS (PS_PER_US / 2)
+#define SLICE_PS PS_PER_US
 #define OUTSIDE_WORLD_US 200 /* host time for it to act, where only it can end an idle guest's sleep */
 
-static uint64_t machine_ps; /* no vCPU that runs is behind this */
+static uint64_t machine_ps;   /* no vCPU that runs is behind this */
+static uint64_t published_ps; /* what QEMU's other threads see */
 static uint64_t round_end_ps;
 static bool at_machine_time; /* the time is machine_ps, not a vCPU's clock */
 static volatile uint64_t progress;
@@ -51,7 +58,7 @@ uint64_t clock_now_ps(void)
 	const struct vcpu *v;
 
 	if (!on_vcpu_thread)
-		return 0;
+		return published_ps;
 	v = at_machine_time ? NULL : running();
 	return v && vcpu_now_ps(v) > machine_ps ? vcpu_now_ps(v) : machine_ps;
 }
@@ -61,6 +68,21 @@ static void set_budget(struct vcpu *v, uint64_t now_ps, uint64_t end_ps)
 {
 	v->slot->elapsed_ps = TRIP_PS - (end_ps > now_ps ? end_ps - now_ps : 0);
 	v->base_ps = now_ps - v->slot->elapsed_ps;
+}
+
+static bool contends(const struct vcpu *v)
+{
+	return rounds - v->contended_in <= 1;
+}
+
+/* .. to the end of the round, or of a slice. */
+static void go_on(struct vcpu *v)
+{
+	uint64_t now_ps = vcpu_now_ps(v);
+	bool whole = !contends(v) || now_ps + SLICE_PS > round_end_ps;
+
+	v->gave_turn = false;
+	set_budget(v, now_ps, whole ? round_end_ps : now_ps + SLICE_PS);
 }
 
 static int64_t next_timer_ns(void)
@@ -82,6 +104,8 @@ static void open_round(void)
 	at_machine_time = true;
 	qemu_run_timers();
 	at_machine_time = false;
+	if (machine.idle_pace_us)
+		published_ps = machine_ps;
 	bandwidth_round(machine_ps);
 	timer_ns = next_timer_ns();
 	if (timer_ns >= 0 && (uint64_t)timer_ns * PS_PER_NS < length_ps)
@@ -92,8 +116,9 @@ static void open_round(void)
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
 		struct vcpu *v = &vcpus[i];
 
+		v->gave_turn = false;
 		if (v->cpu)
-			set_budget(v, vcpu_now_ps(v), v->parked ? 0 : round_end_ps);
+			set_budget(v, vcpu_now_ps(v), v->parked || contends(v) ? 0 : round_end_ps);
 	}
 	progress++;
 	if (machine.time_limit_ps && machine_ps > machine.time_limit_ps)
@@ -128,6 +153,14 @@ static bool try_next_round(void)
 	return true;
 }
 
+/* The vCPU has a line now that the other one had. */
+void clock_contend(struct vcpu *v, struct vcpu *other)
+{
+	v->contended_in = other->contended_in = rounds;
+	if (!other->parked && vcpu_now_ps(other) < round_end_ps)
+		set_budget(v, vcpu_now_ps(v), 0);
+}
+
 /* Translated code calls this when a vCPU's budget is used up. */
 void clock_trip(unsigned vcpu, void *unused)
 {
@@ -147,7 +180,13 @@ void clock_trip(unsigned vcpu, void *unused)
 		if (now_ps < round_end_ps)
 			return;
 	}
-	if (try_next_round() && vcpu_now_ps(v) < round_end_ps)
+	if (vcpu_now_ps(v) < round_end_ps) {
+		if (v->gave_turn) {
+			go_on(v);
+			return;
+		}
+		v->gave_turn = true;
+	} else if (try_next_round() && vcpu_now_ps(v) < round_end_ps)
 		return;
 	qemu_leave(v->cpu); /* the next one's turn */
 }

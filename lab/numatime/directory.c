@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Who holds each line and who wrote it last. A line that was written is in one vCPU's caches alone: who reads it gets it from
+ * Who holds each line and who wrote it last. A line that was written is in one vCPU's caches alone: who wants it gets it from
  * there, and who writes a line takes it away from all others. One word a line of the guest's memory, in memory of the host that
  * is only there where it is used.
  */
@@ -35,30 +35,42 @@ static bool is_farther(const struct vcpu *v, unsigned one, unsigned than)
 	return than == NOBODY || machine.latency_ps[v->node][vcpus[one].node] > machine.latency_ps[v->node][vcpus[than].node];
 }
 
-/* The vCPU reads the line. From whose cache it has to come; NOBODY: memory has it. */
-unsigned directory_read(const struct vcpu *v, uint64_t line)
+/* The other vCPU that has written the line and still has it. */
+static struct found written_elsewhere(const struct vcpu *v, uint64_t line)
 {
-	unsigned last;
+	unsigned last = writer[line] ? writer[line] - 1u : NOBODY;
 
-	if (line >= nr_lines)
-		return NOBODY;
-	holders[line] |= UINT64_C(1) << vcpu_index(v);
-	if (!writer[line] || writer[line] == vcpu_index(v) + 1)
-		return NOBODY;
-	last = writer[line] - 1u;
-	writer[line] = 0;
-	memory_make_read_only(&vcpus[last], line);
-	return memory_holds(&vcpus[last], line) ? last : NOBODY;
+	if (last == NOBODY || last == vcpu_index(v) || !memory_holds(&vcpus[last], line))
+		return (struct found){ NOBODY, false };
+	return (struct found){ last, true };
 }
 
-/* The vCPU writes the line. Takes it away from all others; who of those that had it was the farthest, or NOBODY. */
-unsigned directory_write(const struct vcpu *v, uint64_t line)
+/* The vCPU reads the line: who has written it. That one has to ask again before it writes. */
+struct found directory_read(const struct vcpu *v, uint64_t line)
+{
+	struct found found;
+
+	if (line >= nr_lines)
+		return (struct found){ NOBODY, false };
+	found = written_elsewhere(v, line);
+	holders[line] |= UINT64_C(1) << vcpu_index(v);
+	if (writer[line] && writer[line] != vcpu_index(v) + 1) {
+		memory_make_read_only(&vcpus[writer[line] - 1], line);
+		writer[line] = 0;
+	}
+	return found;
+}
+
+/* The vCPU writes the line, and so takes it away from all others: who has written it, else the farthest that has it. */
+struct found directory_write(const struct vcpu *v, uint64_t line)
 {
 	unsigned farthest = NOBODY;
+	struct found found;
 	uint64_t others;
 
 	if (line >= nr_lines)
-		return NOBODY;
+		return (struct found){ NOBODY, false };
+	found = written_elsewhere(v, line);
 	others = holders[line] & ~(UINT64_C(1) << vcpu_index(v));
 	while (others) {
 		unsigned other = (unsigned)__builtin_ctzll(others);
@@ -70,7 +82,7 @@ unsigned directory_write(const struct vcpu *v, uint64_t line)
 	}
 	holders[line] = UINT64_C(1) << vcpu_index(v);
 	writer[line] = (uint8_t)(vcpu_index(v) + 1);
-	return farthest;
+	return found.written ? found : (struct found){ farthest, false };
 }
 
 /* The line left the vCPU's last cache. Whether it has to be written back. */

@@ -7,14 +7,14 @@
  *   a last level  shared by the vCPUs of a node, where the machine has one
  *
  * A line that another vCPU has written since comes from its cache, and others lose a line that is written: for the latency
- * between the two nodes, or the last level's where they share it. What none has is fetched from the node that owns the address,
+ * between the two nodes, or the last level's where they share it. Everything else is fetched from the node that owns the address,
  * for
  *
  *     latency[node of the vCPU][node of the line], less where a sequential stream foresaw it
  *   + the wait for that node's bandwidth, and for that of each link on the way
  *
  * What the first two have costs nothing beside the instruction. What another cache hands over waits for links as well. Written lines
- * that give way use bandwidth, but nobody waits for that.
+ * that give way, or that another vCPU reads, go back to memory: that uses bandwidth, but nobody waits for it.
  */
 #include <string.h>
 
@@ -88,6 +88,7 @@ static void reach_other(struct vcpu *v, unsigned other, bool own)
 		wait_for_bandwidth(v, bandwidth_hand_over_ps(vcpu_index(v), node, v->node, vcpu_now_ps(v)));
 	}
 	stall(v, node == v->node && machine.llc_bytes ? machine.llc_hit_ps : machine.latency_ps[v->node][node]);
+	clock_contend(v, &vcpus[other]);
 }
 
 static void fetch(struct vcpu *v, uint64_t line, bool code)
@@ -108,16 +109,20 @@ static void fetch(struct vcpu *v, uint64_t line, bool code)
 	stall(v, cost_ps);
 }
 
+/* From the caches of the vCPU, while `now_ps` is the time. */
+static void write_back(struct vcpu *v, uint64_t line, uint64_t now_ps)
+{
+	unsigned node = node_of(line << LINE_SHIFT);
+
+	v->count.written_back[node]++;
+	bandwidth_write_back(vcpu_index(v), v->node, node, now_ps);
+}
+
 /* The line left the last cache of the vCPU. */
 static void give_way(struct vcpu *v, uint64_t line)
 {
-	unsigned node;
-
-	if (line == NO_LINE || !directory_give_way(v, line))
-		return;
-	node = node_of(line << LINE_SHIFT);
-	v->count.written_back[node]++;
-	bandwidth_write_back(vcpu_index(v), v->node, node, vcpu_now_ps(v));
+	if (line != NO_LINE && directory_give_way(v, line))
+		write_back(v, line, vcpu_now_ps(v));
 }
 
 enum kind { LOAD, STORE, CODE };
@@ -127,16 +132,21 @@ static void reach(struct vcpu *v, uint64_t line, enum kind kind)
 {
 	uint64_t gave_way;
 	bool own = cache_touch(&v->cache, line, &gave_way), shared = false;
-	unsigned other = kind == STORE ? directory_write(v, line) : directory_read(v, line);
+	struct found found = kind == STORE ? directory_write(v, line) : directory_read(v, line);
 
-	/* What leaves the vCPU's cache is still in the last level, if there is one. */
 	if (machine.llc_bytes) {
+		/* What leaves the vCPU's cache may still be in the last level. */
+		if (gave_way != NO_LINE && !cache_holds(&node_cache[v->node], gave_way))
+			give_way(v, gave_way);
 		gave_way = NO_LINE;
 		shared = !own && cache_touch(&node_cache[v->node], line, &gave_way);
 	}
 	give_way(v, gave_way);
-	if (other != NOBODY)
-		reach_other(v, other, own);
+	if (found.written && kind != STORE)
+		write_back(&vcpus[found.at], line, vcpu_now_ps(v));
+	/* Who only read it need not hand it over: memory has it, and tells them while it is on its way. */
+	if (found.at != NOBODY && (found.written || own || shared))
+		reach_other(v, found.at, !found.written);
 	else if (shared) {
 		v->count.llc_hits++;
 		stall(v, machine.llc_hit_ps);

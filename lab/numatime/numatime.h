@@ -137,6 +137,8 @@ struct vcpu {
 	uint64_t base_ps;
 	void *cpu;   /* QEMU's CPUState */
 	bool parked; /* was idle when the current round began */
+	uint64_t contended_in; /* the last round in which it took a line from another, or lost one */
+	bool gave_turn;	       /* before the round was over, and was not back yet */
 	unsigned node;
 	struct cache cache;
 	uint64_t stream[STREAMS]; /* the line that each stream expects next */
@@ -183,9 +185,15 @@ void memory_make_read_only(struct vcpu *v, uint64_t line);
 /* No vCPU, in answers of the directory. */
 #define NOBODY MAX_VCPUS
 
+/* Where a line is beside memory. */
+struct found {
+	unsigned at; /* a vCPU, or NOBODY */
+	bool written; /* there, and memory does not have it as it is */
+};
+
 void directory_init(void);
-unsigned directory_read(const struct vcpu *v, uint64_t line);
-unsigned directory_write(const struct vcpu *v, uint64_t line);
+struct found directory_read(const struct vcpu *v, uint64_t line);
+struct found directory_write(const struct vcpu *v, uint64_t line);
 bool directory_give_way(const struct vcpu *v, uint64_t line);
 
 #define NO_LINE UINT64_MAX
@@ -230,6 +238,7 @@ struct clock_summary {
 
 void clock_add_vcpu(unsigned vcpu);
 void clock_trip(unsigned vcpu, void *unused);
+void clock_contend(struct vcpu *v, struct vcpu *other);
 struct clock_summary clock_summary(void);
 uint64_t clock_progress(void);
 

@@ -6,6 +6,7 @@
  *   executed   from memory of the node: each line is a jump to the next
  *   handed     over from the cache of the node's first CPU, which has just written it
  *   rewritten  by that CPU after its caches had lost the line and this CPU had read it, and is read again
+ *   contended  while that CPU writes it all the time: a line for each store
  *
  * where MIB, a power of two, is twice what the caches hold or more: all is gone over once before, in the same order, so that what was
  * used last is what is needed last. A line of JSON for each, to hold against the machine file, and, for what happened between the
@@ -31,6 +32,7 @@
 #define CACHED_BYTES (64ul << 10) /* less than they hold */
 #define FILTERED_BYTES (32ul << 10) /* what the plugin's filters hold */
 #define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
+#define STORES 20000 /* into a line that another CPU wants, too */
 #define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
 
 static size_t memory_bytes;
@@ -257,6 +259,51 @@ static void rewrite(int cpu, int node)
 	munmap(turns.memory, FILTERED_BYTES);
 }
 
+/* A line that two write, and another that says since when and until when. */
+struct contended {
+	_Alignas(LINE) volatile int word[2];
+	_Alignas(LINE) _Atomic int writes, is_over;
+	int writer_cpu;
+};
+
+static void *write_on(void *argument)
+{
+	struct contended *contended = argument;
+
+	run_on(contended->writer_cpu);
+	contended->writes = 1;
+	for (int i = 0; !contended->is_over; i++)
+		contended->word[1] = i;
+	return NULL;
+}
+
+static void contend(int cpu, int node)
+{
+	struct contended *contended = (struct contended *)new_memory(node, sizeof *contended, PROT_READ | PROT_WRITE);
+	double start, ns[PASSES];
+	pthread_t writer;
+
+	contended->writer_cpu = first_cpu(node);
+	if (pthread_create(&writer, NULL, write_on, contended))
+		die("pthread_create");
+	while (!contended->writes)
+		__builtin_ia32_pause();
+	for (int pass = 0; pass < PASSES; pass++) {
+		start = now_ns();
+		NUMATIME_MARK(1);
+		for (int i = 0; i < STORES; i++)
+			contended->word[0] = i;
+		NUMATIME_MARK(2);
+		ns[pass] = now_ns() - start;
+	}
+	contended->is_over = 1;
+	pthread_join(writer, NULL);
+	/* Not in between: what prints is the other CPU, too. */
+	for (int pass = 0; pass < PASSES; pass++)
+		say("contended", cpu, node, STORES, ns[pass]);
+	munmap(contended, sizeof *contended);
+}
+
 int main(int count, char **arguments)
 {
 	long mib = count > 2 ? atol(arguments[1]) : 0;
@@ -276,6 +323,7 @@ int main(int count, char **arguments)
 			if (first_cpu(node) != cpu) {
 				hand_over(cpu, node);
 				rewrite(cpu, node);
+				contend(cpu, node);
 			}
 		}
 	return 0;
