@@ -33,9 +33,6 @@ DBENCH_END = 'Rename "\\clients\\client1\\nothing" "\\clients\\client1\\nowhere"
 # Host seconds for one guest, before it counts as stuck.
 GUEST_SECONDS = 1800
 
-# Memory of QEMU beside the guest's: translated code, and the plugin's tables.
-QEMU_BYTES = 1 << 30
-
 # What the plugin's marks enclose.
 MARK_BEGIN, MARK_END = 1, 2
 
@@ -183,8 +180,8 @@ class Runner:
         return "env", f"LD_LIBRARY_PATH={self.packages() / 'usr/lib/x86_64-linux-gnu'}"
 
     def command(self, cell):
-        command = [LAB / "run", "--model", self.model(cell), "--kernel", self.kernel, "--seed", cell.seed, "--timeout", GUEST_SECONDS]
-        command = [*self.setting(cell), *command]
+        command = [*self.setting(cell), LAB / "run", "--model", self.model(cell), "--quantum-us", modelled.QUANTUM_US]
+        command += ["--kernel", self.kernel, "--seed", cell.seed, "--timeout", GUEST_SECONDS]
         if cell.contender == "nearside":
             command += ["--with", f"{self.programs['nearside']}=/bin/nearside"]
         if cell.contender == "xen":
@@ -344,4 +341,4 @@ def available_bytes():
 def jobs_for(names):
     """So many guests on these machines at a time as there are CPUs, if all of them find memory."""
     largest = max(machines.load(name).memory_bytes() for name in set(names))
-    return max(1, min(os.cpu_count(), available_bytes() // (largest + QEMU_BYTES)))
+    return max(1, min(os.cpu_count(), available_bytes() // modelled.host_bytes(largest)))

@@ -200,7 +200,7 @@ class Running(unittest.TestCase):
     def test_no_more_guests_at_a_time_than_memory_allows(self):
         wanted = ["pairs", "x460-small"]
         gib = 1 << 30
-        for cpus, available, expected in ((4, 100 * gib, 4), (4, 11 * gib, 2), (4, 3 * gib, 1)):
+        for cpus, available, expected in ((4, 100 * gib, 4), (4, 12 * gib, 2), (4, 3 * gib, 1)):
             has_memory = unittest.mock.patch.object(cells, "available_bytes", return_value=available)
             has_cpus = unittest.mock.patch.object(cells.os, "cpu_count", return_value=cpus)
             with has_memory, has_cpus:

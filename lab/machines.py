@@ -21,7 +21,7 @@ EMULATED_NODES = 16
 EMULATED_LINKS = 64
 EMULATED_POINTS = 32
 EMULATED_HOPS = 8
-EMULATED_MIB = 255 << 10
+EMULATED_MIB = 254 << 10
 
 # q35 with this much memory puts only so much of it below 4 GiB, and the rest above (hw/i386/pc_q35.c, pc_q35_init).
 HOLE_FROM = 0xB000_0000
@@ -119,7 +119,7 @@ class Machine:
             if cpus > EMULATED_CPUS:
                 raise table.error("cpus", f"{self.cpus()} CPUs in all cannot be emulated, only {EMULATED_CPUS}")
             if mib > min(available_mib, EMULATED_MIB):
-                limit = f"{EMULATED_MIB} MiB" if EMULATED_MIB < available_mib else f"the {available_mib} MiB that this host has available"
+                limit = f"{EMULATED_MIB} MiB" if EMULATED_MIB < available_mib else f"the {available_mib} MiB that this host has room for"
                 raise table.error("memory_mib", f"{self.memory_bytes() >> 20} MiB in all cannot be emulated, only {limit}")
         most_points = max((max(link.between) for link in self.links), default=0) + 1
         most_hops = max((len(points) - 1 for points in self.routes.values()), default=0)
@@ -355,8 +355,9 @@ def parse(path, text):
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
-        raise LabError(f"{path}:{found[2]}: {found[1]}, in column {found[3]}" if found else f"{path}: {error}") from None
+        if found := re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error)):
+            raise LabError(f"{path}:{found[2]}: {found[1]}, in column {found[3]}") from None
+        raise LabError(f"{path}:{len(text.splitlines())}: {error}") from None
     top = Table(File(path, text), values)
     top.refuse_unknown("description", "insn_ps", "distance", "latency_ns", "cache", "last_level", "node", "link", "route")
     description = values.get("description", "")

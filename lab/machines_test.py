@@ -205,7 +205,7 @@ class Emulating(unittest.TestCase):
 
     def test_too_much_memory(self):
         self.refuses(RING, 1023, line_of("memory_mib", 3), "node.memory_mib: 1024 MiB", "1023 MiB")
-        self.refuses(RING.replace("= 256\n[", "= 131072\n["), 1 << 20, line_of("memory_mib", 2), "only 261120 MiB")
+        self.refuses(RING.replace("= 256\n[", "= 131072\n["), 1 << 20, line_of("memory_mib", 2), "only 260096 MiB")
 
     def test_too_many_links_on_a_way(self):
         chain = RING.split("[[link]]")[0]

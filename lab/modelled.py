@@ -23,6 +23,13 @@ EXIT_WATCHDOG = 86
 # .. and where the guest comes to its time's limit.
 EXIT_TIME_LIMIT = 87
 
+# How far the clocks of CPUs may be apart, if nothing else is asked for.
+QUANTUM_US = 10
+
+# Of the host beside the guest's memory: QEMU with translated code, and what the plugin knows of each line (numatime/directory.c).
+QEMU_BYTES = 1 << 30
+LINE_BYTES, KNOWN_BYTES = 64, 9
+
 # Host seconds in which the guest's clock stands still. Far more than a busy host takes for one round of the clock.
 WATCHDOG_SECONDS = 120
 
@@ -103,7 +110,13 @@ def find_qemu():
 def check_host(machine):
     """Ends where the machine is too much for it. More memory than it has would end in swapping or in QEMU's death halfway."""
     available = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    machine.refuse_beyond(int(available[1]) >> 10 if available else machines.EMULATED_MIB)
+    room = max(0, (int(available[1]) << 10) - QEMU_BYTES) * LINE_BYTES // (LINE_BYTES + KNOWN_BYTES) if available else None
+    machine.refuse_beyond(machines.EMULATED_MIB if room is None else room >> 20)
+
+
+def host_bytes(guest_bytes):
+    """What a guest of so much memory takes of the host's."""
+    return guest_bytes + guest_bytes // LINE_BYTES * KNOWN_BYTES + QEMU_BYTES
 
 
 def add_named(archive, named, cwd):

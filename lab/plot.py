@@ -3,7 +3,7 @@
 from xml.sax.saxutils import escape
 
 # Okabe and Ito: told apart by colour-blind readers, too.
-COLOURS = ("#000000", "#56b4e9", "#e69f00", "#d55e00", "#009e73", "#0072b2", "#cc79a7", "#8a949e")
+COLOURS = ("#000000", "#56b4e9", "#e69f00", "#d55e00", "#009e73", "#0072b2", "#cc79a7", "#8a949e", "#7b4ea3")
 INK, GREY, GRID = "#1c2733", "#5b6773", "#dfe4e9"
 WIDTH, HEIGHT = 840, 440
 LEFT, RIGHT, TOP, BOTTOM = 64, 640, 64, 380

@@ -95,7 +95,7 @@ static bool parse_latency(const char *text)
 			char *end, separator = last_of_row ? i + 1 == nodes ? 0 : '/' : ':';
 			double ns = strtod(text, &end);
 
-			if (end == text || *end != separator || !(ns > 0 && ns < 1e6))
+			if (end == text || *end != separator || !(ns > 0 && ns < 1e9))
 				return false;
 			machine.latency_ps[i][j] = (uint64_t)(ns * PS_PER_NS);
 			text = end + 1;
@@ -253,6 +253,16 @@ static bool parse_one(const char *key, const char *value)
 	return parse_plain(key, value);
 }
 
+/* A node that comes behind latency_ns= has none. */
+static bool all_latencies(void)
+{
+	for (unsigned i = 0; i < machine.nr_nodes; i++)
+		for (unsigned j = 0; j < machine.nr_nodes; j++)
+			if (!machine.latency_ps[i][j])
+				return false;
+	return machine.nr_nodes;
+}
+
 bool arguments_parse(int count, char **arguments)
 {
 	for (unsigned i = 0; i < MAX_VCPUS; i++)
@@ -268,7 +278,7 @@ bool arguments_parse(int count, char **arguments)
 			return false;
 		}
 	}
-	if (!machine.nr_nodes || !machine.latency_ps[0][0] || !machine.quantum_ps || !machine.insn_ps || !machine.tsc_khz) {
+	if (!all_latencies() || !machine.quantum_ps || !machine.insn_ps || !machine.tsc_khz) {
 		fprintf(stderr, "numatime: node= and latency_ns= are needed; insn_ps, quantum_us and tsc_khz are not 0\n");
 		return false;
 	}

@@ -143,16 +143,14 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Has whoever places the domains see what there is now. Attaching the scheduler takes most of a second of one CPU, for the
-    /// kernel to verify it: a host does that once, and so it is over before anything is timed.
+    /// Has whoever places the domains see what there is now, for as long under each. Attaching the scheduler takes most of a second of
+    /// one CPU, for the kernel to verify it: a host does that once, and so it is over before.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
-        match &mut self.daemon {
-            Some(daemon) => daemon.settle(),
-            None => {
-                thread::sleep(SETTLING_INTERVALS * self.contender.interval());
-                Ok(())
-            }
+        if let Some(daemon) = &mut self.daemon {
+            daemon.wait_for_scheduler()?;
         }
+        thread::sleep(SETTLING_INTERVALS * self.contender.interval());
+        Ok(())
     }
 
     /// The `sched_ext` scheduler in charge, if there is one.
@@ -234,13 +232,14 @@ impl Daemon {
         self.told.recv_timeout(TELLS_WITHIN).map_err(|_| format!("the daemon is silent; it said:\n{}", said()).into())
     }
 
-    fn settle(&mut self) -> Outcome<()> {
+    /// Until it is attached, where it will be: on several nodes.
+    fn wait_for_scheduler(&mut self) -> Outcome<()> {
         if fs::read_to_string(format!("{NODES}/has_cpu"))?.contains([',', '-']) {
             while fs::read_to_string(SCHEDULER_STATE)?.trim() != "enabled" {
                 self.listen()?;
             }
         }
-        (0..SETTLING_INTERVALS).try_for_each(|_| self.listen().map(drop))
+        Ok(())
     }
 
     fn end(mut self) -> Outcome<Vec<String>> {
