@@ -6,7 +6,7 @@
  * Time passes in rounds. In a round QEMU's thread lets each vCPU in turn run until its clock reaches round_end_ps. When all
  * that are not halted have got there, the machine's time moves to the slowest of them, the timers that are due run, and the
  * next round begins. A round lasts one quantum, or less where a timer is due sooner. So two vCPUs see times that differ by
- * at most about a quantum, and a timer or a wake-up is late by at most that.
+ * at most about a quantum, two where they contend, and a timer or a wake-up is late by at most one.
  *
  * A vCPU that takes a line from another one gives its turn away at once. Both then do so at the beginning of a round and after each
  * slice of it, until a round passed without that. So two that want the same line get it in turn, not each for a whole round, and who
@@ -153,11 +153,31 @@ static bool try_next_round(void)
 	return true;
 }
 
+/*
+ * Whether another one that contends can go on if the vCPU gives its turn away. All that are visited meanwhile execute something, also
+ * those that are through with the round: not if one of them is a whole round ahead.
+ */
+static bool turn_helps(const struct vcpu *v)
+{
+	bool helps = false;
+
+	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
+		const struct vcpu *other = &vcpus[i];
+
+		if (other == v || !other->cpu || other->parked)
+			continue;
+		if (vcpu_now_ps(other) > round_end_ps + machine.quantum_ps)
+			return false;
+		helps |= contends(other) && vcpu_now_ps(other) < round_end_ps;
+	}
+	return helps;
+}
+
 /* The vCPU has a line now that the other one had. */
 void clock_contend(struct vcpu *v, struct vcpu *other)
 {
 	v->contended_in = other->contended_in = rounds;
-	if (!other->parked && vcpu_now_ps(other) < round_end_ps)
+	if (turn_helps(v))
 		set_budget(v, vcpu_now_ps(v), 0);
 }
 
@@ -181,7 +201,7 @@ void clock_trip(unsigned vcpu, void *unused)
 			return;
 	}
 	if (vcpu_now_ps(v) < round_end_ps) {
-		if (v->gave_turn) {
+		if (v->gave_turn || !turn_helps(v)) {
 			go_on(v);
 			return;
 		}
