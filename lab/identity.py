@@ -15,7 +15,7 @@ import xen
 from common import LAB, LabError
 
 # Of what QEMU brings, what runs in the guest before its kernel.
-FIRMWARE = ("bios-256k.bin", "linuxboot_dma.bin", "multiboot_dma.bin")
+FIRMWARE = ("bios-256k.bin", "pvh.bin", "multiboot_dma.bin")
 
 
 def digest(*contents):

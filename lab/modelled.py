@@ -1,11 +1,13 @@
 """Guests under modelled time (lab/numatime): QEMU, the plugin, and what such a guest boots."""
 
+import ctypes
 import functools
 import hashlib
 import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import tempfile
 from pathlib import Path
@@ -119,6 +121,27 @@ def host_bytes(guest_bytes):
     return guest_bytes + guest_bytes // LINE_BYTES * KNOWN_BYTES + QEMU_BYTES
 
 
+def uncompressed(kernel):
+    """The ELF image in a bzImage, so that no guest has to unpack it (Documentation/arch/x86/boot.rst): QEMU boots it by the PVH protocol."""
+    image = Path(kernel).read_bytes()
+    offset, length = struct.unpack_from("<II", image, 0x248)
+    offset += (image[0x1F1] + 1) * 512
+    # Behind it stands how long it will be.
+    payload, size = image[offset : offset + length - 4], struct.unpack_from("<I", image, offset + length - 4)[0]
+    if payload[:4] != b"\x28\xb5\x2f\xfd":
+        raise LabError(f"{kernel} is not compressed with zstd; kernels for modelled time have to be")
+    try:
+        zstd = ctypes.CDLL("libzstd.so.1")
+    except OSError as error:
+        raise LabError(f"modelled time needs libzstd: {error}") from None
+    zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+    zstd.ZSTD_decompress.restype = ctypes.c_size_t
+    unpacked = ctypes.create_string_buffer(size)
+    if zstd.ZSTD_decompress(unpacked, size, payload, len(payload)) != size:
+        raise LabError(f"{kernel} cannot be unpacked")
+    return unpacked.raw
+
+
 def add_named(archive, named, cwd):
     """--with FILE or FILE=PATH."""
     source, _, path = named.partition("=")
@@ -160,7 +183,7 @@ def qemu_command(qemu, options, machine, machine_arguments, plugin, kernel, run)
     command += ["-plugin", ",".join([str(plugin), *words])]
     # Chance comes from the plugin's seed alone. vapic: a hack for old Windows that patches the guest's code.
     command += ["-seed", "1", "-rtc", "base=2024-01-01,clock=vm", "-global", "apic-common.vapic=off"]
-    command += ["-kernel", kernel, "-initrd", str(run / "initramfs")]
+    command += ["-kernel", str(kernel), "-initrd", str(run / "initramfs")]
     command += ["-append", " ".join([*KERNEL_ARGUMENTS, *(word for extra in options.append for word in shlex.split(extra))])]
     command += ["-no-reboot", "-nodefaults", "-monitor", "none", "-display", "none"]
     command += ["-serial", f"file:{run / 'console.log'}", "-serial", "stdio", "-serial", f"file:{run / 'status'}"]

@@ -1,14 +1,12 @@
 """Guests under modelled time that run Xen: QEMU boots it with a dom0, which makes a PV guest for each domain of a workload and
 leaves it to libxl where that is placed (docs/adr/0010-comparing.md)."""
 
-import ctypes
 import gzip
 import json
 import lzma
 import re
 import shlex
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
@@ -82,27 +80,6 @@ def sources():
     packages = Packages()
     own = [LAB / name for name in ("xen.py", "xen-dom0-init", "xen-domu-init", "xen-clock.c")]
     return [*own, packages.hypervisor_file, *packages.programs().values()]
-
-
-def uncompressed(kernel):
-    """The ELF image in a bzImage, so that no guest has to unpack it (Documentation/arch/x86/boot.rst)."""
-    image = Path(kernel).read_bytes()
-    offset, length = struct.unpack_from("<II", image, 0x248)
-    offset += (image[0x1F1] + 1) * 512
-    # Behind it stands how long it will be.
-    payload, size = image[offset : offset + length - 4], struct.unpack_from("<I", image, offset + length - 4)[0]
-    if payload[:4] != b"\x28\xb5\x2f\xfd":
-        raise LabError(f"{kernel} is not compressed with zstd; kernels for Xen have to be")
-    try:
-        zstd = ctypes.CDLL("libzstd.so.1")
-    except OSError as error:
-        raise LabError(f"kernels for Xen need libzstd: {error}") from None
-    zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
-    zstd.ZSTD_decompress.restype = ctypes.c_size_t
-    unpacked = ctypes.create_string_buffer(size)
-    if zstd.ZSTD_decompress(unpacked, size, payload, len(payload)) != size:
-        raise LabError(f"{kernel} cannot be unpacked")
-    return unpacked.raw
 
 
 def domains_of(command):
@@ -190,9 +167,7 @@ def build(run, options, cwd, kernel, domains):
     archive.add("/bin/xen-clock", (run / "clock").read_bytes())
     build_guest(run / "guest", options, cwd, packages, domains)
     archive.add("/guest/initramfs", (run / "guest").read_bytes(), 0o644)
-    image = uncompressed(kernel)
-    archive.add("/guest/kernel", image, 0o644)
-    (run / "kernel").write_bytes(image)
+    archive.add("/guest/kernel", (run / "kernel").read_bytes(), 0o644)
     (run / "xen").write_bytes(packages.hypervisor())
     for number, domain in enumerate(domains):
         archive.add(f"/guest/d{number}", configuration(number, domain).encode(), 0o644)
@@ -207,7 +182,7 @@ def qemu_command(qemu, options, machine, machine_arguments, plugin, kernel, run)
     for option, value in (
         ("-kernel", run / "xen"),
         ("-append", XEN_ARGUMENTS),
-        ("-initrd", f"{run / 'kernel'} {LINUX_ARGUMENTS},{run / 'initramfs'}"),
+        ("-initrd", f"{kernel} {LINUX_ARGUMENTS},{run / 'initramfs'}"),
     ):
         command[command.index(option) + 1] = str(value)
     return command
