@@ -5,8 +5,8 @@
  * Each vCPU has its own clock: translated code adds what its instructions cost to slot->elapsed_ps, memory.c adds delays.
  * Time passes in rounds. In a round QEMU's thread lets each vCPU in turn run until its clock reaches round_end_ps. When all
  * that are not halted have got there, the machine's time moves to the slowest of them, the timers that are due run, and the
- * next round begins. A round lasts one quantum, or less where a timer is due sooner. So two vCPUs see times that differ by
- * at most about a quantum, two where they contend, and a timer or a wake-up is late by at most one.
+ * next round begins. One that is visited when it is through executes nothing. A round lasts one quantum, or less where a timer is
+ * due sooner. So two vCPUs see times that differ by at most about a quantum, and a timer or a wake-up is late by at most that.
  *
  * A vCPU that takes a line from another one gives its turn away at once. Both then do so at the beginning of a round and after each
  * slice of it, until a round passed without that. So two that want the same line get it in turn, not each for a whole round, and who
@@ -27,11 +27,12 @@
 
 #define SHORTEST_ROUND_PS (PS_PER_US / 2)
 #define SLICE_PS PS_PER_US
+#define FIRST_SLICE_PS (SLICE_PS / 20) /* for who still has the line, so that the other one soon takes it */
 #define OUTSIDE_WORLD_US 200 /* host time for it to act, where only it can end an idle guest's sleep */
 
 static uint64_t machine_ps;   /* no vCPU that runs is behind this */
 static uint64_t published_ps; /* what QEMU's other threads see */
-static uint64_t round_end_ps;
+static uint64_t round_end_ps, nearly_end_ps;
 static bool at_machine_time; /* the time is machine_ps, not a vCPU's clock */
 static volatile uint64_t progress;
 static uint64_t rounds, idle_jumps, jumped_ps;
@@ -75,14 +76,30 @@ static bool contends(const struct vcpu *v)
 	return rounds - v->contended_in <= 1;
 }
 
+/*
+ * Whether the vCPU has nothing left to do in this round. What little is left of it when the other one is through is not for the one that
+ * contends: it would have the line for itself.
+ */
+static bool is_through(const struct vcpu *v)
+{
+	return vcpu_now_ps(v) >= (contends(v) ? nearly_end_ps : round_end_ps);
+}
+
 /* .. to the end of the round, or of a slice. */
 static void go_on(struct vcpu *v)
 {
-	uint64_t now_ps = vcpu_now_ps(v);
-	bool whole = !contends(v) || now_ps + SLICE_PS > round_end_ps;
+	uint64_t now_ps = vcpu_now_ps(v), end_ps = contends(v) ? nearly_end_ps : round_end_ps;
 
 	v->gave_turn = false;
-	set_budget(v, now_ps, whole ? round_end_ps : now_ps + SLICE_PS);
+	set_budget(v, now_ps, contends(v) && now_ps + SLICE_PS < end_ps ? now_ps + SLICE_PS : end_ps);
+}
+
+/* How far it may go at the beginning of a round. */
+static uint64_t first_end_ps(const struct vcpu *v)
+{
+	if (v->parked || is_through(v))
+		return 0;
+	return contends(v) ? vcpu_now_ps(v) + FIRST_SLICE_PS : round_end_ps;
 }
 
 static int64_t next_timer_ns(void)
@@ -113,12 +130,13 @@ static void open_round(void)
 	if (length_ps < SHORTEST_ROUND_PS)
 		length_ps = SHORTEST_ROUND_PS;
 	round_end_ps = machine_ps + length_ps;
+	nearly_end_ps = round_end_ps - (SLICE_PS < length_ps / 2 ? SLICE_PS : length_ps / 2);
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
 		struct vcpu *v = &vcpus[i];
 
 		v->gave_turn = false;
 		if (v->cpu)
-			set_budget(v, vcpu_now_ps(v), v->parked || contends(v) ? 0 : round_end_ps);
+			set_budget(v, vcpu_now_ps(v), first_end_ps(v));
 	}
 	progress++;
 	if (machine.time_limit_ps && machine_ps > machine.time_limit_ps)
@@ -137,7 +155,7 @@ static bool try_next_round(void)
 		idle[i] = !v->cpu || qemu_is_idle(v->cpu);
 		if (idle[i])
 			continue;
-		if (v->parked || vcpu_now_ps(v) < round_end_ps)
+		if (v->parked || !is_through(v))
 			return false; /* just woken, or not there yet */
 		if (vcpu_now_ps(v) < slowest_ps)
 			slowest_ps = vcpu_now_ps(v);
@@ -153,24 +171,16 @@ static bool try_next_round(void)
 	return true;
 }
 
-/*
- * Whether another one that contends can go on if the vCPU gives its turn away. All that are visited meanwhile execute something, also
- * those that are through with the round: not if one of them is a whole round ahead.
- */
+/* Whether another one that contends can go on if the vCPU gives its turn away. */
 static bool turn_helps(const struct vcpu *v)
 {
-	bool helps = false;
-
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
 		const struct vcpu *other = &vcpus[i];
 
-		if (other == v || !other->cpu || other->parked)
-			continue;
-		if (vcpu_now_ps(other) > round_end_ps + machine.quantum_ps)
-			return false;
-		helps |= contends(other) && vcpu_now_ps(other) < round_end_ps;
+		if (other != v && other->cpu && !other->parked && contends(other) && !is_through(other))
+			return true;
 	}
-	return helps;
+	return false;
 }
 
 /* The vCPU has a line now that the other one had. */
@@ -181,7 +191,7 @@ void clock_contend(struct vcpu *v, struct vcpu *other)
 		set_budget(v, vcpu_now_ps(v), 0);
 }
 
-/* Translated code calls this when a vCPU's budget is used up. */
+/* Translated code calls this at the beginning of a block, when the vCPU's budget is used up. */
 void clock_trip(unsigned vcpu, void *unused)
 {
 	struct vcpu *v = &vcpus[vcpu];
@@ -200,13 +210,13 @@ void clock_trip(unsigned vcpu, void *unused)
 		if (now_ps < round_end_ps)
 			return;
 	}
-	if (vcpu_now_ps(v) < round_end_ps) {
+	if (!is_through(v)) {
 		if (v->gave_turn || !turn_helps(v)) {
 			go_on(v);
 			return;
 		}
 		v->gave_turn = true;
-	} else if (try_next_round() && vcpu_now_ps(v) < round_end_ps)
+	} else if (try_next_round() && !is_through(v))
 		return;
 	qemu_leave(v->cpu); /* the next one's turn */
 }

@@ -255,7 +255,7 @@ const void *qemu_current(void);
 uint64_t qemu_physical_page(uint64_t address);
 uint64_t qemu_general_register(unsigned number);
 bool qemu_is_idle(void *cpu);
-void qemu_leave(void *cpu);
+void qemu_leave(void *cpu) __attribute__((noreturn));
 void qemu_translate_for_many(void *cpu);
 void qemu_run_timers(void);
 int64_t qemu_next_timer_ns(void);

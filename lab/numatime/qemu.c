@@ -29,6 +29,7 @@ QEMU_INTERNAL bool cpu_thread_is_idle(void *cpu);
 QEMU_INTERNAL void *qemu_get_cpu(int index);
 QEMU_INTERNAL uint64_t cpu_get_phys_page_debug(void *cpu, uint64_t address);
 QEMU_INTERNAL void cpu_exit(void *cpu);
+QEMU_INTERNAL void cpu_loop_exit(void *cpu) __attribute__((noreturn));
 QEMU_INTERNAL void tcg_cpu_init_cflags(void *cpu, bool parallel);
 QEMU_INTERNAL int64_t qemu_clock_deadline_ns_all(int type, int attributes);
 QEMU_INTERNAL bool qemu_clock_run_timers(int type);
@@ -93,7 +94,7 @@ static struct {
 bool qemu_is_known(void)
 {
 	if (!cpus_get_accel || !cpus_get_virtual_clock || !cpus_get_elapsed_ticks || !cpu_thread_is_idle || !qemu_get_cpu ||
-	    !cpu_get_phys_page_debug || !cpu_exit || !tcg_cpu_init_cflags || !qemu_clock_deadline_ns_all || !qemu_clock_run_timers ||
+	    !cpu_get_phys_page_debug || !cpu_exit || !cpu_loop_exit || !tcg_cpu_init_cflags || !qemu_clock_deadline_ns_all || !qemu_clock_run_timers ||
 	    !bql_lock_impl || !bql_unlock || !qemu_plugin_get_registers || !qemu_plugin_read_register || !g_byte_array_new ||
 	    !g_byte_array_set_size)
 		return false;
@@ -172,10 +173,15 @@ bool qemu_is_idle(void *cpu)
 	return idle;
 }
 
-/* Has the vCPU's code return to QEMU's thread, which goes on with the next vCPU. */
+/*
+ * Returns from the vCPU's code to QEMU's thread, which goes on with the next vCPU. To be called before the first instruction of a block,
+ * none of which is executed then: the vCPU's state is all in memory, its instruction pointer, too (CF_PCREL, which QEMU's x86 machines
+ * have).
+ */
 void qemu_leave(void *cpu)
 {
 	cpu_exit(cpu);
+	cpu_loop_exit(cpu);
 }
 
 /*

@@ -155,9 +155,10 @@ void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 
 		cost_ps += watch(insn, bytes, length);
 	}
-	watch_fetching(tb, count);
-	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, elapsed, cost_ps);
+	/* First, in this order: whose turn it is not leaves before anything is counted. */
 	qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, clock_trip, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_COND_GE, elapsed, TRIP_PS, NULL);
+	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, elapsed, cost_ps);
+	watch_fetching(tb, count);
 }
 
 struct slot *translate_slot(unsigned vcpu)
