@@ -53,7 +53,7 @@ unit: ## the tests that need no lab
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
 
-compare-test: ## a workload on stock Linux and under Nearside, in modelled time (once built, two to three minutes)
+compare-test: ## a workload on stock Linux and under Nearside, in modelled time (once built, one to two minutes)
 	lab/compare --quick
 
 model-test: ## modelled time against its machine files, and some figures of the scheduler under it (on request; ten minutes)
@@ -62,7 +62,7 @@ model-test: ## modelled time against its machine files, and some figures of the 
 	lab/calibrate x460-small
 	lab/measure --quick
 
-figures: ## what docs/performance.md shows of modelled time and of who places domains better, anew (three hours on 2 cores)
+figures: ## what docs/performance.md shows of modelled time and of who places domains better, anew (hours)
 	scripts/install build lab
 	lab/calibrate --required
 	lab/compare --required

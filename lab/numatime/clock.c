@@ -85,7 +85,7 @@ static bool is_through(const struct vcpu *v)
 	return vcpu_now_ps(v) >= (contends(v) ? nearly_end_ps : round_end_ps);
 }
 
-/* .. to the end of the round, or of a slice. */
+/* Lets the vCPU run to the end of the round, or of a slice. */
 static void go_on(struct vcpu *v)
 {
 	uint64_t now_ps = vcpu_now_ps(v), end_ps = contends(v) ? nearly_end_ps : round_end_ps;
