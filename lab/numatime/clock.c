@@ -12,6 +12,9 @@
  * slice of it, until a round passed without that. So two that want the same line get it in turn, not each for a whole round, and who
  * waits for the other waits no longer than a slice too long.
  *
+ * A vCPU that was halted goes on at the time at which it was given something to do: when a timer ran, or when another vCPU told it by way
+ * of a device. Who hands over work and waits would else find it done before it was handed over.
+ *
  * When every vCPU is halted, the machine's time jumps to the next timer.
  *
  * QEMU's other threads see the time at which the machine began. Its main loop would otherwise wait, by the host's clock, for
@@ -97,9 +100,53 @@ static void go_on(struct vcpu *v)
 /* How far it may go at the beginning of a round. */
 static uint64_t first_end_ps(const struct vcpu *v)
 {
-	if (v->parked || is_through(v))
+	if (v->parked || v->halted || is_through(v))
 		return 0;
 	return contends(v) ? vcpu_now_ps(v) + FIRST_SLICE_PS : round_end_ps;
+}
+
+/* Since when vCPUs that were halted have something to do, where that has not been seen yet. */
+static void note_woken(uint64_t now_ps)
+{
+	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
+		struct vcpu *v = &vcpus[i];
+
+		if (!v->cpu || !(v->parked || v->halted) || v->woken || qemu_is_idle(v->cpu))
+			continue;
+		v->woken = true;
+		v->woken_ps = now_ps;
+	}
+}
+
+/* The vCPU is about to halt, unless an interrupt waits for it. Whatever it does next comes by clock_trip. */
+void clock_halt(unsigned vcpu, void *unused)
+{
+	struct vcpu *v = &vcpus[vcpu];
+
+	(void)unused;
+	v->halted = true;
+	v->woken = false;
+	set_budget(v, vcpu_now_ps(v), 0);
+}
+
+/* The vCPU has told a device something: to interrupt another vCPU, for one. */
+void clock_tell_device(const struct vcpu *v)
+{
+	note_woken(vcpu_now_ps(v));
+}
+
+/* The vCPU goes on after it was halted. */
+static void wake(struct vcpu *v)
+{
+	uint64_t halted_ps = vcpu_now_ps(v), now_ps = halted_ps;
+
+	if (v->parked && now_ps < machine_ps)
+		now_ps = machine_ps;
+	if (v->woken && now_ps < v->woken_ps)
+		now_ps = v->woken_ps;
+	v->count.idle_ps += now_ps - halted_ps;
+	v->parked = v->halted = v->woken = false;
+	set_budget(v, now_ps, round_end_ps);
 }
 
 static int64_t next_timer_ns(void)
@@ -121,6 +168,7 @@ static void open_round(void)
 	at_machine_time = true;
 	qemu_run_timers();
 	at_machine_time = false;
+	note_woken(machine_ps);
 	if (machine.idle_pace_us)
 		published_ps = machine_ps;
 	bandwidth_round(machine_ps);
@@ -198,16 +246,9 @@ void clock_trip(unsigned vcpu, void *unused)
 
 	(void)unused;
 	progress++;
-	if (v->parked) { /* its first code since it was halted: time has passed */
-		uint64_t now_ps = vcpu_now_ps(v);
-
-		v->parked = false;
-		if (now_ps < machine_ps) {
-			v->count.idle_ps += machine_ps - now_ps;
-			now_ps = machine_ps;
-		}
-		set_budget(v, now_ps, round_end_ps);
-		if (now_ps < round_end_ps)
+	if (v->parked || v->halted) { /* its first code since then */
+		wake(v);
+		if (vcpu_now_ps(v) < round_end_ps)
 			return;
 	}
 	if (!is_through(v)) {
@@ -247,6 +288,7 @@ bool clock_all_idle(void *cpu)
 		nanosleep(&(struct timespec){ .tv_nsec = us * 1000 }, NULL);
 		qemu_lock();
 		progress++;
+		timer_ns = next_timer_ns(); /* others may have set one meanwhile */
 		if (timer_ns < 0 || !all_parked())
 			return false;
 	}

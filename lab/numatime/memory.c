@@ -114,6 +114,8 @@ static void write_back(struct vcpu *v, uint64_t line, uint64_t now_ps)
 {
 	unsigned node = node_of(line << LINE_SHIFT);
 
+	if (node == machine.nr_nodes)
+		return;
 	v->count.written_back[node]++;
 	bandwidth_write_back(vcpu_index(v), v->node, node, now_ps);
 }
@@ -170,6 +172,8 @@ static __attribute__((noinline)) void behind_filter(struct vcpu *v, uint32_t inf
 	if (qemu_plugin_hwaddr_is_io(physical)) {
 		v->count.device_accesses++;
 		vcpu_spend(v, device_access_ps());
+		if (kind == STORE)
+			clock_tell_device(v);
 		return;
 	}
 	line = qemu_plugin_hwaddr_phys_addr(physical) >> LINE_SHIFT;

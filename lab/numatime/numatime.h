@@ -137,6 +137,9 @@ struct vcpu {
 	uint64_t base_ps;
 	void *cpu;   /* QEMU's CPUState */
 	bool parked; /* was idle when the current round began */
+	bool halted; /* in this round, or parked since */
+	bool woken;  /* has had something to do since woken_ps, but was not back yet */
+	uint64_t woken_ps;
 	uint64_t contended_in; /* the last round in which it took a line from another, or lost one */
 	bool gave_turn;	       /* before the round was over, and was not back yet */
 	unsigned node;
@@ -239,6 +242,8 @@ struct clock_summary {
 void clock_add_vcpu(unsigned vcpu);
 void clock_trip(unsigned vcpu, void *unused);
 void clock_contend(struct vcpu *v, struct vcpu *other);
+void clock_halt(unsigned vcpu, void *unused);
+void clock_tell_device(const struct vcpu *v);
 struct clock_summary clock_summary(void);
 uint64_t clock_progress(void);
 

@@ -48,6 +48,11 @@ static bool is_pause(const struct instruction *insn)
 	return insn->repeated && insn->opcode[0] == 0x90;
 }
 
+static bool is_halt(const struct instruction *insn)
+{
+	return insn->opcode[0] == 0xf4;
+}
+
 static bool is_port_access(const struct instruction *insn)
 {
 	uint8_t byte = insn->opcode[0];
@@ -116,6 +121,8 @@ static uint64_t watch(struct qemu_plugin_insn *handle, const uint8_t *bytes, siz
 						       (void *)(uintptr_t)(displacement & 0xff));
 	else if (changes_translations(&insn))
 		qemu_plugin_register_vcpu_insn_exec_cb(handle, memory_forget_translations, QEMU_PLUGIN_CB_NO_REGS, NULL);
+	else if (is_halt(&insn))
+		qemu_plugin_register_vcpu_insn_exec_cb(handle, clock_halt, QEMU_PLUGIN_CB_NO_REGS, NULL);
 	else if (is_pause(&insn))
 		return machine.insn_ps + machine.pause_ps;
 	else if (is_port_access(&insn))
