@@ -7,10 +7,11 @@
 pub mod sysfs;
 
 use nearside_topology::{
-    Cpu, CpuId, Distances, MAX_NODES, Node, NodeId, NodeSet, Topology,
+    Cpu, CpuId, Distances, MAX_NODES, Node, NodeId, NodeSet, Performance, Topology,
     acpi::{self, Tables},
     fake::{self, FakeSpec},
     grammar::{CpuContext, NodeContext, parse_cpus, parse_nodes},
+    machine_file,
 };
 
 /// Tables as raw bytes. An input may hold several, each as long as its header says, so that an SRAT, a SLIT and an HMAT
@@ -51,6 +52,16 @@ pub fn nodeset(input: &[u8]) {
             assert!(cpus.is_subset(&context.allowed));
             assert_eq!(parse_cpus(&cpus.to_string(), &context).as_ref(), Ok(&cpus));
         }
+    }
+}
+
+/// Machines as TOML describes them.
+pub fn machine_file(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(machine) = machine_file::parse("input", text) {
+        assert!(machine.nodes.iter().all(|node| !machine.cpus_of(node.id).is_empty()));
+        let figures = |p: &Performance| p.read_latency_ns > Some(0) && p.read_bandwidth_mb_s != Some(0);
+        assert!(machine.performance.len() == machine.nodes.len().pow(2) && machine.performance.iter().all(figures));
     }
 }
 

@@ -1,10 +1,10 @@
-//! Where a command takes the machine from: this host, a copy of another one's files, or firmware's tables.
+//! Where a command takes the machine from: this host, a copy of another one's files, firmware's tables, or a description.
 
 use crate::failure::Failure;
 use nearside_topology::{
     Topology, acpi,
     fake::{FakeSpec, fake},
-    sysfs,
+    machine_file, sysfs,
 };
 use rustix::fs::{Mode, OFlags};
 use std::{
@@ -19,12 +19,16 @@ use std::{
 #[command(next_help_heading = "Topology source")]
 pub(crate) struct TopologySource {
     /// Read the Linux files below ROOT (ROOT/sys, ROOT/proc) instead of this host's
-    #[arg(long, value_name = "ROOT", conflicts_with = "acpi")]
+    #[arg(long, value_name = "ROOT", conflicts_with_all = ["acpi", "machine"])]
     sysfs: Option<PathBuf>,
 
     /// Read ACPI tables: a folder of raw tables, one raw table, or the text of acpidump
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "machine")]
     acpi: Option<PathBuf>,
+
+    /// Read a machine file: nodes, CPUs, latencies and links as TOML, as the lab boots them under modelled time
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
 
     /// Cut the machine into emulated nodes: N of them, SIZE[M|G] each, or NU of each node
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
@@ -34,14 +38,15 @@ pub(crate) struct TopologySource {
 impl TopologySource {
     /// Whether this is the host as it is.
     pub(crate) fn is_this_host(&self) -> bool {
-        self.sysfs.is_none() && self.acpi.is_none() && self.fake.is_none()
+        self.sysfs.is_none() && self.acpi.is_none() && self.machine.is_none() && self.fake.is_none()
     }
 
     /// Reads the machine, and says what could not be read of it.
     pub(crate) fn read_with_notes(&self) -> Result<(Topology, Vec<String>), Failure> {
-        let (topology, notes) = match &self.acpi {
-            Some(path) => read_acpi(path)?,
-            None => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
+        let (topology, notes) = match (&self.acpi, &self.machine) {
+            (Some(path), _) => read_acpi(path)?,
+            (None, Some(path)) => (machine_file::read(path).map_err(Failure::could_not)?, Vec::new()),
+            (None, None) => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
         };
         match &self.fake {
             Some(spec) => Ok((fake(&topology, spec).map_err(Failure::could_not)?, notes)),

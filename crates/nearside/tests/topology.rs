@@ -193,6 +193,27 @@ fn a_laptop_can_be_cut_into_nodes() {
 }
 
 #[test]
+fn a_machine_file_is_a_machine_to_place_on() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/machines/x460.toml");
+    let report = String::from_utf8(nearside(&["topology", "--machine", file]).stdout).unwrap();
+    assert!(report.starts_with("available: 4 nodes (0-3), 32 CPUs on 32 cores, 64 GiB of memory\n"), "{report}");
+    let placed = nearside(&["place", "--machine", file, "--cpus", "8", "--memory", "4G", "--format", "json"]);
+    let placed: Value = serde_json::from_slice(&placed.stdout).unwrap();
+    assert_eq!(placed["nodes"], json!([0]), "{placed}");
+
+    let broken = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&broken, std::fs::read_to_string(file).unwrap().replace("insn_ps =", "insn_ps = -")).unwrap();
+    let path = broken.path().to_str().unwrap();
+    let (code, message) = failed(&nearside(&["topology", "--machine", path]));
+    assert_eq!(code, Some(1));
+    assert!(message.starts_with(&format!("nearside: {path}:")), "{message}");
+    assert!(message.contains(": insn_ps: a whole number from 1 to 1000000 ps is expected, not -"), "{message}");
+    let (code, message) = failed(&topology("laptop", &["--machine", file]));
+    assert_eq!(code, Some(2));
+    assert!(message.contains("cannot be used with"), "{message}");
+}
+
+#[test]
 fn a_picture_shows_each_node_cpu_and_distance() {
     let picture = shown("opteron-8", &["--format", "svg"]);
     assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));

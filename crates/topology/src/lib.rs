@@ -5,7 +5,7 @@
 //! source as an argument (a root directory or bytes) and there is no global state, so any machine can be read on any
 //! other.
 //!
-//! The model is `no_std` (with `alloc`); the feature `std` adds the readers that touch files.
+//! The model is `no_std` (with `alloc`); the feature `std` adds the readers that touch files, `machine-files` the one of TOML.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
@@ -17,6 +17,8 @@ mod distance;
 pub mod fake;
 pub mod grammar;
 mod id;
+#[cfg(feature = "machine-files")]
+pub mod machine_file;
 mod model;
 #[cfg(feature = "std")]
 pub mod sysfs;

@@ -36,6 +36,11 @@ fn nodeset() {
 }
 
 #[test]
+fn machine_file() {
+    replay("machine_file", targets::machine_file);
+}
+
+#[test]
 fn fake() {
     replay("fake", targets::fake);
 }

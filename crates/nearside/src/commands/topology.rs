@@ -10,7 +10,7 @@ use crate::{
 
 /// Show the machine's nodes, CPUs, memory, distances and devices
 ///
-/// Reads this host, a copy of another one's /sys and /proc, or firmware's ACPI tables.
+/// Reads this host, a copy of another one's /sys and /proc, firmware's ACPI tables, or a machine file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,6 +18,7 @@ Examples:
   nearside topology --format svg > machine.svg
   nearside topology --acpi /sys/firmware/acpi/tables
   nearside topology --sysfs /tmp/copy-of-another-host --format json
+  nearside topology --machine lab/machines/x460.toml
   nearside topology --fake 4                          this host cut into 4 nodes")]
 pub(crate) struct Args {
     /// How to show it

@@ -1,0 +1,185 @@
+use super::*;
+use crate::id::CpuSet;
+
+const PLAIN: &str = "insn_ps = 400 # one a cycle
+distance = [[10, 20], [20, 10]]
+latency_ns = [[90, 160], [161.6, 91]]
+[cache]
+kib = 256
+ways = 4
+[[node]]
+cpus = 2
+memory_mib = 512
+bandwidth_mb_per_s = 1500
+[[node]]
+cpus = 3
+memory_mib = 1024
+";
+
+const LINKED: &str = "insn_ps = 400
+distance = [[10, 20, 30], [20, 10, 20], [30, 20, 10]]
+latency_ns = [80, 90, 100]
+[cache]
+kib = 256
+ways = 4
+prefetch = 4
+[last_level]
+kib = 1024
+ways = 16
+ns = 15
+[[node]]
+cpus = 1
+memory_mib = 512
+bandwidth_mb_per_s = 3000
+[[node]]
+cpus = 1
+memory_mib = 512
+[[node]]
+cpus = 2
+memory_mib = 512
+[[link]]
+between = [0, \"hub\"]
+latency_ns = 10
+bandwidth_mb_per_s = 2000
+[[link]]
+between = [\"hub\", 1]
+latency_ns = 20
+[[link]]
+between = [\"hub\", 2]
+latency_ns = 30
+[[link]]
+between = [0, 2]
+latency_ns = 100
+";
+
+fn machine(text: &str) -> Topology {
+    parse("m.toml", text).unwrap()
+}
+
+fn figures(machine: &Topology, from: u32, to: u32) -> (Option<u64>, Option<u64>) {
+    let of_pair = machine.performance(NodeId(from), NodeId(to)).unwrap();
+    assert_eq!(of_pair.read_latency_ns, of_pair.write_latency_ns);
+    (of_pair.read_latency_ns, of_pair.read_bandwidth_mb_s)
+}
+
+#[test]
+fn a_table_of_latencies_is_taken_as_it_is() {
+    let machine = machine(&format!("description = \"a small one\"\n{PLAIN}"));
+    assert_eq!(machine.source, "m.toml (a small one)");
+    assert_eq!(machine.nodes.iter().map(|node| node.memory_bytes >> 20).collect::<Vec<_>>(), [512, 1024]);
+    assert_eq!(machine.cpus_of(NodeId(1)), CpuSet::from([CpuId(2), CpuId(3), CpuId(4)]));
+    assert_eq!(machine.cpu(CpuId(4)).unwrap().last_level_cache, None);
+    assert_eq!(machine.distances.get(NodeId(0), NodeId(1)), 20);
+    assert_eq!((figures(&machine, 0, 1), figures(&machine, 1, 0)), ((Some(160), None), (Some(162), Some(1500))));
+}
+
+#[test]
+fn latencies_add_up_over_links_and_the_narrowest_limits() {
+    let linked = machine(LINKED);
+    assert_eq!(figures(&linked, 0, 0), (Some(80), Some(3000)));
+    // The direct link of 100 ns is the longer way.
+    assert_eq!(figures(&linked, 0, 2), (Some(140), Some(2000)));
+    assert_eq!((figures(&linked, 2, 0), figures(&linked, 1, 2)), ((Some(120), Some(2000)), (Some(150), None)));
+    assert_eq!(linked.cpu(CpuId(3)).unwrap().last_level_cache, Some(CpuId(2)));
+    let routed = machine(&format!("{LINKED}[[route]]\nbetween = [2, 0]\nvia = []\n"));
+    assert_eq!((figures(&routed, 0, 2), figures(&routed, 2, 0)), ((Some(200), None), (Some(180), Some(3000))));
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line_and_key() {
+    let route = |between: &str, via: &str| format!("{LINKED}[[route]]\nbetween = {between}\nvia = {via}\n");
+    let cases = [
+        (PLAIN.replace("400 #", "0 #"), "m.toml:1: insn_ps: a whole number from 1 to 1000000 ps is expected, not 0"),
+        (PLAIN.replace("insn_ps", "cycle_ps"), "m.toml:1: unknown field `cycle_ps`"),
+        (PLAIN.replace("insn_ps", "#"), "m.toml:1: missing field `insn_ps`"),
+        (PLAIN.replace("kib = 256", "kib = 250"), "m.toml:5: cache.kib: a power of two of sets"),
+        (
+            PLAIN.replace("cpus = 3", "cpus = 3.0"),
+            "m.toml:12: node.cpus: a whole number from 1 to 4096 CPUs is expected, not 3.0",
+        ),
+        (
+            PLAIN.replace("cpus = 3", "cpus = 4095"),
+            "m.toml:12: node.cpus: at most 4096 CPUs in all are expected, not 4097",
+        ),
+        (PLAIN.replace("cpus = 3", "cpu = 3"), "m.toml:12: unknown field `cpu`"),
+        (
+            PLAIN.replace("mib = 1024", "mib = 12"),
+            "m.toml:13: node.memory_mib: a whole number from 128 to 1000000000 MiB",
+        ),
+        (
+            PLAIN.replace("= 1500", "= -1"),
+            "m.toml:10: node.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s, or 0 for unlimited, is expected, not -1",
+        ),
+        (
+            PLAIN.replace("161.6", "nan"),
+            "m.toml:3: latency_ns: for node 0, a number from 0.001 to 1000000 ns is expected, not nan",
+        ),
+        (PLAIN.replace("[[90, 160], ", "["), "m.toml:3: latency_ns: 2 rows are expected"),
+        (
+            PLAIN.replace("[20, 10]]", "[20, 11]]"),
+            "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, not 11",
+        ),
+        (PLAIN.replace("ways = 4", "ways = 4 4"), "m.toml:6: "),
+        (PLAIN.replace("[[node]]", "[[knot]]"), "m.toml:7: unknown field `knot`"),
+        ("[cache".into(), "m.toml:1: "),
+        (
+            LINKED.replace("[\"hub\", 1]", "[\"hub\", 3]"),
+            "m.toml:27: link.between: a node from 0 to 2 or the name of a switch is expected, not 3",
+        ),
+        (
+            LINKED.replace("[0, 2]", "[\"hub\", 0]"),
+            "m.toml:33: link.between: there is a link between these two already",
+        ),
+        (LINKED.replace("[0, 2]", "[0, 0]"), "m.toml:33: link.between: two different ends are expected"),
+        (
+            LINKED.replace("[\"hub\", 1]", "[\"island\", 1]"),
+            "m.toml:32: link.between: no link leads from node 0 to node 1",
+        ),
+        (
+            LINKED.replace("[80, 90, 100]", "[80, 90]"),
+            "m.toml:3: latency_ns: 3 numbers are expected, one for each node, not 2",
+        ),
+        (route("[0, \"hub\"]", "[]"), "m.toml:36: route.between: two different nodes are expected"),
+        (route("[0, 1]", "[]"), "m.toml:37: route.via: there is no link between node 0 and node 1"),
+        (route("[0, 1]", "[\"hub\", 0]"), "m.toml:37: route.via: the way comes to node 0 twice"),
+        (
+            route("[0, 1]", "[\"bridge\"]"),
+            "m.toml:37: route.via: a node from 0 to 2 or the name of a switch is expected",
+        ),
+        (
+            route("[0, 1]", "[\"hub\"]") + "[[route]]\nbetween = [1, 0]\nvia = []\n",
+            "m.toml:39: route.between: there is a route between",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = parse("m.toml", &text).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}\ninstead of\n{expected}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_say_so() {
+    let error = |path: &str| read(Path::new(path)).unwrap_err().to_string();
+    assert!(error("/no/such.toml").starts_with("cannot read the machine file /no/such.toml: "));
+    assert_eq!(error("/dev/zero"), "/dev/zero is larger than 1 MiB, expected a machine file");
+}
+
+#[test]
+fn the_labs_machines_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/machines");
+    let load = |name: &str| read(&folder.join(name).with_extension("toml")).unwrap();
+    let sizes = |machine: &Topology| (machine.nodes.len(), machine.cpus.len());
+    let mut files = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let machine = read(&entry.unwrap().path()).unwrap();
+        assert_eq!(machine.performance.len(), machine.nodes.len().pow(2));
+        files += 1;
+    }
+    assert!(files >= 12, "{files}");
+    assert_eq!(sizes(&load("wildfire-gs320")), (8, 32));
+    assert_eq!(sizes(&load("epyc-nps4")), (8, 128));
+    // Two half links to the package's hub, and between packages one more: 113 + 6 + 6, and 95.
+    let epyc = load("epyc-nps4-small");
+    assert_eq!((figures(&epyc, 0, 3).0, figures(&epyc, 0, 4)), (Some(125), (Some(220), Some(3200))));
+}
