@@ -1,6 +1,21 @@
-"""What tests of comparisons have in place of guests."""
+"""What tests of comparisons have in place of guests, and how tests get at programs."""
 
+import importlib.util
+import sys
 import threading
+from importlib.machinery import SourceFileLoader
+
+from common import LAB
+
+
+def load_program(name):
+    """A program of the lab, as a module."""
+    loader = SourceFileLoader(name, str(LAB / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    loader.exec_module(module)
+    sys.dont_write_bytecode = before
+    return module
 
 
 def result(total_ms, busy_ms=(0, 0), fetched=((0, 0), (0, 0))):
