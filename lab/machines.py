@@ -14,6 +14,7 @@ FOLDER = LAB / "machines"
 # What a file may say. Far more than can be emulated: the files serve simulation, too.
 MOST_CPUS = 4096
 MOST_NODES = 64
+MOST_LINKS = 1024
 
 # What can be emulated: numatime.h has the plugin's limits; a line's number has 32 bits in its caches.
 EMULATED_CPUS = 64
@@ -141,6 +142,17 @@ class Machine:
         return ranges
 
 
+# Strings and comments of TOML; strings that may have several lines are group 1.
+STRINGS = re.compile(
+    r'("""(?:\\.|[^\\])*?"{3,5}'
+    r"|'''.*?'{3,5})"
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'[^'\n]*'"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
+
+
 class File:
     """A file's text, which knows where each key stands, for messages that name file, line and key."""
 
@@ -148,8 +160,10 @@ class File:
         self.path = path
         self.lines = {}  # (table, which of that name, key) -> line; without a key: the table's header
         table, number, depth, seen = None, 0, 0, {}
-        for line, content in enumerate(text.splitlines(), 1):
-            code = re.sub(r"#.*", "", re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", '""', content))
+        # What stands in strings of several lines is no header and no key. Only "\n" ends a line, not all that splitlines() knows.
+        plain = STRINGS.sub(lambda found: '""' + "\n" * found[1].count("\n") if found[1] else found[0], text)
+        for line, content in enumerate(plain.split("\n"), 1):
+            code = STRINGS.sub("", content)
             header = re.match(r"\s*\[+\s*[\"']?([\w-]+)[\"']?\s*\]+\s*(#.*)?$", content)
             key = re.match(r"""\s*["']?([\w-]+)["']?\s*(?:\.\s*["']?([\w-]+)["']?\s*)?=""", content)
             # Within brackets that earlier lines opened is a value.
@@ -246,14 +260,34 @@ def read_cache(table):
     return Cache(kib * 1024, ways)
 
 
+def read_bandwidth(table):
+    """0: unlimited. Else as firmware and kernel can tell of it, in whole MB/s, of which less than one would be none."""
+    value = table.values.get("bandwidth_mb_per_s", 0)
+    if not is_number(value) or not (value == 0 or 1 <= value <= 10**6):
+        expected = "0 (unlimited) or a number from 1 to 1,000,000 MB/s is expected"
+        raise table.error("bandwidth_mb_per_s", f"{expected}, not {value!r}")
+    return value
+
+
 def read_node(table):
     table.refuse_unknown("cpus", "memory_mib", "bandwidth_mb_per_s")
     return Node(
         table.number_at("cpus", 1, MOST_CPUS, "CPUs", whole=True),
         # Less does not boot.
         table.number_at("memory_mib", 128, 10**9, "MiB", whole=True) << 20,
-        table.number_at("bandwidth_mb_per_s", 0, 10**6, "MB/s", default=0),
+        read_bandwidth(table),
     )
+
+
+def read_nodes(top):
+    nodes = []
+    for table in top.tables_at("node"):
+        nodes.append(read_node(table))
+        if (cpus := sum(node.cpus for node in nodes)) > MOST_CPUS:
+            raise table.error("cpus", f"at most {MOST_CPUS} CPUs in all are expected, not {cpus} or more")
+    if not 1 <= len(nodes) <= MOST_NODES:
+        raise top.error("node", f"1 to {MOST_NODES} tables [[node]] are expected, not {len(nodes)}")
+    return nodes
 
 
 class Points:
@@ -283,6 +317,8 @@ class Points:
 
 def read_link(table, points, earlier):
     table.refuse_unknown("between", "latency_ns", "bandwidth_mb_per_s")
+    if len(earlier) == MOST_LINKS:
+        raise table.error("between", f"at most {MOST_LINKS} links are expected")
     between = points.read_list(table, "between", may_be_new=True)
     if len(set(between)) != 2 or len(between) != 2:
         raise table.error("between", "two different ends are expected")
@@ -291,7 +327,7 @@ def read_link(table, points, earlier):
     return Link(
         between,
         table.number_at("latency_ns", 0, 10**6, "ns"),
-        table.number_at("bandwidth_mb_per_s", 0, 10**6, "MB/s", default=0),
+        read_bandwidth(table),
     )
 
 
@@ -363,9 +399,7 @@ def parse(path, text):
     description = values.get("description", "")
     if not isinstance(description, str):
         raise top.error("description", "a text is expected")
-    nodes = [read_node(table) for table in top.tables_at("node")]
-    if not 1 <= len(nodes) <= MOST_NODES:
-        raise top.error("node", f"1 to {MOST_NODES} tables [[node]] are expected, not {len(nodes)}")
+    nodes = read_nodes(top)
     cache = top.table_at("cache", "kib", "ways", "prefetch")
     if not cache:
         raise top.error("cache", "missing")
@@ -428,6 +462,10 @@ def at_ratio(machine, ratio):
     farthest = ratio_of(machine)
     if not machine.nodes[1:] or farthest <= 1:
         raise LabError(f"{machine.name}: no node is farther than another")
+    for node, row in enumerate(machine.latency_ns):
+        if min(row) < row[node]:
+            nearest = row.index(min(row))
+            raise LabError(f"{machine.name}: memory of node {nearest} is nearer to node {node} than its own: no ratio fits them")
     by = (ratio - 1) / (farthest - 1)
     return replace(
         machine,
@@ -441,7 +479,9 @@ def at_ratio(machine, ratio):
 def text_of(machine):
     """A machine as a file."""
     own_ns = [row[node] for node, row in enumerate(machine.latency_ns)]
-    lines = [f"description = {json.dumps(machine.description)}", f"insn_ps = {machine.insn_ps}"]
+    # TOML knows JSON's escapes, but neither its pairs of surrogates nor DEL as it is.
+    description = json.dumps(machine.description, ensure_ascii=False).replace("\x7f", "\\u007f")
+    lines = [f"description = {description}", f"insn_ps = {machine.insn_ps}"]
     lines += [f"distance = {machine.distance}", f"latency_ns = {own_ns if machine.links else machine.latency_ns}"]
     lines += ["[cache]", f"kib = {machine.cache.bytes >> 10}", f"ways = {machine.cache.ways}", f"prefetch = {machine.prefetch}"]
     if machine.last_level:

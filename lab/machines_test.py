@@ -96,6 +96,11 @@ class Reading(unittest.TestCase):
         self.assertEqual(low, (1 << 30, 2 << 30))
         self.assertEqual(high, (4 << 30, 5 << 30))
 
+    def test_a_bandwidth_is_unlimited_or_at_least_1(self):
+        text = RING.replace("= 6000", "= 0").replace("= 1000", "= 1")
+        machine = machines.parse("ring.toml", text)
+        self.assertEqual((machine.nodes[1].bandwidth_mb_per_s, machine.links[0].bandwidth_mb_per_s), (0, 1))
+
     def test_every_machine_of_the_lab_can_be_read(self):
         for name in machines.names():
             with self.subTest(name):
@@ -150,12 +155,25 @@ class Refusing(unittest.TestCase):
         self.refuses(RING.replace("cpus = 2", "cpus = 1.5"), second, "whole number")
         self.refuses(RING.replace("= 6000", '= "fast"'), line_of("bandwidth"), "node.bandwidth_mb_per_s", "MB/s", "'fast'")
         self.refuses(RING.replace("= 6000", "= nan"), line_of("bandwidth"), "MB/s")
+        self.refuses(RING.replace("= 6000", "= 0.5"), line_of("bandwidth"), "0 (unlimited) or a number from 1 to 1,000,000 MB/s", "not 0.5")
         self.refuses(RING.replace("insn_ps = 400", "insn_ps = -1"), 2, "insn_ps", " ps ")
         self.refuses(RING.replace("kib = 256", "kib = 100"), line_of("kib"), "cache.kib", "power of two")
         self.refuses(RING.replace("memory_mib = 256", "memory_mib = 64", 1), line_of("memory_mib"), "MiB")
         self.refuses(RING.replace("92, 93]", "92]"), line_of("latency_ns"), "latency_ns", "4 numbers in ns")
         self.refuses(RING.replace("92, 93]", "92, -3]"), line_of("latency_ns"), "node 3", "ns")
         self.refuses(RING.replace("[10, 20, 30, 20]", "[10, 9, 30, 20]"), 3, "distance", "from node 0 to node 1")
+
+    def test_more_cpus_or_links_than_any_machine_has(self):
+        self.refuses(RING.replace("cpus = 2", "cpus = 4096"), line_of("cpus", 1), "node.cpus: at most 4096 CPUs in all", "not 4097")
+        links = "".join(f'[[link]]\nbetween = [0, "s{i}"]\nlatency_ns = 1\n' for i in range(1024))
+        self.refuses(RING.split("[[link]]")[0] + links + '[[link]]\nbetween = [0, 1]\n', line_of("[[link]]") + 3073, "at most 1024 links")
+
+    def test_strings_of_several_lines(self):
+        text = RING.replace('"a ring"', '"""\n[[node]] \\""" # [\n[cache]\nways = 4\n[ """" # """')
+        self.refuses(text.replace("ways = 4\n\n", "ways = 99\n\n"), line_of("ways") + 4, "cache.ways")
+        text = RING.replace('"a ring"', "'''\n[[node]]\ncpus = 1 [\\'''")
+        self.refuses(text.replace("cpus = 2", "cpus = 0"), line_of("cpus", 1) + 2, "node.cpus")
+        self.refuses(RING.replace("a ring", "a\u2028ring").replace("cpus = 2", "cpus = 0"), line_of("cpus", 1), "node.cpus")
 
     def test_tables_of_the_wrong_kind(self):
         self.refuses(RING.replace("[cache]", "[[cache]]"), line_of("[cache]"), "cache", "[cache]")
@@ -176,6 +194,7 @@ class Refusing(unittest.TestCase):
         self.refuses(RING.replace("[0, 1]", "7"), first, "link.between")
         self.refuses(RING.replace("[1, 2]", "[1, 0]"), line_of("between", 1), "already")
         self.refuses(RING.replace("= 1000", "= -1"), line_of("bandwidth", 1), "link.bandwidth_mb_per_s", "MB/s")
+        self.refuses(RING.replace("= 1000", "= 0.5"), line_of("bandwidth", 1), "link.bandwidth_mb_per_s", "from 1 to", "not 0.5")
         self.refuses(RING.replace("latency_ns = 20\n", ""), line_of("[[link]]", 1), "link.latency_ns: missing")
         alone = RING.replace("between = [2, 3]", 'between = [2, "x"]').replace("between = [3, 0]", 'between = ["y", 0]')
         self.refuses(alone, first, "no link leads from node 0 to node 3")
@@ -229,6 +248,16 @@ class Derived(unittest.TestCase):
             machine = machines.load(name)
             again = machines.parse("again.toml", machines.text_of(machine))
             self.assertEqual(replace(again, name=machine.name, file=machine.file), machine, name)
+
+    def test_a_description_may_have_any_characters(self):
+        description = "q\"uoted \\ \n \x00\x7f\x85\u2028 Köln \U0001f600"
+        machine = replace(machines.load("pairs"), description=description)
+        self.assertEqual(machines.parse("again.toml", machines.text_of(machine)).description, description)
+
+    def test_a_node_nearer_than_local_memory_has_no_ratio(self):
+        own_ns = RING.replace("[90, 91, 92, 93]", "[90, 191, 92, 93]")
+        with self.assertRaisesRegex(LabError, "node 0 is nearer to node 1 than its own"):
+            machines.at_ratio(machines.parse("ring.toml", own_ns), 2.0)
 
     def test_the_farthest_node_is_at_the_ratio_and_the_others_in_proportion(self):
         for name in ("pairs", "x460-small", "opteron-8-asymmetric-small"):
