@@ -1,7 +1,6 @@
 """Tests of lab/compare: what it is asked for, and what it leaves. Run by `make unit`."""
 
 import contextlib
-import importlib.util
 import io
 import re
 import sys
@@ -9,7 +8,6 @@ import tempfile
 import unittest
 import unittest.mock
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,19 +15,10 @@ import required
 from common import LAB, LabError
 from contenders import CONTENDERS
 from page import Part
-from fakes import FakeRunner
+from fakes import FakeRunner, load_program
 
 
-def load_compare():
-    loader = SourceFileLoader("compare", str(LAB / "compare"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
-
-
-compare = load_compare()
+compare = load_program("compare")
 
 
 class Options(unittest.TestCase):
@@ -52,6 +41,19 @@ class Options(unittest.TestCase):
     def test_who_asks_for_nothing_gets_the_warehouse(self):
         options, _ = self.parse("--seeds", "2")
         self.assertEqual((options.workload, options.jobs, options.asked), ("warehouse", None, "lab/compare --seeds 2"))
+        self.assertEqual((options.machine, options.domains, options.seeds, options.ratios), ("x460-small", [4, 8, 12, 16], 2, []))
+
+    def test_what_quick_and_required_settle_is_not_to_be_asked_for(self):
+        options, _ = self.parse("--quick", "text", "--machine", "pairs")
+        self.assertEqual((options.workload, options.machine, options.contenders), ("text", "pairs", ["stock", "nearside"]))
+        options, _ = self.parse("--required", "--contenders", "stock")
+        self.assertEqual((options.contenders, options.seeds), (["stock"], 1))
+        for words in ("--quick --ratios 1.5,2.0", "--quick --domains 8", "--required warehouse", "--required --machine x460-small",
+                      "--required --domains 4", "--required --seeds 1", "--required --ratios 2"):  # fmt: skip
+            with self.subTest(words):
+                code, said = self.parse(*words.split())
+                self.assertEqual(code, 2)
+                self.assertIn(" goes without ", said)
 
 
 class Comparison(unittest.TestCase):
@@ -69,6 +71,15 @@ class Comparison(unittest.TestCase):
             self.assertTrue(text.startswith(f"Written by `{asked}` (2026-11-23, commit 1234567, Linux 7.1, QEMU 10.0, "), text)
             self.assertEqual(text.count("Without a result: nearside."), 2)
             self.assertTrue((Path(folder) / "warehouse.x460-small.2-domains.ratios.svg").exists())
+
+
+    def test_results_that_cannot_be_kept_are_refused_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "file"
+            file.touch()
+            for results in (file, file / "below", Path("/proc/results"), Path("/proc")):
+                with self.subTest(results), self.assertRaisesRegex(LabError, f"^--results {results}: "):
+                    compare.hold(results)
 
 
 class Required(unittest.TestCase):
