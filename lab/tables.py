@@ -42,7 +42,8 @@ def busy_per_cpu_ns(result):
 
 def halted_share(result):
     begin, end = result["marks"]
-    return 1 - busy_per_cpu_ns(result) / (end["machine_ns"] - begin["machine_ns"])
+    # A CPU's clock may be a little ahead of the machine's at a mark.
+    return max(0.0, 1 - busy_per_cpu_ns(result) / (end["machine_ns"] - begin["machine_ns"]))
 
 
 def local_share(result):

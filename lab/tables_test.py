@@ -17,6 +17,9 @@ class Counters(unittest.TestCase):
         self.assertAlmostEqual(tables.halted_share(seen), 0.4)
         self.assertAlmostEqual(tables.waiting_share(seen), 0.5)
 
+    def test_cpus_that_were_busy_a_little_longer_than_the_machine_were_not_halted(self):
+        self.assertEqual(str(tables.halted_share(result(100, busy_ms=(100, 100.01)))), "0.0")
+
     def test_local_is_what_comes_from_the_own_node(self):
         self.assertAlmostEqual(tables.local_share(result(100, (1, 1), ((30, 10), (5, 55)))), 0.85)
 
