@@ -199,7 +199,7 @@ fn a_machine_file_is_a_machine_to_place_on() {
     assert!(report.starts_with("available: 4 nodes (0-3), 32 CPUs on 32 cores, 64 GiB of memory\n"), "{report}");
     let placed = nearside(&["place", "--machine", file, "--cpus", "8", "--memory", "4G", "--format", "json"]);
     let placed: Value = serde_json::from_slice(&placed.stdout).unwrap();
-    assert_eq!(placed["nodes"], json!([0]), "{placed}");
+    assert_eq!(placed["chosen"]["nodes"], json!([0]), "{placed}");
 
     let broken = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&broken, std::fs::read_to_string(file).unwrap().replace("insn_ps =", "insn_ps = -")).unwrap();
