@@ -14,17 +14,13 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "numatime.h"
+#include "program.h"
 
 #define LINE 64
 #define MPOL_BIND 2
@@ -36,30 +32,6 @@
 #define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
 
 static size_t memory_bytes;
-
-static double now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void run_on(int cpu)
-{
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	CPU_SET(cpu, &cpus);
-	if (sched_setaffinity(0, sizeof cpus, &cpus))
-		die("sched_setaffinity");
-}
 
 static int is_there(const char *format, int one, int two)
 {
@@ -102,9 +74,9 @@ static size_t next_line(size_t i, size_t n)
 	return (0x9e3779b5u * i + 12345) & (n - 1);
 }
 
-static void say(const char *what, int cpu, int node, size_t lines, double ns)
+static void say(const char *what, int cpu, int node, size_t lines, int64_t ns)
 {
-	printf("{\"what\":\"%s\",\"cpu\":%d,\"node\":%d,\"lines\":%zu,\"ns_per_line\":%.2f}\n", what, cpu, node, lines, ns / (double)lines);
+	printf("{\"what\":\"%s\",\"cpu\":%d,\"node\":%d,\"lines\":%zu,\"ns_per_line\":%.2f}\n", what, cpu, node, lines, (double)ns / (double)lines);
 	fflush(stdout);
 }
 
@@ -126,7 +98,7 @@ static void load(int cpu, int node)
 	size_t lines = memory_bytes / LINE;
 	char *memory = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE);
 	void *next = memory;
-	double start;
+	int64_t start;
 
 	for (size_t i = 0; i < lines; i++)
 		*(void **)(memory + i * LINE) = memory + next_line(i, lines) * LINE;
@@ -146,7 +118,7 @@ static void execute(int cpu, int node)
 	size_t lines = memory_bytes / LINE, line = 0;
 	char *memory = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE | PROT_EXEC);
 	void (*run[PARTS])(void);
-	double start;
+	int64_t start;
 
 	/* jmp rel32 in each line, but for the last of each part: ret. */
 	for (size_t i = 0; i < lines; i++) {
@@ -182,7 +154,7 @@ static void hand_over(int cpu, int node)
 {
 	size_t lines = CACHED_BYTES / LINE, line = 0;
 	char *memory = new_memory(node, CACHED_BYTES, PROT_READ | PROT_WRITE);
-	double start;
+	int64_t start;
 
 	for (int pass = 0; pass < PASSES; pass++) {
 		run_on(first_cpu(node));
@@ -234,7 +206,7 @@ static void rewrite(int cpu, int node)
 	size_t lines = FILTERED_BYTES / LINE, line = 0;
 	struct turns turns = { .writer_cpu = first_cpu(node) };
 	pthread_t writer;
-	double start;
+	int64_t start;
 
 	turns.memory = new_memory(node, FILTERED_BYTES, PROT_READ | PROT_WRITE);
 	turns.other = new_memory(node, memory_bytes, PROT_READ | PROT_WRITE);
@@ -280,7 +252,7 @@ static void *write_on(void *argument)
 static void contend(int cpu, int node)
 {
 	struct contended *contended = (struct contended *)new_memory(node, sizeof *contended, PROT_READ | PROT_WRITE);
-	double start, ns[PASSES];
+	int64_t start, ns[PASSES];
 	pthread_t writer;
 
 	contended->writer_cpu = first_cpu(node);

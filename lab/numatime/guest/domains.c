@@ -4,25 +4,16 @@
  * What the plugin counts for each between the marks 1 and 2 is to be held against that: lab/calibrate.
  */
 #define _GNU_SOURCE
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "numatime.h"
+#include "program.h"
 
 #define LINE 64
 #define PARTS 4 /* turns; in each the kernel needs some lines of its own */
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static char *new_memory(size_t bytes)
 {
@@ -57,17 +48,15 @@ int main(int count, char **arguments)
 	size_t bytes = count == 3 ? strtoul(arguments[2], NULL, 0) << 20 : 0;
 	int to_first[2], to_second[2], status;
 	char *memory, token = 0;
-	cpu_set_t cpus;
 	pid_t child;
 
 	if (!bytes) {
 		fprintf(stderr, "usage: domains CPU MIB\n");
 		return 2;
 	}
-	CPU_ZERO(&cpus);
-	CPU_SET(atoi(arguments[1]), &cpus);
-	if (sched_setaffinity(0, sizeof cpus, &cpus) || pipe(to_first) || pipe(to_second))
-		die("sched_setaffinity or pipe");
+	run_on(atoi(arguments[1]));
+	if (pipe(to_first) || pipe(to_second))
+		die("pipe");
 	child = fork();
 	if (child < 0)
 		die("fork");

@@ -5,15 +5,12 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "program.h"
 
 #define LINE 64
 #define MPOL_BIND 2
@@ -35,30 +32,6 @@ struct stream {
 
 static size_t memory_bytes;
 static pthread_barrier_t all_ready;
-
-static int64_t now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-}
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void run_on(int cpu)
-{
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	CPU_SET(cpu, &cpus);
-	if (sched_setaffinity(0, sizeof cpus, &cpus))
-		die("sched_setaffinity");
-}
 
 /* Memory of the node, there already, in huge pages: within one, what is next for the program is next in memory. */
 static char *new_memory(int node, char **mapped)

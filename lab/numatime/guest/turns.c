@@ -5,34 +5,15 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "numatime.h"
+#include "program.h"
 
 #define TURNS 200 /* of each */
 
 static const int lengths_us[] = { 1, 1, 3, 5, 9, 17, 30 }; /* at first the caches are cold */
 static int to_first[2], to_second[2];
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void run_on(int cpu)
-{
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	CPU_SET(cpu, &cpus);
-	if (sched_setaffinity(0, sizeof cpus, &cpus))
-		die("sched_setaffinity");
-}
 
 static void work(int us)
 {
@@ -73,14 +54,6 @@ static void *second(void *cpu)
 	return NULL;
 }
 
-static double now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
 int main(int count, char **arguments)
 {
 	int cpus[2];
@@ -97,13 +70,13 @@ int main(int count, char **arguments)
 		die("pipe or pthread_create");
 	for (size_t i = 0; i < sizeof lengths_us / sizeof *lengths_us; i++) {
 		int us = lengths_us[i];
-		double start = now_ns();
+		int64_t start = now_ns();
 
 		pass_on(to_first[1]);
 		take_turns(us, to_first[0], to_second[1]);
 		await(to_first[0]);
 		if (i)
-			printf("{\"what\":\"turns\",\"us\":%d,\"turns\":%d,\"ns_per_turn\":%.1f}\n", us, 2 * TURNS, (now_ns() - start) / (2 * TURNS));
+			printf("{\"what\":\"turns\",\"us\":%d,\"turns\":%d,\"ns_per_turn\":%.1f}\n", us, 2 * TURNS, (double)(now_ns() - start) / (2 * TURNS));
 		fflush(stdout);
 	}
 	if (pthread_join(other, NULL))
