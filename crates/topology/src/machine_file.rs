@@ -282,7 +282,7 @@ impl Reader<'_> {
     fn check_cache(&self, table: &str, kib: &Spanned<Value>, ways: &Spanned<Value>) -> Result<(), MachineFileError> {
         let bytes = (self.number(&format!("{table}.kib"), kib, 1.0..=1048576.0, Kind::Whole, "KiB")? as u64) << 10;
         let ways = self.number(&format!("{table}.ways"), ways, 1.0..=64.0, Kind::Whole, "ways")? as u64;
-        if bytes % (LINE_BYTES * ways) != 0 || !(bytes / (LINE_BYTES * ways)).is_power_of_two() {
+        if !bytes.is_multiple_of(LINE_BYTES * ways) || !(bytes / (LINE_BYTES * ways)).is_power_of_two() {
             let sets = "a power of two of sets, each of so many ways of lines of 64 bytes";
             return Err(self.error(kib.span(), format!("{table}.kib: {sets}, is expected, not {} KiB", bytes >> 10)));
         }
