@@ -390,6 +390,8 @@ def latency_over(links, own_ns, routes):
 def parse(path, text):
     try:
         values = tomllib.loads(text)
+    except RecursionError:
+        raise LabError(f"{path}: brackets within brackets, too many") from None
     except tomllib.TOMLDecodeError as error:
         if found := re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error)):
             raise LabError(f"{path}:{found[2]}: {found[1]}, in column {found[3]}") from None
@@ -411,7 +413,7 @@ def parse(path, text):
         routes = read_routes(top, points, links)
         latency_ns = latency_over(links, top.numbers_at("latency_ns", len(nodes), 0.001, 10**6, "ns"), routes)
     else:
-        if "route" in values:
+        if top.tables_at("route"):
             raise top.error("route", "there are no links")
         latency_ns = top.matrix_at("latency_ns", len(nodes), lambda _i, _j, v: 0.001 <= v <= 10**6, "0.001 to 1,000,000 ns is expected")
     return Machine(

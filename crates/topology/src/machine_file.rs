@@ -2,8 +2,9 @@
 //! (`lab/README.md` lists the keys, `lab/machines` has some); here they become a [`Topology`], to see what Nearside would do there.
 //!
 //! What a [`Topology`] holds of them: nodes and their memory, CPUs and which of them share a last level, distances, and of each two
-//! nodes the latency and the bandwidth. The rest (instructions, caches, prefetching) is checked, so that a file that is read here is
-//! one that boots there, as far as the host has room for it.
+//! nodes the latency and the bandwidth. The rest (instructions, caches, prefetching) is checked by the rules of `lab/machines.py`, so
+//! that a file that is read here is one that boots there, where it is no more than can be emulated. (That reads TOML 1.0; what TOML 1.1
+//! adds is read here alone.)
 
 mod routes;
 
@@ -122,12 +123,13 @@ struct WrittenRoute {
 /// Reads the machine file at `path`.
 pub fn read(path: &Path) -> Result<Topology, MachineFileError> {
     let failed = |source| MachineFileError::Io { path: path.to_path_buf(), source };
-    let mut text = String::new();
-    let bytes = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)).map_err(failed)?;
-    match bytes as u64 > MAX_BYTES {
-        true => Err(MachineFileError::TooLarge { path: path.to_path_buf() }),
-        false => parse(&path.display().to_string(), &text),
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(MachineFileError::TooLarge { path: path.to_path_buf() });
     }
+    let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+    parse(&path.display().to_string(), &text)
 }
 
 /// The machine that `text` describes; `file` is its name, for messages and as the machine's source.
@@ -150,7 +152,7 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, MachineFileError> {
     let distances = reader.distances(&written.distance, nodes.len())?;
     let source = match written.description.as_str() {
         "" => file.to_owned(),
-        description => format!("{file} ({description})"),
+        description => format!("{file} ({})", description.replace(char::is_control, " ")),
     };
     Ok(topology(source, &nodes, distances, &latency_ns, &routes, written.last_level.is_some()))
 }
@@ -201,7 +203,7 @@ fn topology(
     machine
 }
 
-/// To the nearest whole number, of what was checked to be positive and at most a million or so.
+/// To the nearest whole number, of what was checked to be positive: at most the latencies of a thousand links.
 fn at_least_one(value: f64) -> u64 {
     (value.round() as u64).max(1)
 }
@@ -332,7 +334,8 @@ impl Reader<'_> {
         let allowed = LEAST_LATENCY_NS..=MILLION;
         let invalid = |what| self.error(value.span(), format!("latency_ns: {what}"));
         let expected = format!("a number from {LEAST_LATENCY_NS} to {MILLION} ns");
-        let check = |values: &[Value]| numbers(values, nodes, &expected, |_, number| allowed.contains(&number));
+        let check =
+            |values: &[Value]| numbers(values, nodes, Kind::Any, &expected, |_, number| allowed.contains(&number));
         if routes.links() == 0 {
             let rows = list(value.get_ref()).and_then(|rows| matrix(rows, nodes));
             let rows = rows.and_then(|rows| rows.into_iter().map(check).collect::<Result<Vec<_>, _>>());
@@ -348,9 +351,10 @@ impl Reader<'_> {
         let mut distances = Vec::new();
         for (i, row) in rows.into_iter().enumerate() {
             let is_good = |j, number: f64| {
-                number.fract() == 0.0 && if i == j { number == 10.0 } else { 10.0 < number && number < 255.0 }
+                if i == j { number == 10.0 } else { 10.0 < number && number < 255.0 }
             };
-            let row = numbers(row, nodes, "10 to itself, 11 to 254 elsewhere,", is_good).map_err(&invalid)?;
+            let row =
+                numbers(row, nodes, Kind::Whole, "10 to itself, 11 to 254 elsewhere,", is_good).map_err(&invalid)?;
             distances.extend(row.into_iter().map(|number| number as Distance));
         }
         let ids: Vec<_> = (0..nodes as u32).map(NodeId).collect();
@@ -383,6 +387,7 @@ fn matrix(rows: &[Value], nodes: usize) -> Result<Vec<&[Value]>, String> {
 fn numbers(
     values: &[Value],
     nodes: usize,
+    kind: Kind,
     expected: &str,
     is_good: impl Fn(usize, f64) -> bool,
 ) -> Result<Vec<f64>, String> {
@@ -390,7 +395,7 @@ fn numbers(
         return Err(format!("{nodes} numbers are expected, one for each node, not {}", values.len()));
     }
     let number = |(node, value)| {
-        let found = number_in(value, Kind::Any).filter(|&number| is_good(node, number));
+        let found = number_in(value, kind).filter(|&number| is_good(node, number));
         found.ok_or_else(|| format!("for node {node}, {expected} is expected, not {value}"))
     };
     values.iter().enumerate().map(number).collect()

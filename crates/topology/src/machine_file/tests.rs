@@ -64,7 +64,7 @@ fn figures(machine: &Topology, from: u32, to: u32) -> (Option<u64>, Option<u64>)
 
 #[test]
 fn a_table_of_latencies_is_taken_as_it_is() {
-    let machine = machine(&format!("description = \"a small one\"\n{PLAIN}"));
+    let machine = machine(&format!("description = \"a\\nsmall one\"\n{PLAIN}"));
     assert_eq!(machine.source, "m.toml (a small one)");
     assert_eq!(machine.nodes.iter().map(|node| node.memory_bytes >> 20).collect::<Vec<_>>(), [512, 1024]);
     assert_eq!(machine.cpus_of(NodeId(1)), CpuSet::from([CpuId(2), CpuId(3), CpuId(4)]));
@@ -115,6 +115,10 @@ fn what_is_wrong_is_told_with_its_line_and_key() {
             "m.toml:3: latency_ns: for node 0, a number from 0.001 to 1000000 ns is expected, not nan",
         ),
         (PLAIN.replace("[[90, 160], ", "["), "m.toml:3: latency_ns: 2 rows are expected"),
+        (
+            PLAIN.replace("[[10, 20]", "[[10, 20.0]"),
+            "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, not 20.0",
+        ),
         (
             PLAIN.replace("[20, 10]]", "[20, 11]]"),
             "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, not 11",
