@@ -202,7 +202,7 @@ fn a_machine_file_is_a_machine_to_place_on() {
     assert_eq!(placed["chosen"]["nodes"], json!([0]), "{placed}");
 
     let broken = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&broken, std::fs::read_to_string(file).unwrap().replace("insn_ps =", "insn_ps = -")).unwrap();
+    std::fs::write(&broken, std::fs::read_to_string(file).unwrap().replace("insn_ps = ", "insn_ps = -")).unwrap();
     let path = broken.path().to_str().unwrap();
     let (code, message) = failed(&nearside(&["topology", "--machine", path]));
     assert_eq!(code, Some(1));
