@@ -28,7 +28,8 @@
 #define CACHED_BYTES (64ul << 10) /* less than they hold */
 #define FILTERED_BYTES (32ul << 10) /* what the plugin's filters hold */
 #define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
-#define STORES 20000 /* into a line that another CPU wants, too */
+#define STORES 2000 /* into a line that another CPU wants, too */
+#define CONTENDED_PASSES 20 /* of so many stores: a pass is so short that in some neither CPU serves an interrupt */
 #define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
 
 static size_t memory_bytes;
@@ -252,7 +253,7 @@ static void *write_on(void *argument)
 static void contend(int cpu, int node)
 {
 	struct contended *contended = (struct contended *)new_memory(node, sizeof *contended, PROT_READ | PROT_WRITE);
-	int64_t start, ns[PASSES];
+	int64_t start, ns[CONTENDED_PASSES];
 	pthread_t writer;
 
 	contended->writer_cpu = first_cpu(node);
@@ -260,7 +261,7 @@ static void contend(int cpu, int node)
 		die("pthread_create");
 	while (!contended->writes)
 		__builtin_ia32_pause();
-	for (int pass = 0; pass < PASSES; pass++) {
+	for (int pass = 0; pass < CONTENDED_PASSES; pass++) {
 		start = now_ns();
 		NUMATIME_MARK(1);
 		for (int i = 0; i < STORES; i++)
@@ -271,7 +272,7 @@ static void contend(int cpu, int node)
 	contended->is_over = 1;
 	pthread_join(writer, NULL);
 	/* Not in between: what prints is the other CPU, too. */
-	for (int pass = 0; pass < PASSES; pass++)
+	for (int pass = 0; pass < CONTENDED_PASSES; pass++)
 		say("contended", cpu, node, STORES, ns[pass]);
 	munmap(contended, sizeof *contended);
 }
