@@ -270,6 +270,22 @@ CREDIT_INLINE int credit_steals(const struct credit_params *params, const struct
 	return awake_ns >= patience_ns && credit_before(credit_from_afar(params, grant, other, distance), own);
 }
 
+/*
+ * Whether a queue's first task lets another one pass, which was on the CPU last that is free now and finds its caches as it
+ * left them. It does within one slice of the other's, for by so much the places of equals differ by chance; one that has
+ * just woken up only where it could not take the CPU if the other were running.
+ */
+CREDIT_INLINE int credit_lets_pass(const struct credit_params *params, const struct credit_grant *grant, credit_v first,
+				   credit_v tag, int woken)
+{
+	credit_v most = credit_span(params, params->steal_ns), margin;
+
+	if (woken)
+		return !credit_preempts(params, first, tag);
+	margin = grant->reserved < most ? grant->reserved : most;
+	return !credit_before(first + margin, tag);
+}
+
 /* -- place ---------------------------------------------------------------------------------------------------------- */
 
 /* How welcome a task is on a node: lower is better. */

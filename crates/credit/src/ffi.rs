@@ -33,6 +33,7 @@ unsafe extern "C" {
         distance: u32,
         awake_ns: u64,
     ) -> i32;
+    fn nearside_credit_lets_pass(params: *const Params, grant: *const Grant, first: u64, tag: u64, woken: i32) -> i32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
     fn nearside_credit_stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u32) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
@@ -134,6 +135,12 @@ pub fn from_afar(params: &Params, grant: &Grant, tag: u64, distance: u32) -> u64
 pub fn steals(params: &Params, grant: &Grant, own: u64, other: u64, distance: u32, awake_ns: u64) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_steals(params, grant, own, other, distance, awake_ns) != 0 }
+}
+
+/// Whether a queue's first task lets another one of it pass, with its grant, that was last on the CPU which is free now.
+pub fn lets_pass(params: &Params, grant: &Grant, first: u64, tag: u64, woken: bool) -> bool {
+    // SAFETY: the references are valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_lets_pass(params, grant, first, tag, woken.into()) != 0 }
 }
 
 /// How welcome a task is on a node.

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 22 };
+enum { CREDIT_DECISIONS = 23 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -91,6 +91,9 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 21:
 		trial->answer = credit_ahead(&trial->params, &trial->group);
+		break;
+	case 22:
+		trial->answer = (credit_u64)credit_lets_pass(&trial->params, &trial->grant, a, b, c & 1);
 		break;
 	}
 }

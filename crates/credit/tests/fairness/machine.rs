@@ -61,6 +61,9 @@ pub(crate) struct Machine {
     /// The group that each is nested in.
     pub(crate) parents: Vec<Option<usize>>,
     pub(crate) balanced: u64,
+    /// How often a task came to a CPU, and how often not to the one it was on last.
+    pub(crate) starts: u64,
+    pub(crate) changes: u64,
     /// CPU time that passed with a CPU idle and a task waiting that may use it.
     pub(crate) wasted_ns: u64,
     /// Slices end at multiples of this.
@@ -104,6 +107,8 @@ impl Machine {
             caps: vec![],
             parents: vec![],
             balanced: 0,
+            starts: 0,
+            changes: 0,
             wasted_ns: 0,
             tick_ns: 1,
             distances: distances.to_vec(),
@@ -477,6 +482,8 @@ impl Machine {
     fn start(&mut self, cpu: usize, task: usize) {
         assert!(self.may_use(task, cpu), "hard affinity is broken");
         assert_eq!(self.cpus[cpu].task, None);
+        self.starts += 1;
+        self.changes += u64::from(self.tasks[task].last_cpu != cpu);
         let waited = self.tasks[task].waits;
         if waited {
             self.tasks[task].waits = false;
@@ -511,6 +518,21 @@ impl Machine {
     /// The first task of a queue that this CPU may run, as far as is looked.
     fn head(&self, queue: usize, cpu: usize) -> Option<usize> {
         self.queues[queue].iter().copied().take(LOOKED_AT).find(|&task| self.may_use(task, cpu))
+    }
+
+    /// The first one of the CPU's own queue, or one that was on that CPU last, if it may pass.
+    fn serve(&mut self, cpu: usize) -> Option<usize> {
+        let queue = self.queue_of(cpu);
+        let first = self.head(queue, cpu)?;
+        let (first_tag, woken) = (self.tasks[first].grant.tag, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
+        let may_pass = |task: usize| {
+            let Task { last_cpu, grant, .. } = self.tasks[task];
+            let passes = task == first || credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
+            self.may_use(task, cpu) && last_cpu == cpu && passes
+        };
+        let next = self.queues[queue].iter().copied().take(LOOKED_AT).find(|&task| may_pass(task)).unwrap_or(first);
+        self.queues[queue].retain(|&task| task != next);
+        Some(next)
     }
 
     /// The first one, however far behind.
@@ -580,7 +602,7 @@ impl Machine {
             }
         }
         if serves.is_some() {
-            let task = self.take_from(queue, cpu);
+            let task = self.serve(cpu);
             return self.switch(cpu, previous, returning, task);
         }
         if let Some(task) = previous.filter(|_| !returning)
@@ -594,7 +616,8 @@ impl Machine {
 
     /// What waits, nearest first.
     fn take_any(&mut self, cpu: usize) -> Option<usize> {
-        self.nearest(self.queue_of(cpu)).into_iter().find_map(|queue| self.take_from(queue, cpu))
+        let others = self.nearest(self.queue_of(cpu)).into_iter().skip(1);
+        self.serve(cpu).or_else(|| others.into_iter().find_map(|queue| self.take_from(queue, cpu)))
     }
 
     /// The task that ran queues anew before the next one starts. A CPU that goes idle looks once more for tasks that were

@@ -5,7 +5,7 @@ mod machine;
 mod properties;
 
 use machine::{Machine, Work, jain};
-use nearside_credit::{self as credit, Group, ONE, Params};
+use nearside_credit::{self as credit, Grant, Group, ONE, Params};
 
 const MS: u64 = 1_000_000;
 const ONE_NODE: &[&[u32]] = &[&[10]];
@@ -177,6 +177,45 @@ fn how_far_ahead_a_group_can_get_goes_by_its_tasks() {
     assert_eq!(tag(ONE / 8, 1000), params.ahead_bound_ns);
     assert_eq!(tag(1, 1), params.ahead_bound_ns);
     assert_eq!(tag(1, u32::MAX), params.ahead_bound_ns);
+}
+
+#[test]
+fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
+    let params = Params::new(8);
+    let of_slices = |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
+    let sixteenth = of_slices(ONE / 8);
+    let table = [
+        // Its grant, the first one's place, its own, whether the first one has just woken up; whether it passes.
+        (sixteenth, 0, 0, false, true),
+        (sixteenth, 0, 24 * MS, false, true),
+        (sixteenth, 0, 24 * MS + 1, false, false),
+        // The lightest one's slice is long in virtual time; what counts at most is what a CPU waits before it fetches from afar.
+        (of_slices(1), 0, 40 * MS, false, true),
+        (of_slices(1), 0, 40 * MS + 1, false, false),
+        (sixteenth, 0, 8 * MS, true, true),
+        (sixteenth, 0, 8 * MS + 1, true, false),
+        // Across the wrap.
+        (sixteenth, u64::MAX, 24 * MS - 1, false, true),
+        (sixteenth, u64::MAX, 24 * MS, false, false),
+    ];
+    for (grant, first, tag, woken, passes) in table {
+        assert_eq!(credit::lets_pass(&params, &grant, first, tag, woken), passes, "{grant:?} {first} {tag} {woken}");
+    }
+}
+
+/// Their caches are warm there.
+#[test]
+fn those_that_take_turns_keep_to_their_cpus() {
+    for tick_ns in [1, 4 * MS] {
+        let mut machine = Machine::new(&[&[10, 20], &[20, 10]], 2);
+        machine.tick_ns = tick_ns;
+        for domain in 0..8 {
+            machine.group(100, &[domain % 2], Work::Naps(7 * MS + domain as u64 * MS / 3, MS / 10));
+        }
+        machine.run(20_000 * MS);
+        assert!(machine.starts > 2000);
+        assert!(machine.changes * 5 < machine.starts, "{} of {}", machine.changes, machine.starts);
+    }
 }
 
 #[test]

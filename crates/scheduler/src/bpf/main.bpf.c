@@ -206,6 +206,9 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	look_again(scx_bpf_task_cpu(p));
 }
 
+/* How many tasks of a queue are looked at for the one that fits. */
+#define LOOKED_AT 8
+
 /* -- a CPU needs a task --------------------------------------------------------------------------------------------- */
 
 /* Whether there is a stall to be shown (test only). */
@@ -233,7 +236,7 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (!can_peek() && !looked)
 			queue_state(queue)->head = p->scx.dsq_vtime;
-		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++looked >= 8) {
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++looked >= LOOKED_AT) {
 			*tag = p->scx.dsq_vtime;
 			found = true;
 			break;
@@ -268,7 +271,7 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 		return false;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		task = task_of(p);
-		if (!task || ++looked > 8)
+		if (!task || ++looked > LOOKED_AT)
 			break;
 		if (!credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
 			break;
@@ -333,6 +336,39 @@ static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u
 	return true;
 }
 
+/* Runs the first task of the CPU's own queue, or one that was on this CPU last, if it may pass. */
+static bool serve(u32 queue, s32 cpu)
+{
+	bool found = false, woken = false, served = false;
+	struct task_struct *p;
+	credit_v first = 0;
+	u32 looked = 0;
+
+	if (scx_bpf_dsq_nr_queued(queue) < 2)
+		return dsq_move_to_local(queue);
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		struct task *task = task_of(p);
+		bool is_first = !found;
+
+		if (!task || ++looked > LOOKED_AT)
+			break;
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		if (is_first) {
+			found = true;
+			first = p->scx.dsq_vtime;
+			woken = task->woken_ns == task->queued_ns;
+		}
+		if (scx_bpf_task_cpu(p) != cpu)
+			continue;
+		if (is_first || credit_lets_pass(TUNING, &task->grant, first, p->scx.dsq_vtime, woken)) {
+			served = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			break;
+		}
+	}
+	return served || dsq_move_to_local(queue);
+}
+
 void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 {
 	u32 queue = queue_of_cpu(cpu), i;
@@ -370,7 +406,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 			return;
 		}
 	}
-	if (waits && dsq_move_to_local(queue)) {
+	if (waits && serve(queue, cpu)) {
 		count(COUNT_SERVED);
 		return;
 	}
@@ -379,7 +415,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 	else if (task && keep(prev, task, cpu, away, now_ns))
 		return;
 	bpf_for(i, 0, queue_count) {
-		if (dsq_move_to_local(nearest(queue, i))) {
+		if (i ? dsq_move_to_local(nearest(queue, i)) : serve(queue, cpu)) {
 			count(i ? COUNT_STOLEN : COUNT_SERVED);
 			return;
 		}
