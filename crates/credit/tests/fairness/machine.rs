@@ -524,7 +524,8 @@ impl Machine {
     fn serve(&mut self, cpu: usize) -> Option<usize> {
         let queue = self.queue_of(cpu);
         let first = self.head(queue, cpu)?;
-        let (first_tag, woken) = (self.tasks[first].grant.tag, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
+        let (first_tag, woken) =
+            (self.tasks[first].grant.tag, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
         let may_pass = |task: usize| {
             let Task { last_cpu, grant, .. } = self.tasks[task];
             let passes = task == first || credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
