@@ -176,7 +176,10 @@ impl Round<'_> {
             let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.occasion) };
             match still {
                 Ok(offer) => self.accept(at, &offer.there, &Reason::PaysBack { payback: offer.payback }),
-                Err(waits) => self.known[at].standing.home_waits = Some(waits),
+                Err(waits) => {
+                    self.known[at].wins = 0;
+                    self.known[at].standing.home_waits = Some(waits);
+                }
             }
         }
         for at in in_vain {
@@ -217,6 +220,8 @@ impl Round<'_> {
                 Ok(()) if known.is_idle(tuning) => known.standing.home_waits = None,
                 Ok(()) if shares && !weighed_lately => chosen.push((at, Occasion::Trouble)),
                 Ok(()) if shares => {}
+                // What was found then still stands.
+                Ok(()) if weighed_not_long_ago && known.wins > 0 => {}
                 Ok(()) => {
                     known.standing.home_waits = troubled.then_some(HomeWaits::MayPass);
                     if !weighed_not_long_ago {

@@ -177,6 +177,24 @@ fn domains_that_are_alike_do_not_change_places() {
     }
 }
 
+/// A home of two nodes where one would do: no hurry, and it says what it waits for.
+#[test]
+fn who_is_in_no_trouble_moves_once_a_better_home_stands() {
+    let mut machine = Machine::new(&[4, 4], 32, &[]);
+    machine.vms.push(vm("wide", &[0, 1], Origin::Auto, 2.0, &[1, 1]));
+    let mut said = Vec::new();
+    while machine.rehomed.is_empty() && machine.interval < 100 {
+        machine.step();
+        said.push(machine.history.domains["wide"].standing.to_string());
+    }
+    said.iter_mut().for_each(|text| text.truncate("at home; a better home was found 1 of 3".len()));
+    said.dedup();
+    println!("at {}: {said:?}", machine.interval);
+    let found = |n| format!("at home; a better home was found {n} of 3");
+    assert_eq!(said[said.len() - 3..said.len() - 1], [found(1), found(2)]);
+    assert_eq!(machine.vm("wide").state.home.as_ref().unwrap().nodes.len(), 1);
+}
+
 /// Files of a tmpfs lie where they are, and a domain is no faster where they are not.
 #[test]
 fn a_domain_stays_with_memory_that_cannot_follow() {
