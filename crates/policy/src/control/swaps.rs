@@ -20,8 +20,8 @@ const ROOM_TO_SWAP: u64 = 32;
 const SAVES_TIMES_COST: u64 = 2;
 
 impl Round<'_> {
-    /// Looks for another domain with which a domain that fits nowhere alone can change places. Whether there is one; they do once that
-    /// is sure.
+    /// Looks for another domain with which a domain that fits nowhere alone can change places, which they do once it is sure that
+    /// this pays. Whether there is one.
     pub(super) fn change_places(&mut self, at: usize) -> bool {
         let mine = self.party(at).clone();
         let mut partners = Vec::new();
