@@ -537,6 +537,7 @@ impl Machine for Host {
             let group = self.tree.group(&record.cgroup)?;
             let (memory, claim) = (memory::of_group(&group, &proc), record.claim.as_ref());
             let (resident_bytes, kernel_bytes) = (memory.compared_to(claim), memory.kept_by_kernel(claim));
+            let unmapped_bytes = memory.unmapped_by_any(claim);
             let reserved_bytes = claim.map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
             Ok(DomainState {
                 name: record.name,
@@ -545,6 +546,7 @@ impl Machine for Host {
                 memory_nodes: record.memory_nodes,
                 resident_bytes,
                 kernel_bytes,
+                unmapped_bytes,
                 reserved_bytes,
             })
         };

@@ -26,6 +26,9 @@ pub struct MemoryByKind {
     pub file: ByNode,
     /// What the kernel keeps for the domain: page tables, stacks, slabs.
     pub kernel: ByNode,
+    /// What of the shared memory no process maps for sure.
+    #[serde(skip)]
+    pub unmapped: ByNode,
 }
 
 impl MemoryByKind {
@@ -68,6 +71,14 @@ impl MemoryByKind {
             PageSize::Huge(_) => ByNode::new(),
         }
     }
+
+    /// What of [`compared_to`](Self::compared_to) no process maps for sure.
+    pub fn unmapped_by_any(&self, claim: Option<&Claim>) -> ByNode {
+        match claim.map_or(PageSize::Base, |claim| claim.page_size) {
+            PageSize::Base => self.unmapped.clone(),
+            PageSize::Huge(_) => ByNode::new(),
+        }
+    }
 }
 
 fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {
@@ -97,14 +108,20 @@ pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
     let stat = numa_stat(text);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
     let (files, shared) = (of(&["file"]), of(&["shmem"]));
+    let without = |all: &ByNode, part: &ByNode| -> ByNode {
+        all.iter().map(|(&node, &bytes)| (node, bytes.saturating_sub(on(part, node)))).collect()
+    };
     // The kernel counts shared memory among the files.
-    let file = files.into_iter().map(|(node, bytes)| (node, bytes.saturating_sub(on(&shared, node)))).collect();
+    let file = without(&files, &shared);
+    // Of what is mapped, too, so that all of it could be shared memory: the rest of that is not.
+    let unmapped = stat.get("file_mapped").map_or_else(ByNode::new, |mapped| without(&shared, mapped));
     MemoryByKind {
         anonymous: of(&["anon"]),
         shared,
         file,
         kernel: of(&["kernel_stack", "pagetables", "sec_pagetables", "slab_unreclaimable"]),
         huge,
+        unmapped,
     }
 }
 
@@ -342,5 +359,24 @@ ffff default
         assert_eq!(on(&memory.file, NodeId(0)), 30);
         assert_eq!(memory.resident(PageSize::Base), by_node(&[123, 8]));
         assert_eq!(memory.resident(PageSize::Huge(2 << 20)), by_node(&[0, 2 << 20]));
+    }
+
+    #[test]
+    fn only_shared_memory_beyond_all_that_is_mapped_is_mapped_by_nobody_for_sure() {
+        let unmapped = |text: &str| charged_by(text, HugePages::new()).unmapped_by_any(None);
+        let cases: [(&str, &[u64]); 4] = [
+            ("file N0=90 N1=9\nshmem N0=50 N1=9\nfile_mapped N0=20 N1=0", &[30, 9]),
+            // Mapped is other files' or its own, nobody knows.
+            ("file N0=90 N1=9\nshmem N0=50 N1=9\nfile_mapped N0=60 N1=9", &[]),
+            ("file N0=90\nshmem N0=0\nfile_mapped N0=0", &[]),
+            ("file N0=90\nshmem N0=50", &[]),
+        ];
+        for (text, expected) in cases {
+            let found = unmapped(text).into_iter().filter(|(_, bytes)| *bytes > 0).collect::<ByNode>();
+            assert_eq!(found, by_node(expected), "{text}");
+        }
+        let huge = Claim { page_size: PageSize::Huge(2 << 20), ..Claim::default() };
+        let memory = charged_by(cases[0].0, HugePages::new());
+        assert_eq!(memory.unmapped_by_any(Some(&huge)), ByNode::new());
     }
 }

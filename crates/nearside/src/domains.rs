@@ -70,8 +70,11 @@ impl Domain {
     /// As placement sees it.
     pub(crate) fn state(&self) -> DomainState {
         let Self { name, home, claim, resident_bytes, reserved_bytes, .. } = self.clone();
-        let kernel_bytes = self.usage.memory.kept_by_kernel(claim.as_ref());
-        DomainState { name, home, claim, resident_bytes, kernel_bytes, reserved_bytes, memory_nodes: None }
+        let memory = &self.usage.memory;
+        let kernel_bytes = memory.kept_by_kernel(claim.as_ref());
+        let unmapped_bytes = memory.unmapped_by_any(claim.as_ref());
+        let memory_nodes = None;
+        DomainState { name, home, claim, memory_nodes, resident_bytes, kernel_bytes, unmapped_bytes, reserved_bytes }
     }
 }
 

@@ -29,6 +29,10 @@ pub struct DomainState {
     /// What of that the kernel keeps for it (page tables, stacks, slabs), by node, in bytes. It stays where it is.
     #[serde(default)]
     pub kernel_bytes: ByNode,
+    /// What of that no process maps for sure, by node, in bytes: files of a tmpfs, shared memory that nobody is attached to.
+    /// No call moves it.
+    #[serde(default)]
+    pub unmapped_bytes: ByNode,
     /// Explicit huge pages of its claim's size that it has reserved and not touched yet, in bytes.
     pub reserved_bytes: u64,
 }

@@ -162,16 +162,18 @@ impl Watched {
 
     /// As it was seen last, with what is recorded of it.
     pub(super) fn state(&self, name: &str, record: Option<&Record>) -> DomainState {
+        let claim = record.and_then(|record| record.claim.as_ref());
         DomainState {
             name: name.into(),
             home: record.map(|record| record.home.clone()),
-            claim: record.and_then(|record| record.claim.clone()),
+            claim: claim.cloned(),
             memory_nodes: match record.and_then(|record| record.memory_nodes.clone()) {
                 Some(own) => Some(own),
                 None => self.others_memory_nodes.clone(),
             },
             resident_bytes: self.resident_bytes.clone(),
-            kernel_bytes: self.memory.kept_by_kernel(record.and_then(|record| record.claim.as_ref())),
+            kernel_bytes: self.memory.kept_by_kernel(claim),
+            unmapped_bytes: self.memory.unmapped_by_any(claim),
             reserved_bytes: self.reserved_bytes,
         }
     }

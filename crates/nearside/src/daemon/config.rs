@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(config.api.read_group.as_deref(), Some("ops"));
         let tuning = config.tuning();
         assert_eq!((tuning.interval_ns, tuning.idle_look_intervals), (500_000_000, 4));
-        assert_eq!((tuning.trouble_ppm, tuning.minimum_gain_ppm), (200_000, 20_000));
+        assert_eq!((tuning.trouble_ppm, tuning.minimum_gain_ppm), (200_000, 50_000));
     }
 
     #[test]

@@ -82,6 +82,7 @@ impl StandingJson {
             HomeWaits::HasCpuset => "has-cpuset",
             HomeWaits::MayPass => "may-pass",
             HomeWaits::MovedLately { .. } => "moved-lately",
+            HomeWaits::MayVary { .. } => "may-vary",
             HomeWaits::NoneBetter { .. } => "none-better",
             HomeWaits::DoesNotPay { .. } => "does-not-pay",
             HomeWaits::NoRoom => "no-room",

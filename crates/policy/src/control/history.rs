@@ -58,6 +58,9 @@ pub struct NodeHistory {
 /// What is remembered of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DomainHistory {
+    /// The interval in which it was first seen.
+    #[serde(default)]
+    pub since: Option<u64>,
     /// CPU time it used and waited for, smoothed.
     pub demand: MilliVcpus,
     /// Where it ran, smoothed; nothing before it first did.
@@ -66,7 +69,7 @@ pub struct DomainHistory {
     pub home: Option<Home>,
     /// For how many intervals it has been in trouble: off its home, or waiting. An interval without counts back two.
     pub trouble_intervals: u64,
-    /// How often in a row another home was found better while there was no trouble.
+    /// How often in a row another home was found better and not taken yet.
     pub wins: u64,
     /// At how many looks in a row somebody else kept it elsewhere than its home says.
     pub kept_elsewhere: u64,
@@ -128,6 +131,7 @@ impl History {
         let mut by_domains = ByNode::new();
         let domain = |state: &DomainState| {
             let mut known = self.domains.get(&state.name).cloned().unwrap_or_default();
+            known.since.get_or_insert(seen.interval);
             known.forget_former_home(state);
             if let Some(load) = seen.loads.get(&state.name).filter(|load| load.over_ns > 0) {
                 known.learn(tuning, topology, state, load);
@@ -163,6 +167,11 @@ impl History {
 }
 
 impl DomainHistory {
+    /// For how many intervals it has been there.
+    pub(super) fn age_intervals(&self, now: u64) -> u64 {
+        self.since.map_or(0, |since| now.saturating_sub(since))
+    }
+
     /// Whether the domain wants so little that it need not be looked at often.
     pub(super) fn is_idle(&self, tuning: &Tuning) -> bool {
         self.demand.0 < tuning.idle_milli_vcpus

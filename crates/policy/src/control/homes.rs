@@ -3,7 +3,7 @@
 use super::{
     HomeWaits, LastMove, MilliVcpus, Payback,
     round::Round,
-    scene::{Amounts, split},
+    scene::{Amounts, Party, split},
     weigh::{Scales, Weighed},
 };
 use crate::{Action, Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM};
@@ -17,9 +17,13 @@ const MOST_FIRST_HOMES: usize = 64;
 // A domain in trouble for which nothing was better is weighed again after so many intervals.
 const WEIGH_AGAIN_INTERVALS: u64 = 3;
 
-// How often in a row another home has to be better for a domain that is not in trouble, and how much more so.
+// A home that is better by so many times the least gain is clearly better. Trouble then need not wait; a domain without trouble needs
+// that much in any case.
+const CLEAR_GAIN: u64 = 2;
+
+// How often in a row another home has to be better before it is taken: measured demand varies by some percent, and what only
+// seems better now does not a few intervals later.
 const WINS: u64 = 3;
-const MORE_GAIN: u64 = 2;
 
 // By how much a home has to be fuller than a domain was promised when it moved there: by this, or by an eighth.
 const FULLER_MILLI: u64 = 500;
@@ -135,7 +139,8 @@ impl Round<'_> {
     }
 
     fn first_home(&mut self, at: usize) -> Option<HomeWaits> {
-        let party = self.party(at).clone();
+        // Nobody knows how long it had lived before it was found.
+        let party = Party { horizon_ns: self.tuning.horizon_ns(), ..self.party(at).clone() };
         self.scene.take_out(&party);
         let scales = Scales::new(&mut self.scene, &party, self.tuning, self.seen.soft_affinity);
         let best = scales.best(scales.homes(), SlowDown::NONE);
@@ -155,30 +160,32 @@ impl Round<'_> {
             let now = self.now();
             self.known[at].weighed_at = Some(now);
             match self.offer(at, occasion) {
-                Ok(offer) if occasion == Occasion::Trouble || self.wins_again(at) => offers.push(offer),
+                Ok(offer) if self.stands(at, occasion, offer.payback) => offers.push(offer),
                 Ok(_) => {}
-                Err(waits) => {
-                    self.known[at].wins = 0;
-                    if occasion == Occasion::Trouble {
-                        self.known[at].standing.home_waits = Some(waits);
-                        in_vain.push(at);
-                    }
+                Err(waits) if occasion == Occasion::Trouble => {
+                    self.known[at].standing.home_waits = Some(waits);
+                    in_vain.push(at);
                 }
+                Err(_) => self.known[at].wins = 0,
             }
         }
         // The best first; what others were offered is weighed again, for it may be gone or needless by then.
-        offers.sort_by_key(|offer| (Reverse(offer.payback.net_ns(self.tuning.horizon_ns())), offer.at));
+        offers.sort_by_key(|offer| (Reverse(offer.payback.net_ns(self.party(offer.at).horizon_ns)), offer.at));
         for (number, offer) in offers.into_iter().enumerate() {
             let at = offer.at;
             let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.occasion) };
             match still {
                 Ok(offer) => self.accept(at, &offer.there, &Reason::PaysBack { payback: offer.payback }),
-                Err(waits) => self.known[at].standing.home_waits = Some(waits),
+                Err(waits) => {
+                    self.known[at].wins = 0;
+                    self.known[at].standing.home_waits = Some(waits);
+                }
             }
         }
         for at in in_vain {
-            if !self.is_moving[at] && self.may_move(at).is_ok() {
-                self.change_places(at);
+            let may_swap = !self.is_moving[at] && self.may_move(at).is_ok();
+            if !may_swap || !self.change_places(at) {
+                self.known[at].wins = 0;
             }
         }
     }
@@ -213,6 +220,8 @@ impl Round<'_> {
                 Ok(()) if known.is_idle(tuning) => known.standing.home_waits = None,
                 Ok(()) if shares && !weighed_lately => chosen.push((at, Occasion::Trouble)),
                 Ok(()) if shares => {}
+                // What was found then still stands.
+                Ok(()) if weighed_not_long_ago && known.wins > 0 => {}
                 Ok(()) => {
                     known.standing.home_waits = troubled.then_some(HomeWaits::MayPass);
                     if !weighed_not_long_ago {
@@ -221,10 +230,9 @@ impl Round<'_> {
                 }
             }
         }
-        let horizon_ns = tuning.horizon_ns();
         let promise = |at: usize| {
             let party = self.party(at);
-            let running = u128::from(party.demand_milli) * u128::from(horizon_ns) / 1000;
+            let running = u128::from(party.demand_milli) * u128::from(party.horizon_ns) / 1000;
             running.saturating_sub(tuning.move_cost_ns(party.needed_bytes, PPM as u32).into())
         };
         chosen.sort_by_key(|&(at, occasion)| (occasion, Reverse(promise(at)), at));
@@ -273,10 +281,17 @@ impl Round<'_> {
         MilliVcpus(home.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.scene.view.nodes[i].busy)))
     }
 
-    fn wins_again(&mut self, at: usize) -> bool {
+    /// Whether a better home is better for sure: found so several times in a row, or in trouble clearly so.
+    pub(super) fn stands(&mut self, at: usize, occasion: Occasion, payback: Payback) -> bool {
+        let is_clear = payback.is_gain_of(self.tuning.minimum_gain_ppm.saturating_mul(CLEAR_GAIN));
+        let needed = if occasion == Occasion::Trouble && is_clear { 1 } else { WINS };
         let known = &mut self.known[at];
         known.wins = known.wins.saturating_add(1);
-        known.wins >= WINS
+        let stands = known.wins >= needed;
+        if !stands {
+            known.standing.home_waits = Some(HomeWaits::MayVary { found: known.wins, needed, payback });
+        }
+        stands
     }
 
     /// The best other home, if it pays.
@@ -293,14 +308,14 @@ impl Round<'_> {
         let Some((payback, there)) = offer else { return Err(HomeWaits::NoRoom) };
         let least_gain_ppm = match occasion {
             Occasion::Trouble => self.tuning.minimum_gain_ppm,
-            Occasion::Turn => self.tuning.minimum_gain_ppm.saturating_mul(MORE_GAIN),
+            Occasion::Turn => self.tuning.minimum_gain_ppm.saturating_mul(CLEAR_GAIN),
         };
         if !payback.is_gain_of(least_gain_ppm) {
             return Err(HomeWaits::NoneBetter { here: payback.here, best: payback.there });
         }
-        match payback.pays_within(self.tuning.horizon_ns()) {
+        match payback.pays_within(party.horizon_ns) {
             true => Ok(Offer { at, occasion, there, payback }),
-            false => Err(HomeWaits::DoesNotPay { payback }),
+            false => Err(HomeWaits::DoesNotPay { payback, within_s: party.horizon_ns / 1_000_000_000 }),
         }
     }
 
@@ -325,7 +340,7 @@ impl Round<'_> {
 
 /// Why a domain is weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Occasion {
+pub(super) enum Occasion {
     /// It is in trouble, or shares a home with one that is.
     Trouble,
     /// It is its turn.

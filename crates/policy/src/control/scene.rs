@@ -29,11 +29,15 @@ pub(super) struct Party {
     pub(super) load_milli: Amounts,
     /// What it holds, in bytes.
     pub(super) held_bytes: Amounts,
+    /// What of that stays where it is, whatever the home, in bytes.
+    pub(super) staying_bytes: Amounts,
     /// What is promised to it and not there yet, in bytes. Unlike [`outstanding`](crate::outstanding) this counts what
     /// it holds elsewhere too, for that shall come.
     pub(super) due_bytes: Amounts,
     /// What it needs room for: what it was promised, or what it holds if that is more.
     pub(super) needed_bytes: u64,
+    /// How much longer it is expected to run, in ns, as far as that is looked ahead.
+    pub(super) horizon_ns: u64,
 }
 
 /// The machine and all parties.
@@ -95,7 +99,8 @@ impl Scene {
         let vcpu_bandwidth_mb_s = tuning.model.vcpu_bandwidth_mb_s / 1000.0;
         let model = CostModel { vcpu_bandwidth_mb_s, ..tuning.model };
         let mut scene = Self { view, parties: Vec::new(), model, stretch: SlowDown::NONE, books };
-        let parties: Vec<Party> = seen.machine.domains.iter().map(|it| scene.party(it, seen, history)).collect();
+        let parties: Vec<Party> =
+            seen.machine.domains.iter().map(|it| scene.party(it, tuning, seen, history)).collect();
         parties.iter().for_each(|party| scene.add(party));
         // Those who were added hold their memory; it was never free.
         scene.books.iter_mut().for_each(|book| book.freed.fill(0));
@@ -118,7 +123,7 @@ impl Scene {
         SlowDown(u64::try_from(stretch_ppm).unwrap_or(u64::MAX)).max(SlowDown::NONE)
     }
 
-    fn party(&self, state: &DomainState, seen: &ControlObservation, history: &History) -> Party {
+    fn party(&self, state: &DomainState, tuning: &Tuning, seen: &ControlObservation, history: &History) -> Party {
         let indices = |nodes: &NodeSet| nodes.iter().filter_map(|node| self.view.index_of(node)).collect::<Vec<_>>();
         let amounts = |by_node: &ByNode| -> Amounts {
             by_node.iter().filter_map(|(&node, &amount)| Some((self.view.index_of(node)?, amount))).collect()
@@ -140,6 +145,8 @@ impl Scene {
             false => self.at_home(&home, demand_milli, &amounts(&claim.vcpus)),
         };
         let due = claim.bytes.iter().map(|(node, &bytes)| (*node, bytes.saturating_sub(held(node)))).collect();
+        let staying = state.unmapped_bytes.iter().map(|(node, &bytes)| (*node, bytes.min(held(node)))).collect();
+        let age_intervals = known.map_or(0, |known| known.age_intervals(seen.interval));
         let all_held = state.resident_bytes.values().copied().fold(0, u64::saturating_add);
         Party {
             demand_milli,
@@ -150,8 +157,10 @@ impl Scene {
             home,
             load_milli,
             held_bytes: amounts(&state.resident_bytes),
+            staying_bytes: amounts(&staying),
             due_bytes: amounts(&due),
             needed_bytes: claim.total_bytes().max(all_held),
+            horizon_ns: tuning.horizon_at_age_ns(age_intervals),
         }
     }
 

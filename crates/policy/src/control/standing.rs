@@ -65,6 +65,15 @@ pub enum HomeWaits {
         /// The load on it now.
         load_now: MilliVcpus,
     },
+    /// A better home was found, and what is measured varies.
+    MayVary {
+        /// How often in a row it was found.
+        found: u64,
+        /// How often it has to be.
+        needed: u64,
+        /// In figures.
+        payback: Payback,
+    },
     /// No other home is faster by enough.
     NoneBetter {
         /// The predicted slow-down at home.
@@ -72,10 +81,13 @@ pub enum HomeWaits {
         /// The least one elsewhere.
         best: SlowDown,
     },
-    /// Moving costs more than it saves within the horizon.
+    /// Moving costs more than it saves for as long as is looked ahead.
     DoesNotPay {
         /// In figures.
         payback: Payback,
+        /// How long that is, in seconds: the horizon, or as long as the domain has lived.
+        #[serde(default)]
+        within_s: u64,
     },
     /// No set of nodes can be promised to it.
     NoRoom,
@@ -190,7 +202,12 @@ impl fmt::Display for HomeWaits {
             Self::NoneBetter { here, best } => {
                 write!(f, "no better home: predicted slow-down {here}, at best {best} elsewhere")
             }
-            Self::DoesNotPay { payback } => write!(f, "moving does not pay: {payback}"),
+            Self::MayVary { found, needed, payback } => {
+                write!(f, "a better home was found {found} of {needed} times in a row: {payback}")
+            }
+            Self::DoesNotPay { payback, within_s } => {
+                write!(f, "moving does not pay within {within_s} s: {payback}")
+            }
             Self::NoRoom => write!(f, "no other nodes have room"),
             Self::InTurn => write!(f, "others come first"),
         }

@@ -2,6 +2,7 @@
 
 use super::{
     Payback,
+    homes::Occasion,
     round::Round,
     weigh::{Scales, Weighed},
 };
@@ -14,9 +15,14 @@ const MOST_PARTNERS: usize = 64;
 // To change places there must be room for this part of the memory of both, so that it can go round by round.
 const ROOM_TO_SWAP: u64 = 32;
 
+// A swap has to save this many times what it costs: while the memory of two domains crosses both run far from theirs, which no cost
+// of moving counts.
+const SAVES_TIMES_COST: u64 = 2;
+
 impl Round<'_> {
-    /// Looks for another domain with which a domain that fits nowhere alone can change places.
-    pub(super) fn change_places(&mut self, at: usize) {
+    /// Looks for another domain with which a domain that fits nowhere alone can change places, which they do once it is sure that
+    /// this pays. Whether there is one.
+    pub(super) fn change_places(&mut self, at: usize) -> bool {
         let mine = self.party(at).clone();
         let mut partners = Vec::new();
         for other in self.domains() {
@@ -29,15 +35,18 @@ impl Round<'_> {
             }
         }
         partners.sort_unstable();
-        let horizon_ns = self.tuning.horizon_ns();
         let swaps = partners.into_iter().take(MOST_PARTNERS).filter_map(|(_, other)| self.swap(at, other));
-        let best = swaps.max_by_key(|swap| (swap.payback.net_ns(horizon_ns), Reverse(swap.other)));
-        let Some(swap) = best else { return };
+        let best = swaps.max_by_key(|swap| (swap.payback.net_ns(swap.horizon_ns), Reverse(swap.other)));
+        let Some(swap) = best else { return false };
+        if !self.stands(at, Occasion::Trouble, swap.payback) {
+            return true;
+        }
         let name = |at: usize| self.state(at).name.clone();
         let reason = |with| Reason::Swap { with, payback: swap.payback };
         let (mine, theirs) = (reason(name(swap.other)), reason(name(at)));
         self.accept(at, &swap.mine, &mine);
         self.accept(swap.other, &swap.theirs, &theirs);
+        true
     }
 
     fn swap(&mut self, at: usize, other: usize) -> Option<Swap> {
@@ -63,8 +72,9 @@ impl Round<'_> {
         let theirs_pays = their_here.zip(their_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
         scene.add(&theirs);
         let payback = mine_pays?.and(theirs_pays?);
-        let pays = payback.is_gain_of(tuning.minimum_gain_ppm) && payback.pays_within(tuning.horizon_ns());
-        Some(Swap { other, mine: my_there?, theirs: their_there?, payback }).filter(|_| pays)
+        let horizon_ns = mine.horizon_ns.min(theirs.horizon_ns);
+        let pays = payback.is_gain_of(tuning.minimum_gain_ppm) && payback.pays_within(horizon_ns / SAVES_TIMES_COST);
+        Some(Swap { other, mine: my_there?, theirs: their_there?, payback, horizon_ns }).filter(|_| pays)
     }
 
     // Pages go round by round, so a little free memory on one side is enough.
@@ -83,4 +93,6 @@ struct Swap {
     mine: Weighed,
     theirs: Weighed,
     payback: Payback,
+    /// As long as both are expected to run.
+    horizon_ns: u64,
 }

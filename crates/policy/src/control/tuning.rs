@@ -26,9 +26,9 @@ pub struct Tuning {
     pub minimum_stay_intervals: u64,
     /// Within so many intervals of a move there is another only if the new home has become fuller than it was then.
     pub steady_intervals: u64,
-    /// By so much a home must be faster for a domain in trouble, and by twice as much for one that is not.
+    /// By so much a home must be faster for a domain in trouble, and by twice as much to get it at once, or without trouble.
     pub minimum_gain_ppm: u64,
-    /// Within so many intervals a move has to have saved what it cost.
+    /// Within so many intervals a move has to have saved what it cost, and within no more than the domain has lived so far.
     pub horizon_intervals: u64,
     /// What moving 1 MiB would cost between nodes as near as a node is to itself, in ns of CPU time; over longer ways it
     /// is as much more as their latency is longer. A CPU moves 1 to 2 GiB a second, and whoever uses the same memory
@@ -52,7 +52,7 @@ impl Default for Tuning {
             weigh_intervals: 10,
             minimum_stay_intervals: 5,
             steady_intervals: 150,
-            minimum_gain_ppm: 20_000,
+            minimum_gain_ppm: 50_000,
             horizon_intervals: 150,
             move_cost_ns_per_mib: 1_000_000,
             rate_bytes_per_s: DEFAULT_RATE_BYTES_PER_S,
@@ -82,5 +82,10 @@ impl Tuning {
     /// The horizon, in ns.
     pub(super) fn horizon_ns(&self) -> u64 {
         self.horizon_intervals.saturating_mul(self.interval_ns)
+    }
+
+    /// The horizon of a domain that has lived so long: it is expected to live as long again.
+    pub(super) fn horizon_at_age_ns(&self, age_intervals: u64) -> u64 {
+        self.horizon_intervals.min(age_intervals).saturating_mul(self.interval_ns)
     }
 }

@@ -7,12 +7,14 @@
 //! - what does not fit costs the latency from the nearest CPUs that idle,
 //! - what finds none waits, as ADR 2 says.
 //!
+//! What cannot move stays where it is, so memory is as far as a home leaves it and not as near as it would be best.
+//!
 //! Where all together want more than there is, such a scheduler shares out the CPU time of the whole machine: so much everybody
 //! waits, at each home.
 
 use super::{
     MilliVcpus, Payback, Tuning,
-    scene::{Amounts, Party, Scene},
+    scene::{Amounts, Party, Scene, page_bytes, split},
 };
 use crate::{
     Affinity, Parts, SlowDown,
@@ -29,7 +31,7 @@ use std::cmp::Reverse;
 pub(super) struct Weighed {
     pub(super) home: Vec<usize>,
     pub(super) slow_down: SlowDown,
-    /// What the domain holds elsewhere, in bytes.
+    /// What the domain holds elsewhere and can be moved, in bytes.
     pub(super) bytes_to_move: u64,
     /// What moving that costs, in ns of CPU time.
     pub(super) costs_ns: u64,
@@ -100,9 +102,10 @@ impl<'a> Scales<'a> {
         let load_milli: Amounts = costing.layout().vcpus().collect();
         let mut pages: Amounts = costing.layout().pages().collect();
         pages.sort_unstable();
-        let prediction = self.evenly(prediction, home, &pages);
+        let lying = self.lying(home, &pages);
+        let prediction = self.as_it_lies(prediction, home, &lying);
         let slow_down = match self.spills {
-            true => self.spilling(prediction, home, &load_milli, &pages),
+            true => self.spilling(prediction, home, &load_milli, &lying),
             false => prediction.slow_down,
         };
         let (bytes_to_move, costs_ns) = self.moving(home);
@@ -111,27 +114,37 @@ impl<'a> Scales<'a> {
         Weighed { home, slow_down, bytes_to_move, costs_ns, has_room, free_after_pages, load_milli, pages }
     }
 
-    // A home of several nodes, if its CPUs are used alike: a scheduler prefers all of them, whereas ADR 2 places whole
-    // vCPUs where there is most room and could see a home of two nodes in what is one with a foothold on another.
-    fn evenly(&self, prediction: Prediction, home: &[usize], pages: &Amounts) -> Prediction {
-        if home.len() < 2 {
-            return prediction;
-        }
+    // Where its pages are in the end: as ADR 2 lays them out, but for what cannot move there.
+    fn lying(&self, home: &[usize], pages: &Amounts) -> Amounts {
+        let page_bytes = page_bytes(self.party.page_size);
+        let off = self.party.staying_bytes.iter().filter(|(i, _)| !home.contains(i));
+        let mut lying: Amounts = off.map(|&(i, bytes)| (i, bytes / page_bytes)).filter(|(_, n)| *n > 0).collect();
+        let sum = |pages: &Amounts| pages.iter().fold(0, |sum: u64, &(_, n)| sum.saturating_add(n));
+        let arriving = sum(pages).saturating_sub(sum(&lying));
+        lying.extend(split(arriving, pages));
+        lying
+    }
+
+    // Memory is no nearer than where it lies, seen from all CPUs of the home alike: a scheduler prefers all of them, whereas ADR 2
+    // places whole vCPUs where there is most room and could see a home of two nodes in what is one with a foothold on another.
+    fn as_it_lies(&self, prediction: Prediction, home: &[usize], pages: &Amounts) -> Prediction {
         let (mut sum, mut all) = (0_u128, 0_u128);
         for &i in home {
             let cores = u128::from(self.scene.view.nodes[i].cores);
             sum += cores * self.memory_ppm(i, pages).map_or(u128::from(PPM), u128::from);
             all += cores;
         }
-        let evenly_ppm = sum.div_ceil(all.max(1)) as u64;
-        let parts = Parts { memory: prediction.parts.memory.max(SlowDown(evenly_ppm)), ..prediction.parts };
+        let memory_ppm = sum.div_ceil(all.max(1)) as u64;
+        let parts = Parts { memory: prediction.parts.memory.max(SlowDown(memory_ppm)), ..prediction.parts };
         Prediction { slow_down: parts.product(), parts, ..prediction }
     }
 
-    // What lies off a home, in bytes, and what it costs to bring it to the nearest of its nodes.
+    // What lies off a home and can move, in bytes, and what it costs to bring it to the nearest of its nodes.
     fn moving(&self, home: &[usize]) -> (u64, u64) {
+        let staying = |from| self.party.staying_bytes.iter().find(|(i, _)| *i == from).map_or(0, |&(_, bytes)| bytes);
         let off = self.party.held_bytes.iter().filter(|(i, _)| !home.contains(i));
-        off.fold((0, 0), |(sum, costs): (u64, u64), &(from, bytes)| {
+        off.fold((0, 0), |(sum, costs): (u64, u64), &(from, held_bytes)| {
+            let bytes = held_bytes.saturating_sub(staying(from));
             let latencies = self.scene.view.latencies_ppm(from);
             let nearest_ppm = home.iter().map(|&to| latencies[to]).min().unwrap_or(UNREACHABLE);
             let costs = costs.saturating_add(self.tuning.move_cost_ns(bytes, nearest_ppm));
@@ -164,7 +177,7 @@ impl<'a> Scales<'a> {
                 let mut costing = Costing::new(&self.scene.view, &ask, &self.scene.model);
                 costing
                     .predict(home, SlowDown(u64::MAX))
-                    .map_or(at_home, |fitting| waiting(self.evenly(fitting, home, pages).parts))
+                    .map_or(at_home, |fitting| waiting(self.as_it_lies(fitting, home, pages).parts))
             }
         };
         // Parts of the domain with the slow-down of each.
@@ -237,7 +250,7 @@ impl<'a> Scales<'a> {
     }
 
     fn total_ns(&self, home: &Weighed, here: SlowDown) -> u128 {
-        let running = u128::from(self.party.demand_milli) * u128::from(self.tuning.horizon_ns()) / 1000;
+        let running = u128::from(self.party.demand_milli) * u128::from(self.party.horizon_ns) / 1000;
         let running = running.saturating_mul(u128::from(home.slow_down.0)) / u128::from(here.0.max(1));
         running.saturating_add(home.costs_ns.into())
     }

@@ -21,8 +21,7 @@ fn db() -> DomainState {
         claim: Some(claim),
         memory_nodes: Some(set(&[0])),
         resident_bytes: by_node(&[4]),
-        kernel_bytes: ByNode::new(),
-        reserved_bytes: 0,
+        ..DomainState::default()
     }
 }
 

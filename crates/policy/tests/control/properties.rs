@@ -36,6 +36,10 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
         if random.percent(20) {
             domain.memory_nodes = Some(some(random));
         }
+        if random.percent(30) {
+            let held = domain.resident_bytes.iter();
+            domain.unmapped_bytes = held.map(|(&node, &bytes)| (node, random.between(0, bytes))).collect();
+        }
     }
     let soft_affinity = random.percent(60);
     let seen = ControlObservation { length_ns: INTERVAL_NS, machine, soft_affinity, ..ControlObservation::default() };
@@ -181,7 +185,14 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
         if claims > claims_before {
             let sizes = after.machine.domains.iter().filter_map(|domain| Some(domain.claim.as_ref()?.page_size));
             let size = sizes.into_iter().find(|size| format!("{size:?}") == page_size).unwrap();
+            // What was found is promised nothing, but what it holds goes when it changes places.
+            let swaps = |name: &str| {
+                plan.steps.iter().any(|it| matches!(it.reason, Reason::Swap { .. }) && it.action.domain() == name)
+            };
+            let found = after.machine.domains.iter().filter(|domain| domain.claim.is_none() && swaps(&domain.name));
+            let left: u64 = found.filter_map(|domain| domain.resident_bytes.get(&node)).sum();
             let there = u128::from(promisable(topology.node(node).unwrap(), size).promisable_bytes) + held;
+            let there = there + u128::from(left);
             assert!(claims <= there, "node {node}: {claims} bytes are promised, {there} are there");
         }
     }
