@@ -2,7 +2,7 @@
 //!
 //! `crates/topology/tests/corpus.rs` includes this file and replays the corpus through it, so it stands without any
 //! crate that only a fuzzer needs. Targets of the crate `linux`, which `topology` cannot see, are in `linux.rs`, and
-//! `crates/linux/tests/corpus.rs` includes that; the one of `nearside` is in `api.rs` likewise.
+//! `crates/linux/tests/corpus.rs` includes that; those of `simulator` and `nearside` are in `scenario.rs` and `api.rs` likewise.
 
 pub mod sysfs;
 

@@ -41,6 +41,11 @@ impl TopologySource {
         self.sysfs.is_none() && self.acpi.is_none() && self.machine.is_none() && self.fake.is_none()
     }
 
+    /// Whether a machine file describes it.
+    pub(crate) fn is_machine_file(&self) -> bool {
+        self.machine.is_some()
+    }
+
     /// Reads the machine, and says what could not be read of it.
     pub(crate) fn read_with_notes(&self) -> Result<(Topology, Vec<String>), Failure> {
         let (topology, notes) = match (&self.acpi, &self.machine) {

@@ -3,8 +3,22 @@
 
 use std::process::{Command, Output};
 
-const COMMANDS: [&str; 13] =
-    ["run", "exec", "set", "list", "show", "why", "stat", "top", "topology", "place", "doctor", "completions", "man"];
+const COMMANDS: [&str; 14] = [
+    "run",
+    "exec",
+    "set",
+    "list",
+    "show",
+    "why",
+    "stat",
+    "top",
+    "topology",
+    "place",
+    "simulate",
+    "doctor",
+    "completions",
+    "man",
+];
 
 fn nearside(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nearside")).args(arguments).env("COLUMNS", "80").output().unwrap()

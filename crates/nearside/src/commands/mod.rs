@@ -10,6 +10,7 @@ pub(crate) mod place;
 pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod show;
+pub(crate) mod simulate;
 pub(crate) mod stat;
 pub(crate) mod top;
 pub(crate) mod topology;

@@ -9,6 +9,7 @@ use super::{
     plan::PlanJson,
     set::Report,
     show::{Allowed, tests::show},
+    simulate::tests::report,
     stat::tests::stat,
     topology_json::Machine,
     why::Unplaced,
@@ -173,6 +174,11 @@ fn set() {
         limits: Vec::new(),
     };
     check("`nearside set DOMAIN --dry-run", &["Decisions"], "", &to_value(PlanJson::new("db", &plan)).unwrap());
+}
+
+#[test]
+fn simulate() {
+    check("`nearside simulate ", &[], "", &to_value(report()).unwrap());
 }
 
 #[test]

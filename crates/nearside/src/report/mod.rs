@@ -18,6 +18,7 @@ pub(crate) mod place_text;
 pub(crate) mod plan;
 pub(crate) mod set;
 pub(crate) mod show;
+pub(crate) mod simulate;
 pub(crate) mod stat;
 pub(crate) mod svg;
 pub(crate) mod table;

@@ -1,0 +1,318 @@
+//! Scenarios: which domains there are and what they do, as TOML. docs/formats.md lists the keys.
+
+use nearside_policy::is_domain_name;
+use serde::Deserialize;
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, Read},
+    ops::{Range, RangeInclusive},
+    path::{Path, PathBuf},
+};
+use toml::{Spanned, Value};
+
+/// Far more than any scenario needs; keeps a path such as `/dev/zero` from filling memory.
+const MAX_BYTES: u64 = 1 << 20;
+/// So many can be played in seconds.
+const MOST_THREADS: u64 = 1024;
+/// In time of the model.
+const MOST_MS: u64 = 3_600_000;
+const MOST_ROUNDS: u64 = 1_000_000_000;
+/// So much memory no machine has: the sum of all domains' stays far below what a number holds.
+const MOST_MIB: u64 = 1 << 30;
+
+/// Why there is no scenario in a file.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// It cannot be read.
+    #[error("cannot read the scenario {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is larger than any scenario.
+    #[error("{} is larger than {} MiB, expected a scenario", path.display(), MAX_BYTES >> 20)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something in it is wrong.
+    #[error("{file}:{line}: {what}")]
+    Invalid {
+        /// The file, as it was named.
+        file: String,
+        /// The line, from 1 on.
+        line: usize,
+        /// The key, what was read and what was expected.
+        what: String,
+    },
+}
+
+/// Domains and what they do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scenario {
+    /// The file, as it was named.
+    pub source: String,
+    /// What it is about.
+    pub description: String,
+    /// How often the control loop decides.
+    pub interval_ms: u64,
+    /// The domains, in the order in which they start at equal times.
+    pub domains: Vec<DomainPlan>,
+}
+
+/// A domain of a scenario.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainPlan {
+    /// Its name, which no other has.
+    pub name: String,
+    /// When it starts, in time of the model.
+    pub start_ms: u64,
+    /// Threads from the beginning.
+    pub threads: u64,
+    /// So many more come ..
+    pub later_threads: u64,
+    /// .. when its first thread has done so many rounds.
+    pub later_after_rounds: u64,
+    /// .. and each of them does so many.
+    pub later_rounds: u64,
+    /// What each thread holds and uses alone.
+    pub thread_memory_bytes: u64,
+    /// What each thread does.
+    pub work: Work,
+}
+
+/// The work of a thread: rounds of computing and of waiting for lines of its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// How many, of those threads that are there from the beginning.
+    pub rounds: u64,
+    /// What a round computes.
+    pub compute_ns: u64,
+    /// Lines that a round waits for, one after the other.
+    pub lines: u64,
+    /// Lines of a round that come in a row, so that they are foreseen.
+    pub streamed_lines: u64,
+    /// How long it sleeps ..
+    pub pause_ns: u64,
+    /// .. after so many rounds.
+    pub pause_rounds: u64,
+}
+
+impl Work {
+    /// A line that is foreseen takes a quarter of the latency, as on most of the lab's machines (`cache.prefetch`).
+    const STREAM_DEPTH: f64 = 4.0;
+
+    /// For how many lines' latency a round waits.
+    pub(crate) fn latencies(&self) -> f64 {
+        self.lines as f64 + self.streamed_lines as f64 / Self::STREAM_DEPTH
+    }
+
+    /// How many lines a round fetches.
+    pub(crate) fn all_lines(&self) -> f64 {
+        (self.lines + self.streamed_lines) as f64
+    }
+
+    /// CPU time of a round in which a line takes so long.
+    pub(crate) fn round_ns(&self, line_ns: f64) -> f64 {
+        self.compute_ns as f64 + self.latencies() * line_ns
+    }
+
+    /// The number of rounds after which a thread that has done `rounds` of `all` next stops.
+    pub(crate) fn next_stop(&self, rounds: f64, all: f64) -> f64 {
+        if self.pause_ns == 0 {
+            return all;
+        }
+        let every = self.pause_rounds as f64;
+        (((rounds / every).floor() + 1.0) * every).min(all)
+    }
+}
+
+impl DomainPlan {
+    /// Its threads, those that come later included.
+    pub fn all_threads(&self) -> u64 {
+        self.threads + self.later_threads
+    }
+
+    /// Memory of all its threads.
+    pub fn memory_bytes(&self) -> u64 {
+        self.all_threads() * self.thread_memory_bytes
+    }
+}
+
+/// All of a file, as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    description: String,
+    interval_ms: Option<Spanned<Value>>,
+    #[serde(default)]
+    domain: Vec<Spanned<WrittenDomain>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenDomain {
+    name: Spanned<String>,
+    count: Option<Spanned<Value>>,
+    start_ms: Option<Spanned<Value>>,
+    threads: Spanned<Value>,
+    later_threads: Option<Spanned<Value>>,
+    later_after_rounds: Option<Spanned<Value>>,
+    later_rounds: Option<Spanned<Value>>,
+    thread_memory_mib: Spanned<Value>,
+    rounds: Spanned<Value>,
+    compute_us: Spanned<Value>,
+    lines: Spanned<Value>,
+    streamed_lines: Option<Spanned<Value>>,
+    pause_us: Option<Spanned<Value>>,
+    pause_rounds: Option<Spanned<Value>>,
+}
+
+/// Reads the scenario at `path`.
+pub fn read(path: &Path) -> Result<Scenario, ScenarioError> {
+    let failed = |source| ScenarioError::Io { path: path.to_path_buf(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(ScenarioError::TooLarge { path: path.to_path_buf() });
+    }
+    let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+    parse(&path.display().to_string(), &text)
+}
+
+/// The scenario that `text` describes; `file` is its name, for messages.
+pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+    let reader = Reader { file, text };
+    let written: Written = toml::from_str(text).map_err(|error| reader.refused(&error))?;
+    let interval_ms = reader.or(2000, "interval_ms", written.interval_ms.as_ref(), 1..=60_000, "ms")?;
+    if written.domain.is_empty() {
+        return Err(reader.error(0..0, "domain: at least one table [[domain]] is expected".into()));
+    }
+    let (mut domains, mut names, mut threads) = (Vec::new(), BTreeSet::new(), 0);
+    for domain in &written.domain {
+        let plan = reader.domain(domain.get_ref())?;
+        let count = reader.or(1, "domain.count", domain.get_ref().count.as_ref(), 1..=MOST_THREADS, "domains")?;
+        threads += count * plan.all_threads();
+        if threads > MOST_THREADS {
+            let what = format!("domain: at most {MOST_THREADS} threads in all are expected, not {threads} or more");
+            return Err(reader.error(domain.span(), what));
+        }
+        for number in 0..count {
+            let name = if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
+            if !is_domain_name(&name) {
+                let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected (a number may follow)";
+                return Err(reader.error(domain.get_ref().name.span(), format!("{what}, not {name:?}")));
+            }
+            if !names.insert(name.clone()) {
+                let what = format!("domain.name: a name that no other domain has is expected, not {name} again");
+                return Err(reader.error(domain.get_ref().name.span(), what));
+            }
+            domains.push(DomainPlan { name, ..plan.clone() });
+        }
+    }
+    let description = written.description.replace(char::is_control, " ");
+    Ok(Scenario { source: file.to_owned(), description, interval_ms, domains })
+}
+
+/// The text, to say where in it something is wrong.
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn error(&self, at: Range<usize>, what: String) -> ScenarioError {
+        let before = self.text.get(..at.start).unwrap_or(self.text);
+        ScenarioError::Invalid { file: self.file.to_owned(), line: before.matches('\n').count() + 1, what }
+    }
+
+    /// What TOML itself refused, or what has not the keys that it should have.
+    fn refused(&self, error: &toml::de::Error) -> ScenarioError {
+        let end = self.text.trim_end().len();
+        self.error(error.span().unwrap_or(end..end), error.message().replace('\n', ", "))
+    }
+
+    fn number(
+        &self,
+        key: &str,
+        value: &Spanned<Value>,
+        allowed: RangeInclusive<u64>,
+        unit: &str,
+    ) -> Result<u64, ScenarioError> {
+        let found = value.get_ref().as_integer().and_then(|number| u64::try_from(number).ok());
+        found.filter(|number| allowed.contains(number)).ok_or_else(|| {
+            let (least, most) = (allowed.start(), allowed.end());
+            let what =
+                format!("{key}: a whole number from {least} to {most} {unit} is expected, not {}", value.get_ref());
+            self.error(value.span(), what)
+        })
+    }
+
+    fn or(
+        &self,
+        default: u64,
+        key: &str,
+        value: Option<&Spanned<Value>>,
+        allowed: RangeInclusive<u64>,
+        unit: &str,
+    ) -> Result<u64, ScenarioError> {
+        value.map_or(Ok(default), |value| self.number(key, value, allowed, unit))
+    }
+
+    fn domain(&self, written: &WrittenDomain) -> Result<DomainPlan, ScenarioError> {
+        let work = self.work(written)?;
+        let threads = self.number("domain.threads", &written.threads, 1..=MOST_THREADS, "threads")?;
+        let later = written.later_threads.as_ref();
+        let after = written.later_after_rounds.as_ref();
+        if let (Some(alone), None) | (None, Some(alone)) = (later, after) {
+            let what = "domain: later_threads and later_after_rounds are expected together, not one alone";
+            return Err(self.error(alone.span(), what.into()));
+        }
+        let later_rounds = written.later_rounds.as_ref();
+        if let (None, Some(alone)) = (later, later_rounds) {
+            let what = "domain: later_rounds is expected only beside later_threads";
+            return Err(self.error(alone.span(), what.into()));
+        }
+        let mib = self.number("domain.thread_memory_mib", &written.thread_memory_mib, 1..=MOST_MIB, "MiB")?;
+        Ok(DomainPlan {
+            name: written.name.get_ref().clone(),
+            start_ms: self.or(0, "domain.start_ms", written.start_ms.as_ref(), 0..=MOST_MS, "ms")?,
+            threads,
+            later_threads: self.or(0, "domain.later_threads", later, 1..=MOST_THREADS, "threads")?,
+            later_rounds: self.or(work.rounds, "domain.later_rounds", later_rounds, 1..=MOST_ROUNDS, "rounds")?,
+            later_after_rounds: self.or(0, "domain.later_after_rounds", after, 1..=work.rounds, "rounds")?,
+            thread_memory_bytes: mib << 20,
+            work,
+        })
+    }
+
+    fn work(&self, written: &WrittenDomain) -> Result<Work, ScenarioError> {
+        const MILLION: u64 = 1_000_000;
+        let pause = (written.pause_us.as_ref(), written.pause_rounds.as_ref());
+        if let (Some(alone), None) | (None, Some(alone)) = pause {
+            let what = "domain: pause_us and pause_rounds are expected together, not one alone";
+            return Err(self.error(alone.span(), what.into()));
+        }
+        let streamed = written.streamed_lines.as_ref();
+        let work = Work {
+            rounds: self.number("domain.rounds", &written.rounds, 1..=MOST_ROUNDS, "rounds")?,
+            compute_ns: 1000 * self.number("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
+            lines: self.number("domain.lines", &written.lines, 0..=1000 * MILLION, "lines")?,
+            streamed_lines: self.or(0, "domain.streamed_lines", streamed, 0..=1000 * MILLION, "lines")?,
+            pause_ns: 1000 * self.or(0, "domain.pause_us", pause.0, 1..=60 * MILLION, "us")?,
+            pause_rounds: self.or(1, "domain.pause_rounds", pause.1, 1..=MOST_ROUNDS, "rounds")?,
+        };
+        if work.compute_ns == 0 && work.all_lines() == 0.0 {
+            let what = "domain: a round that takes time is expected, not compute_us, lines and streamed_lines of 0";
+            return Err(self.error(written.compute_us.span(), what.into()));
+        }
+        Ok(work)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+//! Replays the corpus of the fuzz target, so that what a fuzzer once found is tried by every run of the tests.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+
+#[path = "../../../fuzz/src/scenario.rs"]
+#[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
+mod targets;
+
+use std::{fs, path::Path};
+
+#[test]
+fn scenario() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/scenario");
+    let mut inputs = 0;
+    for entry in fs::read_dir(&corpus).unwrap() {
+        let path = entry.unwrap().path();
+        println!("{}", path.display());
+        targets::scenario(&fs::read(path).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs > 0, "{} is empty", corpus.display());
+}

@@ -1,0 +1,109 @@
+//! The scenarios of the repository, on the lab's machines.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
+
+use nearside_simulator::{Contender, Options, Simulation, Unsuited, scenario, simulate};
+use nearside_topology::{Distances, Topology, machine_file};
+use std::{fs, path::PathBuf};
+
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn machine(name: &str) -> Topology {
+    machine_file::read(&repository(&format!("lab/machines/{name}.toml"))).unwrap()
+}
+
+fn options() -> Options {
+    Options { contenders: Contender::ALL.to_vec(), most_seconds: 600, seed: 1, hmat: false }
+}
+
+fn play(scenario: &str, topology: &Topology) -> Simulation {
+    let scenario = scenario::read(&repository(&format!("scenarios/{scenario}.toml"))).unwrap();
+    simulate(topology, &scenario, &options()).unwrap()
+}
+
+#[test]
+fn every_scenario_runs_on_every_small_machine() {
+    for scenario in fs::read_dir(repository("scenarios")).unwrap() {
+        let scenario = scenario::read(&scenario.unwrap().path()).unwrap();
+        assert!(!scenario.description.is_empty(), "{}", scenario.source);
+        for name in ["chain", "one-node", "opteron-8-asymmetric-small", "pairs", "x460-small"] {
+            let simulation = simulate(&machine(name), &scenario, &options()).unwrap();
+            for played in &simulation.played {
+                assert!(played.is_done, "{} on {name} under {}", scenario.source, played.contender);
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_domains_that_wait_for_memory_gain_by_homes() {
+    let simulation = play("warehouse-16", &machine("x460-small"));
+    let [stock, pins, nearside] = &simulation.played[..] else { unreachable!() };
+    assert!(simulation.against_stock(nearside).unwrap() > 1.3 && stock.local_ppm < Some(800_000));
+    assert!(simulation.of_bound(nearside).unwrap() > 0.97);
+    assert_eq!((pins.local_ppm, nearside.local_ppm, nearside.moved_bytes()), (Some(1_000_000), Some(1_000_000), 0));
+}
+
+#[test]
+fn the_loop_gives_homes_to_domains_that_grow() {
+    let simulation = play("skewed-16", &machine("x460-small"));
+    let [_, pins, nearside] = &simulation.played[..] else { unreachable!() };
+    assert!(nearside.elapsed_ns < pins.elapsed_ns && nearside.home_changes() > 0 && nearside.moved_bytes() > 0);
+    assert_eq!(nearside.home_changes(), nearside.decided.len() as u64);
+}
+
+#[test]
+fn on_one_node_all_are_alike() {
+    let simulation = play("warehouse-8", &machine("one-node"));
+    for played in &simulation.played {
+        assert_eq!((played.local_ppm, played.home_changes()), (Some(1_000_000), 0));
+        assert!(simulation.of_bound(played).unwrap() > 0.97, "{}", played.contender);
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_told_as_not_done() {
+    let scenario = scenario::read(&repository("scenarios/warehouse-16.toml")).unwrap();
+    let simulation = simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() }).unwrap();
+    for played in &simulation.played {
+        assert_eq!((played.is_done, played.elapsed_ns, played.mean_domain_ns()), (false, 1_000_000_000, None));
+        assert!(played.work_ns < simulation.work_ns && simulation.of_bound(played).is_none());
+    }
+}
+
+#[test]
+fn a_machine_of_which_too_little_is_known_is_refused() {
+    let scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
+    let refused = |topology: &Topology| simulate(topology, &scenario, &options()).unwrap_err().to_string();
+    let plain = Topology { performance: Vec::new(), ..machine("pairs") };
+
+    let no_distances = Topology { distances: Distances::default(), ..plain.clone() };
+    assert!(
+        refused(&no_distances)
+            .ends_with("latencies or distances of 4 nodes are expected, and there are none: name a --machine file")
+    );
+    let mut no_cpus = plain.clone();
+    no_cpus.cpus.clear();
+    assert!(refused(&no_cpus).ends_with("a machine with CPUs online is expected, and there are none"));
+    let mut unknown = plain.clone();
+    unknown.nodes[2].memory_is_unknown = true;
+    assert!(refused(&unknown).ends_with("and nothing tells how much node 2 has"));
+    let ids: Vec<_> = plain.nodes.iter().map(|node| node.id).collect();
+    let distances = Distances::new(&ids, &[[10; 4], [10; 4], [10; 4], [10, 255, 10, 10]].concat()).unwrap();
+    let unreachable = simulate(&Topology { distances, ..plain.clone() }, &scenario, &options()).unwrap_err();
+    let expected = Unsuited::Unreachable { machine: plain.source.clone(), from: ids[3], to: ids[1] };
+    assert_eq!(unreachable, expected.into());
+
+    let mut small = plain;
+    small.nodes.iter_mut().for_each(|node| node.memory_bytes = 16 << 20);
+    assert!(
+        refused(&small).starts_with("there is no memory left for warehouse-2 under stock: 16 MiB too few"),
+        "{}",
+        refused(&small)
+    );
+    let nearside = Options { contenders: vec![Contender::Nearside], ..options() };
+    let error = simulate(&small, &scenario, &nearside).unwrap_err().to_string();
+    assert!(error.starts_with("nearside cannot place warehouse-1: 32 MiB do not fit: "), "{error}");
+}
