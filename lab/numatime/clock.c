@@ -10,8 +10,7 @@
  *
  * A vCPU that takes a line from another one gives its turn away at once. Both then do so at the beginning of a round and after each
  * slice of it, until a round passed without that. So two that want the same line get it in turn, not each for a whole round, and who
- * waits for the other waits no longer than a slice too long. Near its end the round is over for the last of them as well as soon as a
- * transfer more would not fit in: what is left of it would else be for that one alone.
+ * waits for the other waits no longer than a slice too long.
  *
  * A vCPU that was halted goes on at the time at which it was given something to do: when a timer ran, or when another vCPU told it by way
  * of a device. Who hands over work and waits would else find it done before it was handed over.
@@ -36,10 +35,7 @@
 
 static uint64_t machine_ps;   /* no vCPU that runs is behind this */
 static uint64_t published_ps; /* what QEMU's other threads see */
-static uint64_t round_end_ps;
-static uint64_t nearly_end_ps; /* the round's end for those that contend */
-static uint64_t last_end_ps;   /* for the last of them */
-static uint64_t transfer_ps;   /* the longest way of a line from one vCPU to another */
+static uint64_t round_end_ps, nearly_end_ps;
 static bool at_machine_time; /* the time is machine_ps, not a vCPU's clock */
 static volatile uint64_t progress;
 static uint64_t rounds, idle_jumps, jumped_ps;
@@ -83,39 +79,22 @@ static bool contends(const struct vcpu *v)
 	return rounds - v->contended_in <= 1;
 }
 
-/* Whether all others that contend have got to the end of the round for those that do. */
-static bool is_last(const struct vcpu *v)
-{
-	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
-		const struct vcpu *other = &vcpus[i];
-
-		if (other != v && other->cpu && !other->parked && !other->halted && contends(other) && vcpu_now_ps(other) < nearly_end_ps)
-			return false;
-	}
-	return true;
-}
-
-/* When the round is over for the vCPU. */
-static uint64_t end_ps(const struct vcpu *v)
-{
-	if (!contends(v))
-		return round_end_ps;
-	return is_last(v) ? last_end_ps : nearly_end_ps;
-}
-
-/* Whether the vCPU has nothing left to do in this round. */
+/*
+ * Whether the vCPU has nothing left to do in this round. What little is left of it when the other one is through is not for the one that
+ * contends: it would have the line for itself.
+ */
 static bool is_through(const struct vcpu *v)
 {
-	return vcpu_now_ps(v) >= end_ps(v);
+	return vcpu_now_ps(v) >= (contends(v) ? nearly_end_ps : round_end_ps);
 }
 
 /* Lets the vCPU run to the end of the round, or of a slice. */
 static void go_on(struct vcpu *v)
 {
-	uint64_t now_ps = vcpu_now_ps(v), stop_ps = end_ps(v);
+	uint64_t now_ps = vcpu_now_ps(v), end_ps = contends(v) ? nearly_end_ps : round_end_ps;
 
 	v->gave_turn = false;
-	set_budget(v, now_ps, contends(v) && now_ps + SLICE_PS < stop_ps ? now_ps + SLICE_PS : stop_ps);
+	set_budget(v, now_ps, contends(v) && now_ps + SLICE_PS < end_ps ? now_ps + SLICE_PS : end_ps);
 }
 
 /* How far it may go at the beginning of a round. */
@@ -200,7 +179,6 @@ static void open_round(void)
 		length_ps = SHORTEST_ROUND_PS;
 	round_end_ps = machine_ps + length_ps;
 	nearly_end_ps = round_end_ps - (SLICE_PS < length_ps / 2 ? SLICE_PS : length_ps / 2);
-	last_end_ps = nearly_end_ps - (transfer_ps < length_ps / 4 ? transfer_ps : length_ps / 4); /* after machine_ps in any case */
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
 		struct vcpu *v = &vcpus[i];
 
@@ -324,17 +302,6 @@ bool clock_all_idle(void *cpu)
 	return false;
 }
 
-static uint64_t longest_transfer_ps(void)
-{
-	uint64_t longest_ps = 0;
-
-	for (unsigned i = 0; i < machine.nr_nodes; i++)
-		for (unsigned j = 0; j < machine.nr_nodes; j++)
-			if (machine.latency_ps[i][j] > longest_ps)
-				longest_ps = machine.latency_ps[i][j];
-	return longest_ps;
-}
-
 /* A vCPU begins to exist. Called on the thread that will run it. */
 void clock_add_vcpu(unsigned vcpu)
 {
@@ -350,7 +317,6 @@ void clock_add_vcpu(unsigned vcpu)
 	set_budget(&vcpus[vcpu], machine_ps, 0);
 	if (!hooked) {
 		hooked = true;
-		transfer_ps = longest_transfer_ps();
 		qemu_hook();
 		watchdog_start();
 	}
