@@ -2,10 +2,9 @@
 /*
  * The credit scheduler's decisions: who runs next, for how long, where, and what it is charged.
  *
- * This file is compiled three times: into the BPF scheduler, into the Rust crate that tests it, and into the simulator.
- * So it includes nothing, knows no kernel type, reads no clock, and makes one decision a call about the candidates it is
- * given; the caller iterates, locks and measures. What BPF cannot do is avoided: no 128-bit numbers, no signed division,
- * and no division by what may be 0.
+ * This file is compiled twice: into the BPF scheduler, and into the Rust crate that tests it. So it includes nothing, knows
+ * no kernel type, reads no clock, and makes one decision a call about the candidates it is given; the caller iterates, locks
+ * and measures. What BPF cannot do is avoided: no 128-bit numbers, no signed division, and no division by what may be 0.
  *
  * Two times run here. Real time is in nanoseconds. *Virtual time* is what a group's CPU time costs it: CPU time divided by
  * the group's share of the machine. Groups that get their fair share advance equally, at one second for each second
@@ -41,7 +40,8 @@ struct credit_params {
 	credit_ns lag_bound_ns;    /* what any other group may be owed: bounds what others wait */
 	credit_ns ahead_bound_ns;  /* how far ahead a group can get at most: bounds what it waits afterwards */
 	credit_ns preempt_ns;      /* by how much a woken task must be behind a running one to take its CPU */
-	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance */
+	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance; and no
+				      task passes the first of its queue by more */
 	credit_ns balance_ns;      /* it looks for such a one once in this time */
 	credit_ns stay_ns;         /* a task away from home stays for at least this long */
 	credit_ns debt_bound_ns;   /* a group that overran its cap waits no longer than this */
@@ -272,8 +272,8 @@ CREDIT_INLINE int credit_steals(const struct credit_params *params, const struct
 
 /*
  * Whether a queue's first task lets another one pass, which was on the CPU last that is free now and finds its caches as it
- * left them. It does within one slice of the other's, for by so much the places of equals differ by chance; one that has
- * just woken up only where it could not take the CPU if the other were running.
+ * left them. It does within one slice of the other's, and never by more than steal_ns, for by so much the places of equals differ by
+ * chance; one that has just woken up only where it could not take the CPU if the other were running.
  */
 CREDIT_INLINE int credit_lets_pass(const struct credit_params *params, const struct credit_grant *grant, credit_v first,
 				   credit_v tag, int woken)

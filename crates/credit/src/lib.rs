@@ -1,8 +1,7 @@
 //! The credit scheduler's decisions, as the kernel runs them.
 //!
 //! All of it is C, in `credit.h`, because BPF compiles it too; that file says what the decisions are and in which units
-//! they count. This crate makes the very same code callable from Rust, for its tests, for the scheduler's loader and for
-//! the simulator. Each function is pure: what it needs it is given, and it changes only what it is given to change.
+//! they count. This crate makes the very same code callable from Rust, for its tests and for the scheduler's loader. Each function is pure: what it needs it is given, and it changes only what it is given to change.
 
 mod ffi;
 

@@ -475,6 +475,7 @@ impl Machine {
             .filter(|&cpu| credit::preempts(&self.params, tag, self.cpus[cpu].tag))
             .reduce(|a, b| if credit::before(self.cpus[a].tag, self.cpus[b].tag) { b } else { a });
         if let Some(victim) = foreign.or(ahead) {
+            self.cpus[victim].tag = tag;
             self.dispatch(victim);
         }
     }
@@ -523,12 +524,14 @@ impl Machine {
     /// The first one of the CPU's own queue, or one that was on that CPU last, if it may pass.
     fn serve(&mut self, cpu: usize) -> Option<usize> {
         let queue = self.queue_of(cpu);
-        let first = self.head(queue, cpu)?;
+        let Some(first) = self.head(queue, cpu) else { return self.take_from(queue, cpu) };
         let (first_tag, woken) =
             (self.tasks[first].grant.tag, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
+        let is_for_first = self.cpus[cpu].tag == first_tag;
         let may_pass = |task: usize| {
             let Task { last_cpu, grant, .. } = self.tasks[task];
-            let passes = task == first || credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
+            let passes =
+                task == first || !is_for_first && credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
             self.may_use(task, cpu) && last_cpu == cpu && passes
         };
         let next = self.queues[queue].iter().copied().take(LOOKED_AT).find(|&task| may_pass(task)).unwrap_or(first);

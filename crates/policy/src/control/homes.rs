@@ -175,7 +175,10 @@ impl Round<'_> {
             let at = offer.at;
             let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.occasion) };
             match still {
-                Ok(offer) => self.accept(at, &offer.there, &Reason::PaysBack { payback: offer.payback }),
+                Ok(offer) if self.is_sure(at, offer.occasion, offer.payback) => {
+                    self.accept(at, &offer.there, &Reason::PaysBack { payback: offer.payback });
+                }
+                Ok(_) => {}
                 Err(waits) => {
                     self.known[at].wins = 0;
                     self.known[at].standing.home_waits = Some(waits);
@@ -281,17 +284,24 @@ impl Round<'_> {
         MilliVcpus(home.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.scene.view.nodes[i].busy)))
     }
 
-    /// Whether a better home is better for sure: found so several times in a row, or in trouble clearly so.
+    /// A better home was found once more. Whether it is better for sure.
     pub(super) fn stands(&mut self, at: usize, occasion: Occasion, payback: Payback) -> bool {
+        let known = &mut self.known[at];
+        known.wins = known.wins.saturating_add(1);
+        self.is_sure(at, occasion, payback)
+    }
+
+    /// Whether a home is better for sure: found so several times in a row, or in trouble clearly so. Else that is what its move
+    /// waits for.
+    fn is_sure(&mut self, at: usize, occasion: Occasion, payback: Payback) -> bool {
         let is_clear = payback.is_gain_of(self.tuning.minimum_gain_ppm.saturating_mul(CLEAR_GAIN));
         let needed = if occasion == Occasion::Trouble && is_clear { 1 } else { WINS };
         let known = &mut self.known[at];
-        known.wins = known.wins.saturating_add(1);
-        let stands = known.wins >= needed;
-        if !stands {
+        let is_sure = known.wins >= needed;
+        if !is_sure {
             known.standing.home_waits = Some(HomeWaits::MayVary { found: known.wins, needed, payback });
         }
-        stands
+        is_sure
     }
 
     /// The best other home, if it pays.
@@ -315,7 +325,7 @@ impl Round<'_> {
         }
         match payback.pays_within(party.horizon_ns) {
             true => Ok(Offer { at, occasion, there, payback }),
-            false => Err(HomeWaits::DoesNotPay { payback, within_s: party.horizon_ns / 1_000_000_000 }),
+            false => Err(HomeWaits::DoesNotPay { payback, within_ms: party.horizon_ns / 1_000_000 }),
         }
     }
 

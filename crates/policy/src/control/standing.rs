@@ -85,9 +85,9 @@ pub enum HomeWaits {
     DoesNotPay {
         /// In figures.
         payback: Payback,
-        /// How long that is, in seconds: the horizon, or as long as the domain has lived.
+        /// How long that is: the horizon, or as long as the domain has lived.
         #[serde(default)]
-        within_s: u64,
+        within_ms: u64,
     },
     /// No set of nodes can be promised to it.
     NoRoom,
@@ -205,8 +205,8 @@ impl fmt::Display for HomeWaits {
             Self::MayVary { found, needed, payback } => {
                 write!(f, "a better home was found {found} of {needed} times in a row: {payback}")
             }
-            Self::DoesNotPay { payback, within_s } => {
-                write!(f, "moving does not pay within {within_s} s: {payback}")
+            Self::DoesNotPay { payback, within_ms } => {
+                write!(f, "moving does not pay within {} s: {payback}", *within_ms as f64 / 1000.0)
             }
             Self::NoRoom => write!(f, "no other nodes have room"),
             Self::InTurn => write!(f, "others come first"),

@@ -358,6 +358,9 @@ static bool serve(u32 queue, s32 cpu)
 			found = true;
 			first = p->scx.dsq_vtime;
 			woken = task->woken_ns == task->queued_ns;
+			/* For this one somebody else was made to leave. */
+			if (cpu_state(cpu)->tag == first)
+				break;
 		}
 		if (scx_bpf_task_cpu(p) != cpu)
 			continue;
