@@ -76,6 +76,7 @@ impl Round<'_> {
     /// How each domain that was looked at stands, and when it is looked at again.
     fn take_stock(&mut self) {
         let (now, tuning) = (self.now(), self.tuning);
+        let has_choice = self.scene.view.nodes.len() > 1;
         for at in self.domains() {
             if !self.looked_at[at] {
                 continue;
@@ -84,7 +85,7 @@ impl Round<'_> {
             let known = &mut self.known[at];
             let Some(home) = &known.home else {
                 known.standing.place = Place::NoHome;
-                known.look_again(tuning, now, &state.name);
+                known.look_again(tuning, now, &state.name, has_choice);
                 continue;
             };
             let off_home_ppm = debt_bytes(&known.share_ppm, &home.nodes).min(PPM);
@@ -95,18 +96,19 @@ impl Round<'_> {
                 0 => Place::AtHome,
                 intervals => Place::PushedOff { intervals, off_home_ppm },
             };
-            known.look_again(tuning, now, &state.name);
+            known.look_again(tuning, now, &state.name, has_choice);
         }
     }
 }
 
 impl DomainHistory {
     /// A busy domain is looked at in every interval, as is one whose debt is coming home; an idle one twice as late each
-    /// time, and in the end when it is the turn of its name, so that no interval has to look at all of them.
-    fn look_again(&mut self, tuning: &Tuning, now: u64, name: &str) {
+    /// time, and in the end when it is the turn of its name, so that no interval has to look at all of them. So is each where
+    /// there is nothing to choose: on one node.
+    fn look_again(&mut self, tuning: &Tuning, now: u64, name: &str, has_choice: bool) {
         let is_coming_home =
             self.standing.debt_bytes > 0 && matches!(self.standing.debt_waits, None | Some(DebtWaits::NoBudget));
-        let is_quiet = self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
+        let is_quiet = !has_choice || self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
         let longest = tuning.idle_look_intervals.max(1);
         let later = if is_quiet { self.look_intervals.saturating_mul(2).max(1) } else { 1 };
         let turn = longest - now.wrapping_add(fnv(name)) % longest;

@@ -660,6 +660,10 @@ fn on_one_node_nothing_is_ever_done() {
         machine.step();
         assert!(machine.last.steps.is_empty());
     }
+    // Nor is it looked at often, however busy.
+    machine.looks = 0;
+    machine.steps(80);
+    assert_eq!(machine.looks, 2 * 80 / 8);
 }
 
 /// A large idle memory is not worth moving for a little CPU time.
