@@ -55,6 +55,18 @@ fn the_loop_gives_homes_to_domains_that_grow() {
 }
 
 #[test]
+fn a_domain_wider_than_a_node_keeps_its_lines_local() {
+    let text = "[[domain]]\nname = \"wide\"\nthreads = 4\nthread_memory_mib = 16\nrounds = 5000\ncompute_us = 10\nlines = 3000";
+    let scenario = scenario::parse("wide.toml", text).unwrap();
+    for hmat in [false, true] {
+        let nearside = Options { contenders: vec![Contender::Nearside], hmat, ..options() };
+        let simulation = simulate(&machine("x460-small"), &scenario, &nearside).unwrap();
+        let of_bound = simulation.of_bound(&simulation.played[0]).unwrap();
+        assert!(of_bound > 0.97, "{of_bound} {hmat}");
+    }
+}
+
+#[test]
 fn on_one_node_all_are_alike() {
     let simulation = play("warehouse-8", &machine("one-node"));
     for played in &simulation.played {
