@@ -150,7 +150,7 @@ pub struct Played {
 pub struct PlayedDomain {
     /// Its name.
     pub name: String,
-    /// When it started.
+    /// When it started, or would have.
     pub start_ns: u64,
     /// When its work was done.
     pub done_ns: Option<u64>,

@@ -86,6 +86,20 @@ fn what_is_cut_off_is_told_as_not_done() {
 }
 
 #[test]
+fn a_domain_that_had_not_started_is_told_too() {
+    let mut scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
+    scenario.domains[0].start_ms = 3000;
+    let simulation = simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() }).unwrap();
+    for played in &simulation.played {
+        let names: Vec<_> = played.domains.iter().map(|domain| domain.name.as_str()).collect();
+        assert_eq!((names.len(), &names[..2]), (8, ["warehouse-0", "warehouse-1"].as_slice()));
+        let late = &played.domains[0];
+        assert_eq!((late.start_ns, late.done_ns, late.cpu_ns, late.local_ppm), (3_000_000_000, None, 0, None));
+        assert!(played.domains[1].cpu_ns > 0 && !played.is_done);
+    }
+}
+
+#[test]
 fn a_machine_of_which_too_little_is_known_is_refused() {
     let scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
     let refused = |topology: &Topology| simulate(topology, &scenario, &options()).unwrap_err().to_string();
