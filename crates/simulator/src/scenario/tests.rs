@@ -85,6 +85,12 @@ fn what_is_wrong_is_named_with_its_line() {
             "interval_ms = 0",
             "2: interval_ms: a whole number from 1 to 60000 ms is expected, not 0",
         ),
+        (
+            "rounds = 600\ncompute_us = 60\nlines = 3000",
+            "rounds = 1000000000\ncompute_us = 60\nlines = 3000000",
+            "8: domain.rounds: at most 146 years in all, of all threads' computing, lines of 1 us and pauses, are expected, \
+             not 1000000000 rounds more",
+        ),
         ("interval_ms = 100", "interval_ms = ", "2: "),
     ];
     for (from, to, expected) in cases {
