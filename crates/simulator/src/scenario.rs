@@ -254,7 +254,23 @@ impl Reader<'_> {
     /// What TOML itself refused, or what has not the keys that it should have.
     fn refused(&self, error: &toml::de::Error) -> ScenarioError {
         let end = self.text.trim_end().len();
-        self.error(error.span().unwrap_or(end..end), error.message().replace('\n', ", "))
+        let at = error.span().unwrap_or(end..end);
+        // Where an array is expected, that is of domains, and what no value can be is a number of more than 64 bits.
+        let expected = [("a sequence", "tables [[domain]]"), ("any valid TOML value", "a number of 64 bits at most")];
+        let message = error.message().replace('\n', ", ");
+        let message = expected.iter().fold(message, |message, (toml, ours)| message.replace(toml, ours));
+        match self.key(at.start) {
+            Some(key) if !message.contains(&format!("`{key}`")) => self.error(at, format!("{key}: {message}")),
+            _ => self.error(at, message),
+        }
+    }
+
+    /// The key to whose line a place in the text belongs.
+    fn key(&self, at: usize) -> Option<&str> {
+        let line_start = self.text.get(..at)?.rfind('\n').map_or(0, |newline| newline + 1);
+        let (key, _) = self.text[line_start..].lines().next()?.split_once('=')?;
+        let is_bare = |key: &&str| key.chars().all(|char| char.is_ascii_alphanumeric() || char == '_' || char == '-');
+        Some(key.trim()).filter(|key| !key.is_empty()).filter(is_bare)
     }
 
     fn number(
