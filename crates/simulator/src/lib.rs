@@ -15,8 +15,8 @@
 //! - *Bandwidth*: a node's memory, and the way between two nodes, give no more than they have for longer than some ticks; whoever
 //!   wants lines of a node that is asked for more waits longer for each.
 //! - *CPUs*: the threads on a node share its CPUs alike, within a tick. Which threads are on which node says the scheduler:
-//!   - `nearside`, a fluid model of the credit scheduler: home first; what does not fit goes to the nearest idle CPUs; all wait
-//!     alike;
+//!   - `nearside`, a fluid model of the credit scheduler: home first, and there where a thread ran last; what does not fit goes
+//!     to the nearest idle CPUs; all wait alike;
 //!   - `pins`: nobody leaves his node;
 //!   - `stock`: a thread that wakes goes to any idle CPU, a node with idle CPUs takes waiting threads from anywhere, and
 //!     each node takes one in each of Linux's balancing periods for busy CPUs (16 ms for each CPU of the machine).
@@ -150,7 +150,7 @@ pub struct Played {
 pub struct PlayedDomain {
     /// Its name.
     pub name: String,
-    /// When it started.
+    /// When it started, or would have.
     pub start_ns: u64,
     /// When its work was done.
     pub done_ns: Option<u64>,

@@ -155,6 +155,11 @@ impl<'a> Play<'a> {
     fn told(self, scenario: &Scenario) -> Played {
         let mut world = self.world;
         world.domains.sort_by_key(|domain| domain.number);
+        let mut started = world.domains.iter().peekable();
+        let told = |(number, plan)| {
+            started.next_if(|domain| domain.number == number).map_or_else(|| not_started(plan), told_of)
+        };
+        let domains = scenario.domains.iter().enumerate().map(told).collect();
         let is_done = world.is_done() && world.domains.len() == scenario.domains.len();
         let last_ns = world.domains.iter().filter_map(|domain| domain.done_ns).fold(0.0, f64::max);
         let elapsed_ns = if is_done { last_ns } else { world.now_ns() };
@@ -168,7 +173,7 @@ impl<'a> Play<'a> {
             work_ns: world.domains.iter().map(work_ns).sum::<f64>() as u64,
             cpu_ns: sum(|counts| counts.cpu_ns) as u64,
             local_ppm: ppm(sum(|counts| counts.local_lines), sum(|counts| counts.lines)),
-            domains: world.domains.iter().map(told_of).collect(),
+            domains,
             decided: self.decided,
         }
     }
@@ -185,6 +190,20 @@ fn told_of(domain: &Domain<'_>) -> PlayedDomain {
         local_ppm: ppm(local_lines, lines),
         moved_bytes,
         home_changes,
+    }
+}
+
+/// Of a domain whose time had not come.
+fn not_started(plan: &DomainPlan) -> PlayedDomain {
+    PlayedDomain {
+        name: plan.name.clone(),
+        start_ns: plan.start_ms * 1_000_000,
+        done_ns: None,
+        home: None,
+        cpu_ns: 0,
+        local_ppm: None,
+        moved_bytes: 0,
+        home_changes: 0,
     }
 }
 

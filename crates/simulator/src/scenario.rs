@@ -18,6 +18,8 @@ const MOST_THREADS: u64 = 1024;
 /// In time of the model.
 const MOST_MS: u64 = 3_600_000;
 const MOST_ROUNDS: u64 = 1_000_000_000;
+/// 146 years: all times and sums of them stay far below what a number holds.
+const MOST_WORK_NS: u128 = 1 << 62;
 /// So much memory no machine has: the sum of all domains' stays far below what a number holds.
 const MOST_MIB: u64 = 1 << 30;
 
@@ -140,6 +142,16 @@ impl DomainPlan {
     pub fn memory_bytes(&self) -> u64 {
         self.all_threads() * self.thread_memory_bytes
     }
+
+    /// How long its threads take, one after the other, where no line takes longer than 1 us.
+    fn most_ns(&self) -> u128 {
+        let Work { rounds, compute_ns, lines, streamed_lines, pause_ns, pause_rounds } = self.work;
+        let [threads, later_threads, later_rounds] =
+            [self.threads, self.later_threads, self.later_rounds].map(u128::from);
+        let rounds = threads * u128::from(rounds) + later_threads * later_rounds;
+        let round_ns = compute_ns + 1000 * (lines + streamed_lines);
+        rounds * u128::from(round_ns) + rounds.div_ceil(pause_rounds.into()) * u128::from(pause_ns)
+    }
 }
 
 /// All of a file, as it is written.
@@ -192,7 +204,7 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
     if written.domain.is_empty() {
         return Err(reader.error(0..0, "domain: at least one table [[domain]] is expected".into()));
     }
-    let (mut domains, mut names, mut threads) = (Vec::new(), BTreeSet::new(), 0);
+    let (mut domains, mut names, mut threads, mut work_ns) = (Vec::new(), BTreeSet::new(), 0, 0);
     for domain in &written.domain {
         let plan = reader.domain(domain.get_ref())?;
         let count = reader.or(1, "domain.count", domain.get_ref().count.as_ref(), 1..=MOST_THREADS, "domains")?;
@@ -200,6 +212,15 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
         if threads > MOST_THREADS {
             let what = format!("domain: at most {MOST_THREADS} threads in all are expected, not {threads} or more");
             return Err(reader.error(domain.span(), what));
+        }
+        work_ns += u128::from(count) * plan.most_ns();
+        if work_ns > MOST_WORK_NS {
+            let years = MOST_WORK_NS / (365 * 86_400 * 1_000_000_000);
+            let what = format!(
+                "domain.rounds: at most {years} years in all, of all threads' computing, lines of 1 us and pauses, are expected, not {} rounds more",
+                plan.work.rounds
+            );
+            return Err(reader.error(domain.get_ref().rounds.span(), what));
         }
         for number in 0..count {
             let name = if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
@@ -233,7 +254,23 @@ impl Reader<'_> {
     /// What TOML itself refused, or what has not the keys that it should have.
     fn refused(&self, error: &toml::de::Error) -> ScenarioError {
         let end = self.text.trim_end().len();
-        self.error(error.span().unwrap_or(end..end), error.message().replace('\n', ", "))
+        let at = error.span().unwrap_or(end..end);
+        // Where an array is expected, that is of domains, and what no value can be is a number of more than 64 bits.
+        let expected = [("a sequence", "tables [[domain]]"), ("any valid TOML value", "a number of 64 bits at most")];
+        let message = error.message().replace('\n', ", ");
+        let message = expected.iter().fold(message, |message, (toml, ours)| message.replace(toml, ours));
+        match self.key(at.start) {
+            Some(key) if !message.contains(&format!("`{key}`")) => self.error(at, format!("{key}: {message}")),
+            _ => self.error(at, message),
+        }
+    }
+
+    /// The key to whose line a place in the text belongs.
+    fn key(&self, at: usize) -> Option<&str> {
+        let line_start = self.text.get(..at)?.rfind('\n').map_or(0, |newline| newline + 1);
+        let (key, _) = self.text[line_start..].lines().next()?.split_once('=')?;
+        let is_bare = |key: &&str| key.chars().all(|char| char.is_ascii_alphanumeric() || char == '_' || char == '-');
+        Some(key.trim()).filter(|key| !key.is_empty()).filter(is_bare)
     }
 
     fn number(

@@ -3,6 +3,7 @@
 //! A node's threads share its CPUs alike, so a schedule is a node for each thread that can run.
 
 use crate::{hardware::Hardware, random::Random};
+use std::collections::BTreeMap;
 
 /// What a scheduler knows of a thread that can run.
 #[derive(Debug, Clone, Copy)]
@@ -80,14 +81,28 @@ pub(crate) fn pinned(hardware: &Hardware, runnable: &[Runnable<'_>]) -> Vec<usiz
     load.nodes(runnable.len())
 }
 
-/// Home first. Where more are at home than there are CPUs, some run on the nearest nodes with idle CPUs; where there are none, on
-/// nodes on which they wait less, so that all wait alike. Who that is changes from tick to tick.
+/// Home first: where it ran last, or else on its least crowded node. Where more are at home than there are CPUs, some run on the
+/// nearest nodes with idle CPUs; where there are none, on nodes on which they wait less, so that all wait alike. Who that is changes
+/// from tick to tick.
 pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u64) -> Vec<usize> {
     let mut load = Load::new(hardware);
     let count = runnable.len();
-    for at in 0..count {
-        let thread = (at + tick as usize) % count;
-        let node = load.least_crowded(runnable[thread].home);
+    // What all come to in the end: whoever ran on a node that has no more may stay there.
+    let fair = (count as f64 / hardware.cpus() as f64).max(1.0);
+    let stays = |load: &Load<'_>, thread: usize| {
+        let Runnable { last, home, .. } = runnable[thread];
+        last.filter(|&last| home.contains(&last) && load.cpus(last) > 0 && load.crowd(last, 1) <= fair)
+    };
+    let (staying, last_in_turn) = turns(runnable, tick);
+    let mut others = Vec::new();
+    for thread in staying {
+        match stays(&load, thread) {
+            Some(node) => load.threads[node].push(thread),
+            None => others.push(thread),
+        }
+    }
+    for thread in others.into_iter().chain(last_in_turn) {
+        let node = stays(&load, thread).unwrap_or_else(|| load.least_crowded(runnable[thread].home));
         load.threads[node].push(thread);
     }
     while let Some(from) = load.most_crowded() {
@@ -99,6 +114,22 @@ pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u
         load.threads[to].push(thread);
     }
     load.nodes(count)
+}
+
+/// All threads, those of each home in turn, and apart from the others those whose turn is to give their place up.
+fn turns(runnable: &[Runnable<'_>], tick: u64) -> (Vec<usize>, Vec<usize>) {
+    let mut by_home = BTreeMap::<&[usize], Vec<usize>>::new();
+    for (thread, of) in runnable.iter().enumerate() {
+        by_home.entry(of.home).or_default().push(thread);
+    }
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    for mut threads in by_home.into_values() {
+        let turn = tick as usize % threads.len();
+        threads.rotate_left(turn);
+        last.extend(threads.pop());
+        first.extend(threads);
+    }
+    (first, last)
 }
 
 /// Linux without NUMA balancing, which does not ask where memory lies.

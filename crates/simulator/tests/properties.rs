@@ -93,6 +93,7 @@ proptest! {
             prop_assert!(played.cpu_ns + 1 >= played.work_ns, "{who}");
             prop_assert!(played.cpu_ns <= (played.elapsed_ns + 1_000_000) * machine.cpus.len() as u64, "{who}");
             prop_assert!(played.local_ppm.is_none_or(|local| local <= 1_000_000), "{who}");
+            prop_assert_eq!(played.domains.len(), scenario.domains.len(), "{}", who);
             let is_late = |(domain, plan): (&nearside_simulator::PlayedDomain, &DomainPlan)| {
                 domain.name == plan.name && domain.start_ns == plan.start_ms * 1_000_000 && domain.done_ns > Some(domain.start_ns)
             };

@@ -55,6 +55,18 @@ fn the_loop_gives_homes_to_domains_that_grow() {
 }
 
 #[test]
+fn a_domain_wider_than_a_node_keeps_its_lines_local() {
+    let text = "[[domain]]\nname = \"wide\"\nthreads = 4\nthread_memory_mib = 16\nrounds = 5000\ncompute_us = 10\nlines = 3000";
+    let scenario = scenario::parse("wide.toml", text).unwrap();
+    for hmat in [false, true] {
+        let nearside = Options { contenders: vec![Contender::Nearside], hmat, ..options() };
+        let simulation = simulate(&machine("x460-small"), &scenario, &nearside).unwrap();
+        let of_bound = simulation.of_bound(&simulation.played[0]).unwrap();
+        assert!(of_bound > 0.97, "{of_bound} {hmat}");
+    }
+}
+
+#[test]
 fn on_one_node_all_are_alike() {
     let simulation = play("warehouse-8", &machine("one-node"));
     for played in &simulation.played {
@@ -70,6 +82,20 @@ fn what_is_cut_off_is_told_as_not_done() {
     for played in &simulation.played {
         assert_eq!((played.is_done, played.elapsed_ns, played.mean_domain_ns()), (false, 1_000_000_000, None));
         assert!(played.work_ns < simulation.work_ns && simulation.of_bound(played).is_none());
+    }
+}
+
+#[test]
+fn a_domain_that_had_not_started_is_told_too() {
+    let mut scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
+    scenario.domains[0].start_ms = 3000;
+    let simulation = simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() }).unwrap();
+    for played in &simulation.played {
+        let names: Vec<_> = played.domains.iter().map(|domain| domain.name.as_str()).collect();
+        assert_eq!((names.len(), &names[..2]), (8, ["warehouse-0", "warehouse-1"].as_slice()));
+        let late = &played.domains[0];
+        assert_eq!((late.start_ns, late.done_ns, late.cpu_ns, late.local_ppm), (3_000_000_000, None, 0, None));
+        assert!(played.domains[1].cpu_ns > 0 && !played.is_done);
     }
 }
 

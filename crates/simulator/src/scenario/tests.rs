@@ -85,12 +85,26 @@ fn what_is_wrong_is_named_with_its_line() {
             "interval_ms = 0",
             "2: interval_ms: a whole number from 1 to 60000 ms is expected, not 0",
         ),
-        ("interval_ms = 100", "interval_ms = ", "2: "),
+        (
+            "rounds = 600\ncompute_us = 60\nlines = 3000",
+            "rounds = 1000000000\ncompute_us = 60\nlines = 3000000",
+            "8: domain.rounds: at most 146 years in all, of all threads' computing, lines of 1 us and pauses, are expected, \
+             not 1000000000 rounds more",
+        ),
+        ("interval_ms = 100", "interval_ms = ", "2: interval_ms: "),
+        (
+            "rounds = 600\ncompute_us = 60",
+            "rounds = 99999999999999999999\ncompute_us = 60",
+            "8: rounds: invalid type: integer `99999999999999999999` as i128, expected a number of 64 bits at most",
+        ),
+        ("name = \"web\"", "name = 3", "4: name: invalid type: integer `3`, expected a string"),
     ];
     for (from, to, expected) in cases {
         let error = parse("s.toml", &PLAIN.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.contains(expected) && error.starts_with("s.toml:") && !error.contains('\n'), "{to}: {error}");
     }
+    let error = parse("s.toml", "description = \"one\"\n[domain]\nname = \"web\"\n").unwrap_err().to_string();
+    assert_eq!(error, "s.toml:2: invalid type: map, expected tables [[domain]]");
     let error = parse("s.toml", "description = \"none\"").unwrap_err().to_string();
     assert_eq!(error, "s.toml:1: domain: at least one table [[domain]] is expected");
 }

@@ -48,12 +48,48 @@ fn home_comes_first_then_the_nearest_idle_cpu_then_equal_waiting() {
     }
 }
 
+/// Schedules for so many ticks, each on what the one before left.
+fn ticks(hardware: &Hardware, mut threads: Vec<Runnable<'_>>, ticks: u64) -> Vec<Vec<usize>> {
+    let mut next = |tick| {
+        let nodes = home_first(hardware, &threads, tick);
+        threads.iter_mut().zip(&nodes).for_each(|(thread, &node)| thread.last = Some(node));
+        nodes
+    };
+    (0..ticks).map(&mut next).collect()
+}
+
 #[test]
 fn who_is_away_from_home_changes() {
-    let threads = at_home(&[&[0], &[0], &[0]]);
-    let away = |tick| home_first(&row(2), &threads, tick).iter().position(|&node| node == 1);
-    let all: std::collections::BTreeSet<_> = (0..3).map(away).collect();
-    assert_eq!(all.len(), 3);
+    // Three of node 0 want its two CPUs, and three of node 1; node 2 has two more.
+    let runs = ticks(&row(3), at_home(&[&[0], &[0], &[0], &[1], &[1], &[1]]), 30);
+    for thread in 0..6 {
+        let away = runs.iter().filter(|nodes| nodes[thread] == 2).count();
+        assert_eq!(away, 10, "{thread}: {runs:?}");
+    }
+    // Three to two CPUs: nobody is at home much more than others.
+    let runs = ticks(&row(4), at_home(&[&[0_usize] as &[usize]; 12]), 120);
+    for thread in 0..12 {
+        let at_home = runs.iter().filter(|nodes| nodes[thread] == 0).count();
+        assert!((25..=35).contains(&at_home), "{thread}: {at_home}");
+    }
+}
+
+#[test]
+fn threads_stay_on_the_node_of_their_home_on_which_they_ran() {
+    let homes: [&[&'static [usize]]; 4] = [
+        // Alone, with idle CPUs; all have one; two wait for each; beside one whose home is one of these nodes.
+        &[&[0, 1], &[0, 1]],
+        &[&[0, 1], &[0, 1], &[0, 1], &[0, 1]],
+        &[&[0, 1, 2, 3_usize] as &[usize]; 16],
+        &[&[0, 1], &[0], &[0, 1]],
+    ];
+    for homes in homes {
+        let runs = ticks(&row(4), at_home(homes), 20);
+        assert!(runs.iter().all(|nodes| *nodes == runs[0]), "{runs:?}");
+    }
+    // Where more are than is fair, some go.
+    let crowded: Vec<_> = (0..4).map(|_| Runnable { last: Some(1), woke: false, home: &[0, 1] }).collect();
+    assert_eq!(count(&home_first(&row(2), &crowded, 0), 2), [2, 2]);
 }
 
 #[test]
