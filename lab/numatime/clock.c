@@ -287,9 +287,8 @@ bool clock_all_idle(void *cpu)
 		qemu_unlock();
 		nanosleep(&(struct timespec){ .tv_nsec = us * 1000 }, NULL);
 		qemu_lock();
+		progress++;
 		timer_ns = next_timer_ns(); /* others may have set one meanwhile */
-		/* Where the guest has no disk and no network, nothing would ever end this. */
-		progress += timer_ns >= 0 || machine.idle_pace_us;
 		if (timer_ns < 0 || !all_parked())
 			return false;
 	}
