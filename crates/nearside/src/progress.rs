@@ -1,4 +1,4 @@
-//! How far a long action is: a bar on a terminal, now and then a line elsewhere.
+//! How far what takes long is: a bar on a terminal; of actions now and then a line elsewhere.
 
 use crate::{
     output,
@@ -6,6 +6,7 @@ use crate::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use nearside_policy::Progress;
+use nearside_simulator::Progress as Simulated;
 use std::{
     io::IsTerminal,
     time::{Duration, Instant},
@@ -55,6 +56,44 @@ impl Meter {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// What takes no longer than this needs no bar.
+const MOMENT: Duration = Duration::from_secs(1);
+/// Between two looks of a bar.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
+/// Shows on standard error, where that is a terminal, how far a simulation is that takes longer than a moment.
+#[derive(Debug)]
+pub(crate) struct Simulating {
+    bar: ProgressBar,
+    next: Instant,
+}
+
+impl Simulating {
+    /// At most so many seconds of the model.
+    pub(crate) fn new(most_seconds: u64) -> Self {
+        let bar = ProgressBar::new(most_seconds);
+        if let Ok(style) = ProgressStyle::with_template("playing {msg} [{wide_bar}] {pos} s of {len} s at most") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar, next: Instant::now() + MOMENT }
+    }
+
+    /// Shows how far it is now.
+    pub(crate) fn show(&mut self, so_far: Simulated) {
+        let now = Instant::now();
+        if now >= self.next {
+            self.next = now + BAR_EVERY;
+            self.bar.set_message(so_far.contender.name());
+            self.bar.set_position(so_far.now_ns / 1_000_000_000);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -199,14 +199,35 @@ impl Played {
     }
 }
 
+/// How far a simulation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Who is at work.
+    pub contender: Contender,
+    /// The time of the model.
+    pub now_ns: u64,
+}
+
 /// Plays `scenario` on the machine, which counts as empty whatever runs there now.
 ///
 /// # Errors
 /// Where the machine has no CPUs, memory or distances that are known, and where a domain finds no memory.
 pub fn simulate(topology: &Topology, scenario: &Scenario, options: &Options) -> Result<Simulation, SimulateError> {
+    simulate_watched(topology, scenario, options, &mut |_| ())
+}
+
+/// Likewise, and tells each tick how far it is.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_watched(
+    topology: &Topology,
+    scenario: &Scenario,
+    options: &Options,
+    watch: &mut dyn FnMut(Progress),
+) -> Result<Simulation, SimulateError> {
     let hardware = hardware::Hardware::new(topology, options.hmat)?;
-    let most_ticks = options.most_seconds.saturating_mul(1_000_000_000 / world::TICK_NS);
-    let play = |&contender: &Contender| play::play(&hardware, scenario, contender, most_ticks, options);
+    let play = |&contender: &Contender| play::play(&hardware, scenario, contender, options, watch);
     Ok(Simulation {
         latencies_are_known: hardware.latencies_are_known,
         bound_ns: bound::bound_ns(&hardware, scenario) as u64,

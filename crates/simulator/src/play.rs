@@ -1,7 +1,7 @@
 //! A scenario, played from beginning to end under one contender.
 
 use crate::{
-    Contender, Decided, Options, Played, PlayedDomain, SimulateError,
+    Contender, Decided, Options, Played, PlayedDomain, Progress, SimulateError,
     hardware::Hardware,
     scenario::{DomainPlan, Scenario},
     schedule::{self, Anywhere},
@@ -27,14 +27,15 @@ struct Play<'a> {
     decided: Vec<Decided>,
 }
 
-/// Plays until all work is done, or for `most_ticks`.
+/// Plays until all work is done, or for as long as `options` allow.
 pub(crate) fn play(
     hardware: &Hardware,
     scenario: &Scenario,
     contender: Contender,
-    most_ticks: u64,
     options: &Options,
+    watch: &mut dyn FnMut(Progress),
 ) -> Result<Played, SimulateError> {
+    let most_ticks = options.most_seconds.saturating_mul(1_000_000_000 / TICK_NS);
     let interval_ns = scenario.interval_ms * 1_000_000;
     let mut play = Play {
         contender,
@@ -57,6 +58,7 @@ pub(crate) fn play(
             break;
         }
         play.tick()?;
+        watch(Progress { contender, now_ns: play.world.tick * TICK_NS });
     }
     Ok(play.told(scenario))
 }

@@ -13,8 +13,12 @@ use toml::{Spanned, Value};
 
 /// Far more than any scenario needs; keeps a path such as `/dev/zero` from filling memory.
 const MAX_BYTES: u64 = 1 << 20;
-/// So many can be played in seconds.
+/// So many take some 100 us a tick.
 const MOST_THREADS: u64 = 1024;
+/// The control loop looks at all domains, which takes about as long as ten ticks.
+const LEAST_INTERVAL_MS: u64 = 10;
+/// A thread that sleeps comes to be counted again each time: at most 100 times a tick.
+const LEAST_PAUSE_US: u64 = 10;
 /// In time of the model.
 const MOST_MS: u64 = 3_600_000;
 const MOST_ROUNDS: u64 = 1_000_000_000;
@@ -200,7 +204,7 @@ pub fn read(path: &Path) -> Result<Scenario, ScenarioError> {
 pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
     let reader = Reader { file, text };
     let written: Written = toml::from_str(text).map_err(|error| reader.refused(&error))?;
-    let interval_ms = reader.or(2000, "interval_ms", written.interval_ms.as_ref(), 1..=60_000, "ms")?;
+    let interval_ms = reader.or(2000, "interval_ms", written.interval_ms.as_ref(), LEAST_INTERVAL_MS..=60_000, "ms")?;
     if written.domain.is_empty() {
         return Err(reader.error(0..0, "domain: at least one table [[domain]] is expected".into()));
     }
@@ -340,7 +344,7 @@ impl Reader<'_> {
             compute_ns: 1000 * self.number("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
             lines: self.number("domain.lines", &written.lines, 0..=1000 * MILLION, "lines")?,
             streamed_lines: self.or(0, "domain.streamed_lines", streamed, 0..=1000 * MILLION, "lines")?,
-            pause_ns: 1000 * self.or(0, "domain.pause_us", pause.0, 1..=60 * MILLION, "us")?,
+            pause_ns: 1000 * self.or(0, "domain.pause_us", pause.0, LEAST_PAUSE_US..=60 * MILLION, "us")?,
             pause_rounds: self.or(1, "domain.pause_rounds", pause.1, 1..=MOST_ROUNDS, "rounds")?,
         };
         if work.compute_ns == 0 && work.all_lines() == 0.0 {

@@ -235,19 +235,23 @@ impl<'a> World<'a> {
 
     /// Threads that come later come; domains whose threads are all done end, and give their memory back.
     fn grow_and_end(&mut self) {
-        for at in 0..self.domains.len() {
+        // By domain: rounds of its first thread, and when the last of its threads was done.
+        let mut first_rounds = vec![None; self.domains.len()];
+        let mut last_done_ns = vec![Some(0.0); self.domains.len()];
+        for &Thread { domain, rounds, done_ns, .. } in &self.threads {
+            first_rounds[domain].get_or_insert(rounds);
+            last_done_ns[domain] = last_done_ns[domain].zip(done_ns).map(|(last, done)| f64::max(last, done));
+        }
+        for (at, (first_rounds, last_done_ns)) in first_rounds.into_iter().zip(last_done_ns).enumerate() {
             let Domain { plan, has_grown, done_ns, .. } = self.domains[at];
             if done_ns.is_some() {
                 continue;
             }
-            let mut of_domain = self.threads.iter().filter(|thread| thread.domain == at);
-            let first = of_domain.clone().next();
-            if !has_grown && first.is_some_and(|first| first.rounds >= plan.later_after_rounds as f64) {
+            if !has_grown && first_rounds.is_some_and(|rounds| rounds >= plan.later_after_rounds as f64) {
                 self.domains[at].has_grown = true;
                 (0..plan.later_threads).for_each(|_| self.add_thread(at, plan.later_rounds));
-            } else if of_domain.clone().all(|thread| thread.done_ns.is_some()) {
-                let done_ns = of_domain.try_fold(0.0, |last: f64, thread| Some(last.max(thread.done_ns?)));
-                self.domains[at].done_ns = done_ns;
+            } else if last_done_ns.is_some() {
+                self.domains[at].done_ns = last_done_ns;
                 self.threads.retain(|thread| thread.domain != at);
             }
         }

@@ -3,10 +3,11 @@
 use crate::{
     failure::{Failure, Outcome},
     output::{self, Format},
+    progress::Simulating,
     report::simulate::{Report, text},
     source::TopologySource,
 };
-use nearside_simulator::{ASSUMED_LOCAL_NS, Contender, Options, scenario, simulate};
+use nearside_simulator::{ASSUMED_LOCAL_NS, Contender, Options, scenario, simulate_watched};
 use std::{num::NonZeroU64, path::PathBuf};
 
 /// Play a scenario on a machine in software and compare who places its domains
@@ -92,7 +93,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
         seed: args.seed,
         hmat: args.hmat || !args.source.is_machine_file(),
     };
-    let simulation = simulate(&topology, &scenario, &options).map_err(Failure::could_not)?;
+    let mut progress = Simulating::new(options.most_seconds);
+    let simulation = simulate_watched(&topology, &scenario, &options, &mut |so_far| progress.show(so_far));
+    progress.end();
+    let simulation = simulation.map_err(Failure::could_not)?;
     if !simulation.latencies_are_known {
         let assumed = format_args!("{ASSUMED_LOCAL_NS} ns");
         output::note([format!("nothing tells latencies: {assumed} a local line are assumed, others as distances say")]);

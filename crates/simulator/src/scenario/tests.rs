@@ -82,8 +82,13 @@ fn what_is_wrong_is_named_with_its_line() {
         ),
         (
             "interval_ms = 100",
-            "interval_ms = 0",
-            "2: interval_ms: a whole number from 1 to 60000 ms is expected, not 0",
+            "interval_ms = 9",
+            "2: interval_ms: a whole number from 10 to 60000 ms is expected, not 9",
+        ),
+        (
+            "pause_us = 300",
+            "pause_us = 9",
+            "23: domain.pause_us: a whole number from 10 to 60000000 us is expected, not 9",
         ),
         (
             "rounds = 600\ncompute_us = 60\nlines = 3000",
