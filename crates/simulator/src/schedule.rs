@@ -87,11 +87,11 @@ pub(crate) fn pinned(hardware: &Hardware, runnable: &[Runnable<'_>]) -> Vec<usiz
 pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u64) -> Vec<usize> {
     let mut load = Load::new(hardware);
     let count = runnable.len();
-    // What all come to in the end: whoever ran on a node that has no more may stay there.
-    let fair = (count as f64 / hardware.cpus() as f64).max(1.0);
+    // What a node comes to in the end: whoever ran on one that has no more may stay there.
+    let fair = |cpus: usize| cpus.max((count * cpus).div_ceil(hardware.cpus()));
     let stays = |load: &Load<'_>, thread: usize| {
         let Runnable { last, home, .. } = runnable[thread];
-        last.filter(|&last| home.contains(&last) && load.cpus(last) > 0 && load.crowd(last, 1) <= fair)
+        last.filter(|&last| home.contains(&last) && load.threads[last].len() < fair(load.cpus(last)))
     };
     let (staying, last_in_turn) = turns(runnable, tick);
     let mut others = Vec::new();
@@ -116,11 +116,12 @@ pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u
     load.nodes(count)
 }
 
-/// All threads, those of each home in turn, and apart from the others those whose turn is to give their place up.
+/// All threads, those of each home in turn, and apart from the others those whose turn is to give their place up. Homes of the
+/// fewest nodes come first: others have a choice.
 fn turns(runnable: &[Runnable<'_>], tick: u64) -> (Vec<usize>, Vec<usize>) {
-    let mut by_home = BTreeMap::<&[usize], Vec<usize>>::new();
+    let mut by_home = BTreeMap::<(usize, &[usize]), Vec<usize>>::new();
     for (thread, of) in runnable.iter().enumerate() {
-        by_home.entry(of.home).or_default().push(thread);
+        by_home.entry((of.home.len(), of.home)).or_default().push(thread);
     }
     let (mut first, mut last) = (Vec::new(), Vec::new());
     for mut threads in by_home.into_values() {

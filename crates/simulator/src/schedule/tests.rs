@@ -87,6 +87,9 @@ fn threads_stay_on_the_node_of_their_home_on_which_they_ran() {
         let runs = ticks(&row(4), at_home(homes), 20);
         assert!(runs.iter().all(|nodes| *nodes == runs[0]), "{runs:?}");
     }
+    // Whoever has the choice makes room for those who have none, and nobody is away.
+    let runs = ticks(&row(2), at_home(&[&[0, 1], &[0, 1], &[1], &[1]]), 20);
+    assert!(runs[1..].iter().all(|nodes| *nodes == [0, 0, 1, 1]), "{runs:?}");
     // Where more are than is fair, some go.
     let crowded: Vec<_> = (0..4).map(|_| Runnable { last: Some(1), woke: false, home: &[0, 1] }).collect();
     assert_eq!(count(&home_first(&row(2), &crowded, 0), 2), [2, 2]);
