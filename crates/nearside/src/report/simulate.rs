@@ -141,12 +141,12 @@ pub(crate) fn text(report: &Report) -> String {
         &[
             ("", Side::Left),
             ("all done", Side::Right),
-            ("against stock", Side::Right),
-            ("of the bound", Side::Right),
+            ("vs stock", Side::Right),
+            ("of bound", Side::Right),
             ("mean domain", Side::Right),
             ("local", Side::Right),
             ("moved", Side::Right),
-            ("homes changed", Side::Right),
+            ("rehomed", Side::Right),
         ],
         &rows(report),
     );
