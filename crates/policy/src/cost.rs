@@ -38,6 +38,7 @@ use crate::{
 };
 use nearside_topology::Distances;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// What the prediction assumes about a domain of which nothing is known yet.
 ///
@@ -84,17 +85,31 @@ pub(crate) struct Ask {
     pub(crate) near: Vec<usize>,
 }
 
+/// How good a home is, best first: least slow-down, then fewest vCPUs a core, then most free pages afterwards.
+///
+/// The second decides where cores idle: a domain that shares a node with others takes cache and bandwidth from them, of
+/// which the slow-down knows only what firmware tells of bandwidth.
+pub(crate) type Standing = (SlowDown, u64, Reverse<u64>);
+
 /// What living on a set of nodes would mean.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prediction {
     pub(crate) slow_down: SlowDown,
     pub(crate) parts: Parts,
+    /// vCPUs a core where the domain's own run, as in [`crate::Candidate`].
+    pub(crate) vcpus_per_core_ppm: u64,
     /// Pages that come from outside the set.
     pub(crate) spilled_pages: u64,
     /// Pages that could still be promised on the set afterwards.
     pub(crate) free_after_pages: u64,
     /// Whether a node of the set gets neither a vCPU nor a page.
     pub(crate) has_idle_node: bool,
+}
+
+impl Prediction {
+    pub(crate) fn standing(&self) -> Standing {
+        (self.slow_down, self.vcpus_per_core_ppm, Reverse(self.free_after_pages))
+    }
 }
 
 /// Why a set can be no home.
@@ -154,6 +169,7 @@ impl<'a> Costing<'a> {
         Ok(Prediction {
             slow_down: parts.product(),
             parts,
+            vcpus_per_core_ppm: self.vcpus_per_core_ppm(),
             spilled_pages: self.ask.pages - in_set,
             free_after_pages: (unclaimed - in_set).min(self.view.unclaimed_pages - self.ask.pages),
             has_idle_node: set.iter().any(|&i| !self.layout.uses(i)),
@@ -187,6 +203,15 @@ impl<'a> Costing<'a> {
         let crowding_ppm = (waiting_ppm * u128::from(to_ppm(self.model.crowding))).div_ceil(ppm);
         let lost_ppm = (taken_ppm * (ppm + crowding_ppm)).div_ceil(ppm);
         to_u64((own_ppm * (ppm + lost_ppm)).div_ceil(ppm))
+    }
+
+    fn vcpus_per_core_ppm(&self) -> u64 {
+        let loads = self.layout.vcpus().map(|(i, vcpus)| {
+            let node = &self.view.nodes[i];
+            let load_ppm = ((node.busy + vcpus) * PPM).div_ceil(node.cores);
+            u128::from(vcpus) * u128::from(load_ppm)
+        });
+        to_u64(loads.sum::<u128>().div_ceil(u128::from(self.ask.vcpus)))
     }
 
     fn memory_ppm(&mut self) -> u64 {

@@ -26,7 +26,7 @@ pub enum Method {
 }
 
 /// The home for `request` on the machine as observed: the candidate with the least slow-down; among equals the one
-/// with more free memory afterwards, then the one with the lowest numbers.
+/// with fewer vCPUs a core, then the one with more free memory afterwards, then the one with the lowest numbers.
 ///
 /// A candidate is a set of nodes of which each gets a vCPU or a page (a node that gets neither is no part of a home).
 /// Where the request names nodes these are the home, whatever is better.
@@ -212,6 +212,7 @@ fn candidate(costing: &mut Costing<'_>, set: &[usize], page_bytes: u64) -> Resul
         nodes: set.iter().map(|&i| id(i)).collect::<NodeSet>(),
         slow_down: prediction.slow_down,
         parts: prediction.parts,
+        vcpus_per_core_ppm: prediction.vcpus_per_core_ppm,
         claim: Claim { bytes, vcpus, page_size },
         spilled_bytes: prediction.spilled_pages.saturating_mul(page_bytes),
         free_after_bytes: prediction.free_after_pages.saturating_mul(page_bytes),

@@ -2,12 +2,11 @@
 
 use crate::{
     SlowDown,
-    cost::{Costing, Prediction, Unfit},
+    cost::{Costing, Prediction, Standing, Unfit},
 };
-use std::cmp::Reverse;
 
-/// The order of candidates: least slow-down, then most free memory afterwards, then lowest numbers.
-type Rank = (SlowDown, Reverse<u64>, Vec<usize>);
+/// The order of candidates: how good they are, then lowest numbers.
+type Rank = (Standing, Vec<usize>);
 
 /// The best sets that were looked at, best first.
 #[derive(Debug, Default)]
@@ -25,7 +24,7 @@ impl Ranking {
     pub(crate) fn look_at(&mut self, costing: &mut Costing<'_>, set: &[usize]) -> Option<Prediction> {
         self.looked_at += 1;
         // Once the list is full, only what may enter it is of interest.
-        let worst = self.best.get(Self::RUNNERS_UP).map_or(SlowDown(u64::MAX), |(slow_down, ..)| *slow_down);
+        let worst = self.best.get(Self::RUNNERS_UP).map_or(SlowDown(u64::MAX), |((slow_down, ..), _)| *slow_down);
         let prediction = match costing.predict(set, worst) {
             Ok(prediction) => prediction,
             Err(unfit) => {
@@ -42,19 +41,19 @@ impl Ranking {
     }
 
     fn keep(&mut self, prediction: &Prediction, set: &[usize]) {
-        let rank = (prediction.slow_down, Reverse(prediction.free_after_pages), set);
-        let at = self.best.partition_point(|(slow_down, free, set)| (*slow_down, *free, set.as_slice()) < rank);
-        let there = self.best.get(at).is_some_and(|(_, _, other)| other == set);
+        let standing = prediction.standing();
+        let at = self.best.partition_point(|(other, nodes)| (*other, nodes.as_slice()) < (standing, set));
+        let there = self.best.get(at).is_some_and(|(_, other)| other == set);
         // One more than the runners-up, since the operator's own choice is left out of them.
         if at <= Self::RUNNERS_UP && !there {
             self.best.truncate(Self::RUNNERS_UP);
-            self.best.insert(at, (rank.0, rank.1, set.to_vec()));
+            self.best.insert(at, (standing, set.to_vec()));
         }
     }
 
     /// The best sets, best first.
     pub(crate) fn best(&self) -> impl Iterator<Item = &[usize]> {
-        self.best.iter().map(|(_, _, set)| set.as_slice())
+        self.best.iter().map(|(_, set)| set.as_slice())
     }
 
     /// How many sets were looked at.

@@ -21,11 +21,10 @@
 
 use crate::{
     SlowDown,
-    cost::{Ask, Costing},
+    cost::{Ask, Costing, Standing},
     ranking::Ranking,
     view::NodeView,
 };
-use std::cmp::Reverse;
 
 // Steps for any machine and for each of its nodes.
 const EFFORT: u64 = 300_000;
@@ -45,7 +44,7 @@ pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let effort = EFFORT + EFFORT_PER_NODE * n as u64 + EFFORT_OF_SMALL / (n as u64).max(1);
     let mut search = Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
     let single = (0..n).filter_map(|node| Some((search.look_at(&[node])?, vec![node]))).min();
-    if single.as_ref().is_some_and(|((slow_down, _), _)| *slow_down <= SlowDown::NONE) {
+    if single.as_ref().is_some_and(|((slow_down, ..), _)| *slow_down <= SlowDown::NONE) {
         return;
     }
     let mut grown = search.grow_from_seeds();
@@ -59,9 +58,6 @@ pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
         search.climb(standing, set);
     }
 }
-
-/// How good a set is: least slow-down, then most free pages.
-type Standing = (SlowDown, Reverse<u64>);
 
 struct Search<'s, 'a> {
     costing: &'s mut Costing<'a>,
@@ -85,7 +81,7 @@ impl Search<'_, '_> {
             self.spend(50 * set.len());
         }
         if !seen.has_idle_node {
-            return Some((seen.slow_down, Reverse(seen.free_after_pages)));
+            return Some(seen.standing());
         }
         // What gets nothing is no part of a home.
         let of_use: Vec<usize> = set.iter().copied().filter(|&i| self.costing.layout().uses(i)).collect();

@@ -3,7 +3,7 @@
 use nearside_credit::{self as credit, Cap, Grant, Group, ONE, Params, Place, WEIGHT};
 use std::{collections::BTreeSet, ops::Range};
 
-/// As in `state.h` and `main.bpf.c`.
+/// As in `state.h` and `dispatch.h`.
 const TICK_NS: u64 = 10_000_000;
 const THROTTLED_LONGEST_NS: u64 = 8_000_000_000;
 const LOOKED_AT: usize = 8;
@@ -422,7 +422,7 @@ impl Machine {
         })
     }
 
-    // -- tasks come, wait and go (main.bpf.c) -----------------------------------------------------------------------
+    // -- tasks come, wait and go (enqueue.h, dispatch.h, main.bpf.c) -----------------------------------------------------------------------
 
     fn wake(&mut self, task: usize) {
         let group = self.tasks[task].group;

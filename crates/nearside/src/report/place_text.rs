@@ -144,6 +144,10 @@ fn against(other: &Candidate, chosen: &Candidate) -> String {
     if other.slow_down < chosen.slow_down {
         return format!("{:.1} % faster", -percent);
     }
+    if other.vcpus_per_core_ppm != chosen.vcpus_per_core_ppm {
+        let [of_other, of_chosen] = [other, chosen].map(|candidate| candidate.vcpus_per_core_ppm as f64 / 1e6);
+        return format!("as fast, {of_other:.2} vCPUs a core against {of_chosen:.2}");
+    }
     let (of_other, of_chosen) = (other.free_after_bytes, chosen.free_after_bytes);
     match (size(of_other), size(of_chosen)) {
         _ if of_other == of_chosen => "as fast, with as much left free; the lowest numbers win".into(),

@@ -119,7 +119,7 @@ fn runners_up(decision: &Decision) -> String {
     }
 }
 
-/// In which step of the comparison a candidate lost: slow-down, then free memory, then the lowest numbers.
+/// In which step of the comparison a candidate lost: slow-down, then vCPUs a core, then free memory, then the lowest numbers.
 fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String {
     if operator && candidate.slow_down <= chosen.slow_down {
         let loss = percent_slower(chosen.slow_down, candidate.slow_down);
@@ -142,6 +142,10 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
             bytes => format!("; {} would not fit", size(bytes)),
         };
         return format!("slower: {}{spills}", words.join(", "));
+    }
+    if candidate.vcpus_per_core_ppm > chosen.vcpus_per_core_ppm {
+        let [mine, best] = [candidate, chosen].map(|on| on.vcpus_per_core_ppm as f64 / 1e6);
+        return format!("as fast; busier: {mine:.2} vCPUs a core, not {best:.2}");
     }
     match candidate.free_after_bytes < chosen.free_after_bytes {
         true => format!("as fast; leaves {} less", size(chosen.free_after_bytes - candidate.free_after_bytes)),
@@ -306,6 +310,11 @@ mod tests {
         let cases = [
             (examples::candidate(&[2], [1.0; 3], 1000), false, "as good; lower numbers first"),
             (examples::candidate(&[0], [1.0; 3], 900), false, "as fast; leaves 100 MiB less"),
+            (
+                Candidate { vcpus_per_core_ppm: 1_500_000, ..examples::candidate(&[0], [1.0; 3], 1100) },
+                false,
+                "as fast; busier: 1.50 vCPUs a core, not 0.50",
+            ),
             (examples::candidate(&[0], [1.0, 1.25, 1.001], 9), false, "slower: memory 25 %, devices 0.10 %"),
             (examples::candidate(&[0], [1.0; 3], 900), true, "as good; the operator chose"),
             (

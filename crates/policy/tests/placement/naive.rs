@@ -12,6 +12,7 @@ const MILLION: u128 = 1_000_000;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Home {
     pub(crate) slow_down: u64,
+    pub(crate) vcpus_per_core_ppm: u64,
     pub(crate) free_after_bytes: u64,
     pub(crate) nodes: Vec<NodeId>,
     pub(crate) vcpus: ByNode,
@@ -118,7 +119,9 @@ impl<'a> Naive<'a> {
                 home.filter(|home| set.iter().all(|n| home.vcpus.contains_key(n) || home.bytes.contains_key(n))),
             );
         }
-        homes.sort_by_key(|home| (home.slow_down, Reverse(home.free_after_bytes), home.nodes.clone()));
+        homes.sort_by_key(|home| {
+            (home.slow_down, home.vcpus_per_core_ppm, Reverse(home.free_after_bytes), home.nodes.clone())
+        });
         homes
     }
 
@@ -142,6 +145,7 @@ impl<'a> Naive<'a> {
         let unclaimed: u64 = set.iter().map(|n| self.unclaimed[n]).sum();
         Some(Home {
             slow_down: self.slow_down(&vcpus, &pages),
+            vcpus_per_core_ppm: self.vcpus_per_core(&vcpus),
             free_after_bytes: (unclaimed - in_set).min(self.unclaimed_on_all - self.pages) * self.page_bytes,
             nodes: set.to_vec(),
             vcpus,
@@ -210,6 +214,12 @@ impl<'a> Naive<'a> {
             assert_eq!(missing, 0);
         }
         Some(laid)
+    }
+
+    fn vcpus_per_core(&self, vcpus: &ByNode) -> u64 {
+        let load = |n: &NodeId, vcpus: u64| ((self.busy[n] + u128::from(vcpus)) * MILLION).div_ceil(self.cores[n]);
+        let all: u128 = vcpus.iter().map(|(n, &vcpus)| u128::from(vcpus) * load(n, vcpus)).sum();
+        all.div_ceil(self.request.vcpus.into()) as u64
     }
 
     fn slow_down(&self, vcpus: &ByNode, pages: &ByNode) -> u64 {

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A CPU needs a task: the one it has, one of its own queue, or one of another queue that is far behind. */
+#ifndef NEARSIDE_DISPATCH_H
+#define NEARSIDE_DISPATCH_H
+
+#include "enqueue.h"
+
+/* How many tasks of a queue are looked at for the one that fits. */
+#define LOOKED_AT 8
+
+/* Whether there is a stall to be shown (test only). */
+static bool stalls(void)
+{
+	return stall_ns && bpf_ktime_get_ns() - started_ns > stall_ns;
+}
+
+/*
+ * The place of the first task of a queue that this CPU may run. Behind many that it may not, where the last of them is: no
+ * earlier than that, or such tasks could keep others waiting for ever.
+ */
+static bool head_of(u32 queue, s32 cpu, credit_v *tag)
+{
+	struct task_struct *p = dsq_peek(queue);
+	bool found = false;
+	u32 looked = 0;
+
+	if (can_peek() && !p)
+		return false;
+	if (p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+		*tag = p->scx.dsq_vtime;
+		return true;
+	}
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		if (!can_peek() && !looked)
+			queue_state(queue)->head = p->scx.dsq_vtime;
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++looked >= LOOKED_AT) {
+			*tag = p->scx.dsq_vtime;
+			found = true;
+			break;
+		}
+	}
+	return found;
+}
+
+/*
+ * Whether the first task of another queue that this CPU may run is behind `own` by more than the distance excuses; its place
+ * among the CPU's own is what the next one has to be behind then. `take`: it is to run here.
+ */
+static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
+{
+	u32 distance = node_distance[node_of_cpu(cpu)][node_of_queue(queue)];
+	struct task_struct *p = dsq_peek(queue);
+	struct task *task = p ? task_of(p) : NULL;
+	struct credit_grant nothing = {};
+	bool due = false;
+	u32 looked = 0;
+
+	if (can_peek() && !p)
+		return false;
+	/*
+	 * Those behind it are ahead of it. One whose group's slices stand less far apart may be due all the same; it waits until
+	 * the first is.
+	 */
+	if (!can_peek() && (!credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL) ||
+			    scx_bpf_dsq_nr_queued(queue) <= 0))
+		return false;
+	if (task && !credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, ~0ULL))
+		return false;
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		task = task_of(p);
+		if (!task || ++looked > LOOKED_AT)
+			break;
+		if (!credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
+			break;
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+			*own = credit_from_afar(TUNING, &task->grant, p->scx.dsq_vtime, distance);
+			due = !take || scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			break;
+		}
+	}
+	return due;
+}
+
+/* Takes the task that is most behind out of the other queues, if there is one that is by enough. */
+static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
+{
+	u32 from = queue, i;
+	credit_v best = own;
+
+	bpf_for(i, 1, queue_count) {
+		u32 other = nearest(queue, i);
+
+		if (is_due(other, cpu, &best, now_ns, false))
+			from = other;
+	}
+	return from != queue && is_due(from, cpu, &own, now_ns, true);
+}
+
+/*
+ * Whether the task that runs makes way for the one that waits here, with these tags. One from elsewhere does, unless it is
+ * behind by so much that this CPU would fetch it at once again.
+ */
+static bool makes_way(struct task *task, bool away, u32 node, credit_v own, credit_v waiting)
+{
+	/* Nobody is charged for it, so it has no place among others: they take turns. */
+	if (task->group == NOBODY)
+		return true;
+	if (away)
+		return !credit_steals(TUNING, &task->grant, waiting, own, node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
+	return credit_before(waiting, own);
+}
+
+/* Counts the task that runs on a CPU among those from elsewhere, or no longer. */
+static void set_foreign(struct task *task, s32 cpu, bool foreign)
+{
+	if (task->foreign != foreign)
+		__sync_fetch_and_add(&queue_state(queue_of_cpu(cpu))->foreign, foreign ? 1 : -1);
+	task->foreign = foreign;
+	cpu_state(cpu)->foreign = foreign;
+}
+
+/* Lets the task that runs run on, if its group may. */
+static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u64 now_ns)
+{
+	if (!grant(p, task, false, false))
+		return false;
+	task->started_ns = now_ns;
+	now_v = credit_now(now_v, task->grant.tag, false);
+	set_foreign(task, cpu, away);
+	cpu_state(cpu)->tag = task->place;
+	set_slice(p, task->grant.slice_ns);
+	count(COUNT_KEPT);
+	return true;
+}
+
+/* Runs the first task of the CPU's own queue, or one that was on this CPU last, if it may pass. */
+static bool serve(u32 queue, s32 cpu)
+{
+	bool found = false, woken = false, served = false;
+	struct task_struct *p;
+	credit_v first = 0;
+	u32 looked = 0;
+
+	if (scx_bpf_dsq_nr_queued(queue) < 2)
+		return dsq_move_to_local(queue);
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		struct task *task = task_of(p);
+		bool is_first = !found;
+
+		if (!task || ++looked > LOOKED_AT)
+			break;
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		if (is_first) {
+			found = true;
+			first = p->scx.dsq_vtime;
+			woken = task->woken_ns == task->queued_ns;
+			/* For this one somebody else was made to leave. */
+			if (cpu_state(cpu)->tag == first)
+				break;
+		}
+		if (scx_bpf_task_cpu(p) != cpu)
+			continue;
+		if (is_first || credit_lets_pass(TUNING, &task->grant, first, p->scx.dsq_vtime, woken)) {
+			served = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			break;
+		}
+	}
+	return served || dsq_move_to_local(queue);
+}
+
+void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
+{
+	u32 queue = queue_of_cpu(cpu), i;
+	struct task *task = NULL;
+	u64 now_ns = bpf_ktime_get_ns();
+	credit_v own = 0, head = 0;
+	bool waits = false, away = false, balances;
+
+	if (stalls() || queue == NOWHERE)
+		return;
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
+		task = task_of(prev);
+	if (task) {
+		if (task->started_ns)
+			charge(prev, task, cpu, now_ns);
+		task->started_ns = 0;
+		/* One that never waits passes enqueue() never, and its domain or its cgroup may have changed. */
+		find_domain(prev, task);
+		own = tag_of(task, false);
+		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
+		/* Room is looked for only where it can matter. */
+		task->returning = away && credit_returns(TUNING, now_ns - task->moved_ns, true) &&
+				  has_room(prev, task, node_of_queue(queue));
+	}
+	balances = queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= params.balance_ns;
+	if (task || balances)
+		waits = head_of(queue, cpu, &head) && (!task || makes_way(task, away, node_of_queue(queue), own, head));
+	if (waits)
+		own = head;
+
+	if ((waits || task) && balances) {
+		cpu_state(cpu)->balanced_ns = now_ns;
+		if (balance(cpu, queue, own, now_ns)) {
+			count(COUNT_BALANCED);
+			return;
+		}
+	}
+	if (waits && serve(queue, cpu)) {
+		count(COUNT_SERVED);
+		return;
+	}
+	if (task && task->returning)
+		count(COUNT_RETURNED);
+	else if (task && keep(prev, task, cpu, away, now_ns))
+		return;
+	bpf_for(i, 0, queue_count) {
+		if (i ? dsq_move_to_local(nearest(queue, i)) : serve(queue, cpu)) {
+			count(i ? COUNT_STOLEN : COUNT_SERVED);
+			return;
+		}
+	}
+}
+
+/*
+ * A CPU has gone idle: its bit is set by now, so that whoever queues a task from here on sees it. A task that was queued
+ * just before is looked for here. One in its own queue is the last it had, which the kernel kept from enqueue() (a task
+ * that exits or may not be moved), and which older kernels (6.16) do not see there.
+ */
+void SCX_OPS(update_idle, s32 cpu, bool idle)
+{
+	u32 queue = queue_of_cpu(cpu), i;
+
+	if (!idle || queue == NOWHERE || is_dying() || stalls())
+		return;
+	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0) {
+		look_again(cpu);
+		return;
+	}
+	bpf_for(i, 0, queue_count) {
+		if (scx_bpf_dsq_nr_queued(nearest(queue, i)) > 0) {
+			count(COUNT_RESCUED);
+			look_again(cpu);
+			return;
+		}
+	}
+}
+
+/*
+ * Real-time tasks have taken the CPU, for as long as they like: what is left in its own queue goes elsewhere, if it may. So
+ * it does for the kernel's stopper, which is done in no time, but may have brought such a task along.
+ */
+void SCX_OPS(cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	reenqueue_local();
+}
+
+#endif

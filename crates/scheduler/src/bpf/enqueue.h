@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A task becomes runnable: the CPU it wakes on, or the queue it waits in and whose task makes way for it. */
+#ifndef NEARSIDE_ENQUEUE_H
+#define NEARSIDE_ENQUEUE_H
+
+#include "place.h"
+
+/*
+ * Whether this CPU is going down and takes no more interrupts; the last thing it does is to wake whoever takes it down. A
+ * kick starts with an interrupt to oneself. From here it would stay pending, keep the CPU from any other kick once it is
+ * up again, and have the kernel wait for it without end when the scheduler is detached.
+ */
+static bool is_dying(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	const struct cpumask *online;
+	bool dying;
+
+	/* The scheduler hears of it earlier. */
+	if (cpu_state(cpu)->online)
+		return false;
+	online = scx_bpf_get_online_cpumask();
+	dying = !bpf_cpumask_test_cpu(cpu, online);
+	scx_bpf_put_cpumask(online);
+	return dying;
+}
+
+s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
+{
+	struct task *task = task_of(p);
+	s32 cpu;
+
+	if (!task)
+		return prev;
+	find_domain(p, task);
+	cpu = claim_idle(p, task, prev, ANYWHERE);
+	task->selected = cpu >= 0;
+	return cpu >= 0 ? cpu : prev;
+}
+
+/* The CPU of a queue whose task makes way for a woken one: the farthest ahead of it, if by enough. */
+static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
+{
+	credit_v farthest = task->place;
+	s32 cpu, victim = -1;
+
+	bpf_for(cpu, 0, cpu_count) {
+		struct cpu_state *state = cpu_state(cpu);
+
+		if (queue_of_cpu(cpu) != queue || !state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		/* Not for the next one that comes, too. */
+		if (__sync_val_compare_and_swap(&state->foreign, 1, 0))
+			return cpu;
+		if (credit_before(farthest, state->tag) && credit_preempts(TUNING, task->place, state->tag)) {
+			farthest = state->tag;
+			victim = cpu;
+		}
+	}
+	return victim;
+}
+
+/* Where a task waits. One that is away and could only not go on may do so where it is. */
+static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
+{
+	u32 home = waiting_queue(p, task), here = queue_of_cpu(scx_bpf_task_cpu(p));
+
+	if (may_stay && here != NOWHERE && queue_state(here)->online && place(task, node_of_queue(here)) == CREDIT_OTHER &&
+	    credit_stays(scx_bpf_dsq_nr_queued(home), queue_state(home)->online, scx_bpf_dsq_nr_queued(here),
+			 queue_state(here)->online))
+		return here;
+	return home;
+}
+
+/*
+ * Where the kernel does not tell of a queue's first task, to look at it takes the queue's lock, and every busy CPU looks at all
+ * queues after each slice. So it is kept where it was when a CPU of the queue's own looked last.
+ */
+static void note_comer(u32 queue, credit_v place)
+{
+	struct queue_state *state = queue_state(queue);
+
+	if (!can_peek() && credit_before(place, state->head))
+		state->head = place;
+}
+
+/*
+ * The task waits in a queue; if it has just come, it may take a CPU there. A kernel thread takes it for a moment,
+ * so the one it interrupts waits for that: the thread that compacts a node's memory looks twice a second whether there is
+ * something to do, may only do so on that node, and would send a task of every full home away for a slice.
+ */
+static void wait_or_preempt(struct task_struct *p, struct task *task, bool preempts, u64 enq_flags)
+{
+	/* Where real-time tasks drove it from its CPU is no place to stay. */
+	u32 queue = queue_for(p, task, !preempts && !(enq_flags & SCX_ENQ_REENQ));
+	s32 victim = preempts ? victim_of(p, task, queue) : -1;
+
+	count(COUNT_QUEUED);
+	if (victim >= 0) {
+		count(COUNT_PREEMPTED);
+		cpu_state(victim)->tag = task->place;
+	}
+	if (victim >= 0 && p->flags & PF_KTHREAD) {
+		cpu_state(victim)->interrupted = 1;
+		dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, task->grant.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	task->waiting = true;
+	note_comer(queue, task->place);
+	dsq_insert_vtime(p, queue, task->grant.slice_ns, task->place, enq_flags);
+	if (victim >= 0)
+		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
+}
+
+/*
+ * Has the CPU that a queued task is on, if it is idle, look for tasks once more. The kernel queues a task only after
+ * enqueue() has returned, and this takes effect later still: the CPU is busy then, and will look by itself, or finds
+ * the task. Otherwise a CPU that went idle meanwhile has looked too early, and nobody else might ever. The same goes for
+ * a task sent to a CPU that has begun to go down: the kernel puts it where only the CPUs of the node it is on look.
+ */
+static void look_again(s32 cpu)
+{
+	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
+void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task *task = task_of(p);
+	bool selected, returning, woken;
+	u32 nearer_than = ANYWHERE;
+	u64 rest_ns = 0;
+	s32 cpu;
+
+	if (!task) {
+		dsq_insert(p, SCX_DSQ_LOCAL, params.slice_min_ns, enq_flags);
+		return;
+	}
+	if (task->granted)
+		settle(task, 0);
+	/* One that has just been made wakes up, whatever the kernel calls it. */
+	woken = enq_flags & SCX_ENQ_WAKEUP || !task->woken_ns;
+	selected = task->selected;
+	if (!selected)
+		find_domain(p, task);
+	returning = task->returning;
+	task->selected = false;
+	task->returning = false;
+	task->queued_ns = bpf_ktime_get_ns();
+	if (woken)
+		task->woken_ns = task->queued_ns;
+
+	if (is_bound(p) && p->flags & PF_KTHREAD) {
+		/* The kernel's own per-CPU work is never made to wait for anybody's credits. */
+		count(COUNT_BOUND);
+		grant(p, task, woken, true);
+		if (woken)
+			cpu_state(scx_bpf_task_cpu(p))->interrupted = 1;
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags | (woken ? SCX_ENQ_PREEMPT : 0));
+		return;
+	}
+	/* Who was interrupted by that waits for the moment it takes, rather than to flee to another node. */
+	if (!woken && !(enq_flags & SCX_ENQ_REENQ) && cpu_state(scx_bpf_task_cpu(p))->interrupted)
+		rest_ns = credit_resumes(TUNING, task->left_ns,
+					 scx_bpf_dsq_nr_queued(queue_of_cpu(scx_bpf_task_cpu(p))) > 0);
+	if (rest_ns && grant_slice(p, task, rest_ns, false, false)) {
+		count(COUNT_INTERRUPTED);
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
+	/* Its own CPU's queue takes no kick. */
+	if (is_dying()) {
+		grant(p, task, woken, true);
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
+	if (!grant(p, task, woken, false)) {
+		count(COUNT_THROTTLED);
+		dsq_insert(p, THROTTLED, params.slice_min_ns, enq_flags);
+		/* The claimed CPU says that it is idle again. */
+		if (selected)
+			look_again(scx_bpf_task_cpu(p));
+		return;
+	}
+	if (selected || (is_bound(p) && p->nr_cpus_allowed != 1)) {
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
+		return;
+	}
+	if (returning)
+		nearer_than = node_distance[task->home & (MAX_NODES - 1)][task->node & (MAX_NODES - 1)];
+	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than);
+	if (cpu >= 0) {
+		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
+	} else {
+		wait_or_preempt(p, task, woken || returning, enq_flags);
+		/* A CPU that puts its task back looks for another one afterwards. */
+		if (!woken && bpf_get_current_task_btf() == p)
+			return;
+	}
+	look_again(scx_bpf_task_cpu(p));
+}
+
+#endif
