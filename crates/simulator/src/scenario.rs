@@ -1,18 +1,11 @@
 //! Scenarios: which domains there are and what they do, as TOML. docs/formats.md lists the keys.
 
 use nearside_policy::is_domain_name;
+use nearside_topology::toml_file::{self, Error, Reader};
 use serde::Deserialize;
-use std::{
-    collections::BTreeSet,
-    fs::File,
-    io::{self, Read},
-    ops::{Range, RangeInclusive},
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 use toml::{Spanned, Value};
 
-/// Far more than any scenario needs; keeps a path such as `/dev/zero` from filling memory.
-const MAX_BYTES: u64 = 1 << 20;
 /// So many take some 100 us a tick.
 const MOST_THREADS: u64 = 1024;
 /// The control loop looks at all domains, which takes about as long as ten ticks.
@@ -26,35 +19,6 @@ const MOST_ROUNDS: u64 = 1_000_000_000;
 const MOST_WORK_NS: u128 = 1 << 62;
 /// So much memory no machine has: the sum of all domains' stays far below what a number holds.
 const MOST_MIB: u64 = 1 << 30;
-
-/// Why there is no scenario in a file.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// It cannot be read.
-    #[error("cannot read the scenario {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is larger than any scenario.
-    #[error("{} is larger than {} MiB, expected a scenario", path.display(), MAX_BYTES >> 20)]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Something in it is wrong.
-    #[error("{file}:{line}: {what}")]
-    Invalid {
-        /// The file, as it was named.
-        file: String,
-        /// The line, from 1 on.
-        line: usize,
-        /// The key, what was read and what was expected.
-        what: String,
-    },
-}
 
 /// Domains and what they do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,33 +153,35 @@ struct WrittenDomain {
 }
 
 /// Reads the scenario at `path`.
-pub fn read(path: &Path) -> Result<Scenario, ScenarioError> {
-    let failed = |source| ScenarioError::Io { path: path.to_path_buf(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(ScenarioError::TooLarge { path: path.to_path_buf() });
-    }
-    let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
-    parse(&path.display().to_string(), &text)
+///
+/// # Errors
+///
+/// It cannot be read, or is no scenario.
+pub fn read(path: &Path) -> Result<Scenario, Error> {
+    parse(&path.display().to_string(), &toml_file::read(path, "scenario")?)
 }
 
 /// The scenario that `text` describes; `file` is its name, for messages.
-pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-    let reader = Reader { file, text };
-    let written: Written = toml::from_str(text).map_err(|error| reader.refused(&error))?;
-    let interval_ms = reader.or(2000, "interval_ms", written.interval_ms.as_ref(), LEAST_INTERVAL_MS..=60_000, "ms")?;
+///
+/// # Errors
+///
+/// An [`Error::Invalid`] for the first thing in it that is wrong.
+pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
+    let reader = Reader::new(file, text);
+    let written: Written = reader.written()?;
+    let interval_ms =
+        whole_or(reader, 2000, "interval_ms", written.interval_ms.as_ref(), LEAST_INTERVAL_MS..=60_000, "ms")?;
     if written.domain.is_empty() {
-        return Err(reader.error(0..0, "domain: at least one table [[domain]] is expected".into()));
+        return Err(reader.error(0..0, "domain: at least one table [[domain]] is expected"));
     }
     let (mut domains, mut names, mut threads, mut work_ns) = (Vec::new(), BTreeSet::new(), 0, 0);
     for domain in &written.domain {
-        let plan = reader.domain(domain.get_ref())?;
-        let count = reader.or(1, "domain.count", domain.get_ref().count.as_ref(), 1..=MOST_THREADS, "domains")?;
+        let plan = self::domain(reader, domain.get_ref())?;
+        let count = whole_or(reader, 1, "domain.count", domain.get_ref().count.as_ref(), 1..=MOST_THREADS, "domains")?;
         threads += count * plan.all_threads();
         if threads > MOST_THREADS {
             let what = format!("domain: at most {MOST_THREADS} threads in all are expected, not {threads} or more");
-            return Err(reader.error(domain.span(), what));
+            return Err(reader.error(domain.span(), &what));
         }
         work_ns += u128::from(count) * plan.most_ns();
         if work_ns > MOST_WORK_NS {
@@ -224,17 +190,17 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
                 "domain.rounds: at most {years} years in all, of all threads' computing, lines of 1 us and pauses, are expected, not {} rounds more",
                 plan.work.rounds
             );
-            return Err(reader.error(domain.get_ref().rounds.span(), what));
+            return Err(reader.error(domain.get_ref().rounds.span(), &what));
         }
         for number in 0..count {
             let name = if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
             if !is_domain_name(&name) {
                 let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected (a number may follow)";
-                return Err(reader.error(domain.get_ref().name.span(), format!("{what}, not {name:?}")));
+                return Err(reader.error(domain.get_ref().name.span(), &format!("{what}, not {name:?}")));
             }
             if !names.insert(name.clone()) {
                 let what = format!("domain.name: a name that no other domain has is expected, not {name} again");
-                return Err(reader.error(domain.get_ref().name.span(), what));
+                return Err(reader.error(domain.get_ref().name.span(), &what));
             }
             domains.push(DomainPlan { name, ..plan.clone() });
         }
@@ -243,116 +209,65 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
     Ok(Scenario { source: file.to_owned(), description, interval_ms, domains })
 }
 
-/// The text, to say where in it something is wrong.
-struct Reader<'a> {
-    file: &'a str,
-    text: &'a str,
+fn whole_or(
+    reader: Reader<'_>,
+    default: u64,
+    key: &str,
+    value: Option<&Spanned<Value>>,
+    allowed: RangeInclusive<u64>,
+    unit: &str,
+) -> Result<u64, Error> {
+    value.map_or(Ok(default), |value| reader.whole(key, value, allowed, unit))
 }
 
-impl Reader<'_> {
-    fn error(&self, at: Range<usize>, what: String) -> ScenarioError {
-        let before = self.text.get(..at.start).unwrap_or(self.text);
-        ScenarioError::Invalid { file: self.file.to_owned(), line: before.matches('\n').count() + 1, what }
+fn domain(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Error> {
+    let work = work(reader, written)?;
+    let threads = reader.whole("domain.threads", &written.threads, 1..=MOST_THREADS, "threads")?;
+    let later = written.later_threads.as_ref();
+    let after = written.later_after_rounds.as_ref();
+    if let (Some(alone), None) | (None, Some(alone)) = (later, after) {
+        let what = "domain: later_threads and later_after_rounds are expected together, not one alone";
+        return Err(reader.error(alone.span(), what));
     }
+    let later_rounds = written.later_rounds.as_ref();
+    if let (None, Some(alone)) = (later, later_rounds) {
+        let what = "domain: later_rounds is expected only beside later_threads";
+        return Err(reader.error(alone.span(), what));
+    }
+    let mib = reader.whole("domain.thread_memory_mib", &written.thread_memory_mib, 1..=MOST_MIB, "MiB")?;
+    Ok(DomainPlan {
+        name: written.name.get_ref().clone(),
+        start_ms: whole_or(reader, 0, "domain.start_ms", written.start_ms.as_ref(), 0..=MOST_MS, "ms")?,
+        threads,
+        later_threads: whole_or(reader, 0, "domain.later_threads", later, 1..=MOST_THREADS, "threads")?,
+        later_rounds: whole_or(reader, work.rounds, "domain.later_rounds", later_rounds, 1..=MOST_ROUNDS, "rounds")?,
+        later_after_rounds: whole_or(reader, 0, "domain.later_after_rounds", after, 1..=work.rounds, "rounds")?,
+        thread_memory_bytes: mib << 20,
+        work,
+    })
+}
 
-    /// What TOML itself refused, or what has not the keys that it should have.
-    fn refused(&self, error: &toml::de::Error) -> ScenarioError {
-        let end = self.text.trim_end().len();
-        let at = error.span().unwrap_or(end..end);
-        // Where an array is expected, that is of domains, and what no value can be is a number of more than 64 bits.
-        let expected = [("a sequence", "tables [[domain]]"), ("any valid TOML value", "a number of 64 bits at most")];
-        let message = error.message().replace('\n', ", ");
-        let message = expected.iter().fold(message, |message, (toml, ours)| message.replace(toml, ours));
-        match self.key(at.start) {
-            Some(key) if !message.contains(&format!("`{key}`")) => self.error(at, format!("{key}: {message}")),
-            _ => self.error(at, message),
-        }
+fn work(reader: Reader<'_>, written: &WrittenDomain) -> Result<Work, Error> {
+    const MILLION: u64 = 1_000_000;
+    let pause = (written.pause_us.as_ref(), written.pause_rounds.as_ref());
+    if let (Some(alone), None) | (None, Some(alone)) = pause {
+        let what = "domain: pause_us and pause_rounds are expected together, not one alone";
+        return Err(reader.error(alone.span(), what));
     }
-
-    /// The key to whose line a place in the text belongs.
-    fn key(&self, at: usize) -> Option<&str> {
-        let line_start = self.text.get(..at)?.rfind('\n').map_or(0, |newline| newline + 1);
-        let (key, _) = self.text[line_start..].lines().next()?.split_once('=')?;
-        let is_bare = |key: &&str| key.chars().all(|char| char.is_ascii_alphanumeric() || char == '_' || char == '-');
-        Some(key.trim()).filter(|key| !key.is_empty()).filter(is_bare)
+    let streamed = written.streamed_lines.as_ref();
+    let work = Work {
+        rounds: reader.whole("domain.rounds", &written.rounds, 1..=MOST_ROUNDS, "rounds")?,
+        compute_ns: 1000 * reader.whole("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
+        lines: reader.whole("domain.lines", &written.lines, 0..=1000 * MILLION, "lines")?,
+        streamed_lines: whole_or(reader, 0, "domain.streamed_lines", streamed, 0..=1000 * MILLION, "lines")?,
+        pause_ns: 1000 * whole_or(reader, 0, "domain.pause_us", pause.0, LEAST_PAUSE_US..=60 * MILLION, "us")?,
+        pause_rounds: whole_or(reader, 1, "domain.pause_rounds", pause.1, 1..=MOST_ROUNDS, "rounds")?,
+    };
+    if work.compute_ns == 0 && work.all_lines() == 0.0 {
+        let what = "domain: a round that takes time is expected, not compute_us, lines and streamed_lines of 0";
+        return Err(reader.error(written.compute_us.span(), what));
     }
-
-    fn number(
-        &self,
-        key: &str,
-        value: &Spanned<Value>,
-        allowed: RangeInclusive<u64>,
-        unit: &str,
-    ) -> Result<u64, ScenarioError> {
-        let found = value.get_ref().as_integer().and_then(|number| u64::try_from(number).ok());
-        found.filter(|number| allowed.contains(number)).ok_or_else(|| {
-            let (least, most) = (allowed.start(), allowed.end());
-            let what =
-                format!("{key}: a whole number from {least} to {most} {unit} is expected, not {}", value.get_ref());
-            self.error(value.span(), what)
-        })
-    }
-
-    fn or(
-        &self,
-        default: u64,
-        key: &str,
-        value: Option<&Spanned<Value>>,
-        allowed: RangeInclusive<u64>,
-        unit: &str,
-    ) -> Result<u64, ScenarioError> {
-        value.map_or(Ok(default), |value| self.number(key, value, allowed, unit))
-    }
-
-    fn domain(&self, written: &WrittenDomain) -> Result<DomainPlan, ScenarioError> {
-        let work = self.work(written)?;
-        let threads = self.number("domain.threads", &written.threads, 1..=MOST_THREADS, "threads")?;
-        let later = written.later_threads.as_ref();
-        let after = written.later_after_rounds.as_ref();
-        if let (Some(alone), None) | (None, Some(alone)) = (later, after) {
-            let what = "domain: later_threads and later_after_rounds are expected together, not one alone";
-            return Err(self.error(alone.span(), what.into()));
-        }
-        let later_rounds = written.later_rounds.as_ref();
-        if let (None, Some(alone)) = (later, later_rounds) {
-            let what = "domain: later_rounds is expected only beside later_threads";
-            return Err(self.error(alone.span(), what.into()));
-        }
-        let mib = self.number("domain.thread_memory_mib", &written.thread_memory_mib, 1..=MOST_MIB, "MiB")?;
-        Ok(DomainPlan {
-            name: written.name.get_ref().clone(),
-            start_ms: self.or(0, "domain.start_ms", written.start_ms.as_ref(), 0..=MOST_MS, "ms")?,
-            threads,
-            later_threads: self.or(0, "domain.later_threads", later, 1..=MOST_THREADS, "threads")?,
-            later_rounds: self.or(work.rounds, "domain.later_rounds", later_rounds, 1..=MOST_ROUNDS, "rounds")?,
-            later_after_rounds: self.or(0, "domain.later_after_rounds", after, 1..=work.rounds, "rounds")?,
-            thread_memory_bytes: mib << 20,
-            work,
-        })
-    }
-
-    fn work(&self, written: &WrittenDomain) -> Result<Work, ScenarioError> {
-        const MILLION: u64 = 1_000_000;
-        let pause = (written.pause_us.as_ref(), written.pause_rounds.as_ref());
-        if let (Some(alone), None) | (None, Some(alone)) = pause {
-            let what = "domain: pause_us and pause_rounds are expected together, not one alone";
-            return Err(self.error(alone.span(), what.into()));
-        }
-        let streamed = written.streamed_lines.as_ref();
-        let work = Work {
-            rounds: self.number("domain.rounds", &written.rounds, 1..=MOST_ROUNDS, "rounds")?,
-            compute_ns: 1000 * self.number("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
-            lines: self.number("domain.lines", &written.lines, 0..=1000 * MILLION, "lines")?,
-            streamed_lines: self.or(0, "domain.streamed_lines", streamed, 0..=1000 * MILLION, "lines")?,
-            pause_ns: 1000 * self.or(0, "domain.pause_us", pause.0, LEAST_PAUSE_US..=60 * MILLION, "us")?,
-            pause_rounds: self.or(1, "domain.pause_rounds", pause.1, 1..=MOST_ROUNDS, "rounds")?,
-        };
-        if work.compute_ns == 0 && work.all_lines() == 0.0 {
-            let what = "domain: a round that takes time is expected, not compute_us, lines and streamed_lines of 0";
-            return Err(self.error(written.compute_us.span(), what.into()));
-        }
-        Ok(work)
-    }
+    Ok(work)
 }
 
 #[cfg(test)]

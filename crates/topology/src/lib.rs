@@ -5,7 +5,8 @@
 //! source as an argument (a root directory or bytes) and there is no global state, so any machine can be read on any
 //! other.
 //!
-//! The model is `no_std` (with `alloc`); the feature `std` adds the readers that touch files, `machine-files` the one of TOML.
+//! The model is `no_std` (with `alloc`); the feature `std` adds the readers that touch files, `machine-files` the one of TOML,
+//! and with it what others need to read theirs ([`toml_file`]).
 
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
@@ -22,6 +23,8 @@ pub mod machine_file;
 mod model;
 #[cfg(feature = "std")]
 pub mod sysfs;
+#[cfg(feature = "machine-files")]
+pub mod toml_file;
 
 pub use distance::{Distance, Distances, InvalidDistances};
 pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, MAX_NODES, NodeId, NodeSet, Pxm};

@@ -12,19 +12,13 @@ use crate::{
     distance::{Distance, Distances},
     id::{CpuId, NodeId},
     model::{Access, Cpu, Node, Performance, Topology},
+    toml_file::{self, Error, Reader, number_in},
 };
 use routes::{Link, Routes};
 use serde::Deserialize;
-use std::{
-    fs::File,
-    io::{self, Read},
-    ops::{Range, RangeInclusive},
-    path::{Path, PathBuf},
-};
+use std::{ops::Range, path::Path};
 use toml::{Spanned, Value};
 
-/// Far more than any machine needs; keeps a path such as `/dev/zero` from filling memory.
-const MAX_BYTES: u64 = 1 << 20;
 const MOST_NODES: usize = 64;
 const MOST_CPUS: u32 = 4096;
 const MOST_LINKS: usize = 1024;
@@ -32,35 +26,6 @@ const MOST_LINKS: usize = 1024;
 const MILLION: f64 = 1e6;
 const LEAST_LATENCY_NS: f64 = 0.001;
 const LINE_BYTES: u64 = 64;
-
-/// Why there is no machine in a file.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineFileError {
-    /// It cannot be read.
-    #[error("cannot read the machine file {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is larger than any machine file.
-    #[error("{} is larger than {} MiB, expected a machine file", path.display(), MAX_BYTES >> 20)]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Something in it is wrong.
-    #[error("{file}:{line}: {what}")]
-    Invalid {
-        /// The file, as it was named.
-        file: String,
-        /// The line, from 1 on.
-        line: usize,
-        /// The key, what was read and what was expected.
-        what: String,
-    },
-}
 
 /// All of a file, as it is written.
 #[derive(Deserialize)]
@@ -121,35 +86,36 @@ struct WrittenRoute {
 }
 
 /// Reads the machine file at `path`.
-pub fn read(path: &Path) -> Result<Topology, MachineFileError> {
-    let failed = |source| MachineFileError::Io { path: path.to_path_buf(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(MachineFileError::TooLarge { path: path.to_path_buf() });
-    }
-    let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
-    parse(&path.display().to_string(), &text)
+///
+/// # Errors
+///
+/// It cannot be read, or is no machine file.
+pub fn read(path: &Path) -> Result<Topology, Error> {
+    parse(&path.display().to_string(), &toml_file::read(path, "machine file")?)
 }
 
 /// The machine that `text` describes; `file` is its name, for messages and as the machine's source.
-pub fn parse(file: &str, text: &str) -> Result<Topology, MachineFileError> {
-    let reader = Reader { file, text };
-    let written: Written = toml::from_str(text).map_err(|error| reader.refused(&error))?;
-    let nodes = reader.nodes(&written)?;
-    reader.check_caches(&written)?;
-    reader.number("insn_ps", &written.insn_ps, 1.0..=MILLION, Kind::Whole, "ps")?;
+///
+/// # Errors
+///
+/// An [`Error::Invalid`] for the first thing in it that is wrong.
+pub fn parse(file: &str, text: &str) -> Result<Topology, Error> {
+    let reader = Reader::new(file, text);
+    let written: Written = reader.written()?;
+    let nodes = nodes(reader, &written)?;
+    check_caches(reader, &written)?;
+    reader.whole("insn_ps", &written.insn_ps, 1..=1_000_000, "ps")?;
     let mut routes = Routes::new(nodes.len());
     for link in &written.link {
-        reader.link(link, &mut routes)?;
+        self::link(reader, link, &mut routes)?;
     }
     let end = written.link.last().map_or(0..0, Spanned::span);
-    routes.find().map_err(|what| reader.error(end, format!("link.between: {what}")))?;
+    routes.find().map_err(|what| reader.error(end, &format!("link.between: {what}")))?;
     for route in &written.route {
-        reader.route(route, &mut routes)?;
+        self::route(reader, route, &mut routes)?;
     }
-    let latency_ns = reader.latencies(&written.latency_ns, nodes.len(), &routes)?;
-    let distances = reader.distances(&written.distance, nodes.len())?;
+    let latency_ns = latencies(reader, &written.latency_ns, nodes.len(), &routes)?;
+    let distances = distances(reader, &written.distance, nodes.len())?;
     let source = match written.description.as_str() {
         "" => file.to_owned(),
         description => format!("{file} ({})", description.replace(char::is_control, " ")),
@@ -208,166 +174,114 @@ fn at_least_one(value: f64) -> u64 {
     (value.round() as u64).max(1)
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Any,
-    Whole,
-}
-
-/// The text, to say where in it something is wrong.
-struct Reader<'a> {
-    file: &'a str,
-    text: &'a str,
-}
-
-impl Reader<'_> {
-    fn error(&self, at: Range<usize>, what: String) -> MachineFileError {
-        let before = self.text.get(..at.start).unwrap_or(self.text);
-        MachineFileError::Invalid { file: self.file.to_owned(), line: before.matches('\n').count() + 1, what }
-    }
-
-    /// What TOML itself refused, or what has not the keys that it should have.
-    fn refused(&self, error: &toml::de::Error) -> MachineFileError {
-        let end = self.text.trim_end().len();
-        self.error(error.span().unwrap_or(end..end), error.message().replace('\n', ", "))
-    }
-
-    fn number(
-        &self,
-        key: &str,
-        value: &Spanned<Value>,
-        allowed: RangeInclusive<f64>,
-        kind: Kind,
-        unit: &str,
-    ) -> Result<f64, MachineFileError> {
-        let found = number_in(value.get_ref(), kind).filter(|number| allowed.contains(number));
-        found.ok_or_else(|| {
-            let whole = if kind == Kind::Whole { "whole " } else { "" };
-            let (least, most) = (allowed.start(), allowed.end());
-            let what =
-                format!("{key}: a {whole}number from {least} to {most} {unit} is expected, not {}", value.get_ref());
-            self.error(value.span(), what)
-        })
-    }
-
-    fn bandwidth(&self, table: &str, value: Option<&Spanned<Value>>) -> Result<f64, MachineFileError> {
-        let key = format!("{table}.bandwidth_mb_per_s");
-        match value {
-            Some(value) if number_in(value.get_ref(), Kind::Any) != Some(0.0) => {
-                self.number(&key, value, 1.0..=MILLION, Kind::Any, "MB/s, or 0 for unlimited,")
-            }
-            _ => Ok(0.0),
+fn bandwidth(reader: Reader<'_>, table: &str, value: Option<&Spanned<Value>>) -> Result<f64, Error> {
+    let key = format!("{table}.bandwidth_mb_per_s");
+    match value {
+        Some(value) if number_in(value.get_ref()) != Some(0.0) => {
+            reader.number(&key, value, 1.0..=MILLION, "MB/s, or 0 for unlimited,")
         }
-    }
-
-    fn nodes(&self, written: &Written) -> Result<Vec<NodeOfFile>, MachineFileError> {
-        if !(1..=MOST_NODES).contains(&written.node.len()) {
-            let (at, count) = (written.node.last().map_or(0..0, Spanned::span), written.node.len());
-            return Err(self.error(at, format!("node: 1 to {MOST_NODES} tables [[node]] are expected, not {count}")));
-        }
-        let mut nodes = Vec::new();
-        let mut all_cpus = 0;
-        for node in written.node.iter().map(Spanned::get_ref) {
-            let cpus = self.number("node.cpus", &node.cpus, 1.0..=f64::from(MOST_CPUS), Kind::Whole, "CPUs")? as u32;
-            let mib = self.number("node.memory_mib", &node.memory_mib, 128.0..=1e9, Kind::Whole, "MiB")? as u64;
-            all_cpus += cpus;
-            if all_cpus > MOST_CPUS {
-                let what = format!("node.cpus: at most {MOST_CPUS} CPUs in all are expected, not {all_cpus} or more");
-                return Err(self.error(node.cpus.span(), what));
-            }
-            let bandwidth_mb_per_s = self.bandwidth("node", node.bandwidth_mb_per_s.as_ref())?;
-            nodes.push(NodeOfFile { cpus, memory_bytes: mib << 20, bandwidth_mb_per_s });
-        }
-        Ok(nodes)
-    }
-
-    fn check_cache(&self, table: &str, kib: &Spanned<Value>, ways: &Spanned<Value>) -> Result<(), MachineFileError> {
-        let bytes = (self.number(&format!("{table}.kib"), kib, 1.0..=1048576.0, Kind::Whole, "KiB")? as u64) << 10;
-        let ways = self.number(&format!("{table}.ways"), ways, 1.0..=64.0, Kind::Whole, "ways")? as u64;
-        if !bytes.is_multiple_of(LINE_BYTES * ways) || !(bytes / (LINE_BYTES * ways)).is_power_of_two() {
-            let sets = "a power of two of sets, each of so many ways of lines of 64 bytes";
-            return Err(self.error(kib.span(), format!("{table}.kib: {sets}, is expected, not {} KiB", bytes >> 10)));
-        }
-        Ok(())
-    }
-
-    fn check_caches(&self, written: &Written) -> Result<(), MachineFileError> {
-        let cache = &written.cache;
-        self.check_cache("cache", &cache.kib, &cache.ways)?;
-        if let Some(prefetch) = &cache.prefetch {
-            self.number("cache.prefetch", prefetch, 1.0..=64.0, Kind::Whole, "times")?;
-        }
-        let Some(last_level) = &written.last_level else { return Ok(()) };
-        self.check_cache("last_level", &last_level.kib, &last_level.ways)?;
-        self.number("last_level.ns", &last_level.ns, 0.0..=MILLION, Kind::Any, "ns").map(drop)
-    }
-
-    fn link(&self, link: &Spanned<WrittenLink>, routes: &mut Routes) -> Result<(), MachineFileError> {
-        let written = link.get_ref();
-        let at = written.between.span();
-        let invalid = |what| self.error(at.clone(), format!("link.between: {what}"));
-        if routes.links() == MOST_LINKS {
-            return Err(invalid(format!("at most {MOST_LINKS} links are expected")));
-        }
-        let latency_ns = self.number("link.latency_ns", &written.latency_ns, 0.0..=MILLION, Kind::Any, "ns")?;
-        let bandwidth_mb_per_s = self.bandwidth("link", written.bandwidth_mb_per_s.as_ref())?;
-        let ends = list(written.between.get_ref()).and_then(|ends| routes.points(ends, true)).map_err(invalid)?;
-        routes.join(&ends, Link { latency_ns, bandwidth_mb_per_s }).map_err(invalid)
-    }
-
-    fn route(&self, route: &Spanned<WrittenRoute>, routes: &mut Routes) -> Result<(), MachineFileError> {
-        let WrittenRoute { between, via } = route.get_ref();
-        let invalid = |key: &'static str, at: Range<usize>| move |what| self.error(at, format!("route.{key}: {what}"));
-        let ends = list(between.get_ref()).and_then(|ends| routes.points(ends, false));
-        let ends = ends.and_then(|ends| routes.free_pair(&ends)).map_err(invalid("between", between.span()))?;
-        let points = list(via.get_ref()).and_then(|via| routes.points(via, false));
-        points.and_then(|points| routes.lead(ends, &points)).map_err(invalid("via", via.span()))
-    }
-
-    /// Of a line from each node (row) to each (column).
-    fn latencies(
-        &self,
-        value: &Spanned<Value>,
-        nodes: usize,
-        routes: &Routes,
-    ) -> Result<Vec<Vec<f64>>, MachineFileError> {
-        let allowed = LEAST_LATENCY_NS..=MILLION;
-        let invalid = |what| self.error(value.span(), format!("latency_ns: {what}"));
-        let expected = format!("a number from {LEAST_LATENCY_NS} to {MILLION} ns");
-        let check =
-            |values: &[Value]| numbers(values, nodes, Kind::Any, &expected, |_, number| allowed.contains(&number));
-        if routes.links() == 0 {
-            let rows = list(value.get_ref()).and_then(|rows| matrix(rows, nodes));
-            let rows = rows.and_then(|rows| rows.into_iter().map(check).collect::<Result<Vec<_>, _>>());
-            return rows.map_err(invalid);
-        }
-        let own_ns = list(value.get_ref()).and_then(check).map_err(invalid)?;
-        Ok((0..nodes).map(|i| (0..nodes).map(|j| own_ns[j] + routes.latency_ns(i, j)).collect()).collect())
-    }
-
-    fn distances(&self, value: &Spanned<Value>, nodes: usize) -> Result<Distances, MachineFileError> {
-        let invalid = |what| self.error(value.span(), format!("distance: {what}"));
-        let rows = list(value.get_ref()).and_then(|rows| matrix(rows, nodes)).map_err(&invalid)?;
-        let mut distances = Vec::new();
-        for (i, row) in rows.into_iter().enumerate() {
-            let is_good = |j, number: f64| {
-                if i == j { number == 10.0 } else { 10.0 < number && number < 255.0 }
-            };
-            let row =
-                numbers(row, nodes, Kind::Whole, "10 to itself, 11 to 254 elsewhere,", is_good).map_err(&invalid)?;
-            distances.extend(row.into_iter().map(|number| number as Distance));
-        }
-        let ids: Vec<_> = (0..nodes as u32).map(NodeId).collect();
-        Distances::new(&ids, &distances).map_err(|error| invalid(error.to_string()))
+        _ => Ok(0.0),
     }
 }
 
-fn number_in(value: &Value, kind: Kind) -> Option<f64> {
-    match *value {
-        Value::Integer(number) => Some(number as f64),
-        Value::Float(number) if kind == Kind::Any => Some(number),
-        _ => None,
+fn nodes(reader: Reader<'_>, written: &Written) -> Result<Vec<NodeOfFile>, Error> {
+    if !(1..=MOST_NODES).contains(&written.node.len()) {
+        let (at, count) = (written.node.last().map_or(0..0, Spanned::span), written.node.len());
+        return Err(reader.error(at, &format!("node: 1 to {MOST_NODES} tables [[node]] are expected, not {count}")));
     }
+    let mut nodes = Vec::new();
+    let mut all_cpus = 0;
+    for node in written.node.iter().map(Spanned::get_ref) {
+        let cpus = reader.whole("node.cpus", &node.cpus, 1..=MOST_CPUS.into(), "CPUs")? as u32;
+        let mib = reader.whole("node.memory_mib", &node.memory_mib, 128..=1_000_000_000, "MiB")?;
+        all_cpus += cpus;
+        if all_cpus > MOST_CPUS {
+            let what = format!("node.cpus: at most {MOST_CPUS} CPUs in all are expected, not {all_cpus} or more");
+            return Err(reader.error(node.cpus.span(), &what));
+        }
+        let bandwidth_mb_per_s = bandwidth(reader, "node", node.bandwidth_mb_per_s.as_ref())?;
+        nodes.push(NodeOfFile { cpus, memory_bytes: mib << 20, bandwidth_mb_per_s });
+    }
+    Ok(nodes)
+}
+
+fn check_cache(reader: Reader<'_>, table: &str, kib: &Spanned<Value>, ways: &Spanned<Value>) -> Result<(), Error> {
+    let bytes = reader.whole(&format!("{table}.kib"), kib, 1..=1 << 20, "KiB")? << 10;
+    let ways = reader.whole(&format!("{table}.ways"), ways, 1..=64, "ways")?;
+    if !bytes.is_multiple_of(LINE_BYTES * ways) || !(bytes / (LINE_BYTES * ways)).is_power_of_two() {
+        let sets = "a power of two of sets, each of so many ways of lines of 64 bytes";
+        return Err(reader.error(kib.span(), &format!("{table}.kib: {sets}, is expected, not {} KiB", bytes >> 10)));
+    }
+    Ok(())
+}
+
+fn check_caches(reader: Reader<'_>, written: &Written) -> Result<(), Error> {
+    let cache = &written.cache;
+    check_cache(reader, "cache", &cache.kib, &cache.ways)?;
+    if let Some(prefetch) = &cache.prefetch {
+        reader.whole("cache.prefetch", prefetch, 1..=64, "times")?;
+    }
+    let Some(last_level) = &written.last_level else { return Ok(()) };
+    check_cache(reader, "last_level", &last_level.kib, &last_level.ways)?;
+    reader.number("last_level.ns", &last_level.ns, 0.0..=MILLION, "ns").map(drop)
+}
+
+fn link(reader: Reader<'_>, link: &Spanned<WrittenLink>, routes: &mut Routes) -> Result<(), Error> {
+    let written = link.get_ref();
+    let at = written.between.span();
+    let invalid = |what| reader.error(at.clone(), &format!("link.between: {what}"));
+    if routes.links() == MOST_LINKS {
+        return Err(invalid(format!("at most {MOST_LINKS} links are expected")));
+    }
+    let latency_ns = reader.number("link.latency_ns", &written.latency_ns, 0.0..=MILLION, "ns")?;
+    let bandwidth_mb_per_s = bandwidth(reader, "link", written.bandwidth_mb_per_s.as_ref())?;
+    let ends = list(written.between.get_ref()).and_then(|ends| routes.points(ends, true)).map_err(invalid)?;
+    routes.join(&ends, Link { latency_ns, bandwidth_mb_per_s }).map_err(invalid)
+}
+
+fn route(reader: Reader<'_>, route: &Spanned<WrittenRoute>, routes: &mut Routes) -> Result<(), Error> {
+    let WrittenRoute { between, via } = route.get_ref();
+    let invalid = |key: &'static str, at: Range<usize>| move |what| reader.error(at, &format!("route.{key}: {what}"));
+    let ends = list(between.get_ref()).and_then(|ends| routes.points(ends, false));
+    let ends = ends.and_then(|ends| routes.free_pair(&ends)).map_err(invalid("between", between.span()))?;
+    let points = list(via.get_ref()).and_then(|via| routes.points(via, false));
+    points.and_then(|points| routes.lead(ends, &points)).map_err(invalid("via", via.span()))
+}
+
+/// Of a line from each node (row) to each (column).
+fn latencies(
+    reader: Reader<'_>,
+    value: &Spanned<Value>,
+    nodes: usize,
+    routes: &Routes,
+) -> Result<Vec<Vec<f64>>, Error> {
+    let allowed = LEAST_LATENCY_NS..=MILLION;
+    let invalid = |what| reader.error(value.span(), &format!("latency_ns: {what}"));
+    let expected = format!("a number from {LEAST_LATENCY_NS} to {MILLION} ns");
+    let latency = |_, value: &Value| number_in(value).filter(|ns| allowed.contains(ns));
+    let check = |values: &[Value]| numbers(values, nodes, &expected, latency);
+    if routes.links() == 0 {
+        let rows = list(value.get_ref()).and_then(|rows| matrix(rows, nodes));
+        let rows = rows.and_then(|rows| rows.into_iter().map(check).collect::<Result<Vec<_>, _>>());
+        return rows.map_err(invalid);
+    }
+    let own_ns = list(value.get_ref()).and_then(check).map_err(invalid)?;
+    Ok((0..nodes).map(|i| (0..nodes).map(|j| own_ns[j] + routes.latency_ns(i, j)).collect()).collect())
+}
+
+fn distances(reader: Reader<'_>, value: &Spanned<Value>, nodes: usize) -> Result<Distances, Error> {
+    let invalid = |what| reader.error(value.span(), &format!("distance: {what}"));
+    let rows = list(value.get_ref()).and_then(|rows| matrix(rows, nodes)).map_err(invalid)?;
+    let mut distances = Vec::new();
+    for (i, row) in rows.into_iter().enumerate() {
+        let distance = |j, value: &Value| {
+            let allowed = if i == j { 10..=10 } else { 11..=254 };
+            value.as_integer().filter(|number| allowed.contains(number)).map(|number| number as Distance)
+        };
+        distances.extend(numbers(row, nodes, "10 to itself, 11 to 254 elsewhere,", distance).map_err(invalid)?);
+    }
+    let ids: Vec<_> = (0..nodes as u32).map(NodeId).collect();
+    Distances::new(&ids, &distances).map_err(|error| invalid(error.to_string()))
 }
 
 fn list(value: &Value) -> Result<&[Value], String> {
@@ -383,20 +297,18 @@ fn matrix(rows: &[Value], nodes: usize) -> Result<Vec<&[Value]>, String> {
     }
 }
 
-/// One number for each node.
-fn numbers(
+/// One number for each node, as `good` takes it out of a value.
+fn numbers<T>(
     values: &[Value],
     nodes: usize,
-    kind: Kind,
     expected: &str,
-    is_good: impl Fn(usize, f64) -> bool,
-) -> Result<Vec<f64>, String> {
+    good: impl Fn(usize, &Value) -> Option<T>,
+) -> Result<Vec<T>, String> {
     if values.len() != nodes {
         return Err(format!("{nodes} numbers are expected, one for each node, not {}", values.len()));
     }
     let number = |(node, value)| {
-        let found = number_in(value, kind).filter(|&number| is_good(node, number));
-        found.ok_or_else(|| format!("for node {node}, {expected} is expected, not {value}"))
+        good(node, value).ok_or_else(|| format!("for node {node}, {expected} is expected, not {value}"))
     };
     values.iter().enumerate().map(number).collect()
 }

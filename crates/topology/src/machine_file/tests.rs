@@ -123,7 +123,7 @@ fn what_is_wrong_is_told_with_its_line_and_key() {
             PLAIN.replace("[20, 10]]", "[20, 11]]"),
             "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, not 11",
         ),
-        (PLAIN.replace("ways = 4", "ways = 4 4"), "m.toml:6: "),
+        (PLAIN.replace("ways = 4", "ways = 4 4"), "m.toml:6: ways: "),
         (PLAIN.replace("[[node]]", "[[knot]]"), "m.toml:7: unknown field `knot`"),
         ("[cache".into(), "m.toml:1: "),
         (
