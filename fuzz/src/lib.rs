@@ -58,11 +58,13 @@ pub fn nodeset(input: &[u8]) {
 /// Machines as TOML describes them.
 pub fn machine_file(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    if let Ok(machine) = machine_file::parse("input", text) {
-        assert!(machine.nodes.iter().all(|node| !machine.cpus_of(node.id).is_empty()));
-        let figures = |p: &Performance| p.read_latency_ns > Some(0) && p.read_bandwidth_mb_s != Some(0);
-        assert!(machine.performance.len() == machine.nodes.len().pow(2) && machine.performance.iter().all(figures));
-    }
+    let machine = match machine_file::parse("input", text) {
+        Ok(machine) => machine,
+        Err(error) => return assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
+    };
+    assert!(machine.nodes.iter().all(|node| !machine.cpus_of(node.id).is_empty()));
+    let figures = |p: &Performance| p.read_latency_ns > Some(0) && p.read_bandwidth_mb_s != Some(0);
+    assert!(machine.performance.len() == machine.nodes.len().pow(2) && machine.performance.iter().all(figures));
 }
 
 /// Machines made up by a `fake=` specification.

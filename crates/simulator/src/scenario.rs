@@ -134,7 +134,7 @@ struct Written {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[domain]]")]
 struct WrittenDomain {
     name: Spanned<String>,
     count: Option<Spanned<Value>>,

@@ -47,7 +47,7 @@ struct Written {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [cache]")]
 struct WrittenCache {
     kib: Spanned<Value>,
     ways: Spanned<Value>,
@@ -55,7 +55,7 @@ struct WrittenCache {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [last_level]")]
 struct WrittenLastLevel {
     kib: Spanned<Value>,
     ways: Spanned<Value>,
@@ -63,7 +63,7 @@ struct WrittenLastLevel {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[node]]")]
 struct WrittenNode {
     cpus: Spanned<Value>,
     memory_mib: Spanned<Value>,
@@ -71,7 +71,7 @@ struct WrittenNode {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[link]]")]
 struct WrittenLink {
     between: Spanned<Value>,
     latency_ns: Spanned<Value>,
@@ -79,7 +79,7 @@ struct WrittenLink {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[route]]")]
 struct WrittenRoute {
     between: Spanned<Value>,
     via: Spanned<Value>,

@@ -110,6 +110,8 @@ fn what_is_wrong_is_named_with_its_line() {
     }
     let error = parse("s.toml", "description = \"one\"\n[domain]\nname = \"web\"\n").unwrap_err().to_string();
     assert_eq!(error, "s.toml:2: invalid type: map, expected tables [[domain]]");
+    let error = parse("s.toml", "domain = [1]\n").unwrap_err().to_string();
+    assert_eq!(error, "s.toml:1: domain: invalid type: integer `1`, expected a table [[domain]]");
     let error = parse("s.toml", "description = \"none\"").unwrap_err().to_string();
     assert_eq!(error, "s.toml:1: domain: at least one table [[domain]] is expected");
 }

@@ -127,6 +127,10 @@ fn what_is_wrong_is_told_with_its_line_and_key() {
         (PLAIN.replace("[[node]]", "[[knot]]"), "m.toml:7: unknown field `knot`"),
         ("[cache".into(), "m.toml:1: "),
         (
+            PLAIN.replace("[cache]\nkib = 256\nways = 4", "cache = 4"),
+            "m.toml:4: cache: invalid type: integer `4`, expected a table [cache]",
+        ),
+        (
             LINKED.replace("[\"hub\", 1]", "[\"hub\", 3]"),
             "m.toml:27: link.between: a node from 0 to 2 or the name of a switch is expected, not 3",
         ),
