@@ -45,6 +45,30 @@ fn text_tells_the_home_the_alternatives_and_why() {
 }
 
 #[test]
+fn of_homes_that_are_as_fast_the_least_busy_is_taken() {
+    let mut machine = tempfile::NamedTempFile::new().unwrap();
+    let text = "insn_ps = 400
+distance = [[10, 20], [20, 10]]
+latency_ns = [[90, 160], [160, 90]]
+[cache]
+kib = 256
+ways = 4
+[[node]]
+cpus = 2
+memory_mib = 2048
+[[node]]
+cpus = 3
+memory_mib = 1024
+";
+    machine.write_all(text.as_bytes()).unwrap();
+    let mut nearside = Command::new(env!("CARGO_BIN_EXE_nearside"));
+    nearside.args(["place", "--cpus", "1", "--memory", "64M", "--policy", "strict", "--machine"]).arg(machine.path());
+    let report = String::from_utf8(nearside.output().unwrap().stdout).unwrap();
+    assert!(report.starts_with("home: node 1, "), "{report}");
+    assert!(report.contains("next is node 0: as fast, 0.50 vCPUs a core against 0.33\n"), "{report}");
+}
+
+#[test]
 fn ordinary_pages_have_no_size_where_none_is_known() {
     // The machine's are of 64 KiB.
     let (report, _) = shown("arm-64k", "--cpus 4 --memory 8G");

@@ -43,9 +43,9 @@ pub struct Candidate {
     /// What it is made of.
     pub parts: Parts,
     /// vCPUs a core on the nodes where its own would run, residents' included: the mean over its vCPUs, in millionths.
-    /// 0 where it is not known (of records that older versions wrote).
+    /// Not known of records that were written before it was noted.
     #[serde(default)]
-    pub vcpus_per_core_ppm: u64,
+    pub vcpus_per_core_ppm: Option<u64>,
     /// What would be promised: vCPUs and bytes by node, spilled bytes included.
     pub claim: Claim,
     /// Bytes that would not fit the nodes and come from others (never with a policy that confines).

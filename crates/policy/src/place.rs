@@ -212,7 +212,7 @@ fn candidate(costing: &mut Costing<'_>, set: &[usize], page_bytes: u64) -> Resul
         nodes: set.iter().map(|&i| id(i)).collect::<NodeSet>(),
         slow_down: prediction.slow_down,
         parts: prediction.parts,
-        vcpus_per_core_ppm: prediction.vcpus_per_core_ppm,
+        vcpus_per_core_ppm: Some(prediction.vcpus_per_core_ppm),
         claim: Claim { bytes, vcpus, page_size },
         spilled_bytes: prediction.spilled_pages.saturating_mul(page_bytes),
         free_after_bytes: prediction.free_after_pages.saturating_mul(page_bytes),

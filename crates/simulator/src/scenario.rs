@@ -176,7 +176,7 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
     }
     let (mut domains, mut names, mut threads, mut work_ns) = (Vec::new(), BTreeSet::new(), 0, 0);
     for domain in &written.domain {
-        let plan = self::domain(reader, domain.get_ref())?;
+        let plan = plan_of(reader, domain.get_ref())?;
         let count = whole_or(reader, 1, "domain.count", domain.get_ref().count.as_ref(), 1..=MOST_THREADS, "domains")?;
         threads += count * plan.all_threads();
         if threads > MOST_THREADS {
@@ -220,7 +220,7 @@ fn whole_or(
     value.map_or(Ok(default), |value| reader.whole(key, value, allowed, unit))
 }
 
-fn domain(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Error> {
+fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Error> {
     let work = work(reader, written)?;
     let threads = reader.whole("domain.threads", &written.threads, 1..=MOST_THREADS, "threads")?;
     let later = written.later_threads.as_ref();

@@ -107,12 +107,12 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, Error> {
     reader.whole("insn_ps", &written.insn_ps, 1..=1_000_000, "ps")?;
     let mut routes = Routes::new(nodes.len());
     for link in &written.link {
-        self::link(reader, link, &mut routes)?;
+        add_link(reader, link, &mut routes)?;
     }
     let end = written.link.last().map_or(0..0, Spanned::span);
     routes.find().map_err(|what| reader.error(end, &format!("link.between: {what}")))?;
     for route in &written.route {
-        self::route(reader, route, &mut routes)?;
+        add_route(reader, route, &mut routes)?;
     }
     let latency_ns = latencies(reader, &written.latency_ns, nodes.len(), &routes)?;
     let distances = distances(reader, &written.distance, nodes.len())?;
@@ -226,7 +226,7 @@ fn check_caches(reader: Reader<'_>, written: &Written) -> Result<(), Error> {
     reader.number("last_level.ns", &last_level.ns, 0.0..=MILLION, "ns").map(drop)
 }
 
-fn link(reader: Reader<'_>, link: &Spanned<WrittenLink>, routes: &mut Routes) -> Result<(), Error> {
+fn add_link(reader: Reader<'_>, link: &Spanned<WrittenLink>, routes: &mut Routes) -> Result<(), Error> {
     let written = link.get_ref();
     let at = written.between.span();
     let invalid = |what| reader.error(at.clone(), &format!("link.between: {what}"));
@@ -239,7 +239,7 @@ fn link(reader: Reader<'_>, link: &Spanned<WrittenLink>, routes: &mut Routes) ->
     routes.join(&ends, Link { latency_ns, bandwidth_mb_per_s }).map_err(invalid)
 }
 
-fn route(reader: Reader<'_>, route: &Spanned<WrittenRoute>, routes: &mut Routes) -> Result<(), Error> {
+fn add_route(reader: Reader<'_>, route: &Spanned<WrittenRoute>, routes: &mut Routes) -> Result<(), Error> {
     let WrittenRoute { between, via } = route.get_ref();
     let invalid = |key: &'static str, at: Range<usize>| move |what| reader.error(at, &format!("route.{key}: {what}"));
     let ends = list(between.get_ref()).and_then(|ends| routes.points(ends, false));

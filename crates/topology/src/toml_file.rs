@@ -174,7 +174,7 @@ fn key_of(line: &str) -> Option<&str> {
     Some(key).filter(|key| !key.is_empty() && key.chars().all(is_bare))
 }
 
-/// The table of the whole file that this line begins or to which it gives a value: where an array is expected, that is of tables.
+/// The table or key of the whole file that this line begins with. Where a sequence is expected there, it is one of tables.
 fn table_of(line: &str) -> Option<&str> {
     let name = line.trim_start_matches(['[', ' ', '\t', '"', '\'']);
     name.split(|char| !is_bare(char)).next().filter(|name| !name.is_empty())

@@ -422,7 +422,7 @@ impl Machine {
         })
     }
 
-    // -- tasks come, wait and go (enqueue.h, dispatch.h, main.bpf.c) -----------------------------------------------------------------------
+    // -- tasks come, wait and go (enqueue.h, dispatch.h, main.bpf.c) ------------------------------------------------
 
     fn wake(&mut self, task: usize) {
         let group = self.tasks[task].group;

@@ -153,7 +153,7 @@ pub(crate) mod examples {
             nodes: nodes(on),
             slow_down: SlowDown::from_factor(cpu * memory * devices),
             parts,
-            vcpus_per_core_ppm: 500_000,
+            vcpus_per_core_ppm: Some(500_000),
             claim: Claim { bytes: share(512 * MIB), vcpus: share(2), page_size: PageSize::Base },
             spilled_bytes: 0,
             free_after_bytes: free_after_mib * MIB,

@@ -186,7 +186,7 @@ struct CandidateJson<'a> {
     cpu_ppm: u64,
     memory_ppm: u64,
     devices_ppm: u64,
-    vcpus_per_core_ppm: u64,
+    vcpus_per_core_ppm: Option<u64>,
     claim: ClaimJson<'a>,
     spilled_bytes: u64,
     free_after_bytes: u64,

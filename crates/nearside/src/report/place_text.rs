@@ -135,6 +135,13 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
     reasons
 }
 
+/// How many vCPUs a core there would be on each of two, where that is known and not the same: in so many digits that it shows.
+pub(crate) fn vcpus_per_core(one: &Candidate, other: &Candidate) -> Option<[String; 2]> {
+    let both = [one.vcpus_per_core_ppm?, other.vcpus_per_core_ppm?];
+    let in_digits = |digits| both.map(|ppm| format!("{:.digits$}", ppm as f64 / 1e6));
+    [2, 4, 6].map(in_digits).into_iter().find(|[one, other]| one != other)
+}
+
 // What taking `other` instead of `chosen` would mean.
 fn against(other: &Candidate, chosen: &Candidate) -> String {
     let percent = (other.slow_down.factor() / chosen.slow_down.factor() - 1.0) * 100.0;
@@ -144,9 +151,8 @@ fn against(other: &Candidate, chosen: &Candidate) -> String {
     if other.slow_down < chosen.slow_down {
         return format!("{:.1} % faster", -percent);
     }
-    if other.vcpus_per_core_ppm != chosen.vcpus_per_core_ppm {
-        let [of_other, of_chosen] = [other, chosen].map(|candidate| candidate.vcpus_per_core_ppm as f64 / 1e6);
-        return format!("as fast, {of_other:.2} vCPUs a core against {of_chosen:.2}");
+    if let Some([of_other, of_chosen]) = vcpus_per_core(other, chosen) {
+        return format!("as fast, {of_other} vCPUs a core against {of_chosen}");
     }
     let (of_other, of_chosen) = (other.free_after_bytes, chosen.free_after_bytes);
     match (size(of_other), size(of_chosen)) {

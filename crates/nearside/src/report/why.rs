@@ -4,6 +4,7 @@ use super::{
     control::{Control, StepTold},
     domain::{origin, printable},
     json,
+    place_text::vcpus_per_core,
     show::Allowed,
     table::{
         Side::{Left, Right},
@@ -124,7 +125,7 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
     if operator && candidate.slow_down <= chosen.slow_down {
         let loss = percent_slower(chosen.slow_down, candidate.slow_down);
         return match candidate.slow_down == chosen.slow_down {
-            true => "as good; the operator chose".into(),
+            true => "as fast; the operator chose".into(),
             false => format!("the chosen one is {loss} slower; the operator chose"),
         };
     }
@@ -143,9 +144,8 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
         };
         return format!("slower: {}{spills}", words.join(", "));
     }
-    if candidate.vcpus_per_core_ppm > chosen.vcpus_per_core_ppm {
-        let [mine, best] = [candidate, chosen].map(|on| on.vcpus_per_core_ppm as f64 / 1e6);
-        return format!("as fast; busier: {mine:.2} vCPUs a core, not {best:.2}");
+    if let Some([mine, best]) = vcpus_per_core(candidate, chosen) {
+        return format!("as fast; busier: {mine} vCPUs a core, not {best}");
     }
     match candidate.free_after_bytes < chosen.free_after_bytes {
         true => format!("as fast; leaves {} less", size(chosen.free_after_bytes - candidate.free_after_bytes)),
@@ -311,12 +311,22 @@ mod tests {
             (examples::candidate(&[2], [1.0; 3], 1000), false, "as good; lower numbers first"),
             (examples::candidate(&[0], [1.0; 3], 900), false, "as fast; leaves 100 MiB less"),
             (
-                Candidate { vcpus_per_core_ppm: 1_500_000, ..examples::candidate(&[0], [1.0; 3], 1100) },
+                Candidate { vcpus_per_core_ppm: Some(1_500_000), ..examples::candidate(&[0], [1.0; 3], 1100) },
                 false,
                 "as fast; busier: 1.50 vCPUs a core, not 0.50",
             ),
+            (
+                Candidate { vcpus_per_core_ppm: Some(500_003), ..examples::candidate(&[0], [1.0; 3], 1100) },
+                false,
+                "as fast; busier: 0.500003 vCPUs a core, not 0.500000",
+            ),
+            (
+                Candidate { vcpus_per_core_ppm: None, ..examples::candidate(&[0], [1.0; 3], 900) },
+                false,
+                "as fast; leaves 100 MiB less",
+            ),
             (examples::candidate(&[0], [1.0, 1.25, 1.001], 9), false, "slower: memory 25 %, devices 0.10 %"),
-            (examples::candidate(&[0], [1.0; 3], 900), true, "as good; the operator chose"),
+            (examples::candidate(&[0], [1.0; 3], 900), true, "as fast; the operator chose"),
             (
                 examples::candidate(&[0], [0.5, 1.0, 1.0], 900),
                 true,
@@ -326,6 +336,16 @@ mod tests {
         for (candidate, operator, expected) in cases {
             assert_eq!(why_not(&candidate, &chosen, operator), expected);
         }
+    }
+
+    #[test]
+    fn a_decision_that_says_nothing_of_vcpus_a_core_is_read() {
+        let record = examples::record();
+        let mut written = serde_json::to_value(record.decision.as_ref().unwrap()).unwrap();
+        written["chosen"].as_object_mut().unwrap().remove("vcpus_per_core_ppm").unwrap();
+        let decision: Decision = serde_json::from_value(written).unwrap();
+        assert_eq!(decision.chosen.vcpus_per_core_ppm, None);
+        assert!(text(&record, &decision).contains("as fast; leaves 500 MiB less"));
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(super) struct Weighed {
     pub(super) costs_ns: u64,
     /// Whether all it needs can be promised there.
     pub(super) has_room: bool,
+    pub(super) vcpus_per_core_ppm: u64,
     pub(super) free_after_pages: u64,
     /// Its demand by node, in thousandths of a CPU.
     pub(super) load_milli: Amounts,
@@ -52,6 +53,7 @@ impl Weighed {
             bytes_to_move: 0,
             costs_ns: 0,
             has_room: false,
+            vcpus_per_core_ppm: 0,
             free_after_pages: 0,
             load_milli: Amounts::new(),
             pages: Amounts::new(),
@@ -109,9 +111,19 @@ impl<'a> Scales<'a> {
             false => prediction.slow_down,
         };
         let (bytes_to_move, costs_ns) = self.moving(home);
-        let free_after_pages = prediction.free_after_pages;
+        let Prediction { vcpus_per_core_ppm, free_after_pages, .. } = prediction;
         let home = home.to_vec();
-        Weighed { home, slow_down, bytes_to_move, costs_ns, has_room, free_after_pages, load_milli, pages }
+        Weighed {
+            home,
+            slow_down,
+            bytes_to_move,
+            costs_ns,
+            has_room,
+            vcpus_per_core_ppm,
+            free_after_pages,
+            load_milli,
+            pages,
+        }
     }
 
     // Where its pages are in the end: as ADR 2 lays them out, but for what cannot move there.
@@ -244,9 +256,9 @@ impl<'a> Scales<'a> {
 
     /// The home that takes least CPU time over the horizon, moving included, for the work that is done at `here`.
     pub(super) fn best(&self, homes: Vec<Weighed>, here: SlowDown) -> Option<Weighed> {
-        homes.into_iter().min_by_key(|home| {
-            (self.total_ns(home, here), Reverse(home.free_after_pages), home.home.len(), home.home.clone())
-        })
+        let rank =
+            |home: &Weighed| (self.total_ns(home, here), home.vcpus_per_core_ppm, Reverse(home.free_after_pages));
+        homes.into_iter().min_by_key(|home| (rank(home), home.home.len(), home.home.clone()))
     }
 
     fn total_ns(&self, home: &Weighed, here: SlowDown) -> u128 {

@@ -81,9 +81,9 @@ fn among_equals_the_node_with_fewer_vcpus_a_core_wins_whatever_memory_is_left() 
     let decision = decide(&request(1, 1, MemoryPolicy::Strict), &seen);
     // On node 0 there would be 2 vCPUs on 4 cores and 7 GiB left, on node 1 there is 1 and 3 GiB are left.
     assert_eq!(decision.chosen.nodes.to_string(), "1");
-    assert_eq!((decision.chosen.vcpus_per_core_ppm, decision.chosen.free_after_bytes), (250_000, 3 * GIB));
+    assert_eq!((decision.chosen.vcpus_per_core_ppm, decision.chosen.free_after_bytes), (Some(250_000), 3 * GIB));
     let other = &decision.runners_up[0];
-    assert_eq!((other.slow_down, other.vcpus_per_core_ppm), (crate::SlowDown::NONE, 500_000));
+    assert_eq!((other.slow_down, other.vcpus_per_core_ppm), (crate::SlowDown::NONE, Some(500_000)));
 }
 
 #[test]

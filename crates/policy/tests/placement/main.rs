@@ -15,7 +15,7 @@ fn assert_same(candidate: &Candidate, home: &Home) {
     assert_eq!(candidate.claim.vcpus, home.vcpus);
     assert_eq!(candidate.claim.bytes, home.bytes);
     assert_eq!(candidate.spilled_bytes, home.spilled_bytes);
-    assert_eq!(candidate.vcpus_per_core_ppm, home.vcpus_per_core_ppm);
+    assert_eq!(candidate.vcpus_per_core_ppm, Some(home.vcpus_per_core_ppm));
     assert_eq!(candidate.free_after_bytes, home.free_after_bytes);
 }
 

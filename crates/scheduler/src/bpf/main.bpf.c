@@ -6,6 +6,7 @@
  * queue, and the slice is taken from the caps above it. When it stops, or never ran, the grant is settled.
  */
 #include "dispatch.h"
+#include "enqueue.h"
 #include "trial.h"
 
 char _license[] SEC("license") = "GPL";
