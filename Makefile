@@ -53,7 +53,10 @@ unit: ## the tests that need no lab
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
 
-compare-test: ## a workload on stock Linux and under Nearside, in modelled time (once built, one to two minutes)
+compare-test: ## in modelled time, a guest that hangs and a workload on stock Linux and under Nearside (once built, one to two minutes)
+	mkdir -p target && rm -f target/hung.json
+	lab/run --model one-node --counters target/hung.json -- busybox halt -f; test $$? -eq 123
+	test -s target/hung.json
 	lab/compare --quick
 
 model-test: ## modelled time against its machine files, and some figures of the scheduler under it (on request; ten minutes)
