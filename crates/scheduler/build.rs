@@ -15,7 +15,10 @@ fn main() -> Result<(), String> {
         .source("src/bpf/main.bpf.c")
         .clang(clang()?)
         .clang_args(
-            ["-mcpu=v3", "-Wall", "-Werror", "-Wno-missing-declarations"].map(str::to_owned).into_iter().chain(include),
+            ["-mcpu=v3", "-Wall", "-Werror", "-Wno-missing-declarations"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain(include),
         )
         .build_and_generate(target)
         .map_err(|error| format!("the BPF program: {error:#}"))
@@ -28,7 +31,11 @@ fn clang() -> Result<String, String> {
     }
     ["clang-19", "clang"]
         .into_iter()
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+        .find(|name| {
+            Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+        })
         .map(str::to_owned)
-        .ok_or_else(|| "no clang-19 and no clang to compile BPF with (scripts/install build)".to_owned())
+        .ok_or_else(|| {
+            "no clang-19 and no clang to compile BPF with (scripts/install build)".to_owned()
+        })
 }

@@ -27,10 +27,18 @@ pub fn api(input: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder for the audit log");
     let log = folder.path().join("audit.log");
     fs::write(folder.path().join("cgroup.controllers"), "").expect("a file of the folder");
-    let groups = Groups { tree: Tree::at(folder.path()).expect("a tree"), proc: folder.path().into() };
-    let api = Api::new(Access::default(), AuditLog::new(&log), the_loop().clone(), Limits::default(), groups);
+    let groups =
+        Groups { tree: Tree::at(folder.path()).expect("a tree"), proc: folder.path().into() };
+    let api = Api::new(
+        Access::default(),
+        AuditLog::new(&log),
+        the_loop().clone(),
+        Limits::default(),
+        groups,
+    );
     api.published.publish(Snapshot::new(seen()));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let heard = runtime.block_on(async {
         let (mut near, far) = duplex(1 << 16);
         let root = Caller { uid: 0, gid: 0, groups: Vec::new(), pid: Some(1) };
@@ -43,7 +51,11 @@ pub fn api(input: &[u8]) {
         serving.await.expect("serving never panics");
         heard
     });
-    assert!(heard.is_empty() || heard.starts_with(b"HTTP/1."), "{}", String::from_utf8_lossy(&heard));
+    assert!(
+        heard.is_empty() || heard.starts_with(b"HTTP/1."),
+        "{}",
+        String::from_utf8_lossy(&heard)
+    );
     assert!(!heard.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&heard));
     // Whatever was sent, each line of the audit log stays one object.
     for line in fs::read_to_string(&log).expect("the log is text").lines() {
@@ -83,7 +95,11 @@ fn the_loop() -> &'static SyncSender<Event> {
                     policy: MemoryPolicy::Local,
                 };
                 let _ = match turn {
-                    0 => asked.answer.send(Answer::Done { nodes_before: nodes, home, notes: Vec::new() }),
+                    0 => asked.answer.send(Answer::Done {
+                        nodes_before: nodes,
+                        home,
+                        notes: Vec::new(),
+                    }),
                     1 => asked.answer.send(Answer::Refused("no".into())),
                     2 => asked.answer.send(Answer::Gone),
                     _ => continue,

@@ -19,7 +19,9 @@ use nearside_topology::{
 pub fn acpi(input: &[u8]) {
     let mut raw = Vec::new();
     let mut rest = input;
-    while let Some(length) = rest.get(4..8).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes) {
+    while let Some(length) =
+        rest.get(4..8).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes)
+    {
         let Some((table, more)) = rest.split_at_checked(length.max(36) as usize) else { break };
         raw.push(table);
         rest = more;
@@ -64,7 +66,10 @@ pub fn machine_file(input: &[u8]) {
     };
     assert!(machine.nodes.iter().all(|node| !machine.cpus_of(node.id).is_empty()));
     let figures = |p: &Performance| p.read_latency_ns > Some(0) && p.read_bandwidth_mb_s != Some(0);
-    assert!(machine.performance.len() == machine.nodes.len().pow(2) && machine.performance.iter().all(figures));
+    assert!(
+        machine.performance.len() == machine.nodes.len().pow(2)
+            && machine.performance.iter().all(figures)
+    );
 }
 
 /// Machines made up by a `fake=` specification.
@@ -75,9 +80,19 @@ pub fn fake(input: &[u8]) {
     for machine in machines() {
         let Ok(faked) = fake::fake(&machine, &spec) else { continue };
         assert!((1..=MAX_NODES as usize).contains(&faked.nodes.len()));
-        assert_eq!((faked.memory_bytes(), faked.cpus.len()), (machine.memory_bytes(), machine.cpus.len()));
-        assert!(faked.cpus.iter().all(|cpu| cpu.node.is_some_and(|node| faked.node(node).is_some())));
-        assert!(faked.nodes.iter().all(|node| faked.distances.row(node.id).count() == faked.nodes.len()));
+        assert_eq!(
+            (faked.memory_bytes(), faked.cpus.len()),
+            (machine.memory_bytes(), machine.cpus.len())
+        );
+        assert!(
+            faked.cpus.iter().all(|cpu| cpu.node.is_some_and(|node| faked.node(node).is_some()))
+        );
+        assert!(
+            faked
+                .nodes
+                .iter()
+                .all(|node| faked.distances.row(node.id).count() == faked.nodes.len())
+        );
     }
 }
 
@@ -86,7 +101,8 @@ fn machines() -> [Topology; 2] {
     let node = |id, memory_bytes| Node { id: NodeId(id), memory_bytes, ..Node::default() };
     let machine = |nodes: Vec<Node>, cpus: &[u32]| {
         let ids: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
-        let cpus = cpus.iter().zip(0..).map(|(&node, cpu)| Cpu::new(CpuId(cpu), NodeId(node))).collect();
+        let cpus =
+            cpus.iter().zip(0..).map(|(&node, cpu)| Cpu::new(CpuId(cpu), NodeId(node))).collect();
         Topology { distances: Distances::uniform(&ids), nodes, cpus, ..Topology::default() }
     };
     const GIB: u64 = 1 << 30;
@@ -116,7 +132,10 @@ fn check_machine(tables: &Tables) {
         assert!(cpu.node.is_none_or(|node| machine.node(node).is_some()));
     }
     for performance in &machine.performance {
-        assert!(machine.node(performance.initiator).is_some() && machine.node(performance.target).is_some());
+        assert!(
+            machine.node(performance.initiator).is_some()
+                && machine.node(performance.target).is_some()
+        );
     }
     // A table is either understood or spoken of; never dropped in silence.
     if tables.srat.is_none() {

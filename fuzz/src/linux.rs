@@ -9,8 +9,8 @@ use nearside_linux::{
     usage,
 };
 use nearside_policy::{
-    ByNode, CostModel, DomainState, Observation, PageSize, Rehome, Request, home_after, later_policy_nodes,
-    outstanding, place, rehome,
+    ByNode, CostModel, DomainState, Observation, PageSize, Rehome, Request, home_after,
+    later_policy_nodes, outstanding, place, rehome,
 };
 use nearside_topology::{Cpu, CpuId, MAX_NODES, Node, NodeId, NodeSet, Topology};
 use std::{fs, io, path::Path, time::Duration};
@@ -38,7 +38,9 @@ const FILES: [(&str, &str); 15] = [
 /// stands for the folder they are unpacked in.
 pub fn procfs(input: &[u8]) {
     let sections = sections(input);
-    let text = |name: &str| sections.iter().find(|(of, _)| *of == name).map(|(_, text)| String::from_utf8_lossy(text));
+    let text = |name: &str| {
+        sections.iter().find(|(of, _)| *of == name).map(|(_, text)| String::from_utf8_lossy(text))
+    };
     let has = |names: &[&str]| sections.iter().any(|(name, _)| names.contains(name));
     let nodes = NodeSet::from([NodeId(0)]);
 
@@ -47,7 +49,9 @@ pub fn procfs(input: &[u8]) {
         let once = memory::mapped([mappings.as_slice()]);
         check(&once.all());
         check(&memory::mapped([mappings.as_slice(), mappings.as_slice()]).all());
-        for (area, page_bytes) in migrate::areas_off(&numa_maps, &text("maps").unwrap_or_default(), &nodes) {
+        for (area, page_bytes) in
+            migrate::areas_off(&numa_maps, &text("maps").unwrap_or_default(), &nodes)
+        {
             // Going through it page by page stays within the address space.
             assert!(!area.is_empty() && page_bytes > 0, "{area:x?} {page_bytes}");
             assert!(area.end.checked_add(page_bytes).is_some(), "{area:x?} {page_bytes}");
@@ -60,14 +64,29 @@ pub fn procfs(input: &[u8]) {
     let Ok(folder) = unpacked(&sections) else { return };
     let root = folder.path();
     if has(&["procs", "threads", "numa_stat", "hugetlb", "numa_maps", "stat", "schedstat"]) {
-        let group = Tree::at(&root.join("cgroup")).and_then(|tree| tree.group("/a")).expect("the group is there");
-        let used = usage::usage(std::slice::from_ref(&group), &root.join("proc"), &machine(), Duration::ZERO).remove(0);
+        let group = Tree::at(&root.join("cgroup"))
+            .and_then(|tree| tree.group("/a"))
+            .expect("the group is there");
+        let used = usage::usage(
+            std::slice::from_ref(&group),
+            &root.join("proc"),
+            &machine(),
+            Duration::ZERO,
+        )
+        .remove(0);
         check(&used.memory.all());
-        assert!(used.local_share().is_none_or(|share| (0.0..=1.0 + 1e-9).contains(&share)), "{used:?}");
+        assert!(
+            used.local_share().is_none_or(|share| (0.0..=1.0 + 1e-9).contains(&share)),
+            "{used:?}"
+        );
         assert!(used.debt_bytes(&nodes) <= total(&used.memory.own()));
         let mapped = usage::mapped(&group, &root.join("proc"));
         if has(&["numa_maps"]) && !has(&["procs"]) {
-            assert_eq!((mapped.processes, mapped.hidden_processes), (1, 0), "not hidden by what it contains");
+            assert_eq!(
+                (mapped.processes, mapped.hidden_processes),
+                (1, 0),
+                "not hidden by what it contains"
+            );
         }
         mapped.policies.values().for_each(check);
     }
@@ -164,7 +183,8 @@ fn plan_beside(record: &Record) {
         assert!(decision.chosen.nodes.is_subset(&observation.topology.node_set()));
     }
     let nodes = NodeSet::from([NodeId(1)]);
-    let wish = Rehome { domain: record.name.clone(), nodes, move_memory: true, rate_bytes_per_s: None };
+    let wish =
+        Rehome { domain: record.name.clone(), nodes, move_memory: true, rate_bytes_per_s: None };
     _ = rehome(&wish, &observation);
     _ = home_after(&wish, Some(&record.home));
     if let Some(claim) = &record.claim {
@@ -224,7 +244,9 @@ fn unpacked(sections: &[(&str, Vec<u8>)]) -> io::Result<tempfile::TempDir> {
 fn with_root(text: &[u8], root: &Path) -> Vec<u8> {
     const ROOT: &[u8] = b"@ROOT";
     match text.windows(ROOT.len()).position(|window| window == ROOT) {
-        Some(at) => [&text[..at], root.as_os_str().as_encoded_bytes(), &text[at + ROOT.len()..]].concat(),
+        Some(at) => {
+            [&text[..at], root.as_os_str().as_encoded_bytes(), &text[at + ROOT.len()..]].concat()
+        }
         None => text.to_vec(),
     }
 }

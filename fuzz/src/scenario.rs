@@ -14,12 +14,18 @@ pub fn scenario(input: &[u8]) {
     if threads > 16 {
         return;
     }
-    let options = Options { contenders: Contender::ALL.to_vec(), most_seconds: 1, seed: threads, hmat: false };
+    let options = Options {
+        contenders: Contender::ALL.to_vec(),
+        most_seconds: 1,
+        seed: threads,
+        hmat: false,
+    };
     // What does not fit is refused.
     let Ok(simulation) = simulate(&machine(), &scenario, &options) else { return };
     for played in simulation.played {
         assert!(
-            played.work_ns <= played.cpu_ns + 1 && played.cpu_ns <= 6 * played.elapsed_ns.next_multiple_of(1_000_000)
+            played.work_ns <= played.cpu_ns + 1
+                && played.cpu_ns <= 6 * played.elapsed_ns.next_multiple_of(1_000_000)
         );
         assert!(!played.is_done || played.elapsed_ns + 1 >= simulation.bound_ns);
     }
@@ -30,8 +36,15 @@ fn machine() -> Topology {
     let ids = [NodeId(0), NodeId(1), NodeId(4), NodeId(5)];
     let memory_bytes = |id| if id == NodeId(5) { 0 } else { 1 << 40 };
     Topology {
-        nodes: ids.iter().map(|&id| Node { id, memory_bytes: memory_bytes(id), ..Node::default() }).collect(),
-        cpus: [0, 0, 1, 5, 5, 5].iter().zip(0..).map(|(&node, cpu)| Cpu::new(CpuId(cpu), NodeId(node))).collect(),
+        nodes: ids
+            .iter()
+            .map(|&id| Node { id, memory_bytes: memory_bytes(id), ..Node::default() })
+            .collect(),
+        cpus: [0, 0, 1, 5, 5, 5]
+            .iter()
+            .zip(0..)
+            .map(|(&node, cpu)| Cpu::new(CpuId(cpu), NodeId(node)))
+            .collect(),
         distances: Distances::uniform(&ids),
         ..Topology::default()
     }

@@ -47,14 +47,24 @@ pub fn sysfs(input: &[u8]) {
 fn check(machine: &Topology) {
     let is_known = |node| machine.node(node).is_some();
     assert!((1..=MAX_NODES as usize).contains(&machine.nodes.len()));
-    assert!(machine.nodes.is_sorted_by(|a, b| a.id < b.id) && machine.nodes.iter().all(|node| node.id.0 < MAX_NODES));
+    assert!(
+        machine.nodes.is_sorted_by(|a, b| a.id < b.id)
+            && machine.nodes.iter().all(|node| node.id.0 < MAX_NODES)
+    );
     assert!(machine.cpus.is_sorted_by(|a, b| a.id < b.id));
     assert!(machine.cpus.iter().all(|cpu| cpu.node.is_none_or(is_known) && cpu.core <= cpu.id));
-    assert!(machine.nodes.iter().all(|node| machine.distances.row(node.id).count() == machine.nodes.len()));
+    assert!(
+        machine
+            .nodes
+            .iter()
+            .all(|node| machine.distances.row(node.id).count() == machine.nodes.len())
+    );
     assert!(machine.performance.iter().all(|of| is_known(of.initiator) && is_known(of.target)));
     assert!(machine.devices.iter().all(|device| device.node.is_none_or(is_known)));
     assert!(machine.nodes.iter().all(|node| node.zones.iter().all(|zone| zone.managed_bytes > 0)));
-    assert!(machine.nodes.iter().all(|node| node.huge_pages.is_sorted_by_key(|pool| pool.page_bytes)));
+    assert!(
+        machine.nodes.iter().all(|node| node.huge_pages.is_sorted_by_key(|pool| pool.page_bytes))
+    );
     assert!(machine.nodes.iter().map(|node| node.id).eq(machine.distances.nodes().iter().copied()));
 }
 
@@ -95,9 +105,11 @@ fn archive(text: &str) -> Option<Vec<(String, Entry)>> {
             return None;
         }
     }
-    let links: Vec<_> = entries.iter().filter(|(_, entry)| matches!(entry, Entry::Link(_))).collect();
+    let links: Vec<_> =
+        entries.iter().filter(|(_, entry)| matches!(entry, Entry::Link(_))).collect();
     // Behind a link nothing is written; so every folder is where its path says, and links can be told to stay inside.
-    let is_behind = |path: &str, link: &str| path.strip_prefix(link).is_some_and(|rest| rest.starts_with('/'));
+    let is_behind =
+        |path: &str, link: &str| path.strip_prefix(link).is_some_and(|rest| rest.starts_with('/'));
     let stays = |(path, entry): &(String, Entry)| {
         is_plain(path)
             && !links.iter().any(|(link, _)| is_behind(path, link))
@@ -122,8 +134,10 @@ fn files(pattern: &str, content: &str, entries: &mut Vec<(String, Entry)>) -> Op
     match pattern.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
         None => entries.push((pattern.to_owned(), file())),
         Some((before, (list, after))) => {
-            let numbers = list.parse::<CpuSet>().ok().filter(|numbers| numbers.len() <= MOST_CPUS)?;
-            entries.extend(numbers.iter().map(|number| (format!("{before}{number}{after}"), file())));
+            let numbers =
+                list.parse::<CpuSet>().ok().filter(|numbers| numbers.len() <= MOST_CPUS)?;
+            entries
+                .extend(numbers.iter().map(|number| (format!("{before}{number}{after}"), file())));
         }
     }
     Some(())

@@ -16,7 +16,8 @@ unsafe extern "C" {
     fn nearside_credit_charge(used_ns: u64, share: u64) -> u64;
     fn nearside_credit_now(now: u64, tag: u64, waited: i32) -> u64;
     fn nearside_credit_slice(params: *const Params, weight: u32) -> u64;
-    fn nearside_credit_tag(params: *const Params, group: *const Group, now: u64, woken: i32) -> u64;
+    fn nearside_credit_tag(params: *const Params, group: *const Group, now: u64, woken: i32)
+    -> u64;
     fn nearside_credit_reserve(group: *mut Group, tag: u64, slice_ns: u64, grant: *mut Grant);
     fn nearside_credit_settle(group: *mut Group, grant: *const Grant, used_ns: u64);
     fn nearside_credit_own_charge(used: u64, weight: u32) -> u64;
@@ -24,7 +25,12 @@ unsafe extern "C" {
     fn nearside_credit_own_lag(params: *const Params, own_now: u64, own: u64) -> u64;
     fn nearside_credit_resumes(params: *const Params, left_ns: u64, others: i32) -> u64;
     fn nearside_credit_preempts(params: *const Params, woken: u64, running: u64) -> i32;
-    fn nearside_credit_from_afar(params: *const Params, grant: *const Grant, tag: u64, distance: u32) -> u64;
+    fn nearside_credit_from_afar(
+        params: *const Params,
+        grant: *const Grant,
+        tag: u64,
+        distance: u32,
+    ) -> u64;
     fn nearside_credit_steals(
         params: *const Params,
         grant: *const Grant,
@@ -33,9 +39,20 @@ unsafe extern "C" {
         distance: u32,
         awake_ns: u64,
     ) -> i32;
-    fn nearside_credit_lets_pass(params: *const Params, grant: *const Grant, first: u64, tag: u64, woken: i32) -> i32;
+    fn nearside_credit_lets_pass(
+        params: *const Params,
+        grant: *const Grant,
+        first: u64,
+        tag: u64,
+        woken: i32,
+    ) -> i32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
-    fn nearside_credit_stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u32) -> i32;
+    fn nearside_credit_stays(
+        wait_at_home: u32,
+        cpus_at_home: u32,
+        wait_here: u32,
+        cpus_here: u32,
+    ) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
     fn nearside_credit_cap_refill(params: *const Params, cap: *mut Cap, now_ns: u64);
     fn nearside_credit_cap_take(params: *const Params, cap: *mut Cap, wanted_ns: u64) -> u64;
@@ -132,7 +149,14 @@ pub fn from_afar(params: &Params, grant: &Grant, tag: u64, distance: u32) -> u64
 }
 
 /// Whether a busy CPU leaves its own next task for the one that waits at the head of another queue.
-pub fn steals(params: &Params, grant: &Grant, own: u64, other: u64, distance: u32, awake_ns: u64) -> bool {
+pub fn steals(
+    params: &Params,
+    grant: &Grant,
+    own: u64,
+    other: u64,
+    distance: u32,
+    awake_ns: u64,
+) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_steals(params, grant, own, other, distance, awake_ns) != 0 }
 }
@@ -199,7 +223,13 @@ mod tests {
     fn rust_and_c_mean_the_same_structs() {
         // SAFETY: a constant of the C side.
         let sizes = unsafe { nearside_credit_sizes };
-        let here = [size_of::<Params>(), size_of::<Group>(), size_of::<Grant>(), size_of::<Cap>(), size_of::<Trial>()];
+        let here = [
+            size_of::<Params>(),
+            size_of::<Group>(),
+            size_of::<Grant>(),
+            size_of::<Cap>(),
+            size_of::<Trial>(),
+        ];
         assert_eq!(sizes, here.map(|size| size as u64));
     }
 }

@@ -142,6 +142,7 @@ pub enum Place {
 }
 
 pub use ffi::{
-    before, charge, from_afar, lets_pass, now, own_charge, own_lag, own_rejoins, place, preempts, refill, reserve,
-    resumes, returns, settle, settle_cap, share, slice, stays, steals, tag, take, try_out,
+    before, charge, from_afar, lets_pass, now, own_charge, own_lag, own_rejoins, place, preempts,
+    refill, reserve, resumes, returns, settle, settle_cap, share, slice, stays, steals, tag, take,
+    try_out,
 };

@@ -20,8 +20,10 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
 
 /// The names of what the header defines: each is followed by a list of arguments.
 fn decisions(code: &str) -> Vec<&str> {
-    let defined =
-        code.split("CREDIT_INLINE ").skip(1).filter_map(|rest| rest.split_once('(')?.0.split(' ').next_back());
+    let defined = code
+        .split("CREDIT_INLINE ")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('(')?.0.split(' ').next_back());
     defined.filter(|name| name.starts_with("credit_")).collect()
 }
 
@@ -74,7 +76,13 @@ fn trials() -> impl Strategy<Value = Trial> {
         },
         group: Group { vtime: n[11], share: n[12], runnable: n[13] as u32, reserved: n[14] as u32 },
         grant: Grant { tag: n[15], reserved: n[16], slice_ns: n[17] },
-        cap: Cap { quota_ns: n[18], period_ns: n[19], burst_ns: n[20], start_ns: n[21], budget_ns: n[22] as i64 },
+        cap: Cap {
+            quota_ns: n[18],
+            period_ns: n[19],
+            burst_ns: n[20],
+            start_ns: n[21],
+            budget_ns: n[22] as i64,
+        },
         arguments: [n[23], n[24], n[25], n[0]],
         answer: 0,
     })

@@ -44,7 +44,8 @@ fn one_task_of_nice_0_gets_most_beside_sixteen_of_nice_19() {
     let params = Params::new(1);
     let slice_ns = 4 * MS;
     let (mut own_now, mut group_v) = (0, 0);
-    let mut tasks: Vec<_> = [100].into_iter().chain([1; 16]).map(|weight| (weight, 0_u64, 0_u64, 0_u64)).collect();
+    let mut tasks: Vec<_> =
+        [100].into_iter().chain([1; 16]).map(|weight| (weight, 0_u64, 0_u64, 0_u64)).collect();
     for _ in 0..5_000 {
         let Some(next) = (0..tasks.len()).min_by_key(|&index| tasks[index].2) else { return };
         let (weight, own, place, used_ns) = &mut tasks[next];

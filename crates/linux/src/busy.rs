@@ -18,8 +18,12 @@ pub(crate) fn parse(text: &str, topology: &Topology) -> ByNode {
         let cpu = words.next().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
         let Some(node) = cpu.and_then(|cpu| topology.cpu(CpuId(cpu))?.node) else { continue };
         let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).take(7).collect();
-        let [user, nice, system, _idle, _waiting, interrupts, soft_interrupts] = ticks[..] else { continue };
-        let used = [user, nice, system, interrupts, soft_interrupts].into_iter().fold(0_u64, u64::saturating_add);
+        let [user, nice, system, _idle, _waiting, interrupts, soft_interrupts] = ticks[..] else {
+            continue;
+        };
+        let used = [user, nice, system, interrupts, soft_interrupts]
+            .into_iter()
+            .fold(0_u64, u64::saturating_add);
         let of_node = busy.entry(node).or_default();
         *of_node = u64::saturating_add(*of_node, used.saturating_mul(tick_ns));
     }

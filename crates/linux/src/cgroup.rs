@@ -71,16 +71,20 @@ impl Tree {
     pub fn group(&self, path: &str) -> Result<Cgroup, Error> {
         let relative = path.trim_matches('/');
         if relative.split('/').any(|part| part == "..") {
-            return Err(Error::Refused(format!("\"{path}\" is no path of a cgroup: it has \"..\" in it")));
+            return Err(Error::Refused(format!(
+                "\"{path}\" is no path of a cgroup: it has \"..\" in it"
+            )));
         }
-        let directory = if relative.is_empty() { self.root.clone() } else { self.root.join(relative) };
+        let directory =
+            if relative.is_empty() { self.root.clone() } else { self.root.join(relative) };
         Ok(Cgroup { directory, path: format!("/{relative}") })
     }
 
     /// The group of a process, as `/proc/PID/cgroup` tells.
     pub fn group_of(&self, proc_cgroup: &Path) -> Result<Cgroup, Error> {
         let text = fs::read_to_string(proc_cgroup).at(proc_cgroup)?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Error::NoCgroupTree)?;
+        let path =
+            text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Error::NoCgroupTree)?;
         let below = path.strip_prefix(self.begins.trim_end_matches('/'));
         let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
             return Err(Error::Refused(format!(
@@ -97,7 +101,8 @@ impl Tree {
     /// Every group that has processes of its own, the root left out, in the order of their paths.
     pub fn populated_groups(&self) -> Vec<Cgroup> {
         let mut found = Vec::new();
-        let mut left: Vec<_> = self.group("/").into_iter().flat_map(|root| root.children()).collect();
+        let mut left: Vec<_> =
+            self.group("/").into_iter().flat_map(|root| root.children()).collect();
         while let Some(group) = left.pop() {
             left.extend(group.children());
             if group.processes().is_ok_and(|processes| !processes.is_empty()) {
@@ -133,18 +138,23 @@ impl Cgroup {
     /// Groups right below it.
     pub fn children(&self) -> Vec<Self> {
         // To list a group's folder, which is mostly files, takes the kernel ten times as long as to say that nothing is below.
-        if self.read("cgroup.stat").is_ok_and(|stat| stat.is_some_and(|stat| has_none_below(&stat))) {
+        if self.read("cgroup.stat").is_ok_and(|stat| stat.is_some_and(|stat| has_none_below(&stat)))
+        {
             return Vec::new();
         }
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
-        let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let directories =
+            entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         let named = directories.filter_map(|entry| entry.file_name().into_string().ok());
         named.map(|name| self.child(&name)).collect()
     }
 
     /// The group of that name right below it.
     pub(crate) fn child(&self, name: &str) -> Self {
-        Self { directory: self.directory.join(name), path: format!("{}/{name}", self.path.trim_end_matches('/')) }
+        Self {
+            directory: self.directory.join(name),
+            path: format!("{}/{name}", self.path.trim_end_matches('/')),
+        }
     }
 
     /// It and every group below it.
@@ -167,10 +177,15 @@ impl Cgroup {
         let Err(error) = fs::create_dir(&self.directory) else { return Ok(()) };
         let needs = match error.kind() {
             io::ErrorKind::PermissionDenied => "root",
-            io::ErrorKind::ReadOnlyFilesystem => "a cgroup tree that can be written (in a container: --privileged)",
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "a cgroup tree that can be written (in a container: --privileged)"
+            }
             _ => return Err(error).at(&self.directory),
         };
-        Err(Error::NotPermitted { what: format!("make the cgroup {}", self.directory.display()), needs })
+        Err(Error::NotPermitted {
+            what: format!("make the cgroup {}", self.directory.display()),
+            needs,
+        })
     }
 
     /// Removes it; fine if it is gone already.
@@ -196,7 +211,9 @@ impl Cgroup {
         let path = self.directory.join(file);
         // No create: a missing file means a missing controller, and a plain file must never appear here.
         let opened = fs::OpenOptions::new().write(true).open(&path);
-        opened.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())).at_writing(&path, text)
+        opened
+            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
+            .at_writing(&path, text)
     }
 
     /// Whether it has such a file.
@@ -210,7 +227,12 @@ impl Cgroup {
     /// would even be taken, and no group below could hold a process any more (`cgroup-v2.rst`, "Threads").
     pub fn can_enable(&self) -> bool {
         let is_root = !self.has("cgroup.type");
-        is_root || self.read("cgroup.procs").ok().flatten().is_none_or(|processes| processes.trim().is_empty())
+        is_root
+            || self
+                .read("cgroup.procs")
+                .ok()
+                .flatten()
+                .is_none_or(|processes| processes.trim().is_empty())
     }
 
     /// Gives the groups below it these controllers, as far as it can.
@@ -221,7 +243,9 @@ impl Cgroup {
         let available = self.read("cgroup.controllers")?.unwrap_or_default();
         let enabled = self.read("cgroup.subtree_control")?.unwrap_or_default();
         let lists = |list: &str, one: &str| list.split_whitespace().any(|word| word == one);
-        for controller in controllers.iter().filter(|one| lists(&available, one) && !lists(&enabled, one)) {
+        for controller in
+            controllers.iter().filter(|one| lists(&available, one) && !lists(&enabled, one))
+        {
             self.write("cgroup.subtree_control", &format!("+{controller}"))?;
         }
         Ok(())
@@ -246,8 +270,11 @@ impl Cgroup {
             if !events.lines().any(|line| line == "populated 1") {
                 return false;
             }
-            let lists_none =
-                |group: &Self| group.read("cgroup.procs").is_ok_and(|list| list.is_some_and(|list| list.is_empty()));
+            let lists_none = |group: &Self| {
+                group
+                    .read("cgroup.procs")
+                    .is_ok_and(|list| list.is_some_and(|list| list.is_empty()))
+            };
             if !lists_none(self) || !self.subtree().iter().all(lists_none) {
                 return true;
             }
@@ -268,7 +295,8 @@ impl Cgroup {
 
     /// The threads in it and below it.
     pub fn all_threads(&self) -> Vec<i32> {
-        let threads = |group: &Self| group.read("cgroup.threads").ok().flatten().map(|text| numbers(&text));
+        let threads =
+            |group: &Self| group.read("cgroup.threads").ok().flatten().map(|text| numbers(&text));
         self.subtree().iter().flat_map(|group| threads(group).unwrap_or_default()).collect()
     }
 
@@ -278,7 +306,9 @@ impl Cgroup {
     /// With what is needed where it is permission that lacks.
     pub fn enter(&self, process: u32) -> Result<(), Error> {
         match self.write("cgroup.procs", &process.to_string()) {
-            Err(Error::Write { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Error::Write { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
                 Err(Error::NotPermitted {
                     what: format!("enter the cgroup {}", self.directory.display()),
                     needs: "root",
@@ -296,7 +326,10 @@ fn has_none_below(stat: &str) -> bool {
 
 fn numbers(text: &str) -> Vec<i32> {
     // A process of another PID namespace shows as 0: nothing can be said of it.
-    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|&process| process != 0).collect()
+    text.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .filter(|&process| process != 0)
+        .collect()
 }
 
 /// Whether nothing is there, rather than that this cannot be told. A file of a group that is removed while it is open answers
@@ -317,8 +350,9 @@ mod tests {
         fs::write(root.join("cgroup.controllers"), "cpuset cpu\n").unwrap();
         let escaped = root.to_str().unwrap().replace(' ', "\\040");
         let mountinfo = folder.path().join("mountinfo");
-        let hybrid =
-            format!("30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 none rw\n");
+        let hybrid = format!(
+            "30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 none rw\n"
+        );
         fs::write(&mountinfo, hybrid).unwrap();
         let tree = Tree::find(&mountinfo).unwrap();
         assert_eq!(tree.root(), root);
@@ -331,7 +365,8 @@ mod tests {
         fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
         let (mountinfo, own) = (folder.path().join("mountinfo"), folder.path().join("own"));
         let group = |begins: &str, path: &str| {
-            let line = format!("31 23 0:26 {begins} {} rw - cgroup2 none rw\n", folder.path().display());
+            let line =
+                format!("31 23 0:26 {begins} {} rw - cgroup2 none rw\n", folder.path().display());
             fs::write(&mountinfo, line).unwrap();
             fs::write(&own, format!("1:cpu:/x\n0::{path}\n")).unwrap();
             Tree::find(&mountinfo).unwrap().group_of(&own).map(|group| group.path().to_owned())
@@ -345,7 +380,9 @@ mod tests {
         ] {
             assert_eq!(group(begins, path).unwrap(), expected, "{begins} {path}");
         }
-        for (begins, path) in [("/docker/7", "/"), ("/docker/7", "/docker/77"), ("/../..", "/"), ("/", "/../a")] {
+        for (begins, path) in
+            [("/docker/7", "/"), ("/docker/7", "/docker/77"), ("/../..", "/"), ("/", "/../a")]
+        {
             assert!(group(begins, path).is_err(), "{begins} {path}");
         }
         let said = group("/../..", "/").unwrap_err().to_string();
@@ -417,6 +454,9 @@ mod tests {
         fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(folder.path()).unwrap();
         assert!(tree.group("/nearside/../../etc").is_err());
-        assert_eq!(tree.group("machine.slice/vm.scope/").unwrap().path(), "/machine.slice/vm.scope");
+        assert_eq!(
+            tree.group("machine.slice/vm.scope/").unwrap().path(),
+            "/machine.slice/vm.scope"
+        );
     }
 }

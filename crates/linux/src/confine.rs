@@ -19,14 +19,19 @@ pub(crate) struct Cpuset {
 }
 
 pub(crate) const CPUS: Cpuset = Cpuset { file: "cpuset.cpus", property: "AllowedCPUs" };
-pub(crate) const MEMORY_NODES: Cpuset = Cpuset { file: "cpuset.mems", property: "AllowedMemoryNodes" };
+pub(crate) const MEMORY_NODES: Cpuset =
+    Cpuset { file: "cpuset.mems", property: "AllowedMemoryNodes" };
 
 /// Whether a group is confined to a set. False where it has no cpuset.
 ///
 /// # Errors
 /// Where it is confined to something else: the kernel and systemd take what the groups above do not allow, too, and
 /// then go by theirs.
-pub(crate) fn is_in_force<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
+pub(crate) fn is_in_force<T: Id>(
+    group: &Cgroup,
+    set: Cpuset,
+    wanted: &IdSet<T>,
+) -> Result<bool, Error> {
     let Some(effective) = group.read(&format!("{}.effective", set.file))? else { return Ok(false) };
     match effective.parse::<IdSet<T>>() {
         Ok(effective) if effective == *wanted => Ok(true),
@@ -50,9 +55,11 @@ fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
     if text.is_empty() {
         return true;
     }
-    let above = group.directory().parent().map(|above| above.join(format!("{}.effective", set.file)));
+    let above =
+        group.directory().parent().map(|above| above.join(format!("{}.effective", set.file)));
     let above = above.and_then(|file| crate::read::text(&file).ok()?.parse::<IdSet<CpuId>>().ok());
-    let covers = |set: IdSet<CpuId>| above.is_some_and(|above| !above.is_empty() && above.is_subset(&set));
+    let covers =
+        |set: IdSet<CpuId>| above.is_some_and(|above| !above.is_empty() && above.is_subset(&set));
     text.parse().is_ok_and(covers)
 }
 
@@ -66,11 +73,16 @@ pub(crate) fn possible_cpus(root: &Path) -> Result<CpuSet, Error> {
 
 /// The CPUs that somebody else has set for a group, as they are written there; none where nobody has, where these leave out
 /// nothing, or are Nearside's `own`.
-pub(crate) fn cpus_of_others(group: &Cgroup, own: Option<&CpuBinding>) -> Result<Option<String>, Error> {
+pub(crate) fn cpus_of_others(
+    group: &Cgroup,
+    own: Option<&CpuBinding>,
+) -> Result<Option<String>, Error> {
     let text = group.read(CPUS.file)?.unwrap_or_default();
     let (text, set) = (text.trim(), text.trim().parse::<CpuSet>().ok());
-    let is_own = |own: &CpuBinding| set.as_ref() == Some(&own.cpus) || set.is_some() && set == own.replaces;
-    Ok((!own.is_some_and(is_own) && !leaves_out_nothing(group, CPUS, text)).then(|| text.to_owned()))
+    let is_own =
+        |own: &CpuBinding| set.as_ref() == Some(&own.cpus) || set.is_some() && set == own.replaces;
+    Ok((!own.is_some_and(is_own) && !leaves_out_nothing(group, CPUS, text))
+        .then(|| text.to_owned()))
 }
 
 /// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start
@@ -205,11 +217,19 @@ mod tests {
             let first = CpuSet::from([sys::cpu_affinity(0).unwrap().first().unwrap()]);
             let own = rustix::thread::gettid().as_raw_pid();
             let before = sys::cpu_affinity(own).unwrap() == first;
-            (before, bind(own, &first).unwrap(), bind(own, &first).unwrap(), sys::cpu_affinity(0).unwrap() == first)
+            (
+                before,
+                bind(own, &first).unwrap(),
+                bind(own, &first).unwrap(),
+                sys::cpu_affinity(0).unwrap() == first,
+            )
         });
         let (before, first, second, is_there) = bound.join().unwrap();
         assert_eq!((first, second, is_there), (!before, false, true));
-        assert!(bind(i32::MAX, &CpuSet::from([CpuId(0)])).unwrap(), "one that is gone may have started another");
+        assert!(
+            bind(i32::MAX, &CpuSet::from([CpuId(0)])).unwrap(),
+            "one that is gone may have started another"
+        );
     }
 
     #[test]
@@ -221,7 +241,10 @@ mod tests {
         let of_others = |above: &str, own: &str| {
             fs::write(folder.path().join("cpuset.cpus.effective"), above).unwrap();
             fs::write(group.directory().join("cpuset.cpus"), own).unwrap();
-            assert_eq!(confines_nothing(&group, CPUS).unwrap(), cpus_of_others(&group, None).unwrap().is_none());
+            assert_eq!(
+                confines_nothing(&group, CPUS).unwrap(),
+                cpus_of_others(&group, None).unwrap().is_none()
+            );
             cpus_of_others(&group, None).unwrap()
         };
         assert_eq!(of_others("0-7\n", "\n"), None);
@@ -239,7 +262,9 @@ mod tests {
         let group = Tree::at(folder.path()).unwrap().group("/").unwrap();
         let wanted = CpuSet::from([CpuId(4), CpuId(5)]);
         assert!(!is_in_force(&group, CPUS, &wanted).unwrap(), "no cpuset");
-        for (effective, is_confined) in [("4-5\n", true), ("4\n", false), ("0-3\n", false), ("\n", false)] {
+        for (effective, is_confined) in
+            [("4-5\n", true), ("4\n", false), ("0-3\n", false), ("\n", false)]
+        {
             fs::write(folder.path().join("cpuset.cpus.effective"), effective).unwrap();
             match is_in_force(&group, CPUS, &wanted) {
                 Ok(confined) => assert!(confined && is_confined, "{effective}"),

@@ -31,7 +31,9 @@ impl Counters {
             hit_pages: self.hit_pages.saturating_sub(earlier.hit_pages),
             miss_pages: self.miss_pages.saturating_sub(earlier.miss_pages),
             foreign_pages: self.foreign_pages.saturating_sub(earlier.foreign_pages),
-            interleave_hit_pages: self.interleave_hit_pages.saturating_sub(earlier.interleave_hit_pages),
+            interleave_hit_pages: self
+                .interleave_hit_pages
+                .saturating_sub(earlier.interleave_hit_pages),
             local_node_pages: self.local_node_pages.saturating_sub(earlier.local_node_pages),
             other_node_pages: self.other_node_pages.saturating_sub(earlier.other_node_pages),
         }

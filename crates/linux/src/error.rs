@@ -27,7 +27,9 @@ pub enum Error {
         source: io::Error,
     },
     /// Nothing of the kind is mounted.
-    #[error("no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need one, see `nearside doctor`")]
+    #[error(
+        "no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need one, see `nearside doctor`"
+    )]
     NoCgroupTree,
     /// It takes more privilege.
     #[error("not permitted to {what}: this needs {needs}")]
@@ -86,7 +88,11 @@ impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     }
 
     fn at_writing(self, path: &Path, text: &str) -> Result<T, Error> {
-        self.map_err(|source| Error::Write { path: path.into(), text: text.into(), source: source.into() })
+        self.map_err(|source| Error::Write {
+            path: path.into(),
+            text: text.into(),
+            source: source.into(),
+        })
     }
 
     fn doing(self, what: &str) -> Result<T, Error> {

@@ -135,10 +135,13 @@ impl Privileges {
     }
 
     fn parse(status: &str) -> Self {
-        let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         Self {
             euid: value("Uid").and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok()),
-            capabilities: value("CapEff").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0),
+            capabilities: value("CapEff")
+                .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+                .unwrap_or(0),
         }
     }
 }
@@ -147,7 +150,9 @@ impl Facts {
     /// Collects the facts of the host whose files lie below `root`, with records in `state`. With `try_policies` the
     /// running kernel is asked for each memory policy, by a thread that ends afterwards.
     pub fn collect(root: &Path, state: &Path, try_policies: bool) -> Self {
-        let read = |file: &str| crate::read::text(&root.join(file)).ok().map(|text| text.trim().to_owned());
+        let read = |file: &str| {
+            crate::read::text(&root.join(file)).ok().map(|text| text.trim().to_owned())
+        };
         let number = |file: &str| read(file)?.parse().ok();
         let topology = sysfs::read(root).map(|(topology, _)| topology).unwrap_or_default();
         let memory_nodes = topology.memory_nodes();
@@ -183,14 +188,18 @@ impl Facts {
             },
             left_out: LeftOut::of(&topology.clone().offered(allowed.as_ref()), None),
             isolated_cpus: read("sys/devices/system/cpu/isolated"),
-            nohz_full_cpus: read("sys/devices/system/cpu/nohz_full").filter(|cpus| cpus != "(null)"),
+            nohz_full_cpus: read("sys/devices/system/cpu/nohz_full")
+                .filter(|cpus| cpus != "(null)"),
             huge_pages: pools.collect(),
-            transparent_huge_pages: read("sys/kernel/mm/transparent_hugepage/enabled").and_then(|text| chosen(&text)),
+            transparent_huge_pages: read("sys/kernel/mm/transparent_hugepage/enabled")
+                .and_then(|text| chosen(&text)),
             swap_total_bytes: read("proc/meminfo").and_then(|text| swap_total_bytes(&text)),
             // Opening it fails where the kernel knows pressure but `psi=0` keeps it from measuring.
             has_pressure: read("proc/pressure/memory").is_some(),
             lockdown: read("sys/kernel/security/lockdown").and_then(|text| chosen(&text)),
-            privileges: read("proc/self/status").map(|text| Privileges::parse(&text)).unwrap_or_default(),
+            privileges: read("proc/self/status")
+                .map(|text| Privileges::parse(&text))
+                .unwrap_or_default(),
             state_writable: can_be_made(state),
             state_refused: Folder::open(state).err().map(|refused| refused.to_string()),
         }
@@ -206,8 +215,11 @@ impl Facts {
 impl Cgroups {
     fn collect(root: &Path) -> Self {
         let mountinfo = root.join("proc/self/mountinfo");
-        let v1 = crate::read::text(&mountinfo).map(|text| v1_controllers(&text)).unwrap_or_default();
-        let Ok(tree) = Tree::find(&mountinfo) else { return Self { v1_controllers: v1, ..Self::default() } };
+        let v1 =
+            crate::read::text(&mountinfo).map(|text| v1_controllers(&text)).unwrap_or_default();
+        let Ok(tree) = Tree::find(&mountinfo) else {
+            return Self { v1_controllers: v1, ..Self::default() };
+        };
         let own = tree.group_of(&root.join("proc/self/cgroup")).ok();
         let subtree = tree.group("/").map(|root| root.subtree()).unwrap_or_default();
         let partition = |group: &crate::cgroup::Cgroup| {
@@ -219,7 +231,9 @@ impl Cgroups {
             v2_controllers: tree.controllers().clone(),
             v2_blocked: tree.group("/").is_ok_and(|first| !first.can_enable()),
             v2_writable: access(tree.root(), Access::WRITE_OK).is_ok(),
-            own_group_writable: own.as_ref().is_some_and(|own| access(own.directory(), Access::WRITE_OK).is_ok()),
+            own_group_writable: own
+                .as_ref()
+                .is_some_and(|own| access(own.directory(), Access::WRITE_OK).is_ok()),
             own_group: own.map(|own| own.path().to_owned()),
             v1_controllers: v1,
             partitions: subtree.iter().filter_map(partition).collect(),
@@ -304,7 +318,10 @@ mod tests {
         );
         file("proc/self/mountinfo", &mountinfo);
         file("proc/self/cgroup", "1:cpu:/x\n0::/mine\n");
-        file("proc/self/status", "Name:\tx\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t0000000000880000\n");
+        file(
+            "proc/self/status",
+            "Name:\tx\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t0000000000880000\n",
+        );
         file("proc/sys/kernel/osrelease", "6.12.3-rc1+deb13\n");
         file("proc/sys/kernel/numa_balancing", "1\n");
         file("proc/cmdline", "quiet isolcpus=2-3 numa=off numactl=x\n");
@@ -323,11 +340,19 @@ mod tests {
         assert_eq!(facts.lockdown.as_deref(), Some("integrity"));
         assert_eq!((facts.nohz_full_cpus, facts.swap_total_bytes), (None, Some(512 << 10)));
         assert_eq!(facts.privileges.euid, Some(1001));
-        assert!(facts.privileges.has(Capability::SysNice) && facts.privileges.has(Capability::SysPtrace));
+        assert!(
+            facts.privileges.has(Capability::SysNice)
+                && facts.privileges.has(Capability::SysPtrace)
+        );
         assert!(!facts.privileges.has(Capability::SysAdmin));
         assert!(facts.state_writable && !facts.systemd && facts.policies.is_none());
         let cgroups = facts.cgroups;
-        assert!(cgroups.has("memory") && !cgroups.has("cpuset") && cgroups.v2_writable && cgroups.own_group_writable);
+        assert!(
+            cgroups.has("memory")
+                && !cgroups.has("cpuset")
+                && cgroups.v2_writable
+                && cgroups.own_group_writable
+        );
         assert!(!cgroups.v2_blocked);
         assert_eq!(cgroups.own_group.as_deref(), Some("/mine"));
         assert_eq!(cgroups.v1_controllers, ["cpu", "cpuacct"].map(str::to_owned).into());

@@ -45,7 +45,8 @@ impl Stamp {
 
     /// When it was changed.
     pub fn changed(&self) -> SystemTime {
-        let since = Duration::new(u64::try_from(self.seconds).unwrap_or(0), self.nanoseconds as u32);
+        let since =
+            Duration::new(u64::try_from(self.seconds).unwrap_or(0), self.nanoseconds as u32);
         SystemTime::UNIX_EPOCH + since
     }
 }
@@ -84,19 +85,29 @@ impl Folder {
         &self.path
     }
 
-    fn open_at(above: impl std::os::fd::AsFd, name: &Path, path: &Path) -> Result<Option<Self>, Error> {
+    fn open_at(
+        above: impl std::os::fd::AsFd,
+        name: &Path,
+        path: &Path,
+    ) -> Result<Option<Self>, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match rustix::fs::openat(above, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused(path, "is no folder but a link or a file")),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(refused(path, "is no folder but a link or a file"));
+            }
             opened => opened.at(path)?,
         };
-        let (meta, own) = (rustix::fs::fstat(&opened).at(path)?, rustix::process::geteuid().as_raw());
+        let (meta, own) =
+            (rustix::fs::fstat(&opened).at(path)?, rustix::process::geteuid().as_raw());
         if meta.st_uid != 0 && meta.st_uid != own {
             return Err(refused(path, &format!("belongs to user {}", meta.st_uid)));
         }
         if meta.st_mode & OTHERS_WRITE != 0 {
-            return Err(refused(path, &format!("may be written by others (mode {:o})", meta.st_mode & 0o7777)));
+            return Err(refused(
+                path,
+                &format!("may be written by others (mode {:o})", meta.st_mode & 0o7777),
+            ));
         }
         Ok(Some(Self { path: path.into(), opened }))
     }
@@ -158,7 +169,11 @@ impl Folder {
         let replaced = (|| {
             // What a killed writer left is not written to: somebody may read it.
             self.unlink(&fresh)?;
-            let mut file = self.open_file(&fresh, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, PRIVATE_MODE)?;
+            let mut file = self.open_file(
+                &fresh,
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+                PRIVATE_MODE,
+            )?;
             rustix::fs::fchmod(&file, FILE_MODE)?;
             file.write_all(content)?;
             rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
@@ -182,7 +197,8 @@ impl Folder {
     }
 
     fn open_file(&self, name: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
-        rustix::fs::openat(&self.opened, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode).map(File::from)
+        rustix::fs::openat(&self.opened, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
+            .map(File::from)
     }
 
     fn unlink(&self, name: &str) -> Result<(), io::Error> {
@@ -226,12 +242,20 @@ mod tests {
         assert!(Folder::open(&path("good")).unwrap().is_some());
         assert!(Folder::open(&path("none")).unwrap().is_none());
         let above = Folder::open(root.path()).unwrap().unwrap();
-        for (name, why) in
-            [("group", "mode 775"), ("others", "mode 757"), ("sticky", "mode 1777"), ("link", "link"), ("file", "file")]
-        {
-            let said = [Folder::open(&path(name)), Folder::make(&path(name)).map(Some), above.below(name)]
-                .map(|opened| opened.unwrap_err().to_string());
-            assert!(said.iter().all(|said| said.contains(why) && said.contains("trusted")), "{name}: {said:?}");
+        for (name, why) in [
+            ("group", "mode 775"),
+            ("others", "mode 757"),
+            ("sticky", "mode 1777"),
+            ("link", "link"),
+            ("file", "file"),
+        ] {
+            let said =
+                [Folder::open(&path(name)), Folder::make(&path(name)).map(Some), above.below(name)]
+                    .map(|opened| opened.unwrap_err().to_string());
+            assert!(
+                said.iter().all(|said| said.contains(why) && said.contains("trusted")),
+                "{name}: {said:?}"
+            );
         }
         assert_eq!(mode(&path("group")), 0o775, "nothing is mended that may have been abused");
     }

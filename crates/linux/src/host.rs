@@ -10,7 +10,8 @@ pub use fallback::wants_fallback;
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{
-        CPUS, Cpuset, MEMORY_NODES, bind, bind_each, confines_nothing, is_in_force, possible_cpus, wait_for_starts,
+        CPUS, Cpuset, MEMORY_NODES, bind, bind_each, confines_nothing, is_in_force, possible_cpus,
+        wait_for_starts,
     },
     error::{Error, IoContext},
     huge,
@@ -21,8 +22,8 @@ use crate::{
 };
 use batch::Walks;
 use nearside_policy::{
-    Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome, Progress, Step,
-    later_policy_nodes, may_go_on,
+    Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome,
+    Progress, Step, later_policy_nodes, may_go_on,
 };
 use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
@@ -42,7 +43,8 @@ const PARENT: &str = "/nearside";
 const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "hugetlb"];
 
 /// What is said where threads were faster.
-const ESCAPED: &str = "threads were started faster than they could be bound: some may run on other CPUs";
+const ESCAPED: &str =
+    "threads were started faster than they could be bound: some may run on other CPUs";
 
 /// The period of `cpu.max`, in microseconds (the kernel's default).
 const CPU_PERIOD_US: u64 = 100_000;
@@ -188,7 +190,9 @@ impl Host {
         if self.lock.is_none() {
             let lock = match self.patience {
                 None => self.store.lock()?,
-                Some((at_most, meanwhile)) => self.store.lock_within(at_most, meanwhile, &self.proc())?,
+                Some((at_most, meanwhile)) => {
+                    self.store.lock_within(at_most, meanwhile, &self.proc())?
+                }
             };
             let parent = (!self.booted_with_systemd).then_some(PARENT);
             // A domain whose record cannot be read may hold a claim: nothing is promised until somebody has looked.
@@ -253,7 +257,8 @@ impl Host {
     fn owner(&mut self) -> Result<&Owner, Error> {
         if self.owner.is_none() {
             let systemd = self.booted_with_systemd;
-            self.owner = Some(if systemd { Owner::Systemd(Systemd::connect()?) } else { Owner::Nobody });
+            self.owner =
+                Some(if systemd { Owner::Systemd(Systemd::connect()?) } else { Owner::Nobody });
         }
         Ok(self.owner.as_ref().unwrap_or(&Owner::Nobody))
     }
@@ -268,7 +273,10 @@ impl Host {
             Owner::Nobody => self.create_directly(domain, limits)?,
         };
         let inode = group.inode().at(group.directory())?;
-        let record = self.current.as_mut().ok_or_else(|| Error::Refused(format!("{domain} has no record")))?;
+        let record = self
+            .current
+            .as_mut()
+            .ok_or_else(|| Error::Refused(format!("{domain} has no record")))?;
         record.cgroup = group.path().into();
         record.inode = inode;
         Ok(())
@@ -286,7 +294,9 @@ impl Host {
         }
         group.create()?;
         let made = (|| {
-            for (file, asked) in [("cpu.max", limits.cpus.is_some()), ("memory.max", limits.memory_bytes.is_some())] {
+            for (file, asked) in
+                [("cpu.max", limits.cpus.is_some()), ("memory.max", limits.memory_bytes.is_some())]
+            {
                 if asked && !group.has(file) {
                     return Err(Error::Refused(format!(
                         "{} has no {file}: its controller cannot be enabled here",
@@ -316,7 +326,9 @@ impl Host {
         for step in steps {
             match &step.action {
                 Action::Create { limits, .. } => self.refuse_limits_without_controllers(*limits)?,
-                Action::ConfineMemory { .. } if !self.tree.has("cpuset") => self.go_without_cpuset(Some(policy))?,
+                Action::ConfineMemory { .. } if !self.tree.has("cpuset") => {
+                    self.go_without_cpuset(Some(policy))?
+                }
                 _ => {}
             }
         }
@@ -340,7 +352,8 @@ impl Host {
             ("cpu", "--cpu-limit", limits.cpus.is_some()),
             ("memory", "--memory-limit", limits.memory_bytes.is_some()),
         ];
-        match asked.into_iter().find(|(controller, _, asked)| *asked && !self.tree.has(controller)) {
+        match asked.into_iter().find(|(controller, _, asked)| *asked && !self.tree.has(controller))
+        {
             None => Ok(()),
             Some((controller, flag, _)) => Err(Error::Refused(format!(
                 "{flag} needs the {controller} controller, which the cgroup v2 tree at {} does not have",
@@ -374,17 +387,26 @@ impl Host {
                 self.notice(ESCAPED);
             }
         }
-        self.change(|record| record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf, replaces: None }))
+        self.change(|record| {
+            record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf, replaces: None })
+        })
     }
 
     /// Confines a group by its cpuset. False where it has none; systemd enables the controller when it is first needed.
-    fn set_cpuset<T: Id>(&mut self, group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
+    fn set_cpuset<T: Id>(
+        &mut self,
+        group: &Cgroup,
+        set: Cpuset,
+        wanted: &IdSet<T>,
+    ) -> Result<bool, Error> {
         if !self.tree.has("cpuset") {
             return Ok(false);
         }
         let is_set = match self.owner()? {
             Owner::Systemd(systemd) => systemd.set(&unit(group), set.property, wanted)?,
-            Owner::Nobody if group.has(set.file) => group.write(set.file, &wanted.to_string()).map(|()| true)?,
+            Owner::Nobody if group.has(set.file) => {
+                group.write(set.file, &wanted.to_string()).map(|()| true)?
+            }
             Owner::Nobody => false,
         };
         Ok(is_set && is_in_force(group, set, wanted)?)
@@ -432,13 +454,22 @@ impl Host {
         let group = self.current_group()?;
         let topology = self.topology()?;
         self.change(|record| record.moving_to = Some(nodes.clone()))?;
-        let claim = self.current.as_ref().and_then(|record| record.claim.clone()).unwrap_or_default();
+        let claim =
+            self.current.as_ref().and_then(|record| record.claim.clone()).unwrap_or_default();
         let (ours, store) = (self.current.clone(), self.store.clone());
         let is_ours = || ours.as_ref().is_some_and(|ours| is_unchanged(&store, ours));
         // Moving takes minutes; others may start and stop domains meanwhile, and even change this one: the last wins.
         self.unlock();
         let mut go_on = while_so(is_ours, progress);
-        let moved = migrate::move_group(&group, &self.proc(), &topology, nodes, &claim, rate_bytes_per_s, &mut go_on);
+        let moved = migrate::move_group(
+            &group,
+            &self.proc(),
+            &topology,
+            nodes,
+            &claim,
+            rate_bytes_per_s,
+            &mut go_on,
+        );
         self.lock()?;
         // A group counts as populated for a moment after its last process has exited; its list of processes does not
         // show that one any more.
@@ -452,19 +483,27 @@ impl Host {
                 false => "another command has changed the domain meanwhile",
                 true => "the domain has ended",
             };
-            return Err(Error::Refused(format!("{why} ({} MiB had moved)", moved.moved_bytes >> 20)));
+            return Err(Error::Refused(format!(
+                "{why} ({} MiB had moved)",
+                moved.moved_bytes >> 20
+            )));
         }
         if !moved.interrupted {
             self.change(|record| record.moving_to = None)?;
         }
         let is_confined = self.current.as_ref().is_some_and(|record| record.memory_nodes.is_some());
         let outcome = moved.clone().into_outcome();
-        self.notices.extend(moved.notices(is_confined && group.has(MEMORY_NODES.file) && may_go_on(&outcome)));
+        self.notices.extend(
+            moved.notices(is_confined && group.has(MEMORY_NODES.file) && may_go_on(&outcome)),
+        );
         Ok(outcome)
     }
 
     fn current_group(&self) -> Result<Cgroup, Error> {
-        let record = self.current.as_ref().ok_or_else(|| Error::Refused("no domain is being changed".into()))?;
+        let record = self
+            .current
+            .as_ref()
+            .ok_or_else(|| Error::Refused("no domain is being changed".into()))?;
         self.tree.group(&record.cgroup)
     }
 
@@ -536,9 +575,11 @@ impl Machine for Host {
         let state = |record: Record| {
             let group = self.tree.group(&record.cgroup)?;
             let (memory, claim) = (memory::of_group(&group, &proc), record.claim.as_ref());
-            let (resident_bytes, kernel_bytes) = (memory.compared_to(claim), memory.kept_by_kernel(claim));
+            let (resident_bytes, kernel_bytes) =
+                (memory.compared_to(claim), memory.kept_by_kernel(claim));
             let unmapped_bytes = memory.unmapped_by_any(claim);
-            let reserved_bytes = claim.map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
+            let reserved_bytes = claim
+                .map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
             Ok(DomainState {
                 name: record.name,
                 home: Some(record.home),
@@ -557,8 +598,13 @@ impl Machine for Host {
         Ok(Observation { topology: topology.offered(self.allowed().as_ref()), domains })
     }
 
-    fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {
-        self.try_apply(action, progress).unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
+    fn apply(
+        &mut self,
+        action: &Action,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.try_apply(action, progress)
+            .unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
     }
 }
 

@@ -66,7 +66,9 @@ fn add_untouched(smaps: &str, page_bytes: u64, untouched: &mut Untouched) {
         let mut kib = || words.next()?.parse::<u64>().ok()?.checked_mul(1024);
         match first {
             "KernelPageSize:" => size = kib().unwrap_or(0),
-            "Shared_Hugetlb:" | "Private_Hugetlb:" => bytes = u64::saturating_sub(bytes, kib().unwrap_or(0)),
+            "Shared_Hugetlb:" | "Private_Hugetlb:" => {
+                bytes = u64::saturating_sub(bytes, kib().unwrap_or(0))
+            }
             "VmFlags:" => {
                 let flags: Vec<_> = words.collect();
                 if flags.contains(&"ht") && !flags.contains(&"nr") && size == page_bytes {
@@ -77,7 +79,9 @@ fn add_untouched(smaps: &str, page_bytes: u64, untouched: &mut Untouched) {
             // 7f0616200000-7f060a200000 rw-p 00000000 00:10 1234   /anon_hugepage (deleted)
             range => {
                 let parse = |text| u64::from_str_radix(text, 16).ok();
-                let ends = range.split_once('-').and_then(|(start, end)| Some((parse(start)?, parse(end)?)));
+                let ends = range
+                    .split_once('-')
+                    .and_then(|(start, end)| Some((parse(start)?, parse(end)?)));
                 if let Some((start, end)) = ends {
                     bytes = end.saturating_sub(start);
                     object = words.skip(1).take(3).collect::<Vec<_>>().join(" ");
@@ -103,7 +107,8 @@ fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
         let page_bytes = page_bytes(size)?;
         let bytes = group.read(&name).ok()??.trim().parse().ok()?;
         // Linux 5.17. "total" takes the groups below into account, "hugetlb..." does not.
-        let stat = group.read(&format!("hugetlb.{size}.numa_stat")).ok().flatten().unwrap_or_default();
+        let stat =
+            group.read(&format!("hugetlb.{size}.numa_stat")).ok().flatten().unwrap_or_default();
         let by_node = memory::numa_stat(&stat).remove("total").unwrap_or_default();
         Some(Pool { page_bytes, bytes, by_node })
     };
@@ -132,7 +137,8 @@ fn place(bytes: u64, witnesses: [&ByNode; 2]) -> ByNode {
 /// The size in the name of a file of the controller: `64KB`, `2MB`, `1GB` (`mem_fmt` in `mm/hugetlb_cgroup.c`).
 fn page_bytes(size: &str) -> Option<u64> {
     let shift = [("KB", 10), ("MB", 20), ("GB", 30)];
-    let (number, shift) = shift.iter().find_map(|(unit, shift)| Some((size.strip_suffix(unit)?, shift)))?;
+    let (number, shift) =
+        shift.iter().find_map(|(unit, shift)| Some((size.strip_suffix(unit)?, shift)))?;
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
@@ -152,7 +158,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn by_node(amounts: &[u64]) -> ByNode {
-        let numbered = amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount));
+        let numbered =
+            amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount));
         numbered.filter(|(_, amount)| *amount > 0).collect()
     }
 
@@ -236,7 +243,13 @@ mod tests {
         let text = [
             // 8 MiB with one page touched, 4 MiB of another object, and what is not counted: pages of another size,
             // nothing reserved, ordinary pages.
-            mapping("200000-a00000", "00000000 00:10 7   /anon_hugepage (deleted)", 2048, 2048, "me ht"),
+            mapping(
+                "200000-a00000",
+                "00000000 00:10 7   /anon_hugepage (deleted)",
+                2048,
+                2048,
+                "me ht",
+            ),
             mapping("c00000-1000000", "00000000 00:10 8 /x", 2048, 0, "ht sd"),
             mapping("40000000-80000000", "00000000 00:10 9 /y", 1 << 20, 0, "ht"),
             mapping("80000000-80400000", "00000000 00:10 10 /z", 2048, 0, "nr ht"),

@@ -9,7 +9,9 @@ use crate::{
     store::Record,
     sys,
 };
-use nearside_policy::{CostModel, Home, Machine, MemoryPolicy, Origin, Outcome, Plan, Start, StartRefusal, start};
+use nearside_policy::{
+    CostModel, Home, Machine, MemoryPolicy, Origin, Outcome, Plan, Start, StartRefusal, start,
+};
 use nearside_topology::NodeSet;
 use std::{
     convert::Infallible,
@@ -61,11 +63,13 @@ impl Command {
     /// Finds the program as execvp(3) does: by path if there is a slash in it, else along `search_path`.
     pub fn find(words: &[OsString], search_path: Option<&OsStr>) -> Result<Self, LaunchError> {
         let not_found = || LaunchError::NotFound(words.first().cloned().unwrap_or_default());
-        let (name, arguments) = words.split_first().filter(|(name, _)| !name.is_empty()).ok_or_else(not_found)?;
+        let (name, arguments) =
+            words.split_first().filter(|(name, _)| !name.is_empty()).ok_or_else(not_found)?;
         let candidates = match name.as_bytes().contains(&b'/') {
             true => vec![PathBuf::from(name)],
             false => {
-                let folders = std::env::split_paths(search_path.unwrap_or(OsStr::new(DEFAULT_PATH)));
+                let folders =
+                    std::env::split_paths(search_path.unwrap_or(OsStr::new(DEFAULT_PATH)));
                 // An empty one is the working directory.
                 folders.map(|folder| Path::new(".").join(folder).join(name)).collect()
             }
@@ -84,7 +88,8 @@ impl Command {
     }
 
     fn words(&self) -> Vec<String> {
-        let all = std::iter::once(self.program.as_os_str()).chain(self.arguments.iter().map(OsString::as_os_str));
+        let all = std::iter::once(self.program.as_os_str())
+            .chain(self.arguments.iter().map(OsString::as_os_str));
         all.map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
@@ -92,7 +97,9 @@ impl Command {
     fn execute(&self) -> LaunchError {
         let source = sys::execute(process::Command::new(&self.program).args(&self.arguments));
         match source.kind() {
-            io::ErrorKind::NotFound if self.program.exists() => LaunchError::NoInterpreter(self.program.clone()),
+            io::ErrorKind::NotFound if self.program.exists() => {
+                LaunchError::NoInterpreter(self.program.clone())
+            }
             io::ErrorKind::NotFound => LaunchError::NotFound(self.program.clone().into()),
             _ => LaunchError::NotExecutable { program: self.program.clone(), source },
         }
@@ -103,7 +110,9 @@ fn is_executable(path: &Path) -> io::Result<()> {
     let meta = path.metadata()?;
     match meta.is_file() && meta.permissions().mode() & 0o111 != 0 {
         true => Ok(()),
-        false if meta.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder")),
+        false if meta.is_dir() => {
+            Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"))
+        }
         false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
@@ -129,7 +138,8 @@ pub fn launch(
     host.lock()?;
     let back = host.tree().group_of(&host.proc().join("self/cgroup"))?;
     let plan = plan(host, wish, model)?;
-    let decision = plan.decision.clone().ok_or_else(|| Error::Refused("the plan has no placement".into()))?;
+    let decision =
+        plan.decision.clone().ok_or_else(|| Error::Refused("the plan has no placement".into()))?;
     let home = Home {
         nodes: decision.chosen.nodes.clone(),
         origin: if wish.request.nodes.is_some() { Origin::Explicit } else { Origin::Auto },
@@ -142,7 +152,9 @@ pub fn launch(
         boot_id,
         cgroup: String::new(),
         inode: 0,
-        started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        started_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
         found_by: None,
         command: command.words(),
         home,
@@ -155,9 +167,13 @@ pub fn launch(
         moving_to: None,
     });
     for step in &plan.steps {
-        if let Outcome::Refused { why } = host.apply(&step.action, &mut |_| ControlFlow::Continue(())) {
-            let also =
-                host.abandon(&back).err().map_or_else(String::new, |also| format!("; nor could it be undone: {also}"));
+        if let Outcome::Refused { why } =
+            host.apply(&step.action, &mut |_| ControlFlow::Continue(()))
+        {
+            let also = host
+                .abandon(&back)
+                .err()
+                .map_or_else(String::new, |also| format!("; nor could it be undone: {also}"));
             return Err(Error::Refused(format!("cannot {}: {why}{also}", step.action)).into());
         }
     }
@@ -172,7 +188,9 @@ pub fn launch(
 /// Gives this process, and with it what it will execute, a memory policy.
 pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), Error> {
     match sys::set_memory_policy(policy, nodes) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(policy_forbidden(policy)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(policy_forbidden(policy))
+        }
         set => set.doing(&format!("set memory policy {policy} on {}", nodes.named())),
     }
 }
@@ -187,7 +205,11 @@ pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
 }
 
 /// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only if that fails.
-pub fn enter(host: &mut Host, record: &Record, command: &Command) -> Result<Infallible, LaunchError> {
+pub fn enter(
+    host: &mut Host,
+    record: &Record,
+    command: &Command,
+) -> Result<Infallible, LaunchError> {
     let group = host.tree().group(&record.cgroup)?;
     group.enter(process::id())?;
     if let Some(nodes) = &record.policy_nodes {
@@ -213,9 +235,15 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             path
         };
-        let (good, plain, _) = (file("a/good", 0o755), file("a/plain", 0o644), file("b/plain", 0o755));
-        let (a, both) = (root.path().join("a"), std::env::join_paths(["a", "b"].map(|name| root.path().join(name))));
-        let find = |word: &str, path: &OsStr| Command::find(&[word.into()], Some(path)).map(|found| found.program);
+        let (good, plain, _) =
+            (file("a/good", 0o755), file("a/plain", 0o644), file("b/plain", 0o755));
+        let (a, both) = (
+            root.path().join("a"),
+            std::env::join_paths(["a", "b"].map(|name| root.path().join(name))),
+        );
+        let find = |word: &str, path: &OsStr| {
+            Command::find(&[word.into()], Some(path)).map(|found| found.program)
+        };
         assert_eq!(find("good", a.as_os_str()).unwrap(), good);
         assert_eq!(
             find("plain", &both.unwrap()).unwrap(),
@@ -223,7 +251,10 @@ mod tests {
             "the first that can be executed"
         );
         for nowhere in ["none", "", "/none/such"] {
-            assert!(matches!(find(nowhere, a.as_os_str()), Err(LaunchError::NotFound(_))), "{nowhere}");
+            assert!(
+                matches!(find(nowhere, a.as_os_str()), Err(LaunchError::NotFound(_))),
+                "{nowhere}"
+            );
         }
         let beneath_a_file = plain.join("x");
         for unfit in [Path::new("plain"), &plain, &a, &beneath_a_file] {
@@ -233,7 +264,10 @@ mod tests {
         let said = |word: &str| find(word, a.as_os_str()).unwrap_err().to_string();
         assert_eq!(said(""), "\"\": command not found");
         assert_eq!(said("none"), "\"none\": command not found");
-        assert_eq!(said(a.to_str().unwrap()), format!("{}: cannot be executed: it is a folder", a.display()));
+        assert_eq!(
+            said(a.to_str().unwrap()),
+            format!("{}: cannot be executed: it is a folder", a.display())
+        );
         assert!(Command::find(&["sh".into()], None).is_ok(), "there is a path without PATH");
         assert!(matches!(Command::find(&[], None), Err(LaunchError::NotFound(_))));
     }

@@ -114,7 +114,8 @@ pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
     // The kernel counts shared memory among the files.
     let file = without(&files, &shared);
     // Of what is mapped, too, so that all of it could be shared memory: the rest of that is not.
-    let unmapped = stat.get("file_mapped").map_or_else(ByNode::new, |mapped| without(&shared, mapped));
+    let unmapped =
+        stat.get("file_mapped").map_or_else(ByNode::new, |mapped| without(&shared, mapped));
     MemoryByKind {
         anonymous: of(&["anon"]),
         shared,
@@ -208,8 +209,9 @@ fn mapping(line: &str) -> Option<Mapping> {
         }
     }
     // The kernel writes memory that is shared without a file of one's own as files of its internal tmpfs.
-    let is_shared =
-        |file: &str| ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix));
+    let is_shared = |file: &str| {
+        ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix))
+    };
     // All of its pages are the process's own: never mapped from a file, or written since.
     let all_anonymous = anonymous_pages > 0 && anonymous_pages >= total(&pages);
     let kind = match &file {
@@ -222,7 +224,8 @@ fn mapping(line: &str) -> Option<Mapping> {
         Some(_) => Kind::File,
     };
     let private = file.is_none() || kind == Kind::Anonymous || huge && all_anonymous;
-    let bytes = pages.into_iter().map(|(node, count)| (node, count.saturating_mul(page_bytes))).collect();
+    let bytes =
+        pages.into_iter().map(|(node, count)| (node, count.saturating_mul(page_bytes))).collect();
     Some(Mapping { start, policy, file, kind, private, page_bytes, bytes })
 }
 
@@ -272,7 +275,9 @@ pub fn mapped_by(group: &Cgroup, proc: &Path) -> MemoryByKind {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     let maps: Vec<_> = processes
         .into_iter()
-        .filter_map(|process| crate::read::text(&proc.join(process.to_string()).join("numa_maps")).ok())
+        .filter_map(|process| {
+            crate::read::text(&proc.join(process.to_string()).join("numa_maps")).ok()
+        })
         .map(|text| numa_maps(&text))
         .collect();
     mapped(maps.iter().map(Vec::as_slice))
@@ -283,7 +288,8 @@ mod tests {
     use super::*;
 
     fn by_node(amounts: &[u64]) -> ByNode {
-        let numbered = amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount));
+        let numbered =
+            amounts.iter().enumerate().map(|(node, &amount)| (NodeId(node as u32), amount));
         numbered.filter(|(_, amount)| *amount > 0).collect()
     }
 
@@ -314,8 +320,12 @@ ffff default
 
     #[test]
     fn what_several_processes_share_counts_once() {
-        let one = numa_maps("7f00 default file=/memfd:x N0=100 kernelpagesize_kB=4\n8000 default anon=1 N0=1");
-        let two = numa_maps("6f00 default file=/memfd:x N0=40 kernelpagesize_kB=4\n8000 default anon=1 N1=1");
+        let one = numa_maps(
+            "7f00 default file=/memfd:x N0=100 kernelpagesize_kB=4\n8000 default anon=1 N0=1",
+        );
+        let two = numa_maps(
+            "6f00 default file=/memfd:x N0=40 kernelpagesize_kB=4\n8000 default anon=1 N1=1",
+        );
         let all = mapped([one.as_slice(), two.as_slice()]);
         assert_eq!(all.shared, by_node(&[409_600]));
         assert_eq!(all.anonymous, by_node(&[4096, 4096]));
@@ -323,20 +333,29 @@ ffff default
 
     #[test]
     fn private_huge_pages_of_several_processes_all_count() {
-        let line = "7f00 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 N1=2 kernelpagesize_kB=2048";
-        let other = "7f00 bind:1 file=/anon_hugepage\\040(deleted) huge N1=1 kernelpagesize_kB=1048576";
+        let line =
+            "7f00 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 N1=2 kernelpagesize_kB=2048";
+        let other =
+            "7f00 bind:1 file=/anon_hugepage\\040(deleted) huge N1=1 kernelpagesize_kB=1048576";
         let (private, shared) = (numa_maps(line), numa_maps(other));
         let all = mapped([&private[..], &private, &shared, &shared]);
-        assert_eq!(all.huge, [(2 << 20, by_node(&[0, 8 << 20])), (1 << 30, by_node(&[0, 1 << 30]))].into());
+        assert_eq!(
+            all.huge,
+            [(2 << 20, by_node(&[0, 8 << 20])), (1 << 30, by_node(&[0, 1 << 30]))].into()
+        );
     }
 
     #[test]
     fn huge_pages_of_one_size_are_no_part_of_a_claim_in_another() {
-        let huge = HugePages::from([(2 << 20, by_node(&[4 << 20])), (1 << 30, by_node(&[3 << 30]))]);
+        let huge =
+            HugePages::from([(2 << 20, by_node(&[4 << 20])), (1 << 30, by_node(&[3 << 30]))]);
         let memory = MemoryByKind { huge, ..MemoryByKind::default() };
         assert_eq!(memory.resident(PageSize::Huge(2 << 20)), by_node(&[4 << 20]));
         assert_eq!(memory.resident(PageSize::Huge(64 << 10)), ByNode::new());
-        assert_eq!((memory.resident(PageSize::Base), memory.own()), (ByNode::new(), memory.all_huge()));
+        assert_eq!(
+            (memory.resident(PageSize::Base), memory.own()),
+            (ByNode::new(), memory.all_huge())
+        );
         let json = serde_json::to_value(&memory).unwrap();
         assert_eq!(json["huge"], serde_json::json!({ "0": (3_u64 << 30) + (4 << 20) }));
     }
@@ -345,13 +364,16 @@ ffff default
     fn a_group_is_charged_by_kind() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("cgroup.controllers"), "memory").unwrap();
-        let numa =
-            "anon N0=100 N1=7\nfile N0=50 N1=0\nshmem N0=20 N1=0\nkernel_stack N0=1 N1=1\npagetables N0=2 N1=0\n";
+        let numa = "anon N0=100 N1=7\nfile N0=50 N1=0\nshmem N0=20 N1=0\nkernel_stack N0=1 N1=1\npagetables N0=2 N1=0\n";
         std::fs::write(folder.path().join("memory.numa_stat"), numa).unwrap();
         for (size, bytes) in [("2MB", 2 << 20), ("1GB", 1 << 30)] {
             let text = format!("total={bytes} N1={bytes}\nhugetlb=0 N1=0\n");
             std::fs::write(folder.path().join(format!("hugetlb.{size}.numa_stat")), text).unwrap();
-            std::fs::write(folder.path().join(format!("hugetlb.{size}.current")), bytes.to_string()).unwrap();
+            std::fs::write(
+                folder.path().join(format!("hugetlb.{size}.current")),
+                bytes.to_string(),
+            )
+            .unwrap();
         }
         let group = crate::cgroup::Tree::at(folder.path()).unwrap().group("/").unwrap();
         let memory = charged(&group, folder.path()).unwrap();
@@ -372,7 +394,8 @@ ffff default
             ("file N0=90\nshmem N0=50", &[]),
         ];
         for (text, expected) in cases {
-            let found = unmapped(text).into_iter().filter(|(_, bytes)| *bytes > 0).collect::<ByNode>();
+            let found =
+                unmapped(text).into_iter().filter(|(_, bytes)| *bytes > 0).collect::<ByNode>();
             assert_eq!(found, by_node(expected), "{text}");
         }
         let huge = Claim { page_size: PageSize::Huge(2 << 20), ..Claim::default() };

@@ -35,7 +35,9 @@ pub(crate) fn cgroup2(mountinfo: &str) -> Option<Mount> {
             root if root.split('/').all(|part| part != "..") => 1,
             _ => 2,
         };
-        let place = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].iter().position(|usual| line.point == *usual);
+        let place = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+            .iter()
+            .position(|usual| line.point == *usual);
         (part, line.options.split(',').any(|option| option == "ro"), place.unwrap_or(usize::MAX))
     })?;
     Some(Mount { point: unescape(best.point).into(), begins: unescape(best.root) })
@@ -77,7 +79,8 @@ fn is_reached(mount: &Line<'_>, all: &[Line<'_>]) -> bool {
 }
 
 fn is_above(folder: &str, path: &str) -> bool {
-    path.strip_prefix(folder.trim_end_matches('/')).is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
+    path.strip_prefix(folder.trim_end_matches('/'))
+        .is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
 }
 
 /// The kernel writes blanks and a few other bytes in octal (`\040`; `mangle` in `fs/seq_file.c`).
@@ -85,7 +88,10 @@ fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(u8::is_ascii);
+        let code = part
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok())
+            .filter(u8::is_ascii);
         match code {
             Some(code) => {
                 plain.push(code.into());
@@ -104,8 +110,7 @@ fn unescape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const ROOT: &str =
-        "23 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n24 23 0:22 / /sys rw,nosuid - sysfs sysfs rw\n";
+    const ROOT: &str = "23 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n24 23 0:22 / /sys rw,nosuid - sysfs sysfs rw\n";
 
     fn chosen(lines: &str) -> Option<(String, String)> {
         let mount = cgroup2(&format!("{ROOT}{lines}"))?;
@@ -203,8 +208,7 @@ mod tests {
 
     #[test]
     fn a_root_that_was_mounted_over_another_hides_nothing_of_its_own() {
-        let text =
-            "1 1 0:1 / / rw - rootfs rootfs rw\n23 1 8:1 / / rw - ext4 a rw\n30 23 0:26 / /cg rw - cgroup2 b rw\n";
+        let text = "1 1 0:1 / / rw - rootfs rootfs rw\n23 1 8:1 / / rw - ext4 a rw\n30 23 0:26 / /cg rw - cgroup2 b rw\n";
         assert_eq!(cgroup2(text).unwrap().point.to_str(), Some("/cg"));
     }
 

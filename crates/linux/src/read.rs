@@ -23,7 +23,11 @@ pub(crate) fn record(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
 }
 
 /// `is_end`: by how much was read and for how much there was room.
-fn until(file: &File, buffer: &mut Vec<u8>, is_end: impl Fn(usize, usize) -> bool) -> io::Result<usize> {
+fn until(
+    file: &File,
+    buffer: &mut Vec<u8>,
+    is_end: impl Fn(usize, usize) -> bool,
+) -> io::Result<usize> {
     let mut length = 0;
     loop {
         if length == buffer.len() {
@@ -49,7 +53,8 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let length = whole(&File::open(path)?, &mut bytes)?;
     bytes.truncate(length);
-    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// Reads a file of `/proc` that is one record, which the kernel writes at once where there is room (`single_open` in

@@ -130,11 +130,13 @@ impl Record {
     fn contradiction(&self) -> Option<&'static str> {
         match (&self.found_by, &self.claim, &self.decision) {
             (None, Some(_), Some(_)) => None,
-            (None, ..) => {
-                Some("it has no claim or no decision, as a domain that was found, and no pattern that found it")
-            }
+            (None, ..) => Some(
+                "it has no claim or no decision, as a domain that was found, and no pattern that found it",
+            ),
             (Some(_), None, None) if self.name == self.cgroup => None,
-            (Some(_), None, None) => Some("a domain that was found has the path of its cgroup for a name"),
+            (Some(_), None, None) => {
+                Some("a domain that was found has the path of its cgroup for a name")
+            }
             (Some(_), ..) => Some("a domain that was found has neither a claim nor a decision"),
         }
     }
@@ -154,11 +156,13 @@ impl Store {
     /// The records of domains that live, by name, and what is wrong with those that cannot be read. One that cannot be
     /// read and whose domain has ended is nobody's concern.
     pub fn records(&self, tree: &Tree) -> (Vec<Record>, Vec<Error>) {
-        let entries =
-            match self.domains().and_then(|domains| domains.map_or(Ok(Vec::new()), |domains| entries(&domains))) {
-                Ok(entries) => entries,
-                Err(error) => return (Vec::new(), vec![error]),
-            };
+        let entries = match self
+            .domains()
+            .and_then(|domains| domains.map_or(Ok(Vec::new()), |domains| entries(&domains)))
+        {
+            Ok(entries) => entries,
+            Err(error) => return (Vec::new(), vec![error]),
+        };
         let (mut alive, mut broken) = (Vec::new(), Vec::new());
         for entry in entries.into_iter().filter(|entry| !self.has_ended(entry, tree)) {
             match entry.record {
@@ -198,13 +202,22 @@ impl Store {
     ///
     /// # Errors
     /// As above, and where another process holds on to it, which `proc` tells of.
-    pub fn lock_within(&self, at_most: Duration, meanwhile: fn(), proc: &Path) -> Result<Locked, Error> {
+    pub fn lock_within(
+        &self,
+        at_most: Duration,
+        meanwhile: fn(),
+        proc: &Path,
+    ) -> Result<Locked, Error> {
         let (unlocked, began) = (self.open_lock()?, Instant::now());
         while !unlocked.flock(FlockOperation::NonBlockingLockExclusive)? {
             if began.elapsed() >= at_most {
-                let holder =
-                    unlocked.holder(proc).map_or("another process".into(), |holder| format!("process {holder}"));
-                return Err(Error::Refused(format!("{holder} holds {}", self.directory.join(LOCK).display())));
+                let holder = unlocked
+                    .holder(proc)
+                    .map_or("another process".into(), |holder| format!("process {holder}"));
+                return Err(Error::Refused(format!(
+                    "{holder} holds {}",
+                    self.directory.join(LOCK).display()
+                )));
             }
             meanwhile();
             thread::sleep(TRY_AGAIN);
@@ -228,7 +241,9 @@ impl Store {
     }
 
     fn lives(&self, identity: &Identity, tree: &Tree) -> bool {
-        let is_it = |group: &crate::cgroup::Cgroup| group.inode().is_ok_and(|inode| inode == identity.inode);
+        let is_it = |group: &crate::cgroup::Cgroup| {
+            group.inode().is_ok_and(|inode| inode == identity.inode)
+        };
         identity.boot_id == self.boot_id
             && tree.group(&identity.cgroup).is_ok_and(|group| is_it(&group) && group.populated())
     }
@@ -260,7 +275,9 @@ impl Locked {
                 file.len()
             )));
         }
-        let text = serde_json::to_vec_pretty(record).map_err(io::Error::from).at(&self.domains.path().join(&file))?;
+        let text = serde_json::to_vec_pretty(record)
+            .map_err(io::Error::from)
+            .at(&self.domains.path().join(&file))?;
         self.domains.replace(&file, &text)
     }
 
@@ -280,7 +297,10 @@ impl Locked {
             }
         }
         // Whoever makes a cgroup enters it before the lock is let go, so an empty one has no owner any more.
-        let groups = parent.and_then(|parent| tree.group(parent).ok()).into_iter().flat_map(|parent| parent.children());
+        let groups = parent
+            .and_then(|parent| tree.group(parent).ok())
+            .into_iter()
+            .flat_map(|parent| parent.children());
         for group in groups.filter(|group| !group.populated()) {
             for below in group.subtree().iter().rev() {
                 // One that cannot be removed yet counts for nothing and is tried again by the next.
@@ -309,7 +329,9 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
 /// `%` and two digits, so that no name leads out of the folder and no two have the same file.
 fn file(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@\\".contains(&byte);
-    let letter = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    let letter = |byte: u8| {
+        if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
     name.bytes().map(letter).chain([SUFFIX.to_owned()]).collect()
 }
 
@@ -322,7 +344,12 @@ fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
         };
         Some(Entry { file, identity, record })
     };
-    Ok(domains.names()?.into_iter().filter(|name| name.ends_with(SUFFIX)).filter_map(entry).collect())
+    Ok(domains
+        .names()?
+        .into_iter()
+        .filter(|name| name.ends_with(SUFFIX))
+        .filter_map(entry)
+        .collect())
 }
 
 fn parse(domains: &Folder, file: &str, text: &[u8]) -> (Option<Identity>, Result<Record, Error>) {
@@ -343,7 +370,10 @@ fn parse(domains: &Folder, file: &str, text: &[u8]) -> (Option<Identity>, Result
 fn needs_root(error: Error) -> Error {
     match error {
         Error::File { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-            Error::NotPermitted { what: format!("record claims in {}", path.display()), needs: "root" }
+            Error::NotPermitted {
+                what: format!("record claims in {}", path.display()),
+                needs: "root",
+            }
         }
         other => other,
     }
@@ -352,7 +382,9 @@ fn needs_root(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::{Affinity, CostModel, MemoryPolicy, Observation, Origin, PageSize, Request, place};
+    use nearside_policy::{
+        Affinity, CostModel, MemoryPolicy, Observation, Origin, PageSize, Request, place,
+    };
     use nearside_topology::{Cpu, CpuId, MemoryState, Node, NodeId, Topology};
     use rustix::fs::FlockOperation::NonBlockingLockExclusive;
     use serde_json::Value;
@@ -360,8 +392,13 @@ mod tests {
 
     fn record() -> Record {
         let state = MemoryState { free_bytes: 1 << 30, ..MemoryState::default() };
-        let node = Node { id: NodeId(0), memory_bytes: 1 << 30, state: Some(state), ..Node::default() };
-        let topology = Topology { nodes: vec![node], cpus: vec![Cpu::new(CpuId(0), NodeId(0))], ..Topology::default() };
+        let node =
+            Node { id: NodeId(0), memory_bytes: 1 << 30, state: Some(state), ..Node::default() };
+        let topology = Topology {
+            nodes: vec![node],
+            cpus: vec![Cpu::new(CpuId(0), NodeId(0))],
+            ..Topology::default()
+        };
         let request = Request {
             vcpus: 1,
             memory_bytes: 1 << 20,
@@ -468,7 +505,10 @@ mod tests {
     fn no_name_leads_out_of_the_folder_or_to_another_domains_file() {
         let cases = [
             ("db-1.2_x", "db-1.2_x.json"),
-            ("/machine.slice/machine-qemu\\x2d1.scope", "%2Fmachine.slice%2Fmachine-qemu\\x2d1.scope.json"),
+            (
+                "/machine.slice/machine-qemu\\x2d1.scope",
+                "%2Fmachine.slice%2Fmachine-qemu\\x2d1.scope.json",
+            ),
             ("/a/../../etc", "%2Fa%2F..%2F..%2Fetc.json"),
             ("../x", "..%2Fx.json"),
             ("/a%2Fb", "%2Fa%252Fb.json"),
@@ -509,7 +549,9 @@ mod tests {
         assert_eq!((alive.len(), broken.len()), (0, 1));
         let said = broken[0].to_string();
         assert!(
-            ["domains/a.json", "unknown field `lease`", "version"].iter().all(|word| said.contains(word)),
+            ["domains/a.json", "unknown field `lease`", "version"]
+                .iter()
+                .all(|word| said.contains(word)),
             "{said}"
         );
         host.sweep();
@@ -550,10 +592,12 @@ mod tests {
         let meanwhile = || {
             TRIED.fetch_add(1, SeqCst);
         };
-        let lock = || host.store.lock_within(Duration::from_millis(50), meanwhile, Path::new("/proc"));
+        let lock =
+            || host.store.lock_within(Duration::from_millis(50), meanwhile, Path::new("/proc"));
         let said = lock().unwrap_err().to_string();
         assert!(
-            said.contains(&format!("process {} holds", std::process::id())) && said.contains("state/lock"),
+            said.contains(&format!("process {} holds", std::process::id()))
+                && said.contains("state/lock"),
             "{said}"
         );
         assert!(TRIED.load(SeqCst) > 0);
@@ -574,7 +618,11 @@ mod tests {
     fn one_at_a_time_holds_the_lock() {
         let host = Host::new();
         let first = host.store.lock().unwrap();
-        let file = Folder::open(&host.folder.path().join("state")).unwrap().unwrap().lock_file(LOCK).unwrap();
+        let file = Folder::open(&host.folder.path().join("state"))
+            .unwrap()
+            .unwrap()
+            .lock_file(LOCK)
+            .unwrap();
         assert!(rustix::fs::flock(&file, NonBlockingLockExclusive).is_err());
         drop(first);
         assert!(rustix::fs::flock(&file, NonBlockingLockExclusive).is_ok());

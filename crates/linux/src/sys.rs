@@ -108,7 +108,8 @@ impl PolicySupport {
 pub fn memory_policy_support(policy: MemoryPolicy, nodes: &NodeSet) -> PolicySupport {
     let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
     let attempt = std::thread::scope(|scope| {
-        let trying = std::thread::Builder::new().spawn_scoped(scope, || set_memory_policy(policy, nodes));
+        let trying =
+            std::thread::Builder::new().spawn_scoped(scope, || set_memory_policy(policy, nodes));
         trying.ok().and_then(|thread| thread.join().ok())
     });
     // Without a thread to try it in, setting it will tell.
@@ -120,7 +121,12 @@ pub fn set_cpu_affinity(thread: i32, cpus: &CpuSet) -> io::Result<()> {
     let (mask, _) = mask(cpus);
     // SAFETY: the length in bytes is that of `mask`, which lives across the call.
     let result = unsafe {
-        libc::syscall(libc::SYS_sched_setaffinity, thread, std::mem::size_of_val(mask.as_slice()), mask.as_ptr())
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            thread,
+            std::mem::size_of_val(mask.as_slice()),
+            mask.as_ptr(),
+        )
     };
     check(result)
 }
@@ -131,7 +137,8 @@ pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
     loop {
         let bytes = std::mem::size_of_val(mask.as_slice());
         // SAFETY: the length in bytes is that of `mask`, which the kernel fills and which lives across the call.
-        let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, bytes, mask.as_mut_ptr()) };
+        let result =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, bytes, mask.as_mut_ptr()) };
         match check(result) {
             // There may be more CPUs than the mask has bits; the number of CPUs a kernel can have is below this.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mask.len() < 1 << 12 => {
@@ -163,7 +170,12 @@ pub fn page_nodes(process: i32, addresses: &[usize]) -> io::Result<Vec<PageStatu
 ///
 /// # Errors
 /// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset, `ENOMEM` when one is full.
-pub fn move_pages(process: i32, addresses: &[usize], to: &[NodeId], all: bool) -> io::Result<Vec<PageStatus>> {
+pub fn move_pages(
+    process: i32,
+    addresses: &[usize],
+    to: &[NodeId],
+    all: bool,
+) -> io::Result<Vec<PageStatus>> {
     let flags = if all { MOVE_ALL } else { MOVE };
     let to: Vec<_> = to.iter().map(|node| node.0 as libc::c_int).collect();
     if to.len() != addresses.len() {
@@ -269,7 +281,9 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
         let count = bytes as usize / std::mem::size_of::<libc::gid_t>();
         match check(result.into()) {
             // A process has 65,536 groups at most (`NGROUPS_MAX`).
-            Err(error) if error.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => groups.resize(count, 0),
+            Err(error) if error.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
+                groups.resize(count, 0)
+            }
             read => {
                 groups.truncate(count);
                 return read.map(|()| groups);
@@ -326,6 +340,9 @@ mod tests {
         let address = page.as_ptr() as usize & !(page_bytes() as usize - 1);
         let status = page_nodes(0, &[address + page_bytes() as usize]).unwrap();
         let node = status[0].unwrap();
-        assert!(std::path::Path::new(&format!("/sys/devices/system/node/node{node}")).exists() || node.0 == 0);
+        assert!(
+            std::path::Path::new(&format!("/sys/devices/system/node/node{node}")).exists()
+                || node.0 == 0
+        );
     }
 }

@@ -39,8 +39,11 @@ struct Patience {
     cancel: Duration,
 }
 
-const PATIENCE: Patience =
-    Patience { answer: Duration::from_secs(30), collect: Duration::from_secs(10), cancel: Duration::from_secs(1) };
+const PATIENCE: Patience = Patience {
+    answer: Duration::from_secs(30),
+    collect: Duration::from_secs(10),
+    cancel: Duration::from_secs(1),
+};
 
 /// A connection to systemd.
 #[derive(Debug)]
@@ -80,7 +83,11 @@ impl Systemd {
         let unit = Self::unit(domain);
         let what = format!("start {unit}");
         let mut job = None;
-        let ended = within(self.patience.answer, &what, self.start(&unit, properties(domain, limits), &mut job));
+        let ended = within(
+            self.patience.answer,
+            &what,
+            self.start(&unit, properties(domain, limits), &mut job),
+        );
         if let Some(job) = job {
             // Once it is told so, systemd will not move a process that goes its own way by then. It need not answer.
             let _ = within(self.patience.cancel, "cancel", self.cancel(job));
@@ -98,14 +105,17 @@ impl Systemd {
         properties: Vec<Property<'_>>,
         job: &mut Option<OwnedObjectPath>,
     ) -> zbus::Result<String> {
-        let mut removed = self.manager.receive_signal_with_args("UnitRemoved", &[(0, unit)]).await?;
+        let mut removed =
+            self.manager.receive_signal_with_args("UnitRemoved", &[(0, unit)]).await?;
         let mut ended = self.manager.receive_signal_with_args("JobRemoved", &[(2, unit)]).await?;
         let auxiliary: Vec<(&str, Vec<Property<'_>>)> = Vec::new();
         let arguments = (unit, "fail", properties, auxiliary);
         let started: OwnedObjectPath = loop {
             match self.manager.call("StartTransientUnit", &arguments).await {
                 // The scope of a domain of that name that has just ended: systemd collects it in its own time.
-                Err(zbus::Error::MethodError(name, message, reply)) if name.as_str() == UNIT_EXISTS => {
+                Err(zbus::Error::MethodError(name, message, reply))
+                    if name.as_str() == UNIT_EXISTS =>
+                {
                     if timely(self.patience.collect, removed.next()).await.flatten().is_none() {
                         return Err(zbus::Error::MethodError(name, message, reply));
                     }
@@ -116,7 +126,8 @@ impl Systemd {
         *job = Some(started.clone());
         while let Some(signal) = ended.next().await {
             let body = signal.body();
-            let (_, path, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize()?;
+            let (_, path, _, result): (u32, OwnedObjectPath, String, String) =
+                body.deserialize()?;
             if path == started {
                 *job = None;
                 return Ok(result);
@@ -126,7 +137,10 @@ impl Systemd {
     }
 
     async fn cancel(&self, job: OwnedObjectPath) -> zbus::Result<()> {
-        Proxy::new(self.manager.connection(), NAME, job, JOB).await?.call_noreply("Cancel", &()).await
+        Proxy::new(self.manager.connection(), NAME, job, JOB)
+            .await?
+            .call_noreply("Cancel", &())
+            .await
     }
 
     /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until that was carried out as far as
@@ -136,12 +150,16 @@ impl Systemd {
             // For this boot only: the unit is as short-lived as the domain.
             let arguments = (unit, true, vec![(property, Value::from(bytes(set)))]);
             match self.manager.call::<_, _, ()>("SetUnitProperties", &arguments).await {
-                Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_PROPERTY => return Ok(false),
+                Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_PROPERTY => {
+                    return Ok(false);
+                }
                 answer => answer?,
             }
             // systemd answers first and writes its cgroups then, but before it reads the next message (`manager_loop` in
             // `src/core/manager.c`). So any answer to another one means that it has.
-            let peer = Proxy::new(self.manager.connection(), NAME, PATH, "org.freedesktop.DBus.Peer").await?;
+            let peer =
+                Proxy::new(self.manager.connection(), NAME, PATH, "org.freedesktop.DBus.Peer")
+                    .await?;
             peer.call::<_, _, ()>("Ping", &()).await?;
             Ok(true)
         })
@@ -157,19 +175,25 @@ fn properties(domain: &str, limits: Limits) -> Vec<Property<'static>> {
         ("CollectMode", Value::from("inactive-or-failed")),
         ("PIDs", Value::from(vec![std::process::id()])),
     ];
-    properties.extend(limits.cpus.map(|cpus| ("CPUQuotaPerSecUSec", Value::from((cpus * 1e6) as u64))));
+    properties
+        .extend(limits.cpus.map(|cpus| ("CPUQuotaPerSecUSec", Value::from((cpus * 1e6) as u64))));
     properties.extend(limits.memory_bytes.map(|bytes| ("MemoryMax", Value::from(bytes))));
     properties
 }
 
 /// What comes of `answer`, or an error if that takes too long.
-fn within<T>(patience: Duration, what: &str, answer: impl Future<Output = zbus::Result<T>>) -> Result<T, Error> {
+fn within<T>(
+    patience: Duration,
+    what: &str,
+    answer: impl Future<Output = zbus::Result<T>>,
+) -> Result<T, Error> {
     let failed = |why| Error::Systemd { what: what.into(), why };
     match async_io::block_on(timely(patience, answer)) {
         Some(answer) => answer.map_err(|error| failed(error.to_string())),
-        None => {
-            Err(failed(format!("no answer within {} s: see `systemctl status` and the journal", patience.as_secs())))
-        }
+        None => Err(failed(format!(
+            "no answer within {} s: see `systemctl status` and the journal",
+            patience.as_secs()
+        ))),
     }
 }
 
@@ -257,19 +281,32 @@ mod tests {
             }
             if let Some(result) = self.ends {
                 // Before the answer, even: the signals are waited for from the beginning.
-                Self::job_removed(&emitter, 6, "/another/job".try_into().map_err(zbus::Error::from)?, unit, "failed")
-                    .await?;
+                Self::job_removed(
+                    &emitter,
+                    6,
+                    "/another/job".try_into().map_err(zbus::Error::from)?,
+                    unit,
+                    "failed",
+                )
+                .await?;
                 Self::job_removed(&emitter, 7, path.clone(), unit, result).await?;
             }
             Ok(path)
         }
 
-        fn set_unit_properties(&self, unit: &str, _runtime: bool, properties: Properties) -> zbus::fdo::Result<()> {
+        fn set_unit_properties(
+            &self,
+            unit: &str,
+            _runtime: bool,
+            properties: Properties,
+        ) -> zbus::fdo::Result<()> {
             let told = format!("{unit} {}", properties[0].0);
             self.told.send(told).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))?;
             match self.has_cpusets {
                 true => Ok(()),
-                false => Err(zbus::fdo::Error::PropertyReadOnly("Cannot set property, or unknown property.".into())),
+                false => Err(zbus::fdo::Error::PropertyReadOnly(
+                    "Cannot set property, or unknown property.".into(),
+                )),
             }
         }
 
@@ -283,7 +320,11 @@ mod tests {
         ) -> zbus::Result<()>;
 
         #[zbus(signal)]
-        async fn unit_removed(emitter: &SignalEmitter<'_>, id: &str, unit: &OwnedObjectPath) -> zbus::Result<()>;
+        async fn unit_removed(
+            emitter: &SignalEmitter<'_>,
+            id: &str,
+            unit: &OwnedObjectPath,
+        ) -> zbus::Result<()>;
     }
 
     struct FakeJob(Sender<String>);
@@ -291,12 +332,17 @@ mod tests {
     #[zbus::interface(name = "org.freedesktop.systemd1.Job")]
     impl FakeJob {
         fn cancel(&self) -> zbus::fdo::Result<()> {
-            self.0.send("cancelled".into()).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))
+            self.0
+                .send("cancelled".into())
+                .map_err(|error| zbus::fdo::Error::Failed(error.to_string()))
         }
     }
 
     /// A connection to a fake, what the fake is told, and the fake's own end of it.
-    fn systemd(patience: Patience, change: impl FnOnce(&mut Fake)) -> (Systemd, Receiver<String>, Connection) {
+    fn systemd(
+        patience: Patience,
+        change: impl FnOnce(&mut Fake),
+    ) -> (Systemd, Receiver<String>, Connection) {
         let (told, tells) = channel();
         let mut fake = Fake {
             ends: Some("done"),
@@ -309,10 +355,13 @@ mod tests {
         change(&mut fake);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = async {
-            let server = Builder::async_io_unix_stream(theirs).server(zbus::Guid::generate())?.p2p();
+            let server =
+                Builder::async_io_unix_stream(theirs).server(zbus::Guid::generate())?.p2p();
             server.serve_at(PATH, fake)?.serve_at(JOB_PATH, FakeJob(told))?.build().await
         };
-        let client = async { Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, patience).await };
+        let client = async {
+            Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, patience).await
+        };
         let (server, client) = async_io::block_on(future::zip(server, client));
         (client.unwrap(), tells, server.unwrap())
     }
@@ -335,12 +384,16 @@ mod tests {
     #[test]
     fn a_job_that_fails_is_told_as_systemd_tells_it() {
         let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.ends = Some("timeout"));
-        assert_eq!(start(&systemd).unwrap_err(), "systemd: start nearside-web.scope: the job ended as timeout");
+        assert_eq!(
+            start(&systemd).unwrap_err(),
+            "systemd: start nearside-web.scope: the job ended as timeout"
+        );
     }
 
     #[test]
     fn a_job_that_does_not_end_is_given_up_and_cancelled() {
-        let (systemd, told, _server) = systemd(Patience { answer: SHORT, ..PATIENT }, |fake| fake.ends = None);
+        let (systemd, told, _server) =
+            systemd(Patience { answer: SHORT, ..PATIENT }, |fake| fake.ends = None);
         let said = start(&systemd).unwrap_err();
         assert!(said.contains("start nearside-web.scope: no answer within"), "{said}");
         assert_eq!(told.recv().unwrap(), "cancelled");
@@ -365,16 +418,22 @@ mod tests {
     fn a_systemd_that_knows_no_cpusets_says_so() {
         for has_cpusets in [true, false] {
             let (systemd, told, _server) = systemd(PATIENT, |fake| fake.has_cpusets = has_cpusets);
-            let set = systemd.set("nearside-web.scope", "AllowedCPUs", &CpuSet::from([CpuId(3)])).unwrap();
-            assert_eq!((set, told.recv().unwrap().as_str()), (has_cpusets, "nearside-web.scope AllowedCPUs"));
+            let set = systemd
+                .set("nearside-web.scope", "AllowedCPUs", &CpuSet::from([CpuId(3)]))
+                .unwrap();
+            assert_eq!(
+                (set, told.recv().unwrap().as_str()),
+                (has_cpusets, "nearside-web.scope AllowedCPUs")
+            );
         }
     }
 
     #[test]
     fn a_systemd_that_says_nothing_is_not_waited_for() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let connected =
-            async { Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, PATIENT).await };
+        let connected = async {
+            Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, PATIENT).await
+        };
         let said = within(SHORT, "connect", connected).unwrap_err().to_string();
         assert!(said.contains("connect: no answer within"), "{said}");
     }

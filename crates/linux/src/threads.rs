@@ -54,7 +54,12 @@ pub(crate) struct Seen {
 pub(crate) type Threads = BTreeMap<i32, Seen>;
 
 /// Watches the threads of groups, and of the groups below them, for `interval`. The answers are in the groups' order.
-pub fn watch(groups: &[Cgroup], proc: &Path, topology: &Topology, interval: Duration) -> Vec<CpuUse> {
+pub fn watch(
+    groups: &[Cgroup],
+    proc: &Path,
+    topology: &Topology,
+    interval: Duration,
+) -> Vec<CpuUse> {
     let look = || groups.iter().map(|group| threads(group, proc, topology)).collect::<Vec<_>>();
     let mut uses = vec![CpuUse::default(); groups.len()];
     let step = STEP.max(interval / MAX_STEPS);
@@ -100,7 +105,8 @@ pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen>
     // Below "task", the files speak of the thread alone and not of its whole process.
     let folder = proc.join(format!("{thread}/task/{thread}"));
     let mut buffer = [0; MOST_STAT_BYTES];
-    let stat = Stat::parse(&String::from_utf8_lossy(at_once(&folder.join("stat"), &mut buffer).ok()?))?;
+    let stat =
+        Stat::parse(&String::from_utf8_lossy(at_once(&folder.join("stat"), &mut buffer).ok()?))?;
     let node = topology.cpu(stat.cpu)?.node?;
     let schedstat = at_once(&folder.join("schedstat"), &mut buffer).unwrap_or_default();
     let schedstat = String::from_utf8_lossy(schedstat);
@@ -128,7 +134,10 @@ impl Stat {
         let (user, system) = (next(0)?, next(0)?);
         let cpu = u32::try_from(next(39 - 16)?).ok()?;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-        Some(Self { cpu_time_ns: user.saturating_add(system).saturating_mul(tick_ns), cpu: CpuId(cpu) })
+        Some(Self {
+            cpu_time_ns: user.saturating_add(system).saturating_mul(tick_ns),
+            cpu: CpuId(cpu),
+        })
     }
 }
 
@@ -137,7 +146,9 @@ mod tests {
     use super::*;
 
     fn threads(seen: &[(i32, u32, u64)]) -> Threads {
-        let thread = |&(thread, node, runtime_ns)| (thread, Seen { node: NodeId(node), runtime_ns, waited_ns: 0 });
+        let thread = |&(thread, node, runtime_ns)| {
+            (thread, Seen { node: NodeId(node), runtime_ns, waited_ns: 0 })
+        };
         seen.iter().map(thread).collect()
     }
 

@@ -59,16 +59,34 @@ impl Usage {
 
 /// What groups use, with their CPU time over `interval`, in the groups' order. Memory is looked at afterwards, as the
 /// kernel charges it where it does, else as processes map it.
-pub fn usage(groups: &[Cgroup], proc: &Path, topology: &Topology, interval: Duration) -> Vec<Usage> {
+pub fn usage(
+    groups: &[Cgroup],
+    proc: &Path,
+    topology: &Topology,
+    interval: Duration,
+) -> Vec<Usage> {
     let watched = threads::watch(groups, proc, topology, interval);
     let with_memory = |(group, cpu): (&Cgroup, CpuUse)| {
         let processes = distinct_processes(group).len();
         if let Some(memory) = memory::charged(group, proc) {
-            return Usage { processes, cpu, memory, memory_seen: Account::Charged, hidden_processes: 0 };
+            return Usage {
+                processes,
+                cpu,
+                memory,
+                memory_seen: Account::Charged,
+                hidden_processes: 0,
+            };
         }
         let Mapped { memory, processes: seen, .. } = mapped(group, proc);
-        let memory_seen = if seen == 0 && processes > 0 { Account::Hidden } else { Account::Mapped };
-        Usage { processes, cpu, memory, memory_seen, hidden_processes: processes.saturating_sub(seen) }
+        let memory_seen =
+            if seen == 0 && processes > 0 { Account::Hidden } else { Account::Mapped };
+        Usage {
+            processes,
+            cpu,
+            memory,
+            memory_seen,
+            hidden_processes: processes.saturating_sub(seen),
+        }
     };
     groups.iter().zip(watched).map(with_memory).collect()
 }
@@ -93,7 +111,9 @@ pub fn mapped(group: &Cgroup, proc: &Path) -> Mapped {
     for process in distinct_processes(group) {
         match crate::read::text(&proc.join(format!("{process}/numa_maps"))) {
             Ok(text) => maps.push(memory::numa_maps(&text)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => mapped.hidden_processes += 1,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                mapped.hidden_processes += 1
+            }
             // Gone meanwhile, or a kernel without CONFIG_NUMA.
             Err(_) => {}
         }
@@ -133,8 +153,12 @@ mod tests {
             made.file("cgroup/a/below/cgroup.procs", "20\n");
             made.file("cgroup/a/below/cgroup.threads", "20\n");
             for (thread, cpu) in [(10, 0), (12, 1), (11, 1), (20, 1)] {
-                let before = "S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 5 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 17";
-                made.file(&format!("proc/{thread}/task/{thread}/stat"), &format!("{thread} (x y) {before} {cpu} 0 0"));
+                let before =
+                    "S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 5 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 17";
+                made.file(
+                    &format!("proc/{thread}/task/{thread}/stat"),
+                    &format!("{thread} (x y) {before} {cpu} 0 0"),
+                );
                 made.file(&format!("proc/{thread}/task/{thread}/schedstat"), "700 1 1");
             }
             made
@@ -199,11 +223,21 @@ mod tests {
     #[test]
     fn policies_are_told_in_the_kernels_words() {
         let made = Made::new();
-        made.file("proc/10/numa_maps", "7000 bind:0 anon=3 N0=3\n8000 bind:0 anon=1 N0=1\n9000 prefer:1 stack\n");
-        made.file("proc/11/numa_maps", "7000 default file=/lib N0=9\n8000 default heap anon=1 N1=1\n");
+        made.file(
+            "proc/10/numa_maps",
+            "7000 bind:0 anon=3 N0=3\n8000 bind:0 anon=1 N0=1\n9000 prefer:1 stack\n",
+        );
+        made.file(
+            "proc/11/numa_maps",
+            "7000 default file=/lib N0=9\n8000 default heap anon=1 N1=1\n",
+        );
         let mapped = mapped(&made.group(), &made.proc());
-        let expected = [("bind:0", by_node(&[4 * 4096])), ("default", ByNode::from([(NodeId(1), 4096)]))];
-        assert_eq!(mapped.policies, expected.map(|(policy, bytes)| (policy.to_owned(), bytes)).into());
+        let expected =
+            [("bind:0", by_node(&[4 * 4096])), ("default", ByNode::from([(NodeId(1), 4096)]))];
+        assert_eq!(
+            mapped.policies,
+            expected.map(|(policy, bytes)| (policy.to_owned(), bytes)).into()
+        );
         assert_eq!((mapped.processes, mapped.hidden_processes), (2, 0));
     }
 }

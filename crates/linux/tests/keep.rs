@@ -78,11 +78,15 @@ fn a_found_group_gets_a_record_with_its_first_change_and_no_claim() {
     assert!(host.take_up("/m/none", Some(("m/*", &home(&[0])))).is_err());
     host.take_up("/m/vm", Some(("m/*", &home(&[1])))).unwrap();
     assert!(made.host().record("/m/vm").is_none(), "nothing has changed yet");
-    let (domain, claim) = (|| "/m/vm".to_owned(), Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() });
+    let (domain, claim) =
+        (|| "/m/vm".to_owned(), Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() });
     let done = Outcome::Applied { moved_bytes: 0 };
     assert_eq!(apply(&mut host, &Action::Claim { domain: domain(), claim }), done);
     let record = made.record("/m/vm");
-    assert_eq!((record.claim, record.found_by.as_deref(), &record.home), (None, Some("m/*"), &home(&[1])));
+    assert_eq!(
+        (record.claim, record.found_by.as_deref(), &record.home),
+        (None, Some("m/*"), &home(&[1]))
+    );
     assert_eq!(apply(&mut host, &Action::SetHome { domain: domain(), home: home(&[0]) }), done);
     host.put_down();
     assert_eq!(made.record("/m/vm").home, home(&[0]));
@@ -108,7 +112,10 @@ fn where_somebody_elses_group_may_run_is_left_alone() {
         let (domain, on_behalf) = (|| path.to_owned(), CpuReason::Fallback);
         let bind = Action::BindCpus { domain: domain(), cpus: cpus(&[2, 3]), on_behalf };
         refused(&apply(&mut host, &bind), &format!("a cgroup of {owner}"));
-        refused(&apply(&mut host, &Action::ConfineMemory { domain: domain(), nodes: nodes(&[1]) }), owner);
+        refused(
+            &apply(&mut host, &Action::ConfineMemory { domain: domain(), nodes: nodes(&[1]) }),
+            owner,
+        );
         host.put_down();
         assert!(host.restore_fallback(path).unwrap_err().to_string().contains(owner));
         assert_eq!((made.record(path).cpus, made.bound(path)), (None, false));
@@ -127,7 +134,8 @@ fn nearsides_own_binding_is_lifted_and_restored_and_its_record_says_so() {
     assert!(!host.lift_fallback(OWN).unwrap(), "nothing is bound");
     assert!(host.restore_fallback(OWN).unwrap());
     assert_eq!(made.read("cg/nearside/x/cpuset.cpus"), "2-3");
-    let binding = CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces: None };
+    let binding =
+        CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces: None };
     assert_eq!(made.record(OWN).cpus, Some(binding));
     assert!(!host.restore_fallback(OWN).unwrap(), "it is bound");
     host.lock().unwrap();
@@ -187,9 +195,15 @@ fn one_lock_serves_many_domains_and_who_needs_a_binding_is_known_without_it() {
         change(&mut record);
         record
     };
-    assert!(!wants(&other(|record| record.home.nodes = nodes(&[0, 1]))), "a home of all nodes binds nobody");
+    assert!(
+        !wants(&other(|record| record.home.nodes = nodes(&[0, 1]))),
+        "a home of all nodes binds nobody"
+    );
     assert!(!wants(&other(|record| record.home.affinity = Affinity::Hard)));
-    assert!(!wants(&other(|record| record.home.origin = Origin::Adopted)), "kept there by whoever chose it");
+    assert!(
+        !wants(&other(|record| record.home.origin = Origin::Adopted)),
+        "kept there by whoever chose it"
+    );
     let libvirts = made.record("/machine.slice/machine-qemu\\x2d1.scope");
     assert!(host.may_bind(&libvirts).unwrap_err().to_string().contains("libvirt"));
 
@@ -233,11 +247,17 @@ fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
         asked.fetch_add(1, SeqCst);
         ControlFlow::Break(())
     });
-    assert!(begun.is_busy() && asked.load(SeqCst) == 1, "one chunk, and then somebody wanted something");
+    assert!(
+        begun.is_busy() && asked.load(SeqCst) == 1,
+        "one chunk, and then somebody wanted something"
+    );
     host.move_batches(&mut begun, later, &|| ControlFlow::Continue(()));
     assert!(!begun.is_busy());
     let ended = host.end_batches(begun);
-    assert!(ended.iter().all(|(_, outcome)| *outcome == Outcome::Applied { moved_bytes: 0 }), "{ended:?}");
+    assert!(
+        ended.iter().all(|(_, outcome)| *outcome == Outcome::Applied { moved_bytes: 0 }),
+        "{ended:?}"
+    );
 
     // Before the first chunk the home becomes another one.
     let (mut begun, _) = host.begin_batches(&[batch("/m/a", 0)]);
@@ -279,7 +299,8 @@ fn cpus_that_somebody_else_set_are_neither_replaced_nor_taken_away() {
     assert_eq!((theirs(), made.record(OWN).cpus), ("0,2\n".into(), None));
 
     // They were set after Nearside had bound it: its own binding is gone.
-    let own = |replaces| CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces };
+    let own =
+        |replaces| CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces };
     made.found(OWN, |record| record.cpus = Some(own(None)));
     assert!(host.lift_fallback(OWN).unwrap());
     assert_eq!((theirs(), made.record(OWN).cpus), ("0,2\n".into(), None));
@@ -322,7 +343,11 @@ fn a_batch_goes_to_the_home_that_is_recorded_now() {
         let (domain, nodes) = (domain.to_owned(), nodes(to));
         apply(&mut host, &Action::MovePages { domain, nodes, rate_bytes_per_s: None, batch })
     };
-    assert_eq!(batch("/m/vm", &[1], 0), Outcome::Applied { moved_bytes: 0 }, "no process has anything");
+    assert_eq!(
+        batch("/m/vm", &[1], 0),
+        Outcome::Applied { moved_bytes: 0 },
+        "no process has anything"
+    );
     refused(&batch("/m/vm", &[0], 1), "changed the home of /m/vm to node 1");
     refused(&batch("/m/vm", &[1], 1), "changed the home");
     refused(&batch("/m/other", &[1], 0), "has ended");

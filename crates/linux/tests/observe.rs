@@ -14,13 +14,19 @@ fn made_up(root: &Path) -> Host {
         fs::write(path, text).unwrap();
     };
     let tree = root.join("cg");
-    file("proc/self/mountinfo", &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()));
+    file(
+        "proc/self/mountinfo",
+        &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()),
+    );
     file("proc/sys/kernel/random/boot_id", "b\n");
     file("cg/cgroup.controllers", "memory\n");
     file("sys/devices/system/cpu/online", "0-1\n");
     file("sys/devices/system/node/node0/cpulist", "0-1\n");
     file("sys/devices/system/node/node0/distance", "10\n");
-    file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 1024 kB\n");
+    file(
+        "sys/devices/system/node/node0/meminfo",
+        "Node 0 MemTotal: 4096 kB\nNode 0 MemFree: 1024 kB\n",
+    );
     Host::open(Paths { root: root.into(), state: root.join("run/nearside") }).unwrap()
 }
 
@@ -57,6 +63,9 @@ fn what_could_not_be_read_of_memory_is_said_once() {
     // That no CPU tells its caches is no news to anybody who runs in a virtual machine.
     let notices = host.take_notices();
     assert_eq!((free_bytes, notices.len()), (1 << 20, 1), "{notices:?}");
-    assert!(notices[0].contains("proc/zoneinfo: No such file") && notices[0].contains("watermarks"), "{notices:?}");
+    assert!(
+        notices[0].contains("proc/zoneinfo: No such file") && notices[0].contains("watermarks"),
+        "{notices:?}"
+    );
     assert!(host.take_notices().is_empty());
 }

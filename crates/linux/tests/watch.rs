@@ -10,7 +10,8 @@ use nearside_linux::{
     watch::{Patterns, Turn, Watcher},
 };
 use nearside_policy::{
-    ByNode, ControlObservation, DomainHistory, History, Home, Limits, MoveReport, Owner, Stayed, Tuning, control,
+    ByNode, ControlObservation, DomainHistory, History, Home, Limits, MoveReport, Owner, Stayed,
+    Tuning, control,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -38,24 +39,35 @@ impl Made {
         self.file(&format!("cg/{path}/cgroup.events"), "populated 1\nfrozen 0\n");
         self.file(&format!("cg/{path}/cpu.stat"), &format!("usage_usec {usage_us}\nuser_usec 0\n"));
         let [first, second] = bytes;
-        self.file(&format!("cg/{path}/memory.numa_stat"), &format!("anon N0={first} N1={second}\nfile N0=9 N1=9\n"));
+        self.file(
+            &format!("cg/{path}/memory.numa_stat"),
+            &format!("anon N0={first} N1={second}\nfile N0=9 N1=9\n"),
+        );
     }
 
     /// The threads of a group, by number, CPU, CPU time and waiting. The kernel knows no threads of such numbers.
     fn threads(&self, path: &str, threads: &[(u32, u32, u64, u64)]) {
-        let numbers: String = threads.iter().map(|(thread, ..)| format!("{}\n", 9_000_000 + thread)).collect();
+        let numbers: String =
+            threads.iter().map(|(thread, ..)| format!("{}\n", 9_000_000 + thread)).collect();
         self.file(&format!("cg/{path}/cgroup.threads"), &numbers);
         for (thread, cpu, ran_ns, waited_ns) in threads {
             let thread = 9_000_000 + thread;
-            let before = "S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 5 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 17";
-            self.file(&format!("proc/{thread}/task/{thread}/stat"), &format!("{thread} (x y) {before} {cpu} 0 0"));
-            self.file(&format!("proc/{thread}/task/{thread}/schedstat"), &format!("{ran_ns} {waited_ns} 1"));
+            let before =
+                "S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 5 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 17";
+            self.file(
+                &format!("proc/{thread}/task/{thread}/stat"),
+                &format!("{thread} (x y) {before} {cpu} 0 0"),
+            );
+            self.file(
+                &format!("proc/{thread}/task/{thread}/schedstat"),
+                &format!("{ran_ns} {waited_ns} 1"),
+            );
         }
     }
 
     fn record(&self, path: &str) -> Record {
-        let inode =
-            fs::metadata(self.path(&format!("cg{path}"))).map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
+        let inode = fs::metadata(self.path(&format!("cg{path}")))
+            .map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
         found(path, inode.unwrap(), "b", home(&[1]))
     }
 
@@ -114,7 +126,10 @@ fn a_domain_is_told_of_from_its_second_look_on() {
     let mut watcher = made.watcher(&["m/*"]);
     let first = watcher.look(&History::default(), turn(1)).unwrap();
     assert_eq!((names(&first), first.loads.len(), first.length_ns), (vec!["/m/vm"], 0, 0));
-    assert_eq!(first.machine.domains[0].resident_bytes, ByNode::from([(NodeId(0), 4096), (NodeId(1), 8192)]));
+    assert_eq!(
+        first.machine.domains[0].resident_bytes,
+        ByNode::from([(NodeId(0), 4096), (NodeId(1), 8192)])
+    );
     assert_eq!((watcher.found_by("/m/vm"), watcher.found_by("/m")), (Some("m/*"), None));
 
     // A second of CPU time, a quarter of it on node 0 as far as threads tell.
@@ -122,7 +137,10 @@ fn a_domain_is_told_of_from_its_second_look_on() {
     made.threads("m/vm", &[(1, 0, 600, 5), (2, 2, 1600, 107)]);
     let second = watcher.look(&History::default(), turn(2)).unwrap();
     let load = &second.loads["/m/vm"];
-    assert_eq!((load.over_ns, &load.cpu_ns), (INTERVAL_NS, &by_node([SECOND_NS / 4, SECOND_NS / 4 * 3])));
+    assert_eq!(
+        (load.over_ns, &load.cpu_ns),
+        (INTERVAL_NS, &by_node([SECOND_NS / 4, SECOND_NS / 4 * 3]))
+    );
     assert_eq!((load.waited_ns, load.owner, &load.bound_to), (105, Owner::Foreign, &None));
     assert_eq!(second.machine.domains[0].resident_bytes[&NodeId(0)], 0);
 }
@@ -143,7 +161,10 @@ fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
     assert_eq!(later.machine.domains[0].resident_bytes[&NodeId(0)], 4096);
     // 8 ms in 8 s are no reason to look at threads.
     let load = watcher.look(&due("/m/vm", 5), turn(5)).unwrap().loads.remove("/m/vm").unwrap();
-    assert_eq!((load.over_ns, load.cpu_ns, load.waited_ns), (4 * INTERVAL_NS, by_node([0, 8_000_000]), 0));
+    assert_eq!(
+        (load.over_ns, load.cpu_ns, load.waited_ns),
+        (4 * INTERVAL_NS, by_node([0, 8_000_000]), 0)
+    );
 }
 
 /// 17 domains of 512 threads have more than are looked at in an interval; the last in the alphabet is not taken for idle.
@@ -156,7 +177,8 @@ fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
         for name in &names {
             made.group(name, look * 1_000_000, [0, 0]);
             made.threads(name, &[(1, 2, look * SECOND_NS, 0)]);
-            let others: String = (1..=512).map(|thread| format!("{}\n", 9_000_000 + thread)).collect();
+            let others: String =
+                (1..=512).map(|thread| format!("{}\n", 9_000_000 + thread)).collect();
             made.file(&format!("cg/{name}/cgroup.threads"), &others);
         }
         let seen = watcher.look(&History::default(), turn(look)).unwrap();
@@ -166,7 +188,11 @@ fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
         }
     }
     let said = watcher.take_notices();
-    assert_eq!(said.iter().filter(|notice| notice.contains("looked at in turn")).count(), 1, "{said:?}");
+    assert_eq!(
+        said.iter().filter(|notice| notice.contains("looked at in turn")).count(),
+        1,
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -187,7 +213,10 @@ fn a_scheduler_knows_better_where_a_domain_ran() {
     };
     // What it counted before it was asked first may be of any time.
     assert_eq!(look(2, 1_000_000, [0, 7 * SECOND_NS]), by_node([SECOND_NS, 0]));
-    assert_eq!(look(3, 3_000_000, [SECOND_NS / 2, 8 * SECOND_NS]), by_node([SECOND_NS / 2, SECOND_NS]));
+    assert_eq!(
+        look(3, 3_000_000, [SECOND_NS / 2, 8 * SECOND_NS]),
+        by_node([SECOND_NS / 2, SECOND_NS])
+    );
 }
 
 #[test]
@@ -202,7 +231,9 @@ fn groups_come_and_go_and_none_counts_twice() {
     let mut watcher = made.watcher(&["m/*", "m/*/*", "m*", "n*"]);
     let mut look = |interval| {
         let seen = watcher.look(&History::default(), turn(interval)).unwrap();
-        let home = |name: &str| seen.machine.domains.iter().find(|domain| domain.name == name)?.home.clone();
+        let home = |name: &str| {
+            seen.machine.domains.iter().find(|domain| domain.name == name)?.home.clone()
+        };
         (names(&seen).join(" "), home("/m/db").is_some())
     };
     // "m*" and "n*" name /m and /nearside, which hold domains, and so are none.
@@ -222,8 +253,14 @@ fn groups_come_and_go_and_none_counts_twice() {
 #[test]
 fn neither_the_host_nor_this_process_is_a_domain() {
     let made = made();
-    for path in ["s.slice/own.service", "s.slice/x.service", "t.slice", "t.slice/y.slice", "init.scope", "other.scope"]
-    {
+    for path in [
+        "s.slice/own.service",
+        "s.slice/x.service",
+        "t.slice",
+        "t.slice/y.slice",
+        "init.scope",
+        "other.scope",
+    ] {
         made.group(path, 0, [0, 0]);
     }
     made.file("proc/self/cgroup", "0::/s.slice/own.service\n");
@@ -302,8 +339,9 @@ fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
     let followed: Vec<bool> =
         (5..=8).map(|interval| look(interval, 6400 + interval, [4096 * interval, 4096])).collect();
     assert_eq!(followed.iter().filter(|&&followed| followed).count(), 1, "{followed:?}");
-    let followed: Vec<bool> =
-        (10..=13).map(|interval| look(interval, 6400 * interval, [4096 * interval, 4096])).collect();
+    let followed: Vec<bool> = (10..=13)
+        .map(|interval| look(interval, 6400 * interval, [4096 * interval, 4096]))
+        .collect();
     assert_eq!(followed, [true; 4]);
 }
 
@@ -315,8 +353,11 @@ fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<Option<u64>> {
     let mut waited = |interval: u64, counted_ns| {
         made.group("m/vm", counted_ns / 1000, [0, 0]);
         made.threads("m/vm", &[(1, 0, counted_ns, interval * interval * 1_000_000)]);
-        let counted =
-            watcher.cgroup_inode("/m/vm").map(|inode| (inode, by_node([counted_ns, 0]))).into_iter().collect();
+        let counted = watcher
+            .cgroup_inode("/m/vm")
+            .map(|inode| (inode, by_node([counted_ns, 0])))
+            .into_iter()
+            .collect();
         let scheduler = has_scheduler.then_some(&counted);
         let turn = Turn { scheduler, soft_affinity: has_scheduler, ..turn(interval) };
         let mut seen = watcher.look(&History::default(), turn).unwrap();
@@ -421,7 +462,12 @@ fn a_thousand_idle_domains() {
     link(Path::new("/sys"), &folder.path().join("sys"));
     link(Path::new("/proc"), &folder.path().join("host"));
     fs::create_dir_all(folder.path().join("proc/self")).unwrap();
-    for name in fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name()).filter(|name| name != "self") {
+    for name in fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| name != "self")
+    {
         link(&Path::new("/proc").join(&name), &folder.path().join("proc").join(&name));
     }
     fs::create_dir(folder.path().join("run")).unwrap();
@@ -442,7 +488,10 @@ fn a_thousand_idle_domains() {
         let sleeper = Command::new("sleep").arg("infinity").stdin(Stdio::null()).spawn().unwrap();
         let ours = cg.join(format!("b/{number}"));
         fs::create_dir(&ours).unwrap();
-        link(&Path::new("/proc").join(sleeper.id().to_string()), &folder.path().join(format!("proc/{}", sleeper.id())));
+        link(
+            &Path::new("/proc").join(sleeper.id().to_string()),
+            &folder.path().join(format!("proc/{}", sleeper.id())),
+        );
         for parent in &parents {
             let group = Path::new(parent).join(format!("nearside-bench/{number}"));
             fs::create_dir(&group).unwrap();
@@ -457,7 +506,9 @@ fn a_thousand_idle_domains() {
         all.sleepers.push(sleeper);
     }
 
-    let mut host = Host::open(Paths { root: folder.path().into(), state: folder.path().join("run/nearside") }).unwrap();
+    let mut host =
+        Host::open(Paths { root: folder.path().into(), state: folder.path().join("run/nearside") })
+            .unwrap();
     let boot_id = host.boot_id().to_owned();
     let before_mib = resident_mib();
     let mut watcher = host.watcher(Patterns::parse(["b/*"]).unwrap());
@@ -466,7 +517,9 @@ fn a_thousand_idle_domains() {
     for interval in 1..=60 {
         if interval == 3 {
             host.lock().unwrap();
-            for (number, group) in (0..DOMAINS).map(|number| (number, cg.join(format!("b/{number}")))) {
+            for (number, group) in
+                (0..DOMAINS).map(|number| (number, cg.join(format!("b/{number}"))))
+            {
                 let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(group).unwrap());
                 host.edit(found(&format!("/b/{number}"), inode, &boot_id, home(&[0])));
                 host.save().unwrap();
@@ -483,7 +536,9 @@ fn a_thousand_idle_domains() {
     }
     println!("us of CPU to look, us to decide, domains looked at; by interval: {cost:?}");
     let steady = &cost[44..];
-    let mean = |part: fn(&(u64, u64, usize)) -> u64| steady.iter().map(part).sum::<u64>() / steady.len() as u64;
+    let mean = |part: fn(&(u64, u64, usize)) -> u64| {
+        steady.iter().map(part).sum::<u64>() / steady.len() as u64
+    };
     let (look_us, decide_us) = (mean(|cost| cost.0), mean(|cost| cost.1));
     let percent = |us: u64| us as f64 / (INTERVAL_NS / 1000) as f64 * 100.0;
     println!(

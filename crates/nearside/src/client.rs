@@ -93,7 +93,11 @@ impl Args {
     }
 
     /// Adds to domains how they stand, where a daemon runs that this user may ask and that knows them.
-    pub(crate) fn add_standing(&self, domains: &mut [Domain], within: Duration) -> Result<(), Notice> {
+    pub(crate) fn add_standing(
+        &self,
+        domains: &mut [Domain],
+        within: Duration,
+    ) -> Result<(), Notice> {
         // Whoever names a socket wants to know of it that nobody answers.
         if domains.is_empty() && self.socket.is_none() {
             return Ok(());
@@ -119,9 +123,13 @@ impl Args {
         nodes: &NodeSet,
         affinity: Option<Affinity>,
     ) -> Option<Result<Report, Failure>> {
-        let body = json!({ "nodes": nodes.iter().collect::<Vec<_>>(), "affinity": affinity }).to_string();
+        let body =
+            json!({ "nodes": nodes.iter().collect::<Vec<_>>(), "affinity": affinity }).to_string();
         let path = format!("/domains/{}/affinity", percent_encoded(domain));
-        self.change(domain, Request::put(path).header(CONTENT_TYPE, "application/json").body(body.into()))
+        self.change(
+            domain,
+            Request::put(path).header(CONTENT_TYPE, "application/json").body(body.into()),
+        )
     }
 
     /// Has the daemon give a domain's home back to placement. None as of [`set_home`](Self::set_home).
@@ -136,12 +144,14 @@ impl Args {
         request: Result<Request<Body>, axum::http::Error>,
     ) -> Option<Result<Report, Failure>> {
         match self.ask(request, CHANGE_WITHIN) {
-            Ok(Answer { status: StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE, .. })
+            Ok(Answer {
+                status: StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE, ..
+            })
             | Err(Unanswered::Nobody) => None,
             Ok(answer) => Some(changed(domain, answer)),
-            Err(unreached @ Unanswered::Unreached { .. }) => {
-                Some(Err(Failure::could_not(format_args!("{unreached}; --no-daemon does without it"))))
-            }
+            Err(unreached @ Unanswered::Unreached { .. }) => Some(Err(Failure::could_not(
+                format_args!("{unreached}; --no-daemon does without it"),
+            ))),
             Err(broken @ Unanswered::Broken { .. }) => Some(Err(Failure::could_not(format_args!(
                 "{broken}; the change may have been made all the same: see `nearside show {domain}`"
             )))),
@@ -164,7 +174,11 @@ impl Args {
         }
     }
 
-    fn ask(&self, request: Result<Request<Body>, axum::http::Error>, within: Duration) -> Result<Answer, Unanswered> {
+    fn ask(
+        &self,
+        request: Result<Request<Body>, axum::http::Error>,
+        within: Duration,
+    ) -> Result<Answer, Unanswered> {
         if self.no_daemon {
             return Err(Unanswered::Nobody);
         }
@@ -172,17 +186,21 @@ impl Args {
         let unreached = |why: String| Unanswered::Unreached { socket: socket.clone(), why };
         let broken = |why: String| Unanswered::Broken { socket: socket.clone(), why };
         let request = request.map_err(|error| unreached(error.to_string()))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| unreached(error.to_string()))?;
         runtime.block_on(async {
-            let stream = UnixStream::connect(&socket).await.map_err(|error| match error.kind() {
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied
-                    if self.socket.is_none() =>
-                {
-                    Unanswered::Nobody
-                }
-                _ => unreached(error.to_string()),
-            })?;
+            let stream =
+                UnixStream::connect(&socket).await.map_err(|error| match error.kind() {
+                    ErrorKind::NotFound
+                    | ErrorKind::ConnectionRefused
+                    | ErrorKind::PermissionDenied
+                        if self.socket.is_none() =>
+                    {
+                        Unanswered::Nobody
+                    }
+                    _ => unreached(error.to_string()),
+                })?;
             let late = |_| broken(format!("no answer within {} s", within.as_secs()));
             let answer = timeout(within, exchange(stream, request)).await.map_err(late)?;
             answer.map_err(|error| broken(error.to_string()))
@@ -192,13 +210,16 @@ impl Args {
 
 /// One request on a connection of its own.
 async fn exchange(stream: UnixStream, mut request: Request<Body>) -> io::Result<Answer> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
     request.headers_mut().insert(HOST, axum::http::HeaderValue::from_static("localhost"));
     let answered = async {
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = response.status();
-        let body = to_bytes(Body::new(response.into_body()), MOST_ANSWER_BYTES).await.map_err(io::Error::other)?;
+        let body = to_bytes(Body::new(response.into_body()), MOST_ANSWER_BYTES)
+            .await
+            .map_err(io::Error::other)?;
         Ok(Answer { status, body: body.into() })
     };
     // The connection has to be driven for as long as the answer comes in.
@@ -223,10 +244,19 @@ fn changed(domain: &str, answer: Answer) -> Result<Report, Failure> {
     if answer.status != StatusCode::OK {
         return Err(refused(&answer));
     }
-    let Changed { nodes_before, nodes, notes } = serde_json::from_slice(&answer.body)
-        .map_err(|error| Failure::could_not(format_args!("it was done; the daemon's answer: {error}")))?;
+    let Changed { nodes_before, nodes, notes } =
+        serde_json::from_slice(&answer.body).map_err(|error| {
+            Failure::could_not(format_args!("it was done; the daemon's answer: {error}"))
+        })?;
     let (nodes_before, nodes) = (nodes_before.into_iter().collect(), nodes.into_iter().collect());
-    Ok(Report { name: domain.into(), nodes_before, nodes, notes, by_daemon: true, ..Report::default() })
+    Ok(Report {
+        name: domain.into(),
+        nodes_before,
+        nodes,
+        notes,
+        by_daemon: true,
+        ..Report::default()
+    })
 }
 
 fn refused(answer: &Answer) -> Failure {
@@ -254,7 +284,8 @@ impl Plan {
     /// What it says of a domain, or of the one that a group belongs to which was found and so has its path for a name.
     fn about(mut self, domain: &str) -> Option<Control> {
         let known = self.standing.keys().filter(|known| is_below(domain, known));
-        let (name, standing) = self.standing.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
+        let (name, standing) =
+            self.standing.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
         let steps = self.steps.into_iter().filter(|step| step.domain == name);
         Some(Control { standing, steps: steps.map(|step| step.told).collect() })
     }
@@ -299,7 +330,8 @@ mod tests {
             let audit = AuditLog::new(&folder.path().join("audit.log"));
             let api = Api::new(access, audit, sender, Limits::default(), Groups::none());
             api.published.publish(examples::snapshot());
-            let server = Server::start(Arc::clone(&api), &folder.path().join("run/socket")).unwrap();
+            let server =
+                Server::start(Arc::clone(&api), &folder.path().join("run/socket")).unwrap();
             thread::spawn(move || {
                 while let Ok(Event::Change(Asked { answer: to, .. })) = events.recv() {
                     let _ = to.send(answer());
@@ -336,14 +368,24 @@ mod tests {
         domains.push(Domain { name: "just-started".into(), ..Domain::default() });
         daemon.args().tell_standing(&mut domains);
         for domain in &domains {
-            let known = snapshot.history.domains.get(&domain.name).map(|known| known.standing.to_string());
-            assert_eq!(domain.standing.as_ref().map(|standing| standing.text.clone()), known, "{}", domain.name);
+            let known =
+                snapshot.history.domains.get(&domain.name).map(|known| known.standing.to_string());
+            assert_eq!(
+                domain.standing.as_ref().map(|standing| standing.text.clone()),
+                known,
+                "{}",
+                domain.name
+            );
             let Some(known) = known else { continue };
             let control = daemon.args().control(&domain.name).unwrap().unwrap();
             assert_eq!(control.standing.text, known);
             let own = |step: &&nearside_policy::Step| step.action.domain() == domain.name;
             let steps = snapshot.plan.steps.iter().filter(own).map(|step| step.action.to_string());
-            assert!(control.steps.iter().map(|step| step.text.clone()).eq(steps), "{}", domain.name);
+            assert!(
+                control.steps.iter().map(|step| step.text.clone()).eq(steps),
+                "{}",
+                domain.name
+            );
         }
         assert!(domains.iter().any(|domain| domain.standing.is_some()));
         assert_eq!(daemon.args().control("nobody"), Ok(None));
@@ -371,7 +413,10 @@ mod tests {
             let told = control.map(|control| serde_json::to_value(control).unwrap());
             let steps = expected.map(|name| json!([{"text": name, "because": "", "nodes": [1]}]));
             assert_eq!(told.as_ref().map(|told| &told["steps"]), steps.as_ref(), "{domain}");
-            assert_eq!(told.as_ref().map(|told| &told["standing"]["place"]), expected.map(Value::from).as_ref());
+            assert_eq!(
+                told.as_ref().map(|told| &told["standing"]["place"]),
+                expected.map(Value::from).as_ref()
+            );
         }
     }
 
@@ -383,7 +428,8 @@ mod tests {
         let unwanted = Args { no_daemon: true, ..daemon.args() };
         assert_eq!(unwanted.control(&name), Ok(None));
         assert!(unwanted.set_home(&name, &home(0), None).is_none());
-        let elsewhere = Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
+        let elsewhere =
+            Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
         assert!(elsewhere.control(&name).unwrap_err().starts_with("cannot ask the daemon at "));
         let told = elsewhere.add_standing(&mut [], READ_WITHIN).unwrap_err();
         assert!(told.starts_with("cannot ask the daemon at "), "also where no domain runs: {told}");
@@ -396,12 +442,15 @@ mod tests {
         let daemon = silent();
         let name = examples::snapshot().stat.domains[0].name.clone();
         let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
-        daemon
-            .api
-            .published
-            .publish_as_of(Snapshot::new(Seen { length: Duration::from_secs(2), ..examples::seen() }), long_ago);
+        daemon.api.published.publish_as_of(
+            Snapshot::new(Seen { length: Duration::from_secs(2), ..examples::seen() }),
+            long_ago,
+        );
         assert!(daemon.args().control(&name).unwrap_err().contains("has not ended an interval"));
-        assert!(daemon.args().set_home(&name, &home(1), None).is_none(), "whoever may do it does it without");
+        assert!(
+            daemon.args().set_home(&name, &home(1), None).is_none(),
+            "whoever may do it does it without"
+        );
     }
 
     #[test]
@@ -409,14 +458,21 @@ mod tests {
         let snapshot = examples::snapshot();
         let record = snapshot.records.iter().flatten().next().unwrap();
         let (name, new) = (record.name.clone(), record.home.clone());
-        let done = snapshot::Answer::Done { nodes_before: home(1), home: new.clone(), notes: vec!["so it is".into()] };
+        let done = snapshot::Answer::Done {
+            nodes_before: home(1),
+            home: new.clone(),
+            notes: vec!["so it is".into()],
+        };
         let daemon = Daemon::new(move || done.clone());
         let report = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap();
         assert_eq!((report.nodes_before, report.nodes), (home(1), new.nodes.clone()));
         assert!(report.by_daemon && report.notes == ["so it is"]);
         let unknown = daemon.args().set_home(&name, &home(77), None).unwrap().unwrap_err();
         assert!(unknown.code() == 2 && unknown.message().contains("no node 77"), "{unknown:?}");
-        assert!(daemon.args().set_home("just-started", &new.nodes, None).is_none(), "it knows no such domain");
+        assert!(
+            daemon.args().set_home("just-started", &new.nodes, None).is_none(),
+            "it knows no such domain"
+        );
         let daemon = Daemon::new(|| snapshot::Answer::Refused("no room".into()));
         let refused = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap_err();
         assert_eq!((refused.code(), refused.message()), (1, "no room"));
@@ -428,7 +484,12 @@ mod tests {
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         let thread = thread::spawn(move || {
-            let answers = ["SSH-2.0-nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[{]}!", "", ""];
+            let answers = [
+                "SSH-2.0-nonsense\r\n\r\n",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n[{]}!",
+                "",
+                "",
+            ];
             for said in answers {
                 let mut stream = listener.accept().unwrap().0;
                 io::Write::write_all(&mut stream, said.as_bytes()).unwrap();

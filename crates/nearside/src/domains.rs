@@ -5,7 +5,9 @@ use crate::{
     report::{control::StandingTold, json},
 };
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
-use nearside_policy::{ByNode, Claim, CpuReason, DomainState, Home, LeftOut, RehomeRefusal, outstanding};
+use nearside_policy::{
+    ByNode, Claim, CpuReason, DomainState, Home, LeftOut, RehomeRefusal, outstanding,
+};
 use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
 use std::time::Duration;
@@ -53,8 +55,13 @@ impl Domain {
         Self {
             name: record.map_or(cgroup, |record| &record.name).to_owned(),
             cgroup: cgroup.to_owned(),
-            cpus_bound_by: record.and_then(|record| record.cpus.as_ref()).map(|binding| binding.on_behalf),
-            outstanding_bytes: claim.as_ref().map(|claim| outstanding(claim, &resident_bytes)).unwrap_or_default(),
+            cpus_bound_by: record
+                .and_then(|record| record.cpus.as_ref())
+                .map(|binding| binding.on_behalf),
+            outstanding_bytes: claim
+                .as_ref()
+                .map(|claim| outstanding(claim, &resident_bytes))
+                .unwrap_or_default(),
             own_bytes: usage.memory.own(),
             local_share: usage.local_share(),
             debt_bytes: home.as_ref().filter(|_| seen).map(|home| usage.debt_bytes(&home.nodes)),
@@ -74,7 +81,16 @@ impl Domain {
         let kernel_bytes = memory.kept_by_kernel(claim.as_ref());
         let unmapped_bytes = memory.unmapped_by_any(claim.as_ref());
         let memory_nodes = None;
-        DomainState { name, home, claim, memory_nodes, resident_bytes, kernel_bytes, unmapped_bytes, reserved_bytes }
+        DomainState {
+            name,
+            home,
+            claim,
+            memory_nodes,
+            resident_bytes,
+            kernel_bytes,
+            unmapped_bytes,
+            reserved_bytes,
+        }
     }
 }
 
@@ -97,7 +113,8 @@ pub(crate) fn running(host: &Host, all: bool) -> Result<(Vec<Found>, Vec<String>
     if all {
         let started: Vec<String> = found.iter().map(|(group, _)| group.path().to_owned()).collect();
         let of_a_domain = |path: &str| started.iter().any(|cgroup| is_below(path, cgroup));
-        let others = host.tree().populated_groups().into_iter().filter(|group| !of_a_domain(group.path()));
+        let others =
+            host.tree().populated_groups().into_iter().filter(|group| !of_a_domain(group.path()));
         found.extend(others.map(|group| (group, None)));
     }
     Ok((found, broken.iter().map(ToString::to_string).collect()))
@@ -110,7 +127,8 @@ pub(crate) fn is_below(path: &str, above: &str) -> bool {
 
 /// What is recorded of the domain of that name.
 pub(crate) fn named(host: &Host, name: &str) -> Result<Record, Failure> {
-    host.record(name).ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
+    host.record(name)
+        .ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
 }
 
 /// The domain of that name; or, for a path, the domain that this cgroup is or belongs to, else the cgroup itself. The
@@ -124,23 +142,34 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
     let path = if is_below(name, &mounted) { &name[mounted.len()..] } else { name };
     let group = host.tree().group(path).map_err(Failure::could_not)?;
     if !group.exists() {
-        return Err(Failure::could_not(format_args!("there is no cgroup {}", group.directory().display())));
+        return Err(Failure::could_not(format_args!(
+            "there is no cgroup {}",
+            group.directory().display()
+        )));
     }
     // A group within a domain is part of that domain.
     match host.records().0.into_iter().find(|record| is_below(group.path(), &record.cgroup)) {
-        Some(record) => Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record))),
+        Some(record) => {
+            Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)))
+        }
         None => Ok((group, None)),
     }
 }
 
 /// Looks at what was found, with CPU time over `interval`.
-pub(crate) fn look(host: &Host, found: &[Found], topology: &Topology, interval: Duration) -> Vec<Domain> {
+pub(crate) fn look(
+    host: &Host,
+    found: &[Found],
+    topology: &Topology,
+    interval: Duration,
+) -> Vec<Domain> {
     let groups: Vec<Cgroup> = found.iter().map(|(group, _)| group.clone()).collect();
     let usages = usage::usage(&groups, &host.proc(), topology, interval);
     let domain = |((group, record), usage): (&Found, Usage)| {
         let mut domain = Domain::new(group.path(), record.as_ref(), usage);
         if let Some(claim) = &domain.claim {
-            domain.reserved_bytes = huge::reserved_bytes(group, &host.proc(), claim, &domain.resident_bytes);
+            domain.reserved_bytes =
+                huge::reserved_bytes(group, &host.proc(), claim, &domain.resident_bytes);
         }
         domain
     };
@@ -148,8 +177,14 @@ pub(crate) fn look(host: &Host, found: &[Found], topology: &Topology, interval: 
 }
 
 /// What to say where placement does not offer all of the machine to somebody who names these nodes.
-pub(crate) fn left_out(offered: &Topology, named: Option<&NodeSet>) -> impl Iterator<Item = String> {
-    LeftOut::of(offered, named).lines().into_iter().map(|line| format!("left out of placement: {line}"))
+pub(crate) fn left_out(
+    offered: &Topology,
+    named: Option<&NodeSet>,
+) -> impl Iterator<Item = String> {
+    LeftOut::of(offered, named)
+        .lines()
+        .into_iter()
+        .map(|line| format!("left out of placement: {line}"))
 }
 
 /// What to say where not all memory could be seen.

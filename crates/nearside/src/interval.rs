@@ -5,5 +5,7 @@ use std::time::Duration;
 /// Reads an interval; an hour is the longest.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected 0 to 3600 seconds, such as 0.5".into())
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected 0 to 3600 seconds, such as 0.5".into())
 }

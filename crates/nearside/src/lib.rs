@@ -104,10 +104,13 @@ fn not_understood(error: &clap::Error) -> Outcome {
     let (styled, plain) = (error.render().ansi().to_string(), error.render().to_string());
     let failure = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return output::print(&styled),
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Failure::usage(format_args!("no command\n\n{styled}")),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Failure::usage(format_args!("no command\n\n{styled}"))
+        }
         // All messages begin with the same word.
         _ => Failure::usage(plain.strip_prefix("error: ").unwrap_or(&plain)),
     };
-    let stands_in = std::env::args_os().nth(1).is_some_and(|command| command == "run" || command == "exec");
+    let stands_in =
+        std::env::args_os().nth(1).is_some_and(|command| command == "run" || command == "exec");
     Err(if stands_in { failure.with_code(commands::run::FAILED) } else { failure })
 }

@@ -45,7 +45,8 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
         Ok(host) => {
             let (found, broken) = domains::running(&host, all)?;
             unseen.extend(broken);
-            left_out.extend(domains::left_out(&machine.clone().offered(host.allowed().as_ref()), None));
+            left_out
+                .extend(domains::left_out(&machine.clone().offered(host.allowed().as_ref()), None));
             domains::look(&host, &found, &machine, interval)
         }
         // Nodes can be told of without domains.
@@ -60,17 +61,21 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
     // Free memory after what is resident, as for placement: what is touched in between is not promised again.
     let (topology, notes) = sysfs::read_again(&machine, root).map_err(Failure::could_not)?;
     unseen.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
-    let observation = Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+    let observation =
+        Observation { topology, domains: domains.iter().map(Domain::state).collect() };
     let counted = before.into_iter().zip(after);
     let nodes = observation.topology.nodes.iter().zip(counted);
     let stat = Stat {
         interval_s: (interval_s * 1000.0).round() / 1000.0,
-        nodes: nodes.map(|(node, (before, after))| NodeStat::new(&observation, node, [before, after])).collect(),
+        nodes: nodes
+            .map(|(node, (before, after))| NodeStat::new(&observation, node, [before, after]))
+            .collect(),
         reserved_huge_pages: ReservedStat::all(&observation),
         heap: None,
         domains,
     };
-    let worked = |(node, after): (_, u64)| Some((node, after.saturating_sub(*busy_before.get(&node)?)));
+    let worked =
+        |(node, after): (_, u64)| Some((node, after.saturating_sub(*busy_before.get(&node)?)));
     let busy_ns = busy_after.into_iter().filter_map(worked).collect();
     let scheduler = nearside_scheduler::in_charge();
     Ok(Look { stat, all, busy_ns, topology: observation.topology, scheduler, left_out, unseen })

@@ -13,7 +13,9 @@ pub(crate) fn print(report: &str) -> Outcome {
     let mut out = anstream::stdout().lock();
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::could_not(format_args!("standard output: {error}"))),
+        written => {
+            written.map_err(|error| Failure::could_not(format_args!("standard output: {error}")))
+        }
     }
 }
 
@@ -32,7 +34,8 @@ pub(crate) fn note(notes: impl IntoIterator<Item = impl Display>) {
 
 /// Data for programs.
 pub(crate) fn json(data: &impl Serialize) -> Result<String, Failure> {
-    let json = serde_json::to_string_pretty(data).map_err(|error| Failure::could_not(format_args!("JSON: {error}")))?;
+    let json = serde_json::to_string_pretty(data)
+        .map_err(|error| Failure::could_not(format_args!("JSON: {error}")))?;
     Ok(json + "\n")
 }
 

@@ -75,7 +75,9 @@ impl Simulating {
     /// At most so many seconds of the model.
     pub(crate) fn new(most_seconds: u64) -> Self {
         let bar = ProgressBar::new(most_seconds);
-        if let Ok(style) = ProgressStyle::with_template("playing {msg} [{wide_bar}] {pos} s of {len} s at most") {
+        if let Ok(style) =
+            ProgressStyle::with_template("playing {msg} [{wide_bar}] {pos} s of {len} s at most")
+        {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { bar, next: Instant::now() + MOMENT }
@@ -98,8 +100,8 @@ impl Simulating {
 }
 
 fn line(so_far: Progress) -> String {
-    let share =
-        percent(so_far.done_bytes, so_far.total_bytes).map_or_else(String::new, |share| format!(" ({share} %)"));
+    let share = percent(so_far.done_bytes, so_far.total_bytes)
+        .map_or_else(String::new, |share| format!(" ({share} %)"));
     format!("moving: {} of {}{share}", size(so_far.done_bytes), size(so_far.total_bytes))
 }
 

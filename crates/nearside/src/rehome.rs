@@ -3,8 +3,8 @@
 use crate::{domains::named, failure::Failure, report::set::Report};
 use nearside_linux::{Host, store::Record};
 use nearside_policy::{
-    Action, Affinity, Home, Machine, Observation, Origin, Outcome as Applied, Plan, Progress, Rehome, RehomeRefusal,
-    home_after, later_policy_nodes, may_go_on, rehome,
+    Action, Affinity, Home, Machine, Observation, Origin, Outcome as Applied, Plan, Progress,
+    Rehome, RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome,
 };
 use std::ops::ControlFlow;
 
@@ -17,7 +17,11 @@ pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
 }
 
 /// What the wish takes, and what was seen for it. `affinity`: how vCPUs are bound to the new home; as before where none is given.
-pub(crate) fn plan(host: &mut Host, wish: &Rehome, affinity: Option<Affinity>) -> Result<(Plan, Observation), Failure> {
+pub(crate) fn plan(
+    host: &mut Host,
+    wish: &Rehome,
+    affinity: Option<Affinity>,
+) -> Result<(Plan, Observation), Failure> {
     let mut observation = host.observe().map_err(Failure::could_not)?;
     if let Some(affinity) = affinity {
         let states = observation.domains.iter_mut().filter(|state| state.name == wish.domain);
@@ -65,9 +69,13 @@ pub(crate) fn carry_out(
             Applied::Refused { why } => {
                 // Where memory has moved already, the new home stands.
                 let undone = if has_moved { Ok(()) } else { undo(host, before) };
-                let also =
-                    undone.err().map_or_else(String::new, |also| format!("; nor could it be taken back: {also}"));
-                return Err(Failure::could_not(format_args!("cannot {}: {why}{also}", step.action)));
+                let also = undone.err().map_or_else(String::new, |also| {
+                    format!("; nor could it be taken back: {also}")
+                });
+                return Err(Failure::could_not(format_args!(
+                    "cannot {}: {why}{also}",
+                    step.action
+                )));
             }
         }
         has_moved |= matches!(step.action, Action::MovePages { .. });
@@ -108,7 +116,8 @@ fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Obser
         _ => None,
     });
     // A plan without steps binds nothing, so nothing is to be bound later either.
-    let policy_nodes = claim.and_then(|claim| later_policy_nodes(&home, claim, &observation.topology));
+    let policy_nodes =
+        claim.and_then(|claim| later_policy_nodes(&home, claim, &observation.topology));
     Record { home, policy_nodes, ..before.clone() }
 }
 
@@ -119,9 +128,16 @@ fn undo(host: &mut Host, before: Record) -> Result<(), String> {
         return Ok(());
     }
     let domain = before.name.clone();
-    let mems = before.memory_nodes.clone().map(|nodes| Action::ConfineMemory { domain: domain.clone(), nodes });
+    let mems = before
+        .memory_nodes
+        .clone()
+        .map(|nodes| Action::ConfineMemory { domain: domain.clone(), nodes });
     let cpus = before.cpus.clone();
-    let cpus = cpus.map(|binding| Action::BindCpus { domain, cpus: binding.cpus, on_behalf: binding.on_behalf });
+    let cpus = cpus.map(|binding| Action::BindCpus {
+        domain,
+        cpus: binding.cpus,
+        on_behalf: binding.on_behalf,
+    });
     host.edit(before);
     host.save().map_err(|error| error.to_string())?;
     for action in mems.iter().chain(&cpus) {

@@ -81,9 +81,10 @@ pub(crate) fn parse_node_set(text: &str, topology: &Topology) -> Result<NodeSet,
 /// A refusal as the end of a command: what makes no sense is a matter of usage, what does not fit could not be done.
 pub(crate) fn refused(refusal: Refusal) -> Failure {
     match refusal {
-        Refusal::NoVcpus | Refusal::NoMemory | Refusal::NoNodes { .. } | Refusal::UnknownNode { .. } => {
-            Failure::usage(refusal)
-        }
+        Refusal::NoVcpus
+        | Refusal::NoMemory
+        | Refusal::NoNodes { .. }
+        | Refusal::UnknownNode { .. } => Failure::usage(refusal),
         Refusal::NotAllowed(_)
         | Refusal::NoCpus { .. }
         | Refusal::NoHugePages { .. }
@@ -103,7 +104,8 @@ fn parse_vcpus(text: &str) -> Result<u32, String> {
 }
 
 fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
-    let value = |policy: MemoryPolicy| PossibleValue::new(policy.name()).help(memory_comes_from(policy));
+    let value =
+        |policy: MemoryPolicy| PossibleValue::new(policy.name()).help(memory_comes_from(policy));
     PossibleValuesParser::new(MemoryPolicy::ALL.map(value)).try_map(|name| name.parse())
 }
 
@@ -111,10 +113,14 @@ const fn memory_comes_from(policy: MemoryPolicy) -> &'static str {
     match policy {
         MemoryPolicy::Strict => "from its home or not at all: what does not fit is refused",
         MemoryPolicy::Preferred => "from one node of its home; when that is full, from the nearest",
-        MemoryPolicy::PreferredMany => "from its home; when that is full, from elsewhere (Linux 5.15)",
+        MemoryPolicy::PreferredMany => {
+            "from its home; when that is full, from elsewhere (Linux 5.15)"
+        }
         MemoryPolicy::Interleave => "from the nodes of its home in turn, page by page",
         MemoryPolicy::WeightedInterleave => "as interleave, by the host's weights (Linux 6.9)",
-        MemoryPolicy::Restrictive => "as strict, but policies that the command sets itself are left to it",
+        MemoryPolicy::Restrictive => {
+            "as strict, but policies that the command sets itself are left to it"
+        }
         MemoryPolicy::Local => "from the node of the CPU that touches it first",
     }
 }
@@ -127,7 +133,9 @@ fn page_size(text: &str) -> Result<PageSize, String> {
     match parse_size(text)? {
         bytes if bytes == base_bytes || bytes == SMALLEST_PAGE_BYTES => Ok(PageSize::Base),
         bytes if bytes.is_power_of_two() && bytes > base_bytes => Ok(PageSize::Huge(bytes)),
-        _ => Err("no page has that size: expected 4K, or the size of a huge page such as 2M".into()),
+        _ => {
+            Err("no page has that size: expected 4K, or the size of a huge page such as 2M".into())
+        }
     }
 }
 
@@ -177,14 +185,19 @@ impl DeviceName {
             if of_kind().nth(KNOWN_SHOWN).is_some() {
                 known.push("...".into());
             }
-            let known = if known.is_empty() { "none of that kind".into() } else { known.join(", ") };
-            return Err(Failure::usage(format_args!("--near: there is no device {self}: this machine has {known}")));
+            let known =
+                if known.is_empty() { "none of that kind".into() } else { known.join(", ") };
+            return Err(Failure::usage(format_args!(
+                "--near: there is no device {self}: this machine has {known}"
+            )));
         };
         match (device.node, topology.nodes.as_slice()) {
             (Some(node), _) => Ok(node),
             // A machine of one node tells no nodes of devices, and all of them are near.
             (None, [only]) => Ok(only.id),
-            (None, _) => Err(Failure::could_not(format_args!("--near: the system does not say where {self} is"))),
+            (None, _) => Err(Failure::could_not(format_args!(
+                "--near: the system does not say where {self} is"
+            ))),
         }
     }
 }
@@ -207,7 +220,12 @@ mod tests {
         let name = "0000:3b:00.0".to_owned();
         Topology {
             nodes: (0..nodes).map(|id| Node { id: NodeId(id), ..Node::default() }).collect(),
-            devices: vec![Device { kind: DeviceKind::Pci, name, node: device_node.map(NodeId), class: None }],
+            devices: vec![Device {
+                kind: DeviceKind::Pci,
+                name,
+                node: device_node.map(NodeId),
+                class: None,
+            }],
             ..Topology::default()
         }
     }

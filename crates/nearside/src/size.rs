@@ -18,7 +18,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "g" | "gi" | "gb" | "gib" => 30,
         "t" | "ti" | "tb" | "tib" => 40,
         "p" | "pi" | "pb" | "pib" => 50,
-        _ => return Err(format!("{unit:?} is no unit: expected K, M, G, T or P (powers of 1024), as in 512M or 1.5G")),
+        _ => {
+            return Err(format!(
+                "{unit:?} is no unit: expected K, M, G, T or P (powers of 1024), as in 512M or 1.5G"
+            ));
+        }
     };
     let too_large = || "that is more than 64 bits can count".to_owned();
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
@@ -54,7 +58,18 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "M", "1.2.3G", "-1G", "1X", "1.5", "16777216T", "99999999999999999999", ".5G", "1 2G"] {
+        for text in [
+            "",
+            "M",
+            "1.2.3G",
+            "-1G",
+            "1X",
+            "1.5",
+            "16777216T",
+            "99999999999999999999",
+            ".5G",
+            "1 2G",
+        ] {
             assert!(parse_size(text).is_err(), "{text}");
         }
     }

@@ -50,7 +50,9 @@ impl TopologySource {
     pub(crate) fn read_with_notes(&self) -> Result<(Topology, Vec<String>), Failure> {
         let (topology, notes) = match (&self.acpi, &self.machine) {
             (Some(path), _) => read_acpi(path)?,
-            (None, Some(path)) => (machine_file::read(path).map_err(Failure::could_not)?, Vec::new()),
+            (None, Some(path)) => {
+                (machine_file::read(path).map_err(Failure::could_not)?, Vec::new())
+            }
             (None, None) => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
         };
         match &self.fake {
@@ -64,7 +66,8 @@ impl TopologySource {
 /// way would wait for somebody who does.
 fn read_pipe(path: &Path) -> io::Result<Vec<u8>> {
     const MOST_BYTES: u64 = 64 << 20;
-    let pipe = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+    let pipe =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     rustix::fs::fcntl_setfl(&pipe, OFlags::empty())?;
     let mut bytes = Vec::new();
     File::from(pipe).take(MOST_BYTES).read_to_end(&mut bytes)?;
@@ -81,8 +84,11 @@ fn read_sysfs(root: &Path) -> Result<(Topology, Vec<String>), Failure> {
 fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
     let tables = match fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
         true => {
-            let failed = |error| format!("cannot read ACPI tables from {}: {error}", path.display());
-            let mut tables = acpi::Tables::from_bytes(&read_pipe(path).map_err(failed).map_err(Failure::could_not)?);
+            let failed =
+                |error| format!("cannot read ACPI tables from {}: {error}", path.display());
+            let mut tables = acpi::Tables::from_bytes(
+                &read_pipe(path).map_err(failed).map_err(Failure::could_not)?,
+            );
             tables.source = path.display().to_string();
             tables
         }
@@ -92,12 +98,15 @@ fn read_acpi(path: &Path) -> Result<(Topology, Vec<String>), Failure> {
     let rejected = |finding: &acpi::Finding| {
         finding.table == acpi::Signature::SRAT && finding.effect == acpi::Effect::TableIgnored
     };
-    let unusable = findings.iter().any(rejected) || (tables.srat.is_none() && tables.madt.is_none());
+    let unusable =
+        findings.iter().any(rejected) || (tables.srat.is_none() && tables.madt.is_none());
     let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
     match unusable {
-        true => {
-            Err(Failure::could_not(format_args!("{}: unusable tables:\n  {}", path.display(), findings.join("\n  "))))
-        }
+        true => Err(Failure::could_not(format_args!(
+            "{}: unusable tables:\n  {}",
+            path.display(),
+            findings.join("\n  ")
+        ))),
         false => Ok((topology, findings)),
     }
 }

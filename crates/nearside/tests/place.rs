@@ -1,6 +1,10 @@
 //! `nearside place` as an operator meets it: the built binary on machines of the fixtures.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "../../topology/tests/common/mod.rs"]
 mod common;
@@ -15,7 +19,9 @@ use std::{
 fn place(machine: &str, flags: &str) -> Output {
     let root = common::unpacked(machine).unwrap();
     let mut nearside = Command::new(env!("CARGO_BIN_EXE_nearside"));
-    nearside.args(["place", "--sysfs", root.path().to_str().unwrap()]).args(flags.split_whitespace());
+    nearside
+        .args(["place", "--sysfs", root.path().to_str().unwrap()])
+        .args(flags.split_whitespace());
     if !flags.contains("--policy") {
         nearside.args(["--policy", "strict"]);
     }
@@ -38,10 +44,18 @@ fn as_json(machine: &str, flags: &str) -> Value {
 fn text_tells_the_home_the_alternatives_and_why() {
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G");
     // Node 1 has 50 GiB free, node 0 has 40.
-    assert!(report.starts_with("home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of ordinary pages)\n"));
-    assert!(report.contains("all 3 sets of nodes were looked at; next is node 0: as fast, "), "{report}");
+    assert!(report.starts_with(
+        "home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of ordinary pages)\n"
+    ));
+    assert!(
+        report.contains("all 3 sets of nodes were looked at; next is node 0: as fast, "),
+        "{report}"
+    );
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G --nodes 0-1");
-    assert!(report.contains("the operator named these nodes; placement would have taken node 1: "), "{report}");
+    assert!(
+        report.contains("the operator named these nodes; placement would have taken node 1: "),
+        "{report}"
+    );
 }
 
 #[test]
@@ -62,10 +76,15 @@ memory_mib = 1024
 ";
     machine.write_all(text.as_bytes()).unwrap();
     let mut nearside = Command::new(env!("CARGO_BIN_EXE_nearside"));
-    nearside.args(["place", "--cpus", "1", "--memory", "64M", "--policy", "strict", "--machine"]).arg(machine.path());
+    nearside
+        .args(["place", "--cpus", "1", "--memory", "64M", "--policy", "strict", "--machine"])
+        .arg(machine.path());
     let report = String::from_utf8(nearside.output().unwrap().stdout).unwrap();
     assert!(report.starts_with("home: node 1, "), "{report}");
-    assert!(report.contains("next is node 0: as fast, 0.50 vCPUs a core against 0.33\n"), "{report}");
+    assert!(
+        report.contains("next is node 0: as fast, 0.50 vCPUs a core against 0.33\n"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -77,7 +96,10 @@ fn ordinary_pages_have_no_size_where_none_is_known() {
     assert!(report.contains("(strict, 4 vCPUs, 512 MiB of 2 MiB pages)\n"), "{report}");
     let output = place("arm-64k", "--cpus 4 --memory 8G --page-size 64K");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("this machine has no huge pages of 64 KiB: it has no huge pages\n"), "{error}");
+    assert!(
+        error.contains("this machine has no huge pages of 64 KiB: it has no huge pages\n"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -85,7 +107,10 @@ fn what_decides_is_told_as_finely_as_it_differs() {
     // Of 6.5 GiB each, rounded.
     let (report, _) = shown("nodes-64", "--cpus 1 --memory 1500M");
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("as fast, 6928998400 bytes free afterwards against 7004495872 "), "{report}");
+    assert!(
+        words.contains("as fast, 6928998400 bytes free afterwards against 7004495872 "),
+        "{report}"
+    );
     let (report, _) = shown("nodes-64", "--cpus 1 --memory 512M");
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("as fast, 7.4 GiB free afterwards against 7.5 GiB "), "{report}");
@@ -107,10 +132,18 @@ fn json_has_the_home_and_the_alternatives() {
 
 #[test]
 fn every_policy_has_a_form_for_every_tool() {
-    for policy in ["strict", "preferred", "preferred-many", "interleave", "weighted-interleave", "restrictive", "local"]
-    {
+    for policy in [
+        "strict",
+        "preferred",
+        "preferred-many",
+        "interleave",
+        "weighted-interleave",
+        "restrictive",
+        "local",
+    ] {
         for format in ["qemu", "libvirt", "numactl"] {
-            let flags = format!("--cpus 4 --memory 8G --nodes 0-1 --policy {policy} --format {format}");
+            let flags =
+                format!("--cpus 4 --memory 8G --nodes 0-1 --policy {policy} --format {format}");
             assert!(!shown("two-sockets", &flags).0.is_empty());
         }
     }
@@ -119,7 +152,11 @@ fn every_policy_has_a_form_for_every_tool() {
 #[test]
 fn numactl_gets_a_command_line() {
     let line = |policy: &str| {
-        shown("two-sockets", &format!("--cpus 4 --memory 8G --nodes 0-1 --format numactl --policy {policy}")).0
+        shown(
+            "two-sockets",
+            &format!("--cpus 4 --memory 8G --nodes 0-1 --format numactl --policy {policy}"),
+        )
+        .0
     };
     assert_eq!(line("strict"), "numactl --cpunodebind=0-1 --membind=0-1 --\n");
     assert_eq!(line("preferred"), "numactl --cpunodebind=0-1 --preferred=0 --\n");
@@ -149,14 +186,23 @@ fn qemu_gets_a_cell_for_each_node_of_a_strict_home() {
 fn qemu_itself_takes_the_arguments() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
         // `make test` brings it, so that there it is missing by mistake.
-        assert!(std::env::var_os("CI").is_none(), "qemu-system-x86_64 is not installed, and this is CI");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "qemu-system-x86_64 is not installed, and this is CI"
+        );
         eprintln!("skipped: qemu-system-x86_64 is not installed");
         return;
     }
-    for flags in ["--policy strict", "--policy preferred", "--policy interleave", "--policy local"] {
-        let (arguments, _) = shown("two-sockets", &format!("--cpus 4 --memory 128M --nodes 0-1 {flags} --format qemu"));
+    for flags in ["--policy strict", "--policy preferred", "--policy interleave", "--policy local"]
+    {
+        let (arguments, _) = shown(
+            "two-sockets",
+            &format!("--cpus 4 --memory 128M --nodes 0-1 {flags} --format qemu"),
+        );
         // The machine that runs this may have one node only.
-        let arguments = arguments.replace("host-nodes=0-1", "host-nodes=0").replace("host-nodes=1", "host-nodes=0");
+        let arguments = arguments
+            .replace("host-nodes=0-1", "host-nodes=0")
+            .replace("host-nodes=1", "host-nodes=0");
         let mut qemu = Command::new("qemu-system-x86_64")
             .args("-machine pc -accel tcg -nodefaults -display none -S -monitor stdio".split(' '))
             .args(arguments.split_whitespace())
@@ -204,7 +250,10 @@ fn libvirt_gets_pins_that_reach_every_cell() {
 fn odd_machines_are_placed_on_too() {
     // Memory-only nodes serve when they are needed; memoryless ones run nothing they need not.
     assert_eq!(as_json("cxl", "--cpus 2 --memory 1G")["exhaustive"], true);
-    assert_eq!(as_json("memoryless", "--cpus 1 --memory 256M")["chosen"]["slow_down_ppm"], 1_000_000);
+    assert_eq!(
+        as_json("memoryless", "--cpus 1 --memory 256M")["chosen"]["slow_down_ppm"],
+        1_000_000
+    );
     assert_eq!(as_json("nodes-64", "--cpus 1 --memory 256M")["exhaustive"], false);
     assert_eq!(as_json("laptop", "--cpus 1 --memory 256M")["candidates"], 1);
 }
@@ -212,12 +261,20 @@ fn odd_machines_are_placed_on_too() {
 #[test]
 fn what_makes_no_sense_is_refused_with_its_reason() {
     let cases = [
-        ("--cpus 0 --memory 1G", 2, "invalid value '0' for '--cpus <N>': expected a whole number from 1 to 65536"),
+        (
+            "--cpus 0 --memory 1G",
+            2,
+            "invalid value '0' for '--cpus <N>': expected a whole number from 1 to 65536",
+        ),
         ("--cpus -1 --memory 1G", 2, "invalid value '-1'"),
         ("--cpus 1.5 --memory 1G", 2, "expected a whole number"),
         ("--cpus 1 --memory 0", 2, "0 bytes were asked for"),
         ("--cpus 1 --memory 4X", 2, "\"X\" is no unit"),
-        ("--cpus 1 --memory -4G", 2, "invalid value '-4G' for '--memory <SIZE>': expected a number and a unit"),
+        (
+            "--cpus 1 --memory -4G",
+            2,
+            "invalid value '-4G' for '--memory <SIZE>': expected a number and a unit",
+        ),
         (
             "--cpus 1 --memory 16777215.999T",
             1,
@@ -226,7 +283,11 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ("--cpus 1 --memory 99999P", 2, "more than 64 bits"),
         ("--cpus 1 --memory 1G --nodes 7", 2, "there is no node 7: this machine has nodes 0-1"),
         ("--cpus 1 --memory 1G --nodes 0,^0", 2, "names no node at all"),
-        ("--cpus 1 --memory 1G --near netdev:nosuch", 2, "there is no device netdev:nosuch: this machine has netdev:"),
+        (
+            "--cpus 1 --memory 1G --near netdev:nosuch",
+            2,
+            "there is no device netdev:nosuch: this machine has netdev:",
+        ),
         ("--cpus 1 --memory 1G --near nosuch", 2, "expected pci:ADDRESS"),
         ("--cpus 1 --memory 1G --policy nosuch", 2, "preferred-many"),
         ("--cpus 1 --memory 1G --page-size 3M", 2, "no page has that size"),

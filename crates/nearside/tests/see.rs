@@ -36,7 +36,10 @@ fn doctor_works_on_any_host_and_its_exit_code_says_whether_run_can() {
     assert_eq!(output.status.code(), Some(if can_run { 0 } else { 1 }));
     assert!(doctor["findings"].as_array().unwrap().len() > 10);
     let report = text(&nearside(&["doctor"]).stdout);
-    assert!(report.contains("kernel") && !report.contains('\x1b'), "no colours in a pipe: {report}");
+    assert!(
+        report.contains("kernel") && !report.contains('\x1b'),
+        "no colours in a pipe: {report}"
+    );
 }
 
 #[test]
@@ -55,11 +58,17 @@ fn top_prints_one_frame_where_there_is_no_terminal_only_when_asked_to() {
     let output = nearside(&["top", "--once", "--interval", "0"]);
     let frame = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(frame.contains("node") && frame.contains("domain") && !frame.contains('\x1b'), "{frame}");
+    assert!(
+        frame.contains("node") && frame.contains("domain") && !frame.contains('\x1b'),
+        "{frame}"
+    );
     let output = nearside(&["top"]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains("no terminal") && message.contains("nearside stat --format json"), "{message}");
+    assert!(
+        message.contains("no terminal") && message.contains("nearside stat --format json"),
+        "{message}"
+    );
     assert!(output.stdout.is_empty());
 }
 
@@ -67,13 +76,19 @@ fn top_prints_one_frame_where_there_is_no_terminal_only_when_asked_to() {
 fn top_ends_with_its_terminal_in_silence() {
     for pause in [false, true] {
         // Not the terminal of this session, so that nobody gets a SIGHUP.
-        let operator = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let operator =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&operator).unwrap();
         unlockpt(&operator).unwrap();
-        tcsetwinsize(&operator, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        tcsetwinsize(&operator, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 })
+            .unwrap();
         let terminal = ptsname(&operator, Vec::new()).unwrap();
-        let terminal =
-            rustix::fs::open(&terminal, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let terminal = rustix::fs::open(
+            &terminal,
+            OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .unwrap();
         let mut top = Command::new(env!("CARGO_BIN_EXE_nearside"))
             .args(["top", "--interval", "0.1"])
             .stdin(terminal.try_clone().unwrap())
@@ -102,7 +117,11 @@ fn top_ends_with_its_terminal_in_silence() {
             top.kill().unwrap();
         }
         let output = top.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "paused: {pause}");
+        assert_eq!(
+            (output.status.code(), text(&output.stderr).as_str()),
+            (Some(0), ""),
+            "paused: {pause}"
+        );
     }
 }
 
@@ -110,14 +129,22 @@ fn top_ends_with_its_terminal_in_silence() {
 fn list_has_headings_where_nothing_runs() {
     let output = nearside(&["list", "--interval", "0"]);
     match has_cgroup2() {
-        true => assert!(text(&output.stdout).trim_start().starts_with("domain"), "{}", text(&output.stderr)),
+        true => assert!(
+            text(&output.stdout).trim_start().starts_with("domain"),
+            "{}",
+            text(&output.stderr)
+        ),
         false => assert_eq!(output.status.code(), Some(1)),
     }
 }
 
 #[test]
 fn nobody_of_that_name_is_a_message_and_not_a_panic() {
-    for arguments in [["show", "nobody-of-that-name"], ["why", "nobody-of-that-name"], ["show", "/no/such/group"]] {
+    for arguments in [
+        ["show", "nobody-of-that-name"],
+        ["why", "nobody-of-that-name"],
+        ["show", "/no/such/group"],
+    ] {
         let output = nearside(&arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let message = text(&output.stderr);
@@ -130,7 +157,11 @@ fn nobody_of_that_name_is_a_message_and_not_a_panic() {
 #[test]
 fn an_interval_that_makes_no_sense_is_a_usage_error() {
     for interval in ["-1", "soon", "1e9", "NaN", ""] {
-        assert_eq!(nearside(&["stat", "--interval", interval]).status.code(), Some(2), "{interval}");
+        assert_eq!(
+            nearside(&["stat", "--interval", interval]).status.code(),
+            Some(2),
+            "{interval}"
+        );
     }
 }
 

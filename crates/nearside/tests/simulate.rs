@@ -36,7 +36,8 @@ fn failed(output: &Output) -> (Option<i32>, String) {
 #[test]
 fn contenders_are_compared() {
     let (report, notes) = shown(WAREHOUSE, &["--machine", X460]);
-    let rows: Vec<Vec<&str>> = report.lines().skip(3).map(|line| line.split_whitespace().collect()).collect();
+    let rows: Vec<Vec<&str>> =
+        report.lines().skip(3).map(|line| line.split_whitespace().collect()).collect();
     let names: Vec<&str> = rows[1..5].iter().map(|row| row[0]).collect();
     assert_eq!(
         (names.as_slice(), notes.as_str()),
@@ -51,23 +52,37 @@ fn contenders_are_compared() {
 
 #[test]
 fn json_has_every_domain_and_what_was_decided() {
-    let (report, _) = shown(SKEWED, &["--machine", X460, "--under", "stock,nearside", "--format", "json"]);
+    let (report, _) =
+        shown(SKEWED, &["--machine", X460, "--under", "stock,nearside", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
-    assert_eq!((&report["domains_count"], &report["interval_ns"]), (&json!(16), &json!(100_000_000)));
+    assert_eq!(
+        (&report["domains_count"], &report["interval_ns"]),
+        (&json!(16), &json!(100_000_000))
+    );
     let nearside = &report["contenders"][1];
     assert_eq!((&nearside["contender"], &nearside["is_done"]), (&json!("nearside"), &json!(true)));
     assert_eq!(nearside["domains"][3]["name"], "late-3");
-    assert!(nearside["domains"][3]["nodes"].is_array() && nearside["domains"][3]["start_ns"] == 300_000_000);
+    assert!(
+        nearside["domains"][3]["nodes"].is_array()
+            && nearside["domains"][3]["start_ns"] == 300_000_000
+    );
     let decisions = nearside["decisions"].as_array().unwrap();
     assert_eq!(json!(decisions.len()), nearside["home_changes"]);
-    assert!(decisions[0]["because"].as_str().unwrap().contains(" of CPU time a second; "), "{}", decisions[0]);
+    assert!(
+        decisions[0]["because"].as_str().unwrap().contains(" of CPU time a second; "),
+        "{}",
+        decisions[0]
+    );
     assert_eq!(report["contenders"][0]["domains"][0]["nodes"], Value::Null);
 }
 
 #[test]
 fn what_is_not_done_in_time_is_said() {
     let (report, _) = shown(WAREHOUSE, &["--machine", X460, "--seconds", "1", "--under", "pins"]);
-    assert!(report.contains("\npins: 80 % of the work was done when the time was over\n"), "{report}");
+    assert!(
+        report.contains("\npins: 80 % of the work was done when the time was over\n"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -75,27 +90,35 @@ fn a_host_without_latencies_goes_by_its_distances() {
     let root = common::unpacked("two-sockets").unwrap();
     let (report, notes) = shown(WAREHOUSE, &["--sysfs", root.path().to_str().unwrap()]);
     assert!(report.contains(" nearside "), "{report}");
-    let expected =
-        "nearside: note: nothing tells latencies: 100 ns a local line are assumed, others as distances say\n";
+    let expected = "nearside: note: nothing tells latencies: 100 ns a local line are assumed, others as distances say\n";
     assert!(notes.contains(expected), "{notes}");
 }
 
 #[test]
 fn what_is_wrong_is_said() {
     let broken = tempfile::NamedTempFile::new().unwrap();
-    fs::write(&broken, fs::read_to_string(WAREHOUSE).unwrap().replace("threads = 2", "threads = -2")).unwrap();
+    fs::write(
+        &broken,
+        fs::read_to_string(WAREHOUSE).unwrap().replace("threads = 2", "threads = -2"),
+    )
+    .unwrap();
     let path = broken.path().to_str().unwrap();
     let (code, message) = failed(&simulate(path, &["--machine", X460]));
     let expected = ": domain.threads: a whole number from 1 to 1024 threads is expected, not -2\n";
-    assert!(message.starts_with(&format!("nearside: {path}:")) && message.ends_with(expected), "{message}");
+    assert!(
+        message.starts_with(&format!("nearside: {path}:")) && message.ends_with(expected),
+        "{message}"
+    );
     assert_eq!(code, Some(1));
 
-    fs::write(&broken, fs::read_to_string(WAREHOUSE).unwrap().replace("mib = 16", "mib = 160")).unwrap();
+    fs::write(&broken, fs::read_to_string(WAREHOUSE).unwrap().replace("mib = 16", "mib = 160"))
+        .unwrap();
     let (code, message) = failed(&simulate(path, &["--machine", X460, "--under", "nearside"]));
     assert_eq!(code, Some(1));
     assert!(message.starts_with("nearside: nearside cannot place warehouse-"), "{message}");
 
-    let cases: [&[&str]; 4] = [&["--under", "xen"], &["--seconds", "0"], &["--hmat"], &["--seed", "-1"]];
+    let cases: [&[&str]; 4] =
+        [&["--under", "xen"], &["--seconds", "0"], &["--hmat"], &["--seed", "-1"]];
     for flags in cases {
         assert_eq!(failed(&simulate(WAREHOUSE, flags)).0, Some(2), "{flags:?}");
     }

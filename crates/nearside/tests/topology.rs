@@ -1,6 +1,10 @@
 //! `nearside topology` as an operator meets it: the built binary on machines of the fixtures.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "../../topology/tests/common/acpi_builder.rs"]
 mod acpi_builder;
@@ -55,7 +59,10 @@ fn text_tells_what_numactl_and_xl_tell() {
         "     1  8-15,24-31      8       65536     51200  78 %",
     ];
     assert_eq!(section(&report, "Nodes"), expected);
-    assert_eq!(section(&report, "Distances"), ["   node    0   1", "      0:  10  21", "      1:  21  10"]);
+    assert_eq!(
+        section(&report, "Distances"),
+        ["   node    0   1", "      0:  10  21", "      1:  21  10"]
+    );
     let expected = [
         "  node  package  LLC  CPUs                 SMT siblings",
         "     0        0    0  0-7,16-23   8 cores  0+16 .. 7+23",
@@ -66,7 +73,10 @@ fn text_tells_what_numactl_and_xl_tell() {
     assert_eq!(huge_pages, ["0", "2", "MiB", "512", "500", "0"]);
     let devices = section(&report, "Devices");
     assert!(devices.contains(&"     1  netdev  ens2f0"), "{devices:?}");
-    assert!(devices.contains(&"     0  pci     0000:3b:00.0 0000:5e:00.0 (1 other)"), "{devices:?}");
+    assert!(
+        devices.contains(&"     0  pci     0000:3b:00.0 0000:5e:00.0 (1 other)"),
+        "{devices:?}"
+    );
 }
 
 #[test]
@@ -85,7 +95,10 @@ fn odd_machines_are_told_as_they_are() {
 fn sixty_four_nodes_stay_legible() {
     let report = shown("nodes-64", &[]);
     assert!(report.lines().all(|line| line.chars().count() <= 100));
-    assert_eq!(section(&report, "Distances")[17], "    17:  10:17  16:16,18-19  32:20-31  64:0-15,32-63");
+    assert_eq!(
+        section(&report, "Distances")[17],
+        "    17:  10:17  16:16,18-19  32:20-31  64:0-15,32-63"
+    );
 }
 
 #[test]
@@ -99,7 +112,13 @@ fn every_machine_is_shown_in_every_format() {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let root = common::unpacked(name).unwrap();
         for format in ["text", "json", "svg"] {
-            let output = nearside(&["topology", "--sysfs", root.path().to_str().unwrap(), "--format", format]);
+            let output = nearside(&[
+                "topology",
+                "--sysfs",
+                root.path().to_str().unwrap(),
+                "--format",
+                format,
+            ]);
             assert!(output.status.success(), "{name} as {format}");
             let report = String::from_utf8(output.stdout).unwrap();
             let width = report.lines().map(|line| line.chars().count()).max();
@@ -164,7 +183,10 @@ fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
     let path = file.path().to_str().unwrap();
     let run = |flags: &[&str]| nearside(&[&["topology", "--acpi", path], flags].concat());
     let report = String::from_utf8(run(&[]).stdout).unwrap();
-    assert!(report.starts_with("available: 1 node (0), 2 CPUs on 2 cores, memory unknown\n"), "{report}");
+    assert!(
+        report.starts_with("available: 1 node (0), 2 CPUs on 2 cores, memory unknown\n"),
+        "{report}"
+    );
     let machine: Value = serde_json::from_slice(&run(&["--format", "json"]).stdout).unwrap();
     for totals in [&machine, &machine["nodes"][0]] {
         assert_eq!((&totals["memory_bytes"], &totals["free_bytes"]), (&Value::Null, &Value::Null));
@@ -175,7 +197,9 @@ fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
     assert!(message.contains(&expected), "{message}");
     let (code, message) = failed(&nearside(&["place", "--memory", "1G", "--acpi", path]));
     assert_eq!(code, Some(1));
-    let expected = format!("1 GiB are more than is known to be there: nothing in {path} tells how much memory");
+    let expected = format!(
+        "1 GiB are more than is known to be there: nothing in {path} tells how much memory"
+    );
     assert!(message.contains(&expected), "{message}");
 }
 
@@ -196,18 +220,38 @@ fn a_laptop_can_be_cut_into_nodes() {
 fn a_machine_file_is_a_machine_to_place_on() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/machines/x460.toml");
     let report = String::from_utf8(nearside(&["topology", "--machine", file]).stdout).unwrap();
-    assert!(report.starts_with("available: 4 nodes (0-3), 32 CPUs on 32 cores, 64 GiB of memory\n"), "{report}");
-    let placed = nearside(&["place", "--machine", file, "--cpus", "8", "--memory", "4G", "--format", "json"]);
+    assert!(
+        report.starts_with("available: 4 nodes (0-3), 32 CPUs on 32 cores, 64 GiB of memory\n"),
+        "{report}"
+    );
+    let placed = nearside(&[
+        "place",
+        "--machine",
+        file,
+        "--cpus",
+        "8",
+        "--memory",
+        "4G",
+        "--format",
+        "json",
+    ]);
     let placed: Value = serde_json::from_slice(&placed.stdout).unwrap();
     assert_eq!(placed["chosen"]["nodes"], json!([0]), "{placed}");
 
     let broken = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&broken, std::fs::read_to_string(file).unwrap().replace("insn_ps = ", "insn_ps = -")).unwrap();
+    std::fs::write(
+        &broken,
+        std::fs::read_to_string(file).unwrap().replace("insn_ps = ", "insn_ps = -"),
+    )
+    .unwrap();
     let path = broken.path().to_str().unwrap();
     let (code, message) = failed(&nearside(&["topology", "--machine", path]));
     assert_eq!(code, Some(1));
     assert!(message.starts_with(&format!("nearside: {path}:")), "{message}");
-    assert!(message.contains(": insn_ps: a whole number from 1 to 1000000 ps is expected, not -"), "{message}");
+    assert!(
+        message.contains(": insn_ps: a whole number from 1 to 1000000 ps is expected, not -"),
+        "{message}"
+    );
     let (code, message) = failed(&topology("laptop", &["--machine", file]));
     assert_eq!(code, Some(2));
     assert!(message.contains("cannot be used with"), "{message}");
@@ -222,14 +266,21 @@ fn a_picture_shows_each_node_cpu_and_distance() {
         assert!(picture.contains(&format!(">node {node}</text>")));
     }
     assert!(picture.contains("<title>CPU 31, core 31</title>"));
-    assert_eq!(picture.matches(">22</text>").count(), 24, "twelve pairs of nodes are two hops apart");
+    assert_eq!(
+        picture.matches(">22</text>").count(),
+        24,
+        "twelve pairs of nodes are two hops apart"
+    );
 }
 
 #[test]
 fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
     let (code, message) = failed(&topology("laptop", &["--fake", "four"]));
     assert_eq!(code, Some(2));
-    assert!(message.contains("fake=four: expected a number of nodes (4), a size (512M, 2G)"), "{message}");
+    assert!(
+        message.contains("fake=four: expected a number of nodes (4), a size (512M, 2G)"),
+        "{message}"
+    );
     let (code, message) = failed(&topology("laptop", &["--acpi", "/tables"]));
     assert_eq!(code, Some(2));
     assert!(message.contains("cannot be used with"), "{message}");
@@ -238,11 +289,13 @@ fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
 
     let (code, message) = failed(&topology("laptop", &["--fake", "1000"]));
     assert_eq!(code, Some(1));
-    let expected = "nearside: fake=1000: nodes of 17178624 bytes, expected at least 33554432 (32 MiB) each";
+    let expected =
+        "nearside: fake=1000: nodes of 17178624 bytes, expected at least 33554432 (32 MiB) each";
     assert!(message.contains(expected), "{message}");
     let (code, message) = failed(&nearside(&["topology", "--sysfs", "/nowhere"]));
     assert_eq!(code, Some(1));
-    let expected = "nearside: /nowhere: cannot be read as the root of a Linux file tree: No such file";
+    let expected =
+        "nearside: /nowhere: cannot be read as the root of a Linux file tree: No such file";
     assert!(message.starts_with(expected), "{message}");
     let empty = tempfile::tempdir().unwrap();
     let pipe = empty.path().join("pipe");
@@ -251,7 +304,8 @@ fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
     assert_eq!(code, Some(1), "nobody writes into that pipe");
     assert!(message.contains("unusable tables"), "{message}");
     std::fs::remove_file(pipe).unwrap();
-    let (code, message) = failed(&nearside(&["topology", "--sysfs", empty.path().to_str().unwrap()]));
+    let (code, message) =
+        failed(&nearside(&["topology", "--sysfs", empty.path().to_str().unwrap()]));
     assert_eq!(code, Some(1));
     assert!(message.contains("found none of them"), "{message}");
 }
@@ -276,12 +330,18 @@ fn tables_of_affinities_that_lie_are_refused_with_table_and_offset() {
     let last = srat.len() - 40;
     let twice = two_sockets().memory(1, 3 * GIB, 2 * GIB, ENABLED).build();
     let cases = [
-        (patched(4, &[0; 4]), "SRAT at 0x4: read a length of 0 bytes, expected at least the 36 bytes of the header"),
+        (
+            patched(4, &[0; 4]),
+            "SRAT at 0x4: read a length of 0 bytes, expected at least the 36 bytes of the header",
+        ),
         (
             patched(4, &[0xff; 4]),
             "SRAT at 0x4: read a length of 4294967295 bytes, expected at most the 192 bytes there",
         ),
-        (srat[..100].to_vec(), "SRAT at 0x4: read a length of 192 bytes, expected at most the 100 bytes there"),
+        (
+            srat[..100].to_vec(),
+            "SRAT at 0x4: read a length of 192 bytes, expected at most the 100 bytes there",
+        ),
         (srat[..20].to_vec(), "SRAT at 0x0: read 20 bytes in all, expected a header of 36 bytes"),
         (patched(last + 1, &[0]), "SRAT at 0x98: read an entry of type 1 with a length of 0 bytes"),
         (
@@ -289,7 +349,10 @@ fn tables_of_affinities_that_lie_are_refused_with_table_and_offset() {
             "SRAT at 0x98: read an entry of type 1 with a length of 200 bytes, expected at most",
         ),
         (twice, "SRAT at 0xc0: read 0xc0000000 to 0x140000000 is on node 1 although"),
-        (Vec::new(), "holds no ACPI table: expected a folder of raw tables, a raw table or the text of acpidump"),
+        (
+            Vec::new(),
+            "holds no ACPI table: expected a folder of raw tables, a raw table or the text of acpidump",
+        ),
     ];
     for (table, expected) in cases {
         let (code, message) = failed(&topology_of_tables(&table));
@@ -318,7 +381,10 @@ fn tables_that_linux_would_use_are_used_and_what_is_wrong_is_noted() {
         let report = String::from_utf8(output.stdout).unwrap();
         assert!(report.starts_with("available: 2 nodes (0-1), 4 CPUs"), "{report}");
         // Without a table that can be used, every other node is at 20.
-        assert_eq!(section(&report, "Distances"), ["   node    0   1", "      0:  10  20", "      1:  20  10"]);
+        assert_eq!(
+            section(&report, "Distances"),
+            ["   node    0   1", "      0:  10  20", "      1:  20  10"]
+        );
     }
 }
 

@@ -4,7 +4,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{
-    Affinity, Claim, ControlObservation, DomainLoad, DomainState, History, Home, MemoryPolicy, Origin, Tuning, control,
+    Affinity, Claim, ControlObservation, DomainLoad, DomainState, History, Home, MemoryPolicy,
+    Origin, Tuning, control,
 };
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology};
 
@@ -15,7 +16,10 @@ const INTERVAL_NS: u64 = 2_000_000_000;
 fn machine(nodes: u32) -> Topology {
     let ids: Vec<NodeId> = (0..nodes).map(NodeId).collect();
     Topology {
-        nodes: ids.iter().map(|&id| Node { id, memory_bytes: 256 * GIB, ..Node::default() }).collect(),
+        nodes: ids
+            .iter()
+            .map(|&id| Node { id, memory_bytes: 256 * GIB, ..Node::default() })
+            .collect(),
         cpus: (0..nodes * 16).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 16))).collect(),
         distances: Distances::uniform(&ids),
         ..Topology::default()
@@ -24,10 +28,18 @@ fn machine(nodes: u32) -> Topology {
 
 /// Domains with homes by turns, that use so many thousandths of a CPU, on the node `beside` theirs.
 fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> ControlObservation {
-    let mut seen = ControlObservation { length_ns: INTERVAL_NS, soft_affinity: true, ..ControlObservation::default() };
+    let mut seen = ControlObservation {
+        length_ns: INTERVAL_NS,
+        soft_affinity: true,
+        ..ControlObservation::default()
+    };
     for number in 0..domains {
         let node = NodeId(number % nodes);
-        let claim = Claim { bytes: [(node, GIB / 16)].into(), vcpus: [(node, 1)].into(), ..Claim::default() };
+        let claim = Claim {
+            bytes: [(node, GIB / 16)].into(),
+            vcpus: [(node, 1)].into(),
+            ..Claim::default()
+        };
         let home = Home {
             nodes: NodeSet::from([node]),
             origin: Origin::Auto,
@@ -37,7 +49,11 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
         let name = format!("machine-qemu-{number}.scope");
         let cpu_ns = milli_vcpus * INTERVAL_NS / 1000;
         let runs = NodeId((number + beside) % nodes);
-        let load = DomainLoad { over_ns: INTERVAL_NS, cpu_ns: [(runs, cpu_ns)].into(), ..DomainLoad::default() };
+        let load = DomainLoad {
+            over_ns: INTERVAL_NS,
+            cpu_ns: [(runs, cpu_ns)].into(),
+            ..DomainLoad::default()
+        };
         seen.loads.insert(name.clone(), load);
         seen.nodes.entry(runs).or_default().busy_ns += cpu_ns;
         let resident_bytes = claim.bytes.clone();

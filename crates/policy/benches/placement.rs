@@ -3,7 +3,9 @@
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use nearside_policy::{ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request, place};
+use nearside_policy::{
+    ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request, place,
+};
 use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId, Topology};
 
 const GIB: u64 = 1 << 30;
@@ -20,10 +22,17 @@ fn machine(nodes: u32) -> Topology {
             _ => (40 + (from / 16).abs_diff(to / 16)) as Distance,
         }
     };
-    let rows: Vec<Distance> = (0..nodes).flat_map(|from| (0..nodes).map(move |to| distance(from, to))).collect();
-    let cpu = |number: u32| Cpu { core: CpuId(number & !1), ..Cpu::new(CpuId(number), NodeId(number / 16)) };
+    let rows: Vec<Distance> =
+        (0..nodes).flat_map(|from| (0..nodes).map(move |to| distance(from, to))).collect();
+    let cpu = |number: u32| Cpu {
+        core: CpuId(number & !1),
+        ..Cpu::new(CpuId(number), NodeId(number / 16))
+    };
     Topology {
-        nodes: ids.iter().map(|&id| Node { id, memory_bytes: 64 * GIB, ..Node::default() }).collect(),
+        nodes: ids
+            .iter()
+            .map(|&id| Node { id, memory_bytes: 64 * GIB, ..Node::default() })
+            .collect(),
         cpus: (0..nodes * 16).map(cpu).collect(),
         distances: Distances::new(&ids, &rows).unwrap_or_default(),
         ..Topology::default()
@@ -35,7 +44,9 @@ fn with_residents(topology: Topology, domains: u32) -> Observation {
     let nodes = topology.nodes.len() as u32;
     let resident = |number: u32| {
         let width = if number.is_multiple_of(5) { 3 } else { 1 };
-        let on = |amount: u64| -> ByNode { (0..width).map(|i| (NodeId((number * 7 + i) % nodes), amount)).collect() };
+        let on = |amount: u64| -> ByNode {
+            (0..width).map(|i| (NodeId((number * 7 + i) % nodes), amount)).collect()
+        };
         let vcpus = u64::from(1 + number % 4);
         let bytes = u64::from(1 + number % 13) * GIB;
         let claim = Claim { bytes: on(bytes), vcpus: on(vcpus), page_size: PageSize::Base };
@@ -45,13 +56,21 @@ fn with_residents(topology: Topology, domains: u32) -> Observation {
 }
 
 fn request(vcpus: u32, gib: u64, policy: MemoryPolicy) -> Request {
-    Request { vcpus, memory_bytes: gib * GIB, page_size: PageSize::Base, policy, nodes: None, near: Vec::new() }
+    Request {
+        vcpus,
+        memory_bytes: gib * GIB,
+        page_size: PageSize::Base,
+        policy,
+        nodes: None,
+        near: Vec::new(),
+    }
 }
 
 fn placement(criterion: &mut Criterion) {
     let model = CostModel::default();
     let mut bench = |name: &str, observation: &Observation, request: &Request| {
-        criterion.bench_function(name, |bencher| bencher.iter(|| place(request, observation, &model)));
+        criterion
+            .bench_function(name, |bencher| bencher.iter(|| place(request, observation, &model)));
     };
     for nodes in [8, 12, 64] {
         let seen = with_residents(machine(nodes), nodes);
@@ -62,9 +81,15 @@ fn placement(criterion: &mut Criterion) {
         }
     }
     let seen = with_residents(machine(1024), 1000);
-    for (name, vcpus, gib) in [("fits one", 4, 16), ("needs 20", 128, 1024), ("needs 300", 2048, 16 * 1024)] {
+    for (name, vcpus, gib) in
+        [("fits one", 4, 16), ("needs 20", 128, 1024), ("needs 300", 2048, 16 * 1024)]
+    {
         for policy in [MemoryPolicy::Strict, MemoryPolicy::PreferredMany] {
-            bench(&format!("1024 nodes, 1000 residents, {policy}, {name}"), &seen, &request(vcpus, gib, policy));
+            bench(
+                &format!("1024 nodes, 1000 residents, {policy}, {name}"),
+                &seen,
+                &request(vcpus, gib, policy),
+            );
         }
     }
 }

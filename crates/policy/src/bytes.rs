@@ -59,6 +59,9 @@ mod tests {
 
     #[test]
     fn one_is_not_many() {
-        assert_eq!([0, 1, 2].map(|n| Count(n, "vCPU").to_string()), ["0 vCPUs", "1 vCPU", "2 vCPUs"]);
+        assert_eq!(
+            [0, 1, 2].map(|n| Count(n, "vCPU").to_string()),
+            ["0 vCPUs", "1 vCPU", "2 vCPUs"]
+        );
     }
 }

@@ -34,7 +34,12 @@ impl Claim {
 
     /// The nodes on which anything is promised.
     pub fn nodes(&self) -> NodeSet {
-        self.bytes.iter().chain(&self.vcpus).filter(|(_, amount)| **amount > 0).map(|(&node, _)| node).collect()
+        self.bytes
+            .iter()
+            .chain(&self.vcpus)
+            .filter(|(_, amount)| **amount > 0)
+            .map(|(&node, _)| node)
+            .collect()
     }
 }
 
@@ -46,14 +51,16 @@ impl Claim {
 /// still owed is lost.
 pub fn outstanding(claim: &Claim, resident: &ByNode) -> ByNode {
     let on = |node| resident.get(&node).copied().unwrap_or(0);
-    let open: ByNode = claim.bytes.iter().map(|(&node, &bytes)| (node, bytes.saturating_sub(on(node)))).collect();
+    let open: ByNode =
+        claim.bytes.iter().map(|(&node, &bytes)| (node, bytes.saturating_sub(on(node)))).collect();
     let all_open: u64 = open.values().fold(0, |sum, &bytes| sum.saturating_add(bytes));
     let all_resident = resident.values().fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
     let owed = claim.total_bytes().saturating_sub(all_resident);
     if all_open <= owed {
         return open;
     }
-    let share = |bytes: u64| (u128::from(bytes) * u128::from(owed)).div_ceil(u128::from(all_open)) as u64;
+    let share =
+        |bytes: u64| (u128::from(bytes) * u128::from(owed)).div_ceil(u128::from(all_open)) as u64;
     open.into_iter().map(|(node, bytes)| (node, share(bytes))).collect()
 }
 

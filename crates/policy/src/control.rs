@@ -60,7 +60,11 @@ pub struct ControlPlan {
 }
 
 /// What is to be done, and what is to be remembered; how each domain stands is in the latter.
-pub fn control(tuning: &Tuning, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
+pub fn control(
+    tuning: &Tuning,
+    seen: &ControlObservation,
+    history: &History,
+) -> (ControlPlan, History) {
     let mut round = Round::new(tuning, seen, history.after(tuning, seen));
     if seen.machine.topology.nodes.len() > 1 {
         round.first_homes();
@@ -106,9 +110,10 @@ impl DomainHistory {
     /// time, and in the end when it is the turn of its name, so that no interval has to look at all of them. So is each where
     /// there is nothing to choose: on one node.
     fn look_again(&mut self, tuning: &Tuning, now: u64, name: &str, has_choice: bool) {
-        let is_coming_home =
-            self.standing.debt_bytes > 0 && matches!(self.standing.debt_waits, None | Some(DebtWaits::NoBudget));
-        let is_quiet = !has_choice || self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
+        let is_coming_home = self.standing.debt_bytes > 0
+            && matches!(self.standing.debt_waits, None | Some(DebtWaits::NoBudget));
+        let is_quiet =
+            !has_choice || self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
         let longest = tuning.idle_look_intervals.max(1);
         let later = if is_quiet { self.look_intervals.saturating_mul(2).max(1) } else { 1 };
         let turn = longest - now.wrapping_add(fnv(name)) % longest;
@@ -119,7 +124,9 @@ impl DomainHistory {
 
 /// The FNV-1a hash (Fowler, Noll and Vo): the same for the same name everywhere and always.
 fn fnv(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]

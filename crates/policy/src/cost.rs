@@ -59,7 +59,13 @@ pub struct CostModel {
 
 impl Default for CostModel {
     fn default() -> Self {
-        Self { smt_gain: 0.25, crowding: 0.05, memory_share: 0.4, device_share: 0.1, vcpu_bandwidth_mb_s: 2000.0 }
+        Self {
+            smt_gain: 0.25,
+            crowding: 0.05,
+            memory_share: 0.4,
+            device_share: 0.1,
+            vcpu_bandwidth_mb_s: 2000.0,
+        }
     }
 }
 
@@ -140,7 +146,8 @@ impl<'a> Costing<'a> {
         // DMA does not stop where the SLIT says so; it is as far as a SLIT can say.
         let farthest_ppm = u64::from(Distances::UNREACHABLE) * PPM / 10;
         let latency = |ppm: u32| if ppm == UNREACHABLE { farthest_ppm } else { u64::from(ppm) };
-        let to_devices = |from| ask.near.iter().map(|&to| latency(view.latencies_ppm(from)[to])).sum();
+        let to_devices =
+            |from| ask.near.iter().map(|&to| latency(view.latencies_ppm(from)[to])).sum();
         Self {
             view,
             ask,
@@ -162,10 +169,18 @@ impl<'a> Costing<'a> {
         if cpu > bound {
             return Err(Unfit::TooSlow);
         }
-        self.layout.fill_memory(self.view, set, self.ask.pages, self.ask.policy).map_err(Unfit::TooSmall)?;
-        let parts = Parts { cpu, memory: SlowDown(self.memory_ppm()), devices: SlowDown(self.devices_ppm()) };
+        self.layout
+            .fill_memory(self.view, set, self.ask.pages, self.ask.policy)
+            .map_err(Unfit::TooSmall)?;
+        let parts = Parts {
+            cpu,
+            memory: SlowDown(self.memory_ppm()),
+            devices: SlowDown(self.devices_ppm()),
+        };
         let in_set = set.iter().fold(0, |sum, &i| sum + self.layout.pages_on(i));
-        let unclaimed = set.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.view.nodes[i].unclaimed_pages));
+        let unclaimed = set
+            .iter()
+            .fold(0, |sum: u64, &i| sum.saturating_add(self.view.nodes[i].unclaimed_pages));
         Ok(Prediction {
             slow_down: parts.product(),
             parts,
@@ -186,7 +201,8 @@ impl<'a> Costing<'a> {
         let (mut alone_ppm, mut gained_ppm, mut waiting_ppm) = (0, 0, 0);
         for (i, vcpus) in self.layout.vcpus() {
             let node = &self.view.nodes[i];
-            let throughput = |running| u128::from(throughput_ppm(node, running, self.model.smt_gain));
+            let throughput =
+                |running| u128::from(throughput_ppm(node, running, self.model.smt_gain));
             let running = node.busy + vcpus;
             alone_ppm += throughput(vcpus);
             gained_ppm += throughput(running) - throughput(node.busy);
@@ -227,11 +243,15 @@ impl<'a> Costing<'a> {
             let unloaded = u128::from(self.latency_of_vcpus_ppm[to]);
             let load_ppm = self.load_ppm(to);
             // Most nodes are not overloaded, and a wide division costs more than all the rest.
-            let loaded =
-                if load_ppm == PPM { unloaded } else { (unloaded * u128::from(load_ppm)).div_ceil(u128::from(PPM)) };
+            let loaded = if load_ppm == PPM {
+                unloaded
+            } else {
+                (unloaded * u128::from(load_ppm)).div_ceil(u128::from(PPM))
+            };
             u128::from(pages) * loaded
         });
-        let latency_ppm = waits.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * u128::from(self.ask.pages));
+        let latency_ppm =
+            waits.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * u128::from(self.ask.pages));
         let share_ppm = to_ppm(self.model.memory_share);
         PPM - share_ppm + to_u64((u128::from(share_ppm) * latency_ppm).div_ceil(u128::from(PPM)))
     }
@@ -240,7 +260,8 @@ impl<'a> Costing<'a> {
     fn load_ppm(&self, i: usize) -> u64 {
         let node = &self.view.nodes[i];
         let Some(bandwidth_kb_s) = node.bandwidth_kb_s else { return PPM };
-        let own_kb_s = self.model.demand_kb_s(self.ask.vcpus, self.layout.pages_on(i), self.ask.pages);
+        let own_kb_s =
+            self.model.demand_kb_s(self.ask.vcpus, self.layout.pages_on(i), self.ask.pages);
         let demand_kb_s = u128::from(node.demand_kb_s.saturating_add(own_kb_s));
         let load_ppm = (demand_kb_s * u128::from(PPM)).div_ceil(u128::from(bandwidth_kb_s));
         load_ppm.clamp(u128::from(PPM), u128::from(u32::MAX)) as u64
@@ -251,8 +272,11 @@ impl<'a> Costing<'a> {
             return PPM;
         }
         let vcpus = self.layout.vcpus();
-        let latency = vcpus.map(|(i, vcpus)| u128::from(vcpus) * u128::from(self.device_latency_ppm[i]));
-        let mean_ppm = latency.sum::<u128>().div_ceil(u128::from(self.ask.vcpus) * self.ask.near.len() as u128);
+        let latency =
+            vcpus.map(|(i, vcpus)| u128::from(vcpus) * u128::from(self.device_latency_ppm[i]));
+        let mean_ppm = latency
+            .sum::<u128>()
+            .div_ceil(u128::from(self.ask.vcpus) * self.ask.near.len() as u128);
         let share_ppm = u128::from(to_ppm(self.model.device_share));
         PPM + to_u64((share_ppm * (mean_ppm - u128::from(PPM))).div_ceil(u128::from(PPM)))
     }

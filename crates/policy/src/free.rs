@@ -34,14 +34,18 @@ pub fn promisable(node: &Node, page_size: PageSize) -> Promisable {
             Promisable { free_bytes, promisable_bytes: free_bytes, ..Promisable::default() }
         }
         (PageSize::Base, Some(state)) => {
-            let sum = |of: fn(&nearside_topology::Zone) -> u64| node.zones.iter().map(of).fold(0, u64::saturating_add);
+            let sum = |of: fn(&nearside_topology::Zone) -> u64| {
+                node.zones.iter().map(of).fold(0, u64::saturating_add)
+            };
             let low_bytes = sum(|zone| zone.low_watermark_bytes);
             let reserve_bytes = sum(|zone| zone.high_watermark_bytes);
             let given_up = |cache: u64| cache - (cache / 2).min(low_bytes);
             let file_bytes = state.active_file_bytes.saturating_add(state.inactive_file_bytes);
-            let reclaimable_bytes = given_up(file_bytes).saturating_add(given_up(state.slab_reclaimable_bytes));
+            let reclaimable_bytes =
+                given_up(file_bytes).saturating_add(given_up(state.slab_reclaimable_bytes));
             let free_bytes = state.free_bytes;
-            let promisable_bytes = free_bytes.saturating_add(reclaimable_bytes).saturating_sub(reserve_bytes);
+            let promisable_bytes =
+                free_bytes.saturating_add(reclaimable_bytes).saturating_sub(reserve_bytes);
             Promisable { free_bytes, reclaimable_bytes, reserve_bytes, promisable_bytes }
         }
     }
@@ -55,8 +59,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn node() -> Node {
-        let zone =
-            |low, high| Zone { low_watermark_bytes: low * MIB, high_watermark_bytes: high * MIB, ..Zone::default() };
+        let zone = |low, high| Zone {
+            low_watermark_bytes: low * MIB,
+            high_watermark_bytes: high * MIB,
+            ..Zone::default()
+        };
         Node {
             memory_bytes: 1024 * MIB,
             state: Some(MemoryState {
@@ -66,7 +73,12 @@ mod tests {
                 slab_reclaimable_bytes: 6 * MIB,
             }),
             zones: vec![zone(1, 2), zone(9, 11)],
-            huge_pages: vec![HugePagePool { page_bytes: 2 * MIB, total_pages: 8, free_pages: 3, surplus_pages: 0 }],
+            huge_pages: vec![HugePagePool {
+                page_bytes: 2 * MIB,
+                total_pages: 8,
+                free_pages: 3,
+                surplus_pages: 0,
+            }],
             ..Node::default()
         }
     }

@@ -31,7 +31,13 @@ pub(crate) struct TooSmall {
 impl Layout {
     pub(crate) fn new(view: &View) -> Self {
         let n = view.nodes.len();
-        Self { vcpus: vec![0; n], pages: vec![0; n], runners: Vec::new(), holders: Vec::new(), reached: vec![true; n] }
+        Self {
+            vcpus: vec![0; n],
+            pages: vec![0; n],
+            runners: Vec::new(),
+            holders: Vec::new(),
+            reached: vec![true; n],
+        }
     }
 
     /// The nodes with vCPUs and how many there are, by rising index.
@@ -78,8 +84,10 @@ impl Layout {
         };
         // Residents only make it tighter, so not everything fits at `low`; rounding down loses less than one vCPU a node,
         // so everything does at `high`.
-        let (mut low, mut high) =
-            ((vcpus * PPM / cores).saturating_sub(1), (vcpus + busy + set.len() as u64) * PPM / cores + 1);
+        let (mut low, mut high) = (
+            (vcpus * PPM / cores).saturating_sub(1),
+            (vcpus + busy + set.len() as u64) * PPM / cores + 1,
+        );
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let room: u64 = set.iter().map(|&i| room_at(middle, i)).sum();
@@ -181,7 +189,8 @@ impl Layout {
 
     // The nodes from which pages are taken, and in which proportion.
     fn parts(&self, view: &View, set: &[usize], policy: MemoryPolicy) -> Vec<(usize, u64)> {
-        let with_memory = || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
+        let with_memory =
+            || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
         let parts = match policy {
             MemoryPolicy::Preferred => return vec![(self.primary(view, set), 1)],
             MemoryPolicy::Interleave => with_memory().map(|i| (i, 1)).collect(),
@@ -201,8 +210,11 @@ impl Layout {
     /// The one node that *preferred* names: of the set's nodes with memory the one with the most vCPUs, the lowest
     /// number among equals; without any such node, the same among all of the set.
     fn primary(&self, view: &View, set: &[usize]) -> usize {
-        let best = |nodes: &mut dyn Iterator<Item = usize>| nodes.max_by_key(|&i| (self.vcpus[i], Reverse(i)));
-        let with_memory = set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
+        let best = |nodes: &mut dyn Iterator<Item = usize>| {
+            nodes.max_by_key(|&i| (self.vcpus[i], Reverse(i)))
+        };
+        let with_memory =
+            set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
         best(&mut { with_memory }).or_else(|| best(&mut set.iter().copied())).unwrap_or(0)
     }
 
@@ -220,13 +232,23 @@ impl Layout {
     fn take_from_set(&mut self, view: &View, from: usize, set: &[usize], missing: u64) -> u64 {
         let latencies = view.latencies_ppm(from);
         // A heap, because a few nodes are nearly always enough and sorting all would cost more than that.
-        let with_room = set.iter().filter(|&&i| self.left(view, i) > 0).map(|&i| Reverse((latencies[i], i)));
+        let with_room =
+            set.iter().filter(|&&i| self.left(view, i) > 0).map(|&i| Reverse((latencies[i], i)));
         let mut nearest: BinaryHeap<_> = with_room.collect::<Vec<_>>().into();
-        self.take_in_turn(view, std::iter::from_fn(|| nearest.pop()).map(|Reverse((_, i))| i), missing)
+        self.take_in_turn(
+            view,
+            std::iter::from_fn(|| nearest.pop()).map(|Reverse((_, i))| i),
+            missing,
+        )
     }
 
     // Takes pages from one node after the other and tells how many are still missing.
-    fn take_in_turn(&mut self, view: &View, mut nodes: impl Iterator<Item = usize>, mut missing: u64) -> u64 {
+    fn take_in_turn(
+        &mut self,
+        view: &View,
+        mut nodes: impl Iterator<Item = usize>,
+        mut missing: u64,
+    ) -> u64 {
         while missing > 0
             && let Some(i) = nodes.next()
         {

@@ -29,8 +29,9 @@ mod view;
 pub use bytes::{Bytes, Count};
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use control::{
-    ControlObservation, ControlPlan, DebtWaits, DomainHistory, DomainLoad, History, HomeWaits, LastMove, MilliVcpus,
-    MoveReport, NodeHistory, NodeLoad, Owner, Payback, Place, Standing, Stuck, Tuning, control,
+    ControlObservation, ControlPlan, DebtWaits, DomainHistory, DomainLoad, History, HomeWaits,
+    LastMove, MilliVcpus, MoveReport, NodeHistory, NodeLoad, Owner, Payback, Place, Standing,
+    Stuck, Tuning, control,
 };
 pub use cost::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
@@ -39,9 +40,12 @@ pub use locality::{debt_bytes, local_share};
 pub use observation::{DomainState, Home, Observation, Origin};
 pub use offered::{LeftOut, NotAllowed};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
-pub use plan::{Action, Batch, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step};
+pub use plan::{
+    Action, Batch, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step,
+};
 pub use rehome::{
-    DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_be_home, may_go_on, rehome,
+    DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_be_home,
+    may_go_on, rehome,
 };
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};

@@ -14,7 +14,9 @@ pub fn local_share(cpu_time: &ByNode, bytes: &ByNode) -> Option<f64> {
     if all_time <= 0.0 || all_bytes <= 0.0 {
         return None;
     }
-    let both = cpu_time.iter().map(|(node, &time)| time as f64 * bytes.get(node).copied().unwrap_or(0) as f64);
+    let both = cpu_time
+        .iter()
+        .map(|(node, &time)| time as f64 * bytes.get(node).copied().unwrap_or(0) as f64);
     Some((both.sum::<f64>() / all_time / all_bytes).clamp(0.0, 1.0))
 }
 
@@ -44,7 +46,11 @@ mod tests {
             (&[1, 1, 1, 1], &[1, 1, 1, 1], Some(0.25)),
         ];
         for (time, bytes, expected) in cases {
-            assert_eq!(local_share(&by_node(time), &by_node(bytes)), expected, "{time:?} {bytes:?}");
+            assert_eq!(
+                local_share(&by_node(time), &by_node(bytes)),
+                expected,
+                "{time:?} {bytes:?}"
+            );
         }
     }
 

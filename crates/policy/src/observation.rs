@@ -67,7 +67,10 @@ impl DomainState {
     /// Memory it holds that can move, by node, in bytes: off its home that is its debt.
     pub fn movable_bytes(&self) -> ByNode {
         let kernel = |node| self.kernel_bytes.get(node).copied().unwrap_or(0);
-        self.resident_bytes.iter().map(|(node, bytes)| (*node, bytes.saturating_sub(kernel(node)))).collect()
+        self.resident_bytes
+            .iter()
+            .map(|(node, bytes)| (*node, bytes.saturating_sub(kernel(node))))
+            .collect()
     }
 
     /// Whether it was found: what Nearside starts has a claim.
@@ -85,6 +88,8 @@ impl Observation {
     /// vCPUs promised on `node`.
     pub fn claimed_vcpus(&self, node: NodeId) -> u64 {
         let claims = self.domains.iter().filter_map(|domain| domain.claim.as_ref());
-        claims.map(|claim| claim.vcpus.get(&node).copied().unwrap_or(0)).fold(0, u64::saturating_add)
+        claims
+            .map(|claim| claim.vcpus.get(&node).copied().unwrap_or(0))
+            .fold(0, u64::saturating_add)
     }
 }

@@ -27,14 +27,22 @@ impl LeftOut {
         let Self { isolated_cpus, withheld: Withheld { cpus, memory_nodes, by } } = self;
         let mut lines = Vec::new();
         if !isolated_cpus.is_empty() {
-            lines.push(format!("{}: isolated; naming their nodes takes them", isolated_cpus.named()));
+            lines.push(format!(
+                "{}: isolated; naming their nodes takes them",
+                isolated_cpus.named()
+            ));
         }
         if !cpus.is_empty() {
-            lines.push(format!("{}: the cgroup {by} does not allow them (cpuset.cpus.effective)", cpus.named()));
+            lines.push(format!(
+                "{}: the cgroup {by} does not allow them (cpuset.cpus.effective)",
+                cpus.named()
+            ));
         }
         if !memory_nodes.is_empty() {
             let memory = memory_nodes.named();
-            lines.push(format!("memory of {memory}: the cgroup {by} does not allow it (cpuset.mems.effective)"));
+            lines.push(format!(
+                "memory of {memory}: the cgroup {by} does not allow it (cpuset.mems.effective)"
+            ));
         }
         lines
     }
@@ -65,7 +73,9 @@ pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), No
     refuse("memory", nodes.intersection(&withheld.memory_nodes), "cpuset.mems.effective")?;
     let node_of = |cpu| topology.cpu(cpu).and_then(|cpu| cpu.node);
     let with_withheld: NodeSet = withheld.cpus.iter().filter_map(node_of).collect();
-    let without_cpus = nodes.iter().filter(|&node| with_withheld.contains(node) && topology.cpus_of(node).is_empty());
+    let without_cpus = nodes
+        .iter()
+        .filter(|&node| with_withheld.contains(node) && topology.cpus_of(node).is_empty());
     refuse("CPUs", without_cpus.collect(), "cpuset.cpus.effective")
 }
 
@@ -98,8 +108,8 @@ pub(crate) fn isolated_notice(nodes: &NodeSet, topology: &Topology) -> Option<St
 mod tests {
     use super::*;
     use crate::{
-        Action, Affinity, Claim, CostModel, DomainState, Limits, MemoryPolicy, PageSize, Plan, Refusal, Rehome,
-        RehomeRefusal, Request, Start, StartRefusal, rehome, start,
+        Action, Affinity, Claim, CostModel, DomainState, Limits, MemoryPolicy, PageSize, Plan,
+        Refusal, Rehome, RehomeRefusal, Request, Start, StartRefusal, rehome, start,
     };
     use nearside_topology::{Allowed, Cpu, CpuId, CpuSet, Distances, Node, NodeId};
 
@@ -121,7 +131,10 @@ mod tests {
             isolated_cpus: CpuSet::new(),
             by: "/x".into(),
         };
-        Observation { topology: topology.offered(Some(&allowed("0-3", "0-1"))), domains: Vec::new() }
+        Observation {
+            topology: topology.offered(Some(&allowed("0-3", "0-1"))),
+            domains: Vec::new(),
+        }
     }
 
     fn begin(nodes: Option<&str>, seen: &Observation) -> Result<Plan, StartRefusal> {
@@ -133,7 +146,12 @@ mod tests {
             nodes: nodes.map(|nodes| nodes.parse().unwrap()),
             near: Vec::new(),
         };
-        let wish = Start { name: "db".into(), request, affinity: Affinity::Hard, limits: Limits::default() };
+        let wish = Start {
+            name: "db".into(),
+            request,
+            affinity: Affinity::Hard,
+            limits: Limits::default(),
+        };
         start(&wish, seen, &CostModel::default())
     }
 
@@ -161,7 +179,10 @@ mod tests {
         seen.domains.push(DomainState { name: "first".into(), claim, ..DomainState::default() });
         // Node 1 has memory, and no CPU that is offered.
         let plan = begin(None, &seen).unwrap();
-        assert_eq!((cpus(&plan).as_str(), plan.decision.unwrap().chosen.nodes), ("0-1", "0-1".parse().unwrap()));
+        assert_eq!(
+            (cpus(&plan).as_str(), plan.decision.unwrap().chosen.nodes),
+            ("0-1", "0-1".parse().unwrap())
+        );
     }
 
     #[test]
@@ -169,7 +190,11 @@ mod tests {
         let plan = begin(Some("1"), &machine()).unwrap();
         assert_eq!(cpus(&plan), "2-3");
         assert!(plan.decision.unwrap().left_out.isolated_cpus.is_empty());
-        assert!(plan.limits[0].starts_with("the home has isolated CPUs (2-3)"), "{:?}", plan.limits);
+        assert!(
+            plan.limits[0].starts_with("the home has isolated CPUs (2-3)"),
+            "{:?}",
+            plan.limits
+        );
         let mut seen = machine();
         let claim = Some(Claim { bytes: [(NodeId(0), 100 * MIB)].into(), ..Claim::default() });
         seen.domains.push(DomainState { name: "db".into(), claim, ..DomainState::default() });

@@ -1,7 +1,8 @@
 //! Placement: which set of nodes becomes a domain's home.
 
 use crate::{
-    Bytes, Candidate, Claim, CostModel, Decision, LeftOut, Observation, PageSize, Refusal, Request, SlowDown,
+    Bytes, Candidate, Claim, CostModel, Decision, LeftOut, Observation, PageSize, Refusal, Request,
+    SlowDown,
     cost::{Ask, Costing, Unfit},
     offered::check_named,
     ranking::Ranking,
@@ -33,7 +34,11 @@ pub enum Method {
 ///
 /// # Errors
 /// A [`Refusal`] when the request makes no sense on this machine or does not fit it.
-pub fn place(request: &Request, observation: &Observation, model: &CostModel) -> Result<Decision, Refusal> {
+pub fn place(
+    request: &Request,
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<Decision, Refusal> {
     place_with(Method::BySize, request, observation, model)
 }
 
@@ -56,7 +61,13 @@ pub fn place_with(
 
     let view = View::new(observation, request.page_size, page_bytes, model);
     let near = request.near.iter().filter_map(|&node| view.index_of(node)).collect();
-    let ask = Ask { vcpus: request.vcpus.into(), pages, policy: request.policy, page_size: request.page_size, near };
+    let ask = Ask {
+        vcpus: request.vcpus.into(),
+        pages,
+        policy: request.policy,
+        page_size: request.page_size,
+        near,
+    };
     let mut costing = Costing::new(&view, &ask, model);
     let does_not_fit = |unclaimed_pages: u64, nodes: &NodeSet, where_: String| {
         let unclaimed_bytes = unclaimed_pages.saturating_mul(page_bytes);
@@ -75,13 +86,18 @@ pub fn place_with(
         None => None,
         Some(nodes) => {
             let set: Vec<usize> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
-            let chosen = candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
-                Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
-                Unfit::TooSmall(room) if request.policy.confines() => {
-                    does_not_fit(room.pages, nodes, format!("{} (policy {})", nodes.named(), request.policy))
-                }
-                Unfit::TooSmall(room) => does_not_fit(room.pages, &topology.node_set(), topology.node_set().named()),
-            })?;
+            let chosen =
+                candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
+                    Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
+                    Unfit::TooSmall(room) if request.policy.confines() => does_not_fit(
+                        room.pages,
+                        nodes,
+                        format!("{} (policy {})", nodes.named(), request.policy),
+                    ),
+                    Unfit::TooSmall(room) => {
+                        does_not_fit(room.pages, &topology.node_set(), topology.node_set().named())
+                    }
+                })?;
             Some((set, chosen))
         }
     };
@@ -94,11 +110,13 @@ pub fn place_with(
         search::search(&mut costing, &mut ranking);
     }
     let best = ranking.best().map(|set| set.to_vec()).collect::<Vec<_>>();
-    let mut candidates = best.iter().filter_map(|set| candidate(&mut costing, set, page_bytes).ok());
+    let mut candidates =
+        best.iter().filter_map(|set| candidate(&mut costing, set, page_bytes).ok());
     let (chosen, runners_up) = match explicit {
         Some((set, chosen)) => {
             let others = best.iter().filter(|other| **other != set).take(Ranking::RUNNERS_UP);
-            let others = others.filter_map(|set| candidate(&mut costing, set, page_bytes).ok()).collect();
+            let others =
+                others.filter_map(|set| candidate(&mut costing, set, page_bytes).ok()).collect();
             (chosen, others)
         }
         None => {
@@ -150,7 +168,8 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
             let mut sizes: Vec<u64> = pools().map(|pool| pool.page_bytes).collect();
             sizes.sort_unstable();
             sizes.dedup();
-            let sizes: Vec<String> = sizes.into_iter().map(|bytes| Bytes(bytes).to_string()).collect();
+            let sizes: Vec<String> =
+                sizes.into_iter().map(|bytes| Bytes(bytes).to_string()).collect();
             let known = match sizes.is_empty() {
                 true => "it has no huge pages".into(),
                 false => format!("its huge pages are of {}", sizes.join(" or ")),
@@ -160,27 +179,42 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
     }
 }
 
-fn check_machine(page_size: PageSize, needed_bytes: u64, topology: &Topology) -> Result<(), Refusal> {
+fn check_machine(
+    page_size: PageSize,
+    needed_bytes: u64,
+    topology: &Topology,
+) -> Result<(), Refusal> {
     let machine_bytes = match page_size {
         PageSize::Base => topology.memory_bytes(),
         PageSize::Huge(page_bytes) => {
             let pools = topology.nodes.iter().flat_map(|node| &node.huge_pages);
             let of_size = pools.filter(|pool| pool.page_bytes == page_bytes);
-            of_size.map(|pool| pool.total_pages.saturating_mul(page_bytes)).fold(0, u64::saturating_add)
+            of_size
+                .map(|pool| pool.total_pages.saturating_mul(page_bytes))
+                .fold(0, u64::saturating_add)
         }
     };
     match page_size {
         PageSize::Huge(page_bytes) if machine_bytes == 0 => Err(Refusal::NoPool { page_bytes }),
         _ if needed_bytes > machine_bytes => {
             let unknown = unknown_memory(page_size, needed_bytes, &topology.node_set(), topology);
-            Err(unknown.unwrap_or(Refusal::MoreThanMachine { needed_bytes, machine_bytes, page_size }))
+            Err(unknown.unwrap_or(Refusal::MoreThanMachine {
+                needed_bytes,
+                machine_bytes,
+                page_size,
+            }))
         }
         _ => Ok(()),
     }
 }
 
 // What to say of a request that does not fit what is known, where some of these nodes may have more ordinary memory.
-fn unknown_memory(page_size: PageSize, needed_bytes: u64, nodes: &NodeSet, topology: &Topology) -> Option<Refusal> {
+fn unknown_memory(
+    page_size: PageSize,
+    needed_bytes: u64,
+    nodes: &NodeSet,
+    topology: &Topology,
+) -> Option<Refusal> {
     let nodes = topology.nodes_of_unknown_memory().intersection(nodes);
     let machine = topology.source.clone();
     (page_size == PageSize::Base && !nodes.is_empty()).then_some(Refusal::UnknownMemory {
@@ -201,11 +235,16 @@ pub(crate) fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
 }
 
 // The set in the words of a decision.
-fn candidate(costing: &mut Costing<'_>, set: &[usize], page_bytes: u64) -> Result<Candidate, Unfit> {
+fn candidate(
+    costing: &mut Costing<'_>,
+    set: &[usize],
+    page_bytes: u64,
+) -> Result<Candidate, Unfit> {
     let prediction = costing.predict(set, SlowDown(u64::MAX))?;
     let id = |i: usize| costing.view.nodes[i].id;
     let layout = costing.layout();
-    let bytes = layout.pages().map(|(i, pages)| (id(i), pages.saturating_mul(page_bytes))).collect();
+    let bytes =
+        layout.pages().map(|(i, pages)| (id(i), pages.saturating_mul(page_bytes))).collect();
     let vcpus = layout.vcpus().map(|(i, vcpus)| (id(i), vcpus)).collect();
     let page_size = costing.ask.page_size;
     Ok(Candidate {

@@ -1,7 +1,8 @@
 //! Observe, decide, act: the frame that every decision and every machine share.
 
 use crate::{
-    ByNode, Bytes, Claim, Count, Decision, Home, Limits, MemoryPolicy, MilliVcpus, Observation, Payback, SlowDown,
+    ByNode, Bytes, Claim, Count, Decision, Home, Limits, MemoryPolicy, MilliVcpus, Observation,
+    Payback, SlowDown,
 };
 use nearside_topology::{CpuSet, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,11 @@ pub trait Machine {
 
     /// Carries out one action. `progress` is called now and then on long ones; an action that is told to break off
     /// stops at the next point from which it can be resumed by applying it again.
-    fn apply(&mut self, action: &Action, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome;
+    fn apply(
+        &mut self,
+        action: &Action,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Outcome;
 }
 
 /// What is to be done, in order.
@@ -217,31 +222,45 @@ impl fmt::Display for Reason {
         match self {
             Self::NewDomain => write!(f, "a new domain needs a cgroup of its own"),
             Self::Promise { unclaimed_bytes } => {
-                let each = unclaimed_bytes.iter().map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
+                let each = unclaimed_bytes
+                    .iter()
+                    .map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
                 let each = each.collect::<Vec<_>>().join(", ");
                 write!(f, "so that nobody else counts on it; unclaimed before: {each}")
             }
-            Self::PolicyConfines { policy } => write!(f, "policy {policy} lets no memory come from elsewhere"),
+            Self::PolicyConfines { policy } => {
+                write!(f, "policy {policy} lets no memory come from elsewhere")
+            }
             Self::PolicyAsked { policy } => write!(f, "policy {policy}"),
             Self::HardAffinity => write!(f, "hard affinity was asked for"),
             Self::NoScheduler => write!(f, "no scheduler that knows node affinity is attached"),
             Self::MovesNeedBoth => write!(f, "pages only move to nodes that are allowed"),
             Self::NewHome { from, to } if from == to => write!(f, "the home stays {}", to.named()),
-            Self::NewHome { from, to } => write!(f, "the home changes from {} to {}", from.named(), to.named()),
+            Self::NewHome { from, to } => {
+                write!(f, "the home changes from {} to {}", from.named(), to.named())
+            }
             Self::FirstHome { demand, slow_down, bytes_to_move } => write!(
                 f,
                 "found without a home; wants {demand} vCPUs, predicted slow-down there {slow_down}, {} to move",
                 Bytes(*bytes_to_move)
             ),
-            Self::BoundByOther { nodes } => write!(f, "somebody else keeps it on {}", nodes.named()),
+            Self::BoundByOther { nodes } => {
+                write!(f, "somebody else keeps it on {}", nodes.named())
+            }
             Self::LetGo => write!(f, "nobody keeps it there any more"),
             Self::PaysBack { payback } => payback.fmt(f),
-            Self::Swap { with, payback } => write!(f, "changes places with {with}; both together: {payback}"),
+            Self::Swap { with, payback } => {
+                write!(f, "changes places with {with}; both together: {payback}")
+            }
             Self::Debt { debt_bytes, pace_ppm } => {
                 write!(f, "{} lie off its home", Bytes(*debt_bytes))?;
                 match pace_ppm {
                     1_000_000.. => Ok(()),
-                    _ => write!(f, "; at {} % of the rate, for a node is short of memory", pace_ppm / 10_000),
+                    _ => write!(
+                        f,
+                        "; at {} % of the rate, for a node is short of memory",
+                        pace_ppm / 10_000
+                    ),
                 }
             }
             Self::Arrived => write!(f, "what can move has come home"),
@@ -265,7 +284,8 @@ impl fmt::Display for Action {
             }
             Self::Claim { claim, .. } => {
                 let part = |node| {
-                    let on = |by_node: &ByNode| by_node.get(&node).copied().filter(|&amount| amount > 0);
+                    let on =
+                        |by_node: &ByNode| by_node.get(&node).copied().filter(|&amount| amount > 0);
                     let vcpus = on(&claim.vcpus).map(|vcpus| Count(vcpus, "vCPU").to_string());
                     let bytes = on(&claim.bytes).map(|bytes| Bytes(bytes).to_string());
                     let amounts = vcpus.into_iter().chain(bytes).collect::<Vec<_>>().join(", ");
@@ -274,16 +294,27 @@ impl fmt::Display for Action {
                 write!(f, "claim {}", claim.nodes().iter().map(part).collect::<Vec<_>>().join("; "))
             }
             Self::SetHome { home, .. } => write!(f, "make {} the home", home.nodes.named()),
-            Self::ConfineMemory { nodes, .. } => write!(f, "allow memory on {} only", nodes.named()),
-            Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => write!(f, "run on {} only", cpus.named()),
+            Self::ConfineMemory { nodes, .. } => {
+                write!(f, "allow memory on {} only", nodes.named())
+            }
+            Self::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => {
+                write!(f, "run on {} only", cpus.named())
+            }
             Self::BindCpus { cpus, .. } => write!(f, "run on {} for the time being", cpus.named()),
-            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => write!(f, "set memory policy {policy}"),
-            Self::SetMemoryPolicy { policy, nodes, .. } => write!(f, "set memory policy {policy} on {}", nodes.named()),
+            Self::SetMemoryPolicy { policy, nodes, .. } if nodes.is_empty() => {
+                write!(f, "set memory policy {policy}")
+            }
+            Self::SetMemoryPolicy { policy, nodes, .. } => {
+                write!(f, "set memory policy {policy} on {}", nodes.named())
+            }
             Self::MovePages { nodes, rate_bytes_per_s, batch, .. } => {
                 match batch {
-                    Some(Batch { from, most_bytes }) => {
-                        write!(f, "move {} of node {from} to {}", Bytes(*most_bytes), nodes.named())?
-                    }
+                    Some(Batch { from, most_bytes }) => write!(
+                        f,
+                        "move {} of node {from} to {}",
+                        Bytes(*most_bytes),
+                        nodes.named()
+                    )?,
                     None => write!(f, "move pages to {}", nodes.named())?,
                 }
                 rate_bytes_per_s.map_or(Ok(()), |rate| write!(f, ", at most {}/s", Bytes(rate)))

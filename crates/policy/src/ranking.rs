@@ -21,10 +21,17 @@ impl Ranking {
     pub(crate) const RUNNERS_UP: usize = 3;
 
     /// Predicts what living on `set` (rising indices) would mean and keeps it if it is among the best.
-    pub(crate) fn look_at(&mut self, costing: &mut Costing<'_>, set: &[usize]) -> Option<Prediction> {
+    pub(crate) fn look_at(
+        &mut self,
+        costing: &mut Costing<'_>,
+        set: &[usize],
+    ) -> Option<Prediction> {
         self.looked_at += 1;
         // Once the list is full, only what may enter it is of interest.
-        let worst = self.best.get(Self::RUNNERS_UP).map_or(SlowDown(u64::MAX), |((slow_down, ..), _)| *slow_down);
+        let worst = self
+            .best
+            .get(Self::RUNNERS_UP)
+            .map_or(SlowDown(u64::MAX), |((slow_down, ..), _)| *slow_down);
         let prediction = match costing.predict(set, worst) {
             Ok(prediction) => prediction,
             Err(unfit) => {
@@ -42,7 +49,9 @@ impl Ranking {
 
     fn keep(&mut self, prediction: &Prediction, set: &[usize]) {
         let standing = prediction.standing();
-        let at = self.best.partition_point(|(other, nodes)| (*other, nodes.as_slice()) < (standing, set));
+        let at = self
+            .best
+            .partition_point(|(other, nodes)| (*other, nodes.as_slice()) < (standing, set));
         let there = self.best.get(at).is_some_and(|(_, other)| other == set);
         // One more than the runners-up, since the operator's own choice is left out of them.
         if at <= Self::RUNNERS_UP && !there {

@@ -1,8 +1,8 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, NotAllowed, Observation,
-    Origin, Outcome, PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
+    Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, NotAllowed,
+    Observation, Origin, Outcome, PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
     offered::{check_named, isolated_notice},
     start::{policy_nodes, quoted},
     total,
@@ -88,7 +88,10 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     let policy = domain.home.as_ref().map(|home| home.policy);
     let confining = policy.filter(|policy| policy.confines());
     let new_home = Reason::NewHome { from: from.clone(), to: wish.nodes.clone() };
-    let claim = domain.claim.as_ref().map(|claim| moved_claim(claim, domain, observation, &wish.nodes, &memory));
+    let claim = domain
+        .claim
+        .as_ref()
+        .map(|claim| moved_claim(claim, domain, observation, &wish.nodes, &memory));
     if confining.is_some()
         && let Some(claim) = &claim
     {
@@ -114,7 +117,10 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
         let nodes = memory.clone();
         step(Action::MovePages { domain: name(), nodes, rate_bytes_per_s, batch: None }, &new_home);
         if let Some(policy) = confining.filter(|_| both != memory) {
-            step(Action::ConfineMemory { domain: name(), nodes: memory.clone() }, &Reason::PolicyConfines { policy });
+            step(
+                Action::ConfineMemory { domain: name(), nodes: memory.clone() },
+                &Reason::PolicyConfines { policy },
+            );
         }
     }
     let mut limits = said(policy, wish, &from, &memory, &both);
@@ -225,7 +231,8 @@ fn moved_claim(
     memory: &NodeSet,
 ) -> Claim {
     let topology = &observation.topology;
-    let with_cpus: Vec<_> = nodes.iter().filter(|&node| !topology.cpus_of(node).is_empty()).collect();
+    let with_cpus: Vec<_> =
+        nodes.iter().filter(|&node| !topology.cpus_of(node).is_empty()).collect();
     let all_vcpus = total(&claim.vcpus);
     let share = |at: usize| {
         let (n, at) = (with_cpus.len() as u64, at as u64);
@@ -244,7 +251,8 @@ fn moved_claim(
     let mut left = all_bytes;
     let mut bytes = ByNode::new();
     for node in memory.iter() {
-        let part = (u128::from(all_bytes) * u128::from(room.on(node))).div_ceil(all_room.max(1)) as u64;
+        let part =
+            (u128::from(all_bytes) * u128::from(room.on(node))).div_ceil(all_room.max(1)) as u64;
         let part = part.checked_next_multiple_of(page_bytes).unwrap_or(part).min(left);
         bytes.insert(node, part);
         left -= part;
@@ -296,7 +304,11 @@ fn check_fit(
         false => moved.total_bytes().saturating_sub(debt_bytes(&domain.resident_bytes, memory)),
     };
     if needed_bytes > unclaimed_bytes {
-        return Err(RehomeRefusal::DoesNotFit { nodes: memory.clone(), needed_bytes, unclaimed_bytes });
+        return Err(RehomeRefusal::DoesNotFit {
+            nodes: memory.clone(),
+            needed_bytes,
+            unclaimed_bytes,
+        });
     }
     Ok(())
 }

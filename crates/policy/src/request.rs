@@ -110,7 +110,10 @@ pub struct UnknownPolicy(pub String);
 impl FromStr for MemoryPolicy {
     type Err = UnknownPolicy;
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
-        Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| UnknownPolicy(text.into()))
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| UnknownPolicy(text.into()))
     }
 }
 

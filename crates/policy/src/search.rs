@@ -42,7 +42,8 @@ const EXCHANGED: usize = 8;
 pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
     let effort = EFFORT + EFFORT_PER_NODE * n as u64 + EFFORT_OF_SMALL / (n as u64).max(1);
-    let mut search = Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
+    let mut search =
+        Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
     let single = (0..n).filter_map(|node| Some((search.look_at(&[node])?, vec![node]))).min();
     if single.as_ref().is_some_and(|((slow_down, ..), _)| *slow_down <= SlowDown::NONE) {
         return;
@@ -84,7 +85,8 @@ impl Search<'_, '_> {
             return Some(seen.standing());
         }
         // What gets nothing is no part of a home.
-        let of_use: Vec<usize> = set.iter().copied().filter(|&i| self.costing.layout().uses(i)).collect();
+        let of_use: Vec<usize> =
+            set.iter().copied().filter(|&i| self.costing.layout().uses(i)).collect();
         self.look_at(&of_use)
     }
 
@@ -129,12 +131,18 @@ impl Search<'_, '_> {
         }
     }
 
-    fn first_better(&mut self, standing: Standing, set: &[usize]) -> Option<(Standing, Vec<usize>)> {
+    fn first_better(
+        &mut self,
+        standing: Standing,
+        set: &[usize],
+    ) -> Option<(Standing, Vec<usize>)> {
         self.start_set(set);
         let all = Missing::all_of(self.costing.ask);
-        let mut prices: Vec<(f64, usize)> = (0..self.is_member.len()).map(|i| (self.price(i, &all), i)).collect();
+        let mut prices: Vec<(f64, usize)> =
+            (0..self.is_member.len()).map(|i| (self.price(i, &all), i)).collect();
         prices.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let (members, others): (Vec<_>, Vec<_>) = prices.into_iter().map(|(_, i)| i).partition(|&i| self.is_member[i]);
+        let (members, others): (Vec<_>, Vec<_>) =
+            prices.into_iter().map(|(_, i)| i).partition(|&i| self.is_member[i]);
         let none = || std::iter::once(None);
         for joined in none().chain(others.into_iter().take(EXCHANGED).map(Some)) {
             for dropped in none().chain(members.iter().rev().take(EXCHANGED).copied().map(Some)) {
@@ -169,7 +177,8 @@ impl Search<'_, '_> {
     fn cheapest(&mut self, missing: &Missing) -> Option<usize> {
         self.spend(4 * self.is_member.len());
         let others = (0..self.is_member.len()).filter(|&i| !self.is_member[i]);
-        let prices = others.map(|i| (self.price(i, missing), i)).filter(|(price, _)| price.is_finite());
+        let prices =
+            others.map(|i| (self.price(i, missing), i)).filter(|(price, _)| price.is_finite());
         prices.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, i)| i)
     }
 
@@ -189,7 +198,12 @@ struct Missing {
 
 impl Missing {
     fn all_of(ask: &Ask) -> Self {
-        Self { vcpus: ask.vcpus, pages: ask.pages, all_vcpus: ask.vcpus as f64, all_pages: ask.pages as f64 }
+        Self {
+            vcpus: ask.vcpus,
+            pages: ask.pages,
+            all_vcpus: ask.vcpus as f64,
+            all_pages: ask.pages as f64,
+        }
     }
 
     fn give(&mut self, node: &NodeView) {
@@ -200,8 +214,9 @@ impl Missing {
     // Which part of the request a node has of what is missing.
     fn gain(&self, node: &NodeView) -> f64 {
         let idle_cores = node.idle_cores().min(self.vcpus);
-        let shared =
-            SHARED * node.cores.saturating_sub(idle_cores).min(self.vcpus - idle_cores) as f64 / self.all_vcpus;
+        let shared = SHARED
+            * node.cores.saturating_sub(idle_cores).min(self.vcpus - idle_cores) as f64
+            / self.all_vcpus;
         let pages = node.unclaimed_pages.min(self.pages);
         idle_cores as f64 / self.all_vcpus + shared + pages as f64 / self.all_pages
     }

@@ -1,8 +1,8 @@
 //! The decision behind `run`: a new domain.
 
 use crate::{
-    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy, Observation, Plan, Reason,
-    Refusal, Request, Step, offered::isolated_notice, place,
+    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy,
+    Observation, Plan, Reason, Refusal, Request, Step, offered::isolated_notice, place,
 };
 use nearside_topology::{NodeSet, Topology};
 
@@ -64,7 +64,8 @@ pub(crate) fn quoted(name: &str) -> String {
 pub fn is_domain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     // A cgroup's directory holds the kernel's files, whose names begin with a controller's.
-    let is_kernels = |controller: &str| name.strip_prefix(controller).is_some_and(|rest| rest.starts_with('.'));
+    let is_kernels =
+        |controller: &str| name.strip_prefix(controller).is_some_and(|rest| rest.starts_with('.'));
     (1..=MAX_NAME_LENGTH).contains(&name.len())
         && !name.starts_with(['.', '-'])
         && name.chars().all(plain)
@@ -72,7 +73,11 @@ pub fn is_domain_name(name: &str) -> bool {
 }
 
 /// What has to be done so that `start` gets a home and nobody else counts on it.
-pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Result<Plan, StartRefusal> {
+pub fn start(
+    start: &Start,
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<Plan, StartRefusal> {
     let name = &start.name;
     if !is_domain_name(name) {
         return Err(StartRefusal::Name(name.clone()));
@@ -90,8 +95,10 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     let topology = &observation.topology;
     let (policy, page_size) = (start.request.policy, start.request.page_size);
 
-    let mut steps =
-        vec![Step { action: Action::Create { domain: name.clone(), limits: start.limits }, reason: Reason::NewDomain }];
+    let mut steps = vec![Step {
+        action: Action::Create { domain: name.clone(), limits: start.limits },
+        reason: Reason::NewDomain,
+    }];
     let unclaimed = observation.unclaimed(page_size);
     let unclaimed_bytes = claim.nodes().iter().map(|node| (node, unclaimed.on(node))).collect();
     steps.push(Step {
@@ -101,7 +108,8 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
     steps.extend(binding(name, topology, &decision, start.affinity));
 
     let named = start.request.nodes.as_ref();
-    let mut limits: Vec<_> = named.and_then(|nodes| isolated_notice(nodes, topology)).into_iter().collect();
+    let mut limits: Vec<_> =
+        named.and_then(|nodes| isolated_notice(nodes, topology)).into_iter().collect();
     if decision.chosen.spilled_bytes > 0 {
         limits.push(format!(
             "{} do not fit {} and will come from others (policy {policy})",
@@ -114,7 +122,12 @@ pub fn start(start: &Start, observation: &Observation, model: &CostModel) -> Res
 
 /// The steps that bind a new domain to its home. On a machine of one node there are none: every CPU and every page is
 /// at home, and binding would only cost.
-fn binding(domain: &str, topology: &Topology, decision: &Decision, affinity: Affinity) -> Vec<Step> {
+fn binding(
+    domain: &str,
+    topology: &Topology,
+    decision: &Decision,
+    affinity: Affinity,
+) -> Vec<Step> {
     if topology.nodes.len() <= 1 {
         return Vec::new();
     }
@@ -134,11 +147,19 @@ fn binding(domain: &str, topology: &Topology, decision: &Decision, affinity: Aff
     match affinity {
         Affinity::Soft if everywhere => {}
         Affinity::Soft => steps.push(Step {
-            action: Action::BindCpus { domain: domain.clone(), cpus, on_behalf: CpuReason::Fallback },
+            action: Action::BindCpus {
+                domain: domain.clone(),
+                cpus,
+                on_behalf: CpuReason::Fallback,
+            },
             reason: Reason::NoScheduler,
         }),
         Affinity::Hard => steps.push(Step {
-            action: Action::BindCpus { domain: domain.clone(), cpus, on_behalf: CpuReason::Operator },
+            action: Action::BindCpus {
+                domain: domain.clone(),
+                cpus,
+                on_behalf: CpuReason::Operator,
+            },
             reason: Reason::HardAffinity,
         }),
     }
@@ -152,7 +173,11 @@ fn binding(domain: &str, topology: &Topology, decision: &Decision, affinity: Aff
 }
 
 /// The nodes to name in a task's memory policy; none where the policy is not a task's or would have no node to name.
-pub(crate) fn policy_nodes(policy: MemoryPolicy, memory: &NodeSet, claim: &Claim) -> Option<NodeSet> {
+pub(crate) fn policy_nodes(
+    policy: MemoryPolicy,
+    memory: &NodeSet,
+    claim: &Claim,
+) -> Option<NodeSet> {
     match policy {
         MemoryPolicy::Restrictive => None,
         MemoryPolicy::Local => Some(NodeSet::new()),
@@ -176,7 +201,10 @@ mod tests {
     fn machine(nodes: u32) -> Observation {
         let ids: Vec<_> = (0..nodes).map(NodeId).collect();
         let topology = Topology {
-            nodes: ids.iter().map(|&id| Node { id, memory_bytes: 1024 * MIB, ..Node::default() }).collect(),
+            nodes: ids
+                .iter()
+                .map(|&id| Node { id, memory_bytes: 1024 * MIB, ..Node::default() })
+                .collect(),
             cpus: (0..2 * nodes).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
             distances: Distances::uniform(&ids),
             ..Topology::default()
@@ -221,9 +249,11 @@ mod tests {
     fn only_policies_that_confine_touch_cpuset_mems() {
         for policy in MemoryPolicy::ALL {
             let plan = begin(&wish("db", policy), &machine(2)).unwrap();
-            let confined = plan.steps.iter().any(|step| matches!(step.action, Action::ConfineMemory { .. }));
+            let confined =
+                plan.steps.iter().any(|step| matches!(step.action, Action::ConfineMemory { .. }));
             assert_eq!(confined, policy.confines(), "{policy}");
-            let set = plan.steps.iter().any(|step| matches!(step.action, Action::SetMemoryPolicy { .. }));
+            let set =
+                plan.steps.iter().any(|step| matches!(step.action, Action::SetMemoryPolicy { .. }));
             assert_eq!(set, policy != MemoryPolicy::Restrictive, "{policy}");
         }
     }
@@ -232,7 +262,11 @@ mod tests {
     fn on_one_node_nothing_is_bound() {
         for policy in MemoryPolicy::ALL {
             let plan = begin(&wish("db", policy), &machine(1)).unwrap();
-            assert_eq!(words(&plan), ["create domain db", "claim node 0: 2 vCPUs, 600 MiB"], "{policy}");
+            assert_eq!(
+                words(&plan),
+                ["create domain db", "claim node 0: 2 vCPUs, 600 MiB"],
+                "{policy}"
+            );
         }
     }
 
@@ -240,7 +274,9 @@ mod tests {
     fn soft_affinity_to_the_whole_machine_binds_no_cpus_and_hard_affinity_does() {
         let mut wish = wish("db", MemoryPolicy::Interleave);
         wish.request.nodes = Some(NodeSet::from([NodeId(0), NodeId(1)]));
-        let binds = |plan: &Plan| plan.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. }));
+        let binds = |plan: &Plan| {
+            plan.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. }))
+        };
         assert!(!binds(&begin(&wish, &machine(2)).unwrap()));
         wish.affinity = Affinity::Hard;
         assert!(binds(&begin(&wish, &machine(2)).unwrap()));
@@ -256,9 +292,19 @@ mod tests {
 
     #[test]
     fn names_are_safe_as_directories_and_units() {
-        for name in
-            ["", ".", "..", "a/b", "cgroup.procs", "memory.max", "-rf", "a b", "a\n", "ä", "x".repeat(65).as_str()]
-        {
+        for name in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "cgroup.procs",
+            "memory.max",
+            "-rf",
+            "a b",
+            "a\n",
+            "ä",
+            "x".repeat(65).as_str(),
+        ] {
             assert_eq!(
                 begin(&wish(name, MemoryPolicy::Strict), &machine(1)),
                 Err(StartRefusal::Name(name.into())),
@@ -277,7 +323,11 @@ mod tests {
         let mut observation = machine(1);
         let bytes = [(NodeId(0), 500 * MIB)].into();
         let claim = Some(Claim { bytes, ..Claim::default() });
-        observation.domains.push(DomainState { name: "other".into(), claim, ..DomainState::default() });
+        observation.domains.push(DomainState {
+            name: "other".into(),
+            claim,
+            ..DomainState::default()
+        });
         let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation).unwrap_err();
         assert!(refusal.to_string().contains("too few"), "{refusal}");
         // Once it holds its memory the claim no longer counts; the machine's own free figure does.

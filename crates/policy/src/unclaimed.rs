@@ -39,7 +39,10 @@ impl Unclaimed {
 
     /// Whole pages that can still be promised on all nodes together.
     pub fn total_pages(&self, page_bytes: u64) -> u64 {
-        let sum = self.by_node.values().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes / page_bytes));
+        let sum = self
+            .by_node
+            .values()
+            .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes / page_bytes));
         sum.saturating_sub(self.reserved_bytes.div_ceil(page_bytes))
     }
 
@@ -55,10 +58,17 @@ impl Observation {
     }
 
     /// The same, as if `domain` had been promised nothing.
-    pub fn unclaimed_without(&self, page_size: PageSize, domain: Option<&DomainState>) -> Unclaimed {
+    pub fn unclaimed_without(
+        &self,
+        page_size: PageSize,
+        domain: Option<&DomainState>,
+    ) -> Unclaimed {
         let nodes = self.topology.nodes.iter();
-        let mut by_node: ByNode = nodes.map(|node| (node.id, promisable(node, page_size).promisable_bytes)).collect();
-        let others = self.open_claims(page_size).filter(|(of, _)| domain.is_none_or(|without| without.name != of.name));
+        let mut by_node: ByNode =
+            nodes.map(|node| (node.id, promisable(node, page_size).promisable_bytes)).collect();
+        let others = self
+            .open_claims(page_size)
+            .filter(|(of, _)| domain.is_none_or(|without| without.name != of.name));
         for (node, bytes) in others.flat_map(|(_, open)| open) {
             by_node.entry(node).and_modify(|left| *left = left.saturating_sub(bytes));
         }
@@ -81,7 +91,8 @@ impl Observation {
 
     /// The domains that claim pages of this size, each with what is still owed to it.
     fn open_claims(&self, page_size: PageSize) -> impl Iterator<Item = (&DomainState, ByNode)> {
-        let claims = self.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, domain)));
+        let claims =
+            self.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, domain)));
         let of_that_size = claims.filter(move |(claim, _)| claim.page_size == page_size);
         of_that_size.map(|(claim, domain)| (domain, outstanding(claim, &domain.resident_bytes)))
     }
@@ -102,10 +113,13 @@ mod tests {
 
     /// Two nodes with 100 MiB of free huge pages each, and so many MiB reserved on the whole machine.
     fn machine(reserved_mib: u64, domains: Vec<DomainState>) -> Observation {
-        let pool = HugePagePool { page_bytes: 2 * MIB, total_pages: 64, free_pages: 50, surplus_pages: 0 };
+        let pool =
+            HugePagePool { page_bytes: 2 * MIB, total_pages: 64, free_pages: 50, surplus_pages: 0 };
         let node = |id| Node { id: NodeId(id), huge_pages: vec![pool], ..Node::default() };
-        let reserved_huge_pages = vec![ReservedHugePages { page_bytes: 2 * MIB, pages: reserved_mib / 2 }];
-        let topology = Topology { nodes: vec![node(0), node(1)], reserved_huge_pages, ..Topology::default() };
+        let reserved_huge_pages =
+            vec![ReservedHugePages { page_bytes: 2 * MIB, pages: reserved_mib / 2 }];
+        let topology =
+            Topology { nodes: vec![node(0), node(1)], reserved_huge_pages, ..Topology::default() };
         Observation { topology, domains }
     }
 
@@ -146,7 +160,10 @@ mod tests {
     fn what_is_given_back_elsewhere_can_be_promised_here() {
         let unclaimed = machine(150, Vec::new()).unclaimed(HUGE);
         let first = NodeSet::from([NodeId(0)]);
-        assert_eq!([0, 20, 200].map(|back| unclaimed.on_nodes(&first, back * MIB) / MIB), [50, 70, 100]);
+        assert_eq!(
+            [0, 20, 200].map(|back| unclaimed.on_nodes(&first, back * MIB) / MIB),
+            [50, 70, 100]
+        );
     }
 
     #[test]

@@ -60,7 +60,12 @@ impl NodeView {
 }
 
 impl View {
-    pub(crate) fn new(observation: &Observation, page_size: PageSize, page_bytes: u64, model: &CostModel) -> Self {
+    pub(crate) fn new(
+        observation: &Observation,
+        page_size: PageSize,
+        page_bytes: u64,
+        model: &CostModel,
+    ) -> Self {
         let topology = &observation.topology;
         let unclaimed = observation.unclaimed(page_size);
         let mut nodes: Vec<NodeView> = topology
@@ -79,7 +84,8 @@ impl View {
             .collect();
         count_cpus(topology, &mut nodes);
         for record in &topology.performance {
-            let mb_s = record.read_bandwidth_mb_s.or(record.write_bandwidth_mb_s).filter(|&mb_s| mb_s > 0);
+            let mb_s =
+                record.read_bandwidth_mb_s.or(record.write_bandwidth_mb_s).filter(|&mb_s| mb_s > 0);
             if let (Some(target), Some(mb_s)) = (index_of(topology, record.target), mb_s) {
                 let best = &mut nodes[target].bandwidth_kb_s;
                 *best = (*best).max(Some(mb_s.saturating_mul(1000)));
@@ -104,7 +110,13 @@ impl View {
         let unclaimed_pages = unclaimed.total_pages(page_bytes);
         let latency_ppm = latencies(topology);
         let nearest = vec![OnceCell::new(); nodes.len()];
-        Self { nodes, unclaimed_pages, all_reachable: !latency_ppm.contains(&UNREACHABLE), latency_ppm, nearest }
+        Self {
+            nodes,
+            unclaimed_pages,
+            all_reachable: !latency_ppm.contains(&UNREACHABLE),
+            latency_ppm,
+            nearest,
+        }
     }
 
     /// All nodes from the nearest to the farthest, lowest numbers first among equals.
@@ -136,7 +148,8 @@ fn index_of(topology: &Topology, id: NodeId) -> Option<usize> {
 
 fn count_cpus(topology: &Topology, nodes: &mut [NodeView]) {
     let on = |cpu: &Cpu| Some((index_of(topology, cpu.node?)?, cpu.core));
-    let mut threads: Vec<(usize, CpuId)> = topology.cpus.iter().filter(|cpu| cpu.online).filter_map(on).collect();
+    let mut threads: Vec<(usize, CpuId)> =
+        topology.cpus.iter().filter(|cpu| cpu.online).filter_map(on).collect();
     threads.iter().for_each(|&(node, _)| nodes[node].threads += 1);
     threads.sort_unstable();
     threads.dedup();
@@ -152,13 +165,17 @@ fn count_cpus(topology: &Topology, nodes: &mut [NodeView]) {
 fn latencies(topology: &Topology) -> Vec<u32> {
     let n = topology.nodes.len();
     let slit = slit(topology);
-    let mut latency: Vec<u32> = slit.iter().map(|&distance| u32::from(distance) * (PPM as u32 / 10)).collect();
+    let mut latency: Vec<u32> =
+        slit.iter().map(|&distance| u32::from(distance) * (PPM as u32 / 10)).collect();
     let known = known_latencies_ns(topology);
-    let best_local_ns = known.iter().filter(|known| known.target == known.initiator).map(|known| known.ns).min();
+    let best_local_ns =
+        known.iter().filter(|known| known.target == known.initiator).map(|known| known.ns).min();
     if let Some(best_local_ns) = best_local_ns {
         for of_target in known.chunk_by(|a, b| a.target == b.target) {
             let distance = |known: &Known| slit[known.initiator * n + known.target];
-            let Some(nearest) = of_target.iter().min_by_key(|known| (distance(known), known.initiator)) else {
+            let Some(nearest) =
+                of_target.iter().min_by_key(|known| (distance(known), known.initiator))
+            else {
                 continue;
             };
             let relative = |ns: u64, times: Distance, over: Distance| {
@@ -186,7 +203,8 @@ fn latencies(topology: &Topology) -> Vec<u32> {
 // The SLIT row by row, with what Linux assumes for nodes that are not in it and nothing nearer than local.
 fn slit(topology: &Topology) -> Vec<Distance> {
     let n = topology.nodes.len();
-    let columns: Vec<Option<usize>> = topology.distances.nodes().iter().map(|&node| index_of(topology, node)).collect();
+    let columns: Vec<Option<usize>> =
+        topology.distances.nodes().iter().map(|&node| index_of(topology, node)).collect();
     let mut slit = vec![Distances::REMOTE; n * n];
     for (from, node) in topology.nodes.iter().enumerate() {
         slit[from * n + from] = Distances::LOCAL;
@@ -218,6 +236,7 @@ fn known_latencies_ns(topology: &Topology) -> Vec<Known> {
         })
         .collect();
     records.sort_unstable();
-    let best_witness = records.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).filter_map(|of_pair| of_pair.last());
+    let best_witness =
+        records.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).filter_map(|of_pair| of_pair.last());
     best_witness.map(|&(target, initiator, _, ns)| Known { target, initiator, ns }).collect()
 }

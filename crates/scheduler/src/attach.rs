@@ -112,7 +112,8 @@ impl Scheduler {
         let params = options.params.unwrap_or_else(|| Params::new(machine.online.iter().sum()));
 
         let mut open = open()?;
-        let kernel = Btf::from_vmlinux().map_err(|e| Error::bpf("reading the kernel's type information", e))?;
+        let kernel = Btf::from_vmlinux()
+            .map_err(|e| Error::bpf("reading the kernel's type information", e))?;
         let knows_caps = leave_out_operations(&mut open, &kernel);
         let data = open.maps.rodata_data.as_deref_mut().ok_or(Error::Object)?;
         describe(data, &machine);
@@ -161,11 +162,14 @@ impl Scheduler {
         }
         // What it has used so far stays.
         let map = &self.skeleton.maps.domains;
-        let old = map.lookup(&cgroup.to_ne_bytes(), MapFlags::ANY).map_err(|e| Error::bpf("reading a domain", e))?;
+        let old = map
+            .lookup(&cgroup.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| Error::bpf("reading a domain", e))?;
         let mut value = old.unwrap_or_else(|| vec![0; map.value_size() as usize]);
         value[..8].copy_from_slice(&affine.to_ne_bytes());
         value[8..12].copy_from_slice(&(home as u32).to_ne_bytes());
-        map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY).map_err(|e| Error::bpf("setting a domain", e))?;
+        map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|e| Error::bpf("setting a domain", e))?;
         self.domains.insert(cgroup);
         self.announce_domains();
         Ok(())
@@ -174,7 +178,9 @@ impl Scheduler {
     /// Forgets a domain: its tasks have no preference, or that of the nearest domain above them.
     pub fn remove_domain(&mut self, cgroup: u64) -> Result<(), Error> {
         match self.skeleton.maps.domains.delete(&cgroup.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(Error::bpf("removing a domain", error)),
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(Error::bpf("removing a domain", error))
+            }
             _ => {
                 self.domains.remove(&cgroup);
                 self.announce_domains();
@@ -187,7 +193,8 @@ impl Scheduler {
     pub fn statistics(&self) -> Result<Statistics, Error> {
         let counters = &self.skeleton.maps.counters;
         let counters = Counters::read(|which| {
-            let by_cpu = counters.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+            let by_cpu =
+                counters.lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
             Ok(by_cpu.iter().filter_map(number).sum())
         });
         let counters = counters.map_err(|e| Error::bpf("reading the counters", e))?;
@@ -207,8 +214,11 @@ impl Scheduler {
     /// What a domain's entry says.
     fn usage_in(&self, entry: &[u8]) -> DomainUsage {
         let used_ns = entry[16..].chunks_exact(8).filter_map(number);
-        let by_node = self.machine.nodes.iter().copied().zip(used_ns).filter(|&(_, used_ns)| used_ns > 0);
-        DomainUsage { by_node: by_node.map(|(node, used_ns)| (node, Duration::from_nanos(used_ns))).collect() }
+        let by_node =
+            self.machine.nodes.iter().copied().zip(used_ns).filter(|&(_, used_ns)| used_ns > 0);
+        DomainUsage {
+            by_node: by_node.map(|(node, used_ns)| (node, Duration::from_nanos(used_ns))).collect(),
+        }
     }
 
     /// Why it is no longer in charge; none while it is.
@@ -255,7 +265,9 @@ pub(crate) fn open() -> Result<skeleton::OpenMainSkel<'static>, Error> {
     libbpf_rs::set_print(Some((PrintLevel::Warn, error::keep_warning)));
     // libbpf keeps a pointer to this for as long as the object is open: one word for each attach, never freed.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    skeleton::MainSkelBuilder::default().open(object).map_err(|e| Error::bpf("opening the BPF object", e))
+    skeleton::MainSkelBuilder::default()
+        .open(object)
+        .map_err(|e| Error::bpf("opening the BPF object", e))
 }
 
 /// The reasons for which the kernel would refuse with no more than a number.
@@ -280,13 +292,17 @@ pub(crate) fn check_host() -> Result<(), Error> {
 fn may_load_bpf(status: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
-    let capabilities =
-        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    capabilities.is_some_and(|held| held & SYS_ADMIN != 0 || held & PERFMON_AND_BPF == PERFMON_AND_BPF)
+    let capabilities = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    capabilities
+        .is_some_and(|held| held & SYS_ADMIN != 0 || held & PERFMON_AND_BPF == PERFMON_AND_BPF)
 }
 
 fn read(path: &'static str) -> Result<String, Error> {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|source| Error::Read { path, source })
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|source| Error::Read { path, source })
 }
 
 /// The name of the sched_ext scheduler that is in charge of the host, whoever attached it; none where Linux itself schedules.
@@ -304,10 +320,15 @@ pub fn is_in_charge() -> bool {
 }
 
 /// Leaves out the operations that this kernel does not have; it would refuse the others too. Whether it tells of caps.
-pub(crate) fn leave_out_operations(open: &mut skeleton::OpenMainSkel<'_>, kernel: &Btf<'_>) -> bool {
+pub(crate) fn leave_out_operations(
+    open: &mut skeleton::OpenMainSkel<'_>,
+    kernel: &Btf<'_>,
+) -> bool {
     let operations = kernel.type_by_name::<types::Struct<'_>>("sched_ext_ops");
     let known = |name: &str| {
-        operations.as_ref().is_some_and(|ops| ops.iter().any(|member| member.name.is_some_and(|n| n == name)))
+        operations
+            .as_ref()
+            .is_some_and(|ops| ops.iter().any(|member| member.name.is_some_and(|n| n == name)))
     };
     macro_rules! optional {
         ($($operation:ident: $program:ident),+) => {$(
@@ -340,7 +361,8 @@ fn describe(data: &mut skeleton::types::rodata, machine: &Machine) {
     }
     for (queue, &node) in machine.queue_node.iter().enumerate() {
         data.queue_node[queue] = node as u16;
-        data.queue_is_node[queue] = machine.queue_node.iter().filter(|&&other| other == node).count() == 1;
+        data.queue_is_node[queue] =
+            machine.queue_node.iter().filter(|&&other| other == node).count() == 1;
         for (place, &other) in machine.order[queue].iter().enumerate() {
             data.queue_order[queue][place] = other as u16;
         }

@@ -77,17 +77,25 @@ impl Machine {
                 let mut all: Vec<usize> = (0..queue_node.len()).collect();
                 let here = queue_node[from];
                 let key = |&to: &usize| {
-                    (to != from, queue_node[to] != here, distance(here, queue_node[to]), after(here, queue_node[to]))
+                    (
+                        to != from,
+                        queue_node[to] != here,
+                        distance(here, queue_node[to]),
+                        after(here, queue_node[to]),
+                    )
                 };
                 all.sort_by_key(key);
                 all
             })
             .collect();
         let nearest = |from: usize| {
-            (0..queue_node.len()).min_by_key(|&to| (queue_node[to] != from, distance(from, queue_node[to]), to))
+            (0..queue_node.len())
+                .min_by_key(|&to| (queue_node[to] != from, distance(from, queue_node[to]), to))
         };
         Ok(Self {
-            distances: (0..nodes.len()).map(|from| (0..nodes.len()).map(|to| distance(from, to)).collect()).collect(),
+            distances: (0..nodes.len())
+                .map(|from| (0..nodes.len()).map(|to| distance(from, to)).collect())
+                .collect(),
             node_queue: (0..nodes.len()).filter_map(nearest).collect(),
             order,
             cpu_queue: caches
@@ -95,7 +103,10 @@ impl Machine {
                 .enumerate()
                 .flat_map(|(queue, cpus)| cpus.iter().map(move |&(cpu, _)| (cpu, queue)))
                 .collect(),
-            online: caches.values().map(|cpus| cpus.iter().filter(|(_, online)| *online).count() as u32).collect(),
+            online: caches
+                .values()
+                .map(|cpus| cpus.iter().filter(|(_, online)| *online).count() as u32)
+                .collect(),
             queue_node,
             smt: topology.cpus.iter().any(|cpu| cpu.core != cpu.id),
             nodes,
@@ -103,7 +114,10 @@ impl Machine {
     }
 
     /// The set of these nodes as the BPF program has it; none where one of them does not exist.
-    pub(crate) fn mask<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Result<u64, NodeId> {
+    pub(crate) fn mask<'a>(
+        &self,
+        nodes: impl IntoIterator<Item = &'a NodeId>,
+    ) -> Result<u64, NodeId> {
         nodes.into_iter().try_fold(0, |mask, &node| Ok(mask | 1 << self.index(node)?))
     }
 
@@ -121,17 +135,22 @@ mod tests {
 
     /// Nodes with gaps in their numbers, some without CPUs, and caches of two CPUs.
     fn topologies() -> impl Strategy<Value = Topology> {
-        let nodes =
-            prop::collection::vec(0..=3_u32, 1..=8).prop_filter("some CPU", |caches| caches.iter().any(|&n| n > 0));
+        let nodes = prop::collection::vec(0..=3_u32, 1..=8)
+            .prop_filter("some CPU", |caches| caches.iter().any(|&n| n > 0));
         nodes.prop_flat_map(|caches| {
             let rows = prop::collection::vec(11..=255_u8, caches.len() * caches.len());
             (Just(caches), rows).prop_map(|(caches, mut rows)| {
-                rows.iter_mut().step_by(caches.len() + 1).for_each(|distance| *distance = Distances::LOCAL);
-                let ids: Vec<NodeId> = (0..caches.len()).map(|node| NodeId(2 * node as u32)).collect();
-                let owners = ids.iter().zip(&caches).flat_map(|(&id, &caches)| (0..caches).map(move |_| id));
+                rows.iter_mut()
+                    .step_by(caches.len() + 1)
+                    .for_each(|distance| *distance = Distances::LOCAL);
+                let ids: Vec<NodeId> =
+                    (0..caches.len()).map(|node| NodeId(2 * node as u32)).collect();
+                let owners =
+                    ids.iter().zip(&caches).flat_map(|(&id, &caches)| (0..caches).map(move |_| id));
                 let cpus = owners.enumerate().flat_map(|(cache, node)| {
                     let first = CpuId(2 * cache as u32);
-                    [first, CpuId(first.0 + 1)].map(|id| Cpu { last_level_cache: Some(first), ..Cpu::new(id, node) })
+                    [first, CpuId(first.0 + 1)]
+                        .map(|id| Cpu { last_level_cache: Some(first), ..Cpu::new(id, node) })
                 });
                 Topology {
                     cpus: cpus.collect(),

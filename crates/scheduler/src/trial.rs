@@ -12,7 +12,8 @@ use nearside_credit::{Cap, Grant, Group, Trial};
 pub fn try_in_kernel(trials: &mut [Trial]) -> Result<(), Error> {
     check_host()?;
     let mut open = open()?;
-    let kernel = Btf::from_vmlinux().map_err(|e| Error::bpf("reading the kernel's type information", e))?;
+    let kernel =
+        Btf::from_vmlinux().map_err(|e| Error::bpf("reading the kernel's type information", e))?;
     leave_out_operations(&mut open, &kernel);
     let mut skeleton = open.load().map_err(|e| Error::bpf("loading the BPF program", e))?;
     let most = skeleton.maps.bss_data.as_deref().map_or(1, |data| data.trials.len());
@@ -42,7 +43,11 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
             runnable: group.runnable,
             reserved: group.reserved,
         },
-        grant: types::credit_grant { tag: grant.tag, reserved: grant.reserved, slice_ns: grant.slice_ns },
+        grant: types::credit_grant {
+            tag: grant.tag,
+            reserved: grant.reserved,
+            slice_ns: grant.slice_ns,
+        },
         cap: types::credit_cap {
             quota_ns: cap.quota_ns,
             period_ns: cap.period_ns,
@@ -58,7 +63,8 @@ fn to_kernel(trial: &Trial) -> types::credit_trial {
 fn from_kernel(trial: &mut Trial, slot: &types::credit_trial) {
     let types::credit_group { vtime, share, runnable, reserved } = slot.group;
     trial.group = Group { vtime, share, runnable, reserved };
-    trial.grant = Grant { tag: slot.grant.tag, reserved: slot.grant.reserved, slice_ns: slot.grant.slice_ns };
+    trial.grant =
+        Grant { tag: slot.grant.tag, reserved: slot.grant.reserved, slice_ns: slot.grant.slice_ns };
     trial.cap = Cap {
         quota_ns: slot.cap.quota_ns,
         period_ns: slot.cap.period_ns,

@@ -34,11 +34,17 @@ impl Queues {
 
     pub(crate) fn end_of_tick(&mut self, hardware: &Hardware, tick_ns: f64) {
         for to in 0..self.nodes {
-            let all: f64 = (0..self.nodes).map(|from| self.passed_bytes[from * self.nodes + to]).sum();
+            let all: f64 =
+                (0..self.nodes).map(|from| self.passed_bytes[from * self.nodes + to]).sum();
             correct(&mut self.memory[to], all, hardware.bandwidth(to, to), tick_ns);
             for from in (0..self.nodes).filter(|&from| from != to) {
                 let at = from * self.nodes + to;
-                correct(&mut self.way[at], self.passed_bytes[at], hardware.bandwidth(from, to), tick_ns);
+                correct(
+                    &mut self.way[at],
+                    self.passed_bytes[at],
+                    hardware.bandwidth(from, to),
+                    tick_ns,
+                );
             }
         }
         self.passed_bytes.fill(0.0);
@@ -68,10 +74,16 @@ mod tests {
             write_bandwidth_mb_s: None,
         };
         let topology = Topology {
-            nodes: ids.iter().map(|&id| Node { id, memory_bytes: 1 << 30, ..Node::default() }).collect(),
+            nodes: ids
+                .iter()
+                .map(|&id| Node { id, memory_bytes: 1 << 30, ..Node::default() })
+                .collect(),
             cpus: (0..2).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu))).collect(),
             distances: Distances::uniform(&ids),
-            performance: ids.iter().flat_map(|&from| ids.iter().map(move |&to| performance((from, to)))).collect(),
+            performance: ids
+                .iter()
+                .flat_map(|&from| ids.iter().map(move |&to| performance((from, to))))
+                .collect(),
             ..Topology::default()
         };
         Hardware::new(&topology, true).unwrap()
@@ -92,7 +104,9 @@ mod tests {
     #[test]
     fn no_more_passes_than_memory_and_way_give() {
         // In 1 ms 1,000 MB/s are 1 MB.
-        for (from, to, wanted, expected) in [(0, 0, 5e5, 5e5), (0, 0, 3e6, 1e6), (0, 1, 2e5, 2e5), (0, 1, 1e6, 2.5e5)] {
+        for (from, to, wanted, expected) in
+            [(0, 0, 5e5, 5e5), (0, 0, 3e6, 1e6), (0, 1, 2e5, 2e5), (0, 1, 1e6, 2.5e5)]
+        {
             assert!((passes(from, to, wanted) - expected).abs() < 1.0, "{from} {to} {wanted}");
         }
     }
@@ -102,7 +116,10 @@ mod tests {
         let (hardware, mut queues) = (hardware(), Queues::new(2));
         queues.pass(0, 0, 4e6);
         queues.end_of_tick(&hardware, 1e6);
-        assert_eq!((queues.stretch(0, 0), queues.stretch(1, 0), queues.stretch(1, 1)), (4.0, 4.0, 1.0));
+        assert_eq!(
+            (queues.stretch(0, 0), queues.stretch(1, 0), queues.stretch(1, 1)),
+            (4.0, 4.0, 1.0)
+        );
         queues.end_of_tick(&hardware, 1e6);
         assert_eq!(queues.stretch(0, 0), 1.0);
     }

@@ -15,7 +15,9 @@ pub enum Unsuited {
         machine: String,
     },
     /// Nothing can be held.
-    #[error("{machine}: a machine whose memory is known is expected, and nothing tells how much node {node} has")]
+    #[error(
+        "{machine}: a machine whose memory is known is expected, and nothing tells how much node {node} has"
+    )]
     UnknownMemory {
         /// Where the machine was read.
         machine: String,
@@ -110,7 +112,9 @@ impl Hardware {
     pub(crate) fn least_latency_ns(&self) -> f64 {
         let n = self.nodes.len();
         let with_cpus = (0..n).filter(|&from| self.nodes[from].cpus > 0);
-        with_cpus.flat_map(|from| (0..n).map(move |to| self.latency_ns(from, to))).fold(f64::INFINITY, f64::min)
+        with_cpus
+            .flat_map(|from| (0..n).map(move |to| self.latency_ns(from, to)))
+            .fold(f64::INFINITY, f64::min)
     }
 
     /// What passes from `to`'s memory to CPUs of `from`, in bytes/ns, where it is limited; of a node to itself, what its
@@ -141,7 +145,9 @@ fn assumed_latencies(topology: &Topology, nodes: &[HardwareNode]) -> Result<Vec<
         return Err(Unsuited::NoDistances { machine: topology.source.clone(), nodes: nodes.len() });
     }
     let of_distance = |(from, to)| match topology.distances.get(from, to) {
-        Distances::UNREACHABLE => Err(Unsuited::Unreachable { machine: topology.source.clone(), from, to }),
+        Distances::UNREACHABLE => {
+            Err(Unsuited::Unreachable { machine: topology.source.clone(), from, to })
+        }
         distance => Ok(ASSUMED_LOCAL_NS as f64 * f64::from(distance) / f64::from(Distances::LOCAL)),
     };
     pairs(nodes).map(of_distance).collect()
@@ -152,7 +158,8 @@ fn pairs(nodes: &[HardwareNode]) -> impl Iterator<Item = (NodeId, NodeId)> {
 }
 
 fn bandwidth(topology: &Topology, from: NodeId, to: NodeId) -> Option<f64> {
-    let mb_per_s = topology.performance(from, to)?.read_bandwidth_mb_s.filter(|&mb_per_s| mb_per_s > 0)?;
+    let mb_per_s =
+        topology.performance(from, to)?.read_bandwidth_mb_s.filter(|&mb_per_s| mb_per_s > 0)?;
     // 10^6 bytes in 10^9 ns.
     Some(mb_per_s as f64 / 1e3)
 }

@@ -212,7 +212,11 @@ pub struct Progress {
 ///
 /// # Errors
 /// Where the machine has no CPUs, memory or distances that are known, and where a domain finds no memory.
-pub fn simulate(topology: &Topology, scenario: &Scenario, options: &Options) -> Result<Simulation, SimulateError> {
+pub fn simulate(
+    topology: &Topology,
+    scenario: &Scenario,
+    options: &Options,
+) -> Result<Simulation, SimulateError> {
     simulate_watched(topology, scenario, options, &mut |_| ())
 }
 

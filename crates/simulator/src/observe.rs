@@ -5,8 +5,8 @@ use crate::{
     world::{Domain, LINE_BYTES, World},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, DomainState, History, Machine, MoveReport, NodeLoad, Observation, Outcome,
-    Progress, Stayed, StayedWhy, Tuning,
+    Action, Batch, ControlObservation, DomainState, History, Machine, MoveReport, NodeLoad,
+    Observation, Outcome, Progress, Stayed, StayedWhy, Tuning,
 };
 use nearside_topology::{MemoryState, NodeId, Topology, Zone};
 use std::{convert::Infallible, mem, ops::ControlFlow};
@@ -43,7 +43,8 @@ impl World<'_> {
             resident_bytes: self.resident_bytes(at),
             ..DomainState::default()
         };
-        let mut domains: Vec<_> = self.domains.iter().enumerate().filter(running).map(state).collect();
+        let mut domains: Vec<_> =
+            self.domains.iter().enumerate().filter(running).map(state).collect();
         domains.sort_by(|a, b| a.name.cmp(&b.name));
         Observation { topology: self.topology(), domains }
     }
@@ -56,7 +57,13 @@ impl World<'_> {
         history: &History,
     ) -> ControlObservation {
         let machine = self.observation();
-        let mut seen = ControlObservation { interval, length_ns, machine, soft_affinity: true, ..Default::default() };
+        let mut seen = ControlObservation {
+            interval,
+            length_ns,
+            machine,
+            soft_affinity: true,
+            ..Default::default()
+        };
         for domain in self.domains.iter_mut().filter(|domain| domain.done_ns.is_none()) {
             domain.untold.over_ns += length_ns;
             if history.next_look(&domain.plan.name) <= interval {
@@ -64,7 +71,10 @@ impl World<'_> {
             }
         }
         for (node, busy_ns) in self.hardware.nodes.iter().zip(&mut self.busy_ns) {
-            seen.nodes.insert(node.id, NodeLoad { busy_ns: mem::take(busy_ns) as u64, ..NodeLoad::default() });
+            seen.nodes.insert(
+                node.id,
+                NodeLoad { busy_ns: mem::take(busy_ns) as u64, ..NodeLoad::default() },
+            );
         }
         seen.moved = mem::take(&mut self.moved);
         seen
@@ -104,7 +114,11 @@ impl Machine for World<'_> {
         Ok(self.observation())
     }
 
-    fn apply(&mut self, action: &Action, _: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Outcome {
+    fn apply(
+        &mut self,
+        action: &Action,
+        _: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Outcome {
         let name = action.domain();
         let Some(at) = self.domains.iter().position(|domain| domain.plan.name == name) else {
             return Outcome::Refused { why: format!("there is no domain {name}") };
@@ -112,7 +126,8 @@ impl Machine for World<'_> {
         match action {
             Action::Claim { claim, .. } => self.domains[at].claim = Some(claim.clone()),
             Action::SetHome { home, .. } => {
-                let nodes = home.nodes.iter().filter_map(|node| self.hardware.index_of(node)).collect();
+                let nodes =
+                    home.nodes.iter().filter_map(|node| self.hardware.index_of(node)).collect();
                 let domain = &mut self.domains[at];
                 (domain.nodes, domain.home) = (nodes, Some(home.clone()));
                 domain.counts.home_changes += 1;

@@ -8,8 +8,8 @@ use crate::{
     world::{Counts, Domain, TICK_NS, World},
 };
 use nearside_policy::{
-    Action, Affinity, Claim, DomainLoad, History, Home, Machine, MemoryPolicy, Origin, Outcome, PageSize, Request,
-    Tuning, control, place,
+    Action, Affinity, Claim, DomainLoad, History, Home, Machine, MemoryPolicy, Origin, Outcome,
+    PageSize, Request, Tuning, control, place,
 };
 use std::ops::ControlFlow;
 
@@ -78,7 +78,9 @@ impl Play<'_> {
             contender: self.contender,
             missing_bytes,
         })?;
-        if self.contender == Contender::Nearside && self.world.tick.is_multiple_of(self.interval_ticks) {
+        if self.contender == Contender::Nearside
+            && self.world.tick.is_multiple_of(self.interval_ticks)
+        {
             self.control();
         }
         Ok(())
@@ -92,7 +94,9 @@ impl Play<'_> {
         let at_ns = self.world.now_ns() as u64;
         for step in plan.steps {
             let outcome = self.world.apply(&step.action, &mut |_| ControlFlow::Continue(()));
-            if matches!(step.action, Action::SetHome { .. }) && !matches!(outcome, Outcome::Refused { .. }) {
+            if matches!(step.action, Action::SetHome { .. })
+                && !matches!(outcome, Outcome::Refused { .. })
+            {
                 self.decided.push(Decided { at_ns, step });
             }
         }
@@ -108,7 +112,11 @@ impl<'a> Play<'a> {
             Contender::Pins => (vec![self.pin(number)], None, None),
             Contender::Nearside => {
                 let (home, claim) = self.place(plan)?;
-                (home.nodes.iter().filter_map(|node| hardware.index_of(node)).collect(), Some(home), Some(claim))
+                (
+                    home.nodes.iter().filter_map(|node| hardware.index_of(node)).collect(),
+                    Some(home),
+                    Some(claim),
+                )
             }
         };
         let (start_ns, at) = (self.world.now_ns(), self.world.domains.len());
@@ -132,7 +140,8 @@ impl<'a> Play<'a> {
     fn pin(&self, number: usize) -> usize {
         let nodes = &self.world.hardware.nodes;
         let with_cpus: Vec<_> = (0..nodes.len()).filter(|&node| nodes[node].cpus > 0).collect();
-        let with_both: Vec<_> = with_cpus.iter().copied().filter(|&node| nodes[node].memory_bytes > 0).collect();
+        let with_both: Vec<_> =
+            with_cpus.iter().copied().filter(|&node| nodes[node].memory_bytes > 0).collect();
         let nodes = if with_both.is_empty() { with_cpus } else { with_both };
         nodes[number % nodes.len()]
     }
@@ -148,9 +157,15 @@ impl<'a> Play<'a> {
             near: Vec::new(),
         };
         let decision = place(&request, &self.world.observation(), &self.tuning.model);
-        let refused = |why| SimulateError::Refused { domain: plan.name.clone(), why: Box::new(why) };
+        let refused =
+            |why| SimulateError::Refused { domain: plan.name.clone(), why: Box::new(why) };
         let chosen = decision.map_err(refused)?.chosen;
-        let home = Home { nodes: chosen.nodes, origin: Origin::Auto, affinity: Affinity::Soft, policy: POLICY };
+        let home = Home {
+            nodes: chosen.nodes,
+            origin: Origin::Auto,
+            affinity: Affinity::Soft,
+            policy: POLICY,
+        };
         Ok((home, chosen.claim))
     }
 
@@ -159,15 +174,20 @@ impl<'a> Play<'a> {
         world.domains.sort_by_key(|domain| domain.number);
         let mut started = world.domains.iter().peekable();
         let told = |(number, plan)| {
-            started.next_if(|domain| domain.number == number).map_or_else(|| not_started(plan), told_of)
+            started
+                .next_if(|domain| domain.number == number)
+                .map_or_else(|| not_started(plan), told_of)
         };
         let domains = scenario.domains.iter().enumerate().map(told).collect();
         let is_done = world.is_done() && world.domains.len() == scenario.domains.len();
         let last_ns = world.domains.iter().filter_map(|domain| domain.done_ns).fold(0.0, f64::max);
         let elapsed_ns = if is_done { last_ns } else { world.now_ns() };
         let least_ns = world.hardware.least_latency_ns();
-        let work_ns = |domain: &Domain<'_>| domain.counts.rounds * domain.plan.work.round_ns(least_ns);
-        let sum = |of: fn(&Counts) -> f64| world.domains.iter().map(|domain| of(&domain.counts)).sum::<f64>();
+        let work_ns =
+            |domain: &Domain<'_>| domain.counts.rounds * domain.plan.work.round_ns(least_ns);
+        let sum = |of: fn(&Counts) -> f64| {
+            world.domains.iter().map(|domain| of(&domain.counts)).sum::<f64>()
+        };
         Played {
             contender: self.contender,
             is_done,

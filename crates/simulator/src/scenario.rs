@@ -169,18 +169,33 @@ pub fn read(path: &Path) -> Result<Scenario, Error> {
 pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
     let reader = Reader::new(file, text);
     let written: Written = reader.written()?;
-    let interval_ms =
-        whole_or(reader, 2000, "interval_ms", written.interval_ms.as_ref(), LEAST_INTERVAL_MS..=60_000, "ms")?;
+    let interval_ms = whole_or(
+        reader,
+        2000,
+        "interval_ms",
+        written.interval_ms.as_ref(),
+        LEAST_INTERVAL_MS..=60_000,
+        "ms",
+    )?;
     if written.domain.is_empty() {
         return Err(reader.error(0..0, "domain: at least one table [[domain]] is expected"));
     }
     let (mut domains, mut names, mut threads, mut work_ns) = (Vec::new(), BTreeSet::new(), 0, 0);
     for domain in &written.domain {
         let plan = plan_of(reader, domain.get_ref())?;
-        let count = whole_or(reader, 1, "domain.count", domain.get_ref().count.as_ref(), 1..=MOST_THREADS, "domains")?;
+        let count = whole_or(
+            reader,
+            1,
+            "domain.count",
+            domain.get_ref().count.as_ref(),
+            1..=MOST_THREADS,
+            "domains",
+        )?;
         threads += count * plan.all_threads();
         if threads > MOST_THREADS {
-            let what = format!("domain: at most {MOST_THREADS} threads in all are expected, not {threads} or more");
+            let what = format!(
+                "domain: at most {MOST_THREADS} threads in all are expected, not {threads} or more"
+            );
             return Err(reader.error(domain.span(), &what));
         }
         work_ns += u128::from(count) * plan.most_ns();
@@ -193,13 +208,18 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
             return Err(reader.error(domain.get_ref().rounds.span(), &what));
         }
         for number in 0..count {
-            let name = if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
+            let name =
+                if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
             if !is_domain_name(&name) {
                 let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected (a number may follow)";
-                return Err(reader.error(domain.get_ref().name.span(), &format!("{what}, not {name:?}")));
+                return Err(
+                    reader.error(domain.get_ref().name.span(), &format!("{what}, not {name:?}"))
+                );
             }
             if !names.insert(name.clone()) {
-                let what = format!("domain.name: a name that no other domain has is expected, not {name} again");
+                let what = format!(
+                    "domain.name: a name that no other domain has is expected, not {name} again"
+                );
                 return Err(reader.error(domain.get_ref().name.span(), &what));
             }
             domains.push(DomainPlan { name, ..plan.clone() });
@@ -226,7 +246,8 @@ fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Er
     let later = written.later_threads.as_ref();
     let after = written.later_after_rounds.as_ref();
     if let (Some(alone), None) | (None, Some(alone)) = (later, after) {
-        let what = "domain: later_threads and later_after_rounds are expected together, not one alone";
+        let what =
+            "domain: later_threads and later_after_rounds are expected together, not one alone";
         return Err(reader.error(alone.span(), what));
     }
     let later_rounds = written.later_rounds.as_ref();
@@ -234,14 +255,47 @@ fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Er
         let what = "domain: later_rounds is expected only beside later_threads";
         return Err(reader.error(alone.span(), what));
     }
-    let mib = reader.whole("domain.thread_memory_mib", &written.thread_memory_mib, 1..=MOST_MIB, "MiB")?;
+    let mib = reader.whole(
+        "domain.thread_memory_mib",
+        &written.thread_memory_mib,
+        1..=MOST_MIB,
+        "MiB",
+    )?;
     Ok(DomainPlan {
         name: written.name.get_ref().clone(),
-        start_ms: whole_or(reader, 0, "domain.start_ms", written.start_ms.as_ref(), 0..=MOST_MS, "ms")?,
+        start_ms: whole_or(
+            reader,
+            0,
+            "domain.start_ms",
+            written.start_ms.as_ref(),
+            0..=MOST_MS,
+            "ms",
+        )?,
         threads,
-        later_threads: whole_or(reader, 0, "domain.later_threads", later, 1..=MOST_THREADS, "threads")?,
-        later_rounds: whole_or(reader, work.rounds, "domain.later_rounds", later_rounds, 1..=MOST_ROUNDS, "rounds")?,
-        later_after_rounds: whole_or(reader, 0, "domain.later_after_rounds", after, 1..=work.rounds, "rounds")?,
+        later_threads: whole_or(
+            reader,
+            0,
+            "domain.later_threads",
+            later,
+            1..=MOST_THREADS,
+            "threads",
+        )?,
+        later_rounds: whole_or(
+            reader,
+            work.rounds,
+            "domain.later_rounds",
+            later_rounds,
+            1..=MOST_ROUNDS,
+            "rounds",
+        )?,
+        later_after_rounds: whole_or(
+            reader,
+            0,
+            "domain.later_after_rounds",
+            after,
+            1..=work.rounds,
+            "rounds",
+        )?,
         thread_memory_bytes: mib << 20,
         work,
     })
@@ -257,11 +311,27 @@ fn work(reader: Reader<'_>, written: &WrittenDomain) -> Result<Work, Error> {
     let streamed = written.streamed_lines.as_ref();
     let work = Work {
         rounds: reader.whole("domain.rounds", &written.rounds, 1..=MOST_ROUNDS, "rounds")?,
-        compute_ns: 1000 * reader.whole("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
+        compute_ns: 1000
+            * reader.whole("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
         lines: reader.whole("domain.lines", &written.lines, 0..=1000 * MILLION, "lines")?,
-        streamed_lines: whole_or(reader, 0, "domain.streamed_lines", streamed, 0..=1000 * MILLION, "lines")?,
-        pause_ns: 1000 * whole_or(reader, 0, "domain.pause_us", pause.0, LEAST_PAUSE_US..=60 * MILLION, "us")?,
-        pause_rounds: whole_or(reader, 1, "domain.pause_rounds", pause.1, 1..=MOST_ROUNDS, "rounds")?,
+        streamed_lines: whole_or(
+            reader,
+            0,
+            "domain.streamed_lines",
+            streamed,
+            0..=1000 * MILLION,
+            "lines",
+        )?,
+        pause_ns: 1000
+            * whole_or(reader, 0, "domain.pause_us", pause.0, LEAST_PAUSE_US..=60 * MILLION, "us")?,
+        pause_rounds: whole_or(
+            reader,
+            1,
+            "domain.pause_rounds",
+            pause.1,
+            1..=MOST_ROUNDS,
+            "rounds",
+        )?,
     };
     if work.compute_ns == 0 && work.all_lines() == 0.0 {
         let what = "domain: a round that takes time is expected, not compute_us, lines and streamed_lines of 0";

@@ -52,7 +52,9 @@ impl<'a> Load<'a> {
     /// The node with most threads a CPU, of those on which some wait.
     fn most_crowded(&self) -> Option<usize> {
         let waits = |&node: &usize| self.threads[node].len() > self.cpus(node);
-        self.with_cpus().filter(waits).max_by(|&a, &b| self.crowd(a, 0).total_cmp(&self.crowd(b, 0)).then(b.cmp(&a)))
+        self.with_cpus()
+            .filter(waits)
+            .max_by(|&a, &b| self.crowd(a, 0).total_cmp(&self.crowd(b, 0)).then(b.cmp(&a)))
     }
 
     /// The least crowded node of a home, the first among equals; of all nodes, where nothing can run at home.
@@ -91,7 +93,9 @@ pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u
     let fair = |cpus: usize| cpus.max((count * cpus).div_ceil(hardware.cpus()));
     let stays = |load: &Load<'_>, thread: usize| {
         let Runnable { last, home, .. } = runnable[thread];
-        last.filter(|&last| home.contains(&last) && load.threads[last].len() < fair(load.cpus(last)))
+        last.filter(|&last| {
+            home.contains(&last) && load.threads[last].len() < fair(load.cpus(last))
+        })
     };
     let (staying, last_in_turn) = turns(runnable, tick);
     let mut others = Vec::new();
@@ -102,13 +106,17 @@ pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u
         }
     }
     for thread in others.into_iter().chain(last_in_turn) {
-        let node = stays(&load, thread).unwrap_or_else(|| load.least_crowded(runnable[thread].home));
+        let node =
+            stays(&load, thread).unwrap_or_else(|| load.least_crowded(runnable[thread].home));
         load.threads[node].push(thread);
     }
     while let Some(from) = load.most_crowded() {
         let fair = load.crowd(from, -1);
-        let others = || hardware.nearest(from).iter().copied().filter(|&to| to != from && load.cpus(to) > 0);
-        let to = others().find(|&to| load.idle_cpus(to) > 0).or_else(|| others().find(|&to| load.crowd(to, 1) <= fair));
+        let others =
+            || hardware.nearest(from).iter().copied().filter(|&to| to != from && load.cpus(to) > 0);
+        let to = others()
+            .find(|&to| load.idle_cpus(to) > 0)
+            .or_else(|| others().find(|&to| load.crowd(to, 1) <= fair));
         let Some(to) = to else { break };
         let Some(thread) = load.threads[from].pop() else { break };
         load.threads[to].push(thread);
@@ -148,7 +156,12 @@ impl Anywhere {
     /// A thread that wakes takes any CPU that is idle, a new one the least crowded node; else it stays. A node with an idle CPU
     /// takes a thread that waits elsewhere. And in each balancing period each node takes one from where most wait, even if as many
     /// wait there itself: loads as Linux measures them differ all the time.
-    pub(crate) fn schedule(&mut self, hardware: &Hardware, runnable: &[Runnable<'_>], now_ns: f64) -> Vec<usize> {
+    pub(crate) fn schedule(
+        &mut self,
+        hardware: &Hardware,
+        runnable: &[Runnable<'_>],
+        now_ns: f64,
+    ) -> Vec<usize> {
         let mut load = Load::new(hardware);
         let nodes: Vec<usize> = load.with_cpus().collect();
         let mut to_choose = Vec::new();
@@ -178,20 +191,25 @@ impl Anywhere {
     }
 
     fn any_idle(&mut self, load: &Load<'_>, nodes: &[usize]) -> Option<usize> {
-        let idle: Vec<_> = nodes.iter().flat_map(|&node| std::iter::repeat_n(node, load.idle_cpus(node))).collect();
+        let idle: Vec<_> = nodes
+            .iter()
+            .flat_map(|&node| std::iter::repeat_n(node, load.idle_cpus(node)))
+            .collect();
         (!idle.is_empty()).then(|| idle[self.random.below(idle.len())])
     }
 
     fn any_least_crowded(&mut self, load: &Load<'_>, nodes: &[usize]) -> usize {
         let least = nodes.iter().map(|&node| load.crowd(node, 1)).fold(f64::INFINITY, f64::min);
-        let equal: Vec<_> = nodes.iter().copied().filter(|&node| load.crowd(node, 1) <= least).collect();
+        let equal: Vec<_> =
+            nodes.iter().copied().filter(|&node| load.crowd(node, 1) <= least).collect();
         equal.get(self.random.below(equal.len().max(1))).copied().unwrap_or(0)
     }
 
     /// From any of the nodes where most wait, if not fewer wait there than at `to`.
     fn take_from_most_crowded(&mut self, load: &mut Load<'_>, to: usize) -> bool {
         let Some(most) = load.most_crowded().map(|node| load.crowd(node, 0)) else { return false };
-        let from: Vec<_> = load.with_cpus().filter(|&node| node != to && load.crowd(node, 0) >= most).collect();
+        let from: Vec<_> =
+            load.with_cpus().filter(|&node| node != to && load.crowd(node, 0) >= most).collect();
         if from.is_empty() {
             return false;
         }

@@ -39,7 +39,14 @@ impl Thread {
     }
 
     /// Has a part of a CPU, `share`, to `until_ns`, where a round of its work takes `round_ns`.
-    pub(crate) fn run(&mut self, work: &Work, round_ns: f64, from_ns: f64, until_ns: f64, share: f64) -> Ran {
+    pub(crate) fn run(
+        &mut self,
+        work: &Work,
+        round_ns: f64,
+        from_ns: f64,
+        until_ns: f64,
+        share: f64,
+    ) -> Ran {
         let mut ran = Ran::default();
         self.awake_ns = self.awake_ns.max(from_ns);
         while self.awake_ns < until_ns && self.done_ns.is_none() && share > 0.0 {
@@ -55,7 +62,13 @@ impl Thread {
 
     /// Has so much more of a CPU in the time to `until_ns`, beside what it had of it. When it got that is not known, so what comes
     /// after comes after `until_ns`: nobody is faster than a whole CPU.
-    pub(crate) fn run_more(&mut self, work: &Work, round_ns: f64, until_ns: f64, given_ns: f64) -> Ran {
+    pub(crate) fn run_more(
+        &mut self,
+        work: &Work,
+        round_ns: f64,
+        until_ns: f64,
+        given_ns: f64,
+    ) -> Ran {
         let ran = self.run_for(work, round_ns, given_ns);
         if ran.is_over {
             self.awake_ns = self.stop(work, until_ns);
@@ -89,7 +102,14 @@ impl Thread {
 mod tests {
     use super::*;
 
-    const WORK: Work = Work { rounds: 10, compute_ns: 100, lines: 0, streamed_lines: 0, pause_ns: 50, pause_rounds: 4 };
+    const WORK: Work = Work {
+        rounds: 10,
+        compute_ns: 100,
+        lines: 0,
+        streamed_lines: 0,
+        pause_ns: 50,
+        pause_rounds: 4,
+    };
 
     fn thread() -> Thread {
         Thread {

@@ -75,7 +75,16 @@ impl<'a> World<'a> {
         let n = hardware.nodes.len();
         let (moving_ns, busy_ns) = (vec![0.0; n], vec![0.0; n]);
         let (domains, threads, moved) = (Vec::new(), Vec::new(), Vec::new());
-        Self { hardware, tick: 0, domains, threads, queues: Queues::new(n), moving_ns, busy_ns, moved }
+        Self {
+            hardware,
+            tick: 0,
+            domains,
+            threads,
+            queues: Queues::new(n),
+            moving_ns,
+            busy_ns,
+            moved,
+        }
     }
 
     pub(crate) fn now_ns(&self) -> f64 {
@@ -91,7 +100,9 @@ impl<'a> World<'a> {
         let of_domain = self.threads.iter().filter(|thread| thread.domain == domain);
         let mut resident = ByNode::new();
         for thread in of_domain {
-            for (node, &bytes) in self.hardware.nodes.iter().zip(&thread.bytes).filter(|(_, bytes)| **bytes > 0) {
+            for (node, &bytes) in
+                self.hardware.nodes.iter().zip(&thread.bytes).filter(|(_, bytes)| **bytes > 0)
+            {
                 *resident.entry(node.id).or_default() += bytes;
             }
         }
@@ -126,7 +137,8 @@ impl<'a> World<'a> {
     fn touch(&mut self, thread: usize, bytes: u64) -> u64 {
         let nearest = self.hardware.nearest(self.threads[thread].node);
         let home = &self.domains[self.threads[thread].domain].nodes;
-        let (at_home, elsewhere): (Vec<usize>, Vec<usize>) = nearest.iter().partition(|&node| home.contains(node));
+        let (at_home, elsewhere): (Vec<usize>, Vec<usize>) =
+            nearest.iter().partition(|&node| home.contains(node));
         let mut left = bytes;
         for node in at_home.into_iter().chain(elsewhere) {
             let part = left.min(self.free_bytes(node));
@@ -183,7 +195,10 @@ impl<'a> World<'a> {
         self.moving_ns[node] -= moving_ns;
         self.busy_ns[node] += moving_ns;
         let mut left_ns = all_ns - moving_ns;
-        let wants: Vec<f64> = threads.iter().map(|&thread| self.threads[thread].wants_ns(from_ns, until_ns)).collect();
+        let wants: Vec<f64> = threads
+            .iter()
+            .map(|&thread| self.threads[thread].wants_ns(from_ns, until_ns))
+            .collect();
         let share = (left_ns / wants.iter().sum::<f64>()).min(1.0);
         let mut waited_ns = wants;
         for (&thread, waited_ns) in threads.iter().zip(&mut waited_ns) {
@@ -212,9 +227,11 @@ impl<'a> World<'a> {
         let work = &domain.plan.work;
         let all_bytes: u64 = thread.bytes.iter().sum();
         let parts = thread.bytes.iter().enumerate().filter(|(_, bytes)| **bytes > 0);
-        let parts: Vec<_> = parts.map(|(to, &bytes)| (to, bytes as f64 / all_bytes as f64)).collect();
-        let line_ns =
-            |&(to, part): &(usize, f64)| part * self.hardware.latency_ns(node, to) * self.queues.stretch(node, to);
+        let parts: Vec<_> =
+            parts.map(|(to, &bytes)| (to, bytes as f64 / all_bytes as f64)).collect();
+        let line_ns = |&(to, part): &(usize, f64)| {
+            part * self.hardware.latency_ns(node, to) * self.queues.stretch(node, to)
+        };
         let round_ns = work.round_ns(parts.iter().map(line_ns).sum());
         let Ran { cpu_ns, rounds, .. } = match given {
             Time::Share(share) => thread.run(work, round_ns, from_ns, until_ns, share),
@@ -240,14 +257,19 @@ impl<'a> World<'a> {
         let mut last_done_ns = vec![Some(0.0); self.domains.len()];
         for &Thread { domain, rounds, done_ns, .. } in &self.threads {
             first_rounds[domain].get_or_insert(rounds);
-            last_done_ns[domain] = last_done_ns[domain].zip(done_ns).map(|(last, done)| f64::max(last, done));
+            last_done_ns[domain] =
+                last_done_ns[domain].zip(done_ns).map(|(last, done)| f64::max(last, done));
         }
-        for (at, (first_rounds, last_done_ns)) in first_rounds.into_iter().zip(last_done_ns).enumerate() {
+        for (at, (first_rounds, last_done_ns)) in
+            first_rounds.into_iter().zip(last_done_ns).enumerate()
+        {
             let Domain { plan, has_grown, done_ns, .. } = self.domains[at];
             if done_ns.is_some() {
                 continue;
             }
-            if !has_grown && first_rounds.is_some_and(|rounds| rounds >= plan.later_after_rounds as f64) {
+            if !has_grown
+                && first_rounds.is_some_and(|rounds| rounds >= plan.later_after_rounds as f64)
+            {
                 self.domains[at].has_grown = true;
                 (0..plan.later_threads).for_each(|_| self.add_thread(at, plan.later_rounds));
             } else if last_done_ns.is_some() {
@@ -258,7 +280,13 @@ impl<'a> World<'a> {
     }
 
     /// Moves a domain's pages from one node to another, as far as there is room: so many bytes.
-    pub(crate) fn move_pages(&mut self, domain: usize, from: usize, to: usize, most_bytes: u64) -> u64 {
+    pub(crate) fn move_pages(
+        &mut self,
+        domain: usize,
+        from: usize,
+        to: usize,
+        most_bytes: u64,
+    ) -> u64 {
         let mut left = most_bytes.min(self.free_bytes(to));
         let all = left;
         for thread in self.threads.iter_mut().filter(|thread| thread.domain == domain) {

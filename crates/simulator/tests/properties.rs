@@ -10,20 +10,24 @@ use proptest::prelude::*;
 fn machine(cpus: &[u32], figures: &[(u64, Option<u64>)]) -> Topology {
     let ids: Vec<_> = (0..cpus.len() as u32).map(NodeId).collect();
     let pairs = ids.iter().flat_map(|&from| ids.iter().map(move |&to| (from, to)));
-    let performance = pairs.zip(figures.iter().cycle()).map(|((initiator, target), &(extra_ns, mb_per_s))| {
-        let latency_ns = Some(if initiator == target { 100 } else { 100 + extra_ns });
-        Performance {
-            access: Access::Access1,
-            initiator,
-            target,
-            read_latency_ns: latency_ns,
-            write_latency_ns: latency_ns,
-            read_bandwidth_mb_s: mb_per_s,
-            write_bandwidth_mb_s: mb_per_s,
-        }
-    });
+    let performance =
+        pairs.zip(figures.iter().cycle()).map(|((initiator, target), &(extra_ns, mb_per_s))| {
+            let latency_ns = Some(if initiator == target { 100 } else { 100 + extra_ns });
+            Performance {
+                access: Access::Access1,
+                initiator,
+                target,
+                read_latency_ns: latency_ns,
+                write_latency_ns: latency_ns,
+                read_bandwidth_mb_s: mb_per_s,
+                write_bandwidth_mb_s: mb_per_s,
+            }
+        });
     let mut topology = Topology {
-        nodes: ids.iter().map(|&id| Node { id, memory_bytes: 8 << 30, ..Node::default() }).collect(),
+        nodes: ids
+            .iter()
+            .map(|&id| Node { id, memory_bytes: 8 << 30, ..Node::default() })
+            .collect(),
         distances: Distances::uniform(&ids),
         performance: performance.collect(),
         ..Topology::default()
@@ -45,35 +49,47 @@ fn domains() -> impl Strategy<Value = DomainPlan> {
     let threads = (1..4_u64, 0..3_u64, 0..100_u64, 1..64_u64);
     let work = (1..300_u64, 1..200_u64, 0..3000_u64, 0..2000_u64, 0..3000_u64, 1..20_u64);
     (threads, work).prop_map(
-        |((threads, later_threads, start_ms, mib), (rounds, us, lines, streamed, pause, every))| DomainPlan {
-            name: String::new(),
-            start_ms,
-            threads,
-            later_threads,
-            later_after_rounds: rounds / 2 + 1,
-            later_rounds: rounds,
-            thread_memory_bytes: mib << 20,
-            work: Work {
-                rounds,
-                compute_ns: us * 1000,
-                lines,
-                streamed_lines: streamed,
-                pause_ns: pause * 1000,
-                pause_rounds: every,
-            },
+        |((threads, later_threads, start_ms, mib), (rounds, us, lines, streamed, pause, every))| {
+            DomainPlan {
+                name: String::new(),
+                start_ms,
+                threads,
+                later_threads,
+                later_after_rounds: rounds / 2 + 1,
+                later_rounds: rounds,
+                thread_memory_bytes: mib << 20,
+                work: Work {
+                    rounds,
+                    compute_ns: us * 1000,
+                    lines,
+                    streamed_lines: streamed,
+                    pause_ns: pause * 1000,
+                    pause_rounds: every,
+                },
+            }
         },
     )
 }
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
-    (proptest::collection::vec(domains(), 1..8), 1..100_u64).prop_map(|(mut domains, interval_ms)| {
-        domains.iter_mut().zip(0..).for_each(|(domain, number)| domain.name = format!("d{number}"));
-        Scenario { source: "drawn".into(), description: String::new(), interval_ms, domains }
-    })
+    (proptest::collection::vec(domains(), 1..8), 1..100_u64).prop_map(
+        |(mut domains, interval_ms)| {
+            domains
+                .iter_mut()
+                .zip(0..)
+                .for_each(|(domain, number)| domain.name = format!("d{number}"));
+            Scenario { source: "drawn".into(), description: String::new(), interval_ms, domains }
+        },
+    )
 }
 
 fn options(seed: u64) -> Options {
-    Options { contenders: Contender::ALL.to_vec(), most_seconds: 120, seed, hmat: seed.is_multiple_of(2) }
+    Options {
+        contenders: Contender::ALL.to_vec(),
+        most_seconds: 120,
+        seed,
+        hmat: seed.is_multiple_of(2),
+    }
 }
 
 proptest! {

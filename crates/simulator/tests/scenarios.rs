@@ -43,14 +43,21 @@ fn equal_domains_that_wait_for_memory_gain_by_homes() {
     let [stock, pins, nearside] = &simulation.played[..] else { unreachable!() };
     assert!(simulation.against_stock(nearside).unwrap() > 1.3 && stock.local_ppm < Some(800_000));
     assert!(simulation.of_bound(nearside).unwrap() > 0.97);
-    assert_eq!((pins.local_ppm, nearside.local_ppm, nearside.moved_bytes()), (Some(1_000_000), Some(1_000_000), 0));
+    assert_eq!(
+        (pins.local_ppm, nearside.local_ppm, nearside.moved_bytes()),
+        (Some(1_000_000), Some(1_000_000), 0)
+    );
 }
 
 #[test]
 fn the_loop_gives_homes_to_domains_that_grow() {
     let simulation = play("skewed-16", &machine("x460-small"));
     let [_, pins, nearside] = &simulation.played[..] else { unreachable!() };
-    assert!(nearside.elapsed_ns < pins.elapsed_ns && nearside.home_changes() > 0 && nearside.moved_bytes() > 0);
+    assert!(
+        nearside.elapsed_ns < pins.elapsed_ns
+            && nearside.home_changes() > 0
+            && nearside.moved_bytes() > 0
+    );
     assert_eq!(nearside.home_changes(), nearside.decided.len() as u64);
 }
 
@@ -78,9 +85,14 @@ fn on_one_node_all_are_alike() {
 #[test]
 fn what_is_cut_off_is_told_as_not_done() {
     let scenario = scenario::read(&repository("scenarios/warehouse-16.toml")).unwrap();
-    let simulation = simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() }).unwrap();
+    let simulation =
+        simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() })
+            .unwrap();
     for played in &simulation.played {
-        assert_eq!((played.is_done, played.elapsed_ns, played.mean_domain_ns()), (false, 1_000_000_000, None));
+        assert_eq!(
+            (played.is_done, played.elapsed_ns, played.mean_domain_ns()),
+            (false, 1_000_000_000, None)
+        );
         assert!(played.work_ns < simulation.work_ns && simulation.of_bound(played).is_none());
     }
 }
@@ -89,12 +101,17 @@ fn what_is_cut_off_is_told_as_not_done() {
 fn a_domain_that_had_not_started_is_told_too() {
     let mut scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
     scenario.domains[0].start_ms = 3000;
-    let simulation = simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() }).unwrap();
+    let simulation =
+        simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() })
+            .unwrap();
     for played in &simulation.played {
         let names: Vec<_> = played.domains.iter().map(|domain| domain.name.as_str()).collect();
         assert_eq!((names.len(), &names[..2]), (8, ["warehouse-0", "warehouse-1"].as_slice()));
         let late = &played.domains[0];
-        assert_eq!((late.start_ns, late.done_ns, late.cpu_ns, late.local_ppm), (3_000_000_000, None, 0, None));
+        assert_eq!(
+            (late.start_ns, late.done_ns, late.cpu_ns, late.local_ppm),
+            (3_000_000_000, None, 0, None)
+        );
         assert!(played.domains[1].cpu_ns > 0 && !played.is_done);
     }
 }
@@ -102,30 +119,36 @@ fn a_domain_that_had_not_started_is_told_too() {
 #[test]
 fn a_machine_of_which_too_little_is_known_is_refused() {
     let scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
-    let refused = |topology: &Topology| simulate(topology, &scenario, &options()).unwrap_err().to_string();
+    let refused =
+        |topology: &Topology| simulate(topology, &scenario, &options()).unwrap_err().to_string();
     let plain = Topology { performance: Vec::new(), ..machine("pairs") };
 
     let no_distances = Topology { distances: Distances::default(), ..plain.clone() };
-    assert!(
-        refused(&no_distances)
-            .ends_with("latencies or distances of 4 nodes are expected, and there are none: name a --machine file")
-    );
+    assert!(refused(&no_distances).ends_with(
+        "latencies or distances of 4 nodes are expected, and there are none: name a --machine file"
+    ));
     let mut no_cpus = plain.clone();
     no_cpus.cpus.clear();
-    assert!(refused(&no_cpus).ends_with("a machine with CPUs online is expected, and there are none"));
+    assert!(
+        refused(&no_cpus).ends_with("a machine with CPUs online is expected, and there are none")
+    );
     let mut unknown = plain.clone();
     unknown.nodes[2].memory_is_unknown = true;
     assert!(refused(&unknown).ends_with("and nothing tells how much node 2 has"));
     let ids: Vec<_> = plain.nodes.iter().map(|node| node.id).collect();
-    let distances = Distances::new(&ids, &[[10; 4], [10; 4], [10; 4], [10, 255, 10, 10]].concat()).unwrap();
-    let unreachable = simulate(&Topology { distances, ..plain.clone() }, &scenario, &options()).unwrap_err();
-    let expected = Unsuited::Unreachable { machine: plain.source.clone(), from: ids[3], to: ids[1] };
+    let distances =
+        Distances::new(&ids, &[[10; 4], [10; 4], [10; 4], [10, 255, 10, 10]].concat()).unwrap();
+    let unreachable =
+        simulate(&Topology { distances, ..plain.clone() }, &scenario, &options()).unwrap_err();
+    let expected =
+        Unsuited::Unreachable { machine: plain.source.clone(), from: ids[3], to: ids[1] };
     assert_eq!(unreachable, expected.into());
 
     let mut small = plain;
     small.nodes.iter_mut().for_each(|node| node.memory_bytes = 16 << 20);
     assert!(
-        refused(&small).starts_with("there is no memory left for warehouse-2 under stock: 16 MiB too few"),
+        refused(&small)
+            .starts_with("there is no memory left for warehouse-2 under stock: 16 MiB too few"),
         "{}",
         refused(&small)
     );

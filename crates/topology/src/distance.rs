@@ -8,7 +8,11 @@ pub type Distance = u8;
 
 /// The distance of every pair of nodes; not necessarily symmetric.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(try_from = "Rows"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "Rows")
+)]
 pub struct Distances {
     nodes: Vec<NodeId>,
     // Row by row: rows[i * nodes.len() + j] is from nodes[i] to nodes[j].
@@ -131,7 +135,11 @@ mod tests {
         let text = serde_json::to_string(&table).unwrap();
         assert_eq!(text, r#"{"nodes":[0,8],"rows":[10,40,17,10]}"#);
         assert_eq!(serde_json::from_str::<Distances>(&text).unwrap(), table);
-        let error = serde_json::from_str::<Distances>(r#"{"nodes":[0,8],"rows":[10]}"#).unwrap_err();
-        assert!(error.to_string().starts_with("2 nodes need 4 distances, but there are 1"), "{error}");
+        let error =
+            serde_json::from_str::<Distances>(r#"{"nodes":[0,8],"rows":[10]}"#).unwrap_err();
+        assert!(
+            error.to_string().starts_with("2 nodes need 4 distances, but there are 1"),
+            "{error}"
+        );
     }
 }

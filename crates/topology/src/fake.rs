@@ -82,7 +82,9 @@ pub enum FakeError {
         machine: String,
     },
     /// The nodes would be smaller than a step.
-    #[error("fake={spec}: nodes of {node_bytes} bytes, expected at least {STEP_BYTES} (32 MiB) each")]
+    #[error(
+        "fake={spec}: nodes of {node_bytes} bytes, expected at least {STEP_BYTES} (32 MiB) each"
+    )]
     TooSmall {
         /// What was asked.
         spec: FakeSpec,
@@ -98,7 +100,9 @@ pub enum FakeError {
         nodes: u64,
     },
     /// A physical node is too small to be cut into so many in steps of 32 MiB.
-    #[error("fake={spec}: node {node} of {node_bytes} bytes yields only {got} nodes when cut in steps of 32 MiB")]
+    #[error(
+        "fake={spec}: node {node} of {node_bytes} bytes yields only {got} nodes when cut in steps of 32 MiB"
+    )]
     TooFew {
         /// What was asked.
         spec: FakeSpec,
@@ -133,8 +137,9 @@ impl FromStr for FakeSpec {
             true => digits.parse::<u64>().ok(),
             false => None,
         };
-        let number =
-            number.ok_or(fail("expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)"))?;
+        let number = number.ok_or(fail(
+            "expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+        ))?;
         let nodes = || match u32::try_from(number) {
             Ok(nodes @ 1..=MAX_NODES) => Ok(nodes),
             _ => Err(fail("expected 1 to 1024 nodes")),
@@ -162,9 +167,14 @@ impl FromStr for FakeSpec {
 pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> {
     let nodes = machine.nodes_of_unknown_memory();
     if !nodes.is_empty() {
-        return Err(FakeError::UnknownMemory { spec: *spec, machine: machine.source.clone(), nodes });
+        return Err(FakeError::UnknownMemory {
+            spec: *spec,
+            machine: machine.source.clone(),
+            nodes,
+        });
     }
-    let sizes: Vec<(NodeId, u64)> = machine.nodes.iter().map(|node| (node.id, node.memory_bytes)).collect();
+    let sizes: Vec<(NodeId, u64)> =
+        machine.nodes.iter().map(|node| (node.id, node.memory_bytes)).collect();
     let sizes: Vec<_> = sizes.into_iter().filter(|&(_, bytes)| bytes > 0).collect();
     if sizes.is_empty() {
         return Err(FakeError::NoMemory { spec: *spec, machine: machine.source.clone() });
@@ -172,8 +182,10 @@ pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> 
     let emulated = Emulated { machine, pieces: cut(spec, sizes)? };
     let physical = emulated.physical();
     let ids: Vec<NodeId> = (0..physical.len() as u32).map(NodeId).collect();
-    let rows: Vec<Distance> =
-        physical.iter().flat_map(|&from| physical.iter().map(move |&to| machine.distances.get(from, to))).collect();
+    let rows: Vec<Distance> = physical
+        .iter()
+        .flat_map(|&from| physical.iter().map(move |&to| machine.distances.get(from, to)))
+        .collect();
     let homes: BTreeMap<NodeId, Vec<NodeId>> =
         machine.nodes.iter().map(|node| (node.id, emulated.homes(node.id, &physical))).collect();
     let first_home = |node: NodeId| homes.get(&node).and_then(|homes| homes.first()).copied();
@@ -239,7 +251,8 @@ fn cut(spec: &FakeSpec, sizes: Vec<(NodeId, u64)>) -> Result<Vec<Piece>, FakeErr
             if size == 0 {
                 return Err(FakeError::TooSmall { spec: *spec, node_bytes: bytes });
             }
-            let nodes = sizes.iter().map(|&(_, bytes)| (bytes / size).max(1)).fold(0, u64::saturating_add);
+            let nodes =
+                sizes.iter().map(|&(_, bytes)| (bytes / size).max(1)).fold(0, u64::saturating_add);
             if nodes > u64::from(MAX_NODES) {
                 return Err(FakeError::TooMany { spec: *spec, nodes });
             }
@@ -258,10 +271,18 @@ fn cut(spec: &FakeSpec, sizes: Vec<(NodeId, u64)>) -> Result<Vec<Piece>, FakeErr
                 let before = pieces.len() as u32;
                 let own = deal([(node, node_bytes)].into(), |_| size, |_| false);
                 if own.len() < nodes as usize {
-                    return Err(FakeError::TooFew { spec: *spec, node, node_bytes, got: own.len() });
+                    return Err(FakeError::TooFew {
+                        spec: *spec,
+                        node,
+                        node_bytes,
+                        got: own.len(),
+                    });
                 }
                 pieces.extend(
-                    own.into_iter().map(|piece| Piece { emulated: NodeId(piece.emulated.0 + before), ..piece }),
+                    own.into_iter().map(|piece| Piece {
+                        emulated: NodeId(piece.emulated.0 + before),
+                        ..piece
+                    }),
                 );
             }
             Ok(pieces)
@@ -271,8 +292,13 @@ fn cut(spec: &FakeSpec, sizes: Vec<(NodeId, u64)>) -> Result<Vec<Piece>, FakeErr
 
 /// Deals out memory in turns over the physical nodes until none is left. `size` is that of the piece of each turn; a
 /// rest that is `too_small` goes with the piece before it.
-fn deal(sizes: Vec<(NodeId, u64)>, size: impl Fn(u64) -> u64, too_small: impl Fn(u64) -> bool) -> Vec<Piece> {
-    let mut left: Vec<(NodeId, u64, u64)> = sizes.into_iter().map(|(node, bytes)| (node, 0, bytes)).collect();
+fn deal(
+    sizes: Vec<(NodeId, u64)>,
+    size: impl Fn(u64) -> u64,
+    too_small: impl Fn(u64) -> bool,
+) -> Vec<Piece> {
+    let mut left: Vec<(NodeId, u64, u64)> =
+        sizes.into_iter().map(|(node, bytes)| (node, 0, bytes)).collect();
     let mut pieces = Vec::new();
     let mut turn = 0;
     while !left.is_empty() {
@@ -281,7 +307,12 @@ fn deal(sizes: Vec<(NodeId, u64)>, size: impl Fn(u64) -> u64, too_small: impl Fn
             if too_small(*limit - end) {
                 end = *limit;
             }
-            pieces.push(Piece { emulated: NodeId(turn as u32), physical: *physical, start: *start, end });
+            pieces.push(Piece {
+                emulated: NodeId(turn as u32),
+                physical: *physical,
+                start: *start,
+                end,
+            });
             *start = end;
             turn += 1;
         }
@@ -332,7 +363,9 @@ impl Emulated<'_> {
             let Some(from) = self.machine.node(piece.physical) else { continue };
             // Rounding both ends, not the difference, loses nothing over all pieces of a node.
             let share = |amount: u64| {
-                let up_to = |end: u64| u128::from(amount) * u128::from(end) / u128::from(from.memory_bytes.max(1));
+                let up_to = |end: u64| {
+                    u128::from(amount) * u128::from(end) / u128::from(from.memory_bytes.max(1))
+                };
                 (up_to(piece.end) - up_to(piece.start)) as u64
             };
             node.memory_bytes = node.memory_bytes.saturating_add(piece.end - piece.start);
@@ -340,8 +373,12 @@ impl Emulated<'_> {
                 let sum = node.state.unwrap_or_default();
                 node.state = Some(MemoryState {
                     free_bytes: sum.free_bytes.saturating_add(share(state.free_bytes)),
-                    active_file_bytes: sum.active_file_bytes.saturating_add(share(state.active_file_bytes)),
-                    inactive_file_bytes: sum.inactive_file_bytes.saturating_add(share(state.inactive_file_bytes)),
+                    active_file_bytes: sum
+                        .active_file_bytes
+                        .saturating_add(share(state.active_file_bytes)),
+                    inactive_file_bytes: sum
+                        .inactive_file_bytes
+                        .saturating_add(share(state.inactive_file_bytes)),
                     slab_reclaimable_bytes: sum
                         .slab_reclaimable_bytes
                         .saturating_add(share(state.slab_reclaimable_bytes)),
@@ -384,7 +421,9 @@ fn cut_ranges(node: &Node, piece: &Piece) -> Vec<MemoryRange> {
     let mut cut = Vec::new();
     for range in &node.ranges {
         let (from, to) = (piece.start.max(before), piece.end.min(before + range.length_bytes));
-        if let (true, Some(start)) = (from < to, range.start.checked_add(from.saturating_sub(before))) {
+        if let (true, Some(start)) =
+            (from < to, range.start.checked_add(from.saturating_sub(before)))
+        {
             cut.push(MemoryRange { start, length_bytes: to - from, ..*range });
         }
         before += range.length_bytes;
@@ -393,7 +432,9 @@ fn cut_ranges(node: &Node, piece: &Piece) -> Vec<MemoryRange> {
 }
 
 fn performance(machine: &Topology, physical: &[NodeId]) -> Vec<Performance> {
-    let on = |node: NodeId| (0..).map(NodeId).zip(physical).filter(move |&(_, &on)| on == node).map(|(id, _)| id);
+    let on = |node: NodeId| {
+        (0..).map(NodeId).zip(physical).filter(move |&(_, &on)| on == node).map(|(id, _)| id)
+    };
     let of_pair = |figures: &Performance| {
         let figures = *figures;
         on(figures.target).flat_map(move |target| {

@@ -196,7 +196,11 @@ pub fn parse_some_cpus(text: &str, context: &CpuContext<'_>) -> Result<CpuSet, G
 
 fn some<T: Id>(text: &str, set: IdSet<T>) -> Result<IdSet<T>, GrammarError> {
     match set.is_empty() {
-        true => Err(GrammarError { text: text.to_string(), column: 1, problem: Problem::Empty(T::WHAT) }),
+        true => Err(GrammarError {
+            text: text.to_string(),
+            column: 1,
+            problem: Problem::Empty(T::WHAT),
+        }),
         false => Ok(set),
     }
 }
@@ -269,7 +273,12 @@ impl<'a, T: Id> Parser<'a, T> {
         }
     }
 
-    fn item(&mut self, set: &mut IdSet<T>, first: bool, relative: bool) -> Result<(), GrammarError> {
+    fn item(
+        &mut self,
+        set: &mut IdSet<T>,
+        first: bool,
+        relative: bool,
+    ) -> Result<(), GrammarError> {
         let start = self.at;
         let mut exclude = self.take("^");
         let machine = self.machine;
@@ -332,9 +341,18 @@ impl<'a, T: Id> Parser<'a, T> {
     }
 
     /// The members of `existing` in a region; `all` stands for `allowed`.
-    fn select<I: Id>(&self, region: &Region, existing: &[I], allowed: &[I]) -> Result<Vec<I>, GrammarError> {
+    fn select<I: Id>(
+        &self,
+        region: &Region,
+        existing: &[I],
+        allowed: &[I],
+    ) -> Result<Vec<I>, GrammarError> {
         let Some((first, last)) = region.range else {
-            return Ok(allowed.iter().copied().filter(|id| in_groups(id.number(), 0, region.groups)).collect());
+            return Ok(allowed
+                .iter()
+                .copied()
+                .filter(|id| in_groups(id.number(), 0, region.groups))
+                .collect());
         };
         let check = |number: Number| {
             let value = number.value.or(existing.last().map(|id| id.number())).unwrap_or(0);
@@ -342,7 +360,10 @@ impl<'a, T: Id> Parser<'a, T> {
                 Ok(_) => Ok(value),
                 Err(_) => {
                     let existing = existing.iter().copied().collect::<IdSet<I>>().named();
-                    Err(self.error_at(number.at, Problem::Unknown { what: I::WHAT, number: value, existing }))
+                    Err(self.error_at(
+                        number.at,
+                        Problem::Unknown { what: I::WHAT, number: value, existing },
+                    ))
                 }
             }
         };
@@ -350,7 +371,9 @@ impl<'a, T: Id> Parser<'a, T> {
         if start > end {
             return Err(self.error_at(first.at, Problem::Backwards { first: start, last: end }));
         }
-        let inside = |id: &I| (start..=end).contains(&id.number()) && in_groups(id.number(), start, region.groups);
+        let inside = |id: &I| {
+            (start..=end).contains(&id.number()) && in_groups(id.number(), start, region.groups)
+        };
         Ok(existing.iter().copied().filter(inside).collect())
     }
 
@@ -362,7 +385,8 @@ impl<'a, T: Id> Parser<'a, T> {
             match (value as usize) < self.allowed.len() {
                 true => Ok(value),
                 false => {
-                    let problem = Problem::Beyond { number: value, there_is: countable(&self.allowed) };
+                    let problem =
+                        Problem::Beyond { number: value, there_is: countable(&self.allowed) };
                     Err(self.error_at(number.at, problem))
                 }
             }
@@ -375,7 +399,8 @@ impl<'a, T: Id> Parser<'a, T> {
             return Err(self.error_at(first.at, Problem::Backwards { first: start, last: end }));
         }
         let counted = (0..).zip(self.allowed.iter().copied());
-        let inside = counted.filter(|(at, _)| (start..=end).contains(at) && in_groups(*at, start, region.groups));
+        let inside = counted
+            .filter(|(at, _)| (start..=end).contains(at) && in_groups(*at, start, region.groups));
         Ok(inside.map(|(_, id)| id).collect())
     }
 

@@ -155,7 +155,9 @@ impl<T: Id> IdSet<T> {
     /// The members in rising order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = T> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
-            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| T::new(index as u32 * 64 + bit))
+            (0..64)
+                .filter(move |bit| word & (1 << bit) != 0)
+                .map(move |bit| T::new(index as u32 * 64 + bit))
         })
     }
 
@@ -167,7 +169,8 @@ impl<T: Id> IdSet<T> {
     /// Members of either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        let (long, short) = if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
+        let (long, short) =
+            if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
         let mut result = long.clone();
         for (word, more) in result.words.iter_mut().zip(&short.words) {
             *word |= more;
@@ -194,7 +197,8 @@ impl<T: Id> IdSet<T> {
 
     fn combine(&self, other: &Self, operation: fn(u64, u64) -> u64) -> Self {
         let words = self.words.iter().enumerate();
-        let words = words.map(|(i, &a)| operation(a, other.words.get(i).copied().unwrap_or(0))).collect();
+        let words =
+            words.map(|(i, &a)| operation(a, other.words.get(i).copied().unwrap_or(0))).collect();
         let mut result = Self { words, of: PhantomData };
         result.trim();
         result
@@ -340,7 +344,10 @@ mod tests {
     #[test]
     fn one_is_a_node_and_several_are_nodes() {
         let named = |text: &str| text.parse::<NodeSet>().unwrap().named();
-        assert_eq!(["", "7", "0-1", "1,3"].map(named), ["no node", "node 7", "nodes 0-1", "nodes 1,3"]);
+        assert_eq!(
+            ["", "7", "0-1", "1,3"].map(named),
+            ["no node", "node 7", "nodes 0-1", "nodes 1,3"]
+        );
         assert_eq!(CpuSet::from([CpuId(2), CpuId(3)]).named(), "CPUs 2-3");
     }
 

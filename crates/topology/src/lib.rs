@@ -29,6 +29,6 @@ pub mod toml_file;
 pub use distance::{Distance, Distances, InvalidDistances};
 pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, MAX_NODES, NodeId, NodeSet, Pxm};
 pub use model::{
-    Access, Allowed, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node, Performance,
-    ReservedHugePages, Topology, Withheld, Zone,
+    Access, Allowed, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node,
+    Performance, ReservedHugePages, Topology, Withheld, Zone,
 };

@@ -145,14 +145,18 @@ fn topology(
         machine.nodes.push(Node { id, memory_bytes: node.memory_bytes, ..Node::default() });
         let last_level_cache = has_last_level.then_some(CpuId(first_cpu));
         machine.cpus.extend(
-            (first_cpu..).take(node.cpus as usize).map(|cpu| Cpu { last_level_cache, ..Cpu::new(CpuId(cpu), id) }),
+            (first_cpu..)
+                .take(node.cpus as usize)
+                .map(|cpu| Cpu { last_level_cache, ..Cpu::new(CpuId(cpu), id) }),
         );
         first_cpu += node.cpus;
     }
     for (i, row) in latency_ns.iter().enumerate() {
         for (j, &ns) in row.iter().enumerate() {
-            let limits =
-                routes.bandwidths_mb_per_s(i, j).chain([nodes[j].bandwidth_mb_per_s]).filter(|&limit| limit > 0.0);
+            let limits = routes
+                .bandwidths_mb_per_s(i, j)
+                .chain([nodes[j].bandwidth_mb_per_s])
+                .filter(|&limit| limit > 0.0);
             let bandwidth = limits.min_by(f64::total_cmp).map(at_least_one);
             let latency = Some(at_least_one(ns));
             machine.performance.push(Performance {
@@ -174,7 +178,11 @@ fn at_least_one(value: f64) -> u64 {
     (value.round() as u64).max(1)
 }
 
-fn bandwidth(reader: Reader<'_>, table: &str, value: Option<&Spanned<Value>>) -> Result<f64, Error> {
+fn bandwidth(
+    reader: Reader<'_>,
+    table: &str,
+    value: Option<&Spanned<Value>>,
+) -> Result<f64, Error> {
     let key = format!("{table}.bandwidth_mb_per_s");
     match value {
         Some(value) if number_in(value.get_ref()) != Some(0.0) => {
@@ -187,7 +195,10 @@ fn bandwidth(reader: Reader<'_>, table: &str, value: Option<&Spanned<Value>>) ->
 fn nodes(reader: Reader<'_>, written: &Written) -> Result<Vec<NodeOfFile>, Error> {
     if !(1..=MOST_NODES).contains(&written.node.len()) {
         let (at, count) = (written.node.last().map_or(0..0, Spanned::span), written.node.len());
-        return Err(reader.error(at, &format!("node: 1 to {MOST_NODES} tables [[node]] are expected, not {count}")));
+        return Err(reader.error(
+            at,
+            &format!("node: 1 to {MOST_NODES} tables [[node]] are expected, not {count}"),
+        ));
     }
     let mut nodes = Vec::new();
     let mut all_cpus = 0;
@@ -196,7 +207,9 @@ fn nodes(reader: Reader<'_>, written: &Written) -> Result<Vec<NodeOfFile>, Error
         let mib = reader.whole("node.memory_mib", &node.memory_mib, 128..=1_000_000_000, "MiB")?;
         all_cpus += cpus;
         if all_cpus > MOST_CPUS {
-            let what = format!("node.cpus: at most {MOST_CPUS} CPUs in all are expected, not {all_cpus} or more");
+            let what = format!(
+                "node.cpus: at most {MOST_CPUS} CPUs in all are expected, not {all_cpus} or more"
+            );
             return Err(reader.error(node.cpus.span(), &what));
         }
         let bandwidth_mb_per_s = bandwidth(reader, "node", node.bandwidth_mb_per_s.as_ref())?;
@@ -205,12 +218,21 @@ fn nodes(reader: Reader<'_>, written: &Written) -> Result<Vec<NodeOfFile>, Error
     Ok(nodes)
 }
 
-fn check_cache(reader: Reader<'_>, table: &str, kib: &Spanned<Value>, ways: &Spanned<Value>) -> Result<(), Error> {
+fn check_cache(
+    reader: Reader<'_>,
+    table: &str,
+    kib: &Spanned<Value>,
+    ways: &Spanned<Value>,
+) -> Result<(), Error> {
     let bytes = reader.whole(&format!("{table}.kib"), kib, 1..=1 << 20, "KiB")? << 10;
     let ways = reader.whole(&format!("{table}.ways"), ways, 1..=64, "ways")?;
-    if !bytes.is_multiple_of(LINE_BYTES * ways) || !(bytes / (LINE_BYTES * ways)).is_power_of_two() {
+    if !bytes.is_multiple_of(LINE_BYTES * ways) || !(bytes / (LINE_BYTES * ways)).is_power_of_two()
+    {
         let sets = "a power of two of sets, each of so many ways of lines of 64 bytes";
-        return Err(reader.error(kib.span(), &format!("{table}.kib: {sets}, is expected, not {} KiB", bytes >> 10)));
+        return Err(reader.error(
+            kib.span(),
+            &format!("{table}.kib: {sets}, is expected, not {} KiB", bytes >> 10),
+        ));
     }
     Ok(())
 }
@@ -226,7 +248,11 @@ fn check_caches(reader: Reader<'_>, written: &Written) -> Result<(), Error> {
     reader.number("last_level.ns", &last_level.ns, 0.0..=MILLION, "ns").map(drop)
 }
 
-fn add_link(reader: Reader<'_>, link: &Spanned<WrittenLink>, routes: &mut Routes) -> Result<(), Error> {
+fn add_link(
+    reader: Reader<'_>,
+    link: &Spanned<WrittenLink>,
+    routes: &mut Routes,
+) -> Result<(), Error> {
     let written = link.get_ref();
     let at = written.between.span();
     let invalid = |what| reader.error(at.clone(), &format!("link.between: {what}"));
@@ -235,15 +261,25 @@ fn add_link(reader: Reader<'_>, link: &Spanned<WrittenLink>, routes: &mut Routes
     }
     let latency_ns = reader.number("link.latency_ns", &written.latency_ns, 0.0..=MILLION, "ns")?;
     let bandwidth_mb_per_s = bandwidth(reader, "link", written.bandwidth_mb_per_s.as_ref())?;
-    let ends = list(written.between.get_ref()).and_then(|ends| routes.points(ends, true)).map_err(invalid)?;
+    let ends = list(written.between.get_ref())
+        .and_then(|ends| routes.points(ends, true))
+        .map_err(invalid)?;
     routes.join(&ends, Link { latency_ns, bandwidth_mb_per_s }).map_err(invalid)
 }
 
-fn add_route(reader: Reader<'_>, route: &Spanned<WrittenRoute>, routes: &mut Routes) -> Result<(), Error> {
+fn add_route(
+    reader: Reader<'_>,
+    route: &Spanned<WrittenRoute>,
+    routes: &mut Routes,
+) -> Result<(), Error> {
     let WrittenRoute { between, via } = route.get_ref();
-    let invalid = |key: &'static str, at: Range<usize>| move |what| reader.error(at, &format!("route.{key}: {what}"));
+    let invalid = |key: &'static str, at: Range<usize>| {
+        move |what| reader.error(at, &format!("route.{key}: {what}"))
+    };
     let ends = list(between.get_ref()).and_then(|ends| routes.points(ends, false));
-    let ends = ends.and_then(|ends| routes.free_pair(&ends)).map_err(invalid("between", between.span()))?;
+    let ends = ends
+        .and_then(|ends| routes.free_pair(&ends))
+        .map_err(invalid("between", between.span()))?;
     let points = list(via.get_ref()).and_then(|via| routes.points(via, false));
     points.and_then(|points| routes.lead(ends, &points)).map_err(invalid("via", via.span()))
 }
@@ -266,7 +302,9 @@ fn latencies(
         return rows.map_err(invalid);
     }
     let own_ns = list(value.get_ref()).and_then(check).map_err(invalid)?;
-    Ok((0..nodes).map(|i| (0..nodes).map(|j| own_ns[j] + routes.latency_ns(i, j)).collect()).collect())
+    Ok((0..nodes)
+        .map(|i| (0..nodes).map(|j| own_ns[j] + routes.latency_ns(i, j)).collect())
+        .collect())
 }
 
 fn distances(reader: Reader<'_>, value: &Spanned<Value>, nodes: usize) -> Result<Distances, Error> {
@@ -276,9 +314,14 @@ fn distances(reader: Reader<'_>, value: &Spanned<Value>, nodes: usize) -> Result
     for (i, row) in rows.into_iter().enumerate() {
         let distance = |j, value: &Value| {
             let allowed = if i == j { 10..=10 } else { 11..=254 };
-            value.as_integer().filter(|number| allowed.contains(number)).map(|number| number as Distance)
+            value
+                .as_integer()
+                .filter(|number| allowed.contains(number))
+                .map(|number| number as Distance)
         };
-        distances.extend(numbers(row, nodes, "10 to itself, 11 to 254 elsewhere,", distance).map_err(invalid)?);
+        distances.extend(
+            numbers(row, nodes, "10 to itself, 11 to 254 elsewhere,", distance).map_err(invalid)?,
+        );
     }
     let ids: Vec<_> = (0..nodes as u32).map(NodeId).collect();
     Distances::new(&ids, &distances).map_err(|error| invalid(error.to_string()))
@@ -305,10 +348,14 @@ fn numbers<T>(
     good: impl Fn(usize, &Value) -> Option<T>,
 ) -> Result<Vec<T>, String> {
     if values.len() != nodes {
-        return Err(format!("{nodes} numbers are expected, one for each node, not {}", values.len()));
+        return Err(format!(
+            "{nodes} numbers are expected, one for each node, not {}",
+            values.len()
+        ));
     }
     let number = |(node, value)| {
-        good(node, value).ok_or_else(|| format!("for node {node}, {expected} is expected, not {value}"))
+        good(node, value)
+            .ok_or_else(|| format!("for node {node}, {expected} is expected, not {value}"))
     };
     values.iter().enumerate().map(number).collect()
 }

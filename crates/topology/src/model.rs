@@ -175,13 +175,25 @@ pub struct Cpu {
 impl Cpu {
     /// An online CPU that shares neither its core nor a known cache with another.
     pub fn new(id: CpuId, node: NodeId) -> Self {
-        Self { id, node: Some(node), online: true, package: None, core: id, last_level_cache: None, firmware_id: None }
+        Self {
+            id,
+            node: Some(node),
+            online: true,
+            package: None,
+            core: id,
+            last_level_cache: None,
+            firmware_id: None,
+        }
     }
 }
 
 /// Who counts as an initiator (`accessN` of a node in sysfs; Linux, `Documentation/admin-guide/mm/numaperf.rst`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Access {
     /// The nearest initiator of any kind, CPUs and devices such as GPUs or NICs.
     Access0,
@@ -225,7 +237,11 @@ pub struct Device {
 
 /// The kinds of devices that can be asked for by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum DeviceKind {
     /// A PCI function.
     Pci,
@@ -284,11 +300,13 @@ impl Topology {
             if allowed.is_some_and(|allowed| !allowed.cpus.contains(cpu.id)) {
                 self.withheld.cpus.insert(cpu.id);
             }
-            cpu.online = !self.withheld.cpus.contains(cpu.id) && !self.isolated_cpus.contains(cpu.id);
+            cpu.online =
+                !self.withheld.cpus.contains(cpu.id) && !self.isolated_cpus.contains(cpu.id);
         }
         if let Some(allowed) = allowed {
             let may_have_memory = |node: &Node| node.known_memory_bytes() != Some(0);
-            let is_withheld = |node: &&mut Node| may_have_memory(node) && !allowed.memory_nodes.contains(node.id);
+            let is_withheld =
+                |node: &&mut Node| may_have_memory(node) && !allowed.memory_nodes.contains(node.id);
             for node in self.nodes.iter_mut().filter(is_withheld) {
                 self.withheld.memory_nodes.insert(node.id);
                 *node = Node { id: node.id, pxm: node.pxm, ..Node::default() };
@@ -300,7 +318,9 @@ impl Topology {
 
     /// Isolated CPUs of these nodes that are not offered, but could be.
     pub fn isolated_of(&self, nodes: &NodeSet) -> CpuSet {
-        let is_isolated = |cpu: &&Cpu| self.isolated_cpus.contains(cpu.id) && !self.withheld.cpus.contains(cpu.id);
+        let is_isolated = |cpu: &&Cpu| {
+            self.isolated_cpus.contains(cpu.id) && !self.withheld.cpus.contains(cpu.id)
+        };
         let on = |cpu: &&Cpu| cpu.node.is_some_and(|node| nodes.contains(node));
         self.cpus.iter().filter(is_isolated).filter(on).map(|cpu| cpu.id).collect()
     }
@@ -330,7 +350,11 @@ impl Topology {
 
     /// The online CPUs of a node.
     pub fn cpus_of(&self, node: NodeId) -> CpuSet {
-        self.cpus.iter().filter(|cpu| cpu.online && cpu.node == Some(node)).map(|cpu| cpu.id).collect()
+        self.cpus
+            .iter()
+            .filter(|cpu| cpu.online && cpu.node == Some(node))
+            .map(|cpu| cpu.id)
+            .collect()
     }
 
     /// The online CPUs of several nodes.
@@ -352,13 +376,17 @@ impl Topology {
 
     /// Bytes in huge pages of this size that were reserved and not touched yet.
     pub fn reserved_huge_bytes(&self, page_bytes: u64) -> u64 {
-        let of_size = self.reserved_huge_pages.iter().filter(|reserved| reserved.page_bytes == page_bytes);
-        of_size.map(|reserved| reserved.pages.saturating_mul(page_bytes)).fold(0, u64::saturating_add)
+        let of_size =
+            self.reserved_huge_pages.iter().filter(|reserved| reserved.page_bytes == page_bytes);
+        of_size
+            .map(|reserved| reserved.pages.saturating_mul(page_bytes))
+            .fold(0, u64::saturating_add)
     }
 
     /// Performance of memory on `target` seen from CPUs on `initiator`, where firmware gives it.
     pub fn performance(&self, initiator: NodeId, target: NodeId) -> Option<&Performance> {
-        let of_pair = self.performance.iter().filter(|p| p.initiator == initiator && p.target == target);
+        let of_pair =
+            self.performance.iter().filter(|p| p.initiator == initiator && p.target == target);
         // access1 speaks of CPUs alone, so it is the better witness for a vCPU.
         of_pair.max_by_key(|p| p.access)
     }
@@ -371,7 +399,8 @@ mod tests {
 
     #[test]
     fn offline_cpus_count_neither_as_cpus_nor_as_cores() {
-        let cpu = |id, core, online| Cpu { core: CpuId(core), online, ..Cpu::new(CpuId(id), NodeId(0)) };
+        let cpu =
+            |id, core, online| Cpu { core: CpuId(core), online, ..Cpu::new(CpuId(id), NodeId(0)) };
         let machine = Topology {
             nodes: vec![Node::default()],
             cpus: vec![cpu(0, 0, true), cpu(1, 1, false), cpu(2, 0, true)],
@@ -396,16 +425,26 @@ mod tests {
 
         let set = |list: &str| list.parse().unwrap_or_default();
         let (allowed_cpus, memory_nodes) = ("0-2,4".parse().unwrap_or_default(), set("0,2"));
-        let allowed =
-            Allowed { cpus: allowed_cpus, memory_nodes, isolated_cpus: CpuSet::from([CpuId(2)]), by: "/x".into() };
+        let allowed = Allowed {
+            cpus: allowed_cpus,
+            memory_nodes,
+            isolated_cpus: CpuSet::from([CpuId(2)]),
+            by: "/x".into(),
+        };
         let unknown = Node { id: NodeId(1), memory_is_unknown: true, ..Node::default() };
         let with_unknown = Topology { nodes: vec![node(0), unknown, node(2)], ..machine.clone() };
         let withheld = with_unknown.offered(Some(&allowed));
-        assert_eq!((withheld.nodes_of_unknown_memory(), withheld.withheld.memory_nodes), (set(""), set("1")));
+        assert_eq!(
+            (withheld.nodes_of_unknown_memory(), withheld.withheld.memory_nodes),
+            (set(""), set("1"))
+        );
         let offered = machine.offered(Some(&allowed));
         assert_eq!((cpus(&offered).as_str(), offered.memory_nodes()), ("0", set("0,2")));
         let withheld = &offered.withheld;
-        assert_eq!((format!("{}", withheld.cpus), &withheld.memory_nodes), ("3,5".into(), &set("1")));
+        assert_eq!(
+            (format!("{}", withheld.cpus), &withheld.memory_nodes),
+            ("3,5".into(), &set("1"))
+        );
         // Whoever names node 2 gets its isolated CPUs, but none that is not allowed.
         assert_eq!(cpus(&offered.clone().with_isolated_of(&set("2"))), "0,4");
         assert_eq!(cpus(&offered.with_isolated_of(&set("0-1"))), "0-2");

@@ -58,11 +58,14 @@ pub enum Error {
 pub fn read(path: &Path, expected: &'static str) -> Result<String, Error> {
     let failed = |source| Error::Io { expected, path: path.to_path_buf(), source };
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    File::open(path)
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(failed)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Error::TooLarge { expected, path: path.to_path_buf() });
     }
-    String::from_utf8(bytes).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+    String::from_utf8(bytes)
+        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
 /// A file's text, to say where in it something is wrong. Every error that it makes is an [`Error::Invalid`].
@@ -92,7 +95,11 @@ impl<'a> Reader<'a> {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         // What is wrong may be a text of several lines.
-        Error::Invalid { file: self.file.to_owned(), line, what: what.replace(char::is_control, " ") }
+        Error::Invalid {
+            file: self.file.to_owned(),
+            line,
+            what: what.replace(char::is_control, " "),
+        }
     }
 
     /// The whole number that `value`, of `key`, is; messages give the `unit` after the `allowed` ones.
@@ -137,7 +144,10 @@ impl<'a> Reader<'a> {
     ) -> Result<T, Error> {
         found.filter(|number| allowed.contains(number)).ok_or_else(|| {
             let (least, most) = (allowed.start(), allowed.end());
-            let what = format!("{key}: {expected} from {least} to {most} {unit} is expected, not {}", value.get_ref());
+            let what = format!(
+                "{key}: {expected} from {least} to {most} {unit} is expected, not {}",
+                value.get_ref()
+            );
             self.error(value.span(), &what)
         })
     }
@@ -148,10 +158,14 @@ impl<'a> Reader<'a> {
         let at = error.span().unwrap_or(end..end);
         let line = self.line_from_its_start(at.start);
         // What no value can be is a number of more than 64 bits.
-        let message =
-            error.message().replace('\n', ", ").replace("any valid TOML value", "a number of 64 bits at most");
+        let message = error
+            .message()
+            .replace('\n', ", ")
+            .replace("any valid TOML value", "a number of 64 bits at most");
         let message = match table_of(line) {
-            Some(table) => message.replace("expected a sequence", &format!("expected tables [[{table}]]")),
+            Some(table) => {
+                message.replace("expected a sequence", &format!("expected tables [[{table}]]"))
+            }
             None => message,
         };
         // A key that the whole file lacks is missed at its beginning, and has nothing to do with the key there.

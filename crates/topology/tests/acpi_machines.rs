@@ -1,6 +1,10 @@
 //! Machines by their ACPI tables: what `topology` makes of tables that are in order.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
@@ -34,7 +38,8 @@ fn nodes(machine: &Topology) -> Vec<(u32, String, u64)> {
 }
 
 fn expect_nodes(machine: &Topology, expected: &[(u32, &str, u64)]) {
-    let expected: Vec<_> = expected.iter().map(|&(pxm, cpus, gib)| (pxm, cpus.to_string(), gib)).collect();
+    let expected: Vec<_> =
+        expected.iter().map(|&(pxm, cpus, gib)| (pxm, cpus.to_string(), gib)).collect();
     assert_eq!(nodes(machine), expected);
 }
 
@@ -44,7 +49,8 @@ fn distances(machine: &Topology) -> Vec<u8> {
 
 #[test]
 fn two_sockets_are_two_nodes() {
-    let machine = sound_machine(&[two_sockets().build(), Builder::slit(2, &[10, 21, 21, 10]).build()]);
+    let machine =
+        sound_machine(&[two_sockets().build(), Builder::slit(2, &[10, 21, 21, 10]).build()]);
     expect_nodes(&machine, &[(0, "0-1", 4), (1, "2-3", 4)]);
     assert_eq!(distances(&machine), [10, 21, 21, 10]);
     assert_eq!(machine.node(NodeId(1)).unwrap().ranges[0].start, 4 * GIB);
@@ -82,8 +88,12 @@ fn the_slit_is_looked_up_by_domain_not_by_node() {
 
 #[test]
 fn revision_1_has_domains_of_8_bits_and_later_ones_of_32() {
-    let srat =
-        |revision| Builder::srat(revision).apic(0x0102_0304, 0, ENABLED).memory(0x0102_0304, 0, GIB, ENABLED).build();
+    let srat = |revision| {
+        Builder::srat(revision)
+            .apic(0x0102_0304, 0, ENABLED)
+            .memory(0x0102_0304, 0, GIB, ENABLED)
+            .build()
+    };
     expect_nodes(&sound_machine(&[srat(1)]), &[(4, "0", 1)]);
     for revision in [2, 3] {
         let (machine, findings) = machine(&[srat(revision)]);
@@ -105,14 +115,19 @@ fn every_type_of_entry_is_understood() {
         .rintc(4, 0x44, ENABLED)
         .build();
     let tables = Tables::from_bytes(&srat);
-    let subjects: Vec<_> = tables.srat.iter().flat_map(|srat| &srat.entries).map(|e| (e.pxm.0, e.subject)).collect();
+    let subjects: Vec<_> =
+        tables.srat.iter().flat_map(|srat| &srat.entries).map(|e| (e.pxm.0, e.subject)).collect();
     assert!(matches!(subjects[0], (0, Subject::Processor(ProcessorId::Apic(0x11)))));
     assert!(matches!(subjects[1], (0, Subject::Memory(range)) if range.length_bytes == GIB));
     assert!(matches!(subjects[2], (1, Subject::Processor(ProcessorId::Apic(0x1234)))));
     assert!(matches!(subjects[3], (2, Subject::Processor(ProcessorId::Uid(0x22)))));
     assert!(matches!(subjects[4], (9, Subject::GicIts(0x33))));
-    assert!(matches!(subjects[5], (3, Subject::GenericInitiator(handle)) if handle.to_string() == "0000:3b:02.1"));
-    assert!(matches!(subjects[6], (8, Subject::GenericPort(handle)) if handle.to_string() == "ACPI0016:5"));
+    assert!(
+        matches!(subjects[5], (3, Subject::GenericInitiator(handle)) if handle.to_string() == "0000:3b:02.1")
+    );
+    assert!(
+        matches!(subjects[6], (8, Subject::GenericPort(handle)) if handle.to_string() == "ACPI0016:5")
+    );
     assert!(matches!(subjects[7], (4, Subject::Processor(ProcessorId::Uid(0x44)))));
 
     // The ITS and the port make no node; the initiator makes one without CPUs and memory, with a device on it.
@@ -120,7 +135,10 @@ fn every_type_of_entry_is_understood() {
     assert_eq!(findings, []);
     expect_nodes(&machine, &[(0, "0", 1), (1, "1", 0), (2, "2", 0), (3, "", 0), (4, "3", 0)]);
     let [gpu] = &machine.devices[..] else { panic!("{:?}", machine.devices) };
-    assert_eq!((gpu.kind, gpu.name.as_str(), gpu.node), (DeviceKind::Pci, "0000:3b:02.1", Some(NodeId(3))));
+    assert_eq!(
+        (gpu.kind, gpu.name.as_str(), gpu.node),
+        (DeviceKind::Pci, "0000:3b:02.1", Some(NodeId(3)))
+    );
 }
 
 #[test]
@@ -180,7 +198,8 @@ fn the_madt_gives_cpus_their_numbers() {
 
 #[test]
 fn arm_and_risc_v_join_srat_and_madt_by_uid() {
-    let memory = |srat: Builder| srat.memory(0, 0, GIB, ENABLED).memory(1, GIB, GIB, ENABLED).build();
+    let memory =
+        |srat: Builder| srat.memory(0, 0, GIB, ENABLED).memory(1, GIB, GIB, ENABLED).build();
     let arm = memory(Builder::srat(3).gicc(0, 8, ENABLED).gicc(1, 9, ENABLED));
     let madt = Builder::madt().madt_gicc(9, true).madt_gicc(8, true).build();
     expect_nodes(&sound_machine(&[arm, madt]), &[(0, "1", 1), (1, "0", 1)]);
@@ -191,9 +210,13 @@ fn arm_and_risc_v_join_srat_and_madt_by_uid() {
 
 #[test]
 fn without_an_srat_there_is_one_node() {
-    let (machine, findings) = machine(&[Builder::madt().madt_apic(0, true).madt_apic(1, true).build()]);
+    let (machine, findings) =
+        machine(&[Builder::madt().madt_apic(0, true).madt_apic(1, true).build()]);
     assert_eq!(machine.cpus_of(NodeId(0)), CpuSet::from([CpuId(0), CpuId(1)]));
-    assert_eq!((machine.nodes.len(), machine.nodes[0].pxm, distances(&machine)), (1, None, vec![10]));
+    assert_eq!(
+        (machine.nodes.len(), machine.nodes[0].pxm, distances(&machine)),
+        (1, None, vec![10])
+    );
     assert_eq!(machine.nodes[0].known_memory_bytes(), None);
     let expected = "SRAT at 0x0: read no such table, expected one; everything counts as one node";
     assert_eq!(findings.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
@@ -213,7 +236,10 @@ fn sixty_four_nodes_with_eight_ranges_each() {
     let distance = |i: usize, j: usize| if i == j { 10 } else { 12 + (i ^ j).count_ones() as u8 };
     let rows: Vec<u8> = (0..64 * 64).map(|at| distance(at / 64, at % 64)).collect();
     let machine = sound_machine(&[srat.build(), Builder::slit(64, &rows).build()]);
-    assert_eq!((machine.nodes.len(), machine.cpus.len(), machine.memory_bytes()), (64, 256, 512 * GIB));
+    assert_eq!(
+        (machine.nodes.len(), machine.cpus.len(), machine.memory_bytes()),
+        (64, 256, 512 * GIB)
+    );
     assert_eq!(distances(&machine), rows);
 }
 
@@ -235,19 +261,29 @@ fn the_hmat_gives_latency_and_bandwidth() {
         .cache(3, GIB, 1, 64);
     let tables = Tables::from_bytes(acpidump(&[srat.build(), hmat.build()]).as_bytes());
     let cache = tables.hmat.as_ref().unwrap().caches[0];
-    assert_eq!((cache.memory, cache.size_bytes, cache.level, cache.line_bytes), (Pxm(3), GIB, 1, 64));
+    assert_eq!(
+        (cache.memory, cache.size_bytes, cache.level, cache.line_bytes),
+        (Pxm(3), GIB, 1, 64)
+    );
     let (machine, findings) = acpi::topology(&tables);
     assert_eq!(findings.len(), 1, "the unreachable pair: {findings:?}");
 
     let local = machine.performance(NodeId(0), NodeId(0)).unwrap();
     assert_eq!((local.read_latency_ns, local.write_latency_ns), (Some(81), Some(95)));
-    assert_eq!((local.read_bandwidth_mb_s, local.write_bandwidth_mb_s), (Some(200_000), Some(150_000)));
+    assert_eq!(
+        (local.read_bandwidth_mb_s, local.write_bandwidth_mb_s),
+        (Some(200_000), Some(150_000))
+    );
     assert_eq!(local.access, Access::Access1);
     let tier = machine.performance(NodeId(0), NodeId(3)).unwrap();
     assert_eq!((tier.read_latency_ns, tier.read_bandwidth_mb_s), (Some(180), None));
     assert_eq!(machine.performance(NodeId(1), NodeId(3)), None, "unreachable");
     assert_eq!(machine.performance(NodeId(2), NodeId(0)), None, "not provided");
-    assert_eq!(machine.performance(NodeId(2), NodeId(3)).unwrap().access, Access::Access0, "a device's");
+    assert_eq!(
+        machine.performance(NodeId(2), NodeId(3)).unwrap().access,
+        Access::Access0,
+        "a device's"
+    );
 }
 
 #[test]
@@ -284,7 +320,8 @@ fn a_qemu_machine_with_a_slow_tier() {
     let (machine, findings) = fixture("qemu-three-nodes-hmat.acpidump");
     assert_eq!(findings, []);
     assert_eq!(machine.cpus_of(NodeId(2)), CpuSet::new());
-    let latency = |from, to| machine.performance(NodeId(from), NodeId(to)).unwrap().read_latency_ns.unwrap();
+    let latency =
+        |from, to| machine.performance(NodeId(from), NodeId(to)).unwrap().read_latency_ns.unwrap();
     assert_eq!([latency(0, 0), latency(0, 1), latency(0, 2)], [10, 15, 35]);
     assert_eq!([latency(1, 0), latency(1, 1), latency(1, 2)], [15, 10, 35]);
     // QEMU was given MiB/s, of which it makes MB/s without converting.

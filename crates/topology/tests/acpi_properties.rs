@@ -1,6 +1,10 @@
 //! What must hold for any ACPI table, sound or not.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
@@ -22,12 +26,20 @@ fn entry() -> impl Strategy<Value = (u8, u32, u32, u32, [u64; 2], [u8; 3])> {
 
 /// A whole machine's tables, one that is mostly in order.
 fn tables() -> [Vec<u8>; 4] {
-    let srat = two_sockets().x2apic(1, 9, ENABLED).initiator(2, [0, 1, 2], ENABLED).its(0, 1).rintc(0, 3, ENABLED);
+    let srat = two_sockets()
+        .x2apic(1, 9, ENABLED)
+        .initiator(2, [0, 1, 2], ENABLED)
+        .its(0, 1)
+        .rintc(0, 3, ENABLED);
     let hmat = Builder::hmat(2)
         .attachment(1, 0, 0)
         .locality([0, 0], 1000, &[0, 1], &[0, 1], &[80, 130, 130, 80])
         .cache(0, GIB, 1, 64);
-    let madt = Builder::madt().madt_apic(0, true).madt_x2apic(9, true).madt_gicc(3, true).madt_rintc(3, true);
+    let madt = Builder::madt()
+        .madt_apic(0, true)
+        .madt_x2apic(9, true)
+        .madt_gicc(3, true)
+        .madt_rintc(3, true);
     [srat.build(), Builder::slit(2, &[10, 21, 21, 10]).build(), hmat.build(), madt.build()]
 }
 
@@ -37,8 +49,17 @@ fn a_table_cut_anywhere_is_never_used_in_silence() {
         assert_eq!(Tables::from_bytes(&table).findings, []);
         for length in 0..table.len() {
             let cut = Tables::from_bytes(&table[..length]);
-            assert!(cut.srat.is_none() && cut.slit.is_none() && cut.hmat.is_none() && cut.madt.is_none(), "{length}");
-            assert!(cut.findings.iter().any(|finding| finding.effect == Effect::TableIgnored), "{length}");
+            assert!(
+                cut.srat.is_none()
+                    && cut.slit.is_none()
+                    && cut.hmat.is_none()
+                    && cut.madt.is_none(),
+                "{length}"
+            );
+            assert!(
+                cut.findings.iter().any(|finding| finding.effect == Effect::TableIgnored),
+                "{length}"
+            );
             targets::acpi(&table[..length]);
 
             // The same cut with a length and a checksum to match: now only the entries can tell.

@@ -1,6 +1,10 @@
 //! Where tables may be: folders of raw tables, raw files, the text of `acpidump`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
@@ -46,11 +50,15 @@ fn a_dump_from_any_system() {
     let lower: String = text
         .lines()
         .map(|line| match line.split_once(':') {
-            Some((offset, rest)) => format!("  {}:{}\n", offset.trim().to_lowercase(), rest.to_lowercase()),
+            Some((offset, rest)) => {
+                format!("  {}:{}\n", offset.trim().to_lowercase(), rest.to_lowercase())
+            }
             None => format!("{line}\n"),
         })
         .collect();
-    for variant in [text.clone(), text.replace('\n', "\r\n"), lower, format!("# a remark\n\n{text}the end\n")] {
+    for variant in
+        [text.clone(), text.replace('\n', "\r\n"), lower, format!("# a remark\n\n{text}the end\n")]
+    {
         fs::write(&path, variant).unwrap();
         check(&path);
         check(folder.path());
@@ -68,7 +76,11 @@ fn characters_that_look_like_numbers_are_not_read_as_bytes() {
 #[test]
 fn a_dump_with_a_line_missing_is_not_used() {
     let text = acpidump(&[two_sockets().build()]);
-    let gap: String = text.lines().filter(|line| !line.contains("0040:")).map(|line| format!("{line}\n")).collect();
+    let gap: String = text
+        .lines()
+        .filter(|line| !line.contains("0040:"))
+        .map(|line| format!("{line}\n"))
+        .collect();
     let findings = Tables::from_bytes(gap.as_bytes()).findings;
     let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -94,11 +106,17 @@ fn what_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let error = acpi::read(&missing).unwrap_err();
-    assert!(matches!(error, ReadError::Io { .. }) && error.to_string().contains(missing.to_str().unwrap()), "{error}");
+    assert!(
+        matches!(error, ReadError::Io { .. })
+            && error.to_string().contains(missing.to_str().unwrap()),
+        "{error}"
+    );
 
     assert!(matches!(acpi::read(folder.path()), Err(ReadError::NoTable { .. })));
     let path = folder.path().join("notes.txt");
-    for content in [&b""[..], b"nothing of interest here, but more than a header's worth of it\n", &[0; 100]] {
+    for content in
+        [&b""[..], b"nothing of interest here, but more than a header's worth of it\n", &[0; 100]]
+    {
         fs::write(&path, content).unwrap();
         assert!(matches!(acpi::read(&path), Err(ReadError::NoTable { .. })));
     }

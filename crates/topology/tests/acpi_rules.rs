@@ -1,6 +1,10 @@
 //! The rules by which ACPI tables are judged: one broken table a rule, with the finding it must lead to.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
@@ -21,10 +25,20 @@ fn machine(tables: &[Vec<u8>]) -> (Topology, Vec<Finding>) {
 
 /// Checks that `tables` lead to one finding, and to that one.
 #[track_caller]
-fn expect(tables: &[Vec<u8>], signature: Signature, offset: usize, effect: Effect, text: &str) -> Topology {
+fn expect(
+    tables: &[Vec<u8>],
+    signature: Signature,
+    offset: usize,
+    effect: Effect,
+    text: &str,
+) -> Topology {
     let (machine, findings) = machine(tables);
     let [finding] = &findings[..] else { panic!("{findings:#?}") };
-    assert_eq!((finding.table, finding.offset, finding.effect), (signature, offset, effect), "{finding}");
+    assert_eq!(
+        (finding.table, finding.offset, finding.effect),
+        (signature, offset, effect),
+        "{finding}"
+    );
     assert!(finding.to_string().contains(text), "{finding}");
     let nodes = if effect == TableIgnored && signature == Signature::SRAT { 1 } else { 2 };
     assert_eq!(machine.nodes.len(), nodes, "{finding}");
@@ -46,12 +60,21 @@ fn a_header_must_fit() {
         let table = patched(srat.clone(), 4, &length.to_le_bytes());
         expect(&[table], Signature::SRAT, 4, TableIgnored, text);
     };
-    check(0, "read a length of 0 bytes, expected at least the 36 bytes of the header; the table is not used");
+    check(
+        0,
+        "read a length of 0 bytes, expected at least the 36 bytes of the header; the table is not used",
+    );
     check(35, "a length of 35 bytes");
     check(length + 1, "expected at most the 192 bytes there are");
     check(u32::MAX, "a length of 4294967295 bytes");
     let short = Builder::other(b"SRAT").raw(&[0; 11]).build();
-    expect(&[short], Signature::SRAT, 4, TableIgnored, "read a length of 47 bytes, expected at least 48");
+    expect(
+        &[short],
+        Signature::SRAT,
+        4,
+        TableIgnored,
+        "read a length of 47 bytes, expected at least 48",
+    );
     let (_, findings) = machine(&[srat[..20].to_vec()]);
     assert_eq!(
         findings[0].to_string(),
@@ -81,7 +104,13 @@ fn an_entry_must_fit() {
     check(0, "an entry of type 1 with a length of 0 bytes, expected at least 2 bytes");
     check(1, "expected at least 2 bytes");
     let torn = two_sockets().raw(&[1]).build();
-    expect(&[torn], Signature::SRAT, 192, TableIgnored, "read 1 bytes before the end, expected an entry of at least 2");
+    expect(
+        &[torn],
+        Signature::SRAT,
+        192,
+        TableIgnored,
+        "read 1 bytes before the end, expected an entry of at least 2",
+    );
     check(41, "expected at most the 40 bytes left in the table");
     check(255, "a length of 255 bytes");
 }
@@ -94,7 +123,10 @@ fn an_entry_shorter_than_its_type_rejects_the_table_and_a_longer_one_does_not() 
             entry[..2].copy_from_slice(&[kind, bytes]);
             two_sockets().raw(&entry).build()
         };
-        let text = format!("read an entry of type {kind} of {} bytes, expected {length} bytes", length - 1);
+        let text = format!(
+            "read an entry of type {kind} of {} bytes, expected {length} bytes",
+            length - 1
+        );
         expect(&[entry(length - 1)], Signature::SRAT, 192, TableIgnored, &text);
         expect(&[entry(length + 2)], Signature::SRAT, 192, Noted, "the table is still used");
         // A flag field that the entry is too short for must not be read from the next one.
@@ -120,7 +152,8 @@ fn entries_of_unknown_types_are_skipped_by_their_length() {
 #[test]
 fn memory_on_two_nodes_at_once_rejects_the_table() {
     let srat = two_sockets().memory(1, GIB, 4096, ENABLED).build();
-    let text = "read 0x40000000 to 0x40001000 is on node 1 although 0x0 to 0x100000000 is on node 0";
+    let text =
+        "read 0x40000000 to 0x40001000 is on node 1 although 0x0 to 0x100000000 is on node 0";
     expect(&[srat], Signature::SRAT, 192, TableIgnored, text);
     // As under Linux every CPU is then on the one node that is left.
     let madt = Builder::madt().madt_apic(0, true).madt_apic(3, true).build();
@@ -139,19 +172,19 @@ fn memory_on_two_nodes_at_once_rejects_the_table() {
 
 #[test]
 fn memory_twice_on_one_node_counts_once() {
-    let srat = two_sockets().memory(1, 5 * GIB, 4 * GIB, ENABLED).memory(1, 6 * GIB, GIB, ENABLED).build();
-    let machine = expect(&[srat], Signature::SRAT, 192, Noted, "(and 1 more), expected each byte once");
+    let srat =
+        two_sockets().memory(1, 5 * GIB, 4 * GIB, ENABLED).memory(1, 6 * GIB, GIB, ENABLED).build();
+    let machine =
+        expect(&[srat], Signature::SRAT, 192, Noted, "(and 1 more), expected each byte once");
     assert_eq!(machine.nodes[1].memory_bytes, 5 * GIB);
 }
 
 #[test]
 fn holes_are_noted_but_those_of_every_x86_machine() {
-    let srat = Builder::srat(3).memory(0, 0, 0xa_0000, ENABLED).memory(0, 0x10_0000, 2 * GIB, ENABLED).memory(
-        1,
-        4 * GIB,
-        GIB,
-        ENABLED,
-    );
+    let srat = Builder::srat(3)
+        .memory(0, 0, 0xa_0000, ENABLED)
+        .memory(0, 0x10_0000, 2 * GIB, ENABLED)
+        .memory(1, 4 * GIB, GIB, ENABLED);
     assert_eq!(machine(&[srat.build()]).1, []);
     let srat = srat.memory(1, 6 * GIB, GIB, ENABLED).build();
     expect(&[srat], Signature::SRAT, 168, Noted, "no node from 0x140000000 to 0x180000000");
@@ -167,13 +200,15 @@ fn ranges_that_are_empty_or_wrap_are_ignored() {
 
 #[test]
 fn a_table_without_memory_is_not_used() {
-    let srat = Builder::srat(3).apic(0, 0, ENABLED).apic(1, 1, ENABLED).memory(0, 0, GIB, 0).build();
+    let srat =
+        Builder::srat(3).apic(0, 0, ENABLED).apic(1, 1, ENABLED).memory(0, 0, GIB, 0).build();
     expect(&[srat], Signature::SRAT, 0, TableIgnored, "no enabled memory");
 }
 
 #[test]
 fn there_are_1024_nodes_at_most() {
-    let srat = |nodes| (0..nodes).fold(two_sockets(), |srat, pxm| srat.x2apic(pxm, pxm, ENABLED)).build();
+    let srat =
+        |nodes| (0..nodes).fold(two_sockets(), |srat, pxm| srat.x2apic(pxm, pxm, ENABLED)).build();
     assert_eq!(machine(&[srat(1024)]).0.nodes.len(), 1024);
     let (machine, findings) = machine(&[srat(1025)]);
     assert_eq!(machine.nodes.len(), 1);
@@ -190,20 +225,46 @@ fn a_processor_listed_twice_is_where_the_last_entry_says() {
 #[test]
 fn a_processor_of_the_madt_may_be_unknown_to_the_srat() {
     let madt = (0..6).fold(Builder::madt(), |madt, id| madt.madt_apic(id, true)).build();
-    let machine = expect(&[two_sockets().build(), madt], Signature::MADT, 0, Noted, "processor 4 (CPU 4) (and 1 more)");
+    let machine = expect(
+        &[two_sockets().build(), madt],
+        Signature::MADT,
+        0,
+        Noted,
+        "processor 4 (CPU 4) (and 1 more)",
+    );
     assert_eq!((machine.cpus.len(), machine.cpus[5].node), (6, None));
 }
 
 #[test]
 fn a_slit_must_hold_as_many_distances_as_it_counts() {
-    let slit = |localities, distances: &[u8]| [two_sockets().build(), Builder::slit(localities, distances).build()];
-    expect(&slit(3, &[10, 20, 20, 10]), Signature::SLIT, 36, TableIgnored, "3 localities, expected as many as 4");
+    let slit = |localities, distances: &[u8]| {
+        [two_sockets().build(), Builder::slit(localities, distances).build()]
+    };
+    expect(
+        &slit(3, &[10, 20, 20, 10]),
+        Signature::SLIT,
+        36,
+        TableIgnored,
+        "3 localities, expected as many as 4",
+    );
     for lie in [1 << 16, 1 << 32, u64::MAX, 0xffff_ffff] {
         expect(&slit(lie, &[10, 20, 20, 10]), Signature::SLIT, 36, TableIgnored, &lie.to_string());
     }
-    expect(&slit(2, &[10, 20, 20, 10, 7]), Signature::SLIT, 44, Noted, "read 5 distances, expected 4");
+    expect(
+        &slit(2, &[10, 20, 20, 10, 7]),
+        Signature::SLIT,
+        44,
+        Noted,
+        "read 5 distances, expected 4",
+    );
     let short = Builder::other(b"SLIT").u32(0).build();
-    expect(&[two_sockets().build(), short], Signature::SLIT, 4, TableIgnored, "a length of 40 bytes");
+    expect(
+        &[two_sockets().build(), short],
+        Signature::SLIT,
+        4,
+        TableIgnored,
+        "a length of 40 bytes",
+    );
 }
 
 #[test]
@@ -225,21 +286,36 @@ fn asymmetric_and_unreachable_distances_are_noted() {
     let text = "read PXM 0 to 1 is 30, back 17 (and 0 more such pairs), expected the same distance both ways";
     let machine = expect(&slit(&[10, 30, 17, 10]), Signature::SLIT, 45, Noted, text);
     assert_eq!(machine.distances.get(NodeId(1), NodeId(0)), 17);
-    let machine = expect(&slit(&[10, 255, 255, 10]), Signature::SLIT, 45, Noted, "distance 255 (unreachable)");
+    let machine = expect(
+        &slit(&[10, 255, 255, 10]),
+        Signature::SLIT,
+        45,
+        Noted,
+        "distance 255 (unreachable)",
+    );
     assert_eq!(machine.distances.get(NodeId(1), NodeId(0)), 255);
 }
 
 #[test]
 fn a_slit_may_know_more_or_fewer_domains_than_the_srat() {
-    let slit = |localities, distances: &[u8]| [two_sockets().build(), Builder::slit(localities, distances).build()];
-    expect(&slit(1, &[10]), Signature::SLIT, 36, Noted, "read 1 localities, but the SRAT has PXM 1");
+    let slit = |localities, distances: &[u8]| {
+        [two_sockets().build(), Builder::slit(localities, distances).build()]
+    };
+    expect(
+        &slit(1, &[10]),
+        Signature::SLIT,
+        36,
+        Noted,
+        "read 1 localities, but the SRAT has PXM 1",
+    );
     let three = slit(3, &[10, 20, 30, 20, 10, 30, 30, 30, 10]);
     expect(&three, Signature::SLIT, 36, Noted, "read 3 localities, but the SRAT has no PXM 2");
 }
 
 #[test]
 fn an_hmat_must_hold_what_it_counts() {
-    let hmat = Builder::hmat(2).locality([0, 0], 1000, &[0, 1], &[0, 1], &[80, 130, 130, 80]).build();
+    let hmat =
+        Builder::hmat(2).locality([0, 0], 1000, &[0, 1], &[0, 1], &[80, 130, 130, 80]).build();
     let with = |offset, bytes: &[u8]| [two_sockets().build(), patched(hmat.clone(), offset, bytes)];
     let text = "a structure of type 1 of 56 bytes, expected room for all that it counts";
     for count in [3, 1 << 16, u32::MAX] {
@@ -247,8 +323,20 @@ fn an_hmat_must_hold_what_it_counts() {
         expect(&with(56, &count.to_le_bytes()), Signature::HMAT, 40, TableIgnored, text);
     }
     expect(&with(52, &[255; 8]), Signature::HMAT, 40, TableIgnored, text);
-    expect(&with(44, &[0; 4]), Signature::HMAT, 40, TableIgnored, "a length of 0 bytes, expected at least 8");
-    expect(&with(44, &[57, 0, 0, 0]), Signature::HMAT, 40, TableIgnored, "at most the 56 bytes left");
+    expect(
+        &with(44, &[0; 4]),
+        Signature::HMAT,
+        40,
+        TableIgnored,
+        "a length of 0 bytes, expected at least 8",
+    );
+    expect(
+        &with(44, &[57, 0, 0, 0]),
+        Signature::HMAT,
+        40,
+        TableIgnored,
+        "at most the 56 bytes left",
+    );
     expect(&with(8, &[3]), Signature::HMAT, 8, TableIgnored, "read revision 3, expected 1 or 2");
     expect(&with(49, &[6]), Signature::HMAT, 49, EntryIgnored, "read data type 6, expected 0 to 5");
     expect(&with(40, &[3]), Signature::HMAT, 40, EntryIgnored, "a structure of type 3");
@@ -256,7 +344,13 @@ fn an_hmat_must_hold_what_it_counts() {
     let cache = [two_sockets().build(), patched(cache, 70, &[2])];
     expect(&cache, Signature::HMAT, 40, TableIgnored, "a structure of type 2 of 34 bytes");
     let long = Builder::hmat(2).u32(0).u32(48).raw(&[0; 40]).build();
-    expect(&[two_sockets().build(), long], Signature::HMAT, 40, TableIgnored, "a structure of type 0 of 48 bytes");
+    expect(
+        &[two_sockets().build(), long],
+        Signature::HMAT,
+        40,
+        TableIgnored,
+        "a structure of type 0 of 48 bytes",
+    );
 }
 
 #[test]
@@ -283,11 +377,23 @@ fn values_of_the_hmat_that_overflow_or_name_no_node_are_left_out() {
         let hmat = Builder::hmat(2).locality([0, 3], base, &[0], &[0, pxm], &[1, 5]).build();
         [two_sockets().build(), hmat]
     };
-    let machine = expect(&with(1 << 31, 1), Signature::HMAT, 40, EntryIgnored, "an entry of 0x5 from PXM 0 to 1");
+    let machine = expect(
+        &with(1 << 31, 1),
+        Signature::HMAT,
+        40,
+        EntryIgnored,
+        "an entry of 0x5 from PXM 0 to 1",
+    );
     assert_eq!(machine.performance.len(), 1);
     let (machine, _) = self::machine(&with(u64::MAX, 1));
     assert_eq!(machine.performance.len(), 0);
-    expect(&with(1, 9), Signature::HMAT, 40, EntryIgnored, "read PXM 9, expected a PXM of the SRAT");
+    expect(
+        &with(1, 9),
+        Signature::HMAT,
+        40,
+        EntryIgnored,
+        "read PXM 9, expected a PXM of the SRAT",
+    );
 }
 
 #[test]
@@ -318,5 +424,11 @@ fn expect_second_ignored(findings: &[Finding]) {
 #[test]
 fn a_madt_must_fit_too() {
     let madt = Builder::madt().raw(&[0, 6, 0, 0, 1, 0]).build();
-    expect(&[two_sockets().build(), madt], Signature::MADT, 44, TableIgnored, "an entry of type 0 of 6 bytes");
+    expect(
+        &[two_sockets().build(), madt],
+        Signature::MADT,
+        44,
+        TableIgnored,
+        "an entry of type 0 of 6 bytes",
+    );
 }

@@ -1,6 +1,10 @@
 //! Replays the corpus of the fuzz targets, so that what a fuzzer once found is tried by every run of the tests.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]

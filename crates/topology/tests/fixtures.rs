@@ -80,7 +80,8 @@ lies              | 0-1         | 32   |         | 16    | 2    | 64   | 1      
 
 #[test]
 fn every_machine_is_read_as_it_is_described() {
-    let words = |line: &str| line.split('|').map(|word| word.trim().to_string()).collect::<Vec<_>>();
+    let words =
+        |line: &str| line.split('|').map(|word| word.trim().to_string()).collect::<Vec<_>>();
     let expected: Vec<Vec<String>> = FACTS.trim().lines().skip(1).map(words).collect();
     for row in &expected {
         let (machine, notes) = read(&row[0]);
@@ -88,7 +89,8 @@ fn every_machine_is_read_as_it_is_described() {
     }
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
     let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
-    let machines = files.filter(|path| path.extension().is_some_and(|extension| extension == "machine"));
+    let machines =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "machine"));
     assert_eq!(machines.count(), expected.len(), "each machine has a row");
 }
 
@@ -102,7 +104,10 @@ fn distances_are_those_of_the_files() {
     assert_eq!(rows(&machine("opteron-8"))[0], [10, 16, 16, 22, 16, 22, 16, 22]);
     // Node 3 is two hops from 0, 4 and 6.
     assert_eq!(rows(&machine("opteron-8"))[3], [22, 16, 16, 10, 22, 16, 22, 16]);
-    assert_eq!(rows(&machine("one-way")), [[10, 20, 30, 40], [40, 10, 20, 30], [30, 40, 10, 20], [20, 30, 40, 10]]);
+    assert_eq!(
+        rows(&machine("one-way")),
+        [[10, 20, 30, 40], [40, 10, 20, 30], [30, 40, 10, 20], [20, 30, 40, 10]]
+    );
     let sparse = machine("sparse");
     assert_eq!(sparse.distances.get(NodeId(8), NodeId(0)), 40);
     assert_eq!(sparse.distances.get(NodeId(8), NodeId(253)), 80);
@@ -120,7 +125,9 @@ fn a_row_of_distances_that_cannot_be_believed_is_replaced() {
     assert_eq!(notes[0].why, why);
     let (machine, notes) = read("ragged-distances");
     assert_eq!(rows(&machine), [[10, 20, 20], [20, 10, 20], [20, 20, 10]]);
-    assert!(notes[0].why.starts_with("read \"10 21\", expected 3 distances, one for each online node;"));
+    assert!(
+        notes[0].why.starts_with("read \"10 21\", expected 3 distances, one for each online node;")
+    );
     assert!(notes[2].why.starts_with("read \"300\", expected a distance of 0 to 255;"));
 }
 
@@ -155,7 +162,11 @@ fn isolated_cpus_are_those_that_are_online() {
     let root = common::unpacked("offline-cpus").unwrap();
     common::unpack("sys/devices/system/cpu/isolated: 2-4,99\n", root.path()).unwrap();
     let (machine, notes) = sysfs::read(root.path()).unwrap();
-    assert_eq!((machine.isolated_cpus.to_string(), notes.len()), ("2,4".into(), 0), "CPU 3 is offline");
+    assert_eq!(
+        (machine.isolated_cpus.to_string(), notes.len()),
+        ("2,4".into(), 0),
+        "CPU 3 is offline"
+    );
     common::unpack("sys/devices/system/cpu/isolated: \n", root.path()).unwrap();
     assert!(sysfs::read(root.path()).unwrap().0.isolated_cpus.is_empty());
 }
@@ -174,8 +185,11 @@ fn memory_zones_and_huge_pages_are_told_in_bytes() {
     let machine_of_4k = machine("two-sockets");
     let node = machine_of_4k.node(NodeId(0)).unwrap();
     assert_eq!((node.memory_bytes, node.state.unwrap().free_bytes), (64 * GIB, 40 * GIB));
-    let zones: Vec<_> =
-        node.zones.iter().map(|zone| (zone.name.as_str(), zone.managed_bytes / GIB, zone.free_bytes / GIB)).collect();
+    let zones: Vec<_> = node
+        .zones
+        .iter()
+        .map(|zone| (zone.name.as_str(), zone.managed_bytes / GIB, zone.free_bytes / GIB))
+        .collect();
     assert_eq!(zones, [("DMA32", 2, 2), ("Normal", 62, 38)]);
     // 38 GiB in blocks of 4 MiB.
     assert_eq!(node.zones[1].free_blocks, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9728]);
@@ -183,23 +197,39 @@ fn memory_zones_and_huge_pages_are_told_in_bytes() {
     assert_eq!(node.zones[1].low_watermark_bytes, 19_844 * 4096);
 
     let sparse = machine("sparse");
-    assert_eq!(sparse.node(NodeId(8)).unwrap().zones[0].managed_bytes, 256 * GIB, "base pages of 64 KiB");
+    assert_eq!(
+        sparse.node(NodeId(8)).unwrap().zones[0].managed_bytes,
+        256 * GIB,
+        "base pages of 64 KiB"
+    );
     assert!(machine("memoryless").node(NodeId(1)).unwrap().zones.is_empty());
 
     let huge = machine("huge-pages");
-    let pools: Vec<_> =
-        huge.nodes[0].huge_pages.iter().map(|p| (p.page_bytes, p.total_pages, p.free_pages, p.surplus_pages)).collect();
+    let pools: Vec<_> = huge.nodes[0]
+        .huge_pages
+        .iter()
+        .map(|p| (p.page_bytes, p.total_pages, p.free_pages, p.surplus_pages))
+        .collect();
     assert_eq!(pools, [(2 << 20, 1024, 0, 24), (GIB, 48, 8, 0)]);
 }
 
 #[test]
 fn what_is_reserved_of_huge_pages_is_told_for_the_whole_machine() {
     let root = common::unpacked("huge-pages").unwrap();
-    common::unpack("sys/kernel/mm/hugepages/hugepages-1048576kB/resv_hugepages: 3\n", root.path()).unwrap();
-    common::unpack("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages: 0\n", root.path()).unwrap();
+    common::unpack("sys/kernel/mm/hugepages/hugepages-1048576kB/resv_hugepages: 3\n", root.path())
+        .unwrap();
+    common::unpack("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages: 0\n", root.path())
+        .unwrap();
     let (machine, notes) = sysfs::read(root.path()).unwrap();
-    assert_eq!(machine.reserved_huge_pages, [ReservedHugePages { page_bytes: 1 << 30, pages: 3 }], "{notes:#?}");
-    assert_eq!((machine.reserved_huge_bytes(1 << 30), machine.reserved_huge_bytes(2 << 20)), (3 << 30, 0));
+    assert_eq!(
+        machine.reserved_huge_pages,
+        [ReservedHugePages { page_bytes: 1 << 30, pages: 3 }],
+        "{notes:#?}"
+    );
+    assert_eq!(
+        (machine.reserved_huge_bytes(1 << 30), machine.reserved_huge_bytes(2 << 20)),
+        (3 << 30, 0)
+    );
     let cut = fake(&machine, &FakeSpec::Uniform(2)).unwrap();
     assert_eq!(cut.reserved_huge_pages, machine.reserved_huge_pages);
 }
@@ -237,7 +267,10 @@ fn zones_are_read_again_when_free_memory_has_changed() {
     let zoneinfo = read("proc/zoneinfo").replace(" low ", " low 9");
     write("proc/zoneinfo", &zoneinfo);
     let again = |known| sysfs::read_changes(known, root.path()).unwrap().0;
-    assert_ne!(sysfs::read_again(&before, root.path()).unwrap().0.nodes[2].zones, before.nodes[2].zones);
+    assert_ne!(
+        sysfs::read_again(&before, root.path()).unwrap().0.nodes[2].zones,
+        before.nodes[2].zones
+    );
     assert_eq!(again(&before).nodes[2].zones, before.nodes[2].zones);
 
     let meminfo = read("sys/devices/system/node/node2/meminfo");
@@ -254,14 +287,22 @@ fn zones_are_read_again_when_free_memory_has_changed() {
 #[test]
 fn hmat_figures_belong_to_initiators_and_targets() {
     let tiers = machine("tiers");
-    let of =
-        |access, target| tiers.performance.iter().filter(move |p| p.access == access && p.target == NodeId(target));
+    let of = |access, target| {
+        tiers.performance.iter().filter(move |p| p.access == access && p.target == NodeId(target))
+    };
     let accelerator: Vec<_> = of(Access::Access0, 2).collect();
-    assert_eq!((accelerator.len(), accelerator[0].initiator, accelerator[0].read_latency_ns), (1, NodeId(3), Some(60)));
-    let cpus: Vec<_> =
-        of(Access::Access1, 2).map(|p| (p.initiator.0, p.write_latency_ns, p.write_bandwidth_mb_s)).collect();
+    assert_eq!(
+        (accelerator.len(), accelerator[0].initiator, accelerator[0].read_latency_ns),
+        (1, NodeId(3), Some(60))
+    );
+    let cpus: Vec<_> = of(Access::Access1, 2)
+        .map(|p| (p.initiator.0, p.write_latency_ns, p.write_bandwidth_mb_s))
+        .collect();
     assert_eq!(cpus, [(0, Some(400), Some(45_000)), (1, Some(400), Some(45_000))]);
-    assert_eq!(tiers.performance(NodeId(3), NodeId(2)).unwrap().read_bandwidth_mb_s, Some(3_000_000));
+    assert_eq!(
+        tiers.performance(NodeId(3), NodeId(2)).unwrap().read_bandwidth_mb_s,
+        Some(3_000_000)
+    );
     // 0 is the kernel's word for "firmware does not say".
     assert_eq!(machine("cxl").performance(NodeId(0), NodeId(2)).unwrap().write_latency_ns, None);
 }
@@ -271,9 +312,15 @@ fn devices_are_near_the_node_of_their_hardware() {
     let machine = machine("two-sockets");
     let of = |kind| {
         let devices = machine.devices.iter().filter(move |device| device.kind == kind);
-        devices.map(|device| (device.name.as_str(), device.node.map(|node| node.0))).collect::<Vec<_>>()
+        devices
+            .map(|device| (device.name.as_str(), device.node.map(|node| node.0)))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(of(DeviceKind::Netdev), [("ens1f0", Some(0)), ("ens2f0", Some(1))], "and the bridge br0 is no hardware");
+    assert_eq!(
+        of(DeviceKind::Netdev),
+        [("ens1f0", Some(0)), ("ens2f0", Some(1))],
+        "and the bridge br0 is no hardware"
+    );
     assert_eq!(of(DeviceKind::Block), [("nvme0n1", Some(0))]);
     assert_eq!(of(DeviceKind::Pci).len(), 5);
     let gpu = machine.devices.iter().find(|device| device.name == "0000:d8:00.0").unwrap();
@@ -297,7 +344,10 @@ fn notes_name_the_file_what_was_read_and_what_was_expected() {
         assert!(found, "{file}: {why} is not in {notes:#?}");
     };
     told("node/node1/cpulist", "4000000000 is above 65535");
-    told("node/node0/meminfo", "MemTotal: read \"18446744073709551615 kB\", expected a number of kB");
+    told(
+        "node/node0/meminfo",
+        "MemTotal: read \"18446744073709551615 kB\", expected a number of kB",
+    );
     told("node/node0/meminfo", "MemFree: read \"-1 kB\", expected a number of kB");
     told("hugepages-2048kB/free_hugepages", "read \"many\", expected a number");
     told("node/node2000", "Linux has no node above 1023: left out");
@@ -321,7 +371,8 @@ fn a_pipe_or_an_endless_file_does_not_hold_the_reader() {
     let zoneinfo = root.path().join("proc/zoneinfo");
     std::fs::remove_file(&zoneinfo).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &zoneinfo).unwrap();
-    let long = std::fs::File::create(root.path().join("sys/devices/system/node/node0/meminfo")).unwrap();
+    let long =
+        std::fs::File::create(root.path().join("sys/devices/system/node/node0/meminfo")).unwrap();
     long.set_len(1 << 40).unwrap();
     let (_, notes) = sysfs::read(root.path()).unwrap();
     let why: Vec<_> = notes.iter().map(|note| note.why.as_str()).collect();
@@ -349,7 +400,8 @@ fn notes_about_memory_are_told_from_those_that_many_machines_have() {
         assert!(read(name).1.iter().all(|note| !note.about_memory), "{name}");
     }
     let (_, notes) = read("missing-files");
-    let about_memory = notes.iter().filter(|note| note.about_memory).map(|note| note.file.file_name().unwrap());
+    let about_memory =
+        notes.iter().filter(|note| note.about_memory).map(|note| note.file.file_name().unwrap());
     assert_eq!(about_memory.collect::<Vec<_>>(), ["meminfo", "zoneinfo"]);
 }
 
@@ -379,10 +431,16 @@ fn every_machine_can_be_cut_and_loses_nothing() {
                     continue;
                 }
             };
-            let (nodes, cpus): (NodeSet, CpuSet) = (cut.node_set(), cut.cpus_of_nodes(&cut.node_set()));
+            let (nodes, cpus): (NodeSet, CpuSet) =
+                (cut.node_set(), cut.cpus_of_nodes(&cut.node_set()));
             assert_eq!(cut.memory_bytes(), whole.memory_bytes(), "{name}: fake={spec}");
             assert_eq!(cpus, whole.cpus_of_nodes(&whole.node_set()), "{name}: fake={spec}");
-            assert!(cut.devices.iter().filter_map(|device| device.node).all(|node| nodes.contains(node)));
+            assert!(
+                cut.devices
+                    .iter()
+                    .filter_map(|device| device.node)
+                    .all(|node| nodes.contains(node))
+            );
         }
     }
 }

@@ -44,7 +44,11 @@ impl Daemon {
 
     /// The same with other intervals.
     pub fn begin_every(interval: &str, flags: &str, config: &str) -> Self {
-        fs::write(CONFIG, format!("interval = \"{interval}\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n")).unwrap();
+        fs::write(
+            CONFIG,
+            format!("interval = \"{interval}\"\n{config}\n[audit]\nlog = \"{AUDIT}\"\n"),
+        )
+        .unwrap();
         let log = tempfile();
         let mut command = nearside();
         let command = command

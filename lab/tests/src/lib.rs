@@ -11,7 +11,9 @@ mod starts;
 
 pub use look::{Look, by_node};
 pub use memory::{Mapping, Own, charged, mapping, node_memory, own_memory};
-pub use starts::{Levelling, assert_refused, assert_the_kernel_has_what_is_promised, end, go_on, parallel_starts};
+pub use starts::{
+    Levelling, assert_refused, assert_the_kernel_has_what_is_promised, end, go_on, parallel_starts,
+};
 
 use rustix::process::Pid;
 pub use rustix::process::Signal;
@@ -30,14 +32,23 @@ pub const MIB: u64 = 1 << 20;
 
 /// The binary under test.
 pub fn nearside() -> Command {
-    Command::new(std::env::var_os("NEARSIDE_BIN").expect("NEARSIDE_BIN names the binary: run the tests with lab/test"))
+    Command::new(
+        std::env::var_os("NEARSIDE_BIN")
+            .expect("NEARSIDE_BIN names the binary: run the tests with lab/test"),
+    )
 }
 
 /// Runs nearside to its end as a user without any privilege.
 pub fn run_as_nobody<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
     let become_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let mut command = Command::new("setpriv");
-    command.args(become_nobody).arg(nearside().get_program()).args(arguments).stdin(Stdio::null()).output().unwrap()
+    command
+        .args(become_nobody)
+        .arg(nearside().get_program())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 /// Runs nearside to its end.
@@ -74,7 +85,8 @@ pub fn json(line: &str) -> Value {
 
 /// The program that fills memory, next to the binary under test.
 pub fn toucher() -> String {
-    std::env::var("NEARSIDE_TOUCHER").expect("NEARSIDE_TOUCHER names the toucher: run the tests with lab/test")
+    std::env::var("NEARSIDE_TOUCHER")
+        .expect("NEARSIDE_TOUCHER names the toucher: run the tests with lab/test")
 }
 
 /// A domain that has filled its memory and holds it; it ends when this is dropped.
@@ -104,7 +116,10 @@ impl Domain {
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("{command:?}: not ready: {line:?}"));
+        let address = line
+            .trim()
+            .strip_prefix("ready ")
+            .unwrap_or_else(|| panic!("{command:?}: not ready: {line:?}"));
         let (address, stdin) = (u64::from_str_radix(address, 16).unwrap(), child.stdin.take());
         Self { child, address, stdin, stdout }
     }
@@ -184,7 +199,11 @@ pub fn unclaimed_bytes() -> Vec<u64> {
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(900), "waited in vain: {what}\n{}", what_nearside_says());
+        assert!(
+            begin.elapsed() < Duration::from_secs(900),
+            "waited in vain: {what}\n{}",
+            what_nearside_says()
+        );
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -194,22 +213,35 @@ pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
 fn what_nearside_says() -> String {
     let ask = |line: &str| {
         let mut command = Command::new("timeout");
-        command.arg("60").arg(nearside().get_program()).args(words(line)).stdin(Stdio::null()).output().unwrap()
+        command
+            .arg("60")
+            .arg(nearside().get_program())
+            .args(words(line))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
     };
     let said = |line: &str| {
         let output = ask(line);
         format!("$ nearside {line}: {}\n{}{}", output.status, stdout(&output), stderr(&output))
     };
-    let list: Value = serde_json::from_slice(&ask("list --interval 0 --format json").stdout).unwrap_or_default();
-    let names = list["domains"].as_array().into_iter().flatten().filter_map(|domain| domain["name"].as_str());
-    let each =
-        names.map(|name| said(&format!("why {name}")) + &said(&format!("show {name} --interval 0 --format json")));
+    let list: Value =
+        serde_json::from_slice(&ask("list --interval 0 --format json").stdout).unwrap_or_default();
+    let names = list["domains"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|domain| domain["name"].as_str());
+    let each = names.map(|name| {
+        said(&format!("why {name}")) + &said(&format!("show {name} --interval 0 --format json"))
+    });
     said("list --interval 0") + &each.collect::<String>()
 }
 
 /// Sets aside huge pages of 2 MiB on a node.
 pub fn huge_pages(node: u32, count: u64) {
-    let pool = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+    let pool =
+        format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
     // Free memory in smaller pieces does not serve.
     write("/proc/sys/vm/compact_memory", "1");
     write(&pool, &count.to_string());

@@ -19,11 +19,18 @@ impl Look {
         let (promisable, owed) = (look.nodes("promisable_bytes"), look.nodes("outstanding_bytes"));
         for (node, unclaimed) in look.nodes("unclaimed_bytes").into_iter().enumerate() {
             let pools = look.0["nodes"][node]["huge_pages"].as_array().unwrap().iter();
-            let owed_in_huge_pages: u64 = pools.map(|pool| pool["outstanding_bytes"].as_u64().unwrap()).sum();
-            let of_domain = |domain: &Value| domain["outstanding_bytes"][node.to_string()].as_u64().unwrap_or(0);
+            let owed_in_huge_pages: u64 =
+                pools.map(|pool| pool["outstanding_bytes"].as_u64().unwrap()).sum();
+            let of_domain = |domain: &Value| {
+                domain["outstanding_bytes"][node.to_string()].as_u64().unwrap_or(0)
+            };
             let of_domains: u64 = look.each_domain().map(of_domain).sum();
             assert_eq!(owed[node] + owed_in_huge_pages, of_domains, "node {node} in {look:?}");
-            assert_eq!(unclaimed, promisable[node].saturating_sub(owed[node]), "node {node} in {look:?}");
+            assert_eq!(
+                unclaimed,
+                promisable[node].saturating_sub(owed[node]),
+                "node {node} in {look:?}"
+            );
         }
         look
     }
@@ -31,7 +38,9 @@ impl Look {
     /// A figure of every node.
     pub fn nodes(&self, figure: &str) -> Vec<u64> {
         let nodes = self.0["nodes"].as_array().unwrap().iter();
-        nodes.map(|node| node[figure].as_u64().unwrap_or_else(|| panic!("no {figure} in {node}"))).collect()
+        nodes
+            .map(|node| node[figure].as_u64().unwrap_or_else(|| panic!("no {figure} in {node}")))
+            .collect()
     }
 
     /// A figure of a domain, in bytes by node; nodes without any are left out.

@@ -32,8 +32,9 @@ fn mapping_of(line: &str) -> Mapping {
     let bytes: BTreeMap<u32, u64> = words.iter().filter_map(count).collect();
     let all: u64 = bytes.values().sum();
     // Shared memory without a file of its own shows as a file of the kernel's internal tmpfs, or as one of /dev/shm.
-    let is_shared =
-        |file: &str| ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix));
+    let is_shared = |file: &str| {
+        ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix))
+    };
     let own_bytes = match field("file=") {
         Some(file) if is_shared(file) || words.contains(&"huge") => all,
         // Of a private mapping of a file, what was written; without a file, all but the kernel's own pages (the vDSO).
@@ -42,7 +43,12 @@ fn mapping_of(line: &str) -> Mapping {
     // "prefer (many):2-3" and "weighted interleave:0-1" are two words.
     let is_policy = |word: &&&str| !word.contains('=') && !["huge", "heap", "stack"].contains(word);
     let policy: Vec<_> = words[1..].iter().take_while(is_policy).copied().collect();
-    Mapping { address: u64::from_str_radix(words[0], 16).unwrap(), policy: policy.join(" "), bytes, own_bytes }
+    Mapping {
+        address: u64::from_str_radix(words[0], 16).unwrap(),
+        policy: policy.join(" "),
+        bytes,
+        own_bytes,
+    }
 }
 
 /// The mapping of a process that begins at (or, where the kernel merged it with the one before, holds) an address.
@@ -55,11 +61,13 @@ pub fn mapping(process: u32, address: u64) -> Mapping {
 /// bytes: how much there is, and how much of it lies off a node. `tree` is where the cgroup v2 tree is mounted.
 pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
     let group = crate::read(&format!("{tree}/nearside/{domain}/cgroup.procs"));
-    let all: Vec<_> = group.lines().flat_map(|process| mappings(process.parse().unwrap())).collect();
+    let all: Vec<_> =
+        group.lines().flat_map(|process| mappings(process.parse().unwrap())).collect();
     // Where a private mapping of a file has pages of both kinds, which of them lie where is not told: only what is more
     // than the file's pages are must be the process's own.
     let off_home = |mapping: &Mapping| {
-        let (there, all) = (mapping.bytes.get(&home).unwrap_or(&0), mapping.bytes.values().sum::<u64>());
+        let (there, all) =
+            (mapping.bytes.get(&home).unwrap_or(&0), mapping.bytes.values().sum::<u64>());
         (all - there).saturating_sub(all - mapping.own_bytes)
     };
     (all.iter().map(|mapping| mapping.own_bytes).sum(), all.iter().map(off_home).sum())
@@ -100,7 +108,10 @@ impl Own {
 pub fn charged(group: &str) -> BTreeMap<u32, u64> {
     let mut charged = BTreeMap::new();
     for line in crate::read(&format!("{group}/memory.numa_stat")).lines() {
-        let Some(by_node) = line.strip_prefix("anon ").or_else(|| line.strip_prefix("shmem ")) else { continue };
+        let Some(by_node) = line.strip_prefix("anon ").or_else(|| line.strip_prefix("shmem "))
+        else {
+            continue;
+        };
         for (node, bytes) in by_node.split(' ').map(|word| word[1..].split_once('=').unwrap()) {
             *charged.entry(node.parse().unwrap()).or_default() += bytes.parse::<u64>().unwrap();
         }

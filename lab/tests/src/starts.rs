@@ -1,6 +1,8 @@
 //! Many domains started at once, of a size of which only so many fit.
 
-use crate::{Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, words, write};
+use crate::{
+    Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, words, write,
+};
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, Stdio},
@@ -43,15 +45,24 @@ impl Levelling {
         write("/proc/sys/vm/drop_caches", "3");
         let free = unclaimed_bytes();
         let least = *free.iter().min().unwrap();
-        for (node, surplus) in free.iter().map(|free| free - least).enumerate().filter(|(_, surplus)| *surplus > MIB) {
-            let flags = format!("--quiet --name level{node} --policy strict --nodes {node} --memory {surplus}");
+        for (node, surplus) in
+            free.iter().map(|free| free - least).enumerate().filter(|(_, surplus)| *surplus > MIB)
+        {
+            let flags = format!(
+                "--quiet --name level{node} --policy strict --nodes {node} --memory {surplus}"
+            );
             self.0.push((Domain::start(&flags, "--mib 1"), surplus));
         }
     }
 }
 
 /// Starts so many strict domains of a size (`p0` and on) at once, and gives those that run and those that were refused.
-pub fn parallel_starts(count: u32, flags: &str, bytes: u64, command: &[&str]) -> (Vec<Child>, Vec<Child>) {
+pub fn parallel_starts(
+    count: u32,
+    flags: &str,
+    bytes: u64,
+    command: &[&str],
+) -> (Vec<Child>, Vec<Child>) {
     let start = |number: u32| {
         nearside()
             .args(["run", "--quiet", "--policy", "strict", "--name", &format!("p{number}")])
@@ -98,7 +109,8 @@ pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (
     for (process, bytes) in claims {
         // Strict domains are confined to the node they were promised.
         let nodes = status(process, "Mems_allowed_list");
-        let node: usize = nodes.parse().unwrap_or_else(|_| panic!("{process} is on nodes {nodes}, not on one"));
+        let node: usize =
+            nodes.parse().unwrap_or_else(|_| panic!("{process} is on nodes {nodes}, not on one"));
         let own = Own::of([process]);
         assert!(own.bytes.keys().all(|home| *home as usize == node), "on node {node}: {own:?}");
         promised[node] += bytes;
@@ -109,7 +121,8 @@ pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (
             [&["MemTotal"][..], &["MemFree"], &["Active(file)", "Inactive(file)", "SReclaimable"]]
                 .map(|figures| figures.iter().map(|figure| node_memory(node, figure)).sum::<u64>());
         let others = total - free - cached - taken[node];
-        let line = format!("node {node}: {} promised, {others} of {total} held by others", promised[node]);
+        let line =
+            format!("node {node}: {} promised, {others} of {total} held by others", promised[node]);
         assert!(promised[node] + others <= total, "{line}, {taken:?} taken, {cached} in caches");
     }
 }

@@ -50,16 +50,26 @@ fn what_needs_none_works() {
     // Of the nodes everything is told, of the domains that there can be none.
     assert_eq!(Look::take().names(), [""; 0]);
     let stat = run(words("stat"));
-    assert_eq!(stderr(&stat).matches("no cgroup v2 tree is mounted").count(), 1, "{}", stderr(&stat));
+    assert_eq!(
+        stderr(&stat).matches("no cgroup v2 tree is mounted").count(),
+        1,
+        "{}",
+        stderr(&stat)
+    );
 }
 
 #[test]
 fn the_doctor_says_what_is_missing() {
-    for output in [run(words("doctor --format json")), run_as_nobody(words("doctor --format json"))] {
+    for output in [run(words("doctor --format json")), run_as_nobody(words("doctor --format json"))]
+    {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(doctor["can_run"], false);
-        let finding = doctor["findings"].as_array().unwrap().iter().find(|finding| finding["topic"] == "cgroup layout");
+        let finding = doctor["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["topic"] == "cgroup layout");
         let finding = finding.unwrap_or_else(|| panic!("{doctor:#}"));
         assert_eq!((&finding["state"], &finding["stops_run"]), (&"missing".into(), &true.into()));
         assert!(!finding["advice"].is_null(), "{finding}");

@@ -24,17 +24,28 @@ fn home(domain: &str) -> Value {
 #[test]
 fn memory_comes_home_and_the_operators_choice_is_obeyed() {
     let daemon = Daemon::start("scheduler = \"off\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 32",
+    );
     // Its memory stays behind, and is brought home without anybody asking for that.
     let output = run(words("set db --nodes 3"));
     assert!(output.status.success(), "{}", stderr(&output));
     await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(3, 32)]));
     // Through the API, too.
     let (code, answer) = ask("PUT", "/domains/db/affinity", Some(&json!({"nodes": [2]}))).unwrap();
-    assert_eq!((code, &answer["nodes_before"], &answer["nodes"]), (200, &json!([3]), &json!([2])), "{answer}");
+    assert_eq!(
+        (code, &answer["nodes_before"], &answer["nodes"]),
+        (200, &json!([3]), &json!([2])),
+        "{answer}"
+    );
     await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(2, 32)]));
-    await_that("its CPUs are those of its home", || status(domain.process(), "Cpus_allowed_list") == "4-5");
-    await_that("it is published", || home("db")["origin"] == "explicit" && home("db")["nodes"] == json!([2]));
+    await_that("its CPUs are those of its home", || {
+        status(domain.process(), "Cpus_allowed_list") == "4-5"
+    });
+    await_that("it is published", || {
+        home("db")["origin"] == "explicit" && home("db")["nodes"] == json!([2])
+    });
     assert_eq!(json("show db --interval 0")["home"]["nodes"], json!([2]));
     let (code, _) = ask("DELETE", "/domains/db/affinity", None).unwrap();
     assert_eq!(code, 200);
@@ -47,10 +58,15 @@ fn memory_comes_home_and_the_operators_choice_is_obeyed() {
 #[test]
 fn strict_memory_comes_home_and_is_confined_there_again() {
     let daemon = Daemon::start("scheduler = \"off\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy strict --nodes 1",
+        "--mib 32",
+    );
     assert!(run(words("set db --nodes 3")).status.success());
     await_that("memory has come home", || domain.filled_mib() == BTreeMap::from([(3, 32)]));
-    await_that("it may have none elsewhere", || status(domain.process(), "Mems_allowed_list") == "3");
+    await_that("it may have none elsewhere", || {
+        status(domain.process(), "Mems_allowed_list") == "3"
+    });
     domain.end();
     daemon.stop();
 }
@@ -59,7 +75,9 @@ fn strict_memory_comes_home_and_is_confined_there_again() {
 #[test]
 fn all_ways_are_used_at_once_and_the_end_comes_before_they_are_done() {
     let names = ["a", "b", "c", "d"];
-    let flags = |i: usize| format!("--quiet --name {} --cpus 1 --memory 48M --policy preferred --nodes {i}", names[i]);
+    let flags = |i: usize| {
+        format!("--quiet --name {} --cpus 1 --memory 48M --policy preferred --nodes {i}", names[i])
+    };
     let domains: Vec<Domain> = (0..4).map(|i| Domain::start(&flags(i), "--mib 32")).collect();
     let to = |i: usize| (i as u32 + 1) % 4;
     for (i, name) in names.iter().enumerate() {
@@ -80,7 +98,10 @@ fn all_ways_are_used_at_once_and_the_end_comes_before_they_are_done() {
     for domain in &domains {
         // Each node's part is rounded down.
         let mib_by_node = domain.filled_mib();
-        assert!(mib_by_node.values().sum::<u64>() + mib_by_node.len() as u64 >= 32, "{mib_by_node:?}");
+        assert!(
+            mib_by_node.values().sum::<u64>() + mib_by_node.len() as u64 >= 32,
+            "{mib_by_node:?}"
+        );
     }
     let daemon = Daemon::start("scheduler = \"off\"");
     await_that("all are at home", || {
@@ -93,13 +114,19 @@ fn all_ways_are_used_at_once_and_the_end_comes_before_they_are_done() {
 #[test]
 fn whoever_holds_on_to_the_lock_is_named_and_the_loop_goes_on() {
     let daemon = Daemon::start("scheduler = \"off\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 32",
+    );
     await_that("it is seen", || ask("GET", "/domains/db", None).unwrap().0 == 200);
     let holder = ["--no-fork", "/run/nearside/lock", "sleep", "100000"];
     let mut holder = Command::new("flock").args(holder).spawn().unwrap();
     let put = || ask("PUT", "/domains/db/affinity", Some(&json!({"nodes": [3]}))).unwrap();
-    let held =
-        || read("/proc/locks").lines().any(|line| line.contains("FLOCK") && line.contains(&holder.id().to_string()));
+    let held = || {
+        read("/proc/locks")
+            .lines()
+            .any(|line| line.contains("FLOCK") && line.contains(&holder.id().to_string()))
+    };
     await_that("it holds the lock", held);
     let (code, answer) = put();
     let says = format!("process {} holds /run/nearside/lock", holder.id());
@@ -117,14 +144,21 @@ fn whoever_holds_on_to_the_lock_is_named_and_the_loop_goes_on() {
 #[test]
 fn killed_it_loses_nothing() {
     let mut daemon = Daemon::start("scheduler = \"off\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy strict --nodes 1",
+        "--mib 32",
+    );
     await_that("it is seen", || ask("GET", "/domains/db", None).unwrap().0 == 200);
     daemon.child.kill().unwrap();
     assert_eq!(daemon.child.wait().unwrap().signal(), Some(9));
     assert_eq!(json("list")["domains"][0]["name"], "db");
     let daemon = Daemon::start("scheduler = \"off\"");
     let db = get("/domains/db");
-    assert_eq!((&db["home"]["nodes"], &db["claim"]["bytes"]), (&json!([1]), &json!({"1": 64 << 20})), "{db}");
+    assert_eq!(
+        (&db["home"]["nodes"], &db["claim"]["bytes"]),
+        (&json!([1]), &json!({"1": 64 << 20})),
+        "{db}"
+    );
     domain.end();
     daemon.stop();
 }
@@ -134,7 +168,11 @@ fn a_second_daemon_is_told_who_runs() {
     let daemon = Daemon::start("scheduler = \"off\"");
     let second = run(["daemon", "--config", CONFIG]);
     assert_eq!(second.status.code(), Some(1));
-    assert!(stderr(&second).contains(&format!("process {} holds", daemon.child.id())), "{}", stderr(&second));
+    assert!(
+        stderr(&second).contains(&format!("process {} holds", daemon.child.id())),
+        "{}",
+        stderr(&second)
+    );
     get("/health");
     daemon.stop();
 }
@@ -194,9 +232,14 @@ fn readers_may_read_and_others_are_refused_and_recorded() {
 #[test]
 fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
     let daemon = Daemon::start("scheduler = \"off\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 32",
+    );
     // Until it has touched its memory it is no idle one.
-    await_that("it rests", || ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"]["place"] == "idle"));
+    await_that("it rests", || {
+        ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"]["place"] == "idle")
+    });
     let once = |arguments: &str| {
         let output = run(words(arguments));
         assert!(output.status.success(), "{arguments}: {}", stderr(&output));
@@ -207,7 +250,9 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         let mut said = (String::new(), String::new());
         await_that("the daemon answers in time", || {
             said = once(arguments);
-            !["no answer within", "has not ended an interval"].iter().any(|notice| said.1.contains(notice))
+            !["no answer within", "has not ended an interval"]
+                .iter()
+                .any(|notice| said.1.contains(notice))
         });
         said
     };
@@ -215,15 +260,23 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
     assert!(why.contains("Now, says the daemon") && show.contains("daemon says"), "{why}{show}");
     for command in ["list", "stat --interval 0", "top --once --interval 0"] {
         let (told, notes) = said(command);
-        assert!(told.contains("stands") && told.contains("idle") && notes.is_empty(), "{command}: {told}{notes}");
+        assert!(
+            told.contains("stands") && told.contains("idle") && notes.is_empty(),
+            "{command}: {told}{notes}"
+        );
         assert!(!said(&format!("{command} --no-daemon")).0.contains("stands"), "{command}");
     }
-    await_that("a program is told, too", || json("list")["domains"][0]["standing"]["place"] == "idle");
+    await_that("a program is told, too", || {
+        json("list")["domains"][0]["standing"]["place"] == "idle"
+    });
     assert!(!said("why db --no-daemon").0.contains("daemon"));
     daemon.signal(Signal::STOP);
     for command in ["list", "stat --interval 0", "why db", "top --once --interval 0"] {
         let (told, notes) = once(command);
-        assert!(told.contains("db") && notes.contains("no answer within"), "{command}: {told}{notes}");
+        assert!(
+            told.contains("db") && notes.contains("no answer within"),
+            "{command}: {told}{notes}"
+        );
         assert!(once(&format!("{command} --no-daemon")).1.is_empty(), "{command}");
     }
     daemon.signal(Signal::CONT);
@@ -234,8 +287,13 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
 #[test]
 fn members_of_the_admin_group_give_domains_another_home() {
     let daemon = Daemon::start("scheduler = \"off\"\n[api]\nadmin_group = \"65534\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
-    await_that("it is seen", || ask("GET", "/domains/db", None).is_some_and(|(code, _)| code == 200));
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 32",
+    );
+    await_that("it is seen", || {
+        ask("GET", "/domains/db", None).is_some_and(|(code, _)| code == 200)
+    });
     let set_as = |group: u32, nodes: &str| {
         let group = format!("--regid={group}");
         let mut command = Command::new("setpriv");
@@ -252,13 +310,19 @@ fn members_of_the_admin_group_give_domains_another_home() {
     let others = set_as(65533, "3");
     assert_eq!(others.status.code(), Some(1), "{}", stderr(&others));
     let members = set_as(65534, "2");
-    assert!(members.status.success() && stdout(&members).contains("home is node 2"), "{}", stderr(&members));
+    assert!(
+        members.status.success() && stdout(&members).contains("home is node 2"),
+        "{}",
+        stderr(&members)
+    );
     await_that("memory follows", || domain.filled_mib() == BTreeMap::from([(2, 32)]));
     let unknown = set_as(65534, "17");
     assert_eq!(unknown.status.code(), Some(2), "{}", stderr(&unknown));
     let log = fs::read_to_string(AUDIT).unwrap();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told = |line: &&Value| line["uid"] == 65534 && line["status"] == 200 && line["change"]["domain"] == "db";
+    let told = |line: &&Value| {
+        line["uid"] == 65534 && line["status"] == 200 && line["change"]["domain"] == "db"
+    };
     assert_eq!(lines.iter().filter(told).count(), 1, "{log}");
     domain.end();
     daemon.stop();
@@ -284,7 +348,9 @@ fn found_groups_get_a_home() {
     for key in ["name", "home", "found_by", "allowed", "policies"] {
         assert!(why[key] == told[key] && !why[key].is_null(), "{key}: {why:#} {told:#}");
     }
-    await_that("what the daemon makes of it is told", || json("why /machine.slice/vm1")["standing"].is_object());
+    await_that("what the daemon makes of it is told", || {
+        json("why /machine.slice/vm1")["standing"].is_object()
+    });
     child.kill().unwrap();
     child.wait().unwrap();
     daemon.stop();
@@ -295,8 +361,10 @@ fn found_groups_get_a_home() {
 fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
     let mut daemon = Daemon::start("");
     let allowed = |domain: &Domain| status(domain.process(), "Cpus_allowed_list");
-    let domain =
-        Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32 --spin");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 32 --spin",
+    );
     await_that("the scheduler is attached", || {
         assert_eq!(daemon.child.try_wait().unwrap(), None, "{}", daemon.said());
         fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim() == "enabled"
@@ -316,8 +384,10 @@ fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
     domain.end();
 }
 
-const SPINNING: (&str, &str) =
-    ("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32 --threads 2 --spin");
+const SPINNING: (&str, &str) = (
+    "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+    "--mib 32 --threads 2 --spin",
+);
 
 fn scheduler_state() -> String {
     read("/sys/kernel/sched_ext/state")
@@ -328,7 +398,9 @@ fn killed_with_the_scheduler_attached_it_leaves_the_stock_one_and_the_next_attac
     let mut daemon = Daemon::start("");
     let domain = Domain::start(SPINNING.0, SPINNING.1);
     for _ in 0..3 {
-        await_that("the stand-in is lifted", || status(domain.process(), "Cpus_allowed_list") == "0-7");
+        await_that("the stand-in is lifted", || {
+            status(domain.process(), "Cpus_allowed_list") == "0-7"
+        });
         assert_eq!(scheduler_state(), "enabled");
         daemon.child.kill().unwrap();
         daemon.child.wait().unwrap();
@@ -339,20 +411,25 @@ fn killed_with_the_scheduler_attached_it_leaves_the_stock_one_and_the_next_attac
     assert_eq!(domain.filled_mib(), BTreeMap::from([(1, 32)]));
     daemon.stop();
     await_that("the scheduler is detached", || scheduler_state() == "disabled");
-    await_that("its home's CPUs stand in", || status(domain.process(), "Cpus_allowed_list") == "2-3");
+    await_that("its home's CPUs stand in", || {
+        status(domain.process(), "Cpus_allowed_list") == "2-3"
+    });
     domain.end();
 }
 
 #[test]
 fn a_scheduler_that_stalls_is_tried_again_later_each_time_and_stood_in_for_meanwhile() {
-    let mut daemon = Daemon::start_with("--stall-scheduler-after-ms 500 --scheduler-watchdog-ms 1000", "");
+    let mut daemon =
+        Daemon::start_with("--stall-scheduler-after-ms 500 --scheduler-watchdog-ms 1000", "");
     let domain = Domain::start(SPINNING.0, SPINNING.1);
     for intervals in [1, 2, 4] {
         let said = format!("it is tried again in {intervals} intervals");
         await_that(&said, || daemon.said().contains(&said));
     }
     assert!(daemon.said().contains("stall"), "{}", daemon.said());
-    await_that("its home's CPUs stand in", || status(domain.process(), "Cpus_allowed_list") == "2-3");
+    await_that("its home's CPUs stand in", || {
+        status(domain.process(), "Cpus_allowed_list") == "2-3"
+    });
     domain.end();
     daemon.stop();
 }
@@ -413,12 +490,15 @@ fn assert_at_most_one_more_home(domain: &str) {
 #[test]
 fn memory_follows_a_domain_that_was_pushed_off_and_then_nothing_moves() {
     let daemon = Daemon::start("");
-    let domain =
-        Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred", "--mib 32 --threads 2 --spin");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred",
+        "--mib 32 --threads 2 --spin",
+    );
     let first = domain.filled_mib();
     let home = *first.keys().next().unwrap();
     await_that("it is at home", || {
-        ask("GET", "/domains/db", None).is_some_and(|(_, body)| body["standing"]["place"] == "at-home")
+        ask("GET", "/domains/db", None)
+            .is_some_and(|(_, body)| body["standing"]["place"] == "at-home")
     });
     // Twice as many threads as its home has CPUs come to stay there.
     let hog = format!("--quiet --name hog --cpus 2 --memory 16M --policy preferred --nodes {home}");
@@ -454,15 +534,22 @@ fn killed_at_fifty_instants_with_the_scheduler_attached_it_loses_nothing() {
 
 /// So often, at random instants of 4 s that begin with the daemon or when its scheduler is attached.
 fn kill_under_load(rounds: u64, attached: bool) {
-    let (db, hog) =
-        ("--cpus 2 --memory 64M --policy strict --nodes 1", "--cpus 2 --memory 16M --policy preferred --nodes 1");
+    let (db, hog) = (
+        "--cpus 2 --memory 64M --policy strict --nodes 1",
+        "--cpus 2 --memory 16M --policy preferred --nodes 1",
+    );
     let db = Domain::start(&format!("--quiet --name db {db}"), "--mib 32 --threads 2 --spin");
     let hog = Domain::start(&format!("--quiet --name hog {hog}"), "--mib 4 --threads 4 --spin");
     // This one is sent to and fro, so that homes are changed and pages are under way when the end comes.
-    let mover = Domain::start("--quiet --name mover --cpus 1 --memory 64M --policy preferred --nodes 2", "--mib 32");
+    let mover = Domain::start(
+        "--quiet --name mover --cpus 1 --memory 64M --policy preferred --nodes 2",
+        "--mib 32",
+    );
     let homes = || -> BTreeMap<String, [Value; 2]> {
         let listed = json("list --no-daemon --interval 0");
-        let of = |domain: &Value| (domain["name"].to_string(), ["home", "claim"].map(|key| domain[key].clone()));
+        let of = |domain: &Value| {
+            (domain["name"].to_string(), ["home", "claim"].map(|key| domain[key].clone()))
+        };
         listed["domains"].as_array().unwrap().iter().map(of).collect()
     };
     // On whichever node.
@@ -476,18 +563,26 @@ fn kill_under_load(rounds: u64, attached: bool) {
         let set = run(words(&format!("set mover --nodes {from} --no-daemon")));
         assert!(set.status.success(), "round {round}: {}", stderr(&set));
         let before = homes();
-        let mut tasks: Vec<_> = (0..4).map(|_| Command::new("sh").args(["-c", COUNT]).spawn().unwrap()).collect();
+        let mut tasks: Vec<_> =
+            (0..4).map(|_| Command::new("sh").args(["-c", COUNT]).spawn().unwrap()).collect();
         let mut daemon = Daemon::begin_with("", "");
         if attached {
             await_that("the scheduler is attached", || scheduler_state() == "enabled");
         }
         let change = json!({"nodes": [to]});
-        let change =
-            thread::spawn(move || ask_once("PUT", "/domains/mover/affinity", Some(&change)).map(|(code, _)| code));
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let change = thread::spawn(move || {
+            ask_once("PUT", "/domains/mover/affinity", Some(&change)).map(|(code, _)| code)
+        });
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         thread::sleep(Duration::from_millis((random >> 33) % 4000));
         daemon.child.kill().unwrap();
-        assert_eq!(daemon.child.wait().unwrap().signal(), Some(9), "round {round}: {}", daemon.said());
+        assert_eq!(
+            daemon.child.wait().unwrap().signal(),
+            Some(9),
+            "round {round}: {}",
+            daemon.said()
+        );
         await_that("the stock scheduler is back", || scheduler_state() == "disabled");
         assert!(tasks.iter_mut().all(|task| task.wait().unwrap().success()), "round {round}");
         let (answer, mut after) = (change.join().unwrap(), homes());
@@ -499,9 +594,16 @@ fn kill_under_load(rounds: u64, attached: bool) {
             nodes == json!([to]) || answer != Some(200) && nodes == json!([from]),
             "round {round}: {answer:?} {mover_now:?}"
         );
-        assert_eq!(claimed(&mover_now), claimed(&before["\"mover\""]), "round {round}: {mover_now:?}");
+        assert_eq!(
+            claimed(&mover_now),
+            claimed(&before["\"mover\""]),
+            "round {round}: {mover_now:?}"
+        );
         let mib_by_node = mover.filled_mib();
-        assert!(mib_by_node.values().sum::<u64>() + mib_by_node.len() as u64 >= 32, "round {round}: {mib_by_node:?}");
+        assert!(
+            mib_by_node.values().sum::<u64>() + mib_by_node.len() as u64 >= 32,
+            "round {round}: {mib_by_node:?}"
+        );
     }
     let before = homes();
     let daemon = Daemon::start("");

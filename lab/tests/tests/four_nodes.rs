@@ -28,6 +28,9 @@ fn the_guest_is_the_machine_these_tests_are_about() {
     assert_eq!(read("/sys/devices/system/node/node0/distance"), "10 15 30 30");
     let controllers = read("/sys/fs/cgroup/cgroup.controllers");
     for wanted in ["cpu", "cpuset", "memory", "hugetlb"] {
-        assert!(controllers.split_whitespace().any(|found| found == wanted), "no {wanted} in {controllers}");
+        assert!(
+            controllers.split_whitespace().any(|found| found == wanted),
+            "no {wanted} in {controllers}"
+        );
     }
 }

@@ -7,7 +7,10 @@ use nearside_lab::{Domain, await_that, daemon::Daemon, json, read, run, status, 
 fn why_there_is_no_scheduler_is_said_once_and_homes_are_kept_all_the_same() {
     assert_eq!(read("/sys/devices/system/cpu/isolated"), "7");
     let mut daemon = Daemon::start("scheduler = \"auto\"");
-    let domain = Domain::start("--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 8");
+    let domain = Domain::start(
+        "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 8",
+    );
     let cpus = |domain: &Domain| status(domain.process(), "Cpus_allowed_list");
     await_that("it says why", || daemon.said().contains("CPUs 7 are isolated (isolcpus=)"));
     assert_eq!(cpus(&domain), "2-3");
@@ -22,7 +25,11 @@ fn why_there_is_no_scheduler_is_said_once_and_homes_are_kept_all_the_same() {
 #[test]
 fn the_doctor_says_it_too() {
     let doctor = json("doctor");
-    let finding = doctor["findings"].as_array().unwrap().iter().find(|finding| finding["topic"] == "sched_ext");
+    let finding = doctor["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|finding| finding["topic"] == "sched_ext");
     let finding = finding.unwrap_or_else(|| panic!("{doctor:#}"));
     assert_eq!(finding["state"], "missing");
     assert!(finding["found"].as_str().unwrap().contains("isolcpus="), "{finding}");

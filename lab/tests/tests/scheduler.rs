@@ -19,7 +19,8 @@ const STATE: &str = "/sys/kernel/sched_ext/state";
 
 fn program(name: &str) -> Command {
     Command::new(
-        std::env::var_os(name).unwrap_or_else(|| panic!("{name} names the program: run the tests with lab/test")),
+        std::env::var_os(name)
+            .unwrap_or_else(|| panic!("{name} names the program: run the tests with lab/test")),
     )
 }
 
@@ -38,7 +39,8 @@ impl Attached {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let (stdin, mut stdout) =
+            (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let mut text = String::new();
         stdout.read_line(&mut text).unwrap();
         if text.trim() == "attached" {
@@ -69,9 +71,12 @@ impl Attached {
     fn used(&mut self, domains: &[&Cgroup]) -> Vec<UsedByNode> {
         let statistics = self.statistics();
         let used = |group: &&Cgroup| {
-            let by_node = &statistics["domains"][fs::metadata(&group.path).unwrap().ino().to_string()];
+            let by_node =
+                &statistics["domains"][fs::metadata(&group.path).unwrap().ino().to_string()];
             let by_node = by_node.as_object().unwrap().iter();
-            UsedByNode(by_node.map(|(node, us)| (node.parse().unwrap(), us.as_u64().unwrap())).collect())
+            UsedByNode(
+                by_node.map(|(node, us)| (node.parse().unwrap(), us.as_u64().unwrap())).collect(),
+            )
         };
         domains.iter().map(used).collect()
     }
@@ -82,12 +87,21 @@ impl Attached {
         thread::sleep(time);
         let (ended, after) = (Instant::now(), self.used(domains));
         let passed_us = (ended - started).as_micros() as f64;
-        before.iter().zip(after).map(|(before, after)| after.since(before).total_us() as f64 / passed_us).collect()
+        before
+            .iter()
+            .zip(after)
+            .map(|(before, after)| after.since(before).total_us() as f64 / passed_us)
+            .collect()
     }
 
     /// The same, for one while after the other until it is right: when the host stands still, that is charged to
     /// whoever runs just then.
-    fn used_until(&mut self, domains: &[&Cgroup], time: Duration, is_right: impl Fn(&[f64]) -> bool) {
+    fn used_until(
+        &mut self,
+        domains: &[&Cgroup],
+        time: Duration,
+        is_right: impl Fn(&[f64]) -> bool,
+    ) {
         let mut seen = vec![];
         for _ in 0..10 {
             let used = self.used_in(domains, time);
@@ -111,7 +125,12 @@ impl Attached {
     /// Burns in a domain, several times until that comes out right by what the burner says and by the scheduler's
     /// account: when the host stands still, that is charged to whoever runs just then. What must never be is asserted
     /// of each time.
-    fn burn_until(&mut self, group: &Cgroup, flags: &str, is_right: impl Fn(&Burnt, &UsedByNode) -> bool) {
+    fn burn_until(
+        &mut self,
+        group: &Cgroup,
+        flags: &str,
+        is_right: impl Fn(&Burnt, &UsedByNode) -> bool,
+    ) {
         let mut seen = vec![];
         for _ in 0..5 {
             let before = &self.used(&[group])[0];
@@ -200,7 +219,8 @@ impl Cgroup {
     }
 
     fn burn_nicely(&self, nice: i32, flags: &str) -> Burner {
-        let procs = fs::OpenOptions::new().write(true).open(format!("{}/cgroup.procs", self.path)).unwrap();
+        let procs =
+            fs::OpenOptions::new().write(true).open(format!("{}/cgroup.procs", self.path)).unwrap();
         let mut command = program("NEARSIDE_BURNER");
         command.args(words(flags));
         let prepare = move || {
@@ -260,7 +280,9 @@ impl Burner {
         self.stdout.read_line(&mut line).unwrap();
         assert!(self.child.wait().unwrap().success());
         let value: Value = serde_json::from_str(&line).unwrap();
-        let numbers = |name: &str| value[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        let numbers = |name: &str| {
+            value[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
+        };
         Burnt {
             by_node_us: numbers("node_us"),
             by_cpu_us: numbers("by_cpu_us"),
@@ -368,8 +390,12 @@ fn what_does_not_fit_spills_to_the_nearest_nodes() {
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
     let near = |burnt: &Burnt| burnt.share(0) + burnt.share(1);
-    scheduler.burn_until(&group, "--threads 4 --ms 4000", |burnt, _| near(burnt) >= 0.95 && burnt.share(0) >= 0.3);
-    scheduler.burn_until(&group, "--threads 6 --ms 4000", |burnt, _| (0.55..0.85).contains(&near(burnt)));
+    scheduler.burn_until(&group, "--threads 4 --ms 4000", |burnt, _| {
+        near(burnt) >= 0.95 && burnt.share(0) >= 0.3
+    });
+    scheduler.burn_until(&group, "--threads 6 --ms 4000", |burnt, _| {
+        (0.55..0.85).contains(&near(burnt))
+    });
     scheduler.detach();
 }
 
@@ -381,11 +407,18 @@ fn hard_affinity_is_never_broken() {
     // Only far CPUs; then home and far ones, too many threads for home; then one CPU.
     for (threads, cpus) in [(2, "4,5"), (6, "2,3,4,5"), (3, "7")] {
         let is_allowed = |cpu: usize| cpus.split(',').any(|name| name == cpu.to_string());
-        scheduler.burn_until(&group, &format!("--threads {threads} --ms 1500 --cpus {cpus}"), |burnt, _| {
-            let mut by_cpu = burnt.by_cpu_us.iter().enumerate();
-            assert!(by_cpu.clone().all(|(cpu, &used)| used == 0 || is_allowed(cpu)), "{cpus}: {burnt:?}");
-            by_cpu.all(|(cpu, &used)| used > 0 || !is_allowed(cpu))
-        });
+        scheduler.burn_until(
+            &group,
+            &format!("--threads {threads} --ms 1500 --cpus {cpus}"),
+            |burnt, _| {
+                let mut by_cpu = burnt.by_cpu_us.iter().enumerate();
+                assert!(
+                    by_cpu.clone().all(|(cpu, &used)| used == 0 || is_allowed(cpu)),
+                    "{cpus}: {burnt:?}"
+                );
+                by_cpu.all(|(cpu, &used)| used > 0 || !is_allowed(cpu))
+            },
+        );
     }
     // The same by cpuset, changed while it runs.
     let burner = group.burn("--threads 4 --ms 100000000");
@@ -438,7 +471,9 @@ fn weights_and_caps_of_the_groups_above_count() {
     });
     // Both together, whatever their weights.
     small.set("cpu.max", "100000 100000");
-    scheduler.used_until(&[&inner, &other], Duration::from_secs(4), |used| (0.6..=1.3).contains(&(used[0] + used[1])));
+    scheduler.used_until(&[&inner, &other], Duration::from_secs(4), |used| {
+        (0.6..=1.3).contains(&(used[0] + used[1]))
+    });
     burners.into_iter().for_each(Burner::kill);
     scheduler.detach();
 }
@@ -451,8 +486,10 @@ fn tasks_bound_to_one_cpu_keep_nobody_from_the_next() {
     for group in [&bound, &full, &free] {
         scheduler.domain(group, "1", 1);
     }
-    let burners =
-        [bound.burn("--threads 12 --ms 600000 --cpus 2"), full.burn("--threads 7 --ms 600000 --cpus 0,1,3,4,5,6,7")];
+    let burners = [
+        bound.burn("--threads 12 --ms 600000 --cpus 2"),
+        full.burn("--threads 7 --ms 600000 --cpus 0,1,3,4,5,6,7"),
+    ];
     let late = free.burn("--threads 1 --ms 600000");
     scheduler.used_until(&[&free], Duration::from_secs(4), |used| used[0] > 0.2);
     late.kill();
@@ -466,8 +503,10 @@ fn what_a_bound_group_is_owed_has_an_end() {
     let (first, others, late) = (Cgroup::new("first"), Cgroup::new("others"), Cgroup::new("late"));
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&late, "1", 1);
-    let burners =
-        [first.burn("--threads 4 --ms 600000 --cpus 2"), others.burn("--threads 14 --ms 600000 --cpus 0,1,3,4,5,6,7")];
+    let burners = [
+        first.burn("--threads 4 --ms 600000 --cpus 2"),
+        others.burn("--threads 14 --ms 600000 --cpus 0,1,3,4,5,6,7"),
+    ];
     thread::sleep(Duration::from_secs(30));
     let burner = late.burn("--threads 1 --ms 600000 --cpus 2");
     // Half of the CPU, when it has caught up with the first; before, 0.02 of it.
@@ -526,7 +565,10 @@ fn a_killed_loader_leaves_the_stock_scheduler_and_every_task_behind() {
 fn a_second_scheduler_is_refused_by_name() {
     let scheduler = Attached::start("").unwrap();
     let refusal = Attached::start("").err().expect("a second one");
-    assert!(refusal.starts_with("error: another sched_ext scheduler is attached: nearside"), "{refusal}");
+    assert!(
+        refusal.starts_with("error: another sched_ext scheduler is attached: nearside"),
+        "{refusal}"
+    );
     scheduler.detach();
 }
 
@@ -554,7 +596,9 @@ fn cpus_go_and_come_while_it_runs() {
     }
     burner.kill();
     // Home has CPUs again, and the domain finds them.
-    scheduler.burn_until(&group, "--threads 4 --ms 4000", |burnt, _| burnt.by_cpu_us[2] > 0 && burnt.by_cpu_us[3] > 0);
+    scheduler.burn_until(&group, "--threads 4 --ms 4000", |burnt, _| {
+        burnt.by_cpu_us[2] > 0 && burnt.by_cpu_us[3] > 0
+    });
     scheduler.detach();
 }
 
@@ -581,12 +625,16 @@ fn a_scheduler_that_stalls_is_ejected_and_says_so() {
     let start = || match Attached::start("--stall-after-ms 5000 --watchdog-ms 10000") {
         Ok(scheduler) => Some(scheduler),
         Err(error) => {
-            assert!(error.contains("the kernel ended the scheduler") && error.contains("stall"), "{error}");
+            assert!(
+                error.contains("the kernel ended the scheduler") && error.contains("stall"),
+                "{error}"
+            );
             await_that("the stock scheduler is back", || read(STATE) == "disabled");
             None
         }
     };
-    let mut scheduler = (0..10).find_map(|_| start()).expect("one that is attached before it stalls");
+    let mut scheduler =
+        (0..10).find_map(|_| start()).expect("one that is attached before it stalls");
     let burner = group.burn("--threads 12 --ms 60000");
     let mut exit = scheduler.ask("exited");
     while exit == "no" {
@@ -612,7 +660,8 @@ mod shapes {
         scheduler.domain(&group, "1", 1);
         // Threads that nobody makes wait stay where they are; these wake often.
         scheduler.burn_until(&group, "--threads 2 --ms 5000 --nap-us 20000,2000", |burnt, _| {
-            let cores = [4, 6].map(|first| (burnt.by_cpu_us[first] + burnt.by_cpu_us[first + 1]) as f64);
+            let cores =
+                [4, 6].map(|first| (burnt.by_cpu_us[first] + burnt.by_cpu_us[first + 1]) as f64);
             cores[0].min(cores[1]) / burnt.total_us() as f64 > 0.3
         });
         // More of them than cores take the second threads, and no other node's CPUs.
@@ -625,7 +674,9 @@ mod shapes {
     /// A node of two caches, of two CPUs each, and one of one.
     #[test]
     fn caches_of_a_node_have_queues_of_their_own_and_are_one_home() {
-        let cache = |cpu: u32| read(&format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list"));
+        let cache = |cpu: u32| {
+            read(&format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list"))
+        };
         assert_eq!([0, 2, 4].map(cache), ["0-1", "2-3", "4-5"]);
         let group = Cgroup::new("wide");
         let mut scheduler = Attached::start("").unwrap();
@@ -634,7 +685,9 @@ mod shapes {
             burnt.by_cpu_us[..4].iter().all(|&used| used > 0) && burnt.share(0) > 0.8
         });
         // With more than it has CPUs, the other node's are used, too, and all get on.
-        scheduler.burn_until(&group, "--threads 8 --ms 3000", |burnt, _| burnt.by_cpu_us.iter().all(|&used| used > 0));
+        scheduler.burn_until(&group, "--threads 8 --ms 3000", |burnt, _| {
+            burnt.by_cpu_us.iter().all(|&used| used > 0)
+        });
         scheduler.burn_until(&group, "--threads 4 --ms 1500 --cpus 1,2,5", |burnt, _| {
             [1, 2, 5].iter().all(|&cpu| burnt.by_cpu_us[cpu] > 0)
         });

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
-    Domain, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that, daemon::get, domains, end,
-    json, nearside, parallel_starts, read, run, status, stderr, stdout, unclaimed_bytes, words, write,
+    Domain, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that,
+    daemon::get, domains, end, json, nearside, parallel_starts, read, run, status, stderr, stdout,
+    unclaimed_bytes, words, write,
 };
 use nearside_linux::{Host, Paths};
 use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
@@ -30,7 +31,8 @@ fn to_ask(program: &str) -> Command {
 
 fn property(name: &str) -> String {
     let unit = "nearside-web.scope";
-    let output = to_ask("systemctl").args(["show", "--value", "--property", name, unit]).output().unwrap();
+    let output =
+        to_ask("systemctl").args(["show", "--value", "--property", name, unit]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -62,7 +64,10 @@ fn a_domain_is_a_scope_with_its_limits_and_its_home() {
 
 #[test]
 fn a_home_is_changed_through_systemd() {
-    let domain = Domain::start("--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1",
+        "--mib 32",
+    );
     let output = run(words("set web --nodes 3 --move-memory"));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(domain.filled_mib(), BTreeMap::from([(3, 32)]));
@@ -99,7 +104,8 @@ fn the_unit_of_somebody_else_is_bound_through_systemd_too() {
     let mut other = to_ask("systemd-run").arg("--quiet").args(command).spawn().unwrap();
     let path = format!("/system.slice/{scope}");
     await_that("the scope runs", || {
-        std::fs::read_to_string(format!("/sys/fs/cgroup{path}/cgroup.procs")).is_ok_and(|list| !list.is_empty())
+        std::fs::read_to_string(format!("/sys/fs/cgroup{path}/cgroup.procs"))
+            .is_ok_and(|list| !list.is_empty())
     });
     let mut host = Host::open(Paths::default()).unwrap();
     let home = Home {
@@ -142,18 +148,23 @@ fn a_command_that_is_not_found_leaves_no_scope() {
     // This one is found, so its scope is there when it turns out that it cannot be executed.
     std::fs::write("/tmp/lost", "#!/no/such/shell\n").unwrap();
     assert!(Command::new("chmod").args(["755", "/tmp/lost"]).status().unwrap().success());
-    assert_eq!(run(words("run --quiet --name web --memory 8M -- /tmp/lost")).status.code(), Some(127));
+    assert_eq!(
+        run(words("run --quiet --name web --memory 8M -- /tmp/lost")).status.code(),
+        Some(127)
+    );
     assert_eq!(domains(), [""; 0]);
 }
 
 #[test]
 fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
     let slice = |cpus: &str| {
-        let set = ["set-property", "--runtime", "nearside.slice", &format!("AllowedCPUs={cpus}")].map(str::to_owned);
+        let set = ["set-property", "--runtime", "nearside.slice", &format!("AllowedCPUs={cpus}")]
+            .map(str::to_owned);
         assert!(to_ask("systemctl").args(set).status().unwrap().success());
     };
     let shown = "grep Cpus_allowed_list /proc/self/status";
-    let on_node_2 = &format!("run --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- {shown}");
+    let on_node_2 =
+        &format!("run --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- {shown}");
     // A slice without anybody in it is not there yet, and nobody can tell what it will allow.
     assert!(to_ask("systemctl").args(["stop", "nearside.slice"]).status().unwrap().success());
     slice("0-4");
@@ -179,9 +190,9 @@ fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
 fn the_command_begins_at_home() {
     // systemd answers before it has written its cgroups; the command must not be faster.
     for _ in 0..40 {
-        let files =
-            "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && cat cpuset.cpus.effective cpuset.mems.effective";
-        let flags = "run -q --name web --cpus 2 --memory 8M --policy strict --nodes 3 -- sh -c".split(' ');
+        let files = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && cat cpuset.cpus.effective cpuset.mems.effective";
+        let flags =
+            "run -q --name web --cpus 2 --memory 8M --policy strict --nodes 3 -- sh -c".split(' ');
         let output = run(flags.chain([files]));
         assert_eq!(stdout(&output), "6-7\n3\n", "{}", stderr(&output));
     }
@@ -190,7 +201,8 @@ fn the_command_begins_at_home() {
 /// `nearside ARGUMENTS` as a service that systemd lets set no memory policy, as container runtimes do.
 fn filtered(arguments: &str) -> Output {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
-    let filter = "--wait --pipe --quiet -p SystemCallFilter=~set_mempolicy -p SystemCallErrorNumber=EPERM";
+    let filter =
+        "--wait --pipe --quiet -p SystemCallFilter=~set_mempolicy -p SystemCallErrorNumber=EPERM";
     to_ask("systemd-run").args(words(filter)).arg(binary).args(words(arguments)).output().unwrap()
 }
 
@@ -220,8 +232,14 @@ fn a_service_is_placed_and_stopped_with_all_that_is_in_its_domain() {
     assert!(systemctl(&["daemon-reload"]).status.success());
     assert!(systemctl(&["start", "placed.service"]).status.success());
     // "exec" is done when nearside runs, which has its command yet to execute.
-    let main = || stdout(&systemctl(&["show", "--value", "--property", "MainPID", "placed.service"])).trim().to_owned();
-    while std::fs::read_to_string(format!("/proc/{}/comm", main())).is_ok_and(|name| name.trim() != "sleep") {
+    let main = || {
+        stdout(&systemctl(&["show", "--value", "--property", "MainPID", "placed.service"]))
+            .trim()
+            .to_owned()
+    };
+    while std::fs::read_to_string(format!("/proc/{}/comm", main()))
+        .is_ok_and(|name| name.trim() != "sleep")
+    {
         std::thread::yield_now();
     }
     assert_eq!(read(&format!("/proc/{}/cgroup", main())), "0::/nearside.slice/nearside-web.scope");
@@ -262,7 +280,8 @@ fn of_ten_parallel_starts_the_four_that_fit_run() {
 fn a_start_that_is_killed_at_any_moment_leaves_no_claim() {
     let start = || {
         let mut command = nearside();
-        let command = command.args(words("run -q --name web --memory 64M --policy strict -- sleep 1000"));
+        let command =
+            command.args(words("run -q --name web --memory 64M --policy strict -- sleep 1000"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let kill = |mut doomed: Child| {
@@ -304,7 +323,11 @@ impl Unit {
         configure(lines);
         fs::write("/usr/bin/nearside", "").unwrap();
         let binary = nearside();
-        let bind = Command::new("mount").arg("--bind").arg(binary.get_program()).arg("/usr/bin/nearside").status();
+        let bind = Command::new("mount")
+            .arg("--bind")
+            .arg(binary.get_program())
+            .arg("/usr/bin/nearside")
+            .status();
         assert!(bind.unwrap().success());
         systemctl("daemon-reload");
         let unit = Self;
@@ -320,7 +343,12 @@ impl Unit {
 
     /// What `systemctl status` shows, the end of the journal included.
     fn status() -> String {
-        stdout(&to_ask("systemctl").args(words("status --full --no-pager nearside.service")).output().unwrap())
+        stdout(
+            &to_ask("systemctl")
+                .args(words("status --full --no-pager nearside.service"))
+                .output()
+                .unwrap(),
+        )
     }
 
     fn process() -> u32 {
@@ -349,7 +377,9 @@ impl Drop for Unit {
 fn systemctl(arguments: &str) {
     let output = to_ask("systemctl").args(words(arguments)).output().unwrap();
     let journal = || {
-        let output = Command::new("journalctl").args(["--no-pager", "-n", "30", "-u", "nearside.service"]).output();
+        let output = Command::new("journalctl")
+            .args(["--no-pager", "-n", "30", "-u", "nearside.service"])
+            .output();
         output.map(|output| stdout(&output)).unwrap_or_default()
     };
     assert!(output.status.success(), "systemctl {arguments}: {}{}", stderr(&output), journal());
@@ -358,7 +388,10 @@ fn systemctl(arguments: &str) {
 #[test]
 fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     let scheduler = || read("/sys/kernel/sched_ext/state");
-    let domain = Domain::start("--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32");
+    let domain = Domain::start(
+        "--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 1",
+        "--mib 32",
+    );
     let unit = Unit::start();
     await_that("the scheduler is attached", || scheduler() == "enabled");
     await_that("the stand-in is lifted", || property("AllowedCPUs").is_empty());
@@ -374,7 +407,9 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     for signal in ["KILL", "STOP"] {
         let process = Unit::process();
         systemctl(&format!("kill --signal={signal} --kill-who=main nearside.service"));
-        await_that("another one runs", || !["0", &process.to_string()].contains(&Unit::property("MainPID").as_str()));
+        await_that("another one runs", || {
+            !["0", &process.to_string()].contains(&Unit::property("MainPID").as_str())
+        });
         await_that("it is ready", || Unit::property("ActiveState") == "active");
         await_that("it knows the domain", || json("why web")["standing"].is_object());
         await_that("it has attached the scheduler", || scheduler() == "enabled");
@@ -425,7 +460,8 @@ impl Other {
     }
 
     fn processes(&self) -> Vec<u32> {
-        let list = fs::read_to_string(format!("/sys/fs/cgroup{}/cgroup.procs", self.path())).unwrap_or_default();
+        let list = fs::read_to_string(format!("/sys/fs/cgroup{}/cgroup.procs", self.path()))
+            .unwrap_or_default();
         list.lines().map(|line| line.parse().unwrap()).collect()
     }
 
@@ -467,7 +503,9 @@ fn nothing_of_somebody_elses_stays_bound_that_nobody_else_bound() {
     reload();
     await_that("the scheduler is detached", || scheduler() == "disabled");
     // (Whoever asks systemd all the time keeps it from answering the daemon.)
-    await_that("its home's CPUs stand in at the scope", || status(scope.processes()[0], "Cpus_allowed_list") != "0-7");
+    await_that("its home's CPUs stand in at the scope", || {
+        status(scope.processes()[0], "Cpus_allowed_list") != "0-7"
+    });
     assert_eq!([service.bound(), kept.bound()], [unbound(), theirs()]);
     // The daemon tells of an interval when that has ended.
     await_that("it is said why", || {
@@ -504,7 +542,9 @@ fn the_home_of_somebody_elses_unit_is_set_and_given_back() {
     assert_eq!(alone.status.code(), Some(1));
     assert!(stderr(&alone).contains("no daemon"), "{}", stderr(&alone));
     let unit = Unit::start_with("found = [\"system.slice/found-*.service\"]");
-    await_that("both have homes", || [&service, &kept].iter().all(|other| other.home().is_object()));
+    await_that("both have homes", || {
+        [&service, &kept].iter().all(|other| other.home().is_object())
+    });
     // A command says that there is no daemon where that is not ready.
     let set = |other: &Other, flags: &str| {
         get("/health");
@@ -512,14 +552,22 @@ fn the_home_of_somebody_elses_unit_is_set_and_given_back() {
     };
     let done = set(&service, "--nodes 1");
     assert!(done.status.success(), "{}", stderr(&done));
-    assert_eq!((&service.home()["nodes"], &service.home()["origin"]), (&serde_json::json!([1]), &"explicit".into()));
+    assert_eq!(
+        (&service.home()["nodes"], &service.home()["origin"]),
+        (&serde_json::json!([1]), &"explicit".into())
+    );
     let done = set(&service, "--auto");
     assert!(done.status.success(), "{}", stderr(&done));
     assert_eq!(service.home()["origin"], "auto");
 
     // It is kept on node 1, so that is its home, and no other can be.
-    assert_eq!((&kept.home()["nodes"], &kept.home()["origin"]), (&serde_json::json!([1]), &"adopted".into()));
-    for (flags, code, why) in [("--nodes 2", 2, "somebody else keeps"), ("--auto", 1, "somebody else keeps")] {
+    assert_eq!(
+        (&kept.home()["nodes"], &kept.home()["origin"]),
+        (&serde_json::json!([1]), &"adopted".into())
+    );
+    for (flags, code, why) in
+        [("--nodes 2", 2, "somebody else keeps"), ("--auto", 1, "somebody else keeps")]
+    {
         let refused = set(&kept, flags);
         assert_eq!(refused.status.code(), Some(code), "{flags}: {}", stderr(&refused));
         assert!(stderr(&refused).contains(why), "{flags}: {}", stderr(&refused));

@@ -23,7 +23,9 @@ pub fn now_ns() -> u64 {
 /// One instruction that takes [`STEP_NS`]: `NUMATIME_BURN(5)`.
 pub fn work() {
     // SAFETY: nopl, which reads and changes nothing.
-    unsafe { asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554e05", options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554e05", options(nomem, nostack, preserves_flags))
+    };
 }
 
 /// The plugin reports all its counters, under this number: `NUMATIME_MARK(ID)` of `lab/numatime/guest/numatime.h`.

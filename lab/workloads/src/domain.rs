@@ -45,12 +45,16 @@ impl Command {
         fs::create_dir_all(&folder)?;
         get_ready()?;
         let (program, arguments) = self.words.split_first().ok_or("no command")?;
-        let output =
-            process::Command::new(program).args(arguments).current_dir(&folder).stdin(Stdio::null()).output()?;
+        let output = process::Command::new(program)
+            .args(arguments)
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .output()?;
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         Err(format!("{program} ended with {}; it said:\n{said}", output.status).into())
     }
 }

@@ -34,7 +34,9 @@ enum Command {
 
 fn run() -> Outcome<()> {
     match Args::parse().command {
-        Command::List => workload::ALL.iter().for_each(|workload| println!("{:10} {}", workload.name, workload.what)),
+        Command::List => workload::ALL
+            .iter()
+            .for_each(|workload| println!("{:10} {}", workload.name, workload.what)),
         Command::Describe(which) => println!("{}", serde_json::to_string(&which.domains()?)?),
         Command::Play(options) => println!("{}", play::play(&options)?),
         Command::Domain(options) => domain::run(&options)?,

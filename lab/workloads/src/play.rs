@@ -25,7 +25,10 @@ const NS_PER_MS: u64 = 1_000_000;
 fn moved_pages() -> Outcome<BTreeMap<String, u64>> {
     let names = ["numa_hint_faults", "numa_pages_migrated", "pgmigrate_success"];
     let stat = fs::read_to_string("/proc/vmstat")?;
-    let counted = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| names.contains(name));
+    let counted = stat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| names.contains(name));
     counted.map(|(name, count)| Ok((name.to_owned(), count.parse()?))).collect()
 }
 
@@ -36,7 +39,8 @@ fn start_late(
     started: &mut BTreeMap<usize, Started>,
     begin_ns: u64,
 ) -> Outcome<()> {
-    let mut late: Vec<_> = domains.iter().enumerate().filter(|(_, domain)| domain.delay_ms > 0).collect();
+    let mut late: Vec<_> =
+        domains.iter().enumerate().filter(|(_, domain)| domain.delay_ms > 0).collect();
     late.sort_by_key(|(_, domain)| domain.delay_ms);
     for (number, domain) in late {
         let due_ns = begin_ns + domain.delay_ms * NS_PER_MS;

@@ -68,7 +68,9 @@ impl<'a> Stage<'a> {
         fs::write("/proc/sys/kernel/numa_balancing", if contender.balancing { "1" } else { "0" })?;
         if contender.balancing {
             // A scan takes as much less as it comes more often: as many bytes a second as by default.
-            for name in ["scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb"] {
+            for name in
+                ["scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb"]
+            {
                 let path = Path::new(BALANCING).join(name);
                 let value: u32 = fs::read_to_string(&path)?.trim().parse()?;
                 fs::write(path, (value / contender.faster).max(1).to_string())?;
@@ -102,7 +104,10 @@ impl<'a> Stage<'a> {
             .into_iter()
             .map(|node| fs::read_to_string(format!("{NODES}/node{node}/cpulist")))
             .collect::<Result<_, _>>()?;
-        fs::write(group.join("cpuset.cpus"), cpus.iter().map(|list| list.trim()).collect::<Vec<_>>().join(","))?;
+        fs::write(
+            group.join("cpuset.cpus"),
+            cpus.iter().map(|list| list.trim()).collect::<Vec<_>>().join(","),
+        )?;
         fs::write(group.join("cpuset.mems"), nodes.trim())?;
         Ok(())
     }
@@ -136,9 +141,12 @@ impl<'a> Stage<'a> {
             command.args(["domain", "--group"]).arg(group_of(number));
             command
         };
-        let mut child = command.args(&domain.program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child =
+            command.args(&domain.program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         match (child.stdin.take(), child.stdout.take()) {
-            (Some(input), Some(output)) => Ok(Started { child, input, output: BufReader::new(output) }),
+            (Some(input), Some(output)) => {
+                Ok(Started { child, input, output: BufReader::new(output) })
+            }
             _ => Err("a domain without pipes".into()),
         }
     }
@@ -182,7 +190,10 @@ fn group_of(number: usize) -> PathBuf {
 fn numad_advice(numad: &Path, domain: &Domain) -> Outcome<String> {
     fs::create_dir_all("/var/log")?;
     fs::create_dir_all("/var/run")?;
-    let output = Command::new(numad).arg("-w").arg(format!("{}:{}", domain.vcpus, domain.memory_mib)).output()?;
+    let output = Command::new(numad)
+        .arg("-w")
+        .arg(format!("{}:{}", domain.vcpus, domain.memory_mib))
+        .output()?;
     if !output.status.success() {
         return Err(format!(
             "numad ended with {}; it said:\n{}",
@@ -214,14 +225,20 @@ struct Daemon {
 
 impl Daemon {
     fn start(nearside: &Path, interval: Duration) -> Outcome<Self> {
-        let configuration =
-            format!("interval = \"{}ms\"\n[audit]\nlog = \"/run/workloads.audit\"\n", interval.as_millis());
+        let configuration = format!(
+            "interval = \"{}ms\"\n[audit]\nlog = \"/run/workloads.audit\"\n",
+            interval.as_millis()
+        );
         fs::write(CONFIGURATION, configuration)?;
         let (sender, told) = mpsc::channel();
         listen(UnixDatagram::bind(NOTIFY)?, sender);
         let mut command = Command::new(nearside);
         command.args(["daemon", "--config", CONFIGURATION]).env("NOTIFY_SOCKET", NOTIFY);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(JOURNAL)?).spawn()?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(JOURNAL)?)
+            .spawn()?;
         let mut daemon = Self { child, told };
         while !daemon.listen()?.split(|&byte| byte == b'\n').any(|line| line == b"READY=1") {}
         Ok(daemon)
@@ -229,7 +246,9 @@ impl Daemon {
 
     fn listen(&mut self) -> Outcome<Vec<u8>> {
         let said = || fs::read_to_string(JOURNAL).unwrap_or_default();
-        self.told.recv_timeout(TELLS_WITHIN).map_err(|_| format!("the daemon is silent; it said:\n{}", said()).into())
+        self.told
+            .recv_timeout(TELLS_WITHIN)
+            .map_err(|_| format!("the daemon is silent; it said:\n{}", said()).into())
     }
 
     /// Until it is attached, where it will be: on several nodes.
@@ -276,7 +295,11 @@ impl Started {
     fn read_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        if line.is_empty() { Err("a domain ended early".into()) } else { Ok(line.trim().to_owned()) }
+        if line.is_empty() {
+            Err("a domain ended early".into())
+        } else {
+            Ok(line.trim().to_owned())
+        }
     }
 
     pub(crate) fn wait_until_ready(&mut self) -> Outcome<()> {
@@ -298,11 +321,18 @@ impl Started {
     /// Its own memory on each node, tmpfs included. `memory.numa_stat` has lines such as `anon N0=4096 N1=0`.
     pub(crate) fn memory_bytes(&self) -> Outcome<BTreeMap<String, u64>> {
         let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.child.id()))?;
-        let group = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or("a domain without a cgroup")?;
+        let group = groups
+            .lines()
+            .find_map(|line| line.strip_prefix("0::/"))
+            .ok_or("a domain without a cgroup")?;
         let stat = fs::read_to_string(Path::new(CGROUPS).join(group).join("memory.numa_stat"))?;
         let mut bytes = BTreeMap::new();
-        for line in stat.lines().filter(|line| line.starts_with("anon ") || line.starts_with("shmem ")) {
-            for (node, more) in line.split_whitespace().filter_map(|word| word.strip_prefix('N')?.split_once('=')) {
+        for line in
+            stat.lines().filter(|line| line.starts_with("anon ") || line.starts_with("shmem "))
+        {
+            for (node, more) in
+                line.split_whitespace().filter_map(|word| word.strip_prefix('N')?.split_once('='))
+            {
                 *bytes.entry(node.to_owned()).or_default() += more.parse::<u64>()?;
             }
         }

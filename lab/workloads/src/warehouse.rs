@@ -53,12 +53,15 @@ impl Goods {
     /// Whoever calls this touches the memory first.
     fn new(mib: usize, seed: u64) -> Self {
         let count = (mib << 20) / size_of::<Line>();
-        let mut lines: Vec<_> = (0..count as u32).map(|number| Line { next: number, stock: 0 }).collect();
+        let mut lines: Vec<_> =
+            (0..count as u32).map(|number| Line { next: number, stock: 0 }).collect();
         // Sattolo: exchanging with an earlier one, never with itself, leaves a single cycle.
         let mut chance = seed.wrapping_mul(2).wrapping_add(1);
         for last in (1..count).rev() {
             // The generator of MMIX (Knuth); its upper bits are the good ones.
-            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            chance = chance
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let other = (chance >> 33) as usize % last;
             let next = lines[last].next;
             lines[last].next = lines[other].next;
@@ -78,7 +81,10 @@ impl Goods {
                 }
                 at = line.next as usize;
             }
-            sum = lines[row..].iter().take(STREAMED).fold(sum, |sum, line| sum.wrapping_add(line.stock));
+            sum = lines[row..]
+                .iter()
+                .take(STREAMED)
+                .fold(sum, |sum, line| sum.wrapping_add(line.stock));
             row = (row + STREAMED) % lines.len();
             for _ in 0..COMPUTED_NS / clock::STEP_NS {
                 clock::work();
@@ -143,7 +149,12 @@ mod tests {
         let mut at = 0;
         for step in 1..=goods.0.len() {
             at = goods.0[at].next as usize;
-            assert_eq!(at == 0, step == goods.0.len(), "back after {step} of {} steps", goods.0.len());
+            assert_eq!(
+                at == 0,
+                step == goods.0.len(),
+                "back after {step} of {} steps",
+                goods.0.len()
+            );
         }
     }
 }

@@ -55,7 +55,9 @@ impl Which {
     pub(crate) fn domains(&self) -> Outcome<Vec<Domain>> {
         let workload = ALL.iter().find(|workload| workload.name == self.workload);
         let workload = workload.ok_or_else(|| format!("no workload named {:?}", self.workload))?;
-        Ok((0..self.domains).map(|number| (workload.domain)(Place { number, cache_kib: self.cache_kib })).collect())
+        Ok((0..self.domains)
+            .map(|number| (workload.domain)(Place { number, cache_kib: self.cache_kib }))
+            .collect())
     }
 }
 
@@ -72,11 +74,27 @@ pub(crate) const ALL: &[Workload] = &[
         domain: skewed,
     },
     Workload { name: "stream", what: "2 threads a domain that add arrays", domain: stream },
-    Workload { name: "lock", what: "4 threads a domain that share a lock and the lines it guards", domain: lock },
-    Workload { name: "hackbench", what: "8 processes a domain that send messages through sockets", domain: hackbench },
+    Workload {
+        name: "lock",
+        what: "4 threads a domain that share a lock and the lines it guards",
+        domain: lock,
+    },
+    Workload {
+        name: "hackbench",
+        what: "8 processes a domain that send messages through sockets",
+        domain: hackbench,
+    },
     Workload { name: "text", what: "a shell a domain that executes small programs", domain: text },
-    Workload { name: "sdet", what: "2 shells a domain with files, pipes and many programs", domain: sdet },
-    Workload { name: "dbench", what: "a client a domain of a file server, on tmpfs", domain: dbench },
+    Workload {
+        name: "sdet",
+        what: "2 shells a domain with files, pipes and many programs",
+        domain: sdet,
+    },
+    Workload {
+        name: "dbench",
+        what: "a client a domain of a file server, on tmpfs",
+        domain: dbench,
+    },
 ];
 
 fn words(line: &str) -> Vec<String> {
@@ -93,7 +111,11 @@ fn domain(vcpus: usize, memory_mib: u64, program: &str) -> Domain {
 /// In the spirit of `SPECjbb`: threads that serve warehouses of their own.
 fn warehouse(place: Place) -> Domain {
     let mib = place.thread_mib();
-    domain(2, 2 * mib + SPARE_MIB, &format!("warehouse --threads 2 --mib {mib} --rounds 600 --seed {}", place.number))
+    domain(
+        2,
+        2 * mib + SPARE_MIB,
+        &format!("warehouse --threads 2 --mib {mib} --rounds 600 --seed {}", place.number),
+    )
 }
 
 /// What each domain does is left to chance, but is always the same. Work is in rounds.
@@ -104,11 +126,14 @@ fn skewed(place: Place) -> Domain {
         0 => Domain { work: 1200, ..warehouse(place) },
         1 => Domain { work: 1200, delay_ms: 300, ..warehouse(place) },
         2 => {
-            let program = format!("warehouse --threads 2 --mib {mib} --rounds 30 --nap-us 10000 --seed {number}");
+            let program = format!(
+                "warehouse --threads 2 --mib {mib} --rounds 30 --nap-us 10000 --seed {number}"
+            );
             Domain { work: 60, ..domain(2, 2 * mib + SPARE_MIB, &program) }
         }
         _ => {
-            let program = format!("warehouse --threads 1 --later 3 --mib {mib} --rounds 600 --seed {number}");
+            let program =
+                format!("warehouse --threads 1 --later 3 --mib {mib} --rounds 600 --seed {number}");
             Domain { work: 2400, ..domain(4, 4 * mib + SPARE_MIB, &program) }
         }
     }
@@ -116,7 +141,11 @@ fn skewed(place: Place) -> Domain {
 
 fn stream(place: Place) -> Domain {
     let mib = place.thread_mib() / 2;
-    domain(2, 6 * mib + SPARE_MIB, &format!("stream --threads 2 --mib {mib} --rounds {}", (120 / mib).max(1)))
+    domain(
+        2,
+        6 * mib + SPARE_MIB,
+        &format!("stream --threads 2 --mib {mib} --rounds {}", (120 / mib).max(1)),
+    )
 }
 
 fn lock(_place: Place) -> Domain {

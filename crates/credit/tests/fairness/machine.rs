@@ -139,7 +139,14 @@ impl Machine {
         group
     }
 
-    pub(crate) fn task(&mut self, group: usize, home: usize, affine: u64, allowed: u64, work: Work) -> usize {
+    pub(crate) fn task(
+        &mut self,
+        group: usize,
+        home: usize,
+        affine: u64,
+        allowed: u64,
+        work: Work,
+    ) -> usize {
         let allowed = allowed & (u64::MAX >> (64 - self.cpus.len()));
         assert_ne!(allowed, 0, "a task that may run nowhere");
         self.tasks.push(Task {
@@ -182,7 +189,8 @@ impl Machine {
 
     /// What the task that has waited for longest has waited, whether or not it has got a CPU since.
     pub(crate) fn longest_wait_ns(&self) -> u64 {
-        let waiting = self.tasks.iter().filter(|task| task.waits).map(|task| self.time_ns - task.queued_ns);
+        let waiting =
+            self.tasks.iter().filter(|task| task.waits).map(|task| self.time_ns - task.queued_ns);
         waiting.chain(self.tasks.iter().map(|task| task.longest_wait_ns)).max().unwrap_or(0)
     }
 
@@ -199,7 +207,8 @@ impl Machine {
         }
         loop {
             let wake = self.sleeping.first().map_or(u64::MAX, |&(at, _)| at);
-            let timer = if self.throttled.is_empty() { u64::MAX } else { self.timer_ns.max(self.time_ns) };
+            let timer =
+                if self.throttled.is_empty() { u64::MAX } else { self.timer_ns.max(self.time_ns) };
             let (cpu, stop) = (0..self.cpus.len())
                 .filter(|&cpu| self.cpus[cpu].task.is_some())
                 .map(|cpu| (cpu, self.cpus[cpu].until_ns))
@@ -207,7 +216,8 @@ impl Machine {
                 .unwrap_or((0, u64::MAX));
             let next = wake.min(stop).min(timer);
             let to = next.min(end_ns);
-            self.wasted_ns += (to - self.time_ns) * u64::from((self.idle() & self.wanted()).count_ones());
+            self.wasted_ns +=
+                (to - self.time_ns) * u64::from((self.idle() & self.wanted()).count_ones());
             self.time_ns = to;
             if next >= end_ns {
                 break;
@@ -278,9 +288,13 @@ impl Machine {
 
     /// The weights of a group's active children and of its own tasks; of the outermost groups without one.
     fn weights(&self, group: Option<usize>) -> u64 {
-        let own = if group.is_some_and(|group| self.groups[group].runnable > 0) { WEIGHT } else { 0 };
+        let own =
+            if group.is_some_and(|group| self.groups[group].runnable > 0) { WEIGHT } else { 0 };
         let children = (0..self.groups.len()).filter(|&child| self.parents[child] == group);
-        own + children.filter(|&child| self.weights(Some(child)) > 0).map(|child| self.weights[child]).sum::<u64>()
+        own + children
+            .filter(|&child| self.weights(Some(child)) > 0)
+            .map(|child| self.weights[child])
+            .sum::<u64>()
     }
 
     fn share(&mut self, group: usize) {
@@ -355,8 +369,13 @@ impl Machine {
                 continue;
             }
             self.throttled.push(task);
-            let ends = self.path(self.tasks[task].group).map(|level| self.caps[level]).filter(|cap| cap.quota_ns > 0);
-            let ends = ends.map(|cap| cap.start_ns + cap.period_ns).filter(|&end_ns| end_ns > self.time_ns);
+            let ends = self
+                .path(self.tasks[task].group)
+                .map(|level| self.caps[level])
+                .filter(|cap| cap.quota_ns > 0);
+            let ends = ends
+                .map(|cap| cap.start_ns + cap.period_ns)
+                .filter(|&end_ns| end_ns > self.time_ns);
             next_ns = ends.fold(next_ns, u64::min);
         }
         self.timer_ns = next_ns;
@@ -379,7 +398,11 @@ impl Machine {
 
     fn home_queue(&self, task: usize) -> usize {
         let Task { last_cpu, home, .. } = self.tasks[task];
-        if self.node_of(last_cpu) == home { self.queue_of(last_cpu) } else { home * self.caches_a_node }
+        if self.node_of(last_cpu) == home {
+            self.queue_of(last_cpu)
+        } else {
+            home * self.caches_a_node
+        }
     }
 
     fn waiting_queue(&self, task: usize) -> usize {
@@ -401,7 +424,8 @@ impl Machine {
     fn idle_for(&self, task: usize, nearer_than: u32) -> Option<usize> {
         let order = self.nearest(self.home_queue(task));
         let node = |queue: usize| queue / self.caches_a_node;
-        let mut affine = order.iter().filter(|&&queue| self.place(task, node(queue)) <= Place::Affine);
+        let mut affine =
+            order.iter().filter(|&&queue| self.place(task, node(queue)) <= Place::Affine);
         let mut others = order
             .iter()
             .take_while(|&&queue| self.distances[self.tasks[task].home][node(queue)] < nearer_than)
@@ -438,7 +462,8 @@ impl Machine {
             return self.throttled.push(task);
         }
         let Task { home, last_cpu, .. } = self.tasks[task];
-        let nearer_than = if returning { self.distances[home][self.node_of(last_cpu)] } else { ANYWHERE };
+        let nearer_than =
+            if returning { self.distances[home][self.node_of(last_cpu)] } else { ANYWHERE };
         let preempts = woken || returning;
         if let Some(queue) = self.send(task, nearer_than, !preempts).filter(|_| preempts) {
             self.preempt(task, queue);
@@ -454,9 +479,14 @@ impl Machine {
         let here = self.queue_of(self.tasks[task].last_cpu);
         let is_away = self.place(task, here / self.caches_a_node) == Place::Other;
         let home = self.waiting_queue(task);
-        let crowd = |queue: usize| (self.queues[queue].len() as u32, self.members(queue).count() as u32);
+        let crowd =
+            |queue: usize| (self.queues[queue].len() as u32, self.members(queue).count() as u32);
         let ((at_home, home_cpus), (waiting, cpus)) = (crowd(home), crowd(here));
-        let queue = if may_stay && is_away && credit::stays(at_home, home_cpus, waiting, cpus) { here } else { home };
+        let queue = if may_stay && is_away && credit::stays(at_home, home_cpus, waiting, cpus) {
+            here
+        } else {
+            home
+        };
         let tag = self.tasks[task].grant.tag;
         let after = |&other: &usize| !credit::before(tag, self.tasks[other].grant.tag);
         let at = self.queues[queue].partition_point(after);
@@ -491,7 +521,8 @@ impl Machine {
             let wait_ns = self.time_ns - self.tasks[task].queued_ns;
             self.tasks[task].longest_wait_ns = self.tasks[task].longest_wait_ns.max(wait_ns);
         }
-        let stays = self.node_of(self.tasks[task].last_cpu) == self.node_of(cpu) && self.tasks[task].used_ns > 0;
+        let stays = self.node_of(self.tasks[task].last_cpu) == self.node_of(cpu)
+            && self.tasks[task].used_ns > 0;
         self.run_on(cpu, task, waited, stays);
     }
 
@@ -525,16 +556,24 @@ impl Machine {
     fn serve(&mut self, cpu: usize) -> Option<usize> {
         let queue = self.queue_of(cpu);
         let Some(first) = self.head(queue, cpu) else { return self.take_from(queue, cpu) };
-        let (first_tag, woken) =
-            (self.tasks[first].grant.tag, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
+        let (first_tag, woken) = (
+            self.tasks[first].grant.tag,
+            self.tasks[first].woken_ns == self.tasks[first].queued_ns,
+        );
         let is_for_first = self.cpus[cpu].tag == first_tag;
         let may_pass = |task: usize| {
             let Task { last_cpu, grant, .. } = self.tasks[task];
-            let passes =
-                task == first || !is_for_first && credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
+            let passes = task == first
+                || !is_for_first
+                    && credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
             self.may_use(task, cpu) && last_cpu == cpu && passes
         };
-        let next = self.queues[queue].iter().copied().take(LOOKED_AT).find(|&task| may_pass(task)).unwrap_or(first);
+        let next = self.queues[queue]
+            .iter()
+            .copied()
+            .take(LOOKED_AT)
+            .find(|&task| may_pass(task))
+            .unwrap_or(first);
         self.queues[queue].retain(|&task| task != next);
         Some(next)
     }
@@ -553,8 +592,11 @@ impl Machine {
     /// The first task of another queue that this CPU may run, if it is behind `own` by enough.
     fn due(&self, queue: usize, cpu: usize, own: u64) -> Option<usize> {
         let distance = self.distances[self.node_of(cpu)][queue / self.caches_a_node];
-        let mut behind =
-            self.queues[queue].iter().copied().take(LOOKED_AT).take_while(|&task| self.steals(task, own, distance));
+        let mut behind = self.queues[queue]
+            .iter()
+            .copied()
+            .take(LOOKED_AT)
+            .take_while(|&task| self.steals(task, own, distance));
         behind.find(|&task| self.may_use(task, cpu))
     }
 
@@ -564,7 +606,12 @@ impl Machine {
         for queue in self.nearest(self.queue_of(cpu)).into_iter().skip(1) {
             if let Some(task) = self.due(queue, cpu, best) {
                 let distance = self.distances[self.node_of(cpu)][queue / self.caches_a_node];
-                best = credit::from_afar(&self.params, &self.tasks[task].grant, self.tasks[task].grant.tag, distance);
+                best = credit::from_afar(
+                    &self.params,
+                    &self.tasks[task].grant,
+                    self.tasks[task].grant.tag,
+                    distance,
+                );
                 found = Some((queue, task));
             }
         }
@@ -580,8 +627,9 @@ impl Machine {
             self.find_domain(task);
         }
         let away = previous.is_some_and(|task| self.place(task, node) == Place::Other);
-        let mut own =
-            previous.map(|task| credit::tag(&self.params, &self.groups[self.tasks[task].group], self.now_v, false));
+        let mut own = previous.map(|task| {
+            credit::tag(&self.params, &self.groups[self.tasks[task].group], self.now_v, false)
+        });
         let head = self.head(queue, cpu).map(|task| self.tasks[task].grant.tag);
         let serves = head.filter(|&tag| match (own, previous) {
             (Some(own), Some(task)) if away => {
@@ -597,7 +645,9 @@ impl Machine {
             away && credit::returns(&self.params, stayed_ns, self.has_room(task, node))
         });
 
-        if let Some(own) = own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= self.params.balance_ns) {
+        if let Some(own) =
+            own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= self.params.balance_ns)
+        {
             self.cpus[cpu].balanced_ns = self.time_ns;
             if let Some((from, task)) = self.balance(cpu, own) {
                 self.balanced += 1;
@@ -626,7 +676,13 @@ impl Machine {
 
     /// The task that ran queues anew before the next one starts. A CPU that goes idle looks once more for tasks that were
     /// queued meanwhile.
-    fn switch(&mut self, cpu: usize, previous: Option<usize>, returning: bool, next: Option<usize>) {
+    fn switch(
+        &mut self,
+        cpu: usize,
+        previous: Option<usize>,
+        returning: bool,
+        next: Option<usize>,
+    ) {
         if let Some(task) = previous {
             self.enqueue(task, false, returning);
         }

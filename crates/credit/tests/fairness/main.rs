@@ -9,7 +9,8 @@ use nearside_credit::{self as credit, Grant, Group, ONE, Params};
 
 const MS: u64 = 1_000_000;
 const ONE_NODE: &[&[u32]] = &[&[10]];
-const FOUR_NODES: &[&[u32]] = &[&[10, 15, 30, 30], &[15, 10, 30, 30], &[30, 30, 10, 15], &[30, 30, 15, 10]];
+const FOUR_NODES: &[&[u32]] =
+    &[&[10, 15, 30, 30], &[15, 10, 30, 30], &[30, 30, 10, 15], &[30, 30, 15, 10]];
 
 /// Homes of so many tasks, dealt out over the nodes.
 fn spread(tasks: usize, nodes: usize) -> Vec<usize> {
@@ -29,10 +30,10 @@ fn shares_follow_weights_whatever_the_numbers_of_threads() {
                 for (group, weight) in weights.into_iter().enumerate() {
                     let ideal = 16_000.0 * weight as f64 / weights.iter().sum::<u64>() as f64;
                     // A group cannot use more CPUs than it has threads.
-                    let can_use = threads
-                        .iter()
-                        .zip(weights)
-                        .all(|(&t, w)| t as f64 >= 8.0 * w as f64 / 100.0 / (weights[0] + weights[1]) as f64 * 100.0);
+                    let can_use = threads.iter().zip(weights).all(|(&t, w)| {
+                        t as f64
+                            >= 8.0 * w as f64 / 100.0 / (weights[0] + weights[1]) as f64 * 100.0
+                    });
                     assert!(can_use, "the case itself: {threads:?} {weights:?}");
                     let got = machine.used_ns(group) as f64 / MS as f64;
                     assert!(
@@ -69,7 +70,10 @@ fn shares_follow_weights_where_slices_end_at_ticks_and_homes_differ() {
                 );
             }
             let longest_ns = machine.tasks.iter().map(|task| task.longest_wait_ns).max().unwrap();
-            assert!(longest_ns <= 250 * MS, "weights {weights:?}, threads {threads:?}: waited {longest_ns} ns");
+            assert!(
+                longest_ns <= 250 * MS,
+                "weights {weights:?}, threads {threads:?}: waited {longest_ns} ns"
+            );
         }
     }
 }
@@ -120,7 +124,8 @@ fn evenly_loaded_nodes_exchange_nothing() {
     machine.run(100 * MS);
     let balanced = machine.balanced;
     machine.run(2000 * MS);
-    let away: u64 = machine.tasks.iter().map(|task| task.used_ns - task.by_node_ns[task.home]).sum();
+    let away: u64 =
+        machine.tasks.iter().map(|task| task.used_ns - task.by_node_ns[task.home]).sum();
     assert!(away <= 8 * 10 * MS, "{away}");
     assert_eq!(machine.balanced, balanced);
 }
@@ -182,7 +187,8 @@ fn how_far_ahead_a_group_can_get_goes_by_its_tasks() {
 #[test]
 fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
     let params = Params::new(8);
-    let of_slices = |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
+    let of_slices =
+        |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
     let sixteenth = of_slices(ONE / 8);
     let table = [
         // Its grant, the first one's place, its own, whether the first one has just woken up; whether it passes.
@@ -199,7 +205,11 @@ fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
         (sixteenth, u64::MAX, 24 * MS, false, false),
     ];
     for (grant, first, tag, woken, passes) in table {
-        assert_eq!(credit::lets_pass(&params, &grant, first, tag, woken), passes, "{grant:?} {first} {tag} {woken}");
+        assert_eq!(
+            credit::lets_pass(&params, &grant, first, tag, woken),
+            passes,
+            "{grant:?} {first} {tag} {woken}"
+        );
     }
 }
 

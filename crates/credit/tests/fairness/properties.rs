@@ -49,7 +49,12 @@ impl Scene {
     }
 
     fn machine(&self) -> Machine {
-        let mut machine = Machine::shaped(&self.distances, self.caches_a_node, self.cores_a_cache, self.threads_a_core);
+        let mut machine = Machine::shaped(
+            &self.distances,
+            self.caches_a_node,
+            self.cores_a_cache,
+            self.threads_a_core,
+        );
         machine.tick_ns = self.tick_ns;
         for (at, party) in self.groups.iter().enumerate() {
             let group = machine.group(party.weight, &[], Work::Burns);
@@ -79,16 +84,19 @@ impl Scene {
 
 fn machines() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, usize, usize)> {
     let distances = (1..=4_usize).prop_flat_map(|nodes| {
-        prop::collection::vec(prop::collection::vec(11..=40_u32, nodes), nodes).prop_map(|mut rows| {
-            rows.iter_mut().enumerate().for_each(|(node, row)| row[node] = 10);
-            rows
-        })
+        prop::collection::vec(prop::collection::vec(11..=40_u32, nodes), nodes).prop_map(
+            |mut rows| {
+                rows.iter_mut().enumerate().for_each(|(node, row)| row[node] = 10);
+                rows
+            },
+        )
     });
     (distances, 1..=2_usize, 1..=2_usize, 1..=2_usize)
 }
 
 fn works() -> impl Strategy<Value = Work> {
-    let naps = (1..=8 * MS, 1..=20 * MS).prop_map(|(burn_ns, sleep_ns)| Work::Naps(burn_ns, sleep_ns));
+    let naps =
+        (1..=8 * MS, 1..=20 * MS).prop_map(|(burn_ns, sleep_ns)| Work::Naps(burn_ns, sleep_ns));
     prop_oneof![Just(Work::Burns), naps]
 }
 
@@ -98,9 +106,14 @@ fn weights() -> impl Strategy<Value = u64> {
 }
 
 fn parties(capped: bool) -> impl Strategy<Value = Party> {
-    let cap = (1..=300 * MS, 10..=100_u64).prop_map(|(quota_ns, period_ms)| (quota_ns, period_ms * MS));
+    let cap =
+        (1..=300 * MS, 10..=100_u64).prop_map(|(quota_ns, period_ms)| (quota_ns, period_ms * MS));
     let cap = if capped { prop::option::of(cap).boxed() } else { Just(None).boxed() };
-    (weights(), prop::option::of(any::<usize>()), cap).prop_map(|(weight, within, cap)| Party { weight, within, cap })
+    (weights(), prop::option::of(any::<usize>()), cap).prop_map(|(weight, within, cap)| Party {
+        weight,
+        within,
+        cap,
+    })
 }
 
 fn members() -> impl Strategy<Value = Member> {
@@ -109,8 +122,9 @@ fn members() -> impl Strategy<Value = Member> {
         1 => any::<usize>().prop_map(Allowed::One),
         1 => any::<u64>().prop_map(Allowed::Some),
     ];
-    (any::<usize>(), any::<usize>(), 0..16_u64, allowed, works())
-        .prop_map(|(group, home, affine, allowed, work)| Member { group, home, affine, allowed, work })
+    (any::<usize>(), any::<usize>(), 0..16_u64, allowed, works()).prop_map(
+        |(group, home, affine, allowed, work)| Member { group, home, affine, allowed, work },
+    )
 }
 
 fn scenes(capped: bool) -> impl Strategy<Value = Scene> {
@@ -120,15 +134,22 @@ fn scenes(capped: bool) -> impl Strategy<Value = Scene> {
         prop::collection::vec(parties(capped), 1..=6),
         prop::collection::vec(members(), 1..=40),
     )
-        .prop_map(|((distances, caches_a_node, cores_a_cache, threads_a_core), tick_ns, groups, tasks)| Scene {
-            distances,
-            caches_a_node,
-            cores_a_cache,
-            threads_a_core,
-            tick_ns,
-            groups,
-            tasks,
-        })
+        .prop_map(
+            |(
+                (distances, caches_a_node, cores_a_cache, threads_a_core),
+                tick_ns,
+                groups,
+                tasks,
+            )| Scene {
+                distances,
+                caches_a_node,
+                cores_a_cache,
+                threads_a_core,
+                tick_ns,
+                groups,
+                tasks,
+            },
+        )
 }
 
 /// Tasks of a domain that others crowd out of the only CPU it may use: its own domain has plenty elsewhere.
@@ -159,7 +180,11 @@ fn a_task_waits_a_bounded_time_for_a_cpu_that_its_domain_does_not_deserve() {
             let mut machine = crowded_out(cpus, weights);
             machine.run(20_000 * MS);
             let (got_ns, bound_ns) = (machine.longest_wait_ns(), longest_wait_ns(&machine));
-            assert!(got_ns <= bound_ns, "{cpus} CPUs, weights {weights:?}: waited {} ms", got_ns / MS);
+            assert!(
+                got_ns <= bound_ns,
+                "{cpus} CPUs, weights {weights:?}: waited {} ms",
+                got_ns / MS
+            );
         }
     }
 }

@@ -95,7 +95,9 @@ impl Host {
             };
             match task {
                 Ok((from, to, task)) => begun.add(from, to, task, &mut self.walks),
-                Err(error) => refused.push((action.clone(), Outcome::Refused { why: error.to_string() })),
+                Err(error) => {
+                    refused.push((action.clone(), Outcome::Refused { why: error.to_string() }))
+                }
             }
         }
         (begun, refused)
@@ -118,10 +120,13 @@ impl Host {
             for lane in lanes {
                 let from = lane.from;
                 let run = move || lane.run(store, &mut |_| go_on());
-                if let Err(error) =
-                    thread::Builder::new().name(format!("nearside-from-{from}")).spawn_scoped(scope, run)
+                if let Err(error) = thread::Builder::new()
+                    .name(format!("nearside-from-{from}"))
+                    .spawn_scoped(scope, run)
                 {
-                    said.push(format!("a thread that moves memory from node {from}: {error}; it is tried again"));
+                    said.push(format!(
+                        "a thread that moves memory from node {from}: {error}; it is tried again"
+                    ));
                 }
             }
             if let Some(lane) = own {
@@ -139,7 +144,10 @@ impl Host {
             ways.into_iter().flat_map(|way| way.queue).for_each(|task| lane.end(task));
             for (action, moved) in lane.ended {
                 for why in &moved.unread {
-                    self.notice(&format!("the memory of a process of {} was left alone: {why}", action.domain()));
+                    self.notice(&format!(
+                        "the memory of a process of {} was left alone: {why}",
+                        action.domain()
+                    ));
                 }
                 ended.push((action, moved.into_outcome()));
             }
@@ -165,12 +173,22 @@ impl Host {
         for lane in &mut begun.lanes {
             lane.run(&self.store, progress);
         }
-        let outcome = self.end_batches(begun).into_iter().chain(refused).next().map(|(_, outcome)| outcome);
+        let outcome =
+            self.end_batches(begun).into_iter().chain(refused).next().map(|(_, outcome)| outcome);
         outcome.ok_or_else(|| Error::Refused("there is nothing to move".into()))
     }
 
-    fn task(&self, action: &Action, topology: &Arc<Topology>) -> Result<(NodeId, NodeSet, Task), Error> {
-        let Action::MovePages { domain, nodes, rate_bytes_per_s, batch: Some(Batch { from, most_bytes }) } = action
+    fn task(
+        &self,
+        action: &Action,
+        topology: &Arc<Topology>,
+    ) -> Result<(NodeId, NodeSet, Task), Error> {
+        let Action::MovePages {
+            domain,
+            nodes,
+            rate_bytes_per_s,
+            batch: Some(Batch { from, most_bytes }),
+        } = action
         else {
             return Err(Error::Refused("this is no batch of pages".into()));
         };
@@ -180,7 +198,9 @@ impl Host {
         let home = &record.home.nodes;
         if !nodes.is_subset(home) || home.contains(*from) {
             let home = home.named();
-            return Err(Error::Refused(format!("another command has changed the home of {domain} to {home}")));
+            return Err(Error::Refused(format!(
+                "another command has changed the home of {domain} to {home}"
+            )));
         }
         let part = Part {
             group: self.tree.group(&record.cgroup)?,
@@ -192,7 +212,11 @@ impl Host {
             rate_bytes_per_s: *rate_bytes_per_s,
             claim: record.claim.clone(),
         };
-        Ok((*from, nodes.clone(), Task { action: action.clone(), record, moving: Moving::new(part) }))
+        Ok((
+            *from,
+            nodes.clone(),
+            Task { action: action.clone(), record, moving: Moving::new(part) },
+        ))
     }
 }
 
@@ -205,7 +229,12 @@ impl Batches {
     fn add(&mut self, from: NodeId, to: NodeSet, task: Task, walks: &mut Walks) {
         let at = self.lanes.iter().position(|lane| lane.from == from).unwrap_or(self.lanes.len());
         if at == self.lanes.len() {
-            self.lanes.push(Lane { from, walks: BTreeMap::new(), ways: Vec::new(), ended: Vec::new() });
+            self.lanes.push(Lane {
+                from,
+                walks: BTreeMap::new(),
+                ways: Vec::new(),
+                ended: Vec::new(),
+            });
         }
         let lane = &mut self.lanes[at];
         let domain = task.action.domain().to_owned();
@@ -224,9 +253,13 @@ impl Lane {
 
     /// Moves a chunk of whichever way has rested longest, again and again.
     fn run(&mut self, store: &Store, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
-        while let Some(way) = self.ways.iter_mut().filter(|way| !way.queue.is_empty()).min_by_key(|way| way.due) {
+        while let Some(way) =
+            self.ways.iter_mut().filter(|way| !way.queue.is_empty()).min_by_key(|way| way.due)
+        {
             let Some(mut task) = way.queue.pop_front() else { return };
-            while let Some(rest) = way.due.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+            while let Some(rest) =
+                way.due.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
+            {
                 if progress(task.moving.progress()).is_break() {
                     way.queue.push_front(task);
                     return;

@@ -48,7 +48,11 @@ impl Host {
         })
     }
 
-    fn changing(&mut self, domain: &str, change: fn(&mut Self, &Record) -> Result<bool, Error>) -> Result<bool, Error> {
+    fn changing(
+        &mut self,
+        domain: &str,
+        change: fn(&mut Self, &Record) -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
         let was_locked = self.lock.is_some();
         self.lock()?;
         let changed = match self.store.living(domain, &self.tree) {
@@ -67,7 +71,9 @@ impl Host {
     }
 
     fn lift(&mut self, record: &Record) -> Result<bool, Error> {
-        let Some(own) = record.cpus.as_ref().filter(|binding| binding.on_behalf == CpuReason::Fallback) else {
+        let Some(own) =
+            record.cpus.as_ref().filter(|binding| binding.on_behalf == CpuReason::Fallback)
+        else {
             return Ok(false);
         };
         // The record last: whoever is killed in between leaves a binding that is known and lifted by the next.
@@ -89,7 +95,10 @@ impl Host {
         let cpus = topology.cpus_of_nodes(&record.home.nodes);
         if cpus.is_empty() {
             let home = record.home.nodes.named();
-            return Err(Error::Refused(format!("{}: no CPU is online on its home, {home}", record.name)));
+            return Err(Error::Refused(format!(
+                "{}: no CPU is online on its home, {home}",
+                record.name
+            )));
         }
         self.stand_in(&cpus).map(|()| true)
     }
@@ -114,14 +123,16 @@ impl Host {
         // The record first, and with the CPUs it is bound to till then: whoever is killed in between leaves a binding that is
         // known for Nearside's own, whichever it is.
         let replaces = before.as_ref().map(|before| before.cpus.clone());
-        let mut binding = CpuBinding { cpus: cpus.clone(), on_behalf: CpuReason::Fallback, replaces };
+        let mut binding =
+            CpuBinding { cpus: cpus.clone(), on_behalf: CpuReason::Fallback, replaces };
         self.change(|record| record.cpus = Some(binding.clone()))?;
         let bound = self.confine_to(&group, &binding);
         if let Err(error) = bound {
             match &before {
-                Some(before) => {
-                    self.confine_to(&group, &CpuBinding { replaces: Some(cpus.clone()), ..before.clone() })?
-                }
+                Some(before) => self.confine_to(
+                    &group,
+                    &CpuBinding { replaces: Some(cpus.clone()), ..before.clone() },
+                )?,
                 None => self.unbind(&binding)?,
             }
             self.change(|record| record.cpus = before)?;
@@ -145,7 +156,8 @@ impl Host {
             // It is gone, and may have started another.
             Err(_) => true,
         };
-        let bind_free = |thread| if is_free(thread) { bind(thread, &binding.cpus) } else { Ok(false) };
+        let bind_free =
+            |thread| if is_free(thread) { bind(thread, &binding.cpus) } else { Ok(false) };
         if !bind_each(|| group.all_threads(), bind_free, wait_for_starts)? {
             self.notice(ESCAPED);
         }
@@ -174,7 +186,9 @@ impl Host {
     /// The CPUs that are online, and those of them that a thread may run on that nobody has bound: not the isolated ones.
     fn online_and_ordinary_cpus(&mut self) -> Result<(CpuSet, CpuSet), Error> {
         let topology = self.topology()?;
-        let online = |topology: &Topology| topology.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect();
+        let online = |topology: &Topology| {
+            topology.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect()
+        };
         Ok((online(&topology), online(&topology.clone().offered(None))))
     }
 }

@@ -27,7 +27,11 @@ impl Host {
         self.current = None;
     }
 
-    fn record_now(&self, domain: &str, found: Option<(&str, &Home)>) -> Result<Option<Record>, Error> {
+    fn record_now(
+        &self,
+        domain: &str,
+        found: Option<(&str, &Home)>,
+    ) -> Result<Option<Record>, Error> {
         match (self.store.living(domain, &self.tree)?, found) {
             (Some(record), _) => Ok(Some(record)),
             (None, Some((pattern, home))) => self.record_of_found(domain, pattern, home),
@@ -35,7 +39,12 @@ impl Host {
         }
     }
 
-    fn record_of_found(&self, path: &str, pattern: &str, home: &Home) -> Result<Option<Record>, Error> {
+    fn record_of_found(
+        &self,
+        path: &str,
+        pattern: &str,
+        home: &Home,
+    ) -> Result<Option<Record>, Error> {
         let group = self.tree.group(path)?;
         let Some(inode) = group.inode().ok().filter(|_| group.populated()) else { return Ok(None) };
         Ok(Some(Record {
@@ -43,7 +52,9 @@ impl Host {
             boot_id: self.boot_id().into(),
             cgroup: path.into(),
             inode,
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_unix_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
             found_by: Some(pattern.into()),
             command: Vec::new(),
             home: home.clone(),
@@ -95,7 +106,9 @@ impl Host {
                  it may run there (systemctl set-property)"
             ),
             owner => {
-                format!("{path} is a cgroup of {owner}, which would take the change back: set where it may run there")
+                format!(
+                    "{path} is a cgroup of {owner}, which would take the change back: set where it may run there"
+                )
             }
         }))
     }

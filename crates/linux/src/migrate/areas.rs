@@ -25,7 +25,10 @@ impl Wanted {
     }
 
     fn bytes(&self, by_node: &ByNode) -> u64 {
-        by_node.iter().filter(|(node, _)| self.holds(**node)).fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+        by_node
+            .iter()
+            .filter(|(node, _)| self.holds(**node))
+            .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 }
 
@@ -97,7 +100,14 @@ pub(super) fn ranges(maps: &str) -> BTreeMap<u64, Range> {
         let shared = words.next()?.ends_with('s');
         let (device, inode) = (words.nth(1)?, words.next()?);
         let start = u64::from_str_radix(start, 16).ok()?;
-        Some((start, Range { end: u64::from_str_radix(end, 16).ok()?, shared, object: format!("{device} {inode}") }))
+        Some((
+            start,
+            Range {
+                end: u64::from_str_radix(end, 16).ok()?,
+                shared,
+                object: format!("{device} {inode}"),
+            },
+        ))
     };
     maps.lines().filter_map(range).collect()
 }
@@ -113,7 +123,10 @@ fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Op
         return None;
     }
     // What the kernel would not write; behind the last page addresses can still be counted.
-    if mapping.page_bytes == 0 || start >= range.end || range.end.checked_add(mapping.page_bytes).is_none() {
+    if mapping.page_bytes == 0
+        || start >= range.end
+        || range.end.checked_add(mapping.page_bytes).is_none()
+    {
         return None;
     }
     Some(Area {
@@ -151,12 +164,16 @@ pub(super) fn each_batch(
         let addresses: Vec<usize> = if area.huge {
             (0..pages).map(address).collect()
         } else {
-            let read = pagemap.read_at(&mut bytes[..pages as usize * 8], start / base_page_bytes * 8)?;
+            let read =
+                pagemap.read_at(&mut bytes[..pages as usize * 8], start / base_page_bytes * 8)?;
             if read == 0 {
                 break;
             }
-            let entries = bytes[..read].chunks_exact(8).map(|entry| entry.try_into().map_or(0, u64::from_ne_bytes));
-            let wanted = if area.wanted_pages.is_some() { PRESENT } else { PRESENT | FILE_OR_SHARED };
+            let entries = bytes[..read]
+                .chunks_exact(8)
+                .map(|entry| entry.try_into().map_or(0, u64::from_ne_bytes));
+            let wanted =
+                if area.wanted_pages.is_some() { PRESENT } else { PRESENT | FILE_OR_SHARED };
             let present = entries.zip(0..).filter(|(entry, _)| entry & wanted == PRESENT);
             present.map(|(_, page)| address(page)).collect()
         };
@@ -215,7 +232,10 @@ mod tests {
         assert_eq!(all.areas, expected, "0x900000 was unmapped between the two files");
         assert_eq!(all.mappings.len(), 7);
         let of_node_0 = read(folder.path(), &Wanted::Of(NodeId(0))).unwrap().areas;
-        let expected = [area(0x5000, 0x7000, 4096, Some(2), None), area(0x20_0000, 0x60_0000, 2 << 20, Some(1), None)];
+        let expected = [
+            area(0x5000, 0x7000, 4096, Some(2), None),
+            area(0x20_0000, 0x60_0000, 2 << 20, Some(1), None),
+        ];
         assert_eq!(of_node_0, expected);
         assert_eq!(read(folder.path(), &Wanted::Of(NodeId(7))).unwrap().areas, []);
     }
@@ -242,13 +262,20 @@ mod tests {
 
     #[test]
     fn pages_that_are_not_there_and_pages_of_files_are_passed_over() {
-        let own =
-            Area { start: 0x2000, end: 0x6000, page_bytes: 4096, huge: false, wanted_pages: Some(4), object: None };
+        let own = Area {
+            start: 0x2000,
+            end: 0x6000,
+            page_bytes: 4096,
+            huge: false,
+            wanted_pages: Some(4),
+            object: None,
+        };
         let entries = [PRESENT, 0, PRESENT | FILE_OR_SHARED, PRESENT];
         assert_eq!(addresses(&own, &entries), [0x2000, 0x4000, 0x5000]);
         let of_a_file = Area { wanted_pages: None, ..own.clone() };
         assert_eq!(addresses(&of_a_file, &entries), [0x2000, 0x5000]);
-        let huge = Area { start: 0x20_0000, end: 0x60_0000, page_bytes: 2 << 20, huge: true, ..own };
+        let huge =
+            Area { start: 0x20_0000, end: 0x60_0000, page_bytes: 2 << 20, huge: true, ..own };
         assert_eq!(addresses(&huge, &[]), [0x20_0000, 0x40_0000]);
     }
 }

@@ -58,7 +58,9 @@ pub(super) fn settle(
         for (target, group) in groups {
             let addresses: Vec<_> = group.iter().map(|page| page.address).collect();
             let said = attempt(kernel, &addresses, target, page_bytes);
-            let now = kernel.nodes(&addresses).unwrap_or_else(|error| vec![Err(errno(&error)); addresses.len()]);
+            let now = kernel
+                .nodes(&addresses)
+                .unwrap_or_else(|error| vec![Err(errno(&error)); addresses.len()]);
             for ((page, said), now) in group.into_iter().zip(said).zip(now) {
                 match (now, said) {
                     (Ok(node), _) if targets.nodes().contains(node) => settled.moved += 1,
@@ -77,7 +79,11 @@ pub(super) fn settle(
 }
 
 /// The pages by the target that suits them, and those for which all targets are full.
-fn by_target(targets: &mut Targets<'_>, page_bytes: u64, pages: &[Page]) -> (BTreeMap<NodeId, Vec<Page>>, Vec<Page>) {
+fn by_target(
+    targets: &mut Targets<'_>,
+    page_bytes: u64,
+    pages: &[Page],
+) -> (BTreeMap<NodeId, Vec<Page>>, Vec<Page>) {
     let (mut groups, mut homeless) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
     let same_block = |a: &Page, b: &Page| a.address / BLOCK_BYTES == b.address / BLOCK_BYTES;
     for block in pages.chunk_by(same_block) {
@@ -91,7 +97,12 @@ fn by_target(targets: &mut Targets<'_>, page_bytes: u64, pages: &[Page]) -> (BTr
 }
 
 /// Tries to move the pages to `target`; answers for each what the kernel said, `ENOMEM` for all when it had no room.
-fn attempt(kernel: &mut impl Kernel, addresses: &[usize], target: NodeId, page_bytes: u64) -> Vec<PageStatus> {
+fn attempt(
+    kernel: &mut impl Kernel,
+    addresses: &[usize],
+    target: NodeId,
+    page_bytes: u64,
+) -> Vec<PageStatus> {
     let mut said: Vec<PageStatus> = Vec::with_capacity(addresses.len());
     let mut stuck_in_a_row = 0;
     while said.len() < addresses.len() {
@@ -125,7 +136,8 @@ fn attempt(kernel: &mut impl Kernel, addresses: &[usize], target: NodeId, page_b
         if is_large {
             let stride = (page_bytes as usize) << stuck_in_a_row.min(BLOCK_BYTES.ilog2());
             let next = (rest[first] + 1).next_multiple_of(stride);
-            let within = addresses[said.len()..].iter().take_while(|&&address| address < next).count();
+            let within =
+                addresses[said.len()..].iter().take_while(|&&address| address < next).count();
             said.resize(said.len() + within, Err(libc::EBUSY));
         }
     }
@@ -213,7 +225,8 @@ mod tests {
 
         fn pages(&self) -> Vec<Page> {
             let count = self.folios.iter().map(|folio| folio.pages).sum::<usize>();
-            let page = |address| Page { address, from: NodeId(self.folios[self.index(address)].node) };
+            let page =
+                |address| Page { address, from: NodeId(self.folios[self.index(address)].node) };
             (0..count).map(|page| START + page * PAGE).map(page).collect()
         }
     }
@@ -278,7 +291,11 @@ mod tests {
 
     fn folios(folios: &[(usize, Fate)]) -> Fake {
         let folio = |&(pages, fate): &(usize, Fate)| Folio { pages, node: 0, fate };
-        Fake { folios: folios.iter().map(folio).collect(), free: [(1, 5000), (2, 5000)].into(), ..Fake::default() }
+        Fake {
+            folios: folios.iter().map(folio).collect(),
+            free: [(1, 5000), (2, 5000)].into(),
+            ..Fake::default()
+        }
     }
 
     fn stayed(whys: &[(StayedWhy, u64)]) -> BTreeMap<StayedWhy, u64> {
@@ -287,7 +304,8 @@ mod tests {
 
     #[test]
     fn pages_and_folios_move_whatever_the_kernel_says_of_their_tails() {
-        let mut kernel = folios(&[(512, Fate::Moves), (1, Fate::Moves), (16, Fate::Moves), (495, Fate::Moves)]);
+        let mut kernel =
+            folios(&[(512, Fate::Moves), (1, Fate::Moves), (16, Fate::Moves), (495, Fate::Moves)]);
         assert_eq!(settle_on(&mut kernel, &[1]), Settled { moved: 1024, ..Settled::default() });
         assert_eq!(kernel.calls, 1);
     }
@@ -303,23 +321,37 @@ mod tests {
             (1, Fate::Unmapped),
             (1, Fate::Moves),
         ]);
-        let expected =
-            Settled { moved: 4, gone: 1, stayed: stayed(&[(StayedWhy::Busy, 1), (StayedWhy::MappedElsewhere, 1)]) };
+        let expected = Settled {
+            moved: 4,
+            gone: 1,
+            stayed: stayed(&[(StayedWhy::Busy, 1), (StayedWhy::MappedElsewhere, 1)]),
+        };
         assert_eq!(settle_on(&mut kernel, &[1]), expected);
     }
 
     #[test]
     fn a_pinned_huge_page_costs_few_calls_and_those_behind_it_move() {
-        let mut kernel = folios(&[(512, Fate::Pinned), (512, Fate::Moves), (512, Fate::Pinned), (3, Fate::Moves)]);
-        let expected = Settled { moved: 515, stayed: stayed(&[(StayedWhy::Busy, 1024)]), ..Settled::default() };
+        let mut kernel = folios(&[
+            (512, Fate::Pinned),
+            (512, Fate::Moves),
+            (512, Fate::Pinned),
+            (3, Fate::Moves),
+        ]);
+        let expected = Settled {
+            moved: 515,
+            stayed: stayed(&[(StayedWhy::Busy, 1024)]),
+            ..Settled::default()
+        };
         assert_eq!(settle_on(&mut kernel, &[1]), expected);
         assert!(kernel.calls < 25, "{} calls", kernel.calls);
     }
 
     #[test]
     fn smaller_folios_behind_a_pinned_one_are_reached() {
-        let mut kernel = folios(&[(16, Fate::Pinned), (16, Fate::Moves), (16, Fate::Pinned), (16, Fate::Moves)]);
-        let expected = Settled { moved: 32, stayed: stayed(&[(StayedWhy::Busy, 32)]), ..Settled::default() };
+        let mut kernel =
+            folios(&[(16, Fate::Pinned), (16, Fate::Moves), (16, Fate::Pinned), (16, Fate::Moves)]);
+        let expected =
+            Settled { moved: 32, stayed: stayed(&[(StayedWhy::Busy, 32)]), ..Settled::default() };
         assert_eq!(settle_on(&mut kernel, &[1]), expected);
     }
 
@@ -327,7 +359,8 @@ mod tests {
     fn a_full_target_sends_the_rest_to_the_next_and_then_there_is_no_room() {
         let mut kernel = folios(&[(1, Fate::Moves); 30]);
         kernel.free = [(1, 10), (2, 15)].into();
-        let expected = Settled { moved: 25, stayed: stayed(&[(StayedWhy::NoRoom, 5)]), ..Settled::default() };
+        let expected =
+            Settled { moved: 25, stayed: stayed(&[(StayedWhy::NoRoom, 5)]), ..Settled::default() };
         assert_eq!(settle_on(&mut kernel, &[1, 2]), expected);
         let on = |node| kernel.folios.iter().filter(|folio| folio.node == node).count();
         assert_eq!((on(1), on(2)), (10, 15));
@@ -339,8 +372,12 @@ mod tests {
         let pages = kernel.pages();
         kernel.gone = true;
         let topology = topology();
-        let settled =
-            settle(&mut kernel, &mut Targets::new(&topology, &NodeSet::from([NodeId(1)])), PAGE as u64, pages);
+        let settled = settle(
+            &mut kernel,
+            &mut Targets::new(&topology, &NodeSet::from([NodeId(1)])),
+            PAGE as u64,
+            pages,
+        );
         assert_eq!(settled, Settled { gone: 7, ..Settled::default() });
     }
 }

@@ -75,12 +75,19 @@ impl Moved {
         let mut notices = Vec::new();
         if mib(self.file_bytes) > 0 {
             // cpuset_migrate_mm moves with MPOL_MF_MOVE_ALL whatever is mapped (kernel/cgroup/cpuset.c).
-            let fate = if is_narrowed_next { "are taken along by the kernel" } else { "stay where they are" };
+            let fate = if is_narrowed_next {
+                "are taken along by the kernel"
+            } else {
+                "stay where they are"
+            };
             let bytes = mib(self.file_bytes);
             notices.push(format!("{bytes} MiB of mapped files, which others may use, too, {fate}"));
         }
         if mib(self.gone_bytes) > 0 {
-            notices.push(format!("{} MiB were freed or swapped out before they could move", mib(self.gone_bytes)));
+            notices.push(format!(
+                "{} MiB were freed or swapped out before they could move",
+                mib(self.gone_bytes)
+            ));
         }
         let unread = |why: &String| format!("the memory of a process was left alone: {why}");
         notices.extend(self.unread.iter().map(unread));
@@ -137,7 +144,8 @@ pub fn move_group(
         mover.pass = Pass::default();
         mover.targets.look_again();
         let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
-        mover.moved.interrupted = processes.into_iter().any(|process| mover.process(process).is_break());
+        mover.moved.interrupted =
+            processes.into_iter().any(|process| mover.process(process).is_break());
         // What moved may have been replaced meanwhile, by processes that appeared in between, too; a pass that finds
         // nothing to move is the proof that nothing is left.
         let moved_some = mover.moved.moved_bytes > before_bytes;
@@ -147,7 +155,8 @@ pub fn move_group(
         }
     }
     let Mover { mut moved, pass, .. } = mover;
-    moved.file_bytes = debt_bytes(&memory::mapped(pass.files.iter().map(Vec::as_slice)).file, nodes);
+    moved.file_bytes =
+        debt_bytes(&memory::mapped(pass.files.iter().map(Vec::as_slice)).file, nodes);
     moved.stayed = pass.stayed();
     moved.unread = pass.unread;
     if !moved.interrupted {
@@ -249,7 +258,13 @@ impl Mover<'_> {
         let directory = self.proc.join(process.to_string());
         match areas::read(&directory, &self.wanted) {
             Ok(areas) => {
-                self.pass.files.push(areas.mappings.into_iter().filter(|mapping| mapping.kind == Kind::File).collect());
+                self.pass.files.push(
+                    areas
+                        .mappings
+                        .into_iter()
+                        .filter(|mapping| mapping.kind == Kind::File)
+                        .collect(),
+                );
                 areas.areas.into()
             }
             Err(error) => {
@@ -308,7 +323,8 @@ impl Mover<'_> {
                 let mut left = pages.as_slice();
                 while let Some(last) = left.len().checked_sub(1) {
                     let most = pace::batch_pages(self.rate_bytes_per_s, area.page_bytes);
-                    let affordable = usize::try_from(self.left_bytes / area.page_bytes).unwrap_or(usize::MAX);
+                    let affordable =
+                        usize::try_from(self.left_bytes / area.page_bytes).unwrap_or(usize::MAX);
                     let (now, later) = left.split_at(most.min(affordable).min(last + 1));
                     self.is_spent = now.is_empty();
                     flow = match self.is_spent || self.batches_left == Some(0) {
@@ -336,7 +352,13 @@ impl Mover<'_> {
     }
 
     /// Moves one batch and rests as long as the rate asks for.
-    fn batch(&mut self, area: &Area, pages: &[Page], kernel: &mut OfProcess, stayed: &mut Stayed) -> ControlFlow<()> {
+    fn batch(
+        &mut self,
+        area: &Area,
+        pages: &[Page],
+        kernel: &mut OfProcess,
+        stayed: &mut Stayed,
+    ) -> ControlFlow<()> {
         self.tell(stayed)?;
         let started = Instant::now();
         self.left_bytes = self.left_bytes.saturating_sub(pages.len() as u64 * area.page_bytes);
@@ -361,7 +383,8 @@ impl Mover<'_> {
         self.moved.moved_bytes += settled.moved * area.page_bytes;
         self.moved.gone_bytes += settled.gone * area.page_bytes;
         for (why, pages) in settled.stayed {
-            let why = if area.huge && why == StayedWhy::NoRoom { StayedWhy::NoHugePage } else { why };
+            let why =
+                if area.huge && why == StayedWhy::NoRoom { StayedWhy::NoHugePage } else { why };
             *stayed.entry(why).or_default() += pages * area.page_bytes;
         }
     }
@@ -377,7 +400,11 @@ impl Mover<'_> {
 
 /// The pages among `addresses` that shall move. Those that are not there, or are no page of a node's (the zero page,
 /// device memory), are none.
-fn on_wanted(kernel: &mut OfProcess, wanted: &Wanted, addresses: &[usize]) -> io::Result<Vec<Page>> {
+fn on_wanted(
+    kernel: &mut OfProcess,
+    wanted: &Wanted,
+    addresses: &[usize],
+) -> io::Result<Vec<Page>> {
     let lie = kernel.nodes(addresses)?;
     let page = |(&address, lies): (&usize, PageStatus)| Some(Page { address, from: lies.ok()? });
     Ok(addresses.iter().zip(lie).filter_map(page).filter(|page| wanted.holds(page.from)).collect())
@@ -410,7 +437,8 @@ impl Kernel for OfProcess {
 /// Whether a process has a device open through VFIO, which pins the memory that the device may address.
 fn uses_vfio(process: &Path) -> bool {
     let Ok(descriptors) = std::fs::read_dir(process.join("fd")) else { return false };
-    let mut files = descriptors.flatten().filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
+    let mut files =
+        descriptors.flatten().filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
     files.any(|file| file.starts_with("/dev/vfio"))
 }
 

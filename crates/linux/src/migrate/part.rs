@@ -97,7 +97,14 @@ impl Moving {
     /// A part of which nothing was tried yet.
     pub fn new(part: Part) -> Self {
         let left_bytes = part.most_bytes;
-        Self { part, left_bytes, is_whole: None, is_done: false, moved: Moved::default(), pass: Pass::default() }
+        Self {
+            part,
+            left_bytes,
+            is_whole: None,
+            is_done: false,
+            moved: Moved::default(),
+            pass: Pass::default(),
+        }
     }
 
     /// Bytes that have moved, and those that may move at most.
@@ -107,7 +114,11 @@ impl Moving {
 
     /// Moves a batch of what lies behind where `walk` is. What does not move counts as well, and is tried again by the next
     /// walk. `progress` is asked as by [`move_group`](super::move_group).
-    pub fn chunk(&mut self, walk: &mut Walk, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Chunk {
+    pub fn chunk(
+        &mut self,
+        walk: &mut Walk,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Chunk {
         let started = Instant::now();
         let Part { group, proc, topology, to, from, most_bytes, rate_bytes_per_s, .. } = &self.part;
         let before_bytes = self.moved.moved_bytes;
@@ -153,12 +164,16 @@ impl Moving {
         moved.interrupted = !is_done;
         if is_whole == Some(true) && walk.has_ended() {
             let Part { group, proc, from, claim, .. } = &part;
-            let stayed_bytes = moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+            let stayed_bytes =
+                moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
             let on = |bytes: ByNode| bytes.get(from).copied().unwrap_or(0);
             let held = memory::charged(group, proc).unwrap_or_default();
             let kernel_bytes = on(held.kept_by_kernel(claim.as_ref()));
-            let unmapped_bytes = on(held.compared_to(claim.as_ref())).saturating_sub(kernel_bytes + stayed_bytes);
-            moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
+            let unmapped_bytes =
+                on(held.compared_to(claim.as_ref())).saturating_sub(kernel_bytes + stayed_bytes);
+            moved
+                .stayed
+                .extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
         }
         moved
     }
@@ -166,7 +181,9 @@ impl Moving {
 
 /// The next process and what it has on the node.
 fn next(walk: &mut Walk, mover: &mut Mover<'_>) -> Option<(i32, VecDeque<Area>)> {
-    walk.at.take().or_else(|| walk.later.pop_front().map(|process| (process, mover.areas_of(process))))
+    walk.at
+        .take()
+        .or_else(|| walk.later.pop_front().map(|process| (process, mover.areas_of(process))))
 }
 
 #[cfg(test)]
@@ -185,9 +202,15 @@ mod tests {
         walk.at = Some((3, VecDeque::new()));
         // 7 has ended, 11 is new: it comes in the next walk.
         assert!(!walk.go_on(&processes(&[3, 5, 9, 11])));
-        assert_eq!((walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()), (Some(3), vec![5, 9]));
+        assert_eq!(
+            (walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()),
+            (Some(3), vec![5, 9])
+        );
         assert!(!walk.go_on(&processes(&[9, 11])));
-        assert_eq!((walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()), (None, vec![9]));
+        assert_eq!(
+            (walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()),
+            (None, vec![9])
+        );
         assert!(walk.go_on(&processes(&[11])), "all of them have ended: it begins anew");
         assert_eq!(walk.later, [11]);
         assert!(walk.go_on(&BTreeSet::new()) && walk.has_ended());

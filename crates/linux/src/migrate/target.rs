@@ -99,7 +99,12 @@ mod tests {
         let node = |(id, free): (u32, u64)| Node {
             id: NodeId(id),
             state: Some(MemoryState { free_bytes: free * MIB, ..MemoryState::default() }),
-            huge_pages: vec![HugePagePool { page_bytes: 2 * MIB, total_pages: 8, free_pages: 1, surplus_pages: 0 }],
+            huge_pages: vec![HugePagePool {
+                page_bytes: 2 * MIB,
+                total_pages: 8,
+                free_pages: 1,
+                surplus_pages: 0,
+            }],
             ..Node::default()
         };
         Topology { nodes: (0..).zip(free_mib).map(node).collect(), ..Topology::default() }
@@ -142,11 +147,16 @@ mod tests {
     #[test]
     fn a_full_target_is_passed_over_until_somebody_looks_again() {
         let topology = machine([100, 100, 100, 100]);
-        let mut targets = Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());
+        let mut targets =
+            Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());
         assert_eq!(targets.choose(4096, MIB), Some(NodeId(1)));
         targets.is_full(NodeId(1), 4096);
         assert_eq!(targets.choose(4096, MIB), Some(NodeId(2)));
-        assert_eq!(targets.choose(2 * MIB, 2 * MIB), Some(NodeId(1)), "full is full for one size of page");
+        assert_eq!(
+            targets.choose(2 * MIB, 2 * MIB),
+            Some(NodeId(1)),
+            "full is full for one size of page"
+        );
         targets.is_full(NodeId(2), 4096);
         assert_eq!(targets.choose(4096, MIB), None);
         targets.look_again();
@@ -157,15 +167,23 @@ mod tests {
     fn where_nothing_is_promised_targets_fill_evenly() {
         let topology = machine([100, 100, 40, 60]);
         // 80 MiB leave 10 MiB free on each.
-        assert_eq!(sent(&mut Targets::new(&topology, &set(&[2, 3])), 80), [(2, 30), (3, 50)].into());
+        assert_eq!(
+            sent(&mut Targets::new(&topology, &set(&[2, 3])), 80),
+            [(2, 30), (3, 50)].into()
+        );
     }
 
     #[test]
     fn room_counts_before_promises_and_a_pool_is_the_room_of_huge_pages() {
         let topology = machine([100, 1, 100, 100]);
-        let mut targets = Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());
+        let mut targets =
+            Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());
         assert_eq!(targets.choose(4096, 2 * MIB), Some(NodeId(2)));
         assert_eq!(targets.choose(2 * MIB, 2 * MIB), Some(NodeId(1)));
-        assert_eq!(targets.choose(2 * MIB, 2 * MIB), Some(NodeId(2)), "the pool of node 1 is used up");
+        assert_eq!(
+            targets.choose(2 * MIB, 2 * MIB),
+            Some(NodeId(2)),
+            "the pool of node 1 is used up"
+        );
     }
 }

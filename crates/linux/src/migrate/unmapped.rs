@@ -39,12 +39,19 @@ pub(super) fn bytes_off(group: &Cgroup, proc: &Path, nodes: &NodeSet, online_cpu
 fn look(group: &Cgroup, proc: &Path, nodes: &NodeSet, lag_bytes: u64) -> Option<u64> {
     let charged = || -> Option<Kinds> {
         let memory = memory::charged(group, proc)?;
-        Some([&memory.anonymous, &memory.shared, &memory.all_huge()].map(|bytes| debt_bytes(bytes, nodes)))
+        Some(
+            [&memory.anonymous, &memory.shared, &memory.all_huge()]
+                .map(|bytes| debt_bytes(bytes, nodes)),
+        )
     };
     let before = charged().filter(|kinds| kinds.iter().sum::<u64>() > lag_bytes)?;
     let mapped = mapped(group, proc, nodes)?;
     let after = charged()?;
-    Some((0..mapped.len()).map(|kind| before[kind].min(after[kind]).saturating_sub(mapped[kind])).sum())
+    Some(
+        (0..mapped.len())
+            .map(|kind| before[kind].min(after[kind]).saturating_sub(mapped[kind]))
+            .sum(),
+    )
 }
 
 /// What all processes map off `nodes`; none where one of them does not show it. What several map counts for each: of
@@ -130,7 +137,10 @@ mod tests {
     fn each_mapping_counts_as_what_its_pages_are_charged_as() {
         let home = NodeSet::from([NodeId(0)]);
         assert_eq!(mapped_by(NUMA_MAPS, MAPS, MOUNTINFO, &home), [6 * 4096, 16 * 4096, 4 << 20]);
-        assert_eq!(mapped_by(NUMA_MAPS, MAPS, MOUNTINFO, &NodeSet::from([NodeId(0), NodeId(1)])), [0; 3]);
+        assert_eq!(
+            mapped_by(NUMA_MAPS, MAPS, MOUNTINFO, &NodeSet::from([NodeId(0), NodeId(1)])),
+            [0; 3]
+        );
     }
 
     #[test]
@@ -148,7 +158,9 @@ mod tests {
         file("10/mountinfo", MOUNTINFO);
         let group = Tree::at(folder.path()).unwrap().group("/").unwrap();
         let told = |anonymous: u64, shared: u64| {
-            let stat = format!("anon N0=999999999 N1={anonymous}\nfile N0=0 N1={shared}\nshmem N0=0 N1={shared}\n");
+            let stat = format!(
+                "anon N0=999999999 N1={anonymous}\nfile N0=0 N1={shared}\nshmem N0=0 N1={shared}\n"
+            );
             file("memory.numa_stat", &stat);
             bytes_off(&group, folder.path(), &NodeSet::from([NodeId(0)]), 2)
         };

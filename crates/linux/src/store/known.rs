@@ -42,14 +42,17 @@ impl Known {
             let entry = match known {
                 Some(known) => known,
                 None => match domains.read(&file)? {
-                    Some(text) => (stamp, parse(&domains, &file, &text).1.map_err(|error| error.to_string())),
+                    Some(text) => {
+                        (stamp, parse(&domains, &file, &text).1.map_err(|error| error.to_string()))
+                    }
                     None => continue,
                 },
             };
             files.insert(file, entry);
         }
         self.files = files;
-        let is_settled = SystemTime::now().duration_since(folder.changed()).is_ok_and(|since| since > GRAIN);
+        let is_settled =
+            SystemTime::now().duration_since(folder.changed()).is_ok_and(|since| since > GRAIN);
         self.folder = is_settled.then_some(folder);
         Ok(true)
     }
@@ -80,7 +83,10 @@ mod tests {
         assert!(!known.refresh(&store).unwrap(), "there is none yet");
         fs::create_dir(&domains).unwrap();
         fs::write(domains.join("a.json"), "{").unwrap();
-        assert!(known.refresh(&store).unwrap() && known.refresh(&store).unwrap(), "it may be changed in the same tick");
+        assert!(
+            known.refresh(&store).unwrap() && known.refresh(&store).unwrap(),
+            "it may be changed in the same tick"
+        );
         let settle = || {
             let before = SystemTime::now() - 5 * GRAIN;
             File::open(&domains).unwrap().set_modified(before).unwrap();

@@ -42,7 +42,9 @@ pub(super) fn between(before: &Threads, after: &Threads, since_ns: u64) -> Vec<(
     let thread = |(&thread, &seen): (&i32, &Seen)| {
         let earlier = before.get(&thread);
         // One that was not there before was started since, or has moved in with all the time it ever used.
-        let since = |now: u64, then: Option<u64>| then.map_or(now.min(since_ns), |then| now.saturating_sub(then));
+        let since = |now: u64, then: Option<u64>| {
+            then.map_or(now.min(since_ns), |then| now.saturating_sub(then))
+        };
         let used_ns = since(seen.runtime_ns, earlier.map(|earlier| earlier.runtime_ns));
         let waited_ns = since(seen.waited_ns, earlier.map(|earlier| earlier.waited_ns));
         (thread, ThreadUse { seen, used_ns, waited_ns })
@@ -72,7 +74,12 @@ pub(super) fn split(whole_ns: u64, weights: &ByNode) -> ByNode {
 pub(super) fn since(before: Option<&ByNode>, now: &ByNode) -> Option<ByNode> {
     let before = before?;
     let on = |node| before.get(node).copied().unwrap_or(0);
-    Some(now.iter().map(|(node, &ns)| (*node, ns.saturating_sub(on(node)))).filter(|(_, ns)| *ns > 0).collect())
+    Some(
+        now.iter()
+            .map(|(node, &ns)| (*node, ns.saturating_sub(on(node))))
+            .filter(|(_, ns)| *ns > 0)
+            .collect(),
+    )
 }
 
 /// The nodes on which threads are kept by their hard affinity, of those `offered` that have CPUs: none where they may run on
@@ -97,7 +104,8 @@ pub(super) fn kept_on(
         // One that has ended binds nobody.
         cpus = affinity(thread).map_or(cpus.clone(), |own| cpus.union(&own));
     }
-    let with_cpus: NodeSet = offered.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node).collect();
+    let with_cpus: NodeSet =
+        offered.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node).collect();
     let kept: NodeSet = cpus.iter().filter_map(|cpu| offered.cpu(cpu)?.node).collect();
     let kept = kept.intersection(&with_cpus);
     (!kept.is_empty() && kept != with_cpus).then_some(kept)
@@ -112,11 +120,14 @@ mod tests {
         assert_eq!(sample(vec![3, 1, 2]), [3, 1, 2]);
         let all: Vec<i32> = (10_000..14_096).collect();
         let before = sample(all.clone());
-        let in_quarter = |quarter: i32| before.iter().filter(|&&thread| (thread - 10_000) / 1024 == quarter).count();
+        let in_quarter = |quarter: i32| {
+            before.iter().filter(|&&thread| (thread - 10_000) / 1024 == quarter).count()
+        };
         assert_eq!(before.len(), MOST_THREADS);
         assert!((0..4).all(|quarter| (100..160).contains(&in_quarter(quarter))), "{before:?}");
         // One ends, another starts.
-        let after = sample(all.into_iter().filter(|&thread| thread != before[7]).chain([20_000]).collect());
+        let after =
+            sample(all.into_iter().filter(|&thread| thread != before[7]).chain([20_000]).collect());
         assert!(before.iter().filter(|thread| after.contains(thread)).count() >= MOST_THREADS - 2);
     }
     use nearside_topology::{Cpu, CpuId, NodeId};
@@ -137,9 +148,15 @@ mod tests {
     fn time_and_waiting_count_since_the_look_before() {
         let before = threads(&[(1, 0, 500, 10), (2, 0, 900, 0), (3, 1, 100, 0)]);
         // 1 stayed, 2 moved, 3 is gone, 4 is new, 5 came from elsewhere with a long past.
-        let after = threads(&[(1, 0, 700, 60), (2, 1, 950, 0), (4, 1, 30, 5), (5, 2, 1_000_000, 9_000_000)]);
+        let after = threads(&[
+            (1, 0, 700, 60),
+            (2, 1, 950, 0),
+            (4, 1, 30, 5),
+            (5, 2, 1_000_000, 9_000_000),
+        ]);
         let used = between(&before, &after, 1000);
-        let figures: Vec<_> = used.iter().map(|(thread, used)| (*thread, used.used_ns, used.waited_ns)).collect();
+        let figures: Vec<_> =
+            used.iter().map(|(thread, used)| (*thread, used.used_ns, used.waited_ns)).collect();
         assert_eq!(figures, [(1, 200, 50), (2, 50, 0), (4, 30, 5), (5, 1000, 1000)]);
         assert_eq!(weights(&used), by_node(&[(0, 200), (1, 80), (2, 1000)]));
         let idle = between(&after, &after, 1000);
@@ -164,7 +181,11 @@ mod tests {
         let now = by_node(&[(0, 70), (1, 5)]);
         assert_eq!(since(None, &now), None);
         assert_eq!(since(Some(&by_node(&[(0, 50), (1, 5)])), &now), Some(by_node(&[(0, 20)])));
-        assert_eq!(since(Some(&by_node(&[(0, 90)])), &now), Some(by_node(&[(1, 5)])), "attached anew");
+        assert_eq!(
+            since(Some(&by_node(&[(0, 90)])), &now),
+            Some(by_node(&[(1, 5)])),
+            "attached anew"
+        );
     }
 
     #[test]
@@ -182,13 +203,18 @@ mod tests {
                     (*thread, ThreadUse { seen, used_ns: *used_ns, waited_ns: 0 })
                 })
                 .collect();
-            kept_on(&used, &machine, |thread| Some(cpus(numbered[thread as usize].1.1))).map(|nodes| nodes.to_string())
+            kept_on(&used, &machine, |thread| Some(cpus(numbered[thread as usize].1.1)))
+                .map(|nodes| nodes.to_string())
         };
         let all: &[u32] = &[0, 1, 2, 3, 4, 5];
         assert_eq!(kept(&[(10, all), (0, &[0])]), None);
         assert_eq!(kept(&[(10, &[2, 3]), (10, &[2])]).as_deref(), Some("1"));
         assert_eq!(kept(&[(10, &[0, 4]), (10, &[1])]).as_deref(), Some("0,2"));
-        assert_eq!(kept(&[(95, &[2, 3]), (5, all)]).as_deref(), Some("1"), "a helper that hardly runs");
+        assert_eq!(
+            kept(&[(95, &[2, 3]), (5, all)]).as_deref(),
+            Some("1"),
+            "a helper that hardly runs"
+        );
         assert_eq!(kept(&[(60, &[2, 3]), (40, all)]), None);
         assert_eq!(kept(&[(0, &[2, 3]), (0, all)]), None, "nothing ran: all of them count");
         assert_eq!(kept(&[(1, &[0, 2, 4])]), None, "a CPU of each node is no bond");

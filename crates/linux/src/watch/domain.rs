@@ -155,7 +155,9 @@ impl Watched {
     /// Whether a process is in it, as far as that can be told: one of which it cannot has not ended.
     pub(super) fn is_populated(&mut self, buffer: &mut Buffer) -> bool {
         match self.events.try_read(self.group.directory(), self.stays_open, buffer) {
-            Ok(events) => events.is_some_and(|events| events.lines().any(|line| line == "populated 1")),
+            Ok(events) => {
+                events.is_some_and(|events| events.lines().any(|line| line == "populated 1"))
+            }
             Err(_) => true,
         }
     }
@@ -207,7 +209,8 @@ impl Watched {
         let is_close = is_thorough || self.is_close_look(look.interval);
         self.look_at_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);
-        let (cpu_ns, waited_ns) = self.look_at_cpu(look, record, over_ns, (is_close, is_thorough), buffer);
+        let (cpu_ns, waited_ns) =
+            self.look_at_cpu(look, record, over_ns, (is_close, is_thorough), buffer);
         self.time_ns.clone_from(&cpu_ns);
         let is_first = self.looks == 0;
         self.looks += 1;
@@ -253,22 +256,26 @@ impl Watched {
         let folder = self.group.directory();
         let charged_bytes = self.memory_current.read(folder, self.stays_open, buffer);
         let charged_bytes = charged_bytes.and_then(|text| text.trim().parse().ok());
-        let is_as_before = charged_bytes.zip(self.charged_bytes).is_some_and(|(now, before)| is_about(now, before));
+        let is_as_before = charged_bytes
+            .zip(self.charged_bytes)
+            .is_some_and(|(now, before)| is_about(now, before));
         if is_close || !is_as_before {
             self.charged_bytes = charged_bytes;
-            (self.memory, self.memory_seen) = match self.numa_stat.read(folder, self.stays_open, buffer) {
-                Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
-                None => {
-                    if is_thorough {
-                        self.mapped = memory::mapped_by(&self.group, look.proc);
+            (self.memory, self.memory_seen) =
+                match self.numa_stat.read(folder, self.stays_open, buffer) {
+                    Some(text) => (memory::charged_by(text, self.huge.clone()), Account::Charged),
+                    None => {
+                        if is_thorough {
+                            self.mapped = memory::mapped_by(&self.group, look.proc);
+                        }
+                        (self.mapped.clone(), Account::Mapped)
                     }
-                    (self.mapped.clone(), Account::Mapped)
-                }
-            };
+                };
         }
         self.resident_bytes = self.memory.compared_to(claim);
         if is_thorough {
-            let reserved = |claim| huge::reserved_bytes(&self.group, look.proc, claim, &self.resident_bytes);
+            let reserved =
+                |claim| huge::reserved_bytes(&self.group, look.proc, claim, &self.resident_bytes);
             self.reserved_bytes = claim.map_or(0, reserved);
         }
     }
@@ -293,7 +300,8 @@ impl Watched {
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
         let home = record.map(|record| &record.home);
-        let is_known_where = by_scheduler.is_some() || look.offered.nodes.len() == 1 && !self.ran_on.is_empty();
+        let is_known_where =
+            by_scheduler.is_some() || look.offered.nodes.len() == 1 && !self.ran_on.is_empty();
         let runs_as_before = is_known_where
             && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then))
             && home == self.home_then.as_ref();
@@ -313,14 +321,20 @@ impl Watched {
         let cpu_ns = match (by_scheduler, used_ns) {
             (Some(counted), _) => counted,
             (None, Some(used_ns)) => cpu::split(used_ns, &self.ran_on),
-            (None, None) => cpu::split(over_part(total(&by_threads_ns), over_ns, since_ns), &by_threads_ns),
+            (None, None) => {
+                cpu::split(over_part(total(&by_threads_ns), over_ns, since_ns), &by_threads_ns)
+            }
         };
         (cpu_ns, over_part(waited_ns, over_ns, since_ns))
     }
 
     /// CPU time by node since threads were looked at before, and how long they waited. None where as many as may be looked
     /// at in an interval were: then where they ran before stands.
-    fn look_at_threads(&mut self, look: &mut Look<'_>, record: Option<&Record>) -> Option<(ByNode, Waited)> {
+    fn look_at_threads(
+        &mut self,
+        look: &mut Look<'_>,
+        record: Option<&Record>,
+    ) -> Option<(ByNode, Waited)> {
         let listed = cpu::sample(self.group.all_threads());
         let Some(threads_left) = look.threads_left.checked_sub(listed.len()) else {
             look.is_short = true;
@@ -343,7 +357,8 @@ impl Watched {
             true => None,
             false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
         };
-        self.others_memory_nodes = match record.is_some_and(|record| record.memory_nodes.is_some()) {
+        self.others_memory_nodes = match record.is_some_and(|record| record.memory_nodes.is_some())
+        {
             true => None,
             false => self.memory_nodes_of_others(look.offered),
         };
@@ -358,7 +373,8 @@ impl Watched {
             let of_node: &mut u64 = by_node.entry(thread.seen.node).or_default();
             *of_node = of_node.saturating_add(thread.used_ns);
         }
-        let waited_ns = used.iter().fold(0_u64, |sum, (_, thread)| sum.saturating_add(thread.waited_ns));
+        let waited_ns =
+            used.iter().fold(0_u64, |sum, (_, thread)| sum.saturating_add(thread.waited_ns));
         Some((by_node, Waited { waited_ns, since_ns }))
     }
 
@@ -398,7 +414,8 @@ fn over_part(amount: u64, over_ns: u64, since_ns: u64) -> u64 {
 
 /// From `cpu.stat`, which every group has.
 fn usage_ns(text: &str) -> Option<u64> {
-    let us: u64 = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
+    let us: u64 =
+        text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
     Some(us.saturating_mul(1000))
 }
 

@@ -29,7 +29,12 @@ impl Kept {
     }
 
     /// What it says now. None where nothing can be read.
-    pub(super) fn read<'b>(&mut self, folder: &Path, stays_open: bool, buffer: &'b mut Buffer) -> Option<&'b str> {
+    pub(super) fn read<'b>(
+        &mut self,
+        folder: &Path,
+        stays_open: bool,
+        buffer: &'b mut Buffer,
+    ) -> Option<&'b str> {
         self.try_read(folder, stays_open, buffer).ok()?
     }
 
@@ -71,7 +76,8 @@ mod tests {
     fn a_file_is_read_anew_each_time_and_may_come_later() {
         let folder = tempfile::tempdir().unwrap();
         let (mut kept, mut buffer) = (Kept::new("a"), Buffer::default());
-        let mut read = |stays_open| kept.read(folder.path(), stays_open, &mut buffer).map(str::to_owned);
+        let mut read =
+            |stays_open| kept.read(folder.path(), stays_open, &mut buffer).map(str::to_owned);
         assert_eq!(read(true), None);
         for text in ["some".to_owned(), "x".repeat(3 * FIRST_BYTES), "less".to_owned()] {
             fs::write(folder.path().join("a"), &text).unwrap();
@@ -84,7 +90,9 @@ mod tests {
         fs::write(folder.path().join("a"), [0xff]).unwrap();
         assert_eq!(read(false), None);
         // What is not there is another thing than what cannot be read for now.
-        let read = |name| Kept::new(name).try_read(folder.path(), true, &mut Buffer::default()).map(|_| ());
+        let read = |name| {
+            Kept::new(name).try_read(folder.path(), true, &mut Buffer::default()).map(|_| ())
+        };
         assert!(read("none").is_ok() && read("a").is_ok());
         fs::create_dir(folder.path().join("c")).unwrap();
         assert_eq!(read("c").unwrap_err().kind(), io::ErrorKind::IsADirectory);

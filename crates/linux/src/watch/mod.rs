@@ -109,7 +109,11 @@ impl Host {
             store: self.store().clone(),
             systemd: self.booted_with_systemd(),
             patterns,
-            own: self.tree().group_of(&self.proc().join("self/cgroup")).ok().map(|group| group.path().to_owned()),
+            own: self
+                .tree()
+                .group_of(&self.proc().join("self/cgroup"))
+                .ok()
+                .map(|group| group.path().to_owned()),
             known: Known::default(),
             records: BTreeMap::new(),
             domains: BTreeMap::new(),
@@ -193,7 +197,10 @@ impl Watcher {
         self.looked_ns = Some(turn.now_ns);
         let happened = self.nodes.look(&machine, length_ns, &mut self.buffer);
         let domains = &self.domains;
-        let states = domains.iter().map(|(name, watched)| watched.state(name, self.records.get(name))).collect();
+        let states = domains
+            .iter()
+            .map(|(name, watched)| watched.state(name, self.records.get(name)))
+            .collect();
         let topology = machine.clone().offered(allowed.as_ref());
         self.machine = Some((machine, online));
         Ok(ControlObservation {
@@ -215,7 +222,11 @@ impl Watcher {
     }
 
     fn numa_balancing(&self) -> Option<u64> {
-        std::fs::read_to_string(self.root.join("proc/sys/kernel/numa_balancing")).ok()?.trim().parse().ok()
+        std::fs::read_to_string(self.root.join("proc/sys/kernel/numa_balancing"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     fn machine(
@@ -247,26 +258,41 @@ impl Watcher {
             interval: turn.interval,
             proc: &proc,
             offered,
-            has_huge_pages: offered.nodes.iter().flat_map(|node| &node.huge_pages).any(|pool| pool.total_pages > 0),
+            has_huge_pages: offered
+                .nodes
+                .iter()
+                .flat_map(|node| &node.huge_pages)
+                .any(|pool| pool.total_pages > 0),
             systemd: self.systemd,
             scheduler: turn.scheduler,
             threads_left: MOST_THREADS,
             is_short: false,
         };
         let mut loads = BTreeMap::new();
-        let moved: BTreeSet<&str> = turn.moved.iter().map(|report| report.domain.as_str()).collect();
+        let moved: BTreeSet<&str> =
+            turn.moved.iter().map(|report| report.domain.as_str()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
         // The history may be of a daemon before this one, which knew a domain that this one has not seen yet.
-        let is_due = |name: &str, watched: &Watched| history.next_look(name) <= turn.interval || watched.is_new();
-        let mut due: Vec<_> = self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
+        let is_due = |name: &str, watched: &Watched| {
+            history.next_look(name) <= turn.interval || watched.is_new()
+        };
+        let mut due: Vec<_> =
+            self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
         // Whoever comes first may leave no threads for the others, so that is another one each time.
-        let first = due.partition_point(|(name, _)| self.looked_first.as_ref().is_some_and(|before| *name <= before));
+        let first = due.partition_point(|(name, _)| {
+            self.looked_first.as_ref().is_some_and(|before| *name <= before)
+        });
         due.rotate_left(first);
         self.looked_first = due.first().map(|(name, _)| (*name).clone());
         let mut ended: Vec<String> = Vec::new();
         for (name, watched) in due {
             if watched.is_populated(buffer) {
-                let load = watched.look(&mut look, records.get(name), moved.contains(name.as_str()), buffer);
+                let load = watched.look(
+                    &mut look,
+                    records.get(name),
+                    moved.contains(name.as_str()),
+                    buffer,
+                );
                 loads.extend(load.map(|load| (name.clone(), load)));
             } else {
                 ended.push(name.clone());
@@ -277,7 +303,9 @@ impl Watcher {
             self.domains.remove(&name);
         }
         if is_short {
-            let most = format!("domains have more than {MOST_THREADS} busy threads: they are looked at in turn");
+            let most = format!(
+                "domains have more than {MOST_THREADS} busy threads: they are looked at in turn"
+            );
             self.say(format!("{most}, so where they run is known some intervals later"));
         }
         loads
@@ -305,16 +333,25 @@ impl Watcher {
     fn find(&mut self) {
         let found = self.named_by_patterns();
         // A group of that path may have ended and be there again.
-        self.records.retain(|name, record| found.get(name).is_none_or(|found| found.inode == record.inode));
+        self.records
+            .retain(|name, record| found.get(name).is_none_or(|found| found.inode == record.inode));
         let (records, patterns) = (&self.records, &self.patterns);
         self.domains.retain(|name, watched| match found.get(name) {
             Some(found) => watched.inode() == found.inode,
             None => records.get(name).is_some_and(|record| stays(patterns, record)),
         });
-        let is_there = |group: &Cgroup, record: &Record| group.inode().is_ok_and(|inode| inode == record.inode);
+        let is_there = |group: &Cgroup, record: &Record| {
+            group.inode().is_ok_and(|inode| inode == record.inode)
+        };
         let recorded = self.records.iter().filter_map(|(name, record)| {
-            let is_new = !self.domains.contains_key(name) && !found.contains_key(name) && stays(patterns, record);
-            let group = self.tree.group(&record.cgroup).ok().filter(|group| is_new && is_there(group, record))?;
+            let is_new = !self.domains.contains_key(name)
+                && !found.contains_key(name)
+                && stays(patterns, record);
+            let group = self
+                .tree
+                .group(&record.cgroup)
+                .ok()
+                .filter(|group| is_new && is_there(group, record))?;
             Some((name.clone(), group, record.inode))
         });
         let named = found.iter().filter(|(name, _)| !self.domains.contains_key(*name));
@@ -334,21 +371,25 @@ impl Watcher {
     /// The groups that patterns name and that are no part of another domain, nor have one as a part, nor this process, nor
     /// what runs the host.
     fn named_by_patterns(&self) -> BTreeMap<String, Found> {
-        let own: BTreeSet<&str> = self.records.values().map(|record| record.cgroup.as_str()).collect();
+        let own: BTreeSet<&str> =
+            self.records.values().map(|record| record.cgroup.as_str()).collect();
         let above_own: BTreeSet<&str> = own.iter().flat_map(|path| ancestors(path)).collect();
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         // In the order of their paths: whoever is within another comes after it.
         for group in self.patterns.find(&self.tree) {
             let path = group.group.path();
             let this = self.own.as_deref().unwrap_or("/");
-            let is_hosts = path == INIT || path == this || ancestors(this).any(|above| above == path);
+            let is_hosts =
+                path == INIT || path == this || ancestors(this).any(|above| above == path);
             // What lies directly in the tree's root is all services, or all users, or all machines.
-            let is_all = ancestors(path).next().is_none() && path.ends_with(".slice") && !group.by_name;
+            let is_all =
+                ancestors(path).next().is_none() && path.ends_with(".slice") && !group.by_name;
             if is_hosts || is_all {
                 continue;
             }
             let is_started = own.contains(path) && !self.records.contains_key(path);
-            let is_part = ancestors(path).any(|above| own.contains(above) || found.contains_key(above));
+            let is_part =
+                ancestors(path).any(|above| own.contains(above) || found.contains_key(above));
             if !is_started && !is_part && !above_own.contains(path) && !PARENTS.contains(&path) {
                 found.insert(path.to_owned(), group);
             }

@@ -62,15 +62,22 @@ impl NodeWatch {
     }
 
     /// What happened in the `length_ns` since the look before; nothing at the first.
-    pub(super) fn look(&mut self, topology: &Topology, length_ns: u64, buffer: &mut Buffer) -> Happened {
+    pub(super) fn look(
+        &mut self,
+        topology: &Topology,
+        length_ns: u64,
+        buffer: &mut Buffer,
+    ) -> Happened {
         let now = self.count(topology, buffer);
-        let happened = self.before.as_ref().map(|before| happened(before, &now, topology, length_ns));
+        let happened =
+            self.before.as_ref().map(|before| happened(before, &now, topology, length_ns));
         self.before = Some(now);
         happened.unwrap_or_default()
     }
 
     fn count(&mut self, topology: &Topology, buffer: &mut Buffer) -> Counted {
-        let busy_ns = self.stat.read(&self.proc, true, buffer).map(|text| busy::parse(text, topology));
+        let busy_ns =
+            self.stat.read(&self.proc, true, buffer).map(|text| busy::parse(text, topology));
         let of_host = self.vmstat.read(&self.proc, true, buffer).and_then(shortage);
         let pressure = self.proc.join("pressure");
         let stalled_us = self.pressure.read(&pressure, true, buffer).and_then(stalled_us);
@@ -79,9 +86,16 @@ impl NodeWatch {
         for node in &topology.nodes {
             let kept = self.node_vmstat.entry(node.id).or_insert(Kept::of_one_record("vmstat"));
             let folder = self.nodes.join(format!("node{}", node.id));
-            by_node.extend(kept.read(&folder, true, buffer).and_then(shortage).map(|own| (node.id, own)));
+            by_node.extend(
+                kept.read(&folder, true, buffer).and_then(shortage).map(|own| (node.id, own)),
+            );
         }
-        Counted { busy_ns: busy_ns.unwrap_or_default(), shortage: of_host.unwrap_or_default(), by_node, stalled_us }
+        Counted {
+            busy_ns: busy_ns.unwrap_or_default(),
+            shortage: of_host.unwrap_or_default(),
+            by_node,
+            stalled_us,
+        }
     }
 }
 
@@ -102,9 +116,15 @@ fn happened(before: &Counted, now: &Counted, topology: &Topology, length_ns: u64
         };
         (node.id, load)
     };
-    let stalled_us = now.stalled_us.zip(before.stalled_us).map(|(now, before)| now.saturating_sub(before));
-    let ppm = |us: u64| (u128::from(us) * 1_000_000_000 / u128::from(length_ns.max(1))).min(1_000_000) as u64;
-    Happened { nodes: topology.nodes.iter().map(load).collect(), memory_stall_ppm: stalled_us.map(ppm) }
+    let stalled_us =
+        now.stalled_us.zip(before.stalled_us).map(|(now, before)| now.saturating_sub(before));
+    let ppm = |us: u64| {
+        (u128::from(us) * 1_000_000_000 / u128::from(length_ns.max(1))).min(1_000_000) as u64
+    };
+    Happened {
+        nodes: topology.nodes.iter().map(load).collect(),
+        memory_stall_ppm: stalled_us.map(ppm),
+    }
 }
 
 impl Shortage {
@@ -122,7 +142,8 @@ impl Shortage {
 fn pressed(nodes: &[Node]) -> Vec<NodeId> {
     let fill = |node: &Node| Some((node.fill_ppm(|zone| zone.high_watermark_bytes)?, node.id));
     let fills: Vec<_> = nodes.iter().filter_map(fill).collect();
-    let below: Vec<_> = fills.iter().filter(|(fill, _)| *fill < 1_000_000).map(|&(_, id)| id).collect();
+    let below: Vec<_> =
+        fills.iter().filter(|(fill, _)| *fill < 1_000_000).map(|&(_, id)| id).collect();
     match below.is_empty() {
         true => fills.iter().min().map(|&(_, id)| id).into_iter().collect(),
         false => below,
@@ -149,7 +170,13 @@ fn shortage(text: &str) -> Option<Shortage> {
 
 /// From `/proc/pressure/memory` (`Documentation/accounting/psi.rst`): for how long some task waited since boot.
 fn stalled_us(text: &str) -> Option<u64> {
-    text.lines().find(|line| line.starts_with("some "))?.rsplit_once("total=")?.1.trim().parse().ok()
+    text.lines()
+        .find(|line| line.starts_with("some "))?
+        .rsplit_once("total=")?
+        .1
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -166,17 +193,24 @@ mod tests {
             id: NodeId(id),
             memory_bytes: 1 << 30,
             state: Some(MemoryState { free_bytes: free * MIB, ..MemoryState::default() }),
-            zones: vec![Zone { free_bytes: free * MIB, high_watermark_bytes: 10 * MIB, ..Zone::default() }],
+            zones: vec![Zone {
+                free_bytes: free * MIB,
+                high_watermark_bytes: 10 * MIB,
+                ..Zone::default()
+            }],
             ..Node::default()
         };
         let nodes: Vec<_> = (0..).zip(free_mib).map(node).collect();
-        let cpus = (0..2 * nodes.len() as u32).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect();
+        let cpus =
+            (0..2 * nodes.len() as u32).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect();
         Topology { nodes, cpus, ..Topology::default() }
     }
 
     #[test]
     fn who_may_have_had_to_reclaim() {
-        let ids = |free_mib: &[u64]| pressed(&machine(free_mib).nodes).iter().map(|id| id.0).collect::<Vec<_>>();
+        let ids = |free_mib: &[u64]| {
+            pressed(&machine(free_mib).nodes).iter().map(|id| id.0).collect::<Vec<_>>()
+        };
         assert_eq!(ids(&[500, 9, 3, 10]), [1, 2]);
         assert_eq!(ids(&[500, 90, 300]), [1]);
         assert_eq!(ids(&[]), [0; 0]);
@@ -200,11 +234,23 @@ mod tests {
             "proc/stat",
             "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 1 1 50 7 1 1 5 0 0\ncpu3 0 0 0 9 0 0 0 0 0 0\nintr 9 1 1\n",
         );
-        file("proc/vmstat", "nr_free_pages 7\nallocstall_dma 1\nallocstall_normal 4\npgscan_direct 10\n");
+        file(
+            "proc/vmstat",
+            "nr_free_pages 7\nallocstall_dma 1\nallocstall_normal 4\npgscan_direct 10\n",
+        );
         assert_eq!(look(), Happened::default());
-        file("proc/stat", "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 3 2 2 90 9 2 2 9 0 0\ncpu3 7 0 0 9 0 0 0 0 0 0\ncpu9 1 1\n");
-        file("proc/vmstat", "allocstall_dma 2\nallocstall_normal 5\npgscan_direct 30\npgscan_direct_throttle 7\n");
-        file("proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\nfull avg10=0.00 total=9\n");
+        file(
+            "proc/stat",
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 3 2 2 90 9 2 2 9 0 0\ncpu3 7 0 0 9 0 0 0 0 0 0\ncpu9 1 1\n",
+        );
+        file(
+            "proc/vmstat",
+            "allocstall_dma 2\nallocstall_normal 5\npgscan_direct 30\npgscan_direct_throttle 7\n",
+        );
+        file(
+            "proc/pressure/memory",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\nfull avg10=0.00 total=9\n",
+        );
         let load = |ticks, allocation_stalls, direct_reclaim_pages| NodeLoad {
             busy_ns: ticks * tick_ns,
             allocation_stalls,
@@ -217,7 +263,10 @@ mod tests {
         file("sys/devices/system/node/node0/vmstat", "nr_free_pages 7\npgscan_direct 5\n");
         file("proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=201000\n");
         assert_eq!(look().memory_stall_ppm, Some(100_000));
-        file("sys/devices/system/node/node0/vmstat", "nr_free_pages 7\npgscan_direct 8\npgscan_kswapd 4\n");
+        file(
+            "sys/devices/system/node/node0/vmstat",
+            "nr_free_pages 7\npgscan_direct 8\npgscan_kswapd 4\n",
+        );
         let background = NodeLoad { background_reclaim_pages: 4, ..load(0, 0, 3) };
         assert_eq!(look().nodes, [(NodeId(0), background), (NodeId(1), load(0, 0, 0))].into());
     }

@@ -14,17 +14,23 @@ pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
     let is_unit = |part: &&str| is_slice(part) || is_scope(part) || part.ends_with(".service");
     let is_libvirts = |part: &&str| {
         // machine-qemu\x2d1\x2dvm.scope below machine.slice; without systemd machine/qemu-1-vm.libvirt-qemu.
-        part.starts_with("machine-qemu") || part.starts_with("machine-lxc") || part.contains(".libvirt-")
+        part.starts_with("machine-qemu")
+            || part.starts_with("machine-lxc")
+            || part.contains(".libvirt-")
     };
     match parts.as_slice() {
         ["nearside" | "nearside.slice", _, ..] => Owner::Nearside,
         // Also below kubelet's own group: kubelet.slice/kubelet-kubepods.slice.
         parts if parts.iter().any(|part| part.contains("kubepods")) => Owner::Kubelet,
-        ["machine.slice" | "machine", below @ ..] if below.iter().any(is_libvirts) => Owner::Libvirt,
-        [above @ .., unit] if systemd && is_unit(unit) && above.iter().all(is_slice) => match is_scope(unit) {
-            true => Owner::Systemd,
-            false => Owner::SystemdUnit,
-        },
+        ["machine.slice" | "machine", below @ ..] if below.iter().any(is_libvirts) => {
+            Owner::Libvirt
+        }
+        [above @ .., unit] if systemd && is_unit(unit) && above.iter().all(is_slice) => {
+            match is_scope(unit) {
+                true => Owner::Systemd,
+                false => Owner::SystemdUnit,
+            }
+        }
         _ => Owner::Foreign,
     }
 }
@@ -48,7 +54,11 @@ mod tests {
             ("/machine.slice/libpod-0123.scope", true, Systemd),
             ("/machine.slice/libpod-0123.scope/container", true, Foreign),
             ("/machine.slice/systemd-nspawn@web.service", true, SystemdUnit),
-            ("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice", true, Kubelet),
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice",
+                true,
+                Kubelet,
+            ),
             ("/kubepods/besteffort/pod1", false, Kubelet),
             ("/kubelet.slice/kubelet-kubepods.slice/x", true, Kubelet),
             ("/system.slice/cron.service", true, SystemdUnit),

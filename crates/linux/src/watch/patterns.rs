@@ -29,7 +29,9 @@ const GLOB: [char; 4] = ['*', '?', '[', '{'];
 
 /// A pattern that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, as in machine.slice/*")]
+#[error(
+    "{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, as in machine.slice/*"
+)]
 pub struct PatternError {
     /// The pattern.
     pub pattern: String,
@@ -54,7 +56,11 @@ impl Patterns {
     /// # Errors
     /// With the first that is none.
     pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, PatternError> {
-        texts.into_iter().map(|text| Pattern::parse(text.as_ref())).collect::<Result<_, _>>().map(Self)
+        texts
+            .into_iter()
+            .map(|text| Pattern::parse(text.as_ref()))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// Whether this is the text of one of them.
@@ -69,7 +75,12 @@ impl Patterns {
         for pattern in &self.0 {
             if let Ok(root) = tree.group("/") {
                 descend(&root, &pattern.levels, &mut |group, inode| {
-                    found.push(Found { group, inode, pattern: pattern.text.clone(), by_name: pattern.is_name });
+                    found.push(Found {
+                        group,
+                        inode,
+                        pattern: pattern.text.clone(),
+                        by_name: pattern.is_name,
+                    });
                 });
             }
         }
@@ -93,9 +104,16 @@ impl Pattern {
             },
         };
         if text.strip_prefix('/').unwrap_or(text).starts_with(GLOB) {
-            return Err(wrong("it could name every group of the host: it has to begin with a name"));
+            return Err(wrong(
+                "it could name every group of the host: it has to begin with a name",
+            ));
         }
-        let levels = text.strip_prefix('/').unwrap_or(text).split('/').map(level).collect::<Result<_, _>>()?;
+        let levels = text
+            .strip_prefix('/')
+            .unwrap_or(text)
+            .split('/')
+            .map(level)
+            .collect::<Result<_, _>>()?;
         let is_name = !text.rsplit('/').next().unwrap_or(text).contains(GLOB);
         Ok(Self { text: text.into(), levels, is_name })
     }
@@ -141,17 +159,26 @@ mod tests {
             let patterns = Patterns::parse(patterns).unwrap();
             let found = patterns.find(&tree);
             assert!(found.iter().all(|found| found.group.inode().unwrap() == found.inode));
-            found.iter().map(|found| format!("{} {}", found.group.path(), found.pattern)).collect::<Vec<_>>()
+            found
+                .iter()
+                .map(|found| format!("{} {}", found.group.path(), found.pattern))
+                .collect::<Vec<_>>()
         };
         let machines = ["/machine.slice/libpod-1.scope", "/machine.slice/machine-qemu\\x2d1.scope"];
-        assert_eq!(found(&["machine.slice/*"]), machines.map(|path| format!("{path} machine.slice/*")));
+        assert_eq!(
+            found(&["machine.slice/*"]),
+            machines.map(|path| format!("{path} machine.slice/*"))
+        );
         assert_eq!(
             found(&["/machine.slice/machine-qemu\\x2d*.scope"]),
             ["/machine.slice/machine-qemu\\x2d1.scope /machine.slice/machine-qemu\\x2d*.scope"]
         );
         assert_eq!(found(&["kubepods.slice/*/*"]).len(), 2);
         assert_eq!(found(&["kubepods.slice/*/pod{1,3}"]).len(), 1);
-        assert_eq!(found(&["k*.slice/pod3", "kubepods.slice/pod?"]), ["/kubepods.slice/pod3 k*.slice/pod3"]);
+        assert_eq!(
+            found(&["k*.slice/pod3", "kubepods.slice/pod?"]),
+            ["/kubepods.slice/pod3 k*.slice/pod3"]
+        );
         assert_eq!(found(&["none/*"]).len() + found(&[]).len(), 0);
     }
 

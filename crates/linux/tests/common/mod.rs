@@ -15,7 +15,10 @@ impl Made {
     pub(crate) fn new(controllers: &str) -> Self {
         let made = Self { folder: tempfile::tempdir().unwrap() };
         let tree = made.path("cg");
-        made.file("proc/self/mountinfo", &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()));
+        made.file(
+            "proc/self/mountinfo",
+            &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()),
+        );
         made.file("proc/sys/kernel/random/boot_id", "b\n");
         made.file("cg/cgroup.controllers", &format!("{controllers}\n"));
         made.file("sys/devices/system/cpu/online", "0-3\n");
@@ -40,7 +43,8 @@ impl Made {
     }
 
     pub(crate) fn host(&self) -> Host {
-        Host::open(Paths { root: self.folder.path().into(), state: self.path("run/nearside") }).unwrap()
+        Host::open(Paths { root: self.folder.path().into(), state: self.path("run/nearside") })
+            .unwrap()
     }
 }
 

@@ -130,16 +130,22 @@ fn only_one(state: &Folder) -> Result<OwnedFd, Failure> {
         Ok(()) => {
             // Only for people: what counts is the lock.
             let holder = format!("{}\n", getpid().as_raw_nonzero());
-            let _ = rustix::fs::ftruncate(&lock, 0).and_then(|()| rustix::io::pwrite(&lock, holder.as_bytes(), 0));
+            let _ = rustix::fs::ftruncate(&lock, 0)
+                .and_then(|()| rustix::io::pwrite(&lock, holder.as_bytes(), 0));
             Ok(lock)
         }
         Err(Errno::WOULDBLOCK) => {
             let held_by = state.read(LOCK).ok().flatten().unwrap_or_default();
             let path = state.path().join(LOCK);
             let (held_by, path) = (String::from_utf8_lossy(&held_by), path.display());
-            Err(Failure::could_not(format_args!("another daemon runs: process {} holds {path}", held_by.trim())))
+            Err(Failure::could_not(format_args!(
+                "another daemon runs: process {} holds {path}",
+                held_by.trim()
+            )))
         }
-        Err(error) => Err(Failure::could_not(format_args!("{}: {error}", state.path().join(LOCK).display()))),
+        Err(error) => {
+            Err(Failure::could_not(format_args!("{}: {error}", state.path().join(LOCK).display())))
+        }
     }
 }
 
@@ -154,7 +160,11 @@ fn hear_signals(events: SyncSender<Event>) -> Result<(), Failure> {
             }
         }
     };
-    thread::Builder::new().name("nearside-signals".into()).spawn(hear).map(drop).map_err(Failure::could_not)
+    thread::Builder::new()
+        .name("nearside-signals".into())
+        .spawn(hear)
+        .map(drop)
+        .map_err(Failure::could_not)
 }
 
 /// Reads the configuration again. One that is wrong changes nothing.
@@ -165,8 +175,15 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         // As at the start: all defaults.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && args.config.is_none() => String::new(),
-        Err(error) => return output::note([format!("{}: {error}; the configuration stays as it was", path.display())]),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && args.config.is_none() => {
+            String::new()
+        }
+        Err(error) => {
+            return output::note([format!(
+                "{}: {error}; the configuration stays as it was",
+                path.display()
+            )]);
+        }
     };
     let (config, told) = match keeper.config().reloaded(path, &text) {
         Ok(new) => new,
@@ -176,7 +193,10 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
     let access = match Access::new(&config.api) {
         Ok(access) => access,
         Err(error) => {
-            return output::note([format!("{}: {error}; the configuration stays as it was", path.display())]);
+            return output::note([format!(
+                "{}: {error}; the configuration stays as it was",
+                path.display()
+            )]);
         }
     };
     output::note(api.reconfigure(access, &config.api.socket, &config.audit.log).err());

@@ -27,10 +27,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let Paths { root, state } = Paths::default();
     let doctor = Doctor::new(Facts::collect(&root, &state, true));
     args.format.print(&doctor, doctor::text)?;
-    let stops: Vec<&str> =
-        doctor.findings.iter().filter(|finding| finding.stops_run).map(|finding| finding.topic).collect();
+    let stops: Vec<&str> = doctor
+        .findings
+        .iter()
+        .filter(|finding| finding.stops_run)
+        .map(|finding| finding.topic)
+        .collect();
     match stops.is_empty() {
         true => Ok(()),
-        false => Err(Failure::could_not(format_args!("`nearside run` cannot work here: see {}", stops.join(", ")))),
+        false => Err(Failure::could_not(format_args!(
+            "`nearside run` cannot work here: see {}",
+            stops.join(", ")
+        ))),
     }
 }

@@ -36,7 +36,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
 }
 
 fn try_exec(args: &Args) -> Outcome {
-    let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(run::failure)?;
+    let command =
+        Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(run::failure)?;
     let mut host = open_host()?;
     let record = domains::named(&host, &args.domain)?;
     if record.found_by.is_some() {

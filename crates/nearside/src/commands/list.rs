@@ -54,14 +54,21 @@ pub(crate) fn run(args: &Args) -> Outcome {
     args.daemon.tell_standing(&mut domains);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
-        output::note([format!("no domain runs: `nearside run` starts one{}", instead(host.tree()))]);
+        output::note([format!(
+            "no domain runs: `nearside run` starts one{}",
+            instead(host.tree())
+        )]);
     }
     args.format.print(&List { domains: &domains }, |data| list::text(data, args.nodes))
 }
 
 /// What there is to see where no domain runs.
 fn instead(tree: &Tree) -> &'static str {
-    let in_root = || tree.group("/").and_then(|root| root.processes()).is_ok_and(|processes| !processes.is_empty());
+    let in_root = || {
+        tree.group("/")
+            .and_then(|root| root.processes())
+            .is_ok_and(|processes| !processes.is_empty())
+    };
     match tree.populated_groups().is_empty() {
         false => "; `nearside list --all` lists other cgroups, too",
         true if in_root() => "; all processes are in the root group: `nearside show /`",
@@ -86,7 +93,11 @@ mod tests {
         assert_eq!(instead(&tree), "", "none of them can be seen");
         group("", "1\n2\n");
         group("empty.slice", "");
-        assert!(instead(&tree).ends_with("in the root group: `nearside show /`"), "{}", instead(&tree));
+        assert!(
+            instead(&tree).ends_with("in the root group: `nearside show /`"),
+            "{}",
+            instead(&tree)
+        );
         group("full.slice/a.service", "3\n");
         assert!(instead(&tree).contains("`nearside list --all`"), "{}", instead(&tree));
     }

@@ -10,18 +10,23 @@ use std::{fs, io, path::PathBuf};
 
 /// Write the manual pages into a folder
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  nearside man /usr/local/share/man/man1\n  nearside man . && man ./nearside-run.1")]
+#[command(
+    after_help = "Examples:\n  nearside man /usr/local/share/man/man1\n  nearside man . && man ./nearside-run.1"
+)]
 pub(crate) struct Args {
     /// The folder, which must exist
     folder: PathBuf,
 }
 
 pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
-    let failed = |path: PathBuf| move |error| Failure::could_not(format_args!("{}: {error}", path.display()));
+    let failed = |path: PathBuf| {
+        move |error| Failure::could_not(format_args!("{}: {error}", path.display()))
+    };
     let mut command = C::command().disable_help_subcommand(true);
     command.build();
     for command in std::iter::once(&command).chain(command.get_subcommands()) {
-        let path = args.folder.join(format!("{}.1", command.get_display_name().unwrap_or("nearside")));
+        let path =
+            args.folder.join(format!("{}.1", command.get_display_name().unwrap_or("nearside")));
         page(command).and_then(|page| fs::write(&path, page)).map_err(failed(path))?;
     }
     Ok(())
@@ -29,7 +34,9 @@ pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
 
 /// The manual page of one command. What stands behind its help, `Examples:` and the like, becomes sections.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
-    let man = Man::new(command.clone()).source(concat!("nearside ", env!("CARGO_PKG_VERSION"))).manual("Nearside");
+    let man = Man::new(command.clone())
+        .source(concat!("nearside ", env!("CARGO_PKG_VERSION")))
+        .manual("Nearside");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -43,8 +50,11 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     for part in behind.split("\n\n") {
         let (title, lines) = part.split_once(":\n").unwrap_or(("NOTES", part));
-        section(&title.to_uppercase(), lines.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)))
-            .to_writer(&mut page)?;
+        section(
+            &title.to_uppercase(),
+            lines.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)),
+        )
+        .to_writer(&mut page)?;
     }
     if !command.has_subcommands() {
         section("SEE ALSO", ["nearside(1)"]).to_writer(&mut page)?;
@@ -69,11 +79,15 @@ mod tests {
 
     #[test]
     fn a_page_has_the_sections_of_the_help() {
-        let command = Command::new("run").about("Runs").after_help("Examples:\n  run -x\n\nExit codes:\n  0  fine");
+        let command = Command::new("run")
+            .about("Runs")
+            .after_help("Examples:\n  run -x\n\nExit codes:\n  0  fine");
         let page = String::from_utf8(page(&command).unwrap()).unwrap();
-        for expected in
-            [".SH SYNOPSIS\n.nf\nrun\n.fi\n", ".SH EXAMPLES\n.nf\nrun \\-x\n", ".SH \"EXIT CODES\"\n.nf\n0  fine\n"]
-        {
+        for expected in [
+            ".SH SYNOPSIS\n.nf\nrun\n.fi\n",
+            ".SH EXAMPLES\n.nf\nrun \\-x\n",
+            ".SH \"EXIT CODES\"\n.nf\n0  fine\n",
+        ] {
             assert!(page.contains(expected), "{expected}\n{page}");
         }
     }

@@ -12,7 +12,9 @@ use nearside_linux::{
     launch::{self, Command, LaunchError},
     sys::{self, PolicySupport},
 };
-use nearside_policy::{Action, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name};
+use nearside_policy::{
+    Action, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name,
+};
 use std::{ffi::OsString, path::Path};
 
 /// Nearside itself failed (as `env` and `timeout` have it).
@@ -93,11 +95,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 /// Gives every failure of Nearside's own one of the codes that commands in its place do not use.
 pub(super) fn own_codes(outcome: Outcome) -> Outcome {
-    outcome.map_err(|failure| if failure.code() < FAILED { failure.with_code(FAILED) } else { failure })
+    outcome.map_err(
+        |failure| if failure.code() < FAILED { failure.with_code(FAILED) } else { failure },
+    )
 }
 
 fn try_run(args: &Args) -> Outcome {
-    let command = Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(failure)?;
+    let command =
+        Command::find(&args.command, std::env::var_os("PATH").as_deref()).map_err(failure)?;
     let name = args.name.clone().map_or_else(|| default_name(&args.command), Ok)?;
     let mut host = open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
@@ -149,7 +154,9 @@ fn default_name(command: &[OsString]) -> Result<String, Failure> {
     let name = program.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match is_domain_name(&name) {
         true => Ok(name),
-        false => Err(Failure::usage(format_args!("{name:?} cannot name a domain: choose a name with --name"))),
+        false => Err(Failure::usage(format_args!(
+            "{name:?} cannot name a domain: choose a name with --name"
+        ))),
     }
 }
 
@@ -180,7 +187,9 @@ fn usable_policy(
                 MemoryPolicy::PreferredMany => " (it came with Linux 5.15)",
                 _ => "",
             };
-            Err(Failure::could_not(format_args!("this kernel does not know the memory policy {policy}{since}")))
+            Err(Failure::could_not(format_args!(
+                "this kernel does not know the memory policy {policy}{since}"
+            )))
         }
     }
 }
@@ -190,8 +199,13 @@ fn usable_policy(
 /// While Nearside's own is in charge the binding lasts only until the daemon's next interval, and nothing is said.
 fn fallback_notice(plan: &Plan, scheduler_is_in_charge: bool) -> Option<String> {
     plan.steps.iter().find_map(|step| match &step.action {
-        Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. } if !scheduler_is_in_charge => {
-            Some(format!("no scheduler with node affinity is attached: runs on {} only, until one is", cpus.named()))
+        Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. }
+            if !scheduler_is_in_charge =>
+        {
+            Some(format!(
+                "no scheduler with node affinity is attached: runs on {} only, until one is",
+                cpus.named()
+            ))
         }
         _ => None,
     })
@@ -207,7 +221,9 @@ mod tests {
     fn what_can_be_set_decides_about_the_policy() {
         type Kernel = fn(MemoryPolicy) -> PolicySupport;
         let all: Kernel = |_| Known;
-        let old: Kernel = |policy| if matches!(policy, PreferredMany | WeightedInterleave) { Unknown } else { Known };
+        let old: Kernel = |policy| {
+            if matches!(policy, PreferredMany | WeightedInterleave) { Unknown } else { Known }
+        };
         let filtered: Kernel = |_| Forbidden;
         let none: Kernel = |_| Unknown;
         let cases: [(_, _, Kernel, Result<MemoryPolicy, &str>); 13] = [
@@ -228,8 +244,12 @@ mod tests {
         for (asked, nodes, kernel, expected) in cases {
             match (usable_policy(asked, nodes, kernel), expected) {
                 (Ok(policy), Ok(expected)) => assert_eq!(policy, expected),
-                (Err(failure), Err(said)) => assert!(failure.message().contains(said), "{}", failure.message()),
-                (got, expected) => panic!("{asked:?} on {nodes} nodes: {got:?}, expected {expected:?}"),
+                (Err(failure), Err(said)) => {
+                    assert!(failure.message().contains(said), "{}", failure.message())
+                }
+                (got, expected) => {
+                    panic!("{asked:?} on {nodes} nodes: {got:?}, expected {expected:?}")
+                }
             }
         }
     }

@@ -107,7 +107,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (group, record) = find(&host, &args.domain)?;
     let is_found = record.as_ref().is_none_or(|record| record.found_by.is_some());
     let domain = record.map_or_else(|| group.path().to_owned(), |record| record.name);
-    let Some(nodes) = &args.nodes else { return give_home_back(&mut host, &domain, is_found, args) };
+    let Some(nodes) = &args.nodes else {
+        return give_home_back(&mut host, &domain, is_found, args);
+    };
     let affinity = args.affinity.map(Affinity::from);
     let topology = host.topology().map_err(Failure::could_not)?;
     let rate = args.rate.unwrap_or(Rate { bytes_per_s: Some(DEFAULT_RATE_BYTES_PER_S) });
@@ -139,7 +141,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let mut report = changed?;
         report.notes.extend(affinity.map(told));
         if report.nodes_before != report.nodes {
-            report.notes.push("the daemon takes its memory along, as far as it can (`nearside why` tells)".into());
+            report.notes.push(
+                "the daemon takes its memory along, as far as it can (`nearside why` tells)".into(),
+            );
         }
         return args.format.print(&report, set::text);
     }
@@ -150,7 +154,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut meter = Meter::new();
     let watch = &mut |so_far| {
         meter.show(so_far);
-        if break_off.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if break_off.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     };
     let changed = carry_out(&mut host, &wish, affinity, watch);
     meter.end();
@@ -182,10 +190,14 @@ fn give_home_back(host: &mut Host, domain: &str, is_found: bool, args: &Args) ->
     };
     let notes = vec!["nobody chooses another home before a daemon runs".into()];
     let (nodes_before, nodes) = (home.nodes.clone(), home.nodes);
-    args.format.print(&Report { name: domain.into(), nodes_before, nodes, notes, ..Report::default() }, set::text)
+    args.format.print(
+        &Report { name: domain.into(), nodes_before, nodes, notes, ..Report::default() },
+        set::text,
+    )
 }
 
-const STAYS: &str = "memory stays where it is until a daemon takes it along: --move-memory takes it now";
+const STAYS: &str =
+    "memory stays where it is until a daemon takes it along: --move-memory takes it now";
 
 /// Whether the daemon is to make the change: it brings the memory when it gets to it, at its own rate, and tells only later
 /// what stayed. Who wants that now and may do it does it without.
@@ -225,13 +237,18 @@ fn left_over(report: &Report, domain: &str, nodes: &str) -> Outcome {
     if stayed_bytes == 0 {
         return Ok(());
     }
-    let allowed = if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
+    let allowed =
+        if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
     let all_unmapped = report.stayed_bytes.keys().all(|&why| why == StayedWhy::NotMapped);
     let advice = match all_unmapped {
         true => "what no process maps cannot be moved".into(),
         false => format!("try again with: {again}"),
     };
-    Err(Failure::partly(format_args!("{} stayed off {}{allowed}; {advice}", size(stayed_bytes), report.nodes.named())))
+    Err(Failure::partly(format_args!(
+        "{} stayed off {}{allowed}; {advice}",
+        size(stayed_bytes),
+        report.nodes.named()
+    )))
 }
 
 #[cfg(test)]

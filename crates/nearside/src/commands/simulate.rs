@@ -94,12 +94,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         hmat: args.hmat || !args.source.is_machine_file(),
     };
     let mut progress = Simulating::new(options.most_seconds);
-    let simulation = simulate_watched(&topology, &scenario, &options, &mut |so_far| progress.show(so_far));
+    let simulation =
+        simulate_watched(&topology, &scenario, &options, &mut |so_far| progress.show(so_far));
     progress.end();
     let simulation = simulation.map_err(Failure::could_not)?;
     if !simulation.latencies_are_known {
         let assumed = format_args!("{ASSUMED_LOCAL_NS} ns");
-        output::note([format!("nothing tells latencies: {assumed} a local line are assumed, others as distances say")]);
+        output::note([format!(
+            "nothing tells latencies: {assumed} a local line are assumed, others as distances say"
+        )]);
     }
     args.format.print(&Report::new(&topology.source, &scenario, &options, &simulation), text)
 }

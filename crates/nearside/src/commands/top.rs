@@ -174,7 +174,8 @@ fn live(mut state: State, daemon: &client::Args) -> Outcome {
     // Before the terminal is changed, so that it is given back whatever comes.
     hear_signals(sender.clone())?;
     let mut screen = Screen::open().map_err(failed)?;
-    let (keys, looks, wants, interval) = (sender.clone(), sender.clone(), state.wants(), state.interval);
+    let (keys, looks, wants, interval) =
+        (sender.clone(), sender.clone(), state.wants(), state.interval);
     spawn("nearside-keys", move || read_keys(&keys))?;
     let asked = daemon.clone();
     let look = move |wants: Wants, interval| look_and_ask(wants.all, interval, &asked);
@@ -202,7 +203,9 @@ fn live(mut state: State, daemon: &client::Args) -> Outcome {
                 Action::Quit => return Ok(()),
             },
             Event::Resized => {}
-            Event::NoKeys(error) => return Err(Failure::could_not(format_args!("keys cannot be read: {error}"))),
+            Event::NoKeys(error) => {
+                return Err(Failure::could_not(format_args!("keys cannot be read: {error}")));
+            }
             Event::Signal(SIGTSTP) => screen.suspend().map_err(failed)?,
             Event::Signal(SIGCONT) => screen.enter().map_err(failed)?,
             Event::Signal(signal) => {
@@ -308,7 +311,8 @@ fn keep_looking(
 /// Finds out in its own time why a domain lives where it does: that may read every mapping of its processes.
 fn explain(domain: String, daemon: client::Args, events: Sender<Event>) -> Outcome {
     spawn("nearside-why", move || {
-        let text = why::text(&domain, &daemon).unwrap_or_else(|failure| failure.message().to_owned());
+        let text =
+            why::text(&domain, &daemon).unwrap_or_else(|failure| failure.message().to_owned());
         // If nobody listens any more, nobody needs to know.
         let _ = events.send(Event::Explained { domain, text });
     })

@@ -43,12 +43,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     tell(
         &args.domain,
         |record, decision| {
-            let told = Controlled { told: json::Why::new(record, decision), control: ask(&record.name) };
-            args.format.print(&told, |told| why::text(record, decision) + &why::control_text(&told.control))
+            let told =
+                Controlled { told: json::Why::new(record, decision), control: ask(&record.name) };
+            args.format.print(&told, |told| {
+                why::text(record, decision) + &why::control_text(&told.control)
+            })
         },
         |unplaced| {
             let told = Controlled { told: unplaced, control: ask(&unplaced.name) };
-            args.format.print(&told, |told| why::unplaced_text(told.told) + &why::control_text(&told.control))
+            args.format.print(&told, |told| {
+                why::unplaced_text(told.told) + &why::control_text(&told.control)
+            })
         },
     )?
 }

@@ -33,7 +33,12 @@ impl Caller {
         let peer = socket.peer_cred()?;
         // A process that has no number here has 0.
         let pid = peer.pid().filter(|&pid| pid > 0);
-        Ok(Self { uid: peer.uid(), gid: peer.gid(), groups: sys::peer_groups(socket.as_fd())?, pid })
+        Ok(Self {
+            uid: peer.uid(),
+            gid: peer.gid(),
+            groups: sys::peer_groups(socket.as_fd())?,
+            pid,
+        })
     }
 
     fn is_in(&self, group: Option<u32>) -> bool {
@@ -79,8 +84,16 @@ impl Access {
     pub fn new(config: &config::Api) -> Result<Self, String> {
         Ok(Self {
             own_uid: rustix::process::geteuid().as_raw(),
-            read_gid: config.read_group.as_deref().map(|name| group("api.read_group", name)).transpose()?,
-            admin_gid: config.admin_group.as_deref().map(|name| group("api.admin_group", name)).transpose()?,
+            read_gid: config
+                .read_group
+                .as_deref()
+                .map(|name| group("api.read_group", name))
+                .transpose()?,
+            admin_gid: config
+                .admin_group
+                .as_deref()
+                .map(|name| group("api.admin_group", name))
+                .transpose()?,
         })
     }
 
@@ -107,7 +120,9 @@ fn group(key: &str, name: &str) -> Result<u32, String> {
     }
     match Group::from_name(name) {
         Ok(Some(Group { gid, .. })) => Ok(Gid::as_raw(gid)),
-        Ok(None) => Err(format!("{key}: there is no group {name}: expected the name of one, or a number")),
+        Ok(None) => {
+            Err(format!("{key}: there is no group {name}: expected the name of one, or a number"))
+        }
         Err(error) => Err(format!("{key}: group {name}: {error}")),
     }
 }
@@ -161,7 +176,8 @@ mod tests {
         });
         assert_eq!(caller.uid, rustix::process::geteuid().as_raw());
         assert_eq!(caller.pid, Some(std::process::id() as i32));
-        let mut groups: Vec<u32> = rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
+        let mut groups: Vec<u32> =
+            rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
         let mut told = caller.groups;
         groups.sort_unstable();
         told.sort_unstable();

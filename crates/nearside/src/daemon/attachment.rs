@@ -161,7 +161,9 @@ impl Attachment {
     fn last_wait(&self, now: u64) -> u64 {
         match *self {
             Self::Later { wait, .. } => wait,
-            Self::Attached { since, last_wait, .. } if now.saturating_sub(since) <= LAST_WAIT => last_wait,
+            Self::Attached { since, last_wait, .. } if now.saturating_sub(since) <= LAST_WAIT => {
+                last_wait
+            }
             _ => 0,
         }
     }
@@ -199,10 +201,15 @@ mod tests {
         attached.attached(1);
         // Another one comes in time, and the wait begins anew.
         for (from, to) in [(2, 2 + LINGER), (30, 30 + LINGER)] {
-            assert!((from..to).all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing));
+            assert!(
+                (from..to).all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing)
+            );
             assert_eq!(attached.next(Scheduler::Auto, NEEDED, to), Todo::Nothing);
         }
-        assert!((60..60 + LINGER).all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing));
+        assert!(
+            (60..60 + LINGER)
+                .all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing)
+        );
         assert_eq!(attached.next(Scheduler::Auto, nobody, 60 + LINGER), Todo::Detach);
     }
 

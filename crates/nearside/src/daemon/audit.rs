@@ -47,8 +47,14 @@ pub struct Entry<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 enum ChangeJson<'a> {
-    SetAffinity { domain: &'a str, nodes: Vec<nearside_topology::NodeId>, affinity: Option<nearside_policy::Affinity> },
-    Release { domain: &'a str },
+    SetAffinity {
+        domain: &'a str,
+        nodes: Vec<nearside_topology::NodeId>,
+        affinity: Option<nearside_policy::Affinity>,
+    },
+    Release {
+        domain: &'a str,
+    },
 }
 
 impl<'a> Entry<'a> {
@@ -63,9 +69,11 @@ impl<'a> Entry<'a> {
     ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let change = change.map(|change| match change {
-            Change::SetAffinity { domain, nodes, affinity } => {
-                ChangeJson::SetAffinity { domain, nodes: nodes.iter().collect(), affinity: *affinity }
-            }
+            Change::SetAffinity { domain, nodes, affinity } => ChangeJson::SetAffinity {
+                domain,
+                nodes: nodes.iter().collect(),
+                affinity: *affinity,
+            },
             Change::Release { domain } => ChangeJson::Release { domain },
         });
         Self {
@@ -135,7 +143,10 @@ impl AuditLog {
 
     fn tell(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.told, true) {
-            output::note([format!("audit log {}: {error}: changes are made and not recorded", self.path.display())]);
+            output::note([format!(
+                "audit log {}: {error}: changes are made and not recorded",
+                self.path.display()
+            )]);
         }
     }
 }
@@ -146,8 +157,12 @@ fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    let flags =
-        OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::CLOEXEC
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK;
     let private = Mode::RUSR | Mode::WUSR;
     let file = rustix::fs::open(path, flags, private)?;
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
@@ -168,7 +183,11 @@ mod tests {
     }
 
     fn lines(path: &Path) -> Vec<serde_json::Value> {
-        fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        fs::read_to_string(path)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
@@ -179,16 +198,29 @@ mod tests {
         let nodes = NodeSet::from([NodeId(0), NodeId(2)]);
         let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None };
         log.write(&Entry::new(&caller(), "PUT", "/domains/db/affinity", Some(&change), 200, None));
-        log.write(&Entry::new(&caller(), "DELETE", "/domains/a%0Ab/affinity", None, 403, Some("may not\nchange")));
+        log.write(&Entry::new(
+            &caller(),
+            "DELETE",
+            "/domains/a%0Ab/affinity",
+            None,
+            403,
+            Some("may not\nchange"),
+        ));
 
         let lines = lines(&path);
         assert_eq!(
             lines[0]["change"],
             serde_json::json!({"do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null})
         );
-        assert_eq!((&lines[0]["uid"], &lines[0]["pid"], &lines[0]["status"]), (&1000.into(), &7.into(), &200.into()));
+        assert_eq!(
+            (&lines[0]["uid"], &lines[0]["pid"], &lines[0]["status"]),
+            (&1000.into(), &7.into(), &200.into())
+        );
         assert!(lines[0]["time_unix_ms"].as_u64() > Some(1_500_000_000_000));
-        assert_eq!((&lines[1]["change"], &lines[1]["error"]), (&serde_json::Value::Null, &"may not\nchange".into()));
+        assert_eq!(
+            (&lines[1]["change"], &lines[1]["error"]),
+            (&serde_json::Value::Null, &"may not\nchange".into())
+        );
         assert_eq!(lines.len(), 2);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }

@@ -38,7 +38,13 @@ impl Charge {
 
     /// Attaches or detaches it where it is time for that, and tells it what has changed of domains. Returns what somebody
     /// should know.
-    pub fn tend(&mut self, mode: config::Scheduler, needs: Needs, homes: &Affinities, now: u64) -> Vec<String> {
+    pub fn tend(
+        &mut self,
+        mode: config::Scheduler,
+        needs: Needs,
+        homes: &Affinities,
+        now: u64,
+    ) -> Vec<String> {
         let mut said = Vec::new();
         self.notice_its_end(now, &mut said);
         match self.attachment.next(mode, needs, now) {
@@ -52,9 +58,13 @@ impl Charge {
 
     /// CPU time by node of each domain since it was attached, by the number of its cgroup, in ns.
     pub fn cpu_ns(&self) -> BTreeMap<u64, ByNode> {
-        let usage = self.scheduler.as_ref().map(Scheduler::usage).and_then(Result::ok).unwrap_or_default();
+        let usage =
+            self.scheduler.as_ref().map(Scheduler::usage).and_then(Result::ok).unwrap_or_default();
         let by_node = |by_node: BTreeMap<_, std::time::Duration>| {
-            by_node.into_iter().map(|(node, used)| (node, u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))).collect()
+            by_node
+                .into_iter()
+                .map(|(node, used)| (node, u64::try_from(used.as_nanos()).unwrap_or(u64::MAX)))
+                .collect()
         };
         usage.into_iter().map(|(cgroup, usage)| (cgroup, by_node(usage.by_node))).collect()
     }
@@ -113,10 +123,13 @@ impl Charge {
     /// A domain that it cannot be told of has no preference, and is told of again in the next interval.
     fn tell(&mut self, homes: &Affinities, said: &mut Vec<String>) {
         let Some(scheduler) = &mut self.scheduler else { return };
-        let gone: Vec<u64> = self.told.keys().filter(|cgroup| !homes.contains_key(cgroup)).copied().collect();
+        let gone: Vec<u64> =
+            self.told.keys().filter(|cgroup| !homes.contains_key(cgroup)).copied().collect();
         for cgroup in gone {
             self.told.remove(&cgroup);
-            said.extend(scheduler.remove_domain(cgroup).err().map(|error| format!("scheduler: {error}")));
+            said.extend(
+                scheduler.remove_domain(cgroup).err().map(|error| format!("scheduler: {error}")),
+            );
         }
         for (&cgroup, affinity) in homes {
             if self.told.get(&cgroup) != Some(affinity) {

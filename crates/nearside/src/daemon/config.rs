@@ -164,7 +164,9 @@ impl Config {
     pub fn read(path: &Path, must_exist: bool) -> Result<Self, Error> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(path, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => Ok(Self::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => {
+                Ok(Self::default())
+            }
             Err(error) => Err(Error { path: path.into(), line: None, what: error.to_string() }),
         }
     }
@@ -216,8 +218,11 @@ impl Config {
             return Ok((new, None));
         }
         let socket = &self.api.socket;
-        let told =
-            format!("{}: api.socket changes with a restart; it stays {} till then", path.display(), socket.display());
+        let told = format!(
+            "{}: api.socket changes with a restart; it stays {} till then",
+            path.display(),
+            socket.display()
+        );
         let api = Api { socket: socket.clone(), ..new.api.clone() };
         Ok((Self { api, ..new }, Some(told)))
     }
@@ -267,15 +272,22 @@ fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Erro
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(600);
 
 /// A value of the key; what is of another type is answered with an example.
-fn typed<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<T, D::Error> {
-    let told = |error: D::Error| de::Error::custom(format!("{}, as in {example}", error.to_string().trim_end()));
+fn typed<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+    example: &str,
+) -> Result<T, D::Error> {
+    let told = |error: D::Error| {
+        de::Error::custom(format!("{}, as in {example}", error.to_string().trim_end()))
+    };
     T::deserialize(deserializer).map_err(told)
 }
 
 fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text: String = typed(deserializer, "\"2s\"")?;
     parse_interval(&text).ok_or_else(|| {
-        de::Error::custom(format!("{text:?} is no interval: expected from 10ms to 600s, as in \"2s\" or \"500ms\""))
+        de::Error::custom(format!(
+            "{text:?} is no interval: expected from 10ms to 600s, as in \"2s\" or \"500ms\""
+        ))
     })
 }
 
@@ -293,7 +305,9 @@ fn parse_interval(text: &str) -> Option<Duration> {
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text: String = typed(deserializer, "\"1G\"")?;
     match parse_size(&text) {
-        Ok(0) => Err(de::Error::custom("with a rate of 0 nothing would ever come home: expected at least 1")),
+        Ok(0) => Err(de::Error::custom(
+            "with a rate of 0 nothing would ever come home: expected at least 1",
+        )),
         Ok(bytes) => Ok(bytes),
         Err(why) => Err(de::Error::custom(format!("{text:?}: {why}"))),
     }
@@ -321,10 +335,17 @@ fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> 
     within(deserializer, 1..=100)
 }
 
-fn within<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<u64>) -> Result<u64, D::Error> {
+fn within<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    range: RangeInclusive<u64>,
+) -> Result<u64, D::Error> {
     let number = i64::deserialize(deserializer)?;
     u64::try_from(number).ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        de::Error::custom(format!("{number}: expected a whole number from {} to {}", range.start(), range.end()))
+        de::Error::custom(format!(
+            "{number}: expected a whole number from {} to {}",
+            range.start(),
+            range.end()
+        ))
     })
 }
 
@@ -347,10 +368,13 @@ mod tests {
 
     #[test]
     fn the_example_has_every_key() {
-        let keys = |text: &str| text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count();
+        let keys = |text: &str| {
+            text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count()
+        };
         // Debug lists the fields, one a line, with those of three tables.
         let fields = format!("{:#?}", Config::default());
-        let fields = fields.lines().filter(|line| line.contains(": ") && !line.ends_with(" {")).count();
+        let fields =
+            fields.lines().filter(|line| line.contains(": ") && !line.ends_with(" {")).count();
         assert_eq!(keys(EXAMPLE), fields);
     }
 
@@ -371,17 +395,32 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_line_key_and_what_was_expected() {
         let cases = [
-            ("\nintervall = \"2s\"", "daemon.toml, line 2 (`intervall = \"2s\"`): unknown field `intervall`, expected"),
-            ("interval = \"2\"", "line 1 (`interval = \"2\"`): \"2\" is no interval: expected from 10ms to 600s"),
-            ("interval = 2", "(`interval = 2`): invalid type: integer `2`, expected a string, as in \"2s\""),
+            (
+                "\nintervall = \"2s\"",
+                "daemon.toml, line 2 (`intervall = \"2s\"`): unknown field `intervall`, expected",
+            ),
+            (
+                "interval = \"2\"",
+                "line 1 (`interval = \"2\"`): \"2\" is no interval: expected from 10ms to 600s",
+            ),
+            (
+                "interval = 2",
+                "(`interval = 2`): invalid type: integer `2`, expected a string, as in \"2s\"",
+            ),
             ("found = \"a\"", "expected a sequence, as in [\"machine.slice/*\"]"),
-            ("[audit]\nlog = 1", "line 2 (`log = 1`): invalid type: integer `1`, expected path string, as in \"/var/"),
+            (
+                "[audit]\nlog = 1",
+                "line 2 (`log = 1`): invalid type: integer `1`, expected path string, as in \"/var/",
+            ),
             ("rate = \"1X\"", "(`rate = \"1X\"`): \"1X\": \"X\" is no unit"),
             ("rate = \"0\"", "expected at least 1"),
             ("scheduler = \"yes\"", "unknown variant `yes`, expected one of `on`, `auto`, `off`"),
             ("found = [\"*\"]", "it has to begin with a name"),
             ("found = [\n  \"a\",\n  \"a//b\",\n]", "line 1 (`found = [`): \"a//b\" is no pattern"),
-            ("[api]\nsocket = \"run/x\"", "line 2 (`socket = \"run/x\"`): \"run/x\": expected the path"),
+            (
+                "[api]\nsocket = \"run/x\"",
+                "line 2 (`socket = \"run/x\"`): \"run/x\": expected the path",
+            ),
             ("[api]\nport = 80", "unknown field `port`"),
             ("[tuning]\npatience_intervals = 0", "0: expected a whole number from 1 to"),
             ("[tuning]\ntrouble_percent = 101", "101: expected a whole number from 1 to 100"),
@@ -400,7 +439,12 @@ mod tests {
     fn a_file_that_is_not_there_is_no_error_unless_it_was_named() {
         let missing = Path::new("/nonexistent/daemon.toml");
         assert_eq!(Config::read(missing, false), Ok(Config::default()));
-        assert!(Config::read(missing, true).unwrap_err().to_string().starts_with("/nonexistent/daemon.toml: "));
+        assert!(
+            Config::read(missing, true)
+                .unwrap_err()
+                .to_string()
+                .starts_with("/nonexistent/daemon.toml: ")
+        );
     }
 
     #[test]

@@ -102,7 +102,8 @@ mod tests {
     fn what_does_not_fit_stays_with_its_sender() {
         let (sender, channel) = sync_channel(1);
         let inbox = Inbox::new(channel);
-        let accepted = (0..200).filter(|_| sender.try_send(Event::Reload).is_ok() & inbox.is_waiting());
+        let accepted =
+            (0..200).filter(|_| sender.try_send(Event::Reload).is_ok() & inbox.is_waiting());
         assert_eq!(accepted.count(), MOST_WAITING + 1);
     }
 }

@@ -22,7 +22,8 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, CpuReason, Machine, MoveReport, Outcome, Step, Tuning, control,
+    Action, Batch, ControlObservation, ControlPlan, CpuReason, Machine, MoveReport, Outcome, Step,
+    Tuning, control,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
@@ -214,7 +215,9 @@ impl Keeper {
                 self.tend_scheduler(&seen.machine.topology, seen.machine.domains.len(), inbox, due);
                 self.say(self.balancing(&seen));
                 let forgotten = self.watcher.no_longer_named();
-                self.for_each_domain(forgotten, Host::forget_found, || inbox.is_to_end() || Instant::now() >= due);
+                self.for_each_domain(forgotten, Host::forget_found, || {
+                    inbox.is_to_end() || Instant::now() >= due
+                });
                 // Last, for a change of what is recorded of a domain ends its batch.
                 self.begin_batches(&batches);
                 if !plan.steps.is_empty() {
@@ -232,8 +235,15 @@ impl Keeper {
     /// Carries the plan out. What is refused is said and the rest of that domain's steps are left out: the next interval
     /// sees what there is and decides anew, also about those whose turn has not come when that is `due`. Returns the pages that
     /// are to move until then.
-    fn act(&mut self, plan: &ControlPlan, seen: &ControlObservation, inbox: &Inbox, due: Instant) -> Vec<Action> {
-        let is_batch = |step: &&Step| matches!(step.action, Action::MovePages { batch: Some(_), .. });
+    fn act(
+        &mut self,
+        plan: &ControlPlan,
+        seen: &ControlObservation,
+        inbox: &Inbox,
+        due: Instant,
+    ) -> Vec<Action> {
+        let is_batch =
+            |step: &&Step| matches!(step.action, Action::MovePages { batch: Some(_), .. });
         let (batches, steps): (Vec<&Step>, Vec<&Step>) = plan.steps.iter().partition(is_batch);
         let mut refused: Vec<&str> = Vec::new();
         if !steps.is_empty() && self.lock() {
@@ -315,8 +325,12 @@ impl Keeper {
     /// Carries out a step, unless a command has given the domain another home since it was looked at.
     fn try_step(&mut self, step: &Step, plan: &ControlPlan, seen: &ControlObservation) -> Outcome {
         let domain = step.action.domain();
-        let home_seen =
-            seen.machine.domains.iter().find(|state| state.name == domain).and_then(|state| state.home.as_ref());
+        let home_seen = seen
+            .machine
+            .domains
+            .iter()
+            .find(|state| state.name == domain)
+            .and_then(|state| state.home.as_ref());
         // A group that was found gets its record with whatever is the first of these steps.
         let home_planned = plan.steps.iter().find_map(|step| match &step.action {
             Action::SetHome { domain: whose, home } if whose == domain => Some(home),
@@ -331,7 +345,9 @@ impl Keeper {
         let is_expected = home_now.as_ref() == home_seen || home_now.as_ref() == home_planned;
         let outcome = match is_expected {
             true => self.host.apply(&step.action, &mut |_| ControlFlow::Continue(())),
-            false => Outcome::Refused { why: "a command has given it another home meanwhile".into() },
+            false => {
+                Outcome::Refused { why: "a command has given it another home meanwhile".into() }
+            }
         };
         self.host.put_down();
         outcome
@@ -363,12 +379,18 @@ impl Keeper {
 
     /// What becomes of the kernel's NUMA balancing, where it is on.
     fn balancing(&self, seen: &ControlObservation) -> Option<String> {
-        let mode = seen.numa_balancing.filter(|&mode| mode != 0 && seen.machine.topology.nodes.len() > 1)?;
+        let mode = seen
+            .numa_balancing
+            .filter(|&mode| mode != 0 && seen.machine.topology.nodes.len() > 1)?;
         let is = match self.charge.attachment().is_attached() {
             true => "does nothing on this host while the scheduler is attached",
-            false => "moves the memory of domains that Nearside did not start, which it therefore leaves where it is",
+            false => {
+                "moves the memory of domains that Nearside did not start, which it therefore leaves where it is"
+            }
         };
-        Some(format!("NUMA balancing (kernel.numa_balancing = {mode}) {is}; it is not switched off"))
+        Some(format!(
+            "NUMA balancing (kernel.numa_balancing = {mode}) {is}; it is not switched off"
+        ))
     }
 
     /// Where the domains prefer to run.
@@ -386,8 +408,9 @@ impl Keeper {
     }
 
     fn wanting_fallback(&self, topology: &Topology) -> Vec<Record> {
-        let wants =
-            |record: &&Record| wants_fallback(record, topology) || self.is_heir && is_bound_for_scheduler(record);
+        let wants = |record: &&Record| {
+            wants_fallback(record, topology) || self.is_heir && is_bound_for_scheduler(record)
+        };
         self.watcher.records().filter(wants).cloned().collect()
     }
 
@@ -447,9 +470,12 @@ impl Keeper {
         let counted: BTreeMap<NodeId, Option<Counters>> =
             machine.topology.nodes.iter().map(|node| (node.id, counters(root, node.id))).collect();
         let before = std::mem::replace(&mut self.counted, counted.clone());
-        let counters =
-            counted.into_iter().map(|(node, now)| (node, [before.get(&node).copied().flatten(), now])).collect();
-        let records: BTreeMap<&str, _> = self.watcher.records().map(|record| (record.name.as_str(), record)).collect();
+        let counters = counted
+            .into_iter()
+            .map(|(node, now)| (node, [before.get(&node).copied().flatten(), now]))
+            .collect();
+        let records: BTreeMap<&str, _> =
+            self.watcher.records().map(|record| (record.name.as_str(), record)).collect();
         let domain = |state: &nearside_policy::DomainState| SeenDomain {
             cgroup: self.watcher.cgroup_path(&state.name).unwrap_or_default().to_owned(),
             record: records.get(state.name.as_str()).map(|&record| record.clone()),
@@ -458,7 +484,9 @@ impl Keeper {
         };
         let domains = machine.domains.iter().map(domain).collect();
         self.totals.keep_only(machine.domains.iter().map(|state| state.name.as_str()));
-        let lives = |name: &str| machine.domains.binary_search_by(|state| state.name.as_str().cmp(name)).is_ok();
+        let lives = |name: &str| {
+            machine.domains.binary_search_by(|state| state.name.as_str().cmp(name)).is_ok()
+        };
         self.said.keep_only(lives);
         self.host.keep_walks(lives);
         self.api.published.publish(Snapshot::new(Seen {
@@ -490,14 +518,19 @@ impl Keeper {
     /// A line for `systemctl status`.
     fn status(&self) -> String {
         let domains = self.watcher.records().count();
-        let scheduler = if self.charge.attachment().is_attached() { "attached" } else { "not attached" };
+        let scheduler =
+            if self.charge.attachment().is_attached() { "attached" } else { "not attached" };
         let failed = match &self.failed {
             (looks, why) if *looks >= MOST_FAILED_LOOKS => {
                 format!("; the last {looks} looks at the host failed: {why}")
             }
             _ => String::new(),
         };
-        format!("{}; scheduler {scheduler}; interval {}{failed}", count(domains, "domain"), self.remembered.interval)
+        format!(
+            "{}; scheduler {scheduler}; interval {}{failed}",
+            count(domains, "domain"),
+            self.remembered.interval
+        )
     }
 
     /// Leaves the host as it would be without a daemon.
@@ -514,7 +547,10 @@ impl Keeper {
         if self.charge.attachment().is_attached() {
             match self.host.topology() {
                 Ok(topology) => {
-                    let wanting = started.into_iter().filter(|record| wants_fallback(record, &topology)).collect();
+                    let wanting = started
+                        .into_iter()
+                        .filter(|record| wants_fallback(record, &topology))
+                        .collect();
                     self.restore_fallbacks(wanting, || false);
                 }
                 Err(error) => self.say([error.to_string()]),
@@ -540,9 +576,12 @@ fn is_bound_for_scheduler(record: &Record) -> bool {
 
 /// What the control loop is told of a batch.
 fn report(action: &Action, outcome: &Outcome) -> Option<MoveReport> {
-    let Action::MovePages { domain, batch: Some(Batch { from, .. }), .. } = action else { return None };
+    let Action::MovePages { domain, batch: Some(Batch { from, .. }), .. } = action else {
+        return None;
+    };
     // Of one whose turn never came nothing was learnt.
     let report = MoveReport::new(domain, *from, outcome)?;
-    let is_untried = matches!(outcome, Outcome::Partly { moved_bytes: 0, stayed, .. } if stayed.is_empty());
+    let is_untried =
+        matches!(outcome, Outcome::Partly { moved_bytes: 0, stayed, .. } if stayed.is_empty());
     (!is_untried).then_some(report)
 }

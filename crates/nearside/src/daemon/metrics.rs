@@ -58,7 +58,8 @@ impl Page<'_> {
         (name, help, unit): About<'_>,
         values: impl IntoIterator<Item = ([Label; N], impl EncodeCounterValue)>,
     ) -> fmt::Result {
-        let mut metric = self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        let mut metric =
+            self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
         values.into_iter().try_for_each(|(labels, value)| match N {
             0 => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
             _ => metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None),
@@ -95,10 +96,17 @@ impl Metrics {
             alone(u64::from(*scheduler_attached)),
         )?;
         page.gauge(
-            ("nearside_numa_balancing", "The sysctl kernel.numa_balancing: 0 off, 1 on, 2 memory tiering", None),
+            (
+                "nearside_numa_balancing",
+                "The sysctl kernel.numa_balancing: 0 off, 1 on, 2 memory tiering",
+                None,
+            ),
             numa_balancing.iter().map(|&mode| ([], mode)),
         )?;
-        page.gauge(("nearside_domains", "Domains there are", None), alone(stat.domains.len() as u64))?;
+        page.gauge(
+            ("nearside_domains", "Domains there are", None),
+            alone(stat.domains.len() as u64),
+        )?;
         page.counter(
             ("nearside_audit_lost", "Lines of the audit log that could not be written", None),
             alone(self.audit_lost),
@@ -109,8 +117,12 @@ impl Metrics {
         let Topology { nodes, withheld, .. } = &self.snapshot.topology;
         // What is withheld from domains was left out of the snapshot: there is no telling how much it is.
         let is_offered = |node: &&Node| !withheld.memory_nodes.contains(node.id);
-        let total = nodes.iter().filter(is_offered).map(|node| (of_node(node.id), node.memory_bytes));
-        page.gauge(("node_memory_numa_MemTotal", "Memory information field MemTotal, in bytes", None), total)?;
+        let total =
+            nodes.iter().filter(is_offered).map(|node| (of_node(node.id), node.memory_bytes));
+        page.gauge(
+            ("node_memory_numa_MemTotal", "Memory information field MemTotal, in bytes", None),
+            total,
+        )?;
         // The metric's name, the field of `meminfo`, and what holds it.
         type Field = (&'static str, &'static str, fn(&MemoryState) -> u64);
         let fields: [Field; 4] = [
@@ -120,37 +132,56 @@ impl Metrics {
             ("node_memory_numa_SReclaimable", "SReclaimable", |state| state.slab_reclaimable_bytes),
         ];
         for (name, field, bytes) in fields {
-            let values = nodes.iter().filter_map(|node| Some((of_node(node.id), bytes(&node.state?))));
-            page.gauge((name, &format!("Memory information field {field}, in bytes"), None), values)?;
+            let values =
+                nodes.iter().filter_map(|node| Some((of_node(node.id), bytes(&node.state?))));
+            page.gauge(
+                (name, &format!("Memory information field {field}, in bytes"), None),
+                values,
+            )?;
         }
         type Count = (&'static str, &'static str, fn(&Counters) -> u64);
         let counts: [Count; 6] = [
-            ("node_memory_numa_numa_hit", "Pages taken from the node as wanted", |counters| counters.hit_pages),
-            ("node_memory_numa_numa_miss", "Pages taken from the node although another one was wanted", |counters| {
-                counters.miss_pages
+            ("node_memory_numa_numa_hit", "Pages taken from the node as wanted", |counters| {
+                counters.hit_pages
             }),
-            ("node_memory_numa_numa_foreign", "Pages wanted from the node and taken from another one", |counters| {
-                counters.foreign_pages
-            }),
+            (
+                "node_memory_numa_numa_miss",
+                "Pages taken from the node although another one was wanted",
+                |counters| counters.miss_pages,
+            ),
+            (
+                "node_memory_numa_numa_foreign",
+                "Pages wanted from the node and taken from another one",
+                |counters| counters.foreign_pages,
+            ),
             (
                 "node_memory_numa_interleave_hit",
                 "Pages taken from the node as an interleaving policy wanted",
                 |counters| counters.interleave_hit_pages,
             ),
-            ("node_memory_numa_local_node", "Pages taken from the node by a CPU of the node", |counters| {
-                counters.local_node_pages
-            }),
-            ("node_memory_numa_other_node", "Pages taken from the node by a CPU of another one", |counters| {
-                counters.other_node_pages
-            }),
+            (
+                "node_memory_numa_local_node",
+                "Pages taken from the node by a CPU of the node",
+                |counters| counters.local_node_pages,
+            ),
+            (
+                "node_memory_numa_other_node",
+                "Pages taken from the node by a CPU of another one",
+                |counters| counters.other_node_pages,
+            ),
         ];
         let stat = &self.snapshot.stat.nodes;
         for (name, help, pages) in counts {
-            let values = stat.iter().filter_map(|node| Some((of_node(node.node), pages(&node.counters?))));
+            let values =
+                stat.iter().filter_map(|node| Some((of_node(node.node), pages(&node.counters?))));
             page.counter((name, help, None), values)?;
         }
         page.gauge(
-            ("nearside_node_outstanding", "Memory promised to domains and not used yet", Some(Unit::Bytes)),
+            (
+                "nearside_node_outstanding",
+                "Memory promised to domains and not used yet",
+                Some(Unit::Bytes),
+            ),
             stat.iter().map(|node| (of_node(node.node), node.outstanding_bytes)),
         )?;
         page.gauge(
@@ -163,7 +194,11 @@ impl Metrics {
         )?;
         let paces = self.snapshot.history.nodes.iter();
         page.gauge(
-            ("nearside_node_pace", "Part of the full rate at which pages may leave or come", Some(ratio())),
+            (
+                "nearside_node_pace",
+                "Part of the full rate at which pages may leave or come",
+                Some(ratio()),
+            ),
             paces.map(|(&node, history)| (of_node(node), parts(history.pace_ppm))),
         )
     }
@@ -186,14 +221,22 @@ impl Metrics {
             domains.iter().filter_map(|domain| Some((of(domain), domain.local_share?))),
         )?;
         page.gauge(
-            ("nearside_domain_debt", "Own memory that lies off the domain's home", Some(Unit::Bytes)),
+            (
+                "nearside_domain_debt",
+                "Own memory that lies off the domain's home",
+                Some(Unit::Bytes),
+            ),
             domains.iter().filter_map(|domain| Some((of(domain), domain.debt_bytes?))),
         )?;
         page.gauge(
-            ("nearside_domain_own", "Own memory by node: without files and what the kernel keeps", Some(Unit::Bytes)),
-            domains
-                .iter()
-                .flat_map(|domain| domain.own_bytes.iter().map(|(&node, &bytes)| (on_node(domain, node), bytes))),
+            (
+                "nearside_domain_own",
+                "Own memory by node: without files and what the kernel keeps",
+                Some(Unit::Bytes),
+            ),
+            domains.iter().flat_map(|domain| {
+                domain.own_bytes.iter().map(|(&node, &bytes)| (on_node(domain, node), bytes))
+            }),
         )?;
         page.gauge(
             ("nearside_domain_claimed", "Memory promised to the domain by node", Some(Unit::Bytes)),
@@ -204,15 +247,28 @@ impl Metrics {
         )?;
         let known = |domain: &Domain| self.snapshot.history.domains.get(&domain.name);
         page.gauge(
-            ("nearside_domain_demand_vcpus", "CPUs that the domain uses and waits for, smoothed", None),
-            domains.iter().filter_map(|domain| Some((of(domain), known(domain)?.demand.0 as f64 / 1000.0))),
+            (
+                "nearside_domain_demand_vcpus",
+                "CPUs that the domain uses and waits for, smoothed",
+                None,
+            ),
+            domains
+                .iter()
+                .filter_map(|domain| Some((of(domain), known(domain)?.demand.0 as f64 / 1000.0))),
         )?;
         page.gauge(
-            ("nearside_domain_trouble_intervals", "For how many intervals it has been off its home or waiting", None),
-            domains.iter().filter_map(|domain| Some((of(domain), known(domain)?.trouble_intervals))),
+            (
+                "nearside_domain_trouble_intervals",
+                "For how many intervals it has been off its home or waiting",
+                None,
+            ),
+            domains
+                .iter()
+                .filter_map(|domain| Some((of(domain), known(domain)?.trouble_intervals))),
         )?;
         let nothing = DomainTotals::default();
-        let totals = |domain: &Domain| self.snapshot.totals.domains.get(&domain.name).unwrap_or(&nothing);
+        let totals =
+            |domain: &Domain| self.snapshot.totals.domains.get(&domain.name).unwrap_or(&nothing);
         page.counter(
             ("nearside_domain_homes", "Homes that the control loop gave the domain", None),
             domains.iter().map(|domain| (of(domain), totals(domain).homes)),
@@ -222,11 +278,16 @@ impl Metrics {
             domains.iter().map(|domain| (of(domain), totals(domain).moved_bytes)),
         )?;
         page.counter(
-            ("nearside_domain_stayed", "Memory that did not move when it should have, by reason", Some(Unit::Bytes)),
+            (
+                "nearside_domain_stayed",
+                "Memory that did not move when it should have, by reason",
+                Some(Unit::Bytes),
+            ),
             domains.iter().flat_map(|domain| {
                 let stayed = totals(domain).stayed_bytes.iter();
-                stayed
-                    .map(|(why, &bytes)| ([("domain", domain.name.clone()), ("reason", why.words().to_owned())], bytes))
+                stayed.map(|(why, &bytes)| {
+                    ([("domain", domain.name.clone()), ("reason", why.words().to_owned())], bytes)
+                })
             }),
         )?;
         page.counter(
@@ -303,7 +364,9 @@ mod tests {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["#", "HELP", metric, _, ..] => (helped, name) = (helped + 1, metric),
                 ["#", "TYPE", metric, _] => assert_eq!(metric, name),
-                ["#", "UNIT", metric, unit] => assert!(metric == name && metric.ends_with(&format!("_{unit}"))),
+                ["#", "UNIT", metric, unit] => {
+                    assert!(metric == name && metric.ends_with(&format!("_{unit}")))
+                }
                 ["#", "EOF"] => {}
                 _ => assert!(line.starts_with(name), "{line} below {name}"),
             }
@@ -317,6 +380,9 @@ mod tests {
         let found = SeenDomain { cgroup: cgroup.into(), ..SeenDomain::default() };
         let snapshot = Snapshot::new(Seen { domains: vec![found], ..Seen::default() });
         let page = text(Arc::new(snapshot), 0).unwrap();
-        assert!(page.contains(r#"refusals_total{domain="/machine.slice/a\"b\\x2d\n.scope"} 0"#), "{page}");
+        assert!(
+            page.contains(r#"refusals_total{domain="/machine.slice/a\"b\\x2d\n.scope"} 0"#),
+            "{page}"
+        );
     }
 }

@@ -106,7 +106,11 @@ mod tests {
         let systemd = UnixDatagram::bind(&path).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "daemon::notify::tests::systemd_hears_the_life_of_the_daemon"])
-            .envs([(CHILD, "1".as_ref()), ("NOTIFY_SOCKET", path.as_os_str()), ("WATCHDOG_USEC", "30000000".as_ref())])
+            .envs([
+                (CHILD, "1".as_ref()),
+                ("NOTIFY_SOCKET", path.as_os_str()),
+                ("WATCHDOG_USEC", "30000000".as_ref()),
+            ])
             .env_remove("WATCHDOG_PID")
             .output()
             .unwrap();

@@ -25,7 +25,10 @@ impl Remembered {
         let fresh = Self { boot_id: boot_id.into(), ..Self::default() };
         let forgotten = |why: String| {
             let path = state.path().join(FILE);
-            Some(format!("what was remembered of loads is forgotten and learnt again: {}: {why}", path.display()))
+            Some(format!(
+                "what was remembered of loads is forgotten and learnt again: {}: {why}",
+                path.display()
+            ))
         };
         match state.read(FILE) {
             Ok(None) => (fresh, None),
@@ -58,9 +61,16 @@ mod tests {
     fn it_is_read_again_in_the_same_boot_only() {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
-        assert_eq!(Remembered::read(&state, "b"), (Remembered { boot_id: "b".into(), ..Remembered::default() }, None));
-        let mut remembered = Remembered { boot_id: "b".into(), interval: 41, ..Remembered::default() };
-        remembered.history.domains.insert("db".into(), DomainHistory { next_look: 44, ..DomainHistory::default() });
+        assert_eq!(
+            Remembered::read(&state, "b"),
+            (Remembered { boot_id: "b".into(), ..Remembered::default() }, None)
+        );
+        let mut remembered =
+            Remembered { boot_id: "b".into(), interval: 41, ..Remembered::default() };
+        remembered
+            .history
+            .domains
+            .insert("db".into(), DomainHistory { next_look: 44, ..DomainHistory::default() });
         remembered.write(&state).unwrap();
         assert_eq!(Remembered::read(&state, "b"), (remembered, None));
         let (other_boot, said) = Remembered::read(&state, "c");
@@ -71,7 +81,13 @@ mod tests {
     fn what_cannot_be_read_is_forgotten_and_said() {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
-        for text in ["", "{", "[]", r#"{"boot_id": "b"}"#, r#"{"boot_id": "b", "interval": -1, "history": {}}"#] {
+        for text in [
+            "",
+            "{",
+            "[]",
+            r#"{"boot_id": "b"}"#,
+            r#"{"boot_id": "b", "interval": -1, "history": {}}"#,
+        ] {
             fs::write(folder.path().join(FILE), text).unwrap();
             let (remembered, said) = Remembered::read(&state, "b");
             assert_eq!(remembered.interval, 0);

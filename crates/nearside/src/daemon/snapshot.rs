@@ -93,7 +93,9 @@ impl Totals {
     pub fn count(&mut self, domain: &str, outcome: &Outcome) {
         let totals = self.domains.entry(domain.to_owned()).or_default();
         match outcome {
-            Outcome::Applied { moved_bytes } => totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes),
+            Outcome::Applied { moved_bytes } => {
+                totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes)
+            }
             Outcome::Partly { moved_bytes, stayed, .. } => {
                 totals.moved_bytes = totals.moved_bytes.saturating_add(*moved_bytes);
                 for (&why, &bytes) in stayed {
@@ -143,7 +145,8 @@ impl Snapshot {
                 (Domain { reserved_bytes, ..Domain::new(&cgroup, record.as_ref(), usage) }, record)
             })
             .unzip();
-        let observation = Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+        let observation =
+            Observation { topology, domains: domains.iter().map(Domain::state).collect() };
         let counted = |node: NodeId| counters.get(&node).copied().unwrap_or([None; 2]);
         let nodes = observation.topology.nodes.iter();
         let stat = Stat {
@@ -154,14 +157,26 @@ impl Snapshot {
             heap: None,
         };
         let topology = observation.topology;
-        Self { topology, stat, interval, records, plan, history, totals, scheduler_attached, numa_balancing }
+        Self {
+            topology,
+            stat,
+            interval,
+            records,
+            plan,
+            history,
+            totals,
+            scheduler_attached,
+            numa_balancing,
+        }
     }
 
     /// The domain of that name; for a path, the domain that this cgroup is or belongs to.
     pub(crate) fn domain(&self, name: &str) -> Option<(&Domain, &Option<Record>)> {
         let mut all = self.stat.domains.iter().zip(&self.records);
         match name.starts_with('/') {
-            true => all.filter(|(domain, _)| is_below(name, &domain.cgroup)).max_by_key(|(d, _)| d.cgroup.len()),
+            true => all
+                .filter(|(domain, _)| is_below(name, &domain.cgroup))
+                .max_by_key(|(d, _)| d.cgroup.len()),
             false => all.find(|(domain, _)| domain.name == name),
         }
     }
@@ -183,7 +198,10 @@ impl Published {
     pub(crate) fn publish_as_of(&self, snapshot: Snapshot, at: Instant) {
         let new = Some((at, Arc::new(snapshot)));
         *self.failure.write().unwrap_or_else(PoisonError::into_inner) = None;
-        let old = std::mem::replace(&mut *self.latest.write().unwrap_or_else(PoisonError::into_inner), new);
+        let old = std::mem::replace(
+            &mut *self.latest.write().unwrap_or_else(PoisonError::into_inner),
+            new,
+        );
         // Not while the lock is held: it may be the last to let go of a large thing.
         drop(old);
     }
@@ -287,8 +305,8 @@ pub(crate) mod examples {
         stat::tests::topology,
     };
     use nearside_policy::{
-        Action, Batch, DebtWaits, DomainHistory, HomeWaits, MilliVcpus, NodeHistory, Place, Reason, SlowDown, Standing,
-        Step,
+        Action, Batch, DebtWaits, DomainHistory, HomeWaits, MilliVcpus, NodeHistory, Place, Reason,
+        SlowDown, Standing, Step,
     };
 
     pub(crate) fn seen() -> Seen {
@@ -299,19 +317,31 @@ pub(crate) mod examples {
             usage: domain.usage,
             reserved_bytes: 0,
         };
-        let counters = |hit_pages| Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() });
+        let counters = |hit_pages| {
+            Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() })
+        };
         let mut totals = Totals { intervals: 17, ..Totals::default() };
         let stayed = [(StayedWhy::Busy, 8192)].into();
-        totals.count("web-frontend", &Outcome::Partly { moved_bytes: 4096, stayed, interrupted: false });
+        totals.count(
+            "web-frontend",
+            &Outcome::Partly { moved_bytes: 4096, stayed, interrupted: false },
+        );
         totals.count("web-frontend", &Outcome::Refused { why: "no room".into() });
         let standing = Standing {
             place: Place::PushedOff { intervals: 3, off_home_ppm: 400_000 },
             debt_bytes: 64 * MIB,
-            home_waits: Some(HomeWaits::NoneBetter { here: SlowDown(1_200_000), best: SlowDown(1_190_000) }),
+            home_waits: Some(HomeWaits::NoneBetter {
+                here: SlowDown(1_200_000),
+                best: SlowDown(1_190_000),
+            }),
             debt_waits: Some(DebtWaits::NoBudget),
         };
-        let web =
-            DomainHistory { demand: MilliVcpus(1500), trouble_intervals: 3, standing, ..DomainHistory::default() };
+        let web = DomainHistory {
+            demand: MilliVcpus(1500),
+            trouble_intervals: 3,
+            standing,
+            ..DomainHistory::default()
+        };
         let step = Step {
             action: Action::MovePages {
                 domain: "web-frontend".into(),
@@ -329,8 +359,10 @@ pub(crate) mod examples {
             interval: Duration::from_secs(2),
             plan: ControlPlan { interval: 17, steps: vec![step] },
             history: History {
-                domains: [("db".into(), DomainHistory::default()), ("web-frontend".into(), web)].into(),
-                nodes: [(NodeId(0), NodeHistory { others: MilliVcpus(0), pace_ppm: 500_000 })].into(),
+                domains: [("db".into(), DomainHistory::default()), ("web-frontend".into(), web)]
+                    .into(),
+                nodes: [(NodeId(0), NodeHistory { others: MilliVcpus(0), pace_ppm: 500_000 })]
+                    .into(),
             },
             totals,
             scheduler_attached: true,
@@ -366,7 +398,10 @@ mod tests {
         published.publish(examples::snapshot());
         let (_, before) = published.latest().unwrap();
         published.publish(Snapshot::new(Seen::default()));
-        assert_eq!((before.stat.domains.len(), published.latest().unwrap().1.stat.domains.len()), (3, 0));
+        assert_eq!(
+            (before.stat.domains.len(), published.latest().unwrap().1.stat.domains.len()),
+            (3, 0)
+        );
     }
 
     #[test]

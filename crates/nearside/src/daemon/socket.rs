@@ -32,7 +32,8 @@ pub(super) fn listen(path: &Path, access: &Access) -> Result<UnixListener, Strin
     remove_stale(path).map_err(|error| named(&error))?;
     let listen = || -> rustix::io::Result<_> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
         give(path, access)?;
         rustix::net::listen(&socket, BACKLOG)?;
@@ -63,13 +64,20 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         meta => meta?,
     };
     if FileType::from_raw_mode(meta.st_mode) != FileType::Socket {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is something that is no socket",
+        ));
     }
     match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves this socket")),
+        Ok(_) => {
+            Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves this socket"))
+        }
     }
 }
 

@@ -23,27 +23,51 @@ pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -
 
 /// Another home for a domain of `nearside run`. Its memory follows as debt, at the rate of the control loop.
 fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affinity>) -> Answer {
-    let wish = Rehome { domain: domain.to_owned(), nodes: nodes.clone(), move_memory: false, rate_bytes_per_s: None };
-    match host.record(domain).map(|_| carry_out(host, &wish, affinity, &mut |_| ControlFlow::Continue(()))) {
+    let wish = Rehome {
+        domain: domain.to_owned(),
+        nodes: nodes.clone(),
+        move_memory: false,
+        rate_bytes_per_s: None,
+    };
+    match host
+        .record(domain)
+        .map(|_| carry_out(host, &wish, affinity, &mut |_| ControlFlow::Continue(())))
+    {
         None => Answer::Gone,
         Some(Err(failure)) => Answer::Refused(failure.message().to_owned()),
         Some(Ok(report)) => match host.record(domain) {
             None => Answer::Gone,
-            Some(record) => Answer::Done { nodes_before: report.nodes_before, home: record.home, notes: report.notes },
+            Some(record) => Answer::Done {
+                nodes_before: report.nodes_before,
+                home: record.home,
+                notes: report.notes,
+            },
         },
     }
 }
 
 /// A home for a domain that was found: it is preferred, and nothing of its cgroup is touched that is its owner's.
-fn prefer(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, affinity: Option<Affinity>) -> Answer {
+fn prefer(
+    host: &mut Host,
+    domain: &str,
+    pattern: &str,
+    nodes: &NodeSet,
+    affinity: Option<Affinity>,
+) -> Answer {
     if affinity == Some(Affinity::Hard) {
         return Answer::Refused(format!(
             "{domain} was not started by `nearside run`: whoever made that cgroup binds it to CPUs; here it can prefer them"
         ));
     }
     let before = host.record(domain).map(|record| record.home);
-    if let Some(kept) = before.as_ref().filter(|home| home.origin == Origin::Adopted && !nodes.is_subset(&home.nodes)) {
-        return Answer::Unusable(format!("nodes: somebody else keeps {domain} on {}", kept.nodes.named()));
+    if let Some(kept) = before
+        .as_ref()
+        .filter(|home| home.origin == Origin::Adopted && !nodes.is_subset(&home.nodes))
+    {
+        return Answer::Unusable(format!(
+            "nodes: somebody else keeps {domain} on {}",
+            kept.nodes.named()
+        ));
     }
     // What stands in for the scheduler goes with the home it is for, and is no bond of its owner's.
     let was_bound = match host.lift_fallback(domain) {
@@ -58,7 +82,13 @@ fn prefer(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, affinit
     answer
 }
 
-fn prefer_unbound(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet, before: Option<Home>) -> Answer {
+fn prefer_unbound(
+    host: &mut Host,
+    domain: &str,
+    pattern: &str,
+    nodes: &NodeSet,
+    before: Option<Home>,
+) -> Answer {
     let topology = match host.offered_to(domain) {
         Ok(topology) => topology,
         Err(error) => return Answer::Refused(error.to_string()),
@@ -66,8 +96,12 @@ fn prefer_unbound(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet,
     if let Err(refusal) = may_be_home(nodes, &Observation { topology, domains: Vec::new() }) {
         return Answer::Unusable(format!("nodes: {refusal}"));
     }
-    let home =
-        Home { nodes: nodes.clone(), origin: Origin::Explicit, affinity: Affinity::Soft, policy: MemoryPolicy::Local };
+    let home = Home {
+        nodes: nodes.clone(),
+        origin: Origin::Explicit,
+        affinity: Affinity::Soft,
+        policy: MemoryPolicy::Local,
+    };
     if let Err(error) = host.take_up(domain, Some((pattern, &home))) {
         return Answer::Refused(error.to_string());
     }
@@ -83,10 +117,12 @@ fn prefer_unbound(host: &mut Host, domain: &str, pattern: &str, nodes: &NodeSet,
 /// From here on the control loop may choose again.
 fn release(host: &mut Host, domain: &str, is_found: bool) -> Answer {
     match give_back(host, domain) {
-        Ok(Some(home)) => Answer::Done { nodes_before: home.nodes.clone(), home, notes: host.take_notices() },
-        Ok(None) if is_found => {
-            Answer::Refused(format!("{domain} has no home yet, so there is none to give back: placement chooses it"))
+        Ok(Some(home)) => {
+            Answer::Done { nodes_before: home.nodes.clone(), home, notes: host.take_notices() }
         }
+        Ok(None) if is_found => Answer::Refused(format!(
+            "{domain} has no home yet, so there is none to give back: placement chooses it"
+        )),
         Ok(None) => Answer::Gone,
         Err(failure) => Answer::Refused(failure.message().to_owned()),
     }
@@ -109,7 +145,10 @@ mod tests {
             fs::write(path, text).unwrap();
         };
         let tree = root.join("cg");
-        file("proc/self/mountinfo", &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()));
+        file(
+            "proc/self/mountinfo",
+            &format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", tree.display()),
+        );
         file("proc/sys/kernel/random/boot_id", "b\n");
         file("cg/cgroup.controllers", "cpuset memory\n");
         file("sys/devices/system/cpu/online", "0-3\n");
@@ -131,7 +170,11 @@ mod tests {
 
     fn put(host: &mut Host, nodes: &[u32]) -> Answer {
         let nodes = nodes.iter().map(|&node| NodeId(node)).collect();
-        fulfil(host, &Change::SetAffinity { domain: NAME.into(), nodes, affinity: None }, Some("m/*"))
+        fulfil(
+            host,
+            &Change::SetAffinity { domain: NAME.into(), nodes, affinity: None },
+            Some("m/*"),
+        )
     }
 
     fn delete(host: &mut Host, found_by: Option<&str>) -> Answer {
@@ -148,7 +191,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         let refused = delete(&mut host, Some("m/*"));
-        assert!(matches!(&refused, Answer::Refused(why) if why.contains("no home yet")), "{refused:?}");
+        assert!(
+            matches!(&refused, Answer::Refused(why) if why.contains("no home yet")),
+            "{refused:?}"
+        );
         assert_eq!(delete(&mut host, None), Answer::Gone);
     }
 
@@ -156,13 +202,24 @@ mod tests {
     fn a_found_domain_gets_nodes_that_it_may_use() {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
-        for (nodes, why) in [(&[1][..], "the cgroup /m/vm does not allow"), (&[2], "no CPU is online on node 2")] {
+        for (nodes, why) in
+            [(&[1][..], "the cgroup /m/vm does not allow"), (&[2], "no CPU is online on node 2")]
+        {
             let refused = put(&mut host, nodes);
-            assert!(matches!(&refused, Answer::Unusable(said) if said.contains(why)), "{refused:?}");
+            assert!(
+                matches!(&refused, Answer::Unusable(said) if said.contains(why)),
+                "{refused:?}"
+            );
             assert!(host.record(NAME).is_none());
         }
-        assert_eq!(home(&put(&mut host, &[0, 2])), ("0,2".into(), Origin::Explicit, Affinity::Soft));
-        assert_eq!(home(&delete(&mut host, Some("m/*"))), ("0,2".into(), Origin::Auto, Affinity::Soft));
+        assert_eq!(
+            home(&put(&mut host, &[0, 2])),
+            ("0,2".into(), Origin::Explicit, Affinity::Soft)
+        );
+        assert_eq!(
+            home(&delete(&mut host, Some("m/*"))),
+            ("0,2".into(), Origin::Auto, Affinity::Soft)
+        );
     }
 
     #[test]
@@ -171,16 +228,22 @@ mod tests {
         let mut host = made(folder.path());
         put(&mut host, &[0]);
         host.take_up(NAME, None).unwrap();
-        let adopted = |home: &mut Home| (home.origin, home.affinity) = (Origin::Adopted, Affinity::Hard);
+        let adopted =
+            |home: &mut Home| (home.origin, home.affinity) = (Origin::Adopted, Affinity::Hard);
         adopted(&mut host.edited().unwrap().home);
         host.save().unwrap();
         host.put_down();
         for refused in [put(&mut host, &[0, 2]), delete(&mut host, Some("m/*"))] {
-            let (Answer::Unusable(why) | Answer::Refused(why)) = &refused else { panic!("{refused:?}") };
+            let (Answer::Unusable(why) | Answer::Refused(why)) = &refused else {
+                panic!("{refused:?}")
+            };
             assert!(why.contains("somebody else keeps /m/vm on node 0"), "{why}");
         }
         assert_eq!(host.record(NAME).unwrap().home.origin, Origin::Adopted);
         assert_eq!(home(&put(&mut host, &[0])), ("0".into(), Origin::Explicit, Affinity::Soft));
-        assert_eq!(home(&delete(&mut host, Some("m/*"))), ("0".into(), Origin::Auto, Affinity::Soft));
+        assert_eq!(
+            home(&delete(&mut host, Some("m/*"))),
+            ("0".into(), Origin::Auto, Affinity::Soft)
+        );
     }
 }

@@ -7,7 +7,9 @@ use super::{
 };
 use crate::domains::Domain;
 use nearside_linux::store::Record;
-use nearside_policy::{ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step};
+use nearside_policy::{
+    ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step,
+};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +25,8 @@ pub(crate) struct ControlJson<'a> {
 
 impl<'a> ControlJson<'a> {
     pub(crate) fn new(plan: &'a ControlPlan, history: &'a History) -> Self {
-        let standing = history.domains.iter().map(|(name, known)| (name.as_str(), StandingJson::new(known)));
+        let standing =
+            history.domains.iter().map(|(name, known)| (name.as_str(), StandingJson::new(known)));
         Self {
             interval: plan.interval,
             steps: plan.steps.iter().map(DomainStepJson::new).collect(),
@@ -125,7 +128,11 @@ pub(crate) struct DomainJson<'a> {
 }
 
 impl<'a> DomainJson<'a> {
-    pub(crate) fn new(domain: &'a Domain, record: &'a Option<Record>, known: Option<&DomainHistory>) -> Self {
+    pub(crate) fn new(
+        domain: &'a Domain,
+        record: &'a Option<Record>,
+        known: Option<&DomainHistory>,
+    ) -> Self {
         Self { domain, record, standing: known.map(StandingJson::new) }
     }
 }
@@ -196,7 +203,11 @@ impl<'a> WhyJson<'a> {
             None => PlacedJson::Found(Box::new(unplaced()?)),
         };
         let steps = plan.steps.iter().filter(|step| step.action.domain() == domain.name);
-        Ok(Self { placed, standing: known.map(StandingJson::new), steps: steps.map(StepJson::new).collect() })
+        Ok(Self {
+            placed,
+            standing: known.map(StandingJson::new),
+            steps: steps.map(StepJson::new).collect(),
+        })
     }
 }
 
@@ -211,7 +222,12 @@ pub(crate) struct ChangedJson<'a> {
 }
 
 impl<'a> ChangedJson<'a> {
-    pub(crate) fn new(name: &'a str, nodes_before: &NodeSet, home: &Home, notes: &'a [String]) -> Self {
+    pub(crate) fn new(
+        name: &'a str,
+        nodes_before: &NodeSet,
+        home: &Home,
+        notes: &'a [String],
+    ) -> Self {
         Self {
             name,
             nodes_before: json::members(nodes_before),

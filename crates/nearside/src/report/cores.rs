@@ -24,29 +24,36 @@ pub(crate) fn groups(topology: &Topology) -> Vec<CpuGroup> {
         let key = (node.is_none(), node, package, last_level_cache);
         groups.entry(key).or_default().entry(core).or_default().insert(id);
     }
-    let group = |((_, node, package, last_level_cache), cores): (_, BTreeMap<CpuId, CpuSet>)| CpuGroup {
-        node,
-        package,
-        last_level_cache,
-        cpus: cores.values().flat_map(CpuSet::iter).collect(),
-        cores: cores.into_values().collect(),
-    };
+    let group =
+        |((_, node, package, last_level_cache), cores): (_, BTreeMap<CpuId, CpuSet>)| CpuGroup {
+            node,
+            package,
+            last_level_cache,
+            cpus: cores.values().flat_map(CpuSet::iter).collect(),
+            cores: cores.into_values().collect(),
+        };
     groups.into_iter().map(group).collect()
 }
 
 /// The cores in short: siblings joined by `+`, or by `-` where they are three or more in a row, and an evenly numbered
 /// run of cores by its ends (`0+8 .. 7+15`, `0-7 .. 24-31`).
 pub(crate) fn cores_in_short(cores: &[CpuSet]) -> Vec<String> {
-    let members: Vec<Vec<u32>> = cores.iter().map(|core| core.iter().map(|cpu| cpu.0).collect()).collect();
+    let members: Vec<Vec<u32>> =
+        cores.iter().map(|core| core.iter().map(|cpu| cpu.0).collect()).collect();
     let name = |core: &Vec<u32>| match core.as_slice() {
-        [first, _, .., last] if (last - first) as usize == core.len() - 1 => format!("{first}-{last}"),
+        [first, _, .., last] if (last - first) as usize == core.len() - 1 => {
+            format!("{first}-{last}")
+        }
         siblings => siblings.iter().map(u32::to_string).collect::<Vec<_>>().join("+"),
     };
     let mut words = Vec::new();
     let mut rest = members.as_slice();
     while let [first, others @ ..] = rest {
         let step = others.first().and_then(|second| stride(first, second));
-        let more = rest.windows(2).take_while(|pair| step.is_some() && stride(&pair[0], &pair[1]) == step).count();
+        let more = rest
+            .windows(2)
+            .take_while(|pair| step.is_some() && stride(&pair[0], &pair[1]) == step)
+            .count();
         let run = &rest[..=more];
         match (run, run.last()) {
             ([_, _, _, ..], Some(last)) => words.push(format!("{} .. {}", name(first), name(last))),
@@ -60,7 +67,8 @@ pub(crate) fn cores_in_short(cores: &[CpuSet]) -> Vec<String> {
 /// By how much every sibling's number rises from one core to the next, if by the same.
 fn stride(core: &[u32], next: &[u32]) -> Option<u32> {
     let step = next.first()?.checked_sub(*core.first()?)?;
-    let even = core.len() == next.len() && core.iter().zip(next).all(|(a, b)| a.checked_add(step) == Some(*b));
+    let even = core.len() == next.len()
+        && core.iter().zip(next).all(|(a, b)| a.checked_add(step) == Some(*b));
     even.then_some(step)
 }
 
@@ -69,7 +77,8 @@ mod tests {
     use super::*;
 
     fn short(cores: &[&[u32]]) -> String {
-        let cores: Vec<CpuSet> = cores.iter().map(|core| core.iter().copied().map(CpuId).collect()).collect();
+        let cores: Vec<CpuSet> =
+            cores.iter().map(|core| core.iter().copied().map(CpuId).collect()).collect();
         cores_in_short(&cores).join(" ")
     }
 

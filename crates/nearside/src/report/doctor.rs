@@ -90,8 +90,9 @@ const WIDTH: usize = 80;
 pub(crate) fn text(doctor: &Doctor) -> String {
     let topic_width = doctor.findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
     let (indent, below) = (9 + topic_width + 2, 9);
-    let paragraph =
-        |text: &str, indent| wrapped_to(WIDTH, &text.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), indent);
+    let paragraph = |text: &str, indent| {
+        wrapped_to(WIDTH, &text.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), indent)
+    };
     let mut text = String::new();
     for finding in &doctor.findings {
         let (word, colour) = match finding.state {
@@ -148,7 +149,12 @@ pub(crate) mod tests {
             sched_ext: SchedExt { state: Some("disabled".into()), loaded: None, has_btf: true },
             huge_pages: vec![(
                 NodeId(0),
-                HugePagePool { page_bytes: 2 << 20, total_pages: 16, free_pages: 12, surplus_pages: 0 },
+                HugePagePool {
+                    page_bytes: 2 << 20,
+                    total_pages: 16,
+                    free_pages: 12,
+                    surplus_pages: 0,
+                },
             )],
             transparent_huge_pages: Some("madvise".into()),
             has_pressure: true,
@@ -175,7 +181,11 @@ pub(crate) mod tests {
         let facts = Facts {
             kernel_release: Some("5.10.0-33-amd64".into()),
             boot_options: vec!["isolcpus=2-3".into()],
-            policies: Some(vec![MemoryPolicy::Preferred, MemoryPolicy::Strict, MemoryPolicy::Interleave]),
+            policies: Some(vec![
+                MemoryPolicy::Preferred,
+                MemoryPolicy::Strict,
+                MemoryPolicy::Interleave,
+            ]),
             numa_balancing: Some(1),
             zone_reclaim_mode: Some(1),
             numa_stat: Some(0),
@@ -224,16 +234,41 @@ pub(crate) mod tests {
             ("cgroup owner", |facts| facts.system_bus = false, State::Missing, false),
             ("cgroup owner", |facts| facts.privileges.euid = Some(1000), State::Missing, false),
             ("records", |facts| facts.state_writable = false, State::Missing, false),
-            ("records", |facts| facts.state_refused = Some("somebody else's".into()), State::Missing, false),
+            (
+                "records",
+                |facts| facts.state_refused = Some("somebody else's".into()),
+                State::Missing,
+                false,
+            ),
             ("privileges", |facts| facts.privileges.capabilities = 1 << 23, State::Limited, true),
             ("sched_ext", |facts| facts.isolated_cpus = Some("1".into()), State::Missing, true),
-            ("sched_ext", |facts| facts.sched_ext.loaded = Some("scx_rusty".into()), State::Limited, true),
-            ("sched_ext", |facts| facts.kernel_release = Some("6.12.1".into()), State::Limited, true),
+            (
+                "sched_ext",
+                |facts| facts.sched_ext.loaded = Some("scx_rusty".into()),
+                State::Limited,
+                true,
+            ),
+            (
+                "sched_ext",
+                |facts| facts.kernel_release = Some("6.12.1".into()),
+                State::Limited,
+                true,
+            ),
             ("for domains", |facts| facts.left_out = left_out(), State::Limited, true),
             // It has a finding of its own.
-            ("for domains", |facts| facts.left_out.isolated_cpus = left_out().isolated_cpus, State::Ok, true),
+            (
+                "for domains",
+                |facts| facts.left_out.isolated_cpus = left_out().isolated_cpus,
+                State::Ok,
+                true,
+            ),
             ("NUMA balancing", |facts| facts.numa_balancing = Some(1), State::Limited, true),
-            ("NUMA balancing", |facts| (facts.numa_balancing, facts.nodes) = (Some(1), nodes(1)), State::Ok, true),
+            (
+                "NUMA balancing",
+                |facts| (facts.numa_balancing, facts.nodes) = (Some(1), nodes(1)),
+                State::Ok,
+                true,
+            ),
             ("huge pages", |facts| facts.huge_pages.clear(), State::Ok, true),
             ("kernel", |facts| facts.kernel_release = Some("weird".into()), State::Limited, true),
             ("lockdown", |facts| facts.lockdown = Some("integrity".into()), State::Ok, true),
@@ -251,15 +286,22 @@ pub(crate) mod tests {
     #[test]
     fn what_a_container_forbids_is_not_blamed_on_the_kernel() {
         let told = |forbidden| {
-            let facts = Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
-            let finding = Doctor::new(facts).findings.into_iter().find(|finding| finding.topic == "memory policies");
+            let facts =
+                Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
+            let finding = Doctor::new(facts)
+                .findings
+                .into_iter()
+                .find(|finding| finding.topic == "memory policies");
             let finding = finding.unwrap();
             (finding.found, finding.advice.unwrap())
         };
         let (found, advice) = told(true);
         assert!(found.contains("seccomp") && advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
         let (found, advice) = told(false);
-        assert!(found.contains("kernel knows none") && !advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
+        assert!(
+            found.contains("kernel knows none") && !advice.contains("CAP_SYS_NICE"),
+            "{found}: {advice}"
+        );
     }
 
     #[test]
@@ -267,6 +309,10 @@ pub(crate) mod tests {
         let doctor = Doctor::new(Facts::default());
         assert!(!doctor.can_run);
         what_is_ok_needs_no_advice(&doctor);
-        assert!(text(&doctor).lines().all(|line| anstream::adapter::strip_str(line).to_string().len() <= WIDTH));
+        assert!(
+            text(&doctor)
+                .lines()
+                .all(|line| anstream::adapter::strip_str(line).to_string().len() <= WIDTH)
+        );
     }
 }

@@ -84,8 +84,11 @@ pub(crate) fn by_node_bytes(bytes: &ByNode) -> String {
 }
 
 fn in_words(amounts: &ByNode, word: impl Fn(u64) -> String) -> String {
-    let words: Vec<_> =
-        amounts.iter().filter(|(_, amount)| **amount > 0).map(|(node, &n)| format!("{node}:{}", word(n))).collect();
+    let words: Vec<_> = amounts
+        .iter()
+        .filter(|(_, amount)| **amount > 0)
+        .map(|(node, &n)| format!("{node}:{}", word(n)))
+        .collect();
     if words.is_empty() { "-".into() } else { words.join(" ") }
 }
 
@@ -99,7 +102,8 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
     columns.push(("cgroup", Left));
     let row = |domain: &Domain| {
         let threads = &domain.usage.cpu.threads;
-        let mut row = vec![total(threads).to_string(), used_of_claim(domain), local(domain.local_share)];
+        let mut row =
+            vec![total(threads).to_string(), used_of_claim(domain), local(domain.local_share)];
         if nodes {
             row.extend([memory_by_node(domain), by_node(threads)]);
         }
@@ -118,9 +122,12 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
 pub(crate) mod examples {
     use super::*;
     use crate::report::control::StandingTold;
-    use nearside_linux::{memory::MemoryByKind, store::CpuBinding, store::Record, threads::CpuUse, usage::Usage};
+    use nearside_linux::{
+        memory::MemoryByKind, store::CpuBinding, store::Record, threads::CpuUse, usage::Usage,
+    };
     use nearside_policy::{
-        Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, PageSize, Parts, Request, SlowDown,
+        Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, PageSize,
+        Parts, Request, SlowDown,
     };
     use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet, Withheld};
 
@@ -137,7 +144,8 @@ pub(crate) mod examples {
     /// A CPU that is isolated, and CPUs and memory that are not for domains.
     pub(crate) fn left_out() -> LeftOut {
         let by = "/nearside".into();
-        let withheld = Withheld { cpus: [CpuId(6), CpuId(7)].into(), memory_nodes: nodes(&[3]), by };
+        let withheld =
+            Withheld { cpus: [CpuId(6), CpuId(7)].into(), memory_nodes: nodes(&[3]), by };
         LeftOut { isolated_cpus: [CpuId(2)].into(), withheld }
     }
 
@@ -148,7 +156,9 @@ pub(crate) mod examples {
             memory: SlowDown::from_factor(memory),
             devices: SlowDown::from_factor(devices),
         };
-        let share = |amount: u64| on.iter().map(|&node| (NodeId(node), amount / on.len() as u64)).collect::<ByNode>();
+        let share = |amount: u64| {
+            on.iter().map(|&node| (NodeId(node), amount / on.len() as u64)).collect::<ByNode>()
+        };
         Candidate {
             nodes: nodes(on),
             slow_down: SlowDown::from_factor(cpu * memory * devices),
@@ -213,12 +223,22 @@ pub(crate) mod examples {
         }
     }
 
-    pub(crate) fn usage(threads: &[u64], time_ns: &[u64], anonymous_mib: &[u64], file_mib: &[u64]) -> Usage {
-        let mib = |amounts: &[u64]| by_node(&amounts.iter().map(|mib| mib * MIB).collect::<Vec<_>>());
+    pub(crate) fn usage(
+        threads: &[u64],
+        time_ns: &[u64],
+        anonymous_mib: &[u64],
+        file_mib: &[u64],
+    ) -> Usage {
+        let mib =
+            |amounts: &[u64]| by_node(&amounts.iter().map(|mib| mib * MIB).collect::<Vec<_>>());
         Usage {
             processes: 1,
             cpu: CpuUse { threads: by_node(threads), time_ns: by_node(time_ns) },
-            memory: MemoryByKind { anonymous: mib(anonymous_mib), file: mib(file_mib), ..MemoryByKind::default() },
+            memory: MemoryByKind {
+                anonymous: mib(anonymous_mib),
+                file: mib(file_mib),
+                ..MemoryByKind::default()
+            },
             memory_seen: Account::Charged,
             hidden_processes: 0,
         }
@@ -232,8 +252,15 @@ pub(crate) mod examples {
             affinity: Affinity::Hard,
             policy: MemoryPolicy::WeightedInterleave,
         };
-        let cpus = record().cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
-        Record { name: "web-frontend".into(), cgroup: "/nearside/web-frontend".into(), home, cpus, ..record() }
+        let cpus =
+            record().cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
+        Record {
+            name: "web-frontend".into(),
+            cgroup: "/nearside/web-frontend".into(),
+            home,
+            cpus,
+            ..record()
+        }
     }
 
     /// One that is at home, one that is not, and one that Nearside did not start.
@@ -243,8 +270,16 @@ pub(crate) mod examples {
         let cron = "/system.slice/a-rather-long-name-with-\x1b[2J.service";
         vec![
             Domain::new(&db.cgroup, Some(&db), usage(&[0, 2], &[0, 900], &[0, 498], &[0, 3])),
-            Domain::new(&web.cgroup, Some(&web), usage(&[0, 1, 1, 2], &[0, 100, 500, 400], &[64, 0, 300, 100], &[])),
-            Domain::new(cron, None, Usage { memory_seen: Account::Hidden, ..usage(&[3], &[0], &[], &[]) }),
+            Domain::new(
+                &web.cgroup,
+                Some(&web),
+                usage(&[0, 1, 1, 2], &[0, 100, 500, 400], &[64, 0, 300, 100], &[]),
+            ),
+            Domain::new(
+                cron,
+                None,
+                Usage { memory_seen: Account::Hidden, ..usage(&[3], &[0], &[], &[]) },
+            ),
         ]
     }
     /// The same as a daemon tells of them.

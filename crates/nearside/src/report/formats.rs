@@ -21,8 +21,8 @@ use crate::daemon::{
 };
 use nearside_policy::{Action, CpuReason, DomainHistory, Plan, Reason, Step};
 use nearside_topology::{
-    Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId, Performance,
-    ReservedHugePages, Topology, Zone,
+    Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId,
+    Performance, ReservedHugePages, Topology, Zone,
 };
 use serde_json::{Value, to_value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,9 @@ fn quoted(text: &str) -> impl Iterator<Item = String> {
 fn section(title: &str) -> Tables {
     let document = include_str!("../../../../docs/formats.md");
     let mut sections = document.split("\n## ");
-    let section = sections.find(|section| section.starts_with(title)).unwrap_or_else(|| panic!("no section {title}"));
+    let section = sections
+        .find(|section| section.starts_with(title))
+        .unwrap_or_else(|| panic!("no section {title}"));
     let (mut tables, mut objects) = (Tables::new(), vec![String::new()]);
     for line in section.lines().skip(1) {
         if let Some(row) = line.strip_prefix("| `") {
@@ -62,7 +64,8 @@ fn keys(value: &Value, object: &str, found: &mut Tables) {
     match value {
         Value::Object(members) if members.keys().any(|key| key.parse::<u32>().is_err()) => {
             found.entry(object.to_owned()).or_default().extend(members.keys().cloned());
-            for (key, value) in members.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str())) {
+            for (key, value) in members.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str()))
+            {
                 keys(value, key, found);
             }
         }
@@ -85,7 +88,11 @@ fn check(title: &str, shared: &[&str], whole: &str, printed: &Value) {
     let mut found = Tables::new();
     keys(printed, "", &mut found);
     for (object, keys) in &found {
-        assert_eq!(Some(keys), promised.get(object), "{title}: the keys of {object:?}, printed and promised");
+        assert_eq!(
+            Some(keys),
+            promised.get(object),
+            "{title}: the keys of {object:?}, printed and promised"
+        );
     }
     for object in &own {
         assert!(found.contains_key(object), "{title}: {object:?} is promised and not printed");
@@ -96,8 +103,18 @@ fn check(title: &str, shared: &[&str], whole: &str, printed: &Value) {
 fn topology() {
     let node = Node {
         zones: vec![Zone::default()],
-        huge_pages: vec![HugePagePool { page_bytes: 2 << 20, total_pages: 1, free_pages: 1, surplus_pages: 0 }],
-        ranges: vec![MemoryRange { start: 0, length_bytes: 1, hot_pluggable: false, non_volatile: false }],
+        huge_pages: vec![HugePagePool {
+            page_bytes: 2 << 20,
+            total_pages: 1,
+            free_pages: 1,
+            surplus_pages: 0,
+        }],
+        ranges: vec![MemoryRange {
+            start: 0,
+            length_bytes: 1,
+            hot_pluggable: false,
+            non_volatile: false,
+        }],
         ..Node::default()
     };
     let performance = Performance {
@@ -109,7 +126,8 @@ fn topology() {
         read_bandwidth_mb_s: None,
         write_bandwidth_mb_s: None,
     };
-    let device = Device { kind: DeviceKind::Pci, name: "0000:00:00.0".into(), node: None, class: None };
+    let device =
+        Device { kind: DeviceKind::Pci, name: "0000:00:00.0".into(), node: None, class: None };
     let machine = Topology {
         nodes: vec![node],
         cpus: vec![Cpu::new(CpuId(0), NodeId(0))],
@@ -139,9 +157,16 @@ fn place_and_why() {
         policies: BTreeMap::new(),
     };
     // One section tells of both forms.
-    printed.as_object_mut().unwrap().extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
-    let control = Control { standing: StandingTold::of(&DomainHistory::default()), steps: Vec::new() };
-    printed.as_object_mut().unwrap().extend(to_value(control).unwrap().as_object().unwrap().clone());
+    printed
+        .as_object_mut()
+        .unwrap()
+        .extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
+    let control =
+        Control { standing: StandingTold::of(&DomainHistory::default()), steps: Vec::new() };
+    printed
+        .as_object_mut()
+        .unwrap()
+        .extend(to_value(control).unwrap().as_object().unwrap().clone());
     let shared = ["Decisions", "`nearside show ", "API: `GET /domains/NAME`"];
     check("`nearside why ", &shared, "decision", &printed);
 }
@@ -169,11 +194,21 @@ fn set() {
             step(Action::Claim { domain: domain(), claim: examples::record().claim.unwrap() }),
             step(Action::ConfineMemory { domain: domain(), nodes: nodes() }),
             step(Action::BindCpus { domain: domain(), cpus, on_behalf: CpuReason::Fallback }),
-            step(Action::MovePages { domain: domain(), nodes: nodes(), rate_bytes_per_s: None, batch: None }),
+            step(Action::MovePages {
+                domain: domain(),
+                nodes: nodes(),
+                rate_bytes_per_s: None,
+                batch: None,
+            }),
         ],
         limits: Vec::new(),
     };
-    check("`nearside set DOMAIN --dry-run", &["Decisions"], "", &to_value(PlanJson::new("db", &plan)).unwrap());
+    check(
+        "`nearside set DOMAIN --dry-run",
+        &["Decisions"],
+        "",
+        &to_value(PlanJson::new("db", &plan)).unwrap(),
+    );
 }
 
 #[test]
@@ -203,16 +238,19 @@ fn what_the_api_answers() {
     check("API: `GET /plan`", &[standing], "", &printed);
 
     let unplaced = || Err(format!("{} was placed", domain.name));
-    let mut printed = to_value(WhyJson::new(domain, record.as_ref(), known, plan, unplaced).unwrap()).unwrap();
+    let mut printed =
+        to_value(WhyJson::new(domain, record.as_ref(), known, plan, unplaced).unwrap()).unwrap();
     let own = printed.as_object_mut().unwrap();
-    let why: BTreeSet<String> =
-        to_value(Why::new(record.as_ref().unwrap(), record.as_ref().unwrap().decision.as_ref().unwrap()))
-            .unwrap()
-            .as_object()
-            .unwrap()
-            .keys()
-            .cloned()
-            .collect();
+    let why: BTreeSet<String> = to_value(Why::new(
+        record.as_ref().unwrap(),
+        record.as_ref().unwrap().decision.as_ref().unwrap(),
+    ))
+    .unwrap()
+    .as_object()
+    .unwrap()
+    .keys()
+    .cloned()
+    .collect();
     own.retain(|key, _| !why.contains(key));
     own["steps"][0]["domain"] = "web-frontend".into();
     check("API: `GET /why/DOMAIN`", &[standing, "API: `GET /plan`"], "", &printed);
@@ -227,6 +265,8 @@ fn the_audit_log() {
     let caller = Caller { uid: 1, gid: 1, groups: Vec::new(), pid: None };
     let nodes = examples::nodes(&[1]);
     let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None };
-    let printed = to_value(Entry::new(&caller, "PUT", "/domains/db/affinity", Some(&change), 200, None)).unwrap();
+    let printed =
+        to_value(Entry::new(&caller, "PUT", "/domains/db/affinity", Some(&change), 200, None))
+            .unwrap();
     check("The audit log", &[], "", &printed);
 }

@@ -62,10 +62,16 @@ impl Guest {
                 next_vcpu += more;
             }
         } else {
-            cells.push(Cell { nodes: chosen.nodes.clone(), vcpus: 0..vcpus, memory_kib, cpus: cpus.clone() });
+            cells.push(Cell {
+                nodes: chosen.nodes.clone(),
+                vcpus: 0..vcpus,
+                memory_kib,
+                cpus: cpus.clone(),
+            });
         }
         // The rule that placement used for it (docs/adr/0002-placement-cost.md).
-        let with_memory = |node: &NodeId| topology.node(*node).is_some_and(|node| node.memory_bytes > 0);
+        let with_memory =
+            |node: &NodeId| topology.node(*node).is_some_and(|node| node.memory_bytes > 0);
         let vcpus_on = |node: &NodeId| claim.vcpus.get(node).copied().unwrap_or(0);
         let most_vcpus = |nodes: &mut dyn Iterator<Item = NodeId>| {
             nodes.max_by_key(|node| (vcpus_on(node), std::cmp::Reverse(*node)))

@@ -40,7 +40,9 @@ fn block_bytes(page_bytes: u64, order: usize) -> u64 {
 
 fn free_bytes(free_blocks: &[u64], page_bytes: u64) -> u64 {
     let blocks = free_blocks.iter().enumerate();
-    blocks.map(|(order, n)| n.saturating_mul(block_bytes(page_bytes, order))).fold(0, u64::saturating_add)
+    blocks
+        .map(|(order, n)| n.saturating_mul(block_bytes(page_bytes, order)))
+        .fold(0, u64::saturating_add)
 }
 
 /// A matrix with a line for each zone. It has a dozen narrow columns, so it is set closer than other tables.
@@ -58,20 +60,32 @@ pub(crate) fn text(zones: &[ZoneHeap]) -> String {
     };
     let mut lines = vec![
         words(["node", "order"], (0..orders).map(|order| order.to_string()).collect(), ""),
-        words(["", "block"], (0..orders).map(|order| short(block_bytes(page_bytes, order))).collect(), "free"),
+        words(
+            ["", "block"],
+            (0..orders).map(|order| short(block_bytes(page_bytes, order))).collect(),
+            "free",
+        ),
     ];
     for zone in zones {
-        let blocks = (0..orders).map(|order| zone.free_blocks.get(order).copied().unwrap_or(0).to_string());
-        lines.push(words([&zone.node.to_string(), &zone.zone], blocks.collect(), &short(zone.free_bytes)));
+        let blocks =
+            (0..orders).map(|order| zone.free_blocks.get(order).copied().unwrap_or(0).to_string());
+        lines.push(words(
+            [&zone.node.to_string(), &zone.zone],
+            blocks.collect(),
+            &short(zone.free_bytes),
+        ));
     }
-    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..orders + 3).map(width).collect();
     let mut text = "\nFree blocks by zone and order\n".to_owned();
     for line in &lines {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-            1 => format!(" {cell:<width$}"),
-            _ => format!(" {cell:>width$}"),
-        });
+        let cells =
+            line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+                1 => format!(" {cell:<width$}"),
+                _ => format!(" {cell:>width$}"),
+            });
         text += &format!(" {}\n", cells.collect::<String>().trim_end());
     }
     text

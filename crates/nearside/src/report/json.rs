@@ -4,8 +4,8 @@
 use super::place_text::reasons;
 use nearside_linux::store::{CpuBinding, Record};
 use nearside_policy::{
-    Affinity, ByNode, Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, Origin, PageSize,
-    Request,
+    Affinity, ByNode, Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy,
+    Origin, PageSize, Request,
 };
 use nearside_topology::{CpuId, Id, IdSet, NodeId};
 use serde::{Serialize, Serializer};
@@ -16,7 +16,10 @@ pub(crate) fn members<T: Id>(set: &IdSet<T>) -> Vec<T> {
 }
 
 /// `#[serde(serialize_with)]` for a set.
-pub(crate) fn set<T: Id + Serialize, S: Serializer>(set: &IdSet<T>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn set<T: Id + Serialize, S: Serializer>(
+    set: &IdSet<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     members(set).serialize(serializer)
 }
 
@@ -26,12 +29,18 @@ pub(crate) fn home<S: Serializer>(home: &Option<Home>, serializer: S) -> Result<
 }
 
 /// The same for a claim.
-pub(crate) fn claim<S: Serializer>(claim: &Option<Claim>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn claim<S: Serializer>(
+    claim: &Option<Claim>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     claim.as_ref().map(ClaimJson::new).serialize(serializer)
 }
 
 /// The same for what is recorded of a domain.
-pub(crate) fn record<S: Serializer>(record: &Option<Record>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn record<S: Serializer>(
+    record: &Option<Record>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     record.as_ref().map(RecordJson::new).serialize(serializer)
 }
 
@@ -52,7 +61,12 @@ struct HomeJson {
 
 impl HomeJson {
     fn new(home: &Home) -> Self {
-        Self { nodes: members(&home.nodes), origin: home.origin, affinity: home.affinity, policy: home.policy }
+        Self {
+            nodes: members(&home.nodes),
+            origin: home.origin,
+            affinity: home.affinity,
+            policy: home.policy,
+        }
     }
 }
 
@@ -66,7 +80,11 @@ pub(crate) struct ClaimJson<'a> {
 
 impl<'a> ClaimJson<'a> {
     pub(crate) fn new(claim: &'a Claim) -> Self {
-        Self { bytes: &claim.bytes, vcpus: &claim.vcpus, huge_page_bytes: huge_page_bytes(claim.page_size) }
+        Self {
+            bytes: &claim.bytes,
+            vcpus: &claim.vcpus,
+            huge_page_bytes: huge_page_bytes(claim.page_size),
+        }
     }
 }
 

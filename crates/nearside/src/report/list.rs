@@ -1,7 +1,10 @@
 //! `nearside list` as text.
 
 use super::{
-    domain::{affinity, by_node, dash, local, memory_by_node, origin, others, printable, stands, used_of_claim},
+    domain::{
+        affinity, by_node, dash, local, memory_by_node, origin, others, printable, stands,
+        used_of_claim,
+    },
     table::{
         Side::{Left, Right},
         listing,

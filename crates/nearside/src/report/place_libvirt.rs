@@ -11,7 +11,9 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
     xml += &format!("<vcpu placement='static' cpuset='{cpus}'>{vcpus}</vcpu>\n");
     if let Some(kib) = guest.huge_page_kib {
         let page = format!("<page size='{kib}' unit='KiB'/>");
-        xml += &format!("<memoryBacking>\n  <hugepages>\n    {page}\n  </hugepages>\n</memoryBacking>\n");
+        xml += &format!(
+            "<memoryBacking>\n  <hugepages>\n    {page}\n  </hugepages>\n</memoryBacking>\n"
+        );
     }
     let memory = match guest.policy {
         MemoryPolicy::Strict => format!("  <memory mode='strict' nodeset='{nodes}'/>\n"),
@@ -30,15 +32,17 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
     };
     let cells: &[Cell] = if cells.len() > 1 { cells } else { &[] };
     let with_memory = || cells.iter().enumerate().filter(|(_, cell)| cell.memory_kib > 0);
-    let memnode =
-        |(id, cell): (usize, &Cell)| format!("  <memnode cellid='{id}' mode='strict' nodeset='{}'/>\n", cell.nodes);
+    let memnode = |(id, cell): (usize, &Cell)| {
+        format!("  <memnode cellid='{id}' mode='strict' nodeset='{}'/>\n", cell.nodes)
+    };
     let memnodes: String = with_memory().map(memnode).collect();
     if !memory.is_empty() {
         xml += &format!("<numatune>\n{memory}{memnodes}</numatune>\n");
     }
     // The threads that allocate memory must reach its nodes, or huge pages of a cell fail to start.
     let pins = cells.iter().flat_map(|cell| cell.vcpus.clone().map(move |vcpu| (vcpu, &cell.cpus)));
-    let pins: String = pins.map(|(vcpu, cpus)| format!("  <vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>\n")).collect();
+    let pins: String =
+        pins.map(|(vcpu, cpus)| format!("  <vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>\n")).collect();
     xml += &format!("<cputune>\n{pins}  <emulatorpin cpuset='{cpus}'/>\n</cputune>\n");
     let cell = |(id, cell): (usize, &Cell)| {
         let vcpus = match cell.vcpus.is_empty() {

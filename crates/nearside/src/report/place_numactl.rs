@@ -17,7 +17,11 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
             format!(" --weighted-interleave={nodes}")
         }
         MemoryPolicy::Restrictive => {
-            notes.push(lacking("numactl", *policy, "the command's memory is not confined; use nearside run"));
+            notes.push(lacking(
+                "numactl",
+                *policy,
+                "the command's memory is not confined; use nearside run",
+            ));
             String::new()
         }
         MemoryPolicy::Local => " --localalloc".into(),

@@ -23,7 +23,9 @@ pub(crate) fn report(guest: &Guest, topology: &Topology) -> (String, Vec<String>
         lines.push(node);
     }
     if guest.cells.len() > 1 {
-        notes.push("each cell's vCPU threads belong on its node: see --format libvirt for the CPUs".into());
+        notes.push(
+            "each cell's vCPU threads belong on its node: see --format libvirt for the CPUs".into(),
+        );
         lines.extend(distances(guest, topology));
     }
     (lines.join("\n") + "\n", notes)
@@ -33,7 +35,8 @@ pub(crate) fn report(guest: &Guest, topology: &Topology) -> (String, Vec<String>
 fn smp(guest: &Guest) -> String {
     let (vcpus, cells) = (guest.vcpus, guest.cells.len() as u64);
     let length = |cell: &Cell| cell.vcpus.end - cell.vcpus.start;
-    let sockets = if guest.cells.iter().all(|cell| length(cell) * cells == vcpus) { cells } else { vcpus };
+    let sockets =
+        if guest.cells.iter().all(|cell| length(cell) * cells == vcpus) { cells } else { vcpus };
     format!("-smp {vcpus},sockets={sockets},cores={},threads=1", vcpus / sockets)
 }
 
@@ -45,9 +48,14 @@ fn backend(guest: &Guest, id: usize, cell: &Cell, notes: &mut Vec<String>) -> St
     };
     let placed = match guest.policy {
         MemoryPolicy::Strict => host_nodes(&cell.nodes) + ",policy=bind",
-        MemoryPolicy::Preferred => host_nodes(&NodeSet::from([guest.primary])) + ",policy=preferred",
+        MemoryPolicy::Preferred => {
+            host_nodes(&NodeSet::from([guest.primary])) + ",policy=preferred"
+        }
         MemoryPolicy::PreferredMany => {
-            notes.push("QEMU prefers all of these nodes from version 8.0 on; before, only the first".into());
+            notes.push(
+                "QEMU prefers all of these nodes from version 8.0 on; before, only the first"
+                    .into(),
+            );
             host_nodes(&cell.nodes) + ",policy=preferred"
         }
         MemoryPolicy::Interleave => host_nodes(&cell.nodes) + ",policy=interleave",
@@ -71,7 +79,8 @@ fn host_nodes(nodes: &NodeSet) -> String {
 
 // Between cells that lie on one node each.
 fn distances<'a>(guest: &'a Guest, topology: &'a Topology) -> impl Iterator<Item = String> + 'a {
-    let cells = || guest.cells.iter().enumerate().filter_map(|(id, cell)| Some((id, cell.nodes.first()?)));
+    let cells =
+        || guest.cells.iter().enumerate().filter_map(|(id, cell)| Some((id, cell.nodes.first()?)));
     let pairs = cells().flat_map(move |from| cells().map(move |to| (from, to)));
     pairs.filter(|(from, to)| from.0 != to.0).map(|((src, from), (dst, to))| {
         format!("-numa dist,src={src},dst={dst},val={}", topology.distances.get(from, to))

@@ -86,9 +86,11 @@ fn candidates(decision: &Decision) -> String {
         ]
     };
     let others = decision.runners_up.iter().enumerate();
-    let others =
-        others.map(|(at, other)| (format!("{}.", at + 1 + usize::from(decision.request.nodes.is_none())), other));
-    let rows: Vec<_> = std::iter::once(("chosen".into(), &decision.chosen)).chain(others).map(row).collect();
+    let others = others.map(|(at, other)| {
+        (format!("{}.", at + 1 + usize::from(decision.request.nodes.is_none())), other)
+    });
+    let rows: Vec<_> =
+        std::iter::once(("chosen".into(), &decision.chosen)).chain(others).map(row).collect();
     table("Candidates", &columns, &rows)
 }
 
@@ -102,18 +104,24 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
         (false, sets) => format!("{sets} sets of nodes were looked at, by search"),
     };
     match (&decision.request.nodes, decision.runners_up.first()) {
-        (Some(_), None) => reasons.push("the operator named these nodes; nothing else would do".into()),
+        (Some(_), None) => {
+            reasons.push("the operator named these nodes; nothing else would do".into())
+        }
         (Some(_), Some(other)) => reasons.push(format!(
             "the operator named these nodes; placement would have taken {}: {}",
             other.nodes.named(),
             against(other, chosen)
         )),
         (None, None) => reasons.push(format!("{seen}: no other would do")),
-        (None, Some(other)) => {
-            reasons.push(format!("{seen}; next is {}: {}", other.nodes.named(), against(other, chosen)))
-        }
+        (None, Some(other)) => reasons.push(format!(
+            "{seen}; next is {}: {}",
+            other.nodes.named(),
+            against(other, chosen)
+        )),
     }
-    let part = |part: SlowDown, what: &str| (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part));
+    let part = |part: SlowDown, what: &str| {
+        (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part))
+    };
     reasons.extend(part(chosen.parts.cpu, "vCPUs share cores, or take them from other domains"));
     reasons.extend(part(chosen.parts.memory, "memory is far, or its bandwidth is short"));
     reasons.extend(part(chosen.parts.devices, "devices are far"));
@@ -156,7 +164,9 @@ fn against(other: &Candidate, chosen: &Candidate) -> String {
     }
     let (of_other, of_chosen) = (other.free_after_bytes, chosen.free_after_bytes);
     match (size(of_other), size(of_chosen)) {
-        _ if of_other == of_chosen => "as fast, with as much left free; the lowest numbers win".into(),
+        _ if of_other == of_chosen => {
+            "as fast, with as much left free; the lowest numbers win".into()
+        }
         // Rounded they are the same, and yet the difference decides.
         (left, as_much) if left == as_much => {
             format!("as fast, {of_other} bytes free afterwards against {of_chosen}")

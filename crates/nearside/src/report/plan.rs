@@ -7,7 +7,8 @@ use serde::Serialize;
 
 /// The steps in order, and what has to be known beforehand.
 pub(crate) fn text(plan: &Plan) -> String {
-    let mut text = String::from(if plan.steps.is_empty() { "nothing to do\n" } else { "would do:\n" });
+    let mut text =
+        String::from(if plan.steps.is_empty() { "nothing to do\n" } else { "would do:\n" });
     for (number, step) in plan.steps.iter().enumerate() {
         text += &format!("  {}. {} ({})\n", number + 1, step.action, step.reason);
     }
@@ -43,7 +44,11 @@ pub(crate) struct StepJson<'a> {
 
 impl<'a> StepJson<'a> {
     pub(crate) fn new(step: &'a Step) -> Self {
-        Self { action: ActionJson::new(&step.action), text: step.action.to_string(), because: step.reason.to_string() }
+        Self {
+            action: ActionJson::new(&step.action),
+            text: step.action.to_string(),
+            because: step.reason.to_string(),
+        }
     }
 }
 
@@ -89,12 +94,17 @@ impl<'a> ActionJson<'a> {
             Action::Claim { claim, .. } => Self::Claim { claim: ClaimJson::new(claim) },
             Action::SetHome { home, .. } => Self::SetHome { nodes: members(&home.nodes) },
             Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },
-            Action::BindCpus { cpus, on_behalf, .. } => Self::BindCpus { cpus: members(cpus), on_behalf: *on_behalf },
-            Action::SetMemoryPolicy { nodes, .. } => Self::SetMemoryPolicy { nodes: members(nodes) },
+            Action::BindCpus { cpus, on_behalf, .. } => {
+                Self::BindCpus { cpus: members(cpus), on_behalf: *on_behalf }
+            }
+            Action::SetMemoryPolicy { nodes, .. } => {
+                Self::SetMemoryPolicy { nodes: members(nodes) }
+            }
             Action::MovePages { nodes, rate_bytes_per_s, batch, .. } => Self::MovePages {
                 nodes: members(nodes),
                 rate_bytes_per_s: *rate_bytes_per_s,
-                batch: batch.map(|Batch { from, most_bytes }| BatchJson { from_node: from, most_bytes }),
+                batch: batch
+                    .map(|Batch { from, most_bytes }| BatchJson { from_node: from, most_bytes }),
             },
         }
     }

@@ -91,7 +91,8 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_not_told() {
         let nodes = NodeSet::from([NodeId(1)]);
-        let report = Report { name: "db".into(), nodes_before: nodes.clone(), nodes, ..Report::default() };
+        let report =
+            Report { name: "db".into(), nodes_before: nodes.clone(), nodes, ..Report::default() };
         assert_eq!(text(&report), "db: home is node 1 (as before)\n");
     }
 }

@@ -59,7 +59,9 @@ pub(crate) struct Allowed {
 impl Allowed {
     /// Reads it of a cgroup. What is effective in a group without the controller is what the nearest one above it has.
     pub(crate) fn read(tree: &Tree, group: &Cgroup) -> Self {
-        let read = |group: &Cgroup, file: &str| group.read(file).ok().flatten().map(|text| text.trim().to_owned());
+        let read = |group: &Cgroup, file: &str| {
+            group.read(file).ok().flatten().map(|text| text.trim().to_owned())
+        };
         let own = |file| read(group, file);
         let above = |file| {
             let mut paths = Path::new(group.path()).ancestors();
@@ -119,10 +121,16 @@ pub(crate) fn text(show: &Show) -> String {
     let threads = count(total(&domain.usage.cpu.threads) as usize, "thread");
     let was_found = show.record.as_ref().is_some_and(|record| record.found_by.is_some());
     let begun = if was_found { "found" } else { "started" };
-    let since = show.running_s.map(|seconds| format!(", {begun} {} ago", duration(seconds))).unwrap_or_default();
+    let since = show
+        .running_s
+        .map(|seconds| format!(", {begun} {} ago", duration(seconds)))
+        .unwrap_or_default();
     facts.add("running", format!("{}, {threads}{since}", count_processes(domain.usage.processes)));
-    let share = match (domain.local_share, domain.usage.cpu.time_ns.values().all(|&time| time == 0)) {
-        (Some(share), true) => format!("{} (nothing ran: by where its threads ran last)", local(Some(share))),
+    let share = match (domain.local_share, domain.usage.cpu.time_ns.values().all(|&time| time == 0))
+    {
+        (Some(share), true) => {
+            format!("{} (nothing ran: by where its threads ran last)", local(Some(share)))
+        }
         (share, _) => local(share),
     };
     facts.add("local share", share);
@@ -165,7 +173,9 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
                         binding.cpus.named()
                     )
                 }
-                nearside_policy::CpuReason::Operator => format!("bound to {} by an operator", binding.cpus.named()),
+                nearside_policy::CpuReason::Operator => {
+                    format!("bound to {} by an operator", binding.cpus.named())
+                }
             },
         );
     }
@@ -198,13 +208,22 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
 }
 
 fn limits(allowed: &Allowed) -> String {
-    let cpu = match allowed.cpu_max.as_deref().map(|text| text.split_once(' ').unwrap_or((text, "100000"))) {
+    let cpu = match allowed
+        .cpu_max
+        .as_deref()
+        .map(|text| text.split_once(' ').unwrap_or((text, "100000")))
+    {
         None | Some(("max", _)) => None,
-        Some((quota, period)) => quota.parse::<f64>().ok().zip(period.parse::<f64>().ok().filter(|&us| us > 0.0)),
+        Some((quota, period)) => {
+            quota.parse::<f64>().ok().zip(period.parse::<f64>().ok().filter(|&us| us > 0.0))
+        }
     };
-    let cpu = cpu.map(|(quota_us, period_us)| format!("{} CPUs", (quota_us / period_us * 100.0).round() / 100.0));
+    let cpu = cpu.map(|(quota_us, period_us)| {
+        format!("{} CPUs", (quota_us / period_us * 100.0).round() / 100.0)
+    });
     let memory = allowed.memory_max.as_deref().and_then(|text| text.parse::<u64>().ok());
-    let words: Vec<String> = cpu.into_iter().chain(memory.map(|bytes| format!("{} of memory", short(bytes)))).collect();
+    let words: Vec<String> =
+        cpu.into_iter().chain(memory.map(|bytes| format!("{} of memory", short(bytes)))).collect();
     if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
@@ -214,7 +233,8 @@ fn nodes(show: &Show) -> String {
     let cpu = &domain.usage.cpu;
     let empty = ByNode::new();
     let claim = domain.claim.as_ref();
-    let (claimed_bytes, claimed_vcpus) = claim.map_or((&empty, &empty), |claim| (&claim.bytes, &claim.vcpus));
+    let (claimed_bytes, claimed_vcpus) =
+        claim.map_or((&empty, &empty), |claim| (&claim.bytes, &claim.vcpus));
     // Memory as mapped is exact; where it may not be read, what the memory controller charges has to do.
     let hidden = show.mapped.processes == 0 && domain.usage.processes > 0;
     let (memory, source) = match (hidden, domain.usage.memory_seen) {
@@ -240,7 +260,9 @@ fn nodes(show: &Show) -> String {
             dash(share.map(|share| format!("{share} %"))),
             short(on(claimed_bytes, node)),
         ];
-        row.extend(kinds.iter().map(|kind| if unknown { "?".into() } else { short(on(kind, node)) }));
+        row.extend(
+            kinds.iter().map(|kind| if unknown { "?".into() } else { short(on(kind, node)) }),
+        );
         row
     };
     let columns: [(&str, Side); 9] = [
@@ -292,7 +314,9 @@ pub(crate) fn command(words: &[String]) -> String {
         word if !word.is_empty() && word.chars().all(plain) => word.clone(),
         // What was started may have anything in it, and a terminal would obey.
         word if word.chars().any(char::is_control) => {
-            let escaped = |c: char| if c.is_control() || c == '\'' { c.escape_default().to_string() } else { c.into() };
+            let escaped = |c: char| {
+                if c.is_control() || c == '\'' { c.escape_default().to_string() } else { c.into() }
+            };
             format!("$'{}'", word.replace('\\', "\\\\").chars().map(escaped).collect::<String>())
         }
         word => format!("'{}'", word.replace('\'', "'\\''")),
@@ -331,10 +355,14 @@ pub(crate) mod tests {
     pub(crate) fn show() -> Show {
         let record = Record { moving_to: Some(nodes(&[1])), ..examples::record() };
         let usage = examples::usage(&[1, 2], &[100, 900], &[20, 478], &[0, 3]);
-        let memory = MemoryByKind { file: ByNode::from([(NodeId(0), 9 * MIB)]), ..usage.memory.clone() };
+        let memory =
+            MemoryByKind { file: ByNode::from([(NodeId(0), 9 * MIB)]), ..usage.memory.clone() };
         let policies = [("bind:1".to_owned(), usage.memory.anonymous.clone())].into();
         Show {
-            domain: Domain { standing: Some(standing()), ..Domain::new(&record.cgroup, Some(&record), usage) },
+            domain: Domain {
+                standing: Some(standing()),
+                ..Domain::new(&record.cgroup, Some(&record), usage)
+            },
             record: Some(record),
             running_s: Some(7530),
             allowed: allowed(),
@@ -350,7 +378,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_cgroup_of_somebody_elses_that_may_not_be_looked_into() {
-        let usage = Usage { processes: 2, memory_seen: Account::Hidden, ..examples::usage(&[3], &[0], &[], &[]) };
+        let usage = Usage {
+            processes: 2,
+            memory_seen: Account::Hidden,
+            ..examples::usage(&[3], &[0], &[], &[])
+        };
         let show = Show {
             domain: Domain::new("/system.slice/cron.service", None, usage),
             record: None,
@@ -393,7 +425,10 @@ pub(crate) mod tests {
         std::fs::write(root.join("cpuset.mems.effective"), "0-1\n").unwrap();
         let tree = Tree::at(root).unwrap();
         let allowed = Allowed::read(&tree, &tree.group("/slice/unit").unwrap());
-        assert_eq!((allowed.cpus_effective.as_deref(), allowed.cpus.as_deref()), (Some("2-3"), None));
+        assert_eq!(
+            (allowed.cpus_effective.as_deref(), allowed.cpus.as_deref()),
+            (Some("2-3"), None)
+        );
         assert_eq!(allowed.mems_effective.as_deref(), Some("0-1"));
     }
 
@@ -408,14 +443,21 @@ pub(crate) mod tests {
     #[test]
     fn limits_are_told_as_they_were_asked_for() {
         assert_eq!(limits(&allowed()), "1.5 CPUs, 1G of memory");
-        let none = Allowed { cpu_max: Some("max 100000".into()), memory_max: Some("max".into()), ..allowed() };
+        let none = Allowed {
+            cpu_max: Some("max 100000".into()),
+            memory_max: Some("max".into()),
+            ..allowed()
+        };
         assert_eq!(limits(&none), "none");
         assert_eq!(limits(&Allowed { cpu_max: Some("5 0".into()), ..Allowed::default() }), "none");
     }
 
     #[test]
     fn commands_and_durations_read_as_people_write_them() {
-        assert_eq!(command(&["a b".into(), "it's".into(), "--x=1".into(), String::new()]), "'a b' 'it'\\''s' --x=1 ''");
+        assert_eq!(
+            command(&["a b".into(), "it's".into(), "--x=1".into(), String::new()]),
+            "'a b' 'it'\\''s' --x=1 ''"
+        );
         assert_eq!(command(&["a\n\x1b[2J'".into()]), "$'a\\n\\u{1b}[2J\\''");
         assert_eq!(command(&["x".repeat(100)]), format!("{}...", "x".repeat(60)));
         assert_eq!([5, 65, 7530, 100_000].map(duration), ["5 s", "1 min", "2 h 5 min", "1 d 3 h"]);

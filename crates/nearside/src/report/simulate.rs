@@ -64,8 +64,14 @@ struct DecisionJson {
 }
 
 impl Report {
-    pub(crate) fn new(source: &str, scenario: &Scenario, options: &Options, simulation: &Simulation) -> Self {
-        let contenders = simulation.played.iter().map(|played| ContenderJson::new(played, simulation)).collect();
+    pub(crate) fn new(
+        source: &str,
+        scenario: &Scenario,
+        options: &Options,
+        simulation: &Simulation,
+    ) -> Self {
+        let contenders =
+            simulation.played.iter().map(|played| ContenderJson::new(played, simulation)).collect();
         Self {
             source: source.to_owned(),
             scenario: scenario.source.clone(),
@@ -173,7 +179,8 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 }
 
 fn row(contender: &ContenderJson) -> Vec<String> {
-    let factor = |ppm: Option<u64>| ppm.map_or_else(|| "-".into(), |ppm| format!("{:.2}", ppm as f64 / 1e6));
+    let factor =
+        |ppm: Option<u64>| ppm.map_or_else(|| "-".into(), |ppm| format!("{:.2}", ppm as f64 / 1e6));
     let told = |ns: Option<u64>| ns.map_or_else(|| "-".into(), milliseconds);
     vec![
         contender.contender.to_owned(),
@@ -217,7 +224,9 @@ fn milliseconds(ns: u64) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use nearside_policy::{Action, Affinity, Home, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown, Step};
+    use nearside_policy::{
+        Action, Affinity, Home, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown, Step,
+    };
     use nearside_simulator::{Contender, DomainPlan, Work};
     use nearside_topology::NodeSet;
 
@@ -228,8 +237,11 @@ pub(crate) mod tests {
             affinity: Affinity::Soft,
             policy: MemoryPolicy::PreferredMany,
         };
-        let reason =
-            Reason::FirstHome { demand: MilliVcpus(1990), slow_down: SlowDown(1_250_000), bytes_to_move: 32 << 20 };
+        let reason = Reason::FirstHome {
+            demand: MilliVcpus(1990),
+            slow_down: SlowDown(1_250_000),
+            bytes_to_move: 32 << 20,
+        };
         Step { action: Action::SetHome { domain: domain.into(), home }, reason }
     }
 
@@ -252,12 +264,21 @@ pub(crate) mod tests {
             cpu_ns: 1_900_000_000,
             local_ppm: Some(local_ppm),
             domains: vec![domain],
-            decided: (0..changes).map(|at| Decided { at_ns: 500_000_000, step: home("db", at % 4) }).collect(),
+            decided: (0..changes)
+                .map(|at| Decided { at_ns: 500_000_000, step: home("db", at % 4) })
+                .collect(),
         }
     }
 
     pub(crate) fn report() -> Report {
-        let work = Work { rounds: 1, compute_ns: 1, lines: 1, streamed_lines: 0, pause_ns: 0, pause_rounds: 1 };
+        let work = Work {
+            rounds: 1,
+            compute_ns: 1,
+            lines: 1,
+            streamed_lines: 0,
+            pause_ns: 0,
+            pause_rounds: 1,
+        };
         let plan = DomainPlan {
             name: "db".into(),
             start_ms: 100,
@@ -274,7 +295,11 @@ pub(crate) mod tests {
             interval_ms: 100,
             domains: vec![plan],
         };
-        let cut_off = Played { is_done: false, work_ns: 1_000_000_000, ..played(Contender::Pins, 2000, 1_000_000, 0) };
+        let cut_off = Played {
+            is_done: false,
+            work_ns: 1_000_000_000,
+            ..played(Contender::Pins, 2000, 1_000_000, 0)
+        };
         let simulation = Simulation {
             latencies_are_known: true,
             bound_ns: 1_100_000_000,
@@ -285,7 +310,8 @@ pub(crate) mod tests {
                 played(Contender::Nearside, 1210, 998_000, 12),
             ],
         };
-        let options = Options { contenders: Contender::ALL.to_vec(), most_seconds: 2, seed: 1, hmat: false };
+        let options =
+            Options { contenders: Contender::ALL.to_vec(), most_seconds: 2, seed: 1, hmat: false };
         Report::new("lab/machines/pairs.toml", &scenario, &options, &simulation)
     }
 

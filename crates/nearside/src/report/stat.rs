@@ -93,7 +93,11 @@ impl ReservedStat {
 
 impl NodeStat {
     /// One node of `observation`, with its counters at the interval's begin and end.
-    pub(crate) fn new(observation: &Observation, node: &Node, counters: [Option<Counters>; 2]) -> Self {
+    pub(crate) fn new(
+        observation: &Observation,
+        node: &Node,
+        counters: [Option<Counters>; 2],
+    ) -> Self {
         let [before, after] = counters;
         let size_bytes = node.known_memory_bytes();
         let Promisable { free_bytes, reclaimable_bytes, reserve_bytes, promisable_bytes } =
@@ -102,7 +106,11 @@ impl NodeStat {
             page_bytes: pool.page_bytes,
             total_pages: pool.total_pages,
             free_pages: pool.free_pages,
-            outstanding_bytes: outstanding_on(observation, node.id, PageSize::Huge(pool.page_bytes)),
+            outstanding_bytes: outstanding_on(
+                observation,
+                node.id,
+                PageSize::Huge(pool.page_bytes),
+            ),
             unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Huge(pool.page_bytes)),
         };
         Self {
@@ -116,7 +124,12 @@ impl NodeStat {
             promisable_bytes,
             outstanding_bytes: outstanding_on(observation, node.id, PageSize::Base),
             unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Base),
-            huge_pages: node.huge_pages.iter().filter(|pool| pool.total_pages > 0).map(pool).collect(),
+            huge_pages: node
+                .huge_pages
+                .iter()
+                .filter(|pool| pool.total_pages > 0)
+                .map(pool)
+                .collect(),
             counters: after,
             counters_in_interval: after.zip(before).map(|(after, before)| after.since(&before)),
         }
@@ -124,9 +137,13 @@ impl NodeStat {
 }
 
 fn outstanding_on(observation: &Observation, node: NodeId, page_size: PageSize) -> u64 {
-    let claims = observation.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, &domain.resident_bytes)));
+    let claims = observation
+        .domains
+        .iter()
+        .filter_map(|domain| Some((domain.claim.as_ref()?, &domain.resident_bytes)));
     let of_that_size = claims.filter(|(claim, _)| claim.page_size == page_size);
-    let open = of_that_size.map(|(claim, resident)| outstanding(claim, resident).get(&node).copied().unwrap_or(0));
+    let open = of_that_size
+        .map(|(claim, resident)| outstanding(claim, resident).get(&node).copied().unwrap_or(0));
     open.fold(0, u64::saturating_add)
 }
 
@@ -222,7 +239,10 @@ fn counters(stat: &Stat) -> String {
             rate(|counters| counters.foreign_pages, node),
         ])
     };
-    let title = format!("Pages allocated since boot, and per second over the last {:.1} s", stat.interval_s);
+    let title = format!(
+        "Pages allocated since boot, and per second over the last {:.1} s",
+        stat.interval_s
+    );
     titled(&title, &columns, &stat.nodes.iter().filter_map(row).collect::<Vec<_>>())
 }
 
@@ -303,12 +323,19 @@ pub(crate) mod tests {
 
     pub(crate) fn stat() -> Stat {
         let domains = examples::domains_told_of();
-        let observation = Observation { topology: topology(), domains: domains.iter().map(Domain::state).collect() };
-        let counters = |hit_pages| Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() });
+        let observation = Observation {
+            topology: topology(),
+            domains: domains.iter().map(Domain::state).collect(),
+        };
+        let counters = |hit_pages| {
+            Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() })
+        };
         let nodes = observation.topology.nodes.iter();
         Stat {
             interval_s: 0.5,
-            nodes: nodes.map(|node| NodeStat::new(&observation, node, [counters(1000), counters(1600)])).collect(),
+            nodes: nodes
+                .map(|node| NodeStat::new(&observation, node, [counters(1000), counters(1600)]))
+                .collect(),
             reserved_huge_pages: ReservedStat::all(&observation),
             heap: Some(heap::zones(&observation.topology)),
             domains,
@@ -333,8 +360,15 @@ pub(crate) mod tests {
             assert_eq!(json[key], serde_json::Value::Null, "{key}");
         }
         assert_eq!((&json["promisable_bytes"], &json["unclaimed_bytes"]), (&0.into(), &0.into()));
-        let stat = Stat { interval_s: 0.0, nodes, reserved_huge_pages: Vec::new(), domains: Vec::new(), heap: None };
-        let row: Vec<String> = text(&stat).lines().nth(2).unwrap().split_whitespace().map(str::to_owned).collect();
+        let stat = Stat {
+            interval_s: 0.0,
+            nodes,
+            reserved_huge_pages: Vec::new(),
+            domains: Vec::new(),
+            heap: None,
+        };
+        let row: Vec<String> =
+            text(&stat).lines().nth(2).unwrap().split_whitespace().map(str::to_owned).collect();
         assert_eq!(row, ["0", "-", "-", "-", "-", "0", "0", "0/0"]);
     }
 

@@ -19,7 +19,14 @@ pub(crate) struct Picture {
 
 impl Picture {
     /// A filled box; `stroke` may be `none`. The title shows when a reader hovers over it.
-    pub(crate) fn rect(&mut self, at: (f64, f64), size: (f64, f64), fill: &str, stroke: &str, title: impl Display) {
+    pub(crate) fn rect(
+        &mut self,
+        at: (f64, f64),
+        size: (f64, f64),
+        fill: &str,
+        stroke: &str,
+        title: impl Display,
+    ) {
         let ((x, y), (width, height)) = (at, size);
         let stroke = if stroke == "none" { String::new() } else { format!(" stroke=\"{stroke}\"") };
         let title = match escaped(title) {
@@ -33,7 +40,14 @@ impl Picture {
     }
 
     /// A line of text whose baseline starts, is centred or ends at a point; it is cut to fit `width`.
-    pub(crate) fn text(&mut self, at: (f64, f64), anchor: Anchor, style: Style, width: f64, text: impl Display) {
+    pub(crate) fn text(
+        &mut self,
+        at: (f64, f64),
+        anchor: Anchor,
+        style: Style,
+        width: f64,
+        text: impl Display,
+    ) {
         let (x, y) = at;
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -108,7 +122,11 @@ mod tests {
         let style = Style { size: 10.0, fill: "#000", bold: false };
         let mut picture = Picture::default();
         picture.text((0.0, 0.0), Anchor::Start, style, 1000.0, "<eth0> & \u{1b}\"x\"");
-        assert!(picture.finish(1.0, 1.0, "t").contains(">&lt;eth0&gt; &amp; \u{fffd}&quot;x&quot;</text>"));
+        assert!(
+            picture
+                .finish(1.0, 1.0, "t")
+                .contains(">&lt;eth0&gt; &amp; \u{fffd}&quot;x&quot;</text>")
+        );
     }
 
     #[test]

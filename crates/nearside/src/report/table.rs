@@ -27,7 +27,11 @@ pub(crate) fn listing(columns: &[(&str, Side)], rows: &[Vec<String>]) -> String 
     laid_out(columns, rows, ContentArrangement::Disabled)
 }
 
-fn laid_out(columns: &[(&str, Side)], rows: &[Vec<String>], arrangement: ContentArrangement) -> String {
+fn laid_out(
+    columns: &[(&str, Side)],
+    rows: &[Vec<String>],
+    arrangement: ContentArrangement,
+) -> String {
     let cell = |text: &str, side| {
         Cell::new(text).set_alignment(match side {
             Side::Left => CellAlignment::Left,
@@ -35,7 +39,10 @@ fn laid_out(columns: &[(&str, Side)], rows: &[Vec<String>], arrangement: Content
         })
     };
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(arrangement).set_width(WIDTH as u16);
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(arrangement)
+        .set_width(WIDTH as u16);
     table.set_header(columns.iter().map(|&(name, side)| cell(name, side)));
     for row in rows {
         table.add_row(row.iter().zip(columns).map(|(text, &(_, side))| cell(text, side)));
@@ -77,7 +84,11 @@ mod tests {
         let words: Vec<String> = (0..40).map(|n| format!("eth{n:02}")).collect();
         let text = wrapped(&words, 10);
         assert!(text.lines().count() > 1);
-        assert!(text.lines().skip(1).all(|line| line.starts_with("          eth") && line.len() <= WIDTH));
+        assert!(
+            text.lines()
+                .skip(1)
+                .all(|line| line.starts_with("          eth") && line.len() <= WIDTH)
+        );
         assert_eq!(text.split_whitespace().count(), 40);
     }
 }

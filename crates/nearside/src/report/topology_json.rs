@@ -2,8 +2,8 @@
 
 use super::topology_text::{free_bytes, memory_bytes};
 use nearside_topology::{
-    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance, Pxm,
-    ReservedHugePages, Topology, Zone,
+    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance,
+    Pxm, ReservedHugePages, Topology, Zone,
 };
 use serde::Serialize;
 
@@ -71,7 +71,11 @@ impl<'a> NodeReport<'a> {
             active_file_bytes: state.map(|state| state.active_file_bytes),
             inactive_file_bytes: state.map(|state| state.inactive_file_bytes),
             slab_reclaimable_bytes: state.map(|state| state.slab_reclaimable_bytes),
-            distances: topology.nodes.iter().map(|to| topology.distances.get(node.id, to.id)).collect(),
+            distances: topology
+                .nodes
+                .iter()
+                .map(|to| topology.distances.get(node.id, to.id))
+                .collect(),
             zones: &node.zones,
             huge_pages: &node.huge_pages,
             ranges: &node.ranges,

@@ -44,9 +44,17 @@ pub(crate) fn report(topology: &Topology) -> String {
     let across = WIDTH - 2.0 * MARGIN;
     let summary = summary_line(topology);
     picture.text((MARGIN, 30.0), Start, HEADING, across, &summary);
-    let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
-    let offline = if offline.is_empty() { String::new() } else { format!("   offline: CPUs {offline}") };
-    picture.text((MARGIN, 48.0), Start, TEXT, across, format_args!("source: {}{offline}", source(topology)));
+    let offline: CpuSet =
+        topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
+    let offline =
+        if offline.is_empty() { String::new() } else { format!("   offline: CPUs {offline}") };
+    picture.text(
+        (MARGIN, 48.0),
+        Start,
+        TEXT,
+        across,
+        format_args!("source: {}{offline}", source(topology)),
+    );
     legend(&mut picture, 58.0);
 
     let groups = groups(topology);
@@ -54,7 +62,8 @@ pub(crate) fn report(topology: &Topology) -> String {
     let columns = columns(topology.nodes.len());
     let width = (across - GAP * (columns - 1) as f64) / columns as f64;
     for row in topology.nodes.chunks(columns) {
-        let boxes: Vec<NodeBox<'_>> = row.iter().map(|node| NodeBox::new(topology, node, &groups, width)).collect();
+        let boxes: Vec<NodeBox<'_>> =
+            row.iter().map(|node| NodeBox::new(topology, node, &groups, width)).collect();
         let height = boxes.iter().map(NodeBox::height).fold(0.0, f64::max);
         for (column, node) in boxes.iter().enumerate() {
             node.draw(&mut picture, MARGIN + column as f64 * (width + GAP), y, height);
@@ -115,7 +124,9 @@ impl<'a> NodeBox<'a> {
         let memory = match (node.known_memory_bytes(), node.state) {
             (None, _) => "memory unknown".into(),
             (Some(0), _) => "no memory".into(),
-            (Some(total), Some(state)) if detailed => format!("{} free of {}", size(state.free_bytes), size(total)),
+            (Some(total), Some(state)) if detailed => {
+                format!("{} free of {}", size(state.free_bytes), size(total))
+            }
             (Some(total), _) => size(total),
         };
         let mut lines = Vec::new();
@@ -130,23 +141,30 @@ impl<'a> NodeBox<'a> {
                 lines.push(count(cores, "core"));
             }
             for pool in node.huge_pages.iter().filter(|pool| pool.total_pages > 0) {
-                let (page, total, free) = (size(pool.page_bytes), pool.total_pages, pool.free_pages);
+                let (page, total, free) =
+                    (size(pool.page_bytes), pool.total_pages, pool.free_pages);
                 lines.push(format!("huge pages of {page}: {free} free of {total}"));
             }
             for (kind, name) in [(DeviceKind::Netdev, "net"), (DeviceKind::Block, "block")] {
-                let devices = topology.devices.iter().filter(|d| d.kind == kind && d.node == Some(node.id));
+                let devices =
+                    topology.devices.iter().filter(|d| d.kind == kind && d.node == Some(node.id));
                 let names: Vec<&str> = devices.map(|device| device.name.as_str()).collect();
                 if !names.is_empty() {
                     lines.push(format!("{name}: {}", names.join(" ")));
                 }
             }
-            let pci = topology.devices.iter().filter(|d| d.kind == DeviceKind::Pci && d.node == Some(node.id)).count();
+            let pci = topology
+                .devices
+                .iter()
+                .filter(|d| d.kind == DeviceKind::Pci && d.node == Some(node.id))
+                .count();
             if pci > 0 {
                 lines.push(count(pci, "PCI function"));
             }
         }
         let pxm = node.pxm.map_or(String::new(), |pxm| format!(" (PXM {pxm})"));
-        let caches = if detailed && cores <= DRAWN_CORES { of_node().collect() } else { Vec::new() };
+        let caches =
+            if detailed && cores <= DRAWN_CORES { of_node().collect() } else { Vec::new() };
         Self { node, width, heading: format!("node {}{pxm}", node.id), memory, caches, lines }
     }
 
@@ -169,7 +187,8 @@ impl<'a> NodeBox<'a> {
         at += 14.0 + 6.0;
         let top = at;
         at += self.place_caches(|group, (dx, dy), size, per_row| {
-            let package = group.package.map_or(String::new(), |package| format!(", package {package}"));
+            let package =
+                group.package.map_or(String::new(), |package| format!(", package {package}"));
             let title = match group.last_level_cache {
                 Some(_) => format!("last-level cache of CPUs {}{package}", group.cpus),
                 None => format!("CPUs {}, cache unknown{package}", group.cpus),
@@ -178,7 +197,12 @@ impl<'a> NodeBox<'a> {
             for (index, core) in group.cores.iter().enumerate() {
                 let column = (index % per_row) as f64;
                 let row = (index / per_row) as f64;
-                draw_core(picture, left + dx + 3.0 + column * CORE, top + dy + 3.0 + row * CORE, core);
+                draw_core(
+                    picture,
+                    left + dx + 3.0 + column * CORE,
+                    top + dy + 3.0 + row * CORE,
+                    core,
+                );
             }
         });
         for line in &self.lines {
@@ -212,8 +236,13 @@ impl<'a> NodeBox<'a> {
         let total = self.node.memory_bytes;
         picture.rect((x, y), (width, 14.0), "#ffffff", EDGE, "");
         let Some(state) = self.node.state.filter(|_| total > 0) else { return };
-        let huge = self.node.huge_pages.iter().map(|pool| pool.page_bytes.saturating_mul(pool.total_pages));
-        let cache = [state.active_file_bytes, state.inactive_file_bytes, state.slab_reclaimable_bytes];
+        let huge = self
+            .node
+            .huge_pages
+            .iter()
+            .map(|pool| pool.page_bytes.saturating_mul(pool.total_pages));
+        let cache =
+            [state.active_file_bytes, state.inactive_file_bytes, state.slab_reclaimable_bytes];
         let parts = [
             (FREE, "free", state.free_bytes),
             (CACHE, "cache", cache.into_iter().fold(0, u64::saturating_add)),
@@ -224,7 +253,8 @@ impl<'a> NodeBox<'a> {
         let mut rest = total;
         for (colour, what, bytes) in parts {
             let bytes = bytes.min(rest);
-            let (start, length) = ((rest - bytes) as f64 / total as f64, bytes as f64 / total as f64);
+            let (start, length) =
+                ((rest - bytes) as f64 / total as f64, bytes as f64 / total as f64);
             if bytes > 0 {
                 let title = format!("{what}: {}", size(bytes));
                 picture.rect((x + start * width, y), (length * width, 14.0), colour, "none", title);
@@ -244,7 +274,13 @@ fn draw_core(picture: &mut Picture, x: f64, y: f64, core: &CpuSet) {
     for (thread, cpu) in core.iter().enumerate() {
         let gap = if thread + 1 < core.len() { 0.8 } else { 0.0 };
         let at = (x + 1.0 + thread as f64 * width, y + 1.0);
-        picture.rect(at, ((width - gap).max(0.4), side), THREAD, "none", format!("CPU {cpu}, core {core}"));
+        picture.rect(
+            at,
+            ((width - gap).max(0.4), side),
+            THREAD,
+            "none",
+            format!("CPU {cpu}, core {core}"),
+        );
     }
 }
 
@@ -261,7 +297,8 @@ fn heat_map(picture: &mut Picture, top: f64, nodes: &[NodeId], distances: &Dista
     let label = 36.0;
     let cell = ((across - label) / nodes.len() as f64).min(34.0);
     let style = Style { size: (cell * 0.42).min(11.0), ..TEXT };
-    let farthest = nodes.iter().flat_map(|&from| nodes.iter().map(move |&to| distances.get(from, to))).max();
+    let farthest =
+        nodes.iter().flat_map(|&from| nodes.iter().map(move |&to| distances.get(from, to))).max();
     let (left, top) = (MARGIN + label, top + 24.0 + LINE);
     // Below this size figures are specks; the titles still tell them.
     let legible = style.size >= 5.0;
@@ -276,11 +313,21 @@ fn heat_map(picture: &mut Picture, top: f64, nodes: &[NodeId], distances: &Dista
             let distance = distances.get(from, to);
             let (fill, ink) = heat(distance, farthest.unwrap_or(Distances::LOCAL));
             let x = left + column as f64 * cell;
-            let title = if legible { String::new() } else { format!("node {from} to node {to}: {distance}") };
+            let title = if legible {
+                String::new()
+            } else {
+                format!("node {from} to node {to}: {distance}")
+            };
             picture.rect((x, top + at), (cell - 1.0, cell - 1.0), &fill, "none", title);
             if legible {
                 let style = Style { fill: ink, ..style };
-                picture.text((x + cell / 2.0 - 0.5, top + at + baseline - 0.5), Middle, style, cell * 1.2, distance);
+                picture.text(
+                    (x + cell / 2.0 - 0.5, top + at + baseline - 0.5),
+                    Middle,
+                    style,
+                    cell * 1.2,
+                    distance,
+                );
             }
         }
     }

@@ -6,8 +6,8 @@ use super::{
     units::{count, mib, percent, size},
 };
 use nearside_topology::{
-    Access, CpuSet, Device, DeviceKind, Distance, Distances, Node, NodeId, NodeSet, Performance, ReservedHugePages,
-    Topology,
+    Access, CpuSet, Device, DeviceKind, Distance, Distances, Node, NodeId, NodeSet, Performance,
+    ReservedHugePages, Topology,
 };
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -36,7 +36,9 @@ pub(crate) fn summary_line(topology: &Topology) -> String {
     let memory = match (topology.memory_bytes(), unknown.is_empty()) {
         (bytes, true) => format!("{} of memory", size(bytes)),
         (0, false) => "memory unknown".into(),
-        (bytes, false) => format!("{} of memory and what {} may have", size(bytes), unknown.named()),
+        (bytes, false) => {
+            format!("{} of memory and what {} may have", size(bytes), unknown.named())
+        }
     };
     let free = free_bytes(topology).map_or(String::new(), |free| format!(", {} free", size(free)));
     format!("{} ({nodes}), {cpus} on {cores}, {memory}{free}", count(nodes.len(), "node"))
@@ -53,8 +55,10 @@ pub(crate) fn source(topology: &Topology) -> &str {
 }
 
 fn summary(topology: &Topology) -> String {
-    let mut text = format!("available: {}\nsource:    {}\n", summary_line(topology), source(topology));
-    let offline: CpuSet = topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
+    let mut text =
+        format!("available: {}\nsource:    {}\n", summary_line(topology), source(topology));
+    let offline: CpuSet =
+        topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
     if !offline.is_empty() {
         text += &format!("offline:   {}\n", offline.named());
     }
@@ -77,7 +81,13 @@ fn nodes(topology: &Topology) -> String {
     let with_pxm = topology.nodes.iter().any(|node| node.pxm.is_some());
     let mut columns = vec![("node", Right)];
     columns.extend(with_pxm.then_some(("PXM", Right)));
-    columns.extend([("CPUs", Left), ("cores", Right), ("memory MiB", Right), ("free MiB", Right), ("free", Right)]);
+    columns.extend([
+        ("CPUs", Left),
+        ("cores", Right),
+        ("memory MiB", Right),
+        ("free MiB", Right),
+        ("free", Right),
+    ]);
     let row = |node: &Node| {
         let cpus = topology.cpus_of(node.id);
         let free = node.state.map(|state| state.free_bytes);
@@ -88,7 +98,10 @@ fn nodes(topology: &Topology) -> String {
             topology.cores_of(node.id).to_string(),
             or_dash(node.known_memory_bytes().map(mib)),
             or_dash(free.map(mib)),
-            or_dash(free.and_then(|free| percent(free, node.memory_bytes)).map(|share| format!("{share} %"))),
+            or_dash(
+                free.and_then(|free| percent(free, node.memory_bytes))
+                    .map(|share| format!("{share} %")),
+            ),
         ]);
         row
     };
@@ -98,7 +111,9 @@ fn nodes(topology: &Topology) -> String {
 /// A matrix as `numactl` prints it while it fits the page; above that, each node's neighbours by rising distance.
 fn distances(topology: &Topology) -> String {
     let nodes: Vec<NodeId> = topology.nodes.iter().map(|node| node.id).collect();
-    let widest = nodes.iter().flat_map(|&from| nodes.iter().map(move |&to| topology.distances.get(from, to)));
+    let widest = nodes
+        .iter()
+        .flat_map(|&from| nodes.iter().map(move |&to| topology.distances.get(from, to)));
     let widest = widest.map(|distance| distance.to_string().len()).max().unwrap_or(0);
     let widest = nodes.last().map_or(0, |node| node.to_string().len()).max(widest);
     let heading = 8;
@@ -106,23 +121,28 @@ fn distances(topology: &Topology) -> String {
         return neighbours(&nodes, &topology.distances);
     }
     let mut text = format!("\nDistances\n{:>heading$}", "node ");
-    let line = |cells: Vec<String>| cells.iter().map(|cell| format!("  {cell:>widest$}")).collect::<String>() + "\n";
+    let line = |cells: Vec<String>| {
+        cells.iter().map(|cell| format!("  {cell:>widest$}")).collect::<String>() + "\n"
+    };
     text += &line(nodes.iter().map(NodeId::to_string).collect());
     for &from in &nodes {
         text += &format!("{:>heading$}", format!("{from}:"));
-        text += &line(nodes.iter().map(|&to| topology.distances.get(from, to).to_string()).collect());
+        text +=
+            &line(nodes.iter().map(|&to| topology.distances.get(from, to).to_string()).collect());
     }
     text
 }
 
 fn neighbours(nodes: &[NodeId], distances: &Distances) -> String {
-    let mut text = "\nDistances (from a node: the nodes at each distance, nearest first)\n".to_string();
+    let mut text =
+        "\nDistances (from a node: the nodes at each distance, nearest first)\n".to_string();
     for &from in nodes {
         let mut rings: BTreeMap<Distance, NodeSet> = BTreeMap::new();
         for &to in nodes {
             rings.entry(distances.get(from, to)).or_default().insert(to);
         }
-        let words: Vec<String> = rings.iter().map(|(distance, to)| format!("{distance}:{to} ")).collect();
+        let words: Vec<String> =
+            rings.iter().map(|(distance, to)| format!("{distance}:{to} ")).collect();
         text += &format!("{:>7}  {}\n", format!("{from}:"), wrapped(&words, 9).trim_end());
     }
     text
@@ -140,9 +160,19 @@ fn cpus(topology: &Topology) -> String {
             cores_in_short(&group.cores).join(" "),
         ]
     });
-    let columns =
-        [("node", Right), ("package", Right), ("LLC", Right), ("CPUs", Left), ("", Right), ("SMT siblings", Left)];
-    table("CPUs (LLC: the lowest CPU that shares the last-level cache)", &columns, &rows.collect::<Vec<_>>())
+    let columns = [
+        ("node", Right),
+        ("package", Right),
+        ("LLC", Right),
+        ("CPUs", Left),
+        ("", Right),
+        ("SMT siblings", Left),
+    ];
+    table(
+        "CPUs (LLC: the lowest CPU that shares the last-level cache)",
+        &columns,
+        &rows.collect::<Vec<_>>(),
+    )
 }
 
 fn zones(topology: &Topology) -> String {
@@ -185,7 +215,8 @@ fn huge_pages(topology: &Topology) -> String {
             ]
         })
     });
-    let columns = [("node", Right), ("page", Right), ("total", Right), ("free", Right), ("surplus", Right)];
+    let columns =
+        [("node", Right), ("page", Right), ("total", Right), ("free", Right), ("surplus", Right)];
     let text = table("Huge pages", &columns, &rows.collect::<Vec<_>>());
     match text.is_empty() && topology.nodes.iter().any(|node| !node.huge_pages.is_empty()) {
         true => "\nHuge pages: none are set aside\n".into(),
@@ -196,7 +227,10 @@ fn huge_pages(topology: &Topology) -> String {
 fn reserved_huge_pages(topology: &Topology) -> String {
     let reserved = topology.reserved_huge_pages.iter();
     let line = |ReservedHugePages { page_bytes, pages }: &ReservedHugePages| {
-        format!("reserved and not touched yet, on whichever node: {pages} of {}\n", size(*page_bytes))
+        format!(
+            "reserved and not touched yet, on whichever node: {pages} of {}\n",
+            size(*page_bytes)
+        )
     };
     reserved.map(line).collect()
 }
@@ -249,10 +283,19 @@ fn devices(topology: &Topology) -> String {
     let mut text = String::new();
     for ((_, node), devices) in by_node {
         let of_kind = |kind| move |device: &&&Device| device.kind == kind;
-        let names = |kind| devices.iter().filter(of_kind(kind)).map(|device| device.name.clone()).collect::<Vec<_>>();
+        let names = |kind| {
+            devices
+                .iter()
+                .filter(of_kind(kind))
+                .map(|device| device.name.clone())
+                .collect::<Vec<_>>()
+        };
         let pci: Vec<_> = devices.iter().filter(of_kind(DeviceKind::Pci)).collect();
-        let mut pci_names: Vec<_> =
-            pci.iter().filter(|device| worth_naming(device)).map(|device| device.name.clone()).collect();
+        let mut pci_names: Vec<_> = pci
+            .iter()
+            .filter(|device| worth_naming(device))
+            .map(|device| device.name.clone())
+            .collect();
         let others = pci.len() - pci_names.len();
         if others > 0 {
             pci_names.push(match pci_names.is_empty() {
@@ -261,7 +304,11 @@ fn devices(topology: &Topology) -> String {
             });
         }
         let node = node.map_or("none".into(), |node| node.to_string());
-        let kinds = [("netdev", names(DeviceKind::Netdev)), ("block", names(DeviceKind::Block)), ("pci", pci_names)];
+        let kinds = [
+            ("netdev", names(DeviceKind::Netdev)),
+            ("block", names(DeviceKind::Block)),
+            ("pci", pci_names),
+        ];
         for (kind, names) in kinds.into_iter().filter(|(_, names)| !names.is_empty()) {
             text += &format!("{node:>6}  {kind:<6}  {}\n", wrapped(&names, 16));
         }

@@ -17,7 +17,9 @@ use nearside_linux::{
     store::Record,
     usage,
 };
-use nearside_policy::{Affinity, Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total};
+use nearside_policy::{
+    Affinity, Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total,
+};
 use nearside_topology::NodeSet;
 use serde::Serialize;
 use std::path::Path;
@@ -37,7 +39,8 @@ pub(crate) fn text(record: &Record, decision: &Decision) -> String {
 }
 
 fn heading(record: &Record, decision: &Decision) -> String {
-    let who = if decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
+    let who =
+        if decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
     format!("{}: {who} {}\n", record.name, decision.chosen.nodes.named())
 }
 
@@ -82,11 +85,19 @@ fn chosen(decision: &Decision) -> String {
         size(*free_after_bytes)
     );
     if *spilled_bytes > 0 {
-        text += &format!("  spills       {} that do not fit and come from other nodes\n", size(*spilled_bytes));
+        text += &format!(
+            "  spills       {} that do not fit and come from other nodes\n",
+            size(*spilled_bytes)
+        );
     }
     let all = if decision.exhaustive { ", all there are" } else { " of many, found by search" };
     text += &format!("  looked at    {}{all}\n", count(decision.candidates as usize, "candidate"));
-    text + &decision.left_out.lines().iter().map(|line| format!("  left out     {line}\n")).collect::<String>()
+    text + &decision
+        .left_out
+        .lines()
+        .iter()
+        .map(|line| format!("  left out     {line}\n"))
+        .collect::<String>()
 }
 
 fn runners_up(decision: &Decision) -> String {
@@ -115,7 +126,10 @@ fn runners_up(decision: &Decision) -> String {
     match decision.runners_up.is_empty() {
         true => "\nThere was no other candidate.\n".into(),
         false => {
-            format!("\n{title}\n{}", listing(&columns, &decision.runners_up.iter().map(row).collect::<Vec<_>>()))
+            format!(
+                "\n{title}\n{}",
+                listing(&columns, &decision.runners_up.iter().map(row).collect::<Vec<_>>())
+            )
         }
     }
 }
@@ -137,7 +151,9 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
             ("devices", mine.devices, best.devices),
         ];
         let worse = parts.into_iter().filter(|(_, mine, best)| mine > best);
-        let words: Vec<_> = worse.map(|(name, mine, best)| format!("{name} {}", percent_slower(mine, best))).collect();
+        let words: Vec<_> = worse
+            .map(|(name, mine, best)| format!("{name} {}", percent_slower(mine, best)))
+            .collect();
         let spills = match candidate.spilled_bytes {
             0 => String::new(),
             bytes => format!("; {} would not fit", size(bytes)),
@@ -148,7 +164,10 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
         return format!("as fast; busier: {mine} vCPUs a core, not {best}");
     }
     match candidate.free_after_bytes < chosen.free_after_bytes {
-        true => format!("as fast; leaves {} less", size(chosen.free_after_bytes - candidate.free_after_bytes)),
+        true => format!(
+            "as fast; leaves {} less",
+            size(chosen.free_after_bytes - candidate.free_after_bytes)
+        ),
         false => "as good; lower numbers first".into(),
     }
 }
@@ -159,7 +178,8 @@ fn percent_slower(slow: SlowDown, fast: SlowDown) -> String {
 }
 
 fn assumptions(decision: &Decision) -> String {
-    let CostModel { smt_gain, crowding, memory_share, device_share, vcpu_bandwidth_mb_s } = decision.model;
+    let CostModel { smt_gain, crowding, memory_share, device_share, vcpu_bandwidth_mb_s } =
+        decision.model;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     format!(
         "\nThe prediction assumes\n  \
@@ -195,7 +215,11 @@ fn since(record: &Record, decision: &Decision) -> String {
         changes.push(format!("moving its memory to {} was begun and not finished", nodes.named()));
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
-    if lines.is_empty() { "\nNothing has changed since.\n".into() } else { format!("\nSince then\n{lines}") }
+    if lines.is_empty() {
+        "\nNothing has changed since.\n".into()
+    } else {
+        format!("\nSince then\n{lines}")
+    }
 }
 
 /// What is told of a domain, and what the daemon makes of it where one runs.
@@ -210,7 +234,9 @@ pub(crate) struct Controlled<T> {
 /// What the daemon makes of a domain.
 pub(crate) fn control_text(control: &Option<Control>) -> String {
     let Some(Control { standing, steps }) = control else { return String::new() };
-    let step = |step: &StepTold| format!("  does         {} ({})\n", printable(&step.text), printable(&step.because));
+    let step = |step: &StepTold| {
+        format!("  does         {} ({})\n", printable(&step.text), printable(&step.because))
+    };
     let steps: String = steps.iter().map(step).collect();
     format!("\nNow, says the daemon\n  stands       {}\n{steps}", printable(&standing.text))
 }
@@ -251,14 +277,22 @@ impl Unplaced {
 /// The same as text.
 pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
     let Allowed { cpus, cpus_effective, mems, mems_effective, .. } = &unplaced.allowed;
-    let bound = |own: &Option<String>, effective: &Option<String>, what| match (own.as_deref(), effective) {
-        (Some(""), Some(effective)) => format!("its cpuset names no {what}: it may use {effective}, as its parent"),
+    let bound = |own: &Option<String>, effective: &Option<String>, what| match (
+        own.as_deref(),
+        effective,
+    ) {
+        (Some(""), Some(effective)) => {
+            format!("its cpuset names no {what}: it may use {effective}, as its parent")
+        }
         (Some(_), Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
         (None, Some(effective)) => format!("it has no cpuset of its own: it may use {effective}"),
         (_, None) => format!("any {what}: the cgroup tree has no cpuset controller"),
     };
-    let policies: Vec<String> =
-        unplaced.policies.iter().map(|(policy, bytes)| format!("{policy} ({})", size(*bytes))).collect();
+    let policies: Vec<String> = unplaced
+        .policies
+        .iter()
+        .map(|(policy, bytes)| format!("{policy} ({})", size(*bytes)))
+        .collect();
     let policies = match policies.is_empty() {
         true => "none that may be seen".into(),
         false => policies.join(", "),
@@ -297,7 +331,12 @@ mod tests {
         let mut decision = record.decision.take().unwrap();
         decision.request.nodes = Some(nodes(&[3]));
         decision.chosen = examples::candidate(&[3], [1.25, 1.1, 1.0], 900);
-        record.home = Home { nodes: nodes(&[0, 2]), origin: Origin::Explicit, affinity: Affinity::Hard, ..record.home };
+        record.home = Home {
+            nodes: nodes(&[0, 2]),
+            origin: Origin::Explicit,
+            affinity: Affinity::Hard,
+            ..record.home
+        };
         record.claim = Some(examples::candidate(&[0, 2], [1.0; 3], 0).claim);
         record.moving_to = Some(nodes(&[0, 2]));
         decision.left_out = examples::left_out();
@@ -311,12 +350,18 @@ mod tests {
             (examples::candidate(&[2], [1.0; 3], 1000), false, "as good; lower numbers first"),
             (examples::candidate(&[0], [1.0; 3], 900), false, "as fast; leaves 100 MiB less"),
             (
-                Candidate { vcpus_per_core_ppm: Some(1_500_000), ..examples::candidate(&[0], [1.0; 3], 1100) },
+                Candidate {
+                    vcpus_per_core_ppm: Some(1_500_000),
+                    ..examples::candidate(&[0], [1.0; 3], 1100)
+                },
                 false,
                 "as fast; busier: 1.50 vCPUs a core, not 0.50",
             ),
             (
-                Candidate { vcpus_per_core_ppm: Some(500_003), ..examples::candidate(&[0], [1.0; 3], 1100) },
+                Candidate {
+                    vcpus_per_core_ppm: Some(500_003),
+                    ..examples::candidate(&[0], [1.0; 3], 1100)
+                },
                 false,
                 "as fast; busier: 0.500003 vCPUs a core, not 0.500000",
             ),
@@ -325,7 +370,11 @@ mod tests {
                 false,
                 "as fast; leaves 100 MiB less",
             ),
-            (examples::candidate(&[0], [1.0, 1.25, 1.001], 9), false, "slower: memory 25 %, devices 0.10 %"),
+            (
+                examples::candidate(&[0], [1.0, 1.25, 1.001], 9),
+                false,
+                "slower: memory 25 %, devices 0.10 %",
+            ),
             (examples::candidate(&[0], [1.0; 3], 900), true, "as fast; the operator chose"),
             (
                 examples::candidate(&[0], [0.5, 1.0, 1.0], 900),
@@ -360,7 +409,14 @@ mod tests {
         };
         let policies = [("bind:1".to_owned(), 1 << 20), ("default".to_owned(), 4096)].into();
         let path = || "/machine.slice/vm.scope".to_owned();
-        let mut unplaced = Unplaced { name: path(), cgroup: path(), home: None, found_by: None, allowed, policies };
+        let mut unplaced = Unplaced {
+            name: path(),
+            cgroup: path(),
+            home: None,
+            found_by: None,
+            allowed,
+            policies,
+        };
         insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced));
         unplaced.home = Some(examples::record().home);
         unplaced.found_by = Some("machine.slice/*".into());

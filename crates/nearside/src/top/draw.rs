@@ -39,7 +39,8 @@ const FIRM_LINES: usize = 4;
 
 impl Room {
     pub(super) fn new(size: Size, state: &State, look: Option<&Look>) -> Self {
-        let (nodes, domains) = look.map_or((0, 0), |look| (look.stat.nodes.len(), state.rows(look).len()));
+        let (nodes, domains) =
+            look.map_or((0, 0), |look| (look.stat.nodes.len(), state.rows(look).len()));
         let around = usize::from(state.live) + usize::from(unseen(state, look).is_some());
         let height = usize::from(size.height);
         let left = height.saturating_sub(FIRM_LINES + around);
@@ -116,7 +117,8 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn next(&mut self) -> Rect {
-        let line = Rect { y: self.area.y.saturating_add(self.line), height: 1, ..self.area }.intersection(self.area);
+        let line = Rect { y: self.area.y.saturating_add(self.line), height: 1, ..self.area }
+            .intersection(self.area);
         self.line = self.line.saturating_add(1);
         line
     }
@@ -131,7 +133,8 @@ impl Page<'_> {
         let line = self.next();
         let inner = inner(line);
         write_row(self.buffer, inner, columns, widths, &titles, false);
-        self.buffer.set_style(line, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
+        self.buffer
+            .set_style(line, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
     }
 
     fn row(&mut self, columns: &[Column], widths: &[usize], row: &[Cell], is_selected: bool) {
@@ -152,15 +155,31 @@ fn inner(line: Rect) -> Rect {
 
 fn heading(page: &mut Page<'_>, state: &State, look: Option<&Look>) {
     let pace = match (state.live, state.wants().paused) {
-        (false, _) => look.map_or_else(String::new, |look| format!("over {} s", look.stat.interval_s)),
+        (false, _) => {
+            look.map_or_else(String::new, |look| format!("over {} s", look.stat.interval_s))
+        }
         (true, false) => format!("every {} s", state.interval.as_secs_f64()),
         (true, true) => "PAUSED".into(),
     };
     let line = page.next();
     let (width, taken) = (usize::from(line.width), columns_of(&pace));
     let text = look.map_or_else(|| "looking ...".into(), |look| summary(state, look));
-    write(page.buffer, line, 0, width.saturating_sub(taken + 2), &text, Style::new().add_modifier(Modifier::BOLD));
-    write(page.buffer, line, width.saturating_sub(taken), taken, &pace, Style::new().add_modifier(Modifier::BOLD));
+    write(
+        page.buffer,
+        line,
+        0,
+        width.saturating_sub(taken + 2),
+        &text,
+        Style::new().add_modifier(Modifier::BOLD),
+    );
+    write(
+        page.buffer,
+        line,
+        width.saturating_sub(taken),
+        taken,
+        &pace,
+        Style::new().add_modifier(Modifier::BOLD),
+    );
 }
 
 /// `4 nodes, 8 CPUs, 2 domains; by name; scheduled by Linux`
@@ -179,14 +198,18 @@ fn summary(state: &State, look: &Look) -> String {
     let (nodes, cpus) = (count(look.stat.nodes.len(), "node"), count(cpus, "CPU"));
     let sort = state.sort.words(state.reversed);
     let scheduler = look.scheduler.as_deref().map_or_else(|| "Linux".into(), printable);
-    format!("{nodes}, {cpus}, {}{others}; {sort}{filter}; scheduled by {scheduler}", count(domains, "domain"))
+    format!(
+        "{nodes}, {cpus}, {}{others}; {sort}{filter}; scheduled by {scheduler}",
+        count(domains, "domain")
+    )
 }
 
 /// What is wrong, in a line; whoever is no longer there to press `?` is told elsewhere.
 fn unseen(state: &State, look: Option<&Look>) -> Option<String> {
     let all = troubles(state, look);
     let first = all.first().filter(|_| state.live)?;
-    let more = if all.len() > 1 { format!("(? for {} more) ", all.len() - 1) } else { String::new() };
+    let more =
+        if all.len() > 1 { format!("(? for {} more) ", all.len() - 1) } else { String::new() };
     Some(format!("! {more}{first}"))
 }
 
@@ -254,9 +277,11 @@ fn nodes(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
     }
     if room.nodes < all.len() && room.nodes > 0 {
         let here = if state.pane == Pane::Nodes { "j k scroll" } else { "Tab, then j k" };
-        let text = format!(" nodes {} to {} of {}: {here}", first + 1, first + room.nodes, all.len());
+        let text =
+            format!(" nodes {} to {} of {}: {here}", first + 1, first + room.nodes, all.len());
         // In the blank line below.
-        let line = Rect { y: page.area.y.saturating_add(page.line), height: 1, ..page.area }.intersection(page.area);
+        let line = Rect { y: page.area.y.saturating_add(page.line), height: 1, ..page.area }
+            .intersection(page.area);
         write(page.buffer, line, 0, usize::from(line.width), &text, Style::new());
     }
 }
@@ -267,8 +292,8 @@ fn node_row(node: &NodeStat, look: &Look, bars: usize) -> Vec<Cell> {
     let share = |bytes: Option<u64>| Some(bytes? as f64 / size? as f64);
     let reclaimable = share(node.reclaimable_bytes);
     let used_bytes = size.zip(node.free_bytes).zip(node.reclaimable_bytes);
-    let used_bytes =
-        used_bytes.map(|((size, free), reclaimable)| size.saturating_sub(free).saturating_sub(reclaimable));
+    let used_bytes = used_bytes
+        .map(|((size, free), reclaimable)| size.saturating_sub(free).saturating_sub(reclaimable));
     let used = share(used_bytes);
     let gauge = |parts: &[(char, f64)], level: Option<f64>| match level {
         Some(level) => Cell { text: bar(parts, bars), mood: fullness(level) },
@@ -296,7 +321,11 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
     let is_wide = page.area.width >= WIDE;
     let mut columns = vec![cut_column("domain"), column("home", Left, 4)];
     if is_wide {
-        columns.extend([column("origin", Left, 6), column("policy", Left, 6), column("", Left, 12)]);
+        columns.extend([
+            column("origin", Left, 6),
+            column("policy", Left, 6),
+            column("", Left, 12),
+        ]);
     }
     columns.extend([
         column("local", Right, 5),
@@ -314,7 +343,8 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
     }
     columns.push(cut_column("memory at"));
     let shown = state.rows(look);
-    let rows: Vec<Vec<Cell>> = shown.iter().map(|domain| domain_row(domain, look, is_wide, running)).collect();
+    let rows: Vec<Vec<Cell>> =
+        shown.iter().map(|domain| domain_row(domain, look, is_wide, running)).collect();
     let widths = widths(&columns, &rows, usize::from(page.area.width.saturating_sub(1)));
     page.title(&columns, &widths);
     if rows.is_empty() {
@@ -322,7 +352,10 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
         return;
     }
     let selected = state.selected(&shown).filter(|_| state.live);
-    let first = selected.unwrap_or(0).saturating_sub(room.domains / 2).min(rows.len().saturating_sub(room.domains));
+    let first = selected
+        .unwrap_or(0)
+        .saturating_sub(room.domains / 2)
+        .min(rows.len().saturating_sub(room.domains));
     for (line, row) in rows.iter().enumerate().skip(first).take(room.domains) {
         page.row(&columns, &widths, row, selected == Some(line) && state.pane == Pane::Domains);
     }
@@ -355,13 +388,18 @@ fn domain_row(domain: &Domain, look: &Look, is_wide: bool, running: Running) -> 
         row.extend([
             Cell::new(dash(domain.home.as_ref().map(|home| origin(home.origin)))),
             Cell::new(dash(domain.home.as_ref().map(|home| home.policy))),
-            domain.local_share.map_or_else(Cell::default, |share| Cell { text: bar(&[('|', share)], 10), mood }),
+            domain
+                .local_share
+                .map_or_else(Cell::default, |share| Cell { text: bar(&[('|', share)], 10), mood }),
         ]);
     }
     let in_debt = domain.debt_bytes.is_some_and(|bytes| bytes > 0);
     row.extend([
         Cell { text: local(domain.local_share), mood },
-        Cell { text: dash(domain.debt_bytes.map(short)), mood: if in_debt { Mood::Fair } else { Mood::Plain } },
+        Cell {
+            text: dash(domain.debt_bytes.map(short)),
+            mood: if in_debt { Mood::Fair } else { Mood::Plain },
+        },
         Cell::new(held(domain, is_wide)),
         Cell::new(cpus_used(domain, look)),
     ]);
@@ -394,15 +432,21 @@ fn nothing(state: &State, look: &Look) -> String {
         (true, _, false) => format!(" no name has \"{}\" in it", state.filter),
         (false, true, _) if !look.all => " looking ...".into(),
         (false, true, _) => " no domain runs, and no other cgroup has processes".into(),
-        (false, false, true) => " no domain runs: `nearside run` starts one; a shows other cgroups".into(),
-        (false, false, false) => " no domain runs: `nearside run` starts one; --all shows other cgroups".into(),
+        (false, false, true) => {
+            " no domain runs: `nearside run` starts one; a shows other cgroups".into()
+        }
+        (false, false, false) => {
+            " no domain runs: `nearside run` starts one; --all shows other cgroups".into()
+        }
     }
 }
 
 fn footer(state: &State) -> String {
     match &state.pane {
         _ if state.typing => prompt(state),
-        Pane::Domains => " Enter why  s sort  r reverse  / filter  a all  p pause  ? help  q quit".into(),
+        Pane::Domains => {
+            " Enter why  s sort  r reverse  / filter  a all  p pause  ? help  q quit".into()
+        }
         Pane::Nodes => " j k scroll  Tab back to the domains  ? help  q quit".into(),
         Pane::Why { .. } | Pane::Help => " j k scroll  Esc back  Ctrl-C quit".into(),
     }
@@ -420,7 +464,12 @@ fn explanation(page: &mut Page<'_>, state: &State, look: Option<&Look>, room: Ro
     };
     let first = state.first.min(lines.len().saturating_sub(room.text));
     let more = match lines.len() > room.text {
-        true => format!("  (lines {} to {} of {})", first + 1, (first + room.text).min(lines.len()), lines.len()),
+        true => format!(
+            "  (lines {} to {} of {})",
+            first + 1,
+            (first + room.text).min(lines.len()),
+            lines.len()
+        ),
         false => String::new(),
     };
     let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
@@ -437,11 +486,15 @@ pub(super) fn text(state: &State, look: Option<&Look>) -> Vec<String> {
         Pane::Why { text: Some(text), .. } => text.clone(),
         Pane::Why { text: None, .. } => "looking ...".into(),
         Pane::Help | Pane::Domains | Pane::Nodes => {
-            let troubles: String = troubles(state, look).iter().map(|trouble| format!("  {trouble}\n")).collect();
+            let troubles: String =
+                troubles(state, look).iter().map(|trouble| format!("  {trouble}\n")).collect();
             if troubles.is_empty() { HELP.into() } else { format!("{HELP}\nNot seen\n{troubles}") }
         }
     };
-    text.lines().flat_map(|line| folded(line, width.saturating_sub(2))).map(|line| format!(" {line}")).collect()
+    text.lines()
+        .flat_map(|line| folded(line, width.saturating_sub(2)))
+        .map(|line| format!(" {line}"))
+        .collect()
 }
 
 /// A line in pieces of at most `width` characters, broken at blanks where there are any; what follows is indented.

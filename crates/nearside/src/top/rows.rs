@@ -59,14 +59,16 @@ impl Sort {
             Self::Name => None,
             Self::Local => domain.local_share,
             Self::Debt => domain.debt_bytes.map(|bytes| bytes as f64),
-            Self::Memory => (domain.usage.memory_seen != Account::Hidden).then(|| total(&domain.resident_bytes) as f64),
+            Self::Memory => (domain.usage.memory_seen != Account::Hidden)
+                .then(|| total(&domain.resident_bytes) as f64),
             Self::Cpu => Some(total(&domain.usage.cpu.time_ns) as f64),
         }
     }
 
     /// Those of whom a figure is not known come last, whichever way round.
     fn compare(self, reversed: bool, one: &Domain, other: &Domain) -> Ordering {
-        let directed = |order: Ordering| if self.largest_first(reversed) { order.reverse() } else { order };
+        let directed =
+            |order: Ordering| if self.largest_first(reversed) { order.reverse() } else { order };
         let by_figure = match (self.figure(one), self.figure(other)) {
             (Some(one), Some(other)) => directed(one.total_cmp(&other)),
             (one, other) => other.is_some().cmp(&one.is_some()),
@@ -78,10 +80,17 @@ impl Sort {
 }
 
 /// The domains with `filter` in their names, whatever the case, in order; with `all` other cgroups, too.
-pub(super) fn rows<'a>(domains: &'a [Domain], all: bool, filter: &str, sort: Sort, reversed: bool) -> Vec<&'a Domain> {
+pub(super) fn rows<'a>(
+    domains: &'a [Domain],
+    all: bool,
+    filter: &str,
+    sort: Sort,
+    reversed: bool,
+) -> Vec<&'a Domain> {
     let wanted = filter.to_lowercase();
     let is_shown = |domain: &&Domain| {
-        (all || domain.home.is_some()) && (wanted.is_empty() || domain.name.to_lowercase().contains(&wanted))
+        (all || domain.home.is_some())
+            && (wanted.is_empty() || domain.name.to_lowercase().contains(&wanted))
     };
     let mut rows: Vec<_> = domains.iter().filter(is_shown).collect();
     rows.sort_by(|one, other| sort.compare(reversed, one, other));

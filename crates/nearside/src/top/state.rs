@@ -105,7 +105,9 @@ impl State {
         }
         match self.pane {
             Pane::Why { .. } | Pane::Help => {
-                if let KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q' | 'w' | '?' | 'h') = key.code {
+                if let KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q' | 'w' | '?' | 'h') =
+                    key.code
+                {
                     self.show(Pane::Domains);
                 }
                 Action::Nothing
@@ -134,7 +136,8 @@ impl State {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Enter | KeyCode::Char('w') => {
                 let shown = look.map(|look| self.rows(look)).unwrap_or_default();
-                let Some(domain) = self.selected(&shown).map(|line| shown[line].name.clone()) else {
+                let Some(domain) = self.selected(&shown).map(|line| shown[line].name.clone())
+                else {
                     return Action::Nothing;
                 };
                 self.show(Pane::Why { domain: domain.clone(), text: None });

@@ -59,13 +59,20 @@ impl Cell {
 
 /// How wide each column is, so that all fit into `width` if they can.
 pub(super) fn widths(columns: &[Column], rows: &[Vec<Cell>], width: usize) -> Vec<usize> {
-    let longest =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| columns_of(&cell.text)).max();
-    let natural =
-        |(number, column): (usize, &Column)| longest(number).unwrap_or(0).max(column.least).max(column.title.len());
+    let longest = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| columns_of(&cell.text)).max()
+    };
+    let natural = |(number, column): (usize, &Column)| {
+        longest(number).unwrap_or(0).max(column.least).max(column.title.len())
+    };
     let mut widths: Vec<usize> = columns.iter().enumerate().map(natural).collect();
     let gaps = GAP * columns.len().saturating_sub(1);
-    let firm: usize = widths.iter().zip(columns).filter(|(_, column)| !column.is_cut).map(|(width, _)| width).sum();
+    let firm: usize = widths
+        .iter()
+        .zip(columns)
+        .filter(|(_, column)| !column.is_cut)
+        .map(|(width, _)| width)
+        .sum();
     let mut left = width.saturating_sub(gaps + firm);
     // Those that want less than an equal part get it; what they leave is for the others.
     let mut cut: Vec<usize> = (0..columns.len()).filter(|&column| columns[column].is_cut).collect();
@@ -104,7 +111,14 @@ pub(super) fn write_row(
 }
 
 /// Writes a text from column `x` of the line `area` on; what does not fit into `width` is cut, which a `~` tells.
-pub(super) fn write(buffer: &mut Buffer, area: Rect, x: usize, width: usize, text: &str, style: Style) {
+pub(super) fn write(
+    buffer: &mut Buffer,
+    area: Rect,
+    x: usize,
+    width: usize,
+    text: &str,
+    style: Style,
+) {
     let area = area.intersection(buffer.area);
     let width = width.min(usize::from(area.width).saturating_sub(x));
     if area.height == 0 || width == 0 {
@@ -112,7 +126,8 @@ pub(super) fn write(buffer: &mut Buffer, area: Rect, x: usize, width: usize, tex
     }
     let at = area.x + x as u16;
     let fits = columns_of(text) <= width;
-    let (end, _) = buffer.set_stringn(at, area.y, text, if fits { width } else { width - 1 }, style);
+    let (end, _) =
+        buffer.set_stringn(at, area.y, text, if fits { width } else { width - 1 }, style);
     if !fits {
         buffer.set_stringn(end, area.y, "~", 1, style);
     }

@@ -43,7 +43,8 @@ fn with_domains(domains: Vec<Domain>) -> Look {
 }
 
 fn domain(name: &str, usage: Usage) -> Domain {
-    let record = Record { name: name.into(), cgroup: format!("/nearside/{name}"), ..examples::record() };
+    let record =
+        Record { name: name.into(), cgroup: format!("/nearside/{name}"), ..examples::record() };
     Domain::new(&record.cgroup, Some(&record), usage)
 }
 
@@ -69,7 +70,8 @@ fn press(state: &mut State, look: &Look, keys: &str) -> Vec<Action> {
 }
 
 fn drawn(state: &State, look: Option<&Look>) -> Buffer {
-    let mut terminal = Terminal::new(TestBackend::new(state.size.width, state.size.height)).unwrap();
+    let mut terminal =
+        Terminal::new(TestBackend::new(state.size.width, state.size.height)).unwrap();
     terminal.draw(|frame| draw(frame, state, look)).unwrap();
     terminal.backend().buffer().clone()
 }
@@ -111,8 +113,10 @@ fn one_node_of_which_little_is_known() {
     one.stat.nodes.truncate(1);
     one.busy_ns.clear();
     let node = &mut one.stat.nodes[0];
-    (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.unclaimed_bytes) = (None, None, None, 0);
-    one.unseen = vec!["/sys/devices/system/node/node0/meminfo: no MemTotal".into(), "another thing".into()];
+    (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.unclaimed_bytes) =
+        (None, None, None, 0);
+    one.unseen =
+        vec!["/sys/devices/system/node/node0/meminfo: no MemTotal".into(), "another thing".into()];
     insta::assert_snapshot!("unknown_memory", frame(&state(NARROW), &one));
 }
 
@@ -169,7 +173,14 @@ fn before_the_first_look_there_is_a_heading_and_keys_do_no_harm() {
     let mut state = state(NARROW);
     let text = lines_of(&drawn(&state, None));
     assert!(text.starts_with("looking ...") && text.contains("q quit"), "{text}");
-    for code in [KeyCode::Down, KeyCode::End, KeyCode::Enter, KeyCode::Tab, KeyCode::PageDown, KeyCode::Char('?')] {
+    for code in [
+        KeyCode::Down,
+        KeyCode::End,
+        KeyCode::Enter,
+        KeyCode::Tab,
+        KeyCode::PageDown,
+        KeyCode::Char('?'),
+    ] {
         assert_eq!(state.key(key(code), None), Action::Nothing, "{code:?}");
     }
 }
@@ -178,7 +189,9 @@ fn before_the_first_look_there_is_a_heading_and_keys_do_no_harm() {
 fn a_terminal_of_any_size_is_enough_not_to_fail() {
     let mut look = look();
     look.unseen.push("something".into());
-    for (width, height) in (0..30).flat_map(|width| [0, 1, 2, 3, 5, 8].map(|height| (7 * width, height))) {
+    for (width, height) in
+        (0..30).flat_map(|width| [0, 1, 2, 3, 5, 8].map(|height| (7 * width, height)))
+    {
         for keys in ["", "?", "\n", "\t", "/漢字"] {
             let mut state = state(Size::new(width, height));
             press(&mut state, &look, keys);
@@ -220,9 +233,13 @@ fn keys_ask_for_what_another_frame_does_not_show() {
 #[test]
 fn a_pause_ends_with_the_same_key_or_when_more_shall_be_seen() {
     let (look, mut state) = (look(), state(NARROW));
-    for (key, paused, all) in
-        [("p", true, true), (" ", false, true), ("p", true, true), ("a", false, false), ("a", false, true)]
-    {
+    for (key, paused, all) in [
+        ("p", true, true),
+        (" ", false, true),
+        ("p", true, true),
+        ("a", false, false),
+        ("a", false, true),
+    ] {
         press(&mut state, &look, key);
         assert_eq!(state.wants(), Wants { all, paused }, "{key}");
         assert_eq!(frame(&state, &look).contains("PAUSED"), paused, "{key}");
@@ -255,7 +272,12 @@ fn each_order_and_the_other_way_round() {
         ("<", ["two", "one", "six", "/sy"]),
     ] {
         press(&mut state, &look, keys);
-        assert_eq!(order(&state, &look), expected, "{keys:?}: {}", state.sort.words(state.reversed));
+        assert_eq!(
+            order(&state, &look),
+            expected,
+            "{keys:?}: {}",
+            state.sort.words(state.reversed)
+        );
     }
 }
 
@@ -270,7 +292,10 @@ fn a_filter_is_typed_shortened_kept_and_cleared() {
     assert_eq!((names(&state).as_str(), state.typing), ("web", true), "whatever the case");
     press(&mut state, &look, "\n");
     assert_eq!((names(&state).as_str(), state.typing), ("web", false));
-    assert!(frame(&state, &look).starts_with("2 nodes, 4 CPUs, 2 domains, 1 other; by name; 1 with \"WEB\""));
+    assert!(
+        frame(&state, &look)
+            .starts_with("2 nodes, 4 CPUs, 2 domains, 1 other; by name; 1 with \"WEB\"")
+    );
     press(&mut state, &look, "\x1b");
     assert_eq!(names(&state), "db web /sy");
     press(&mut state, &look, "/db\x1b");
@@ -295,10 +320,16 @@ fn the_selection_follows_its_domain_and_outlives_it() {
     press(&mut state, &look, "sr");
     assert_eq!(order(&state, &look)[1], "web");
     press(&mut state, &look, "r");
-    assert_eq!((order(&state, &look)[0].as_str(), marked(&state, &look).as_deref()), ("web", Some("web-frontend")));
+    assert_eq!(
+        (order(&state, &look)[0].as_str(), marked(&state, &look).as_deref()),
+        ("web", Some("web-frontend"))
+    );
     press(&mut state, &look, "ssss");
     look.stat.domains.remove(1);
-    assert!(marked(&state, &look).unwrap().starts_with("/system.slice/"), "what is in its line now");
+    assert!(
+        marked(&state, &look).unwrap().starts_with("/system.slice/"),
+        "what is in its line now"
+    );
     look.stat.domains.truncate(1);
     assert_eq!(marked(&state, &look).as_deref(), Some("db"), "the last line");
     look.stat.domains.clear();
@@ -360,7 +391,11 @@ fn an_explanation_is_scrolled_and_left() {
     state.explained("db", text);
     assert!(frame(&state, &look).contains(" why db  (lines 1 to 21 of 40)\n line 1\n line 2\n"));
     press(&mut state, &look, "Gvvv^");
-    assert!(frame(&state, &look).contains("(lines 19 to 39 of 40)\n line 19\n"), "{}", frame(&state, &look));
+    assert!(
+        frame(&state, &look).contains("(lines 19 to 39 of 40)\n line 19\n"),
+        "{}",
+        frame(&state, &look)
+    );
     press(&mut state, &look, "\x1b");
     assert_eq!(marked(&state, &look).as_deref(), Some("db"));
     state.explained("db", "too late".into());
@@ -404,7 +439,11 @@ fn a_frame_without_anybody_who_watches_has_all_rows_and_no_keys() {
 fn colours_say_nothing_alone_and_nothing_where_they_are_not_wanted() {
     let colours = |colours| {
         let buffer = drawn(&State { colours, ..state(WIDE) }, Some(&look()));
-        buffer.content.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
+        buffer
+            .content
+            .iter()
+            .filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+            .count()
     };
     assert_eq!(colours(false), 0);
     assert!(colours(true) > 40);

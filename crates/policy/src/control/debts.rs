@@ -42,14 +42,17 @@ impl Round<'_> {
     pub(super) fn repatriate(&mut self) {
         let mut wants = Vec::new();
         for at in self.domains() {
-            let Some(home) = self.state(at).home.as_ref().filter(|_| self.looked_at[at]) else { continue };
+            let Some(home) = self.state(at).home.as_ref().filter(|_| self.looked_at[at]) else {
+                continue;
+            };
             let debt_bytes = debt_in_pages(self.state(at), &home.nodes);
             let movable_bytes = self.state(at).movable_bytes();
             let known = &mut self.known[at];
             known.standing.debt_bytes = debt_bytes;
             known.standing.debt_waits = None;
             let has_debt = |from: &NodeId| {
-                !home.nodes.contains(*from) && movable_bytes.get(from).is_some_and(|&b| b >= SMALLEST_PAGE_BYTES)
+                !home.nodes.contains(*from)
+                    && movable_bytes.get(from).is_some_and(|&b| b >= SMALLEST_PAGE_BYTES)
             };
             known.saved_bytes.retain(|from, _| has_debt(from));
             for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
@@ -89,7 +92,8 @@ impl Round<'_> {
     fn wants_of(&mut self, at: usize, wants: &mut Vec<Want>) {
         let party = self.party(at).clone();
         let (state, now) = (self.state(at), self.now());
-        let may_lie = |i: usize| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(self.id(i)));
+        let may_lie =
+            |i: usize| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(self.id(i)));
         let allowed: Vec<usize> = party.home.iter().copied().filter(|&i| may_lie(i)).collect();
         let mut waits = if allowed.is_empty() { Some(DebtWaits::NotAllowed) } else { None };
         for (id, bytes) in state.movable_bytes() {
@@ -98,7 +102,8 @@ impl Round<'_> {
                 continue;
             }
             let stuck_bytes = self.known[at].stuck_bytes(id, now);
-            if let Some(&Stuck { why, bytes, retry_at, .. }) = self.known[at].stuck.get(&id).filter(|_| stuck_bytes > 0)
+            if let Some(&Stuck { why, bytes, retry_at, .. }) =
+                self.known[at].stuck.get(&id).filter(|_| stuck_bytes > 0)
             {
                 waits = Some(DebtWaits::Stuck { why, bytes, retry_at });
             }
@@ -115,7 +120,8 @@ impl Round<'_> {
                     continue;
                 }
                 // What was promised to it there, and what nobody was promised.
-                let due = party.due_bytes.iter().find(|(i, _)| *i == to).map_or(0, |&(_, bytes)| bytes);
+                let due =
+                    party.due_bytes.iter().find(|(i, _)| *i == to).map_or(0, |&(_, bytes)| bytes);
                 let (unclaimed, promisable) = self.scene.room_bytes(party.page_size, to);
                 let bytes = left.min(due.saturating_add(unclaimed)).min(promisable);
                 if bytes > 0 {
@@ -139,7 +145,8 @@ impl Round<'_> {
         }
         let mean = |to: usize| {
             let latency = |(node, &ppm): (&NodeId, &u64)| {
-                let latency_ppm = self.scene.view.latencies_ppm(self.scene.view.index_of(*node)?)[to];
+                let latency_ppm =
+                    self.scene.view.latencies_ppm(self.scene.view.index_of(*node)?)[to];
                 Some(u128::from(ppm) * u128::from(latency_ppm))
             };
             known.share_ppm.iter().filter_map(latency).sum::<u128>()
@@ -165,10 +172,16 @@ impl Round<'_> {
             let unit = page_bytes(page_size);
             let saved_bytes = self.known[want.at].saved_bytes.remove(&from_id).unwrap_or(0);
             let credit_bytes = part.saturating_add(saved_bytes.min(unit));
-            let room_bytes = self.scene.room_bytes(page_size, to).1.saturating_sub(arriving.bytes(page_size, to));
-            let payable_bytes = if left_bytes == 0 { 0 } else { credit_bytes.min(left_bytes.max(unit)) };
+            let room_bytes = self
+                .scene
+                .room_bytes(page_size, to)
+                .1
+                .saturating_sub(arriving.bytes(page_size, to));
+            let payable_bytes =
+                if left_bytes == 0 { 0 } else { credit_bytes.min(left_bytes.max(unit)) };
             let most_bytes = payable_bytes.min(room_bytes).min(want.bytes);
-            let most_bytes = if most_bytes < want.bytes { most_bytes / unit * unit } else { most_bytes };
+            let most_bytes =
+                if most_bytes < want.bytes { most_bytes / unit * unit } else { most_bytes };
             let known = &mut self.known[want.at];
             let saved_bytes = (credit_bytes - most_bytes).min(unit);
             known.saved_bytes.extend((saved_bytes > 0).then_some((from_id, saved_bytes)));
@@ -196,9 +209,15 @@ impl Round<'_> {
     /// home is full it would kill ([`may_go_on`](crate::may_go_on)), so such a domain keeps the right.
     fn confine_again(&mut self, at: usize) {
         let (state, now) = (self.state(at), self.now());
-        let Some((home, allowed)) = state.home.as_ref().zip(state.memory_nodes.as_ref()) else { return };
+        let Some((home, allowed)) = state.home.as_ref().zip(state.memory_nodes.as_ref()) else {
+            return;
+        };
         let memory = home.nodes.intersection(&self.seen.machine.topology.memory_nodes());
-        if !home.policy.confines() || memory.is_empty() || *allowed == memory || !memory.is_subset(allowed) {
+        if !home.policy.confines()
+            || memory.is_empty()
+            || *allowed == memory
+            || !memory.is_subset(allowed)
+        {
             return;
         }
         let owner = self.owner(at);
@@ -206,12 +225,15 @@ impl Round<'_> {
         let nodes = self.seen.machine.topology.nodes.iter().filter(|node| memory.contains(node.id));
         let room_bytes = nodes.map(room).fold(0, u64::saturating_add);
         let known = &mut self.known[at];
-        let has_room = room_bytes >= known.standing.debt_bytes.saturating_add(ROOM_TO_CONFINE_BYTES)
+        let has_room = room_bytes
+            >= known.standing.debt_bytes.saturating_add(ROOM_TO_CONFINE_BYTES)
             && !known.stuck.values().any(|stuck| stuck.found_no_room);
         let off = state.movable_bytes().into_iter().filter(|(node, _)| !home.nodes.contains(*node));
         let coming = off.map(|(node, bytes)| bytes.saturating_sub(known.stuck_bytes(node, now)));
         let is_coming = coming.fold(0, u64::saturating_add) > TAKEN_ALONG_BYTES;
-        let tried = known.confined_at.is_some_and(|then| now < then.saturating_add(CONFINE_AGAIN_INTERVALS));
+        let tried = known
+            .confined_at
+            .is_some_and(|then| now < then.saturating_add(CONFINE_AGAIN_INTERVALS));
         if !has_room || tried || is_coming || !owner.lets_bind() {
             return;
         }
@@ -227,7 +249,10 @@ struct Arriving(Vec<(PageSize, usize, u64)>);
 
 impl Arriving {
     fn bytes(&self, page_size: PageSize, to: usize) -> u64 {
-        self.0.iter().find(|(size, node, _)| (*size, *node) == (page_size, to)).map_or(0, |&(.., bytes)| bytes)
+        self.0
+            .iter()
+            .find(|(size, node, _)| (*size, *node) == (page_size, to))
+            .map_or(0, |&(.., bytes)| bytes)
     }
 
     fn add(&mut self, page_size: PageSize, to: usize, bytes: u64) {
@@ -258,7 +283,10 @@ mod tests {
     #[test]
     fn what_one_does_not_need_the_others_share() {
         let wants = |bytes: &[u64]| -> Vec<Want> {
-            bytes.iter().map(|&bytes| Want { at: 0, from: 0, to: 1, bytes, latency_ppm: 0 }).collect()
+            bytes
+                .iter()
+                .map(|&bytes| Want { at: 0, from: 0, to: 1, bytes, latency_ppm: 0 })
+                .collect()
         };
         let cases: [(u64, &[u64], &[u64]); 4] = [
             (10, &[9, 2, 9], &[4, 2, 4]),

@@ -152,16 +152,23 @@ impl History {
         Self { domains, nodes: topology.nodes.iter().map(node).collect() }
     }
 
-    fn node_after(&self, tuning: &Tuning, seen: &ControlObservation, node: &Node, by_domains: u64) -> NodeHistory {
+    fn node_after(
+        &self,
+        tuning: &Tuning,
+        seen: &ControlObservation,
+        node: &Node,
+        by_domains: u64,
+    ) -> NodeHistory {
         let load = seen.nodes.get(&node.id).copied().unwrap_or_default();
         let others = milli(load.busy_ns, seen.length_ns).saturating_sub(by_domains);
         let before = self.nodes.get(&node.id);
         let others = before.map_or(others, |before| smoothed(before.others.0, others));
         let pace_ppm = before.map_or(PPM, |before| before.pace_ppm);
-        let pace_ppm = match is_short(node, &load) || seen.memory_stall_ppm > Some(tuning.memory_stall_ppm) {
-            true => (pace_ppm / 2).max(SLOWEST_PPM),
-            false => pace_ppm.saturating_add(PPM / RECOVERY_INTERVALS).min(PPM),
-        };
+        let pace_ppm =
+            match is_short(node, &load) || seen.memory_stall_ppm > Some(tuning.memory_stall_ppm) {
+                true => (pace_ppm / 2).max(SLOWEST_PPM),
+                false => pace_ppm.saturating_add(PPM / RECOVERY_INTERVALS).min(PPM),
+            };
         NodeHistory { others: MilliVcpus(others), pace_ppm }
     }
 }
@@ -188,9 +195,20 @@ impl DomainHistory {
         }
     }
 
-    fn learn(&mut self, tuning: &Tuning, topology: &Topology, state: &DomainState, load: &DomainLoad) {
+    fn learn(
+        &mut self,
+        tuning: &Tuning,
+        topology: &Topology,
+        state: &DomainState,
+        load: &DomainLoad,
+    ) {
         let is_known = |node: &NodeId| topology.node(*node).is_some();
-        let cpu_ns: ByNode = load.cpu_ns.iter().filter(|(node, _)| is_known(node)).map(|(&n, &ns)| (n, ns)).collect();
+        let cpu_ns: ByNode = load
+            .cpu_ns
+            .iter()
+            .filter(|(node, _)| is_known(node))
+            .map(|(&n, &ns)| (n, ns))
+            .collect();
         let ran_ns = cpu_ns.values().copied().fold(0, u64::saturating_add);
         let wanted_ns = ran_ns.saturating_add(load.waited_ns);
         let steps = load.over_ns.checked_div(tuning.interval_ns).unwrap_or(1).clamp(1, MOST_STEPS);
@@ -203,7 +221,13 @@ impl DomainHistory {
                 continue;
             }
             let was_running = !self.share_ppm.is_empty();
-            let nodes: NodeSet = self.share_ppm.keys().chain(cpu_ns.keys()).copied().filter(|n| is_known(n)).collect();
+            let nodes: NodeSet = self
+                .share_ppm
+                .keys()
+                .chain(cpu_ns.keys())
+                .copied()
+                .filter(|n| is_known(n))
+                .collect();
             let on = |by_node: &ByNode, node| by_node.get(&node).copied().unwrap_or(0);
             let share = |node| {
                 let now = share_ppm(on(&cpu_ns, node));
@@ -230,11 +254,13 @@ impl DomainHistory {
             self.stuck.remove(&from);
             return;
         };
-        let before = self.stuck.get(&from).map(|stuck| stuck.wait_intervals).filter(|_| moved_bytes == 0);
-        let wait_intervals =
-            before.map_or(FIRST_RETRY_INTERVALS, |wait| wait.saturating_mul(2).min(LAST_RETRY_INTERVALS));
+        let before =
+            self.stuck.get(&from).map(|stuck| stuck.wait_intervals).filter(|_| moved_bytes == 0);
+        let wait_intervals = before
+            .map_or(FIRST_RETRY_INTERVALS, |wait| wait.saturating_mul(2).min(LAST_RETRY_INTERVALS));
         let retry_at = now.saturating_add(wait_intervals);
-        let found_no_room = [StayedWhy::NoRoom, StayedWhy::NoHugePage].iter().any(|why| stayed.contains_key(why));
+        let found_no_room =
+            [StayedWhy::NoRoom, StayedWhy::NoHugePage].iter().any(|why| stayed.contains_key(why));
         self.stuck.insert(from, Stuck { why, bytes, found_no_room, retry_at, wait_intervals });
     }
 
@@ -263,5 +289,8 @@ fn milli(ns: u64, over_ns: u64) -> u64 {
 }
 
 fn part_ppm(part: u64, whole: u64) -> u64 {
-    (u128::from(part) * u128::from(PPM)).checked_div(u128::from(whole)).unwrap_or(0).min(u128::from(PPM)) as u64
+    (u128::from(part) * u128::from(PPM))
+        .checked_div(u128::from(whole))
+        .unwrap_or(0)
+        .min(u128::from(PPM)) as u64
 }

@@ -6,7 +6,9 @@ use super::{
     scene::{Amounts, Party, split},
     weigh::{Scales, Weighed},
 };
-use crate::{Action, Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM};
+use crate::{
+    Action, Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM,
+};
 use nearside_topology::NodeSet;
 use std::cmp::Reverse;
 
@@ -45,11 +47,15 @@ impl Round<'_> {
                 continue;
             }
             match self.may_bind(at) {
-                Err(waits) if !self.seen.soft_affinity => self.known[at].standing.home_waits = Some(waits),
+                Err(waits) if !self.seen.soft_affinity => {
+                    self.known[at].standing.home_waits = Some(waits)
+                }
                 _ => homeless.push(at),
             }
         }
-        homeless.sort_by_key(|&at| (Reverse(self.party(at).demand_milli), Reverse(self.party(at).needed_bytes), at));
+        homeless.sort_by_key(|&at| {
+            (Reverse(self.party(at).demand_milli), Reverse(self.party(at).needed_bytes), at)
+        });
         for &at in homeless.iter().skip(MOST_FIRST_HOMES) {
             self.known[at].standing.home_waits = Some(HomeWaits::InTurn);
         }
@@ -74,15 +80,23 @@ impl Round<'_> {
     fn adopt_bound(&mut self, at: usize, nodes: NodeSet) {
         let held = self.state(at).resident_bytes.iter().filter(|(node, _)| nodes.contains(**node));
         let bytes: ByNode = held.map(|(&node, &bytes)| (node, bytes)).collect();
-        let home: Vec<usize> = nodes.iter().filter_map(|node| self.scene.view.index_of(node)).collect();
+        let home: Vec<usize> =
+            nodes.iter().filter_map(|node| self.scene.view.index_of(node)).collect();
         let cores: Amounts = home.iter().map(|&i| (i, self.scene.view.nodes[i].cores)).collect();
         let demand_milli = self.party(at).demand_milli;
         self.run_at(at, home, split(demand_milli, &cores));
-        let vcpus = split(demand_milli.div_ceil(1000).max(1), &cores).into_iter().filter(|(_, vcpus)| *vcpus > 0);
+        let vcpus = split(demand_milli.div_ceil(1000).max(1), &cores)
+            .into_iter()
+            .filter(|(_, vcpus)| *vcpus > 0);
         let vcpus = vcpus.map(|(i, vcpus)| (self.id(i), vcpus)).collect();
         let claim = Claim { bytes, vcpus, page_size: self.party(at).page_size };
         let reason = Reason::BoundByOther { nodes: nodes.clone() };
-        let home = Home { nodes, origin: Origin::Adopted, affinity: Affinity::Hard, policy: MemoryPolicy::Local };
+        let home = Home {
+            nodes,
+            origin: Origin::Adopted,
+            affinity: Affinity::Hard,
+            policy: MemoryPolicy::Local,
+        };
         self.bind(at, home, claim, &reason);
         self.is_moving[at] = true;
     }
@@ -170,7 +184,9 @@ impl Round<'_> {
             }
         }
         // The best first; what others were offered is weighed again, for it may be gone or needless by then.
-        offers.sort_by_key(|offer| (Reverse(offer.payback.net_ns(self.party(offer.at).horizon_ns)), offer.at));
+        offers.sort_by_key(|offer| {
+            (Reverse(offer.payback.net_ns(self.party(offer.at).horizon_ns)), offer.at)
+        });
         for (number, offer) in offers.into_iter().enumerate() {
             let at = offer.at;
             let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.occasion) };
@@ -212,12 +228,15 @@ impl Round<'_> {
             let shares = self.party(at).home.iter().any(|&i| full[i]);
             let may_move = self.may_move(at);
             let known = &mut self.known[at];
-            let rests = |intervals| known.weighed_at.is_some_and(|then| now < then.saturating_add(intervals));
+            let rests = |intervals| {
+                known.weighed_at.is_some_and(|then| now < then.saturating_add(intervals))
+            };
             let weighed_lately = rests(WEIGH_AGAIN_INTERVALS);
             let weighed_not_long_ago = rests(tuning.weigh_intervals);
             match may_move {
                 Err(waits) => {
-                    let is_unbound = matches!(waits, HomeWaits::OwnerKeeps { .. } | HomeWaits::HasCpuset);
+                    let is_unbound =
+                        matches!(waits, HomeWaits::OwnerKeeps { .. } | HomeWaits::HasCpuset);
                     known.standing.home_waits = Some(waits).filter(|_| troubled || is_unbound);
                 }
                 Ok(()) if known.is_idle(tuning) => known.standing.home_waits = None,
@@ -255,7 +274,8 @@ impl Round<'_> {
         if home.origin == Origin::Adopted || self.bound_to(at).is_some() {
             return Err(HomeWaits::Kept);
         }
-        let binds = home.policy.confines() || home.affinity == Affinity::Hard || !self.seen.soft_affinity;
+        let binds =
+            home.policy.confines() || home.affinity == Affinity::Hard || !self.seen.soft_affinity;
         if binds {
             self.may_bind(at)?;
         }
@@ -281,7 +301,9 @@ impl Round<'_> {
 
     // What is to run on some nodes, once everybody is at home.
     fn load_at(&self, home: &[usize]) -> MilliVcpus {
-        MilliVcpus(home.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.scene.view.nodes[i].busy)))
+        MilliVcpus(
+            home.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.scene.view.nodes[i].busy)),
+        )
     }
 
     /// A better home was found once more. Whether it is better for sure.
@@ -299,7 +321,8 @@ impl Round<'_> {
         let known = &mut self.known[at];
         let is_sure = known.wins >= needed;
         if !is_sure {
-            known.standing.home_waits = Some(HomeWaits::MayVary { found: known.wins, needed, payback });
+            known.standing.home_waits =
+                Some(HomeWaits::MayVary { found: known.wins, needed, payback });
         }
         is_sure
     }
@@ -325,7 +348,9 @@ impl Round<'_> {
         }
         match payback.pays_within(party.horizon_ns) {
             true => Ok(Offer { at, occasion, there, payback }),
-            false => Err(HomeWaits::DoesNotPay { payback, within_ms: party.horizon_ns / 1_000_000 }),
+            false => {
+                Err(HomeWaits::DoesNotPay { payback, within_ms: party.horizon_ns / 1_000_000 })
+            }
         }
     }
 

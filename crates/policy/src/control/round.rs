@@ -1,10 +1,12 @@
 //! One round of the loop: what is decided upon, and what has been decided so far.
 
 use super::{
-    ControlObservation, ControlPlan, DomainHistory, History, NodeHistory, Owner, Tuning, scene::Scene, weigh::Weighed,
+    ControlObservation, ControlPlan, DomainHistory, History, NodeHistory, Owner, Tuning,
+    scene::Scene, weigh::Weighed,
 };
 use crate::{
-    Action, Affinity, Claim, CpuReason, DomainState, Home, MemoryPolicy, Origin, PageSize, Reason, Step,
+    Action, Affinity, Claim, CpuReason, DomainState, Home, MemoryPolicy, Origin, PageSize, Reason,
+    Step,
     control::scene::{Party, page_bytes, split},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -27,18 +29,32 @@ pub(super) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn new(tuning: &'a Tuning, seen: &'a ControlObservation, mut history: History) -> Self {
+    pub(super) fn new(
+        tuning: &'a Tuning,
+        seen: &'a ControlObservation,
+        mut history: History,
+    ) -> Self {
         let scene = Scene::new(tuning, seen, &history);
         let domains = &seen.machine.domains;
         // Of two of one name nobody knows which one a figure is about.
-        let known: Vec<_> = domains.iter().map(|domain| history.domains.remove(&domain.name)).collect();
+        let known: Vec<_> =
+            domains.iter().map(|domain| history.domains.remove(&domain.name)).collect();
         let is_looked_at = |(domain, known): (&DomainState, &Option<DomainHistory>)| {
             known.is_some() && seen.loads.contains_key(&domain.name)
         };
         let looked_at = domains.iter().zip(&known).map(is_looked_at).collect();
         let known = known.into_iter().map(Option::unwrap_or_default).collect();
         let is_moving = vec![false; domains.len()];
-        Self { tuning, seen, nodes: history.nodes, known, scene, steps: Vec::new(), looked_at, is_moving }
+        Self {
+            tuning,
+            seen,
+            nodes: history.nodes,
+            known,
+            scene,
+            steps: Vec::new(),
+            looked_at,
+            is_moving,
+        }
     }
 
     /// What is to be done, and what is remembered.
@@ -46,7 +62,10 @@ impl<'a> Round<'a> {
         let names = self.seen.machine.domains.iter().map(|domain| domain.name.clone());
         // Of two of one name the first was looked at, and stays.
         let domains = names.zip(self.known).rev().collect();
-        (ControlPlan { interval: self.seen.interval, steps: self.steps }, History { domains, nodes: self.nodes })
+        (
+            ControlPlan { interval: self.seen.interval, steps: self.steps },
+            History { domains, nodes: self.nodes },
+        )
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -72,7 +91,8 @@ impl<'a> Round<'a> {
     /// The nodes on which somebody else keeps a domain, where that is not the whole machine.
     pub(super) fn bound_to(&self, at: usize) -> Option<NodeSet> {
         let known = self.seen.machine.topology.node_set();
-        let bound = self.seen.loads.get(&self.state(at).name)?.bound_to.as_ref()?.intersection(&known);
+        let bound =
+            self.seen.loads.get(&self.state(at).name)?.bound_to.as_ref()?.intersection(&known);
         Some(bound).filter(|bound| !bound.is_empty() && *bound != known)
     }
 
@@ -92,7 +112,9 @@ impl<'a> Round<'a> {
         self.scene.take_out(&party);
         party.home.clone_from(&there.home);
         party.load_milli.clone_from(&there.load_milli);
-        let held = |i: usize| party.held_bytes.iter().find(|(held, _)| *held == i).map_or(0, |&(_, bytes)| bytes);
+        let held = |i: usize| {
+            party.held_bytes.iter().find(|(held, _)| *held == i).map_or(0, |&(_, bytes)| bytes)
+        };
         let due = |(&node, &bytes): (&NodeId, &u64)| {
             let i = self.scene.view.index_of(node)?;
             Some((i, bytes.saturating_sub(held(i))))
@@ -114,7 +136,9 @@ impl<'a> Round<'a> {
 
         let topology = &self.seen.machine.topology;
         let all: u64 = there.load_milli.iter().map(|&(_, milli)| milli).sum();
-        let share = |&(i, milli): &(usize, u64)| (topology.nodes[i].id, milli.saturating_mul(1_000_000) / all.max(1));
+        let share = |&(i, milli): &(usize, u64)| {
+            (topology.nodes[i].id, milli.saturating_mul(1_000_000) / all.max(1))
+        };
         let share_ppm = there.load_milli.iter().map(share).collect();
         let known = &mut self.known[at];
         // Where it ran tells where it was pushed to, which is over.
@@ -165,7 +189,11 @@ impl<'a> Round<'a> {
             |claim| claim.vcpus.values().copied().fold(0, u64::saturating_add),
         );
         let by_node = |amounts: Vec<(usize, u64)>, unit: u64| {
-            amounts.into_iter().filter(|(_, n)| *n > 0).map(|(i, n)| (self.id(i), n.saturating_mul(unit))).collect()
+            amounts
+                .into_iter()
+                .filter(|(_, n)| *n > 0)
+                .map(|(i, n)| (self.id(i), n.saturating_mul(unit)))
+                .collect()
         };
         Claim {
             bytes: by_node(split(bytes.div_ceil(unit), &there.pages), unit),

@@ -84,7 +84,8 @@ impl Scene {
             node.cores *= 1000;
             node.threads *= 1000;
             // What nobody can be made to leave cannot be more than there are CPUs.
-            node.busy = history.nodes.get(&node.id).map_or(0, |known| known.others.0).min(node.threads);
+            node.busy =
+                history.nodes.get(&node.id).map_or(0, |known| known.others.0).min(node.threads);
         }
         let mut books: Vec<Book> = Vec::new();
         for domain in &seen.machine.domains {
@@ -116,27 +117,38 @@ impl Scene {
             let bound = self.parties.iter().filter(|party| party.affinity == Affinity::Hard);
             let bound = bound.flat_map(|party| &party.load_milli).filter(|(at, _)| *at == i);
             let bound_milli = bound.fold(0_u64, |sum, &(_, milli)| sum.saturating_add(milli));
-            wanted += u128::from(node.busy.saturating_sub(bound_milli)) + u128::from(bound_milli.min(node.threads));
+            wanted += u128::from(node.busy.saturating_sub(bound_milli))
+                + u128::from(bound_milli.min(node.threads));
             threads += u128::from(node.threads);
         }
         let stretch_ppm = (wanted * u128::from(PPM)).div_ceil(threads.max(1));
         SlowDown(u64::try_from(stretch_ppm).unwrap_or(u64::MAX)).max(SlowDown::NONE)
     }
 
-    fn party(&self, state: &DomainState, tuning: &Tuning, seen: &ControlObservation, history: &History) -> Party {
-        let indices = |nodes: &NodeSet| nodes.iter().filter_map(|node| self.view.index_of(node)).collect::<Vec<_>>();
+    fn party(
+        &self,
+        state: &DomainState,
+        tuning: &Tuning,
+        seen: &ControlObservation,
+        history: &History,
+    ) -> Party {
+        let indices = |nodes: &NodeSet| {
+            nodes.iter().filter_map(|node| self.view.index_of(node)).collect::<Vec<_>>()
+        };
         let amounts = |by_node: &ByNode| -> Amounts {
-            by_node.iter().filter_map(|(&node, &amount)| Some((self.view.index_of(node)?, amount))).collect()
+            by_node
+                .iter()
+                .filter_map(|(&node, &amount)| Some((self.view.index_of(node)?, amount)))
+                .collect()
         };
         let home = state.home.as_ref().map_or_else(Vec::new, |home| indices(&home.nodes));
         let known = history.domains.get(&state.name);
         // What was read from a file may be anything.
         let demand_milli = known.map_or(0, |known| known.demand.0.min(MOST_MILLI_VCPUS));
         let ran = known.map_or_else(Amounts::new, |known| amounts(&known.share_ppm));
-        let near = seen
-            .loads
-            .get(&state.name)
-            .map_or_else(Vec::new, |load| load.near.iter().filter_map(|&node| self.view.index_of(node)).collect());
+        let near = seen.loads.get(&state.name).map_or_else(Vec::new, |load| {
+            load.near.iter().filter_map(|&node| self.view.index_of(node)).collect()
+        });
         let no_claim = Claim::default();
         let claim = state.claim.as_ref().unwrap_or(&no_claim);
         let held = |node: &NodeId| state.resident_bytes.get(node).copied().unwrap_or(0);
@@ -144,8 +156,16 @@ impl Scene {
             true => split(demand_milli, &ran),
             false => self.at_home(&home, demand_milli, &amounts(&claim.vcpus)),
         };
-        let due = claim.bytes.iter().map(|(node, &bytes)| (*node, bytes.saturating_sub(held(node)))).collect();
-        let staying = state.unmapped_bytes.iter().map(|(node, &bytes)| (*node, bytes.min(held(node)))).collect();
+        let due = claim
+            .bytes
+            .iter()
+            .map(|(node, &bytes)| (*node, bytes.saturating_sub(held(node))))
+            .collect();
+        let staying = state
+            .unmapped_bytes
+            .iter()
+            .map(|(node, &bytes)| (*node, bytes.min(held(node))))
+            .collect();
         let age_intervals = known.map_or(0, |known| known.age_intervals(seen.interval));
         let all_held = state.resident_bytes.values().copied().fold(0, u64::saturating_add);
         Party {
@@ -166,8 +186,14 @@ impl Scene {
 
     // Where a domain's demand counts: as its vCPUs were promised, or by CPUs where none were.
     fn at_home(&self, home: &[usize], demand_milli: u64, claimed: &Amounts) -> Amounts {
-        let claimed: Amounts = claimed.iter().copied().filter(|(i, vcpus)| home.contains(i) && *vcpus > 0).collect();
-        let by_cores = || home.iter().map(|&i| (i, self.view.nodes[i].cores)).filter(|(_, cores)| *cores > 0).collect();
+        let claimed: Amounts =
+            claimed.iter().copied().filter(|(i, vcpus)| home.contains(i) && *vcpus > 0).collect();
+        let by_cores = || {
+            home.iter()
+                .map(|&i| (i, self.view.nodes[i].cores))
+                .filter(|(_, cores)| *cores > 0)
+                .collect()
+        };
         let weights: Amounts = if claimed.is_empty() { by_cores() } else { claimed };
         split(demand_milli, &weights)
     }
@@ -193,10 +219,12 @@ impl Scene {
             let busy = &mut self.view.nodes[i].busy;
             *busy = load(*busy, milli);
         }
-        let all_held = party.held_bytes.iter().fold(0, |sum: u64, &(_, bytes)| sum.saturating_add(bytes));
+        let all_held =
+            party.held_bytes.iter().fold(0, |sum: u64, &(_, bytes)| sum.saturating_add(bytes));
         for &(i, bytes) in &party.held_bytes {
             let demand_kb_s = &mut self.view.nodes[i].demand_kb_s;
-            *demand_kb_s = load(*demand_kb_s, self.model.demand_kb_s(party.demand_milli, bytes, all_held));
+            *demand_kb_s =
+                load(*demand_kb_s, self.model.demand_kb_s(party.demand_milli, bytes, all_held));
         }
         if let Some(book) = self.books.iter_mut().find(|book| book.page_size == party.page_size) {
             for &(i, bytes) in &party.due_bytes {
@@ -216,8 +244,11 @@ impl Scene {
             let room = book.map_or(0, |book| book.room(i));
             node.unclaimed_pages = room / page_bytes;
         }
-        self.view.unclaimed_pages =
-            self.view.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.unclaimed_pages));
+        self.view.unclaimed_pages = self
+            .view
+            .nodes
+            .iter()
+            .fold(0, |sum: u64, node| sum.saturating_add(node.unclaimed_pages));
         Ask {
             vcpus: party.demand_milli.max(1),
             pages: party.needed_bytes.div_ceil(page_bytes).max(1),
@@ -254,7 +285,8 @@ pub(super) fn split(whole: u64, weights: &[(usize, u64)]) -> Amounts {
     let (mut sum, mut given) = (0_u128, 0);
     let part = |&(i, weight): &(usize, u64)| {
         sum += u128::from(weight);
-        let upto = (u128::from(whole) * (sum >> shift)).checked_div(all >> shift).unwrap_or(0) as u64;
+        let upto =
+            (u128::from(whole) * (sum >> shift)).checked_div(all >> shift).unwrap_or(0) as u64;
         let part = upto - given;
         given = upto;
         (i, part)

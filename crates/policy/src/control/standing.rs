@@ -172,7 +172,11 @@ impl fmt::Display for Standing {
             Place::AtHome => write!(f, "at home")?,
             Place::PushedOff { intervals, off_home_ppm } => {
                 let s = if intervals == 1 { "" } else { "s" };
-                write!(f, "short of room at home for {intervals} interval{s} ({} % elsewhere)", off_home_ppm / 10_000)?
+                write!(
+                    f,
+                    "short of room at home for {intervals} interval{s} ({} % elsewhere)",
+                    off_home_ppm / 10_000
+                )?
             }
         }
         self.home_waits.as_ref().map_or(Ok(()), |waits| write!(f, "; {waits}"))?;
@@ -190,10 +194,15 @@ impl fmt::Display for HomeWaits {
             Self::Explicit => write!(f, "an operator chose the home"),
             Self::Kept => write!(f, "somebody else keeps it on its nodes"),
             Self::OwnerKeeps { owner: Owner::SystemdUnit } => {
-                write!(f, "not bound to CPUs, for systemd would keep that when it starts the unit anew")
+                write!(
+                    f,
+                    "not bound to CPUs, for systemd would keep that when it starts the unit anew"
+                )
             }
             Self::HasCpuset => write!(f, "not bound to CPUs, for somebody else has set its cpuset"),
-            Self::OwnerKeeps { owner } => write!(f, "{owner} owns the cgroup and would undo a change"),
+            Self::OwnerKeeps { owner } => {
+                write!(f, "{owner} owns the cgroup and would undo a change")
+            }
             Self::MayPass => write!(f, "it may be over soon"),
             // In which interval tells nobody much who does not know the present one.
             Self::MovedLately { load_then, load_now, .. } => {
@@ -221,7 +230,9 @@ impl fmt::Display for DebtWaits {
             Self::NoRoom => write!(f, "no room at home"),
             Self::NoBudget => write!(f, "waits for its share of what may move"),
             Self::KeptElsewhere => write!(f, "somebody else seems to keep it elsewhere"),
-            Self::Balancing => write!(f, "left to the kernel's NUMA balancing, for it has no memory policy"),
+            Self::Balancing => {
+                write!(f, "left to the kernel's NUMA balancing, for it has no memory policy")
+            }
             Self::NotAllowed => write!(f, "it may have no memory at home"),
             Self::Stuck { why, bytes, .. } => {
                 write!(f, "{} stayed ({}), tried again later", Bytes(*bytes), why.words())

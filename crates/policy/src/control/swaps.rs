@@ -27,16 +27,25 @@ impl Round<'_> {
         let mut partners = Vec::new();
         for other in self.domains() {
             let theirs = self.party(other);
-            let smaller = theirs.demand_milli < mine.demand_milli || theirs.needed_bytes < mine.needed_bytes;
-            let elsewhere = !theirs.home.is_empty() && theirs.home.iter().all(|i| !mine.home.contains(i));
+            let smaller =
+                theirs.demand_milli < mine.demand_milli || theirs.needed_bytes < mine.needed_bytes;
+            let elsewhere =
+                !theirs.home.is_empty() && theirs.home.iter().all(|i| !mine.home.contains(i));
             let needed_bytes = theirs.needed_bytes;
-            if smaller && elsewhere && self.looked_at[other] && !self.is_moving[other] && self.may_move(other).is_ok() {
+            if smaller
+                && elsewhere
+                && self.looked_at[other]
+                && !self.is_moving[other]
+                && self.may_move(other).is_ok()
+            {
                 partners.push((needed_bytes, other));
             }
         }
         partners.sort_unstable();
-        let swaps = partners.into_iter().take(MOST_PARTNERS).filter_map(|(_, other)| self.swap(at, other));
-        let best = swaps.max_by_key(|swap| (swap.payback.net_ns(swap.horizon_ns), Reverse(swap.other)));
+        let swaps =
+            partners.into_iter().take(MOST_PARTNERS).filter_map(|(_, other)| self.swap(at, other));
+        let best =
+            swaps.max_by_key(|swap| (swap.payback.net_ns(swap.horizon_ns), Reverse(swap.other)));
         let Some(swap) = best else { return false };
         if !self.stands(at, Occasion::Trouble, swap.payback) {
             return true;
@@ -63,18 +72,22 @@ impl Round<'_> {
         // As it would be: the other is gone from where each goes to.
         let scales = Scales::new(scene, &mine, tuning, soft);
         let my_there = scales.weigh(&theirs.home).filter(|there| there.has_room);
-        let mine_pays = my_here.zip(my_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
+        let mine_pays =
+            my_here.zip(my_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
         let scales = Scales::new(scene, &theirs, tuning, soft);
         let their_there = scales.weigh(&mine.home).filter(|there| there.has_room);
         scene.add(&mine);
         let scales = Scales::new(scene, &theirs, tuning, soft);
         let their_here = scales.weigh(&theirs.home);
-        let theirs_pays = their_here.zip(their_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
+        let theirs_pays =
+            their_here.zip(their_there.as_ref()).map(|(here, there)| scales.payback(&here, there));
         scene.add(&theirs);
         let payback = mine_pays?.and(theirs_pays?);
         let horizon_ns = mine.horizon_ns.min(theirs.horizon_ns);
-        let pays = payback.is_gain_of(tuning.minimum_gain_ppm) && payback.pays_within(horizon_ns / SAVES_TIMES_COST);
-        Some(Swap { other, mine: my_there?, theirs: their_there?, payback, horizon_ns }).filter(|_| pays)
+        let pays = payback.is_gain_of(tuning.minimum_gain_ppm)
+            && payback.pays_within(horizon_ns / SAVES_TIMES_COST);
+        Some(Swap { other, mine: my_there?, theirs: their_there?, payback, horizon_ns })
+            .filter(|_| pays)
     }
 
     // Pages go round by round, so a little free memory on one side is enough.
@@ -82,7 +95,11 @@ impl Round<'_> {
         let (mine, theirs) = (self.party(at), self.party(other));
         let both_bytes = mine.needed_bytes.saturating_add(theirs.needed_bytes);
         let free = |i: &usize| self.scene.room_bytes(mine.page_size, *i).1;
-        mine.home.iter().chain(&theirs.home).map(free).any(|bytes| bytes >= both_bytes / ROOM_TO_SWAP)
+        mine.home
+            .iter()
+            .chain(&theirs.home)
+            .map(free)
+            .any(|bytes| bytes >= both_bytes / ROOM_TO_SWAP)
     }
 }
 

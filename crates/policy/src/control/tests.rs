@@ -6,8 +6,8 @@ use super::{
     *,
 };
 use crate::{
-    Action, Affinity, ByNode, Claim, DomainState, Home, MemoryPolicy, NodeLoad, Observation, Origin, PageSize,
-    SlowDown, Stayed, StayedWhy,
+    Action, Affinity, ByNode, Claim, DomainState, Home, MemoryPolicy, NodeLoad, Observation,
+    Origin, PageSize, SlowDown, Stayed, StayedWhy,
 };
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology, Zone};
 
@@ -35,20 +35,26 @@ fn seen(interval: u64, elsewhere: u64, others: [u64; 2]) -> ControlObservation {
         ..DomainState::default()
     };
     let cpu_ns: ByNode = [(ids[0], (4 - elsewhere) * SECOND), (ids[1], elsewhere * SECOND)].into();
-    let load = |i: usize, own: u64| NodeLoad { busy_ns: (others[i] + own) * SECOND, ..NodeLoad::default() };
+    let load = |i: usize, own: u64| NodeLoad {
+        busy_ns: (others[i] + own) * SECOND,
+        ..NodeLoad::default()
+    };
     ControlObservation {
         interval,
         length_ns: 2 * SECOND,
         machine: Observation {
             topology: Topology {
-                nodes: ids.map(|id| Node { id, memory_bytes: 16 * GIB, ..Node::default() }).to_vec(),
+                nodes: ids
+                    .map(|id| Node { id, memory_bytes: 16 * GIB, ..Node::default() })
+                    .to_vec(),
                 cpus: (0..4).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
                 distances: Distances::uniform(&ids),
                 ..Topology::default()
             },
             domains: vec![domain],
         },
-        loads: [("db".into(), DomainLoad { over_ns: 2 * SECOND, cpu_ns, ..DomainLoad::default() })].into(),
+        loads: [("db".into(), DomainLoad { over_ns: 2 * SECOND, cpu_ns, ..DomainLoad::default() })]
+            .into(),
         nodes: [(ids[0], load(0, 4 - elsewhere)), (ids[1], load(1, elsewhere))].into(),
         soft_affinity: true,
         ..ControlObservation::default()
@@ -144,15 +150,27 @@ fn a_better_home_has_to_be_so_for_sure() {
         costs_ns: 0,
     };
     // By 20 and by 5 %: at which look it is taken, in trouble and without.
-    let cases = [(1_000_000, Occasion::Trouble, 1), (1_140_000, Occasion::Trouble, 3), (1_000_000, Occasion::Turn, 3)];
+    let cases = [
+        (1_000_000, Occasion::Trouble, 1),
+        (1_140_000, Occasion::Trouble, 3),
+        (1_000_000, Occasion::Turn, 3),
+    ];
     let (tuning, seen) = (Tuning::default(), seen(1, 0, [0, 0]));
     for (there, occasion, needed) in cases {
         let mut round = Round::new(&tuning, &seen, History::default().after(&tuning, &seen));
         for look in 1..=needed {
-            assert_eq!(round.stands(0, occasion, payback(there)), look == needed, "{there} {occasion:?} {look}");
+            assert_eq!(
+                round.stands(0, occasion, payback(there)),
+                look == needed,
+                "{there} {occasion:?} {look}"
+            );
             let waits = round.known[0].standing.home_waits.as_ref().map(ToString::to_string);
-            let says = format!("a better home was found {look} of {needed} times in a row: 2.00 vCPUs");
-            assert!(look == needed || waits.is_some_and(|waits| waits.starts_with(&says)), "{look}");
+            let says =
+                format!("a better home was found {look} of {needed} times in a row: 2.00 vCPUs");
+            assert!(
+                look == needed || waits.is_some_and(|waits| waits.starts_with(&says)),
+                "{look}"
+            );
         }
     }
 }
@@ -167,8 +185,13 @@ fn a_domain_is_expected_to_live_as_long_again_as_it_has() {
         let mut before_ns = 0;
         for age in [0, 1, 2, 30, 149, 150, 151, 100_000] {
             let later = seen(7 + age, 0, [0, 0]);
-            let horizon_ns = Scene::new(&tuning, &later, &history.after(&tuning, &later)).parties[0].horizon_ns;
-            assert_eq!(horizon_ns, age.min(horizon_intervals) * 2 * SECOND, "{age} of {horizon_intervals}");
+            let horizon_ns =
+                Scene::new(&tuning, &later, &history.after(&tuning, &later)).parties[0].horizon_ns;
+            assert_eq!(
+                horizon_ns,
+                age.min(horizon_intervals) * 2 * SECOND,
+                "{age} of {horizon_intervals}"
+            );
             assert!(horizon_ns >= before_ns);
             before_ns = horizon_ns;
         }
@@ -188,7 +211,11 @@ fn what_the_kernel_keeps_off_home_is_no_debt() {
         seen.machine.domains[0].resident_bytes.insert(NodeId(1), 8192);
         seen.machine.domains[0].kernel_bytes = [(NodeId(1), kernel_bytes)].into();
         let (plan, history) = control(&tuning, &seen, &History::default());
-        let moves = plan.steps.iter().filter(|step| matches!(step.action, Action::MovePages { .. })).count();
+        let moves = plan
+            .steps
+            .iter()
+            .filter(|step| matches!(step.action, Action::MovePages { .. }))
+            .count();
         (history.domains["db"].standing.debt_bytes, moves)
     };
     assert_eq!(debt_and_steps(0), (8192, 1));
@@ -272,11 +299,15 @@ fn a_node_short_of_memory_halves_its_pace_and_recovers_step_by_step() {
         seen.nodes.entry(NodeId(1)).or_default().background_reclaim_pages = 1;
         seen
     };
-    let reclaimed = (5..50).fold(history.clone(), |history, interval| history.after(&tuning, &reclaims(interval)));
+    let reclaimed = (5..50)
+        .fold(history.clone(), |history, interval| history.after(&tuning, &reclaims(interval)));
     assert_eq!(reclaimed.nodes[&NodeId(1)].pace_ppm, 1_000_000 / 64);
     // The host waits for memory: nobody knows where.
     let stalled = ControlObservation { memory_stall_ppm: Some(100_001), ..seen(9, 0, [0, 0]) };
-    assert_eq!(history.after(&tuning, &stalled).nodes.values().map(|node| node.pace_ppm).max(), Some(500_000));
+    assert_eq!(
+        history.after(&tuning, &stalled).nodes.values().map(|node| node.pace_ppm).max(),
+        Some(500_000)
+    );
 }
 
 /// At any rate, with pages of any size, in any company.
@@ -308,16 +339,24 @@ fn every_debt_that_can_move_does_in_the_end_and_not_faster_than_the_rate() {
         let (db, load) = (seen.machine.domains.remove(0), seen.loads.remove("db").unwrap());
         for (i, &(page_size, bytes)) in debts.iter().enumerate() {
             let (name, resident_bytes) = (i.to_string(), [(NodeId(1), bytes)].into());
-            let claim = Some(Claim { page_size, bytes: [(NodeId(0), bytes)].into(), ..Claim::default() });
-            seen.machine.domains.push(DomainState { name: name.clone(), claim, resident_bytes, ..db.clone() });
+            let claim =
+                Some(Claim { page_size, bytes: [(NodeId(0), bytes)].into(), ..Claim::default() });
+            seen.machine.domains.push(DomainState {
+                name: name.clone(),
+                claim,
+                resident_bytes,
+                ..db.clone()
+            });
             // Nothing runs: what is quiet comes home, too.
             seen.loads.insert(name, DomainLoad { cpu_ns: ByNode::new(), ..load.clone() });
         }
         let all: u64 = debts.iter().map(|&(_, bytes)| bytes).sum();
-        let largest = debts.iter().map(|&(page_size, _)| scene::page_bytes(page_size)).max().unwrap();
+        let largest =
+            debts.iter().map(|&(page_size, _)| scene::page_bytes(page_size)).max().unwrap();
         let budget = tuning.budget_bytes(1_000_000);
         let (mut history, mut moved, mut intervals) = (History::default(), 0, 0);
-        let (all_loads, most_intervals) = (seen.loads.clone(), 8 + 3 * (all + largest * debts.len() as u64) / budget);
+        let (all_loads, most_intervals) =
+            (seen.loads.clone(), 8 + 3 * (all + largest * debts.len() as u64) / budget);
         while moved < all {
             seen.interval = intervals;
             seen.loads = all_loads.clone();
@@ -325,18 +364,32 @@ fn every_debt_that_can_move_does_in_the_end_and_not_faster_than_the_rate() {
             let (plan, next) = control(&tuning, &seen, &history);
             history = next;
             for step in &plan.steps {
-                let Action::MovePages { domain, batch: Some(batch), .. } = &step.action else { panic!("{step:?}") };
-                let state = seen.machine.domains.iter_mut().find(|state| state.name == *domain).unwrap();
+                let Action::MovePages { domain, batch: Some(batch), .. } = &step.action else {
+                    panic!("{step:?}")
+                };
+                let state =
+                    seen.machine.domains.iter_mut().find(|state| state.name == *domain).unwrap();
                 *state.resident_bytes.get_mut(&NodeId(1)).unwrap() -= batch.most_bytes;
                 *state.resident_bytes.entry(NodeId(0)).or_default() += batch.most_bytes;
                 moved += batch.most_bytes;
             }
             intervals += 1;
             let earned = budget * intervals + largest * debts.len() as u64;
-            assert!(moved <= earned, "{moved} bytes in {intervals} intervals at {rate_bytes_per_s} bytes/s");
-            assert!(intervals <= most_intervals, "{moved} of {all} bytes in {intervals} intervals: {seen:?}");
+            assert!(
+                moved <= earned,
+                "{moved} bytes in {intervals} intervals at {rate_bytes_per_s} bytes/s"
+            );
+            assert!(
+                intervals <= most_intervals,
+                "{moved} of {all} bytes in {intervals} intervals: {seen:?}"
+            );
         }
-        assert!(history.domains.values().all(|known| known.saved_bytes.values().all(|&saved| saved <= largest)));
+        assert!(
+            history
+                .domains
+                .values()
+                .all(|known| known.saved_bytes.values().all(|&saved| saved <= largest))
+        );
     }
 }
 
@@ -376,7 +429,10 @@ fn memory_that_is_kept_in_a_low_zone_is_none_for_those_who_are_short() {
     let kept = zone("DMA32", GIB, GIB / 64, GIB);
     assert_eq!(pace(&[kept.clone(), zone("Normal", GIB / 32, GIB / 16, 0)]), 500_000);
     assert_eq!(pace(&[kept.clone(), zone("Normal", GIB / 8, GIB / 16, 0)]), 1_000_000);
-    assert_eq!(pace(&[zone("DMA32", 2 * GIB, GIB / 64, GIB), zone("Normal", 0, GIB / 16, 0)]), 1_000_000);
+    assert_eq!(
+        pace(&[zone("DMA32", 2 * GIB, GIB / 64, GIB), zone("Normal", 0, GIB / 16, 0)]),
+        1_000_000
+    );
     assert_eq!(pace(&[kept, zone("Device", GIB, 0, 0)]), 500_000);
 }
 
@@ -401,11 +457,17 @@ fn reasons_and_standings_are_told_in_figures() {
             break;
         }
     }
-    assert_eq!(said[0], "short of room at home for 1 interval (50 % elsewhere); it may be over soon");
+    assert_eq!(
+        said[0],
+        "short of room at home for 1 interval (50 % elsewhere); it may be over soon"
+    );
     let reason = "2.00 vCPUs, predicted slow-down 1.000 instead of 1.400: saves 571 ms of CPU time a second; 4 GiB to \
                   move cost 8192 ms, paid back in 15 s";
     assert_eq!(
         said[said.len() - 2..],
-        [format!("claim node 1: 2 vCPUs, 4 GiB: {reason}"), format!("make node 1 the home: {reason}")]
+        [
+            format!("claim node 1: 2 vCPUs, 4 GiB: {reason}"),
+            format!("make node 1 the home: {reason}")
+        ]
     );
 }

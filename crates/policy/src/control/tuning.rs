@@ -64,19 +64,23 @@ impl Default for Tuning {
 impl Tuning {
     /// What pages may move from one node to another in an interval; something at any rate, however short the interval.
     pub(super) fn budget_bytes(&self, pace_ppm: u64) -> u64 {
-        let full = (u128::from(self.rate_bytes_per_s) * u128::from(self.interval_ns)).div_ceil(1_000_000_000);
-        u64::try_from(full.saturating_mul(u128::from(pace_ppm)).div_ceil(u128::from(PPM))).unwrap_or(u64::MAX)
+        let full = (u128::from(self.rate_bytes_per_s) * u128::from(self.interval_ns))
+            .div_ceil(1_000_000_000);
+        u64::try_from(full.saturating_mul(u128::from(pace_ppm)).div_ceil(u128::from(PPM)))
+            .unwrap_or(u64::MAX)
     }
 
     /// The rate at which pages move at this pace.
     pub(super) fn rate_at(&self, pace_ppm: u64) -> u64 {
-        (u128::from(self.rate_bytes_per_s) * u128::from(pace_ppm.min(PPM))).div_ceil(u128::from(PPM)) as u64
+        (u128::from(self.rate_bytes_per_s) * u128::from(pace_ppm.min(PPM)))
+            .div_ceil(u128::from(PPM)) as u64
     }
 
     /// What moving so many bytes over such a latency costs, in ns of CPU time.
     pub(super) fn move_cost_ns(&self, bytes: u64, latency_ppm: u32) -> u64 {
         let local = u128::from(bytes) * u128::from(self.move_cost_ns_per_mib) / (1 << 20);
-        u64::try_from(local.saturating_mul(latency_ppm.into()) / u128::from(PPM)).unwrap_or(u64::MAX)
+        u64::try_from(local.saturating_mul(latency_ppm.into()) / u128::from(PPM))
+            .unwrap_or(u64::MAX)
     }
 
     /// The horizon, in ns.

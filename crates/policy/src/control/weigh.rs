@@ -73,9 +73,20 @@ pub(super) struct Scales<'a> {
 }
 
 impl<'a> Scales<'a> {
-    pub(super) fn new(scene: &'a mut Scene, party: &'a Party, tuning: &'a Tuning, soft_affinity: bool) -> Self {
+    pub(super) fn new(
+        scene: &'a mut Scene,
+        party: &'a Party,
+        tuning: &'a Tuning,
+        soft_affinity: bool,
+    ) -> Self {
         let ask = scene.ask_of(party);
-        Self { scene, party, tuning, ask, spills: soft_affinity && party.affinity == Affinity::Soft }
+        Self {
+            scene,
+            party,
+            tuning,
+            ask,
+            spills: soft_affinity && party.affinity == Affinity::Soft,
+        }
     }
 
     /// What a home would mean; none where it has no CPU, or not even room for what the domain holds there.
@@ -100,7 +111,13 @@ impl<'a> Scales<'a> {
         Some(self.weighed(&costing, prediction, home, has_room))
     }
 
-    fn weighed(&self, costing: &Costing<'_>, prediction: Prediction, home: &[usize], has_room: bool) -> Weighed {
+    fn weighed(
+        &self,
+        costing: &Costing<'_>,
+        prediction: Prediction,
+        home: &[usize],
+        has_room: bool,
+    ) -> Weighed {
         let load_milli: Amounts = costing.layout().vcpus().collect();
         let mut pages: Amounts = costing.layout().pages().collect();
         pages.sort_unstable();
@@ -130,7 +147,8 @@ impl<'a> Scales<'a> {
     fn lying(&self, home: &[usize], pages: &Amounts) -> Amounts {
         let page_bytes = page_bytes(self.party.page_size);
         let off = self.party.staying_bytes.iter().filter(|(i, _)| !home.contains(i));
-        let mut lying: Amounts = off.map(|&(i, bytes)| (i, bytes / page_bytes)).filter(|(_, n)| *n > 0).collect();
+        let mut lying: Amounts =
+            off.map(|&(i, bytes)| (i, bytes / page_bytes)).filter(|(_, n)| *n > 0).collect();
         let sum = |pages: &Amounts| pages.iter().fold(0, |sum: u64, &(_, n)| sum.saturating_add(n));
         let arriving = sum(pages).saturating_sub(sum(&lying));
         lying.extend(split(arriving, pages));
@@ -147,13 +165,16 @@ impl<'a> Scales<'a> {
             all += cores;
         }
         let memory_ppm = sum.div_ceil(all.max(1)) as u64;
-        let parts = Parts { memory: prediction.parts.memory.max(SlowDown(memory_ppm)), ..prediction.parts };
+        let parts =
+            Parts { memory: prediction.parts.memory.max(SlowDown(memory_ppm)), ..prediction.parts };
         Prediction { slow_down: parts.product(), parts, ..prediction }
     }
 
     // What lies off a home and can move, in bytes, and what it costs to bring it to the nearest of its nodes.
     fn moving(&self, home: &[usize]) -> (u64, u64) {
-        let staying = |from| self.party.staying_bytes.iter().find(|(i, _)| *i == from).map_or(0, |&(_, bytes)| bytes);
+        let staying = |from| {
+            self.party.staying_bytes.iter().find(|(i, _)| *i == from).map_or(0, |&(_, bytes)| bytes)
+        };
         let off = self.party.held_bytes.iter().filter(|(i, _)| !home.contains(i));
         off.fold((0, 0), |(sum, costs): (u64, u64), &(from, held_bytes)| {
             let bytes = held_bytes.saturating_sub(staying(from));
@@ -165,12 +186,19 @@ impl<'a> Scales<'a> {
     }
 
     // The slow-down where what does not fit the home may run elsewhere.
-    fn spilling(&self, all: Prediction, home: &[usize], load_milli: &Amounts, pages: &Amounts) -> SlowDown {
+    fn spilling(
+        &self,
+        all: Prediction,
+        home: &[usize],
+        load_milli: &Amounts,
+        pages: &Amounts,
+    ) -> SlowDown {
         let stretch = self.scene.stretch;
         let waiting = |parts: Parts| Parts { cpu: parts.cpu.max(stretch), ..parts }.product();
         let at_home = waiting(all.parts);
         let nodes = &self.scene.view.nodes;
-        let mut spare: Vec<u64> = nodes.iter().map(|node| node.threads.saturating_sub(node.busy)).collect();
+        let mut spare: Vec<u64> =
+            nodes.iter().map(|node| node.threads.saturating_sub(node.busy)).collect();
         let mut over: Amounts = Vec::new();
         for &(i, milli) in load_milli {
             let fits = milli.min(spare[i]);
@@ -208,7 +236,8 @@ impl<'a> Scales<'a> {
             }
             sum += u128::from(left) * u128::from(at_home.0);
         }
-        SlowDown(u64::try_from(sum.div_ceil(u128::from(self.ask.vcpus))).unwrap_or(u64::MAX)).min(at_home)
+        SlowDown(u64::try_from(sum.div_ceil(u128::from(self.ask.vcpus))).unwrap_or(u64::MAX))
+            .min(at_home)
     }
 
     // What running on a node costs for the distance of all pages; none where one cannot be reached.
@@ -223,16 +252,21 @@ impl<'a> Scales<'a> {
             all += u128::from(pages);
         }
         let latency_ppm = waits.div_ceil(all.max(1)) as u64;
-        let share_ppm = (self.tuning.model.memory_share.clamp(0.0, 1.0) * PPM as f64).round() as u64;
+        let share_ppm =
+            (self.tuning.model.memory_share.clamp(0.0, 1.0) * PPM as f64).round() as u64;
         Some(PPM - share_ppm + (share_ppm * latency_ppm).div_ceil(PPM))
     }
 
     /// The homes worth weighing: every single node, and the best sets as placement ranks them where no node alone means
     /// no slow-down, nor gives the domain all of the CPU time that is its part.
     pub(super) fn homes(&self) -> Vec<Weighed> {
-        let mut homes: Vec<Weighed> = (0..self.scene.view.nodes.len()).filter_map(|i| self.weigh(&[i])).collect();
+        let mut homes: Vec<Weighed> =
+            (0..self.scene.view.nodes.len()).filter_map(|i| self.weigh(&[i])).collect();
         homes.retain(|home| home.has_room);
-        if homes.iter().any(|home| home.slow_down <= SlowDown::NONE || self.is_wide_enough(home.home[0])) {
+        if homes
+            .iter()
+            .any(|home| home.slow_down <= SlowDown::NONE || self.is_wide_enough(home.home[0]))
+        {
             return homes;
         }
         let mut costing = Costing::new(&self.scene.view, &self.ask, &self.scene.model);
@@ -249,21 +283,25 @@ impl<'a> Scales<'a> {
 
     // Whether a node can give the domain what everybody gets on a crowded machine, where more nodes mean no more.
     fn is_wide_enough(&self, node: usize) -> bool {
-        let part_milli = u128::from(self.ask.vcpus) * u128::from(PPM) / u128::from(self.scene.stretch.0);
+        let part_milli =
+            u128::from(self.ask.vcpus) * u128::from(PPM) / u128::from(self.scene.stretch.0);
         let threads_milli = u128::from(self.scene.view.nodes[node].threads);
         self.spills && self.scene.stretch > SlowDown::NONE && part_milli <= threads_milli
     }
 
     /// The home that takes least CPU time over the horizon, moving included, for the work that is done at `here`.
     pub(super) fn best(&self, homes: Vec<Weighed>, here: SlowDown) -> Option<Weighed> {
-        let rank =
-            |home: &Weighed| (self.total_ns(home, here), home.vcpus_per_core_ppm, Reverse(home.free_after_pages));
+        let rank = |home: &Weighed| {
+            (self.total_ns(home, here), home.vcpus_per_core_ppm, Reverse(home.free_after_pages))
+        };
         homes.into_iter().min_by_key(|home| (rank(home), home.home.len(), home.home.clone()))
     }
 
     fn total_ns(&self, home: &Weighed, here: SlowDown) -> u128 {
-        let running = u128::from(self.party.demand_milli) * u128::from(self.party.horizon_ns) / 1000;
-        let running = running.saturating_mul(u128::from(home.slow_down.0)) / u128::from(here.0.max(1));
+        let running =
+            u128::from(self.party.demand_milli) * u128::from(self.party.horizon_ns) / 1000;
+        let running =
+            running.saturating_mul(u128::from(home.slow_down.0)) / u128::from(here.0.max(1));
         running.saturating_add(home.costs_ns.into())
     }
 
@@ -277,7 +315,13 @@ impl<'a> Scales<'a> {
 }
 
 impl Payback {
-    fn new(demand: MilliVcpus, here: SlowDown, there: SlowDown, bytes_to_move: u64, costs_ns: u64) -> Self {
+    fn new(
+        demand: MilliVcpus,
+        here: SlowDown,
+        there: SlowDown,
+        bytes_to_move: u64,
+        costs_ns: u64,
+    ) -> Self {
         // The same work takes there / here of the time.
         let saved = u128::from(demand.0) * 1_000_000 * u128::from(here.0.saturating_sub(there.0));
         let saves_ns_per_s = saved.checked_div(here.0.into()).unwrap_or(0) as u64;
@@ -288,12 +332,19 @@ impl Payback {
     pub(super) fn and(self, other: Self) -> Self {
         let demand = MilliVcpus(self.demand.0 + other.demand.0);
         let mean = |a: SlowDown, b: SlowDown| {
-            let sum = u128::from(a.0) * u128::from(self.demand.0) + u128::from(b.0) * u128::from(other.demand.0);
+            let sum = u128::from(a.0) * u128::from(self.demand.0)
+                + u128::from(b.0) * u128::from(other.demand.0);
             SlowDown(u64::try_from(sum.div_ceil(demand.0.max(1).into())).unwrap_or(u64::MAX))
         };
         let bytes_to_move = self.bytes_to_move.saturating_add(other.bytes_to_move);
         let costs_ns = self.costs_ns.saturating_add(other.costs_ns);
-        Self::new(demand, mean(self.here, other.here), mean(self.there, other.there), bytes_to_move, costs_ns)
+        Self::new(
+            demand,
+            mean(self.here, other.here),
+            mean(self.there, other.there),
+            bytes_to_move,
+            costs_ns,
+        )
     }
 
     /// Whether the other home is faster by so much.

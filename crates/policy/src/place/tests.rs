@@ -39,12 +39,22 @@ fn two_nodes() -> Observation {
 }
 
 fn request(vcpus: u32, gib: u64, policy: MemoryPolicy) -> Request {
-    Request { vcpus, memory_bytes: gib * GIB, page_size: PageSize::Base, policy, nodes: None, near: Vec::new() }
+    Request {
+        vcpus,
+        memory_bytes: gib * GIB,
+        page_size: PageSize::Base,
+        policy,
+        nodes: None,
+        near: Vec::new(),
+    }
 }
 
 fn resident(vcpus: &[u64], gib: &[u64]) -> DomainState {
-    let by_node = |amounts: &[u64], unit| (0..).map(NodeId).zip(amounts.iter().map(|amount| amount * unit)).collect();
-    let claim = Claim { bytes: by_node(gib, GIB), vcpus: by_node(vcpus, 1), page_size: PageSize::Base };
+    let by_node = |amounts: &[u64], unit| {
+        (0..).map(NodeId).zip(amounts.iter().map(|amount| amount * unit)).collect()
+    };
+    let claim =
+        Claim { bytes: by_node(gib, GIB), vcpus: by_node(vcpus, 1), page_size: PageSize::Base };
     DomainState { claim: Some(claim), ..DomainState::default() }
 }
 
@@ -60,7 +70,10 @@ fn refuse(request: &Request, observation: &Observation) -> Refusal {
 fn claimed(candidate: &Candidate) -> Vec<(u32, u64, u64)> {
     let on = |amounts: &crate::ByNode, node| amounts.get(&node).copied().unwrap_or(0);
     let nodes = candidate.claim.nodes();
-    nodes.iter().map(|n| (n.0, on(&candidate.claim.vcpus, n), on(&candidate.claim.bytes, n) / GIB)).collect()
+    nodes
+        .iter()
+        .map(|n| (n.0, on(&candidate.claim.vcpus, n), on(&candidate.claim.bytes, n) / GIB))
+        .collect()
 }
 
 #[test]
@@ -81,7 +94,10 @@ fn among_equals_the_node_with_fewer_vcpus_a_core_wins_whatever_memory_is_left() 
     let decision = decide(&request(1, 1, MemoryPolicy::Strict), &seen);
     // On node 0 there would be 2 vCPUs on 4 cores and 7 GiB left, on node 1 there is 1 and 3 GiB are left.
     assert_eq!(decision.chosen.nodes.to_string(), "1");
-    assert_eq!((decision.chosen.vcpus_per_core_ppm, decision.chosen.free_after_bytes), (Some(250_000), 3 * GIB));
+    assert_eq!(
+        (decision.chosen.vcpus_per_core_ppm, decision.chosen.free_after_bytes),
+        (Some(250_000), 3 * GIB)
+    );
     let other = &decision.runners_up[0];
     assert_eq!((other.slow_down, other.vcpus_per_core_ppm), (crate::SlowDown::NONE, Some(500_000)));
 }
@@ -137,17 +153,21 @@ fn residents_take_cores_and_promised_memory() {
     assert_eq!(decision.chosen.nodes.to_string(), "1");
     // 3 GiB no longer fit node 0 beside the 6 that are promised.
     let on_0 = Request { nodes: Some("0".parse().unwrap()), ..request(2, 3, MemoryPolicy::Strict) };
-    let Refusal::DoesNotFit { unclaimed_bytes, short_by_bytes, .. } = refuse(&on_0, &seen) else { panic!() };
+    let Refusal::DoesNotFit { unclaimed_bytes, short_by_bytes, .. } = refuse(&on_0, &seen) else {
+        panic!()
+    };
     assert_eq!((unclaimed_bytes, short_by_bytes), (2 * GIB, GIB));
 }
 
 #[test]
 fn an_operators_nodes_are_the_home_and_the_alternatives_are_told() {
-    let wish = Request { nodes: Some("0-1".parse().unwrap()), ..request(2, 2, MemoryPolicy::Strict) };
+    let wish =
+        Request { nodes: Some("0-1".parse().unwrap()), ..request(2, 2, MemoryPolicy::Strict) };
     let decision = decide(&wish, &two_nodes());
     assert_eq!(decision.chosen.nodes.to_string(), "0-1");
     assert_eq!(claimed(&decision.chosen), [(0, 1, 1), (1, 1, 1)]);
-    let others: Vec<String> = decision.runners_up.iter().map(|other| other.nodes.to_string()).collect();
+    let others: Vec<String> =
+        decision.runners_up.iter().map(|other| other.nodes.to_string()).collect();
     assert_eq!(others, ["0", "1"]);
 }
 
@@ -155,13 +175,15 @@ fn an_operators_nodes_are_the_home_and_the_alternatives_are_told() {
 fn preferred_fills_one_node_and_then_the_nearest() {
     // Three nodes in a row. All vCPUs run on node 1; 8 GiB there, 4 on node 0 (15), none on node 2 (30).
     let seen = machine(&[(4, 1, 8), (4, 1, 8), (4, 1, 8)], &[10, 15, 40, 15, 10, 30, 40, 30, 10]);
-    let wish = Request { nodes: Some("1".parse().unwrap()), ..request(4, 12, MemoryPolicy::Preferred) };
+    let wish =
+        Request { nodes: Some("1".parse().unwrap()), ..request(4, 12, MemoryPolicy::Preferred) };
     assert_eq!(claimed(&decide(&wish, &seen).chosen), [(0, 0, 4), (1, 4, 8)]);
 }
 
 #[test]
 fn interleaving_spreads_memory_evenly_or_by_bandwidth() {
-    let wish = Request { nodes: Some("0-1".parse().unwrap()), ..request(1, 6, MemoryPolicy::Interleave) };
+    let wish =
+        Request { nodes: Some("0-1".parse().unwrap()), ..request(1, 6, MemoryPolicy::Interleave) };
     assert_eq!(claimed(&decide(&wish, &two_nodes()).chosen), [(0, 1, 3), (1, 0, 3)]);
 
     let mut seen = two_nodes();
@@ -187,7 +209,10 @@ fn exhausted_bandwidth_slows_down() {
     // 4 vCPUs draw 8 GB/s from a node that gives 4 GB/s: its latency doubles, 0.6 + 0.4 x 2 = 1.4.
     let mut seen = machine(&[(4, 1, 8)], &[10]);
     seen.topology.performance = vec![bandwidth(0, 4_000)];
-    assert_eq!(decide(&request(4, 4, MemoryPolicy::Strict), &seen).chosen.parts.memory.0, 1_400_000);
+    assert_eq!(
+        decide(&request(4, 4, MemoryPolicy::Strict), &seen).chosen.parts.memory.0,
+        1_400_000
+    );
 }
 
 #[test]
@@ -206,7 +231,8 @@ fn memory_only_nodes_join_a_home_when_their_memory_is_needed() {
     assert_eq!(decide(&request(2, 8, MemoryPolicy::Strict), &seen).chosen.nodes.to_string(), "0");
     let decision = decide(&request(2, 16, MemoryPolicy::Strict), &seen);
     assert_eq!(claimed(&decision.chosen), [(0, 2, 8), (1, 0, 8)]);
-    let alone = Request { nodes: Some("1".parse().unwrap()), ..request(2, 8, MemoryPolicy::Strict) };
+    let alone =
+        Request { nodes: Some("1".parse().unwrap()), ..request(2, 8, MemoryPolicy::Strict) };
     assert_eq!(refuse(&alone, &seen), Refusal::NoCpus { nodes: "1".parse().unwrap() });
 }
 
@@ -224,7 +250,9 @@ fn memoryless_nodes_join_a_home_when_their_cpus_are_needed() {
 #[test]
 fn memory_out_of_reach_is_never_used() {
     let seen = machine(&[(4, 1, 8), (4, 1, 8)], &[10, 255, 255, 10]);
-    let Refusal::DoesNotFit { unclaimed_bytes, .. } = refuse(&request(4, 12, MemoryPolicy::Local), &seen) else {
+    let Refusal::DoesNotFit { unclaimed_bytes, .. } =
+        refuse(&request(4, 12, MemoryPolicy::Local), &seen)
+    else {
         panic!()
     };
     assert_eq!(unclaimed_bytes, 8 * GIB);
@@ -256,8 +284,11 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
     let mut seen = two_nodes();
     seen.topology.nodes[1].huge_pages =
         vec![HugePagePool { page_bytes: GIB, total_pages: 4, free_pages: 3, surplus_pages: 0 }];
-    let wish =
-        |bytes| Request { page_size: PageSize::Huge(GIB), memory_bytes: bytes, ..request(2, 0, MemoryPolicy::Strict) };
+    let wish = |bytes| Request {
+        page_size: PageSize::Huge(GIB),
+        memory_bytes: bytes,
+        ..request(2, 0, MemoryPolicy::Strict)
+    };
     // One byte more than 2 GiB needs 3 pages.
     let decision = decide(&wish(2 * GIB + 1), &seen);
     assert_eq!(claimed(&decision.chosen), [(1, 2, 3)]);
@@ -280,15 +311,25 @@ fn nonsense_is_refused() {
     let cases = [
         (Request { vcpus: 0, ..good.clone() }, Refusal::NoVcpus),
         (Request { memory_bytes: 0, ..good.clone() }, Refusal::NoMemory),
-        (Request { nodes: Some(NodeSet::new()), ..good.clone() }, Refusal::NoNodes { known: known.clone() }),
+        (
+            Request { nodes: Some(NodeSet::new()), ..good.clone() },
+            Refusal::NoNodes { known: known.clone() },
+        ),
         (
             Request { nodes: Some("0,7".parse().unwrap()), ..good.clone() },
             Refusal::UnknownNode { node: NodeId(7), known: known.clone() },
         ),
-        (Request { near: vec![NodeId(9)], ..good.clone() }, Refusal::UnknownNode { node: NodeId(9), known }),
+        (
+            Request { near: vec![NodeId(9)], ..good.clone() },
+            Refusal::UnknownNode { node: NodeId(9), known },
+        ),
         (
             Request { memory_bytes: 17 * GIB, ..good.clone() },
-            Refusal::MoreThanMachine { needed_bytes: 17 * GIB, machine_bytes: 16 * GIB, page_size: PageSize::Base },
+            Refusal::MoreThanMachine {
+                needed_bytes: 17 * GIB,
+                machine_bytes: 16 * GIB,
+                page_size: PageSize::Base,
+            },
         ),
         (
             Request { page_size: PageSize::Huge(0), ..good },
@@ -310,10 +351,16 @@ fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
     assert_eq!(claimed(&fits.chosen), [(0, 1, 8)]);
     let said = "9 GiB are more than is known to be there: nothing in /tables tells how much memory there is on node 1";
     assert_eq!(refuse(&request(1, 9, MemoryPolicy::Strict), &seen).to_string(), said);
-    let on = |nodes: &str| Request { nodes: Some(nodes.parse().unwrap()), ..request(1, 8, MemoryPolicy::Strict) };
+    let on = |nodes: &str| Request {
+        nodes: Some(nodes.parse().unwrap()),
+        ..request(1, 8, MemoryPolicy::Strict)
+    };
     assert!(matches!(refuse(&on("1"), &seen), Refusal::UnknownMemory { .. }));
     seen.domains.push(resident(&[0, 0], &[1, 0]));
-    assert!(matches!(refuse(&on("0"), &seen), Refusal::DoesNotFit { .. }), "all of node 0 is known");
+    assert!(
+        matches!(refuse(&on("0"), &seen), Refusal::DoesNotFit { .. }),
+        "all of node 0 is known"
+    );
     assert!(matches!(refuse(&on("0-1"), &seen), Refusal::UnknownMemory { .. }));
 }
 
@@ -326,7 +373,11 @@ fn the_largest_numbers_do_not_overflow() {
     }
     for policy in MemoryPolicy::ALL {
         let most = Request { memory_bytes: u64::MAX, vcpus: u32::MAX, ..request(1, 1, policy) };
-        let outcome = place(&most, &seen, &CostModel { vcpu_bandwidth_mb_s: f64::MAX, ..CostModel::default() });
+        let outcome = place(
+            &most,
+            &seen,
+            &CostModel { vcpu_bandwidth_mb_s: f64::MAX, ..CostModel::default() },
+        );
         assert!(outcome.is_ok_and(|decision| decision.chosen.slow_down > crate::SlowDown::NONE));
     }
 }
@@ -334,7 +385,8 @@ fn the_largest_numbers_do_not_overflow() {
 #[test]
 fn the_view_agrees_with_the_observation() {
     let mut seen = two_nodes();
-    seen.topology.nodes[0].state = Some(MemoryState { free_bytes: 5 * GIB, ..MemoryState::default() });
+    seen.topology.nodes[0].state =
+        Some(MemoryState { free_bytes: 5 * GIB, ..MemoryState::default() });
     seen.domains = vec![resident(&[1, 2], &[1, 2]), resident(&[3, 0], &[0, 1])];
     seen.domains[1].resident_bytes.insert(NodeId(1), GIB / 2);
     let view = View::new(&seen, PageSize::Base, 4096, &CostModel::default());
@@ -356,9 +408,17 @@ fn domains_on_a_busy_machine_share_nodes_two_by_two_instead_of_all_spreading() {
     for number in 0..8 {
         let decision = decide(&wish, &seen);
         let expected = if number < 4 { 1_000_000 } else { 2_050_000 };
-        assert_eq!((decision.chosen.nodes.len(), decision.chosen.slow_down.0), (1, expected), "{number}");
+        assert_eq!(
+            (decision.chosen.nodes.len(), decision.chosen.slow_down.0),
+            (1, expected),
+            "{number}"
+        );
         let claim = Some(decision.chosen.claim);
-        seen.domains.push(DomainState { name: number.to_string(), claim, ..DomainState::default() });
+        seen.domains.push(DomainState {
+            name: number.to_string(),
+            claim,
+            ..DomainState::default()
+        });
     }
     let on_each: Vec<u64> = (0..4).map(|node| seen.claimed_vcpus(NodeId(node))).collect();
     assert_eq!(on_each, [4; 4]);

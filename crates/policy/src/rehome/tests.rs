@@ -8,12 +8,21 @@ fn set(nodes: &[u32]) -> NodeSet {
 }
 
 fn by_node(gib: &[u64]) -> ByNode {
-    gib.iter().enumerate().filter(|(_, gib)| **gib > 0).map(|(node, gib)| (NodeId(node as u32), gib * GIB)).collect()
+    gib.iter()
+        .enumerate()
+        .filter(|(_, gib)| **gib > 0)
+        .map(|(node, gib)| (NodeId(node as u32), gib * GIB))
+        .collect()
 }
 
 /// A strict domain `db` of 2 vCPUs that was promised 4 GiB on node 0 and holds them there.
 fn db() -> DomainState {
-    let home = Home { nodes: set(&[0]), origin: Origin::Auto, affinity: Affinity::Soft, policy: MemoryPolicy::Strict };
+    let home = Home {
+        nodes: set(&[0]),
+        origin: Origin::Auto,
+        affinity: Affinity::Soft,
+        policy: MemoryPolicy::Strict,
+    };
     let claim = Claim { bytes: by_node(&[4]), vcpus: [(NodeId(0), 2)].into(), ..Claim::default() };
     DomainState {
         name: "db".into(),
@@ -28,10 +37,14 @@ fn db() -> DomainState {
 /// Nodes with two CPUs each and this much free memory in GiB.
 fn machine(free_gib: &[u64], domain: DomainState) -> Observation {
     let ids: Vec<_> = (0..free_gib.len() as u32).map(NodeId).collect();
-    let node = |(&id, &gib): (&NodeId, &u64)| Node { id, memory_bytes: gib * GIB, ..Node::default() };
+    let node =
+        |(&id, &gib): (&NodeId, &u64)| Node { id, memory_bytes: gib * GIB, ..Node::default() };
     let topology = Topology {
         nodes: ids.iter().zip(free_gib).map(node).collect(),
-        cpus: ids.iter().flat_map(|&id| [0, 1].map(|cpu| Cpu::new(CpuId(2 * id.0 + cpu), id))).collect(),
+        cpus: ids
+            .iter()
+            .flat_map(|&id| [0, 1].map(|cpu| Cpu::new(CpuId(2 * id.0 + cpu), id)))
+            .collect(),
         distances: Distances::uniform(&ids),
         ..Topology::default()
     };
@@ -39,7 +52,12 @@ fn machine(free_gib: &[u64], domain: DomainState) -> Observation {
 }
 
 fn moving(nodes: &[u32]) -> Rehome {
-    Rehome { domain: "db".into(), nodes: set(nodes), move_memory: true, rate_bytes_per_s: Some(GIB) }
+    Rehome {
+        domain: "db".into(),
+        nodes: set(nodes),
+        move_memory: true,
+        rate_bytes_per_s: Some(GIB),
+    }
 }
 
 fn staying(nodes: &[u32]) -> Rehome {
@@ -64,8 +82,11 @@ fn a_strict_domain_moves_while_both_homes_are_allowed() {
 
 #[test]
 fn without_its_memory_it_keeps_the_right_to_both_homes() {
-    let expected =
-        ["claim node 1: 2 vCPUs, 4 GiB", "allow memory on nodes 0-1 only", "run on CPUs 2-3 for the time being"];
+    let expected = [
+        "claim node 1: 2 vCPUs, 4 GiB",
+        "allow memory on nodes 0-1 only",
+        "run on CPUs 2-3 for the time being",
+    ];
     let observation = machine(&[8; 4], db());
     assert_eq!(words(&staying(&[1]), &observation), expected);
     let limits = rehome(&staying(&[1]), &observation).unwrap().limits;
@@ -84,7 +105,11 @@ fn a_move_that_was_broken_off_goes_on_where_it_was() {
     // Its home is the new one already; half its memory still lies on the old one.
     let mut half = db();
     half.home = Some(home_after(&moving(&[1]), half.home.as_ref()));
-    half.claim = half.claim.map(|claim| Claim { bytes: by_node(&[0, 4]), vcpus: [(NodeId(1), 2)].into(), ..claim });
+    half.claim = half.claim.map(|claim| Claim {
+        bytes: by_node(&[0, 4]),
+        vcpus: [(NodeId(1), 2)].into(),
+        ..claim
+    });
     half.memory_nodes = Some(set(&[0, 1]));
     half.resident_bytes = by_node(&[2, 2]);
     let observation = machine(&[8; 4], half);
@@ -105,7 +130,10 @@ fn only_policies_that_confine_touch_cpuset_mems() {
         domain.home = domain.home.map(|home| Home { policy, ..home });
         domain.memory_nodes = policy.confines().then(|| set(&[0]));
         let steps = words(&moving(&[1]), &machine(&[8; 4], domain));
-        assert_eq!(steps.iter().filter(|step| step.starts_with("allow")).count(), 2 * usize::from(policy.confines()));
+        assert_eq!(
+            steps.iter().filter(|step| step.starts_with("allow")).count(),
+            2 * usize::from(policy.confines())
+        );
         assert!(steps.iter().any(|step| step.starts_with("move pages")), "{policy}");
     }
 }
@@ -148,20 +176,34 @@ fn a_confined_domain_must_fit_its_new_home() {
 fn what_others_reserved_leaves_room_for_what_is_only_exchanged() {
     let refusal = |claim_gib, reserved| {
         let mut domain = db();
-        let claim = Claim { bytes: by_node(&[claim_gib]), page_size: PageSize::Huge(GIB), ..Claim::default() };
+        let claim = Claim {
+            bytes: by_node(&[claim_gib]),
+            page_size: PageSize::Huge(GIB),
+            ..Claim::default()
+        };
         domain.claim = Some(claim);
         let mut seen = machine(&[8, 8], domain);
         for (node, free_pages) in seen.topology.nodes.iter_mut().zip([1, 6]) {
-            node.huge_pages = vec![HugePagePool { page_bytes: GIB, total_pages: 8, free_pages, surplus_pages: 0 }];
+            node.huge_pages = vec![HugePagePool {
+                page_bytes: GIB,
+                total_pages: 8,
+                free_pages,
+                surplus_pages: 0,
+            }];
         }
-        seen.topology.reserved_huge_pages = vec![ReservedHugePages { page_bytes: GIB, pages: reserved }];
+        seen.topology.reserved_huge_pages =
+            vec![ReservedHugePages { page_bytes: GIB, pages: reserved }];
         rehome(&moving(&[1]), &seen).err()
     };
     // 7 pages are free. Moving the 4 that it holds on node 0 frees as many as it takes, whoever reserved the 7.
     assert_eq!(refusal(4, 7), None);
     // The 2 that it has not touched yet have to be free.
     assert_eq!(refusal(6, 5), None);
-    let too_small = RehomeRefusal::DoesNotFit { nodes: set(&[1]), needed_bytes: 6 * GIB, unclaimed_bytes: 4 * GIB };
+    let too_small = RehomeRefusal::DoesNotFit {
+        nodes: set(&[1]),
+        needed_bytes: 6 * GIB,
+        unclaimed_bytes: 4 * GIB,
+    };
     assert_eq!(refusal(6, 7), Some(too_small));
 }
 
@@ -178,7 +220,10 @@ fn homes_that_are_none_are_refused() {
     observation.topology.cpus.retain(|cpu| cpu.node != Some(NodeId(2)));
     let refusal = |nodes: &[u32]| rehome(&moving(nodes), &observation).unwrap_err();
     assert_eq!(refusal(&[]), RehomeRefusal::NoNodes(set(&[0, 1, 2, 3])));
-    assert_eq!(refusal(&[1, 7]), RehomeRefusal::UnknownNodes { unknown: set(&[7]), known: set(&[0, 1, 2, 3]) });
+    assert_eq!(
+        refusal(&[1, 7]),
+        RehomeRefusal::UnknownNodes { unknown: set(&[7]), known: set(&[0, 1, 2, 3]) }
+    );
     assert_eq!(refusal(&[2]), RehomeRefusal::NoCpus(set(&[2])));
     assert_eq!(refusal(&[3]), RehomeRefusal::NoMemory(set(&[3])));
     let stranger = Rehome { domain: "web".into(), ..moving(&[1]) };
@@ -216,7 +261,10 @@ fn on_one_node_nothing_is_done() {
 fn an_operators_choice_of_home_is_remembered_as_one() {
     let before = db().home;
     let after = home_after(&moving(&[2, 3]), before.as_ref());
-    assert_eq!((after.nodes, after.origin, after.policy), (set(&[2, 3]), Origin::Explicit, MemoryPolicy::Strict));
+    assert_eq!(
+        (after.nodes, after.origin, after.policy),
+        (set(&[2, 3]), Origin::Explicit, MemoryPolicy::Strict)
+    );
 }
 
 #[test]
@@ -225,14 +273,20 @@ fn huge_pages_are_claimed_whole() {
     domain.home = domain.home.map(|home| Home { policy: MemoryPolicy::Preferred, ..home });
     domain.claim = domain.claim.map(|claim| Claim { page_size: PageSize::Huge(GIB), ..claim });
     let plan = rehome(&moving(&[1, 2]), &machine(&[8; 3], domain)).unwrap();
-    let Some(Action::Claim { claim, .. }) = plan.steps.first().map(|step| &step.action) else { panic!("{plan:?}") };
+    let Some(Action::Claim { claim, .. }) = plan.steps.first().map(|step| &step.action) else {
+        panic!("{plan:?}")
+    };
     assert_eq!(claim.total_bytes(), 4 * GIB);
     assert!(claim.bytes.values().all(|bytes| bytes % GIB == 0), "{claim:?}");
 }
 
 #[test]
 fn a_domain_is_not_confined_to_nodes_that_are_full() {
-    let partly = |why, interrupted| Outcome::Partly { moved_bytes: 1, stayed: [(why, 1)].into(), interrupted };
+    let partly = |why, interrupted| Outcome::Partly {
+        moved_bytes: 1,
+        stayed: [(why, 1)].into(),
+        interrupted,
+    };
     for why in [StayedWhy::Busy, StayedWhy::MappedElsewhere, StayedWhy::Device, StayedWhy::Other] {
         assert!(may_go_on(&partly(why, false)), "{why:?}");
         assert!(!may_go_on(&partly(why, true)), "{why:?}");
@@ -248,7 +302,12 @@ fn later_processes_get_the_policy_of_the_new_home() {
     let observation = machine(&[8, 8, 0], db());
     let claim = Claim { bytes: by_node(&[1, 3]), ..Claim::default() };
     let nodes = |policy| {
-        let home = Home { nodes: set(&[0, 1, 2]), origin: Origin::Explicit, affinity: Affinity::Soft, policy };
+        let home = Home {
+            nodes: set(&[0, 1, 2]),
+            origin: Origin::Explicit,
+            affinity: Affinity::Soft,
+            policy,
+        };
         later_policy_nodes(&home, &claim, &observation.topology)
     };
     assert_eq!(nodes(MemoryPolicy::Strict), Some(set(&[0, 1])));

@@ -5,11 +5,13 @@
 //! Everything measured varies by some percent, pages move not quite as many as asked for.
 
 use nearside_policy::{
-    Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, DomainLoad, DomainState, History, Home,
-    MemoryPolicy, MoveReport, NodeLoad, Observation, Origin, Owner, Reason, Stayed, StayedWhy, Tuning, control,
-    local_share,
+    Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, DomainLoad,
+    DomainState, History, Home, MemoryPolicy, MoveReport, NodeLoad, Observation, Origin, Owner,
+    Reason, Stayed, StayedWhy, Tuning, control, local_share,
 };
-use nearside_topology::{Cpu, CpuId, Distance, Distances, MemoryState, Node, NodeId, NodeSet, Topology, Zone};
+use nearside_topology::{
+    Cpu, CpuId, Distance, Distances, MemoryState, Node, NodeId, NodeSet, Topology, Zone,
+};
 use std::collections::BTreeMap;
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -99,10 +101,18 @@ pub(crate) fn vm(name: &str, home: &[u32], origin: Origin, wants: f64, held_gib:
     let nodes = home.len() as u64;
     let claim = Claim {
         bytes: home.iter().map(|&node| (NodeId(node), all / nodes)).collect(),
-        vcpus: home.iter().map(|&node| (NodeId(node), (wants.ceil() as u64).div_ceil(nodes))).collect(),
+        vcpus: home
+            .iter()
+            .map(|&node| (NodeId(node), (wants.ceil() as u64).div_ceil(nodes)))
+            .collect(),
         ..Claim::default()
     };
-    let home = Home { nodes: set(home), origin, affinity: Affinity::Soft, policy: MemoryPolicy::Preferred };
+    let home = Home {
+        nodes: set(home),
+        origin,
+        affinity: Affinity::Soft,
+        policy: MemoryPolicy::Preferred,
+    };
     let state = DomainState {
         name: name.into(),
         home: Some(home),
@@ -116,7 +126,8 @@ pub(crate) fn vm(name: &str, home: &[u32], origin: Origin, wants: f64, held_gib:
 
 /// A domain that Nearside did not start.
 pub(crate) fn found(name: &str, wants: f64, held_gib: &[u64]) -> Vm {
-    let state = DomainState { name: name.into(), resident_bytes: gib(held_gib), ..DomainState::default() };
+    let state =
+        DomainState { name: name.into(), resident_bytes: gib(held_gib), ..DomainState::default() };
     Vm { state, wants, ..Vm::default() }
 }
 
@@ -124,8 +135,11 @@ impl Machine {
     pub(crate) fn new(cpus: &[u64], memory_gib: u64, distances: &[Distance]) -> Self {
         let n = cpus.len();
         let ids: Vec<NodeId> = (0..n as u32).map(NodeId).collect();
-        let table =
-            if distances.is_empty() { Distances::uniform(&ids) } else { Distances::new(&ids, distances).unwrap() };
+        let table = if distances.is_empty() {
+            Distances::uniform(&ids)
+        } else {
+            Distances::new(&ids, distances).unwrap()
+        };
         Self {
             cpus: cpus.to_vec(),
             memory: vec![memory_gib * GIB; n],
@@ -151,7 +165,8 @@ impl Machine {
     }
 
     pub(crate) fn free_bytes(&self, node: usize) -> u64 {
-        let held = |vm: &Vm| vm.state.resident_bytes.get(&NodeId(node as u32)).copied().unwrap_or(0);
+        let held =
+            |vm: &Vm| vm.state.resident_bytes.get(&NodeId(node as u32)).copied().unwrap_or(0);
         self.memory[node] - self.hoarded[node] - self.vms.iter().map(held).sum::<u64>()
     }
 
@@ -174,7 +189,10 @@ impl Machine {
         };
         let mut cpus = Vec::new();
         for (i, &count) in self.cpus.iter().enumerate() {
-            cpus.extend((0..count).map(|cpu| Cpu::new(CpuId((i as u64 * 1000 + cpu) as u32), NodeId(i as u32))));
+            cpus.extend(
+                (0..count)
+                    .map(|cpu| Cpu::new(CpuId((i as u64 * 1000 + cpu) as u32), NodeId(i as u32))),
+            );
         }
         Topology {
             nodes: (0..self.cpus.len()).map(node).collect(),
@@ -192,8 +210,13 @@ impl Machine {
 
     /// How much longer everything takes where all together want more than the CPUs there are.
     fn stretch(&self) -> f64 {
-        let wanted = self.vms.iter().map(|vm| vm.wants).sum::<f64>() + self.hogs.iter().sum::<f64>();
-        if self.soft_affinity { (wanted / self.cpus.iter().sum::<u64>() as f64).max(1.0) } else { 1.0 }
+        let wanted =
+            self.vms.iter().map(|vm| vm.wants).sum::<f64>() + self.hogs.iter().sum::<f64>();
+        if self.soft_affinity {
+            (wanted / self.cpus.iter().sum::<u64>() as f64).max(1.0)
+        } else {
+            1.0
+        }
     }
 
     /// Runs every vCPU for an interval. The CPU time of others by node.
@@ -208,14 +231,16 @@ impl Machine {
             let all_wants = vm.wants * self.random.factor(self.noise);
             let wants = all_wants / stretch;
             vm.untold.waited_ns += ((all_wants - wants) * INTERVAL_NS as f64) as u64;
-            let home: Vec<usize> = match vm.bound_to.as_ref().or(vm.state.home.as_ref().map(|home| &home.nodes)) {
-                Some(nodes) => nodes.iter().map(|node| node.0 as usize).collect(),
-                None => (0..n).collect(),
-            };
+            let home: Vec<usize> =
+                match vm.bound_to.as_ref().or(vm.state.home.as_ref().map(|home| &home.nodes)) {
+                    Some(nodes) => nodes.iter().map(|node| node.0 as usize).collect(),
+                    None => (0..n).collect(),
+                };
             let all: u64 = home.iter().map(|&i| self.cpus[i]).sum();
             asks.extend(home.iter().map(|&i| (at, i, wants * self.cpus[i] as f64 / all as f64)));
         }
-        let hogs: Vec<f64> = self.hogs.iter().map(|hog| hog * self.random.factor(self.noise)).collect();
+        let hogs: Vec<f64> =
+            self.hogs.iter().map(|hog| hog * self.random.factor(self.noise)).collect();
         let mut others = vec![0.0; n];
         let mut over: Vec<(usize, usize, f64)> = Vec::new();
         for i in 0..n {
@@ -236,8 +261,11 @@ impl Machine {
         over.rotate_left(first);
         for (at, from, mut left) in over {
             let vm = &self.vms[at];
-            let may_leave =
-                vm.state.home.as_ref().is_none_or(|home| self.soft_affinity && home.affinity == Affinity::Soft);
+            let may_leave = vm
+                .state
+                .home
+                .as_ref()
+                .is_none_or(|home| self.soft_affinity && home.affinity == Affinity::Soft);
             let may_leave = may_leave && vm.bound_to.is_none();
             for to in self.nearest(from).into_iter().filter(|_| may_leave) {
                 let taken = left.min(spare[to]);
@@ -254,7 +282,11 @@ impl Machine {
         let ns = |cpus: f64| (cpus * INTERVAL_NS as f64) as u64;
         let mut nodes: BTreeMap<NodeId, NodeLoad> = BTreeMap::new();
         for (i, &cpus) in others.iter().enumerate() {
-            let load = NodeLoad { busy_ns: ns(cpus), allocation_stalls: self.stalls[i], ..NodeLoad::default() };
+            let load = NodeLoad {
+                busy_ns: ns(cpus),
+                allocation_stalls: self.stalls[i],
+                ..NodeLoad::default()
+            };
             nodes.insert(NodeId(i as u32), load);
         }
         let mut loads = BTreeMap::new();
@@ -308,7 +340,9 @@ impl Machine {
 
     fn grow(&mut self) {
         for at in 0..self.vms.len() {
-            let Some((&node, _)) = self.vms[at].ran.iter().max_by(|a, b| a.1.total_cmp(b.1)) else { continue };
+            let Some((&node, _)) = self.vms[at].ran.iter().max_by(|a, b| a.1.total_cmp(b.1)) else {
+                continue;
+            };
             let bytes = self.vms[at].grows_bytes.min(self.free_bytes(node));
             *self.vms[at].state.resident_bytes.entry(NodeId(node as u32)).or_default() += bytes;
         }
@@ -316,7 +350,8 @@ impl Machine {
 
     fn act(&mut self, action: &Action, reason: &Reason) {
         let now = self.interval;
-        let find = |vms: &[Vm], name: &str| vms.iter().position(|vm| vm.state.name == name).unwrap();
+        let find =
+            |vms: &[Vm], name: &str| vms.iter().position(|vm| vm.state.name == name).unwrap();
         match action {
             Action::Claim { domain, claim } => {
                 let at = find(&self.vms, domain);
@@ -351,7 +386,9 @@ impl Machine {
         let free = self.free_bytes(to.0 as usize);
         let pinned = self.vms[at].pinned.get(&from).copied().unwrap_or(0);
         let held = self.vms[at].state.resident_bytes.get(&from).copied().unwrap_or(0);
-        let whole = (most_bytes as f64 * (1.0 - self.noise * self.random.between(0, 1000) as f64 / 1000.0)) as u64;
+        let whole = (most_bytes as f64
+            * (1.0 - self.noise * self.random.between(0, 1000) as f64 / 1000.0))
+            as u64;
         let asked = if held <= most_bytes { held } else { whole };
         let moved_bytes = asked.min(held - pinned.min(held)).min(free);
         let mut stayed = Stayed::new();
@@ -364,7 +401,10 @@ impl Machine {
         *resident.entry(from).or_default() -= moved_bytes;
         *resident.entry(to).or_default() += moved_bytes;
         self.moved_bytes += moved_bytes;
-        assert!(free - moved_bytes >= self.high_watermark_bytes(to.0 as usize), "node {to} below its high watermark");
+        assert!(
+            free - moved_bytes >= self.high_watermark_bytes(to.0 as usize),
+            "node {to} below its high watermark"
+        );
         let domain = self.vms[at].state.name.clone();
         self.moved.push(MoveReport { domain, from, moved_bytes, stayed });
     }
@@ -376,7 +416,8 @@ impl Machine {
     /// How local a domain was in the last interval.
     pub(crate) fn share_of(&self, name: &str) -> f64 {
         let vm = self.vms.iter().find(|vm| vm.state.name == name).unwrap();
-        let time = vm.ran.iter().map(|(&i, &cpus)| (NodeId(i as u32), (cpus * 1e9) as u64)).collect();
+        let time =
+            vm.ran.iter().map(|(&i, &cpus)| (NodeId(i as u32), (cpus * 1e9) as u64)).collect();
         local_share(&time, &vm.state.resident_bytes).unwrap_or(1.0)
     }
 
@@ -389,7 +430,9 @@ impl Machine {
 
     pub(crate) fn debt(&self) -> u64 {
         let debt = |vm: &Vm| {
-            vm.state.home.as_ref().map_or(0, |home| nearside_policy::debt_bytes(&vm.state.resident_bytes, &home.nodes))
+            vm.state.home.as_ref().map_or(0, |home| {
+                nearside_policy::debt_bytes(&vm.state.resident_bytes, &home.nodes)
+            })
         };
         self.vms.iter().map(debt).sum()
     }
@@ -402,7 +445,12 @@ impl Machine {
     pub(crate) fn most_moves_in(&self, intervals: u64) -> usize {
         let of = |vm: &Vm| {
             let moves = self.moves_of(&vm.state.name);
-            moves.iter().map(|&first| moves.iter().filter(|&&at| at >= first && at < first + intervals).count()).max()
+            moves
+                .iter()
+                .map(|&first| {
+                    moves.iter().filter(|&&at| at >= first && at < first + intervals).count()
+                })
+                .max()
         };
         self.vms.iter().filter_map(of).max().unwrap_or(0)
     }

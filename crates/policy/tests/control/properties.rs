@@ -5,8 +5,9 @@ use crate::{
     machines::{Random, case},
 };
 use nearside_policy::{
-    Action, Affinity, ByNode, ControlObservation, ControlPlan, DomainLoad, History, Home, MemoryPolicy, MoveReport,
-    NodeLoad, Origin, Owner, PageSize, Reason, StayedWhy, Tuning, control, promisable,
+    Action, Affinity, ByNode, ControlObservation, ControlPlan, DomainLoad, History, Home,
+    MemoryPolicy, MoveReport, NodeLoad, Origin, Owner, PageSize, Reason, StayedWhy, Tuning,
+    control, promisable,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,9 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
     let (_, mut machine, model) = case(random, nodes);
     let ids: Vec<NodeId> = machine.topology.nodes.iter().map(|node| node.id).collect();
     let some = |random: &mut Random| -> NodeSet {
-        (0..random.between(1, 2)).map(|_| ids[random.between(0, ids.len() as u64 - 1) as usize]).collect()
+        (0..random.between(1, 2))
+            .map(|_| ids[random.between(0, ids.len() as u64 - 1) as usize])
+            .collect()
     };
     for (number, domain) in machine.domains.iter_mut().enumerate() {
         domain.name = format!("d{number}");
@@ -28,7 +31,8 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
             let nodes = some(random);
             let origin = if random.percent(30) { Origin::Explicit } else { Origin::Auto };
             let affinity = if random.percent(20) { Affinity::Hard } else { Affinity::Soft };
-            domain.home = Some(Home { nodes, origin, affinity, policy: random.one_of(&MemoryPolicy::ALL) });
+            domain.home =
+                Some(Home { nodes, origin, affinity, policy: random.one_of(&MemoryPolicy::ALL) });
         } else {
             // It was found.
             domain.claim = None;
@@ -38,11 +42,17 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
         }
         if random.percent(30) {
             let held = domain.resident_bytes.iter();
-            domain.unmapped_bytes = held.map(|(&node, &bytes)| (node, random.between(0, bytes))).collect();
+            domain.unmapped_bytes =
+                held.map(|(&node, &bytes)| (node, random.between(0, bytes))).collect();
         }
     }
     let soft_affinity = random.percent(60);
-    let seen = ControlObservation { length_ns: INTERVAL_NS, machine, soft_affinity, ..ControlObservation::default() };
+    let seen = ControlObservation {
+        length_ns: INTERVAL_NS,
+        machine,
+        soft_affinity,
+        ..ControlObservation::default()
+    };
     (Tuning { model, ..Tuning::default() }, seen)
 }
 
@@ -56,19 +66,33 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
             continue;
         }
         // Most run where they ran before, so that trouble lasts.
-        let steady = domain.name.len() as u64 + domain.home.as_ref().map_or(0, |home| home.nodes.len() as u64);
+        let steady = domain.name.len() as u64
+            + domain.home.as_ref().map_or(0, |home| home.nodes.len() as u64);
         let mut cpu_ns = ByNode::new();
         for _ in 0..2 {
             let at = if random.percent(80) { steady } else { random.next() };
             cpu_ns.insert(ids[at as usize % ids.len()], random.between(0, 4) * INTERVAL_NS);
         }
-        let owner =
-            random.one_of(&[Owner::Nearside, Owner::Nearside, Owner::Systemd, Owner::SystemdUnit, Owner::Kubelet]);
+        let owner = random.one_of(&[
+            Owner::Nearside,
+            Owner::Nearside,
+            Owner::Systemd,
+            Owner::SystemdUnit,
+            Owner::Kubelet,
+        ]);
         let bound_to = random.percent(5).then(|| [ids[0]].into_iter().collect());
         let waited_ns = random.between(0, 2) * INTERVAL_NS;
         let near = if random.percent(10) { vec![ids[0]] } else { Vec::new() };
         let has_cpuset = random.percent(5);
-        let load = DomainLoad { over_ns: INTERVAL_NS, cpu_ns, waited_ns, owner, bound_to, has_cpuset, near };
+        let load = DomainLoad {
+            over_ns: INTERVAL_NS,
+            cpu_ns,
+            waited_ns,
+            owner,
+            bound_to,
+            has_cpuset,
+            near,
+        };
         seen.loads.insert(domain.name.clone(), load);
         if random.percent(20) {
             let stayed = [(StayedWhy::Busy, random.between(0, 1 << 30))].into();
@@ -88,7 +112,9 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
 
 fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
     for step in &plan.steps {
-        let find = |name: &str| seen.machine.domains.iter().position(|domain| domain.name == name).unwrap();
+        let find = |name: &str| {
+            seen.machine.domains.iter().position(|domain| domain.name == name).unwrap()
+        };
         match &step.action {
             Action::Claim { domain, claim } => {
                 // What was found is promised nothing.
@@ -127,7 +153,8 @@ fn claimed(seen: &ControlObservation) -> BTreeMap<(String, NodeId), (u128, u128)
 
 fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
     let topology = &before.machine.topology;
-    let state = |name: &str| before.machine.domains.iter().find(|domain| domain.name == name).unwrap();
+    let state =
+        |name: &str| before.machine.domains.iter().find(|domain| domain.name == name).unwrap();
     if topology.nodes.len() <= 1 {
         assert!(plan.steps.is_empty());
     }
@@ -143,11 +170,20 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
                 assert!(!is_explicit, "an operator's home was changed");
                 // One that Nearside started is nobody else's to keep.
                 assert!(domain.home.is_none() || !is_bound || domain.claim.is_none());
-                assert!(!is_bound || Some(&home.nodes) == load.bound_to.as_ref() && home.origin == Origin::Adopted);
+                assert!(
+                    !is_bound
+                        || Some(&home.nodes) == load.bound_to.as_ref()
+                            && home.origin == Origin::Adopted
+                );
                 assert!(!home.nodes.is_empty() && home.nodes.is_subset(&topology.node_set()));
                 let policy = domain.home.as_ref().map(|home| (home.policy, home.affinity));
-                let was_adopted = domain.home.as_ref().is_some_and(|home| home.origin == Origin::Adopted);
-                assert!(is_bound || was_adopted || policy.is_none_or(|before| before == (home.policy, home.affinity)));
+                let was_adopted =
+                    domain.home.as_ref().is_some_and(|home| home.origin == Origin::Adopted);
+                assert!(
+                    is_bound
+                        || was_adopted
+                        || policy.is_none_or(|before| before == (home.policy, home.affinity))
+                );
             }
             Action::Claim { .. } => assert!(!is_explicit),
             Action::BindCpus { cpus, .. } => {
@@ -163,18 +199,26 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
                 assert!(nodes.len() == 1 && domain.home.as_ref().unwrap().nodes.contains(to));
                 assert!(!domain.home.as_ref().unwrap().nodes.contains(batch.from));
                 assert!(domain.memory_nodes.as_ref().is_none_or(|allowed| allowed.contains(to)));
-                assert!(batch.most_bytes <= domain.resident_bytes[&batch.from] && batch.most_bytes > 0);
+                assert!(
+                    batch.most_bytes <= domain.resident_bytes[&batch.from] && batch.most_bytes > 0
+                );
                 assert!(rate_bytes_per_s.unwrap() <= tuning.rate_bytes_per_s);
-                let page_size = domain.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size);
-                *arriving.entry((format!("{page_size:?}"), to)).or_default() += u128::from(batch.most_bytes);
+                let page_size =
+                    domain.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size);
+                *arriving.entry((format!("{page_size:?}"), to)).or_default() +=
+                    u128::from(batch.most_bytes);
                 *on_the_way.entry((batch.from, to)).or_default() += u128::from(batch.most_bytes);
                 let room = promisable(topology.node(to).unwrap(), page_size).promisable_bytes;
-                assert!(arriving[&(format!("{page_size:?}"), to)] <= u128::from(room), "more moves than there is room");
+                assert!(
+                    arriving[&(format!("{page_size:?}"), to)] <= u128::from(room),
+                    "more moves than there is room"
+                );
             }
             other => panic!("{other}"),
         }
     }
-    let budget = u128::from(tuning.rate_bytes_per_s) * u128::from(tuning.interval_ns) / 1_000_000_000;
+    let budget =
+        u128::from(tuning.rate_bytes_per_s) * u128::from(tuning.interval_ns) / 1_000_000_000;
     assert!(on_the_way.values().all(|&bytes| bytes <= budget), "{on_the_way:?}");
 
     let mut after = before.clone();
@@ -183,15 +227,26 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
     for ((page_size, node), (claims, held)) in claimed(&after) {
         let claims_before = sums_before.get(&(page_size.clone(), node)).map_or(0, |sums| sums.0);
         if claims > claims_before {
-            let sizes = after.machine.domains.iter().filter_map(|domain| Some(domain.claim.as_ref()?.page_size));
+            let sizes = after
+                .machine
+                .domains
+                .iter()
+                .filter_map(|domain| Some(domain.claim.as_ref()?.page_size));
             let size = sizes.into_iter().find(|size| format!("{size:?}") == page_size).unwrap();
             // What was found is promised nothing, but what it holds goes when it changes places.
             let swaps = |name: &str| {
-                plan.steps.iter().any(|it| matches!(it.reason, Reason::Swap { .. }) && it.action.domain() == name)
+                plan.steps.iter().any(|it| {
+                    matches!(it.reason, Reason::Swap { .. }) && it.action.domain() == name
+                })
             };
-            let found = after.machine.domains.iter().filter(|domain| domain.claim.is_none() && swaps(&domain.name));
+            let found = after
+                .machine
+                .domains
+                .iter()
+                .filter(|domain| domain.claim.is_none() && swaps(&domain.name));
             let left: u64 = found.filter_map(|domain| domain.resident_bytes.get(&node)).sum();
-            let there = u128::from(promisable(topology.node(node).unwrap(), size).promisable_bytes) + held;
+            let there =
+                u128::from(promisable(topology.node(node).unwrap(), size).promisable_bytes) + held;
             let there = there + u128::from(left);
             assert!(claims <= there, "node {node}: {claims} bytes are promised, {there} are there");
         }
@@ -210,7 +265,10 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
         for _ in 0..ROUNDS {
             happen(&mut random, &mut seen);
             let (plan, next) = control(&tuning, &seen, &history);
-            assert_eq!((&plan, &next), (&control(&tuning, &seen, &history).0, &control(&tuning, &seen, &history).1));
+            assert_eq!(
+                (&plan, &next),
+                (&control(&tuning, &seen, &history).0, &control(&tuning, &seen, &history).1)
+            );
             check(&tuning, &seen, &plan);
             let text = serde_json::to_string(&next).unwrap();
             assert_eq!(serde_json::from_str::<History>(&text).unwrap(), next);
@@ -247,13 +305,17 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
             for (name, domain) in &next.domains {
                 assert!(domain.next_look > seen.interval || !seen.loads.contains_key(name));
                 // Bounded, and parts of one whole but for rounding.
-                assert!(domain.share_ppm.values().sum::<u64>() <= 1_000_000 && domain.stuck.len() <= 8);
+                assert!(
+                    domain.share_ppm.values().sum::<u64>() <= 1_000_000 && domain.stuck.len() <= 8
+                );
             }
             apply(&plan, &mut seen);
             history = next;
         }
     }
-    println!("{first} first homes, {rehomed} re-homed, {swapped} swapped, {moved} batches of pages");
+    println!(
+        "{first} first homes, {rehomed} re-homed, {swapped} swapped, {moved} batches of pages"
+    );
     assert!(first > 500 && rehomed > 500 && swapped > 20 && moved > 5000);
 }
 
@@ -263,8 +325,12 @@ fn spoil(random: &mut Random, value: &mut serde_json::Value) {
         serde_json::Value::Number(number) if number.is_u64() && random.percent(25) => {
             *value = random.one_of(&[0, 1, u64::MAX, u64::MAX / 2, u64::from(u32::MAX)]).into();
         }
-        serde_json::Value::Array(values) => values.iter_mut().for_each(|value| spoil(random, value)),
-        serde_json::Value::Object(values) => values.values_mut().for_each(|value| spoil(random, value)),
+        serde_json::Value::Array(values) => {
+            values.iter_mut().for_each(|value| spoil(random, value))
+        }
+        serde_json::Value::Object(values) => {
+            values.values_mut().for_each(|value| spoil(random, value))
+        }
         _ => {}
     }
 }
@@ -280,10 +346,14 @@ fn impossible_figures_do_no_harm() {
             tuning.model.memory_share = share;
             tuning.model.vcpu_bandwidth_mb_s = share;
             let number = |random: &mut Random| random.one_of(&[0, 1, 2, u64::MAX]);
-            (tuning.interval_ns, tuning.horizon_intervals) = (number(&mut random), number(&mut random));
-            (tuning.patience_intervals, tuning.minimum_stay_intervals) = (number(&mut random), number(&mut random));
-            (tuning.idle_look_intervals, tuning.rate_bytes_per_s) = (number(&mut random), number(&mut random));
-            (tuning.move_cost_ns_per_mib, tuning.minimum_gain_ppm) = (number(&mut random), number(&mut random));
+            (tuning.interval_ns, tuning.horizon_intervals) =
+                (number(&mut random), number(&mut random));
+            (tuning.patience_intervals, tuning.minimum_stay_intervals) =
+                (number(&mut random), number(&mut random));
+            (tuning.idle_look_intervals, tuning.rate_bytes_per_s) =
+                (number(&mut random), number(&mut random));
+            (tuning.move_cost_ns_per_mib, tuning.minimum_gain_ppm) =
+                (number(&mut random), number(&mut random));
         }
         let mut history = History::default();
         for _ in 0..3 {
@@ -319,7 +389,8 @@ fn impossible_figures_do_no_harm() {
 
 #[test]
 fn an_empty_machine_has_an_empty_plan() {
-    let (plan, history) = control(&Tuning::default(), &ControlObservation::default(), &History::default());
+    let (plan, history) =
+        control(&Tuning::default(), &ControlObservation::default(), &History::default());
     assert!(plan.steps.is_empty());
     assert_eq!(history, History::default());
 }

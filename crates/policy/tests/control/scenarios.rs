@@ -3,8 +3,8 @@
 
 use crate::machine::{GIB, Machine, found, gib, set, vm};
 use nearside_policy::{
-    Action, Affinity, DebtWaits, Home, HomeWaits, MemoryPolicy, MoveReport, Origin, Owner, Reason, Stayed, StayedWhy,
-    Tuning,
+    Action, Affinity, DebtWaits, Home, HomeWaits, MemoryPolicy, MoveReport, Origin, Owner, Reason,
+    Stayed, StayedWhy, Tuning,
 };
 use nearside_topology::{Distance, NodeId};
 use std::time::Instant;
@@ -163,7 +163,9 @@ fn a_young_domain_moves_once_it_has_lived_as_long_as_a_move_takes_to_pay() {
 /// Alike domains on full nodes: which of them seems to have it better elsewhere is noise.
 #[test]
 fn domains_that_are_alike_do_not_change_places() {
-    for (wants, noise) in [(1.0, 0.05), (1.1, 0.05), (1.3, 0.05), (1.0, 0.15), (1.3, 0.15), (2.0, 0.15), (2.0, 0.25)] {
+    for (wants, noise) in
+        [(1.0, 0.05), (1.1, 0.05), (1.3, 0.05), (1.0, 0.15), (1.3, 0.15), (2.0, 0.15), (2.0, 0.25)]
+    {
         let mut machine = Machine::new(&[2, 2, 2, 2], 32, &[]);
         machine.noise = noise;
         for i in 0..8 {
@@ -299,7 +301,10 @@ fn a_thousand_idle_domains_are_rarely_looked_at() {
     let started = Instant::now();
     machine.steps(100);
     let took = started.elapsed();
-    println!("1,000 idle domains: {} looks in 100 intervals, {took:?} in all, the machine included", machine.looks);
+    println!(
+        "1,000 idle domains: {} looks in 100 intervals, {took:?} in all, the machine included",
+        machine.looks
+    );
     assert!(machine.looks <= 100 * 1000 / 5, "{}", machine.looks);
     assert!(machine.rehomed.is_empty() && machine.last.steps.is_empty());
     // Nor in a burst: no interval has more than twice the mean.
@@ -394,7 +399,10 @@ fn a_target_without_room_is_left_its_reserve() {
     machine.steps(60);
     let free = machine.free_bytes(0);
     println!("free on the target {free}, watermark {}", machine.high_watermark_bytes(0));
-    assert!(free >= machine.high_watermark_bytes(0) && free < machine.high_watermark_bytes(0) + (64 << 20));
+    assert!(
+        free >= machine.high_watermark_bytes(0)
+            && free < machine.high_watermark_bytes(0) + (64 << 20)
+    );
     let standing = machine.history.domains["db"].standing.to_string();
     assert!(standing.contains("no room at home"), "{standing}");
 }
@@ -408,7 +416,12 @@ fn what_cannot_move_is_not_tried_every_interval() {
     let mut tries = 0;
     for _ in 0..300 {
         machine.step();
-        tries += machine.last.steps.iter().filter(|step| matches!(step.action, Action::MovePages { .. })).count();
+        tries += machine
+            .last
+            .steps
+            .iter()
+            .filter(|step| matches!(step.action, Action::MovePages { .. }))
+            .count();
     }
     let standing = machine.history.domains["vfio"].standing.to_string();
     println!("{tries} tries in 300 intervals; {standing}");
@@ -455,7 +468,9 @@ fn a_home_that_somebody_else_chose_goes_where_that_one_does() {
     bound.bound_to = Some(set(&[0]));
     machine.vms.push(bound);
     machine.steps(3);
-    let home = |machine: &mut Machine| machine.vm("bound").state.home.clone().map(|h| (h.nodes, h.origin, h.affinity));
+    let home = |machine: &mut Machine| {
+        machine.vm("bound").state.home.clone().map(|h| (h.nodes, h.origin, h.affinity))
+    };
     let adopted = |node| Some((set(&[node]), Origin::Adopted, Affinity::Hard));
     assert_eq!(home(&mut machine), adopted(0));
 
@@ -496,8 +511,9 @@ fn memory_without_a_policy_is_left_to_numa_balancing_while_that_scans() {
         other.state.home = started.state.home.clone();
         machine.vms.extend([started, other]);
         machine.steps(10);
-        let debt =
-            |machine: &mut Machine, name| machine.vm(name).state.resident_bytes.get(&NodeId(1)).is_some_and(|&b| b > 0);
+        let debt = |machine: &mut Machine, name| {
+            machine.vm(name).state.resident_bytes.get(&NodeId(1)).is_some_and(|&b| b > 0)
+        };
         assert!(!debt(&mut machine, "started"), "each of its processes has a policy");
         assert_eq!(debt(&mut machine, "found"), !moves, "{soft_affinity} {numa_balancing:?}");
         let waits = machine.history.domains["found"].standing.debt_waits;
@@ -524,7 +540,13 @@ fn what_would_outlive_the_daemon_or_replace_an_operators_set_is_not_bound_and_sa
             machine.vms.push(vm);
             for _ in 0..10 {
                 machine.step();
-                assert!(!machine.last.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. })));
+                assert!(
+                    !machine
+                        .last
+                        .steps
+                        .iter()
+                        .any(|step| matches!(step.action, Action::BindCpus { .. }))
+                );
             }
             assert_eq!(machine.vm("unit").state.home, before);
             let standing = &machine.history.domains["unit"].standing;
@@ -564,7 +586,10 @@ fn a_strict_domain_is_confined_to_its_new_home_once_all_is_there() {
         let state = &machine.vm("strict").state;
         let now = state.memory_nodes.clone().unwrap();
         let elsewhere = state.resident_bytes.get(&NodeId(0)).copied().unwrap_or(0);
-        assert!(now != set(&[1]) || elsewhere <= 256 << 10, "{elsewhere} bytes were left to the kernel to move");
+        assert!(
+            now != set(&[1]) || elsewhere <= 256 << 10,
+            "{elsewhere} bytes were left to the kernel to move"
+        );
         allowed.push(now);
     }
     allowed.dedup();
@@ -600,7 +625,8 @@ fn what_the_kernel_keeps_elsewhere_does_not_keep_a_strict_domain_from_being_conf
         let mut machine = not_confined_again(&kept);
         let mut intervals = 0;
         while !is_confined(&mut machine) {
-            let standing = machine.history.domains.get("strict").map(|known| known.standing.to_string());
+            let standing =
+                machine.history.domains.get("strict").map(|known| known.standing.to_string());
             assert!(intervals < most_intervals, "{why}: {standing:?}");
             intervals += 1;
             for (node, bytes) in kept.map(|(node, bytes)| (NodeId(node), bytes)) {
@@ -638,7 +664,12 @@ fn what_found_no_room_and_has_gone_since_does_not_keep_a_strict_domain_from_bein
     for left in [0, 2568] {
         let mut machine = not_confined_again(&[(1, left)]);
         let stayed = Stayed::from([(StayedWhy::NoRoom, 4096), (StayedWhy::NotMapped, 1 << 20)]);
-        machine.moved.push(MoveReport { domain: "strict".into(), from: NodeId(1), moved_bytes: 0, stayed });
+        machine.moved.push(MoveReport {
+            domain: "strict".into(),
+            from: NodeId(1),
+            moved_bytes: 0,
+            stayed,
+        });
         machine.steps(2);
         assert!(is_confined(&mut machine), "{left}");
     }
@@ -646,7 +677,8 @@ fn what_found_no_room_and_has_gone_since_does_not_keep_a_strict_domain_from_bein
     let mut machine = not_confined_again(&[(1, 1 << 20)]);
     machine.step();
     let stayed = Stayed::from([(StayedWhy::NoRoom, 4096), (StayedWhy::NotMapped, 1 << 20)]);
-    machine.moved = vec![MoveReport { domain: "strict".into(), from: NodeId(1), moved_bytes: 0, stayed }];
+    machine.moved =
+        vec![MoveReport { domain: "strict".into(), from: NodeId(1), moved_bytes: 0, stayed }];
     machine.step();
     assert!(!is_confined(&mut machine));
 }

@@ -1,9 +1,11 @@
 //! Random machines with residents, and random requests. The same seed gives the same machine everywhere.
 
-use nearside_policy::{Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request};
+use nearside_policy::{
+    Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request,
+};
 use nearside_topology::{
-    Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance, ReservedHugePages,
-    Topology, Zone,
+    Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance,
+    ReservedHugePages, Topology, Zone,
 };
 
 const MIB: u64 = 1 << 20;
@@ -46,7 +48,8 @@ pub(crate) fn case(random: &mut Random, nodes: u64) -> (Request, Observation, Co
     let mut model = CostModel::default();
     if random.percent(20) {
         let mut share = || random.between(0, 1000) as f64 / 1000.0;
-        (model.smt_gain, model.crowding, model.memory_share, model.device_share) = (share(), share(), share(), share());
+        (model.smt_gain, model.crowding, model.memory_share, model.device_share) =
+            (share(), share(), share(), share());
         model.vcpu_bandwidth_mb_s = random.between(0, 20_000) as f64;
     }
     (request, observation, model)
@@ -64,9 +67,17 @@ fn machine(random: &mut Random, count: u64) -> Topology {
     for _ in 0..count {
         number += if sparse { random.between(1, 9) as u32 } else { 1 };
         let id = NodeId(number - 1);
-        let cores = if alike { usual_cores } else { random.between(0, 8).saturating_sub(random.between(0, 1)) };
+        let cores = if alike {
+            usual_cores
+        } else {
+            random.between(0, 8).saturating_sub(random.between(0, 1))
+        };
         let mib = if alike { usual_mib } else { 16 * random.between(0, 256).saturating_sub(40) };
-        let mut node = Node { id, memory_bytes: mib * MIB + random.one_of(&[0, 0, 4096, 12_345]), ..Node::default() };
+        let mut node = Node {
+            id,
+            memory_bytes: mib * MIB + random.one_of(&[0, 0, 4096, 12_345]),
+            ..Node::default()
+        };
         if mib == 0 {
             node.memory_bytes = 0;
         }
@@ -86,7 +97,12 @@ fn machine(random: &mut Random, count: u64) -> Topology {
         if random.percent(70) {
             let total_pages = random.between(0, 300);
             let free_pages = random.between(0, total_pages);
-            node.huge_pages = vec![HugePagePool { page_bytes: HUGE_BYTES, total_pages, free_pages, surplus_pages: 0 }];
+            node.huge_pages = vec![HugePagePool {
+                page_bytes: HUGE_BYTES,
+                total_pages,
+                free_pages,
+                surplus_pages: 0,
+            }];
         }
         for _ in 0..cores {
             let core = CpuId(topology.cpus.len() as u32);
@@ -105,9 +121,16 @@ fn machine(random: &mut Random, count: u64) -> Topology {
 /// Huge pages that were mapped and not touched yet, by residents and by others.
 fn reserve(random: &mut Random, seen: &mut Observation) {
     if random.percent(40) {
-        let free = seen.topology.nodes.iter().flat_map(|node| &node.huge_pages).map(|pool| pool.free_pages).sum();
+        let free = seen
+            .topology
+            .nodes
+            .iter()
+            .flat_map(|node| &node.huge_pages)
+            .map(|pool| pool.free_pages)
+            .sum();
         let pages = random.between(0, free);
-        seen.topology.reserved_huge_pages = vec![ReservedHugePages { page_bytes: HUGE_BYTES, pages }];
+        seen.topology.reserved_huge_pages =
+            vec![ReservedHugePages { page_bytes: HUGE_BYTES, pages }];
         for domain in &mut seen.domains {
             domain.reserved_bytes = random.between(0, 40) * HUGE_BYTES;
         }
@@ -125,7 +148,8 @@ fn distances(random: &mut Random, topology: &Topology) -> Distances {
         0 => return Distances::uniform(&ids),
         // Pairs of nodes in pairs of sockets.
         1 => {
-            let (near, far) = (random.between(11, 16) as Distance, random.between(20, 40) as Distance);
+            let (near, far) =
+                (random.between(11, 16) as Distance, random.between(20, 40) as Distance);
             for at in (0..n * n).filter(|at| at / n != at % n) {
                 rows[at] = if (at / n) / 2 == (at % n) / 2 { near } else { far };
             }
@@ -164,8 +188,10 @@ fn performance(random: &mut Random, topology: &Topology) -> Vec<Performance> {
                         target: target.id,
                         read_latency_ns: Some(ns).filter(|_| !random.percent(20)),
                         write_latency_ns: Some(ns + 10).filter(|_| random.percent(50)),
-                        read_bandwidth_mb_s: Some(random.between(4_000, 60_000)).filter(|_| random.percent(70)),
-                        write_bandwidth_mb_s: Some(random.between(2_000, 30_000)).filter(|_| random.percent(30)),
+                        read_bandwidth_mb_s: Some(random.between(4_000, 60_000))
+                            .filter(|_| random.percent(70)),
+                        write_bandwidth_mb_s: Some(random.between(2_000, 30_000))
+                            .filter(|_| random.percent(30)),
                     });
                 }
             }
@@ -200,22 +226,44 @@ fn resident(random: &mut Random, topology: &Topology) -> DomainState {
 }
 
 fn request(random: &mut Random, topology: &Topology) -> Request {
-    let page_size = random.one_of(&[PageSize::Base, PageSize::Base, PageSize::Base, PageSize::Huge(HUGE_BYTES)]);
+    let page_size = random.one_of(&[
+        PageSize::Base,
+        PageSize::Base,
+        PageSize::Base,
+        PageSize::Huge(HUGE_BYTES),
+    ]);
     let machine_bytes = match page_size {
         PageSize::Base => topology.memory_bytes(),
-        PageSize::Huge(bytes) => {
-            topology.nodes.iter().flat_map(|node| &node.huge_pages).map(|pool| pool.total_pages * bytes).sum()
-        }
+        PageSize::Huge(bytes) => topology
+            .nodes
+            .iter()
+            .flat_map(|node| &node.huge_pages)
+            .map(|pool| pool.total_pages * bytes)
+            .sum(),
     };
     let cpus = topology.cpus.len() as u64;
     let some_of = |random: &mut Random, whole: u64| {
         let most = random.one_of(&[8, 4, 2, 1]);
         random.between(1, (whole / most).max(1))
     };
-    let node = |random: &mut Random| topology.nodes[random.between(0, topology.nodes.len() as u64 - 1) as usize].id;
-    let nodes = random.percent(15).then(|| (0..random.between(1, 3)).map(|_| node(random)).collect());
-    let near = if random.percent(25) { (0..random.between(1, 3)).map(|_| node(random)).collect() } else { Vec::new() };
+    let node = |random: &mut Random| {
+        topology.nodes[random.between(0, topology.nodes.len() as u64 - 1) as usize].id
+    };
+    let nodes =
+        random.percent(15).then(|| (0..random.between(1, 3)).map(|_| node(random)).collect());
+    let near = if random.percent(25) {
+        (0..random.between(1, 3)).map(|_| node(random)).collect()
+    } else {
+        Vec::new()
+    };
     let vcpus = some_of(random, cpus + 2) as u32;
     let memory_bytes = some_of(random, machine_bytes);
-    Request { vcpus, memory_bytes, page_size, policy: random.one_of(&MemoryPolicy::ALL), nodes, near }
+    Request {
+        vcpus,
+        memory_bytes,
+        page_size,
+        policy: random.one_of(&MemoryPolicy::ALL),
+        nodes,
+        near,
+    }
 }

@@ -34,7 +34,11 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
             (Ok(decision), None) => {
                 assert_same(&decision.chosen, &homes[0]);
                 assert_eq!(decision.runners_up.len(), homes[1..].len().min(3));
-                decision.runners_up.iter().zip(&homes[1..]).for_each(|(other, home)| assert_same(other, home));
+                decision
+                    .runners_up
+                    .iter()
+                    .zip(&homes[1..])
+                    .for_each(|(other, home)| assert_same(other, home));
                 assert!(decision.exhaustive && decision.candidates == (1 << nodes) - 1);
                 placed += 1;
                 several_nodes += u32::from(decision.chosen.nodes.len() > 1);
@@ -43,26 +47,42 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
             (Ok(decision), Some(wish)) => {
                 let wish: Vec<_> = wish.iter().collect();
                 assert_same(&decision.chosen, &naive.home(&wish).unwrap());
-                let others: Vec<_> = homes.iter().filter(|home| home.nodes != wish).take(3).collect();
+                let others: Vec<_> =
+                    homes.iter().filter(|home| home.nodes != wish).take(3).collect();
                 assert_eq!(decision.runners_up.len(), others.len());
-                decision.runners_up.iter().zip(others).for_each(|(other, home)| assert_same(other, home));
+                decision
+                    .runners_up
+                    .iter()
+                    .zip(others)
+                    .for_each(|(other, home)| assert_same(other, home));
                 by_operator += 1;
             }
-            (Err(Refusal::DoesNotFit { needed_bytes, unclaimed_bytes, short_by_bytes, .. }), wish) => {
+            (
+                Err(Refusal::DoesNotFit { needed_bytes, unclaimed_bytes, short_by_bytes, .. }),
+                wish,
+            ) => {
                 assert!(homes.is_empty() || wish.is_some());
-                assert!(wish.iter().all(|wish| naive.home(&wish.iter().collect::<Vec<_>>()).is_none()));
+                assert!(
+                    wish.iter().all(|wish| naive.home(&wish.iter().collect::<Vec<_>>()).is_none())
+                );
                 assert!(short_by_bytes > 0 && unclaimed_bytes + short_by_bytes == needed_bytes);
             }
-            (Err(Refusal::NoCpus { nodes }), _) => assert!(seen.topology.cpus_of_nodes(&nodes).is_empty()),
+            (Err(Refusal::NoCpus { nodes }), _) => {
+                assert!(seen.topology.cpus_of_nodes(&nodes).is_empty())
+            }
             (Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes, .. }), _) => {
                 assert!(homes.is_empty() && needed_bytes > machine_bytes);
             }
-            (Err(Refusal::NoHugePages { .. } | Refusal::NoPool { .. }), _) => assert!(homes.is_empty()),
+            (Err(Refusal::NoHugePages { .. } | Refusal::NoPool { .. }), _) => {
+                assert!(homes.is_empty())
+            }
             (Err(refusal), _) => panic!("{refusal}"),
         }
     }
     // The machines are worth something only if most requests can be placed, some of them with difficulty.
-    println!("{placed} placed, {by_operator} by an operator, {several_nodes} on several nodes, {spilled} spilled");
+    println!(
+        "{placed} placed, {by_operator} by an operator, {several_nodes} on several nodes, {spilled} spilled"
+    );
     assert!(placed > 5_000 && by_operator > 500 && several_nodes > 1_000 && spilled > 300);
 }
 
@@ -88,7 +108,8 @@ fn the_search_is_near_the_best_on_machines_of_9_to_12_nodes() {
         excess.push(found.chosen.slow_down.factor() / best.chosen.slow_down.factor() - 1.0);
     }
     excess.sort_by(f64::total_cmp);
-    let within = |bound: f64| excess.partition_point(|&excess| excess <= bound) as f64 / excess.len() as f64;
+    let within =
+        |bound: f64| excess.partition_point(|&excess| excess <= bound) as f64 / excess.len() as f64;
     let worst = excess.last().unwrap();
     println!(
         "the best: {:.2} %, within 1 %: {:.2} %, within 2 %: {:.2} %, within 10 %: {:.2} %, worst: {:.1} % slower",

@@ -1,7 +1,9 @@
 //! Placement as its definition reads (docs/adr/0002-placement-cost.md), as plainly as can be: every set of nodes, every
 //! vCPU one at a time. Nothing here is shared with the crate but its data types and what counts as free.
 
-use nearside_policy::{ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, outstanding, promisable};
+use nearside_policy::{
+    ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, outstanding, promisable,
+};
 use nearside_topology::{NodeId, NodeSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -61,10 +63,14 @@ impl<'a> Naive<'a> {
             page_bytes,
             pages: request.memory_bytes.div_ceil(page_bytes),
         };
-        let claims = seen.domains.iter().filter_map(|domain| Some((domain, domain.claim.as_ref()?)));
+        let claims =
+            seen.domains.iter().filter_map(|domain| Some((domain, domain.claim.as_ref()?)));
         let alike = claims.filter(|(_, claim)| claim.page_size == request.page_size);
-        let owed: Vec<(u64, ByNode)> =
-            alike.map(|(domain, claim)| (domain.reserved_bytes, outstanding(claim, &domain.resident_bytes))).collect();
+        let owed: Vec<(u64, ByNode)> = alike
+            .map(|(domain, claim)| {
+                (domain.reserved_bytes, outstanding(claim, &domain.resident_bytes))
+            })
+            .collect();
         for node in &topology.nodes {
             let id = node.id;
             naive.cores.insert(id, topology.cores_of(id) as u128);
@@ -75,12 +81,15 @@ impl<'a> Naive<'a> {
             let free = promisable(node, request.page_size).promisable_bytes;
             naive.unclaimed.insert(id, free.saturating_sub(owed) / page_bytes);
             let to_it = topology.performance.iter().filter(|p| p.target == id);
-            if let Some(best) = to_it.filter_map(|p| p.read_bandwidth_mb_s.or(p.write_bandwidth_mb_s)).max() {
+            if let Some(best) =
+                to_it.filter_map(|p| p.read_bandwidth_mb_s.or(p.write_bandwidth_mb_s)).max()
+            {
                 naive.bandwidth.insert(id, u128::from(best) * 1000);
             }
             let mut demand = 0;
             for claim in seen.domains.iter().filter_map(|domain| domain.claim.as_ref()) {
-                let (bytes, all) = (claim.bytes.get(&id).copied().unwrap_or(0), claim.bytes.values().sum::<u64>());
+                let (bytes, all) =
+                    (claim.bytes.get(&id).copied().unwrap_or(0), claim.bytes.values().sum::<u64>());
                 let vcpus = claim.vcpus.values().sum::<u64>();
                 if bytes > 0 {
                     demand += (naive.use_of(vcpus.into()) * u128::from(bytes)).div_ceil(all.into());
@@ -89,10 +98,13 @@ impl<'a> Naive<'a> {
             naive.demand.insert(id, demand);
         }
         // Huge pages that no claim covers may come from any node.
-        let own: u64 = owed.iter().map(|(reserved, owed)| owed.values().sum::<u64>().min(*reserved)).sum();
+        let own: u64 =
+            owed.iter().map(|(reserved, owed)| owed.values().sum::<u64>().min(*reserved)).sum();
         let reserved = match request.page_size {
             PageSize::Base => 0,
-            PageSize::Huge(bytes) => topology.reserved_huge_bytes(bytes).saturating_sub(own).div_ceil(page_bytes),
+            PageSize::Huge(bytes) => {
+                topology.reserved_huge_bytes(bytes).saturating_sub(own).div_ceil(page_bytes)
+            }
         };
         naive.unclaimed_on_all = naive.unclaimed.values().sum::<u64>().saturating_sub(reserved);
         naive.unclaimed.values_mut().for_each(|pages| *pages = naive.unclaimed_on_all.min(*pages));
@@ -112,15 +124,22 @@ impl<'a> Naive<'a> {
     pub(crate) fn homes(&self) -> Vec<Home> {
         let mut homes = Vec::new();
         for members in 1..1_u32 << self.nodes.len() {
-            let set: Vec<NodeId> =
-                (0..self.nodes.len()).filter(|i| members >> i & 1 == 1).map(|i| self.nodes[i]).collect();
+            let set: Vec<NodeId> = (0..self.nodes.len())
+                .filter(|i| members >> i & 1 == 1)
+                .map(|i| self.nodes[i])
+                .collect();
             let home = self.home(&set);
-            homes.extend(
-                home.filter(|home| set.iter().all(|n| home.vcpus.contains_key(n) || home.bytes.contains_key(n))),
-            );
+            homes.extend(home.filter(|home| {
+                set.iter().all(|n| home.vcpus.contains_key(n) || home.bytes.contains_key(n))
+            }));
         }
         homes.sort_by_key(|home| {
-            (home.slow_down, home.vcpus_per_core_ppm, Reverse(home.free_after_bytes), home.nodes.clone())
+            (
+                home.slow_down,
+                home.vcpus_per_core_ppm,
+                Reverse(home.free_after_bytes),
+                home.nodes.clone(),
+            )
         });
         homes
     }
@@ -146,7 +165,8 @@ impl<'a> Naive<'a> {
         Some(Home {
             slow_down: self.slow_down(&vcpus, &pages),
             vcpus_per_core_ppm: self.vcpus_per_core(&vcpus),
-            free_after_bytes: (unclaimed - in_set).min(self.unclaimed_on_all - self.pages) * self.page_bytes,
+            free_after_bytes: (unclaimed - in_set).min(self.unclaimed_on_all - self.pages)
+                * self.page_bytes,
             nodes: set.to_vec(),
             vcpus,
             spilled_bytes: (self.pages - in_set) * self.page_bytes,
@@ -168,10 +188,14 @@ impl<'a> Naive<'a> {
         if left.values().sum::<u64>() < self.pages || self.unclaimed_on_all < self.pages {
             return None;
         }
-        let memory: Vec<NodeId> =
-            set.iter().copied().filter(|n| self.memory[n] > 0 && self.reachable(vcpus, *n)).collect();
-        let most_vcpus =
-            |nodes: &[NodeId]| nodes.iter().copied().max_by_key(|n| (vcpus.get(n).copied().unwrap_or(0), Reverse(*n)));
+        let memory: Vec<NodeId> = set
+            .iter()
+            .copied()
+            .filter(|n| self.memory[n] > 0 && self.reachable(vcpus, *n))
+            .collect();
+        let most_vcpus = |nodes: &[NodeId]| {
+            nodes.iter().copied().max_by_key(|n| (vcpus.get(n).copied().unwrap_or(0), Reverse(*n)))
+        };
         let weights: Vec<(NodeId, u128)> = match policy {
             MemoryPolicy::Preferred => vec![(most_vcpus(&memory).or(most_vcpus(set))?, 1)],
             MemoryPolicy::WeightedInterleave
@@ -186,7 +210,8 @@ impl<'a> Naive<'a> {
         };
         let all: u128 = weights.iter().map(|(_, weight)| weight).sum();
         let upto = |i: usize| {
-            (u128::from(self.pages) * weights[..i].iter().map(|(_, weight)| weight).sum::<u128>() / all) as u64
+            (u128::from(self.pages) * weights[..i].iter().map(|(_, weight)| weight).sum::<u128>()
+                / all) as u64
         };
         let mut laid = ByNode::new();
         let mut lay = |n: NodeId, wanted: u64| {
@@ -217,7 +242,9 @@ impl<'a> Naive<'a> {
     }
 
     fn vcpus_per_core(&self, vcpus: &ByNode) -> u64 {
-        let load = |n: &NodeId, vcpus: u64| ((self.busy[n] + u128::from(vcpus)) * MILLION).div_ceil(self.cores[n]);
+        let load = |n: &NodeId, vcpus: u64| {
+            ((self.busy[n] + u128::from(vcpus)) * MILLION).div_ceil(self.cores[n])
+        };
         let all: u128 = vcpus.iter().map(|(n, &vcpus)| u128::from(vcpus) * load(n, vcpus)).sum();
         all.div_ceil(self.request.vcpus.into()) as u64
     }
@@ -235,11 +262,13 @@ impl<'a> Naive<'a> {
             let (vcpus, busy) = (u128::from(vcpus), self.busy[n]);
             alone += throughput(vcpus);
             gained += throughput(busy + vcpus) - throughput(busy);
-            waiting += vcpus * ((busy + vcpus) * MILLION * MILLION).div_ceil(throughput(busy + vcpus));
+            waiting +=
+                vcpus * ((busy + vcpus) * MILLION * MILLION).div_ceil(throughput(busy + vcpus));
         }
         let own = (asked * MILLION * MILLION).div_ceil(alone);
         let taken = ((alone - gained) * MILLION).div_ceil(alone);
-        let crowded = ((waiting.div_ceil(asked) - MILLION) * millionths(self.model.crowding)).div_ceil(MILLION);
+        let crowded = ((waiting.div_ceil(asked) - MILLION) * millionths(self.model.crowding))
+            .div_ceil(MILLION);
         let lost = (taken * (MILLION + crowded)).div_ceil(MILLION);
         let cpu = (own * (MILLION + lost)).div_ceil(MILLION);
 
@@ -266,7 +295,8 @@ impl<'a> Naive<'a> {
             let mut latency = 0;
             for (from, &vcpus) in vcpus {
                 for to in near {
-                    latency += u128::from(vcpus) * self.latency[&(*from, *to)].unwrap_or(25_500_000);
+                    latency +=
+                        u128::from(vcpus) * self.latency[&(*from, *to)].unwrap_or(25_500_000);
                 }
             }
             let mean = latency.div_ceil(asked * near.len() as u128);
@@ -281,7 +311,8 @@ fn latency(seen: &Observation, from: NodeId, to: NodeId) -> Option<u128> {
     let slit = |from, to| u128::from(topology.distances.get(from, to).max(10));
     let ns = |from, to| {
         let of_pair = topology.performance.iter().filter(|p| p.initiator == from && p.target == to);
-        let with_latency = of_pair.filter_map(|p| Some((p.access, p.read_latency_ns.or(p.write_latency_ns)?)));
+        let with_latency =
+            of_pair.filter_map(|p| Some((p.access, p.read_latency_ns.or(p.write_latency_ns)?)));
         with_latency.max().map(|(_, ns)| u128::from(ns))
     };
     let ids: Vec<NodeId> = topology.nodes.iter().map(|node| node.id).collect();
@@ -289,7 +320,8 @@ fn latency(seen: &Observation, from: NodeId, to: NodeId) -> Option<u128> {
         return None;
     }
     let best_local = ids.iter().filter_map(|&n| ns(n, n)).min();
-    let nearest = ids.iter().copied().filter(|&n| ns(n, to).is_some()).min_by_key(|&n| (slit(n, to), n));
+    let nearest =
+        ids.iter().copied().filter(|&n| ns(n, to).is_some()).min_by_key(|&n| (slit(n, to), n));
     let ppm = match (best_local, ns(from, to), nearest) {
         (Some(local), Some(ns), _) => (ns * MILLION).div_ceil(local),
         (Some(local), None, Some(near)) => {

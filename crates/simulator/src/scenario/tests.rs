@@ -33,9 +33,22 @@ fn a_scenario_is_read() {
     let names: Vec<_> = scenario.domains.iter().map(|domain| domain.name.as_str()).collect();
     assert_eq!(names, ["web-0", "web-1", "db"]);
     let [web, _, db] = &scenario.domains[..] else { unreachable!() };
-    let work = Work { rounds: 600, compute_ns: 60_000, lines: 3000, streamed_lines: 0, pause_ns: 0, pause_rounds: 1 };
-    assert_eq!((web.work, web.threads, web.later_threads, web.memory_bytes()), (work, 2, 0, 32 << 20));
-    assert_eq!((db.start_ms, db.all_threads(), db.later_after_rounds, db.later_rounds), (300, 4, 150, 687));
+    let work = Work {
+        rounds: 600,
+        compute_ns: 60_000,
+        lines: 3000,
+        streamed_lines: 0,
+        pause_ns: 0,
+        pause_rounds: 1,
+    };
+    assert_eq!(
+        (web.work, web.threads, web.later_threads, web.memory_bytes()),
+        (work, 2, 0, 32 << 20)
+    );
+    assert_eq!(
+        (db.start_ms, db.all_threads(), db.later_after_rounds, db.later_rounds),
+        (300, 4, 150, 687)
+    );
     assert_eq!((db.work.pause_ns, db.work.pause_rounds, db.work.latencies()), (300_000, 8, 257.0));
     assert_eq!(parse("s.toml", &PLAIN.replace("interval_ms = 100", "")).unwrap().interval_ms, 2000);
 }
@@ -66,10 +79,26 @@ fn what_is_wrong_is_named_with_its_line() {
             "12: domain.name: a name that no other domain has is expected, not web-1 again",
         ),
         ("name = \"db\"", "name = \"../db\"", "12: domain.name: 1 to 64 letters, digits, "),
-        ("count = 2", "count = 600", "3: domain: at most 1024 threads in all are expected, not 1200 or more"),
-        ("pause_rounds = 8\n", "", "23: domain: pause_us and pause_rounds are expected together, not one alone"),
-        ("later_threads = 3\n", "", "15: domain: later_threads and later_after_rounds are expected together"),
-        ("later_threads = 3\nlater_after_rounds = 150\n", "", "15: domain: later_rounds is expected only beside"),
+        (
+            "count = 2",
+            "count = 600",
+            "3: domain: at most 1024 threads in all are expected, not 1200 or more",
+        ),
+        (
+            "pause_rounds = 8\n",
+            "",
+            "23: domain: pause_us and pause_rounds are expected together, not one alone",
+        ),
+        (
+            "later_threads = 3\n",
+            "",
+            "15: domain: later_threads and later_after_rounds are expected together",
+        ),
+        (
+            "later_threads = 3\nlater_after_rounds = 150\n",
+            "",
+            "15: domain: later_rounds is expected only beside",
+        ),
         (
             "later_after_rounds = 150",
             "later_after_rounds = 601",
@@ -106,9 +135,14 @@ fn what_is_wrong_is_named_with_its_line() {
     ];
     for (from, to, expected) in cases {
         let error = parse("s.toml", &PLAIN.replacen(from, to, 1)).unwrap_err().to_string();
-        assert!(error.contains(expected) && error.starts_with("s.toml:") && !error.contains('\n'), "{to}: {error}");
+        assert!(
+            error.contains(expected) && error.starts_with("s.toml:") && !error.contains('\n'),
+            "{to}: {error}"
+        );
     }
-    let error = parse("s.toml", "description = \"one\"\n[domain]\nname = \"web\"\n").unwrap_err().to_string();
+    let error = parse("s.toml", "description = \"one\"\n[domain]\nname = \"web\"\n")
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "s.toml:2: invalid type: map, expected tables [[domain]]");
     let error = parse("s.toml", "domain = [1]\n").unwrap_err().to_string();
     assert_eq!(error, "s.toml:1: domain: invalid type: integer `1`, expected a table [[domain]]");

@@ -4,10 +4,15 @@ use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, Topology};
 /// Nodes in a row with 2 CPUs each: the farther, the slower.
 fn row(nodes: u32) -> Hardware {
     let ids: Vec<_> = (0..nodes).map(NodeId).collect();
-    let distances: Vec<u8> =
-        ids.iter().flat_map(|from| ids.iter().map(|to| 10 + 5 * from.0.abs_diff(to.0) as u8)).collect();
+    let distances: Vec<u8> = ids
+        .iter()
+        .flat_map(|from| ids.iter().map(|to| 10 + 5 * from.0.abs_diff(to.0) as u8))
+        .collect();
     let topology = Topology {
-        nodes: ids.iter().map(|&id| Node { id, memory_bytes: 1 << 30, ..Node::default() }).collect(),
+        nodes: ids
+            .iter()
+            .map(|&id| Node { id, memory_bytes: 1 << 30, ..Node::default() })
+            .collect(),
         cpus: (0..2 * nodes).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
         distances: Distances::new(&ids, &distances).unwrap(),
         ..Topology::default()
@@ -91,7 +96,8 @@ fn threads_stay_on_the_node_of_their_home_on_which_they_ran() {
     let runs = ticks(&row(2), at_home(&[&[0, 1], &[0, 1], &[1], &[1]]), 20);
     assert!(runs[1..].iter().all(|nodes| *nodes == [0, 0, 1, 1]), "{runs:?}");
     // Where more are than is fair, some go.
-    let crowded: Vec<_> = (0..4).map(|_| Runnable { last: Some(1), woke: false, home: &[0, 1] }).collect();
+    let crowded: Vec<_> =
+        (0..4).map(|_| Runnable { last: Some(1), woke: false, home: &[0, 1] }).collect();
     assert_eq!(count(&home_first(&row(2), &crowded, 0), 2), [2, 2]);
 }
 
@@ -116,7 +122,10 @@ fn linux_fills_idle_cpus_and_leaves_threads_where_they_run() {
     let hardware = row(4);
     let thread = |last, woke| Runnable { last, woke, home: &[0, 1, 2, 3] };
     // New ones are spread.
-    assert_eq!(count(&Anywhere::new(1).schedule(&hardware, &[thread(None, false); 12], 0.0), 4), [3, 3, 3, 3]);
+    assert_eq!(
+        count(&Anywhere::new(1).schedule(&hardware, &[thread(None, false); 12], 0.0), 4),
+        [3, 3, 3, 3]
+    );
     // Of five on node 0 three wait, and six CPUs are idle.
     let nodes = Anywhere::new(1).schedule(&hardware, &[thread(Some(0), false); 5], 0.0);
     assert_eq!(count(&nodes, 4)[0], 2, "{nodes:?}");
@@ -134,6 +143,7 @@ fn a_thread_that_wakes_takes_any_idle_cpu() {
     let hardware = row(4);
     let mut linux = Anywhere::new(1);
     let thread = Runnable { last: Some(0), woke: true, home: &[0, 1, 2, 3] };
-    let taken: Vec<usize> = (0..64).map(|tick| linux.schedule(&hardware, &[thread], tick as f64 * 1e6)[0]).collect();
+    let taken: Vec<usize> =
+        (0..64).map(|tick| linux.schedule(&hardware, &[thread], tick as f64 * 1e6)[0]).collect();
     assert!(count(&taken, 4).iter().all(|&times| times > 4), "{taken:?}");
 }

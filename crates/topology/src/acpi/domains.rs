@@ -43,7 +43,8 @@ impl Domains {
     pub(super) fn of(srat: &Srat, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let mut domains = Self { nodes: Vec::new(), ..Self::one_node() };
         let mut place_of = BTreeMap::new();
-        let (mut twice, mut unusable, mut large) = (Group::default(), Group::default(), Group::default());
+        let (mut twice, mut unusable, mut large) =
+            (Group::default(), Group::default(), Group::default());
         let enabled = || srat.entries.iter().filter(|entry| entry.enabled);
 
         for entry in enabled() {
@@ -76,8 +77,12 @@ impl Domains {
             let Subject::Memory(range) = entry.subject else { continue };
             let node = domains.node(entry.pxm, entry.offset)?;
             match range.start.checked_add(range.length_bytes) {
-                Some(end) if end > range.start => ranges.push(Placed { offset: entry.offset, node, range, end }),
-                _ => unusable.add(entry.offset, || format!("{:#x} bytes from {:#x}", range.length_bytes, range.start)),
+                Some(end) if end > range.start => {
+                    ranges.push(Placed { offset: entry.offset, node, range, end })
+                }
+                _ => unusable.add(entry.offset, || {
+                    format!("{:#x} bytes from {:#x}", range.length_bytes, range.start)
+                }),
             }
         }
         if !enabled().any(|entry| matches!(entry.subject, Subject::Memory(_))) {
@@ -89,9 +94,18 @@ impl Domains {
         for entry in enabled().filter(|entry| entry.pxm.0 >= MAX_NODES) {
             large.add(entry.offset, || format!("PXM {}", entry.pxm));
         }
-        let pxm_limit = format!("less than {MAX_NODES}: Linux refuses a table with more (MAX_PXM_DOMAINS)");
-        findings.extend(twice.finding(Signature::SRAT, Effect::Noted, "each processor once; the last entry counts"));
-        findings.extend(unusable.finding(Signature::SRAT, Effect::EntryIgnored, "a range that ends after it starts"));
+        let pxm_limit =
+            format!("less than {MAX_NODES}: Linux refuses a table with more (MAX_PXM_DOMAINS)");
+        findings.extend(twice.finding(
+            Signature::SRAT,
+            Effect::Noted,
+            "each processor once; the last entry counts",
+        ));
+        findings.extend(unusable.finding(
+            Signature::SRAT,
+            Effect::EntryIgnored,
+            "a range that ends after it starts",
+        ));
         findings.extend(large.finding(Signature::SRAT, Effect::Noted, &pxm_limit));
         Ok(domains)
     }
@@ -104,7 +118,12 @@ impl Domains {
         let id = NodeId(self.nodes.len() as u32);
         if id.0 == MAX_NODES {
             let read = format!("PXM {pxm} after {MAX_NODES} others");
-            return Err(srat_finding(offset, Effect::TableIgnored, read, format!("at most {MAX_NODES}")));
+            return Err(srat_finding(
+                offset,
+                Effect::TableIgnored,
+                read,
+                format!("at most {MAX_NODES}"),
+            ));
         }
         self.nodes.push(Node { id, pxm: Some(pxm), ..Node::default() });
         self.node_of_pxm.insert(pxm, id);
@@ -113,9 +132,14 @@ impl Domains {
 
     /// Gives each node its ranges. Ranges of one node may overlap; a byte on two nodes is what Linux rejects a table for
     /// (`numa_cleanup_meminfo` in `mm/numa_memblks.c`).
-    fn place_memory(&mut self, mut ranges: Vec<Placed>, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+    fn place_memory(
+        &mut self,
+        mut ranges: Vec<Placed>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), Finding> {
         ranges.sort_by_key(|placed| placed.range.start);
-        let (mut overlaps, mut holes, mut uncounted) = (Group::default(), Group::default(), Group::default());
+        let (mut overlaps, mut holes, mut uncounted) =
+            (Group::default(), Group::default(), Group::default());
         let mut furthest: Option<Placed> = None;
         let mut counted_up_to = 0;
         for placed in ranges {
@@ -123,13 +147,23 @@ impl Domains {
             if let Some(before) = furthest {
                 if range.start < before.end && node != before.node {
                     let read = format!("{placed} although {before}");
-                    return Err(srat_finding(offset, Effect::TableIgnored, read, "each byte on one node".into()));
+                    return Err(srat_finding(
+                        offset,
+                        Effect::TableIgnored,
+                        read,
+                        "each byte on one node".into(),
+                    ));
                 }
                 if range.start < before.end {
                     overlaps.add(offset, || format!("{placed} although {before}"));
                 }
-                if range.start > before.end && range.start != FOUR_GIB && (before.end, range.start) != LEGACY_HOLE {
-                    holes.add(offset, || format!("no node from {:#x} to {:#x}", before.end, range.start));
+                if range.start > before.end
+                    && range.start != FOUR_GIB
+                    && (before.end, range.start) != LEGACY_HOLE
+                {
+                    holes.add(offset, || {
+                        format!("no node from {:#x} to {:#x}", before.end, range.start)
+                    });
                 }
             }
             if furthest.is_none_or(|before| before.end < end) {
@@ -146,7 +180,11 @@ impl Domains {
             }
         }
         findings.extend(overlaps.finding(Signature::SRAT, Effect::Noted, "each byte once"));
-        findings.extend(holes.finding(Signature::SRAT, Effect::Noted, "no memory there, or Linux refuses the table"));
+        findings.extend(holes.finding(
+            Signature::SRAT,
+            Effect::Noted,
+            "no memory there, or Linux refuses the table",
+        ));
         let expected = "memory that is there for certain; this is listed but not counted";
         findings.extend(uncounted.finding(Signature::SRAT, Effect::Noted, expected));
         Ok(())

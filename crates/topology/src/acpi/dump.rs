@@ -37,12 +37,24 @@ pub(super) fn tables(text: &[u8], findings: &mut Vec<Finding>) -> Vec<(Signature
             _ if line.trim_ascii().is_empty() => open = false,
             other => {
                 let read = match other {
-                    Some((offset, _)) => format!("offset {offset:#x} in line {} of the dump", number + 1),
-                    None => format!("line {} of the dump, \"{}\"", number + 1, line.trim_ascii().escape_ascii()),
+                    Some((offset, _)) => {
+                        format!("offset {offset:#x} in line {} of the dump", number + 1)
+                    }
+                    None => format!(
+                        "line {} of the dump, \"{}\"",
+                        number + 1,
+                        line.trim_ascii().escape_ascii()
+                    ),
                 };
                 let expected = format!("bytes in hexadecimal from offset {:#x} on", bytes.len());
                 let (table, offset) = (*table, bytes.len());
-                findings.push(Finding { table, offset, read, expected, effect: Effect::EntryIgnored });
+                findings.push(Finding {
+                    table,
+                    offset,
+                    read,
+                    expected,
+                    effect: Effect::EntryIgnored,
+                });
                 open = false;
             }
         }

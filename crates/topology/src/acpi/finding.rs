@@ -69,7 +69,12 @@ impl Group {
     }
 
     /// The one finding, if there was anything.
-    pub(super) fn finding(self, table: Signature, effect: Effect, expected: &str) -> Option<Finding> {
+    pub(super) fn finding(
+        self,
+        table: Signature,
+        effect: Effect,
+        expected: &str,
+    ) -> Option<Finding> {
         let (offset, mut read) = self.first?;
         if self.more > 0 {
             read.push_str(&format!(" (and {} more)", self.more));

@@ -60,20 +60,42 @@ impl<'a> Table<'a> {
     /// same, as Linux does (`ACPI_CHECKSUM_ABORT` in `include/acpi/acconfig.h` is `FALSE`).
     pub(super) fn read(bytes: &'a [u8], findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let signature = Signature(array(bytes, 0).unwrap_or(Signature::ANY.0));
-        let finding = |offset, read, expected, effect| Finding { table: signature, offset, read, expected, effect };
-        let (Some(length), Some(revision), true) = (u32_at(bytes, 4), u8_at(bytes, 8), bytes.len() >= HEADER_BYTES)
+        let finding = |offset, read, expected, effect| Finding {
+            table: signature,
+            offset,
+            read,
+            expected,
+            effect,
+        };
+        let (Some(length), Some(revision), true) =
+            (u32_at(bytes, 4), u8_at(bytes, 8), bytes.len() >= HEADER_BYTES)
         else {
             let read = format!("{} bytes in all", bytes.len());
-            return Err(finding(0, read, format!("a header of {HEADER_BYTES} bytes"), Effect::TableIgnored));
+            return Err(finding(
+                0,
+                read,
+                format!("a header of {HEADER_BYTES} bytes"),
+                Effect::TableIgnored,
+            ));
         };
         let length = length as usize;
         if length < HEADER_BYTES {
             let expected = format!("at least the {HEADER_BYTES} bytes of the header");
-            return Err(finding(4, format!("a length of {length} bytes"), expected, Effect::TableIgnored));
+            return Err(finding(
+                4,
+                format!("a length of {length} bytes"),
+                expected,
+                Effect::TableIgnored,
+            ));
         }
         let Some(table) = bytes.get(..length) else {
             let expected = format!("at most the {} bytes there are", bytes.len());
-            return Err(finding(4, format!("a length of {length} bytes"), expected, Effect::TableIgnored));
+            return Err(finding(
+                4,
+                format!("a length of {length} bytes"),
+                expected,
+                Effect::TableIgnored,
+            ));
         };
         if length < bytes.len() {
             let read = format!("{} bytes after the end", bytes.len() - length);
@@ -96,18 +118,29 @@ impl<'a> Table<'a> {
         read: impl Into<String>,
         expected: impl Into<String>,
     ) -> Finding {
-        Finding { table: self.signature, offset, read: read.into(), expected: expected.into(), effect }
+        Finding {
+            table: self.signature,
+            offset,
+            read: read.into(),
+            expected: expected.into(),
+            effect,
+        }
     }
 
     /// The entries from offset `first` to the end. One that lies about its length makes all that follows guesswork, so
     /// it rejects the table; Linux does so for a length of 0 (`lib/fw_table.c`, `acpi_parse_entries_array`).
     pub(super) fn entries(&self, first: usize, form: EntryForm) -> Result<Vec<Entry<'a>>, Finding> {
-        let reject =
-            |offset, read: String, expected: String| Err(self.finding(offset, Effect::TableIgnored, read, expected));
+        let reject = |offset, read: String, expected: String| {
+            Err(self.finding(offset, Effect::TableIgnored, read, expected))
+        };
         let mut entries = Vec::new();
         let mut offset = first;
         if self.bytes.len() < first {
-            return reject(4, format!("a length of {} bytes", self.bytes.len()), format!("at least {first}"));
+            return reject(
+                4,
+                format!("a length of {} bytes", self.bytes.len()),
+                format!("at least {first}"),
+            );
         }
         loop {
             let rest = self.bytes.get(offset..).unwrap_or(&[]);
@@ -116,7 +149,11 @@ impl<'a> Table<'a> {
             }
             let Some((kind, length)) = form.read(rest) else {
                 let read = format!("{} bytes before the end", rest.len());
-                return reject(offset, read, format!("an entry of at least {} bytes", form.bytes()));
+                return reject(
+                    offset,
+                    read,
+                    format!("an entry of at least {} bytes", form.bytes()),
+                );
             };
             if length < form.bytes() {
                 let read = format!("an entry of type {kind} with a length of {length} bytes");
@@ -124,7 +161,11 @@ impl<'a> Table<'a> {
             }
             let Some(bytes) = rest.get(..length) else {
                 let read = format!("an entry of type {kind} with a length of {length} bytes");
-                return reject(offset, read, format!("at most the {} bytes left in the table", rest.len()));
+                return reject(
+                    offset,
+                    read,
+                    format!("at most the {} bytes left in the table", rest.len()),
+                );
             };
             entries.push(Entry { offset, kind, bytes });
             offset += length;

@@ -111,7 +111,8 @@ impl Locality {
             u16::MAX => return Value::Unreachable,
             _ => {}
         }
-        let product = self.base_unit.checked_mul(entry.into()).filter(|&product| product <= u32::MAX.into());
+        let product =
+            self.base_unit.checked_mul(entry.into()).filter(|&product| product <= u32::MAX.into());
         let Some(product) = product else { return Value::TooLarge };
         match (revision, self.data_type.quantity) {
             (_, _) if product == 0 => Value::NotProvided,
@@ -134,22 +135,40 @@ impl Hmat {
         let mut hmat = Self { revision: table.revision, ..Self::default() };
         for entry in table.entries(FIRST_ENTRY, EntryForm::Long)? {
             let short = || {
-                let read = format!("a structure of type {} of {} bytes", entry.kind, entry.bytes.len());
-                table.finding(entry.offset, Effect::TableIgnored, read, "room for all that it counts")
+                let read =
+                    format!("a structure of type {} of {} bytes", entry.kind, entry.bytes.len());
+                table.finding(
+                    entry.offset,
+                    Effect::TableIgnored,
+                    read,
+                    "room for all that it counts",
+                )
             };
             match entry.kind {
                 0 => hmat.attachments.push(attachment(&entry, hmat.revision).ok_or_else(short)?),
                 1 => match data_type(u8_at(entry.bytes, 9).ok_or_else(short)?) {
-                    Ok(data_type) => hmat.localities.push(locality(&entry, data_type).ok_or_else(short)?),
+                    Ok(data_type) => {
+                        hmat.localities.push(locality(&entry, data_type).ok_or_else(short)?)
+                    }
                     Err(unknown) => {
                         let read = format!("data type {unknown}");
-                        findings.push(table.finding(entry.offset + 9, Effect::EntryIgnored, read, "0 to 5"));
+                        findings.push(table.finding(
+                            entry.offset + 9,
+                            Effect::EntryIgnored,
+                            read,
+                            "0 to 5",
+                        ));
                     }
                 },
                 2 => hmat.caches.push(cache(&entry).ok_or_else(short)?),
                 kind => {
                     let read = format!("a structure of type {kind}");
-                    findings.push(table.finding(entry.offset, Effect::EntryIgnored, read, "types 0 to 2"));
+                    findings.push(table.finding(
+                        entry.offset,
+                        Effect::EntryIgnored,
+                        read,
+                        "types 0 to 2",
+                    ));
                 }
             }
         }

@@ -29,23 +29,37 @@ pub fn topology(tables: &Tables) -> (Topology, Vec<Finding>) {
             Domains::one_node()
         }),
         None => {
-            if !findings.iter().any(|f| f.table == Signature::SRAT && f.effect == Effect::TableIgnored) {
+            if !findings
+                .iter()
+                .any(|f| f.table == Signature::SRAT && f.effect == Effect::TableIgnored)
+            {
                 let (read, expected) = ("no such table".into(), "one".into());
                 let effect = Effect::TableMissing;
-                findings.push(Finding { table: Signature::SRAT, offset: 0, read, expected, effect });
+                findings.push(Finding {
+                    table: Signature::SRAT,
+                    offset: 0,
+                    read,
+                    expected,
+                    effect,
+                });
             }
             Domains::one_node()
         }
     };
     let distances = distances(&domains, tables.slit.as_ref(), &mut findings);
-    let cpus = cpus(&domains, tables.madt.as_ref().map(|madt| madt.processors.as_slice()), &mut findings);
+    let cpus =
+        cpus(&domains, tables.madt.as_ref().map(|madt| madt.processors.as_slice()), &mut findings);
     let performance = match &tables.hmat {
         Some(hmat) => performance(&domains, hmat, &cpus, &mut findings),
         None => Vec::new(),
     };
-    let source = if tables.source.is_empty() { "ACPI tables".into() } else { tables.source.clone() };
+    let source =
+        if tables.source.is_empty() { "ACPI tables".into() } else { tables.source.clone() };
     let Domains { nodes, devices, .. } = domains;
-    (Topology { source, nodes, cpus, distances, performance, devices, ..Topology::default() }, findings)
+    (
+        Topology { source, nodes, cpus, distances, performance, devices, ..Topology::default() },
+        findings,
+    )
 }
 
 /// The CPUs in the order of the MADT where there is one.
@@ -68,7 +82,11 @@ fn cpus(domains: &Domains, madt: Option<&[ProcessorId]>, findings: &mut Vec<Find
         Cpu { node, firmware_id: Some(id.number()), ..Cpu::new(CpuId(number), NodeId(0)) }
     };
     let cpus: Vec<Cpu> = (0..=MAX_ID).zip(ids).map(cpu).collect();
-    findings.extend(homeless.finding(table, Effect::Noted, "processors to which the SRAT gives a proximity domain"));
+    findings.extend(homeless.finding(
+        table,
+        Effect::Noted,
+        "processors to which the SRAT gives a proximity domain",
+    ));
     if listed > cpus.len() {
         let (read, expected) = (format!("{listed} processors"), format!("at most {}", cpus.len()));
         findings.push(Finding { table, offset: 0, read, expected, effect: Effect::EntryIgnored });
@@ -91,7 +109,9 @@ fn distances(domains: &Domains, slit: Option<&Slit>, findings: &mut Vec<Finding>
     }
     for pxm in (0..slit.localities).map(|locality| Pxm(locality as u32)) {
         if !domains.node_of_pxm.contains_key(&pxm) {
-            strangers.add(36, || format!("{} localities, but the SRAT has no PXM {pxm}", slit.localities));
+            strangers.add(36, || {
+                format!("{} localities, but the SRAT has no PXM {pxm}", slit.localities)
+            });
         }
     }
     let expected = format!("one for every PXM; {} is assumed", Distances::REMOTE);
@@ -105,13 +125,19 @@ fn distances(domains: &Domains, slit: Option<&Slit>, findings: &mut Vec<Finding>
         let known = from.pxm.zip(to.pxm).and_then(|(from, to)| slit.get(from, to));
         known.unwrap_or_else(|| uniform.get(from.id, to.id))
     };
-    let pairs = domains.nodes.iter().flat_map(|from| domains.nodes.iter().map(move |to| (from, to)));
+    let pairs =
+        domains.nodes.iter().flat_map(|from| domains.nodes.iter().map(move |to| (from, to)));
     let rows: Vec<_> = pairs.map(|(from, to)| distance(from, to)).collect();
     Distances::new(&ids, &rows).unwrap_or(uniform)
 }
 
 /// The HMAT's latencies and bandwidths between nodes.
-fn performance(domains: &Domains, hmat: &Hmat, cpus: &[Cpu], findings: &mut Vec<Finding>) -> Vec<Performance> {
+fn performance(
+    domains: &Domains,
+    hmat: &Hmat,
+    cpus: &[Cpu],
+    findings: &mut Vec<Finding>,
+) -> Vec<Performance> {
     if domains.node_of_pxm.is_empty() {
         findings.push(without_srat(Signature::HMAT));
         return Vec::new();
@@ -122,7 +148,8 @@ fn performance(domains: &Domains, hmat: &Hmat, cpus: &[Cpu], findings: &mut Vec<
     }
     let node_of = |pxm: &Pxm| (*pxm, domains.node_of_pxm.get(pxm).copied());
     let with_cpus: NodeSet = cpus.iter().filter_map(|cpu| cpu.node).collect();
-    let (mut unreachable, mut large, mut strangers) = (Group::default(), Group::default(), Group::default());
+    let (mut unreachable, mut large, mut strangers) =
+        (Group::default(), Group::default(), Group::default());
     let mut performance = BTreeMap::new();
     // Entries of caches tell of hits alone, so they are not the memory's.
     for locality in hmat.localities.iter().filter(|locality| locality.hierarchy == 0) {
@@ -139,12 +166,18 @@ fn performance(domains: &Domains, hmat: &Hmat, cpus: &[Cpu], findings: &mut Vec<
                 match locality.value(entry, hmat.revision) {
                     Value::NotProvided => {}
                     Value::Unreachable => unreachable.add(locality.offset, pair),
-                    Value::TooLarge => {
-                        large.add(locality.offset, || format!("{} in base units of {}", pair(), locality.base_unit))
-                    }
+                    Value::TooLarge => large.add(locality.offset, || {
+                        format!("{} in base units of {}", pair(), locality.base_unit)
+                    }),
                     Value::Known(value) => {
-                        let access = if with_cpus.contains(from) { Access::Access1 } else { Access::Access0 };
-                        let known = performance.entry((from, to)).or_insert_with(|| nothing_known(access, from, to));
+                        let access = if with_cpus.contains(from) {
+                            Access::Access1
+                        } else {
+                            Access::Access0
+                        };
+                        let known = performance
+                            .entry((from, to))
+                            .or_insert_with(|| nothing_known(access, from, to));
                         record(known, locality.data_type, value);
                     }
                 }
@@ -153,7 +186,11 @@ fn performance(domains: &Domains, hmat: &Hmat, cpus: &[Cpu], findings: &mut Vec<
     }
     let reach = "a way from every initiator to every target";
     findings.extend(unreachable.finding(Signature::HMAT, Effect::Noted, reach));
-    findings.extend(large.finding(Signature::HMAT, Effect::EntryIgnored, "a value of at most 32 bits"));
+    findings.extend(large.finding(
+        Signature::HMAT,
+        Effect::EntryIgnored,
+        "a value of at most 32 bits",
+    ));
     findings.extend(strangers.finding(Signature::HMAT, Effect::EntryIgnored, "a PXM of the SRAT"));
     performance.into_values().collect()
 }
@@ -168,11 +205,24 @@ fn check_attachments(domains: &Domains, hmat: &Hmat) -> Result<(), Finding> {
         let effect = Effect::TableIgnored;
         if node(&memory).is_none_or(|node| node.ranges.is_empty()) {
             let (offset, read) = (attachment.offset + 16, format!("memory in PXM {memory}"));
-            return Err(Finding { table, offset, read, expected: "one with memory in the SRAT".into(), effect });
+            return Err(Finding {
+                table,
+                offset,
+                read,
+                expected: "one with memory in the SRAT".into(),
+                effect,
+            });
         }
         if let Some(initiator) = attachment.initiator.filter(|pxm| node(pxm).is_none()) {
-            let (offset, read) = (attachment.offset + 12, format!("an initiator in PXM {initiator}"));
-            return Err(Finding { table, offset, read, expected: "a PXM of the SRAT".into(), effect });
+            let (offset, read) =
+                (attachment.offset + 12, format!("an initiator in PXM {initiator}"));
+            return Err(Finding {
+                table,
+                offset,
+                read,
+                expected: "a PXM of the SRAT".into(),
+                effect,
+            });
         }
     }
     Ok(())
@@ -192,8 +242,12 @@ fn nothing_known(access: Access, initiator: NodeId, target: NodeId) -> Performan
 
 fn record(performance: &mut Performance, data_type: DataType, value: u64) {
     let (read, write) = match data_type.quantity {
-        Quantity::LatencyNs => (&mut performance.read_latency_ns, &mut performance.write_latency_ns),
-        Quantity::BandwidthMbS => (&mut performance.read_bandwidth_mb_s, &mut performance.write_bandwidth_mb_s),
+        Quantity::LatencyNs => {
+            (&mut performance.read_latency_ns, &mut performance.write_latency_ns)
+        }
+        Quantity::BandwidthMbS => {
+            (&mut performance.read_bandwidth_mb_s, &mut performance.write_bandwidth_mb_s)
+        }
     };
     if data_type.read {
         *read = Some(value);

@@ -29,11 +29,20 @@ impl Madt {
                 continue;
             }
             let Some((id, enabled)) = processor(&entry) else {
-                let read = format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
-                return Err(table.finding(entry.offset, Effect::TableIgnored, read, "one with an id and flags"));
+                let read =
+                    format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
+                return Err(table.finding(
+                    entry.offset,
+                    Effect::TableIgnored,
+                    read,
+                    "one with an id and flags",
+                ));
             };
             // These two ids mean "all CPUs", so they name none (`acpi_parse_lapic` in `arch/x86/kernel/acpi/boot.c`).
-            let broadcast = matches!((entry.kind, id), (0, ProcessorId::Apic(0xff)) | (9, ProcessorId::Apic(u32::MAX)));
+            let broadcast = matches!(
+                (entry.kind, id),
+                (0, ProcessorId::Apic(0xff)) | (9, ProcessorId::Apic(u32::MAX))
+            );
             if enabled && !broadcast && seen.insert(id) {
                 madt.processors.push(id);
             }

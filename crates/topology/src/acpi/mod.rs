@@ -104,7 +104,13 @@ impl Tables {
         };
         if self.met.contains(&signature) {
             let (read, expected) = ("a second table of this name".into(), "one".into());
-            self.findings.push(Finding { table: signature, offset: 0, read, expected, effect: Effect::EntryIgnored });
+            self.findings.push(Finding {
+                table: signature,
+                offset: 0,
+                read,
+                expected,
+                effect: Effect::EntryIgnored,
+            });
             return true;
         }
         self.met.push(signature);

@@ -67,7 +67,9 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     match read {
         Err(source) => Err(ReadError::Io { path: path.to_path_buf(), source }),
-        Ok(_) if bytes.len() as u64 > MAX_BYTES => Err(ReadError::TooLarge { path: path.to_path_buf() }),
+        Ok(_) if bytes.len() as u64 > MAX_BYTES => {
+            Err(ReadError::TooLarge { path: path.to_path_buf() })
+        }
         Ok(_) => Ok(bytes),
     }
 }

@@ -95,7 +95,9 @@ impl fmt::Display for DeviceHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Acpi { hid, uid } => write!(f, "{}:{uid}", hid.trim_ascii().escape_ascii()),
-            Self::Pci { segment, bus, devfn } => write!(f, "{segment:04x}:{bus:02x}:{:02x}.{}", devfn >> 3, devfn & 7),
+            Self::Pci { segment, bus, devfn } => {
+                write!(f, "{segment:04x}:{bus:02x}:{:02x}.{}", devfn >> 3, devfn & 7)
+            }
             Self::Unknown(kind) => write!(f, "device handle of type {kind}"),
         }
     }
@@ -109,19 +111,36 @@ impl Srat {
         for entry in table.entries(FIRST_ENTRY, EntryForm::Short)? {
             let Some(bytes) = length_of(entry.kind) else {
                 let read = format!("an entry of type {}", entry.kind);
-                findings.push(table.finding(entry.offset, Effect::EntryIgnored, read, "types 0 to 7"));
+                findings.push(table.finding(
+                    entry.offset,
+                    Effect::EntryIgnored,
+                    read,
+                    "types 0 to 7",
+                ));
                 continue;
             };
             match srat.entry(&entry).filter(|_| entry.bytes.len() >= bytes) {
                 Some(known) => srat.entries.push(known),
                 None => {
-                    let read = format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
-                    return Err(table.finding(entry.offset, Effect::TableIgnored, read, format!("{bytes} bytes")));
+                    let read =
+                        format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
+                    return Err(table.finding(
+                        entry.offset,
+                        Effect::TableIgnored,
+                        read,
+                        format!("{bytes} bytes"),
+                    ));
                 }
             }
             if entry.bytes.len() > bytes {
-                let read = format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
-                findings.push(table.finding(entry.offset, Effect::Noted, read, format!("{bytes} bytes")));
+                let read =
+                    format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
+                findings.push(table.finding(
+                    entry.offset,
+                    Effect::Noted,
+                    read,
+                    format!("{bytes} bytes"),
+                ));
             }
         }
         Ok(srat)
@@ -149,13 +168,31 @@ impl Srat {
                 };
                 (pxm, flags, Subject::Memory(range))
             }
-            2 => (u32_at(bytes, 4)?, u32_at(bytes, 12)?, Subject::Processor(ProcessorId::Apic(u32_at(bytes, 8)?))),
-            3 => (u32_at(bytes, 2)?, u32_at(bytes, 10)?, Subject::Processor(ProcessorId::Uid(u32_at(bytes, 6)?))),
+            2 => (
+                u32_at(bytes, 4)?,
+                u32_at(bytes, 12)?,
+                Subject::Processor(ProcessorId::Apic(u32_at(bytes, 8)?)),
+            ),
+            3 => (
+                u32_at(bytes, 2)?,
+                u32_at(bytes, 10)?,
+                Subject::Processor(ProcessorId::Uid(u32_at(bytes, 6)?)),
+            ),
             // There is no flag: an ITS that is listed is there.
             4 => (u32_at(bytes, 2)?, 1, Subject::GicIts(u32_at(bytes, 8)?)),
-            5 => (u32_at(bytes, 4)?, u32_at(bytes, 24)?, Subject::GenericInitiator(device_handle(bytes)?)),
-            6 => (u32_at(bytes, 4)?, u32_at(bytes, 24)?, Subject::GenericPort(device_handle(bytes)?)),
-            7 => (u32_at(bytes, 4)?, u32_at(bytes, 12)?, Subject::Processor(ProcessorId::Uid(u32_at(bytes, 8)?))),
+            5 => (
+                u32_at(bytes, 4)?,
+                u32_at(bytes, 24)?,
+                Subject::GenericInitiator(device_handle(bytes)?),
+            ),
+            6 => {
+                (u32_at(bytes, 4)?, u32_at(bytes, 24)?, Subject::GenericPort(device_handle(bytes)?))
+            }
+            7 => (
+                u32_at(bytes, 4)?,
+                u32_at(bytes, 12)?,
+                Subject::Processor(ProcessorId::Uid(u32_at(bytes, 8)?)),
+            ),
             _ => return None,
         };
         Some(SratEntry { offset: entry.offset, pxm: Pxm(pxm), enabled: flags & 1 != 0, subject })
@@ -180,7 +217,11 @@ fn device_handle(entry: &[u8]) -> Option<DeviceHandle> {
     // The bus comes first: read as one little-endian number the two bytes would be the wrong way round.
     Some(match u8_at(entry, 3)? {
         0 => DeviceHandle::Acpi { hid: array(entry, 8)?, uid: u32_at(entry, 16)? },
-        1 => DeviceHandle::Pci { segment: u16_at(entry, 8)?, bus: u8_at(entry, 10)?, devfn: u8_at(entry, 11)? },
+        1 => DeviceHandle::Pci {
+            segment: u16_at(entry, 8)?,
+            bus: u8_at(entry, 10)?,
+            devfn: u8_at(entry, 11)?,
+        },
         kind => DeviceHandle::Unknown(kind),
     })
 }

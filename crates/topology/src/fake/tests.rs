@@ -12,13 +12,16 @@ const MIB: u64 = 1 << 20;
 fn machine(sizes_mib: &[u64]) -> Topology {
     let count = sizes_mib.len() as u32;
     let ids: Vec<NodeId> = (0..count).map(NodeId).collect();
-    let node = |(&id, &size): (&NodeId, &u64)| Node { id, memory_bytes: size * MIB, ..Node::default() };
+    let node =
+        |(&id, &size): (&NodeId, &u64)| Node { id, memory_bytes: size * MIB, ..Node::default() };
     let cpu = |number: u32| {
         let core = number % (2 * count);
         Cpu { core: CpuId(core), ..Cpu::new(CpuId(number), NodeId(core / 2)) }
     };
-    let rows: Vec<u8> =
-        ids.iter().flat_map(|from| ids.iter().map(move |to| if from == to { 10 } else { 21 })).collect();
+    let rows: Vec<u8> = ids
+        .iter()
+        .flat_map(|from| ids.iter().map(move |to| if from == to { 10 } else { 21 }))
+        .collect();
     Topology {
         source: "test".into(),
         nodes: ids.iter().zip(sizes_mib).map(node).collect(),
@@ -50,9 +53,18 @@ fn specs_are_read_and_printed() {
         assert_eq!(spec.to_string(), printed);
     }
     let table = [
-        ("", "fake=: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)"),
-        ("+4", "fake=+4: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)"),
-        ("G", "fake=G: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)"),
+        (
+            "",
+            "fake=: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+        ),
+        (
+            "+4",
+            "fake=+4: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+        ),
+        (
+            "G",
+            "fake=G: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+        ),
         ("0", "fake=0: expected 1 to 1024 nodes"),
         ("4096", "fake=4096: expected 1 to 1024 nodes"),
         ("0U", "fake=0U: expected 1 to 1024 nodes"),
@@ -127,13 +139,19 @@ fn cores_are_dealt_out_with_their_siblings() {
 
 #[test]
 fn what_cannot_be_cut_is_refused() {
-    let refused = |sizes: &[u64], spec: &str| fake(&machine(sizes), &spec.parse().unwrap()).unwrap_err().to_string();
+    let refused = |sizes: &[u64], spec: &str| {
+        fake(&machine(sizes), &spec.parse().unwrap()).unwrap_err().to_string()
+    };
     assert_eq!(refused(&[0], "4"), "fake=4: test has no node with memory");
-    assert_eq!(refused(&[100], "4"), "fake=4: nodes of 26214400 bytes, expected at least 33554432 (32 MiB) each");
+    assert_eq!(
+        refused(&[100], "4"),
+        "fake=4: nodes of 26214400 bytes, expected at least 33554432 (32 MiB) each"
+    );
     assert_eq!(refused(&[1 << 20], "32M"), "fake=32M: 32768 nodes, expected at most 1024");
     assert_eq!(refused(&[1 << 20; 2], "1024U"), "fake=1024U: 2048 nodes, expected at most 1024");
     // 1000 / 30 = 33.3, rounded up to 64: 16 nodes.
-    let few = "fake=30U: node 0 of 1048576000 bytes yields only 16 nodes when cut in steps of 32 MiB";
+    let few =
+        "fake=30U: node 0 of 1048576000 bytes yields only 16 nodes when cut in steps of 32 MiB";
     assert_eq!(refused(&[1000], "30U"), few);
 }
 
@@ -141,7 +159,8 @@ fn what_cannot_be_cut_is_refused() {
 fn what_lies_on_a_node_is_shared_out() {
     let mut whole = machine(&[3072, 0]);
     whole.nodes[0].state = Some(MemoryState { free_bytes: 1000, ..MemoryState::default() });
-    whole.nodes[0].huge_pages = vec![HugePagePool { page_bytes: 2 * MIB, total_pages: 10, ..HugePagePool::default() }];
+    whole.nodes[0].huge_pages =
+        vec![HugePagePool { page_bytes: 2 * MIB, total_pages: 10, ..HugePagePool::default() }];
     let range = |start, length| MemoryRange {
         start: start * MIB,
         length_bytes: length * MIB,
@@ -159,14 +178,18 @@ fn what_lies_on_a_node_is_shared_out() {
         read_bandwidth_mb_s: None,
         write_bandwidth_mb_s: None,
     }];
-    let device = |name: &str, node| Device { kind: DeviceKind::Pci, name: name.into(), node, class: None };
+    let device =
+        |name: &str, node| Device { kind: DeviceKind::Pci, name: name.into(), node, class: None };
     whole.devices = vec![device("on memoryless", Some(NodeId(1))), device("anywhere", None)];
 
     let cut = cut_as(&whole, "2");
     assert_eq!(sizes_mib(&cut), [1536, 1536]);
     let free: u64 = cut.nodes.iter().map(|node| node.state.unwrap().free_bytes).sum();
     assert_eq!(free, 1000);
-    assert_eq!(cut.nodes.iter().map(|node| node.huge_pages[0].total_pages).collect::<Vec<_>>(), [5, 5]);
+    assert_eq!(
+        cut.nodes.iter().map(|node| node.huge_pages[0].total_pages).collect::<Vec<_>>(),
+        [5, 5]
+    );
     assert_eq!(cut.nodes[0].ranges, [range(0, 1536)]);
     assert_eq!(cut.nodes[1].ranges, [range(1536, 512), range(4096, 1024)]);
     assert_eq!(cut.performance.len(), 4);

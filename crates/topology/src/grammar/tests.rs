@@ -6,11 +6,16 @@ use proptest::prelude::*;
 fn machine() -> Topology {
     let node = |id| Node { id: NodeId(id), ..Node::default() };
     let cpu = |id| Cpu { online: id != 5, ..Cpu::new(CpuId(id), NodeId(id / 4)) };
-    Topology { nodes: [0, 1, 2, 8].map(node).into(), cpus: (0..12).map(cpu).collect(), ..Topology::default() }
+    Topology {
+        nodes: [0, 1, 2, 8].map(node).into(),
+        cpus: (0..12).map(cpu).collect(),
+        ..Topology::default()
+    }
 }
 
 fn nodes(text: &str) -> Result<String, String> {
-    let context = NodeContext::of(&machine()).allowing(&NodeSet::from([NodeId(1), NodeId(2), NodeId(8)]));
+    let context =
+        NodeContext::of(&machine()).allowing(&NodeSet::from([NodeId(1), NodeId(2), NodeId(8)]));
     parse_nodes(text, &context).map(|set| set.to_string()).map_err(|error| error.to_string())
 }
 
@@ -94,16 +99,31 @@ fn errors_tell_where_what_and_what_instead() {
         ("0-,1", "\"0-,1\", column 3: read ',', expected a number"),
         ("0;1", "\"0;1\", column 2: read \";1\", expected a comma or the end"),
         ("!", "\"!\", column 2: read the end, expected a number or \"all\""),
-        ("^1", "\"^1\", column 1: read \"^1\", expected something to take away from first, as in all,^3"),
-        ("0-2:0/2", "\"0-2:0/2\", column 5: takes 0 of every 2: expected at least 1, and no more than there are"),
-        ("0-2:1/0", "\"0-2:1/0\", column 5: takes 1 of every 0: expected at least 1, and no more than there are"),
+        (
+            "^1",
+            "\"^1\", column 1: read \"^1\", expected something to take away from first, as in all,^3",
+        ),
+        (
+            "0-2:0/2",
+            "\"0-2:0/2\", column 5: takes 0 of every 2: expected at least 1, and no more than there are",
+        ),
+        (
+            "0-2:1/0",
+            "\"0-2:1/0\", column 5: takes 1 of every 0: expected at least 1, and no more than there are",
+        ),
         ("0-2:1", "\"0-2:1\", column 6: read the end, expected \"/\" and the size of a group"),
-        ("+3", "\"+3\", column 2: there is no +3: there are only 3 allowed nodes, +0 to +2 (1-2,8)"),
+        (
+            "+3",
+            "\"+3\", column 2: there is no +3: there are only 3 allowed nodes, +0 to +2 (1-2,8)",
+        ),
         ("node:1", "\"node:1\", column 1: read \"node:1\", expected a number or \"all\""),
         ("same", "\"same\", column 1: read \"same\", expected a number or \"all\""),
         ("ä", "\"ä\", column 1: read \"ä\", expected a number or \"all\""),
         ("0,é1", "\"0,é1\", column 3: read \"é1\", expected a number or \"all\""),
-        ("99999999999", "\"99999999999\", column 1: read \"99999999999\", expected a number below 4294967296"),
+        (
+            "99999999999",
+            "\"99999999999\", column 1: read \"99999999999\", expected a number below 4294967296",
+        ),
     ];
     for (text, expected) in table {
         assert_eq!(nodes(text), Err(expected.to_string()), "{text}");
@@ -142,8 +162,15 @@ fn a_machine_with_nothing_allowed_answers_too() {
     let nothing = NodeContext { existing: NodeSet::new(), allowed: NodeSet::new() };
     assert_eq!(parse_nodes("all", &nothing).unwrap(), NodeSet::new());
     let told = |allowed: &str| {
-        let context = NodeContext { allowed: allowed.parse().unwrap(), ..NodeContext::of(&machine()) };
-        parse_nodes("+9", &context).unwrap_err().to_string().split_once(": there is no +9: ").unwrap().1.to_owned()
+        let context =
+            NodeContext { allowed: allowed.parse().unwrap(), ..NodeContext::of(&machine()) };
+        parse_nodes("+9", &context)
+            .unwrap_err()
+            .to_string()
+            .split_once(": there is no +9: ")
+            .unwrap()
+            .1
+            .to_owned()
     };
     assert_eq!(told(""), "there are no allowed nodes");
     assert_eq!(told("2"), "there is only 1 allowed node, +0 (2)");

@@ -31,7 +31,13 @@ pub(super) struct Routes {
 
 impl Routes {
     pub(super) fn new(nodes: usize) -> Self {
-        Self { nodes, switches: Vec::new(), links: BTreeMap::new(), ways: BTreeMap::new(), given: BTreeSet::new() }
+        Self {
+            nodes,
+            switches: Vec::new(),
+            links: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            given: BTreeSet::new(),
+        }
     }
 
     /// How many links there are.
@@ -40,20 +46,32 @@ impl Routes {
     }
 
     /// Points as a file names them. Where links are read, a switch may be a new one.
-    pub(super) fn points(&mut self, values: &[Value], may_be_new: bool) -> Result<Vec<Point>, String> {
+    pub(super) fn points(
+        &mut self,
+        values: &[Value],
+        may_be_new: bool,
+    ) -> Result<Vec<Point>, String> {
         values.iter().map(|value| self.point(value, may_be_new)).collect()
     }
 
     fn point(&mut self, value: &Value, may_be_new: bool) -> Result<Point, String> {
-        let node = value.as_integer().and_then(|node| usize::try_from(node).ok()).filter(|&node| node < self.nodes);
-        let known = |name| self.switches.iter().position(|switch| switch == name).map(|at| self.nodes + at);
+        let node = value
+            .as_integer()
+            .and_then(|node| usize::try_from(node).ok())
+            .filter(|&node| node < self.nodes);
+        let known =
+            |name| self.switches.iter().position(|switch| switch == name).map(|at| self.nodes + at);
         match (node, value.as_str()) {
             (Some(node), _) => Ok(node),
-            (None, Some(name)) if may_be_new || known(name).is_some() => Ok(known(name).unwrap_or_else(|| {
-                self.switches.push(name.to_owned());
-                self.nodes + self.switches.len() - 1
-            })),
-            _ => Err(format!("a node from 0 to {} or the name of a switch is expected, not {value}", self.nodes - 1)),
+            (None, Some(name)) if may_be_new || known(name).is_some() => Ok(known(name)
+                .unwrap_or_else(|| {
+                    self.switches.push(name.to_owned());
+                    self.nodes + self.switches.len() - 1
+                })),
+            _ => Err(format!(
+                "a node from 0 to {} or the name of a switch is expected, not {value}",
+                self.nodes - 1
+            )),
         }
     }
 
@@ -84,7 +102,9 @@ impl Routes {
         for from in 0..if self.links.is_empty() { 0 } else { self.nodes } {
             let ways = shortest_ways(&neighbours, from);
             for to in from + 1..self.nodes {
-                let way = ways.get(&to).ok_or_else(|| format!("no link leads from node {from} to node {to}"))?;
+                let way = ways
+                    .get(&to)
+                    .ok_or_else(|| format!("no link leads from node {from} to node {to}"))?;
                 self.ways.insert((from, to), way.clone());
             }
         }
@@ -93,7 +113,9 @@ impl Routes {
 
     /// The nodes of a route, which has not been given before.
     pub(super) fn free_pair(&mut self, ends: &[Point]) -> Result<(Point, Point), String> {
-        let pair = pair_of(ends).filter(|pair| pair.1 < self.nodes).ok_or("two different nodes are expected")?;
+        let pair = pair_of(ends)
+            .filter(|pair| pair.1 < self.nodes)
+            .ok_or("two different nodes are expected")?;
         match self.given.insert(pair) {
             true => Ok((ends[0], ends[1])),
             false => Err("there is a route between these two already".into()),
@@ -107,9 +129,15 @@ impl Routes {
         if let Some(&again) = way.iter().find(|&&point| !seen.insert(point)) {
             return Err(format!("the way comes to {} twice", self.name(again)));
         }
-        if let Some(gap) = way.windows(2).find(|step| pair_of(step).is_none_or(|pair| !self.links.contains_key(&pair)))
+        if let Some(gap) = way
+            .windows(2)
+            .find(|step| pair_of(step).is_none_or(|pair| !self.links.contains_key(&pair)))
         {
-            return Err(format!("there is no link between {} and {}", self.name(gap[0]), self.name(gap[1])));
+            return Err(format!(
+                "there is no link between {} and {}",
+                self.name(gap[0]),
+                self.name(gap[1])
+            ));
         }
         if from > to {
             way.reverse();
@@ -151,7 +179,9 @@ struct Way {
 impl Ord for Way {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_latency = self.latency_ns.total_cmp(&other.latency_ns);
-        by_latency.then(self.points.len().cmp(&other.points.len())).then_with(|| self.points.cmp(&other.points))
+        by_latency
+            .then(self.points.len().cmp(&other.points.len()))
+            .then_with(|| self.points.cmp(&other.points))
     }
 }
 
@@ -170,7 +200,10 @@ impl PartialEq for Way {
 impl Eq for Way {}
 
 /// To each point that can be reached (E. W. Dijkstra, A note on two problems in connexion with graphs, 1959).
-fn shortest_ways(neighbours: &BTreeMap<Point, Vec<(Point, f64)>>, from: Point) -> BTreeMap<Point, Vec<Point>> {
+fn shortest_ways(
+    neighbours: &BTreeMap<Point, Vec<(Point, f64)>>,
+    from: Point,
+) -> BTreeMap<Point, Vec<Point>> {
     let mut best = BTreeMap::new();
     let mut open = BinaryHeap::from([Reverse(Way { latency_ns: 0.0, points: vec![from] })]);
     while let Some(Reverse(way)) = open.pop() {

@@ -66,11 +66,17 @@ fn figures(machine: &Topology, from: u32, to: u32) -> (Option<u64>, Option<u64>)
 fn a_table_of_latencies_is_taken_as_it_is() {
     let machine = machine(&format!("description = \"a\\nsmall one\"\n{PLAIN}"));
     assert_eq!(machine.source, "m.toml (a small one)");
-    assert_eq!(machine.nodes.iter().map(|node| node.memory_bytes >> 20).collect::<Vec<_>>(), [512, 1024]);
+    assert_eq!(
+        machine.nodes.iter().map(|node| node.memory_bytes >> 20).collect::<Vec<_>>(),
+        [512, 1024]
+    );
     assert_eq!(machine.cpus_of(NodeId(1)), CpuSet::from([CpuId(2), CpuId(3), CpuId(4)]));
     assert_eq!(machine.cpu(CpuId(4)).unwrap().last_level_cache, None);
     assert_eq!(machine.distances.get(NodeId(0), NodeId(1)), 20);
-    assert_eq!((figures(&machine, 0, 1), figures(&machine, 1, 0)), ((Some(160), None), (Some(162), Some(1500))));
+    assert_eq!(
+        (figures(&machine, 0, 1), figures(&machine, 1, 0)),
+        ((Some(160), None), (Some(162), Some(1500)))
+    );
 }
 
 #[test]
@@ -79,17 +85,27 @@ fn latencies_add_up_over_links_and_the_narrowest_limits() {
     assert_eq!(figures(&linked, 0, 0), (Some(80), Some(3000)));
     // The direct link of 100 ns is the longer way.
     assert_eq!(figures(&linked, 0, 2), (Some(140), Some(2000)));
-    assert_eq!((figures(&linked, 2, 0), figures(&linked, 1, 2)), ((Some(120), Some(2000)), (Some(150), None)));
+    assert_eq!(
+        (figures(&linked, 2, 0), figures(&linked, 1, 2)),
+        ((Some(120), Some(2000)), (Some(150), None))
+    );
     assert_eq!(linked.cpu(CpuId(3)).unwrap().last_level_cache, Some(CpuId(2)));
     let routed = machine(&format!("{LINKED}[[route]]\nbetween = [2, 0]\nvia = []\n"));
-    assert_eq!((figures(&routed, 0, 2), figures(&routed, 2, 0)), ((Some(200), None), (Some(180), Some(3000))));
+    assert_eq!(
+        (figures(&routed, 0, 2), figures(&routed, 2, 0)),
+        ((Some(200), None), (Some(180), Some(3000)))
+    );
 }
 
 #[test]
 fn what_is_wrong_is_told_with_its_line_and_key() {
-    let route = |between: &str, via: &str| format!("{LINKED}[[route]]\nbetween = {between}\nvia = {via}\n");
+    let route =
+        |between: &str, via: &str| format!("{LINKED}[[route]]\nbetween = {between}\nvia = {via}\n");
     let cases = [
-        (PLAIN.replace("400 #", "0 #"), "m.toml:1: insn_ps: a whole number from 1 to 1000000 ps is expected, not 0"),
+        (
+            PLAIN.replace("400 #", "0 #"),
+            "m.toml:1: insn_ps: a whole number from 1 to 1000000 ps is expected, not 0",
+        ),
         (PLAIN.replace("insn_ps", "cycle_ps"), "m.toml:1: unknown field `cycle_ps`"),
         (PLAIN.replace("insn_ps", "#"), "m.toml:1: missing field `insn_ps`"),
         (PLAIN.replace("kib = 256", "kib = 250"), "m.toml:5: cache.kib: a power of two of sets"),
@@ -138,7 +154,10 @@ fn what_is_wrong_is_told_with_its_line_and_key() {
             LINKED.replace("[0, 2]", "[\"hub\", 0]"),
             "m.toml:33: link.between: there is a link between these two already",
         ),
-        (LINKED.replace("[0, 2]", "[0, 0]"), "m.toml:33: link.between: two different ends are expected"),
+        (
+            LINKED.replace("[0, 2]", "[0, 0]"),
+            "m.toml:33: link.between: two different ends are expected",
+        ),
         (
             LINKED.replace("[\"hub\", 1]", "[\"island\", 1]"),
             "m.toml:32: link.between: no link leads from node 0 to node 1",
@@ -189,5 +208,8 @@ fn the_labs_machines_are_read() {
     assert_eq!(sizes(&load("epyc-nps4")), (8, 128));
     // Two half links to the package's hub, and between packages one more: 113 + 6 + 6, and 95.
     let epyc = load("epyc-nps4-small");
-    assert_eq!((figures(&epyc, 0, 3).0, figures(&epyc, 0, 4)), (Some(125), (Some(220), Some(3200))));
+    assert_eq!(
+        (figures(&epyc, 0, 3).0, figures(&epyc, 0, 4)),
+        (Some(125), (Some(220), Some(3200)))
+    );
 }

@@ -56,11 +56,15 @@ pub(super) fn read(source: &mut Source, nodes: &[NodeId]) -> Vec<Cpu> {
     }
     // One line for all of them: hypervisors often hide the caches of every CPU.
     if !without_core.is_empty() {
-        let why = format_args!("no core_cpus_list for CPUs {without_core}: each is taken as a core of its own");
+        let why = format_args!(
+            "no core_cpus_list for CPUs {without_core}: each is taken as a core of its own"
+        );
         source.note(&format!("{CPUS}/cpu*/topology"), why);
     }
     if !without_cache.is_empty() {
-        let why = format_args!("no last-level cache for CPUs {without_cache}: they are taken to share none");
+        let why = format_args!(
+            "no last-level cache for CPUs {without_cache}: they are taken to share none"
+        );
         source.note(&format!("{CPUS}/cpu*/cache"), why);
     }
     cpus
@@ -85,13 +89,22 @@ fn members(source: &mut Source, nodes: &[NodeId]) -> BTreeMap<CpuId, Vec<NodeId>
 }
 
 /// The node that a CPU's own folder names, for CPUs that no node or several nodes list.
-fn linked_node(source: &mut Source, cpu: CpuId, nodes: &[NodeId], listed: &[NodeId]) -> Option<NodeId> {
+fn linked_node(
+    source: &mut Source,
+    cpu: CpuId,
+    nodes: &[NodeId],
+    listed: &[NodeId],
+) -> Option<NodeId> {
     let folder = format!("{CPUS}/cpu{cpu}");
-    let linked = source.numbered(&folder, "node").into_iter().map(NodeId).find(|node| nodes.contains(node));
+    let linked =
+        source.numbered(&folder, "node").into_iter().map(NodeId).find(|node| nodes.contains(node));
     if let (None, &[first, _, ..]) = (linked, listed) {
         let several: Vec<String> = listed.iter().map(|node| format!("{node}")).collect();
         let several = several.join(", ");
-        source.note(&folder, format_args!("nodes {several} all list this CPU: it is taken to be on node {first}"));
+        source.note(
+            &folder,
+            format_args!("nodes {several} all list this CPU: it is taken to be on node {first}"),
+        );
     }
     linked.or(listed.first().copied())
 }

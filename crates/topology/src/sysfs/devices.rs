@@ -12,14 +12,19 @@ pub(super) fn read(source: &mut Source, nodes: &[Node]) -> Vec<Device> {
     for name in source.names("sys/bus/pci/devices") {
         let folder = format!("sys/bus/pci/devices/{name}");
         let class = source.text_if_any(&format!("{folder}/class"));
-        let class = class.and_then(|text| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok());
+        let class =
+            class.and_then(|text| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok());
         let node = own_node(source, &folder, nodes).flatten();
         devices.push(Device { kind: DeviceKind::Pci, name, node, class });
     }
-    for (kind, class_folder) in [(DeviceKind::Netdev, "sys/class/net"), (DeviceKind::Block, "sys/class/block")] {
+    for (kind, class_folder) in
+        [(DeviceKind::Netdev, "sys/class/net"), (DeviceKind::Block, "sys/class/block")]
+    {
         for name in source.names(class_folder) {
             // Only hardware has this link: bridges, loop devices and partitions are near no node of their own.
-            let Some(hardware) = source.follow(&format!("{class_folder}/{name}/device")) else { continue };
+            let Some(hardware) = source.follow(&format!("{class_folder}/{name}/device")) else {
+                continue;
+            };
             let node = nearest_node(source, &hardware, nodes);
             devices.push(Device { kind, name, node, class: None });
         }
@@ -47,7 +52,10 @@ fn own_node(source: &mut Source, folder: &str, nodes: &[Node]) -> Option<Option<
     }
     let node = nodes.iter().map(|node| node.id).find(|id| i64::from(id.0) == number);
     if node.is_none() {
-        source.note(&path, format_args!("read {number}, expected -1 or an online node: taken as near no node"));
+        source.note(
+            &path,
+            format_args!("read {number}, expected -1 or an online node: taken as near no node"),
+        );
     }
     Some(node)
 }

@@ -88,10 +88,15 @@ pub fn read_changes(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note
     read_but(Some(known), true, root)
 }
 
-fn read_but(known: Option<&Topology>, only_changes: bool, root: &Path) -> Result<(Topology, Vec<Note>), Error> {
+fn read_but(
+    known: Option<&Topology>,
+    only_changes: bool,
+    root: &Path,
+) -> Result<(Topology, Vec<Note>), Error> {
     let mut source = Source::open(root)?;
     let ids = nodes::numbers(&mut source);
-    let known = known.filter(|known| known.nodes.iter().map(|node| node.id).eq(ids.iter().copied()));
+    let known =
+        known.filter(|known| known.nodes.iter().map(|node| node.id).eq(ids.iter().copied()));
     let cpus = known.map_or_else(|| cpus::read(&mut source, &ids), |known| known.cpus.clone());
     let (mut nodes, distances, performance) = if ids.is_empty() {
         let node = source.about_memory(nodes::without_numa);
@@ -100,7 +105,8 @@ fn read_but(known: Option<&Topology>, only_changes: bool, root: &Path) -> Result
         }
         (vec![node], Distances::uniform(&[NodeId(0)]), Vec::new())
     } else {
-        let read: Vec<Node> = source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
+        let read: Vec<Node> =
+            source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
         match known.filter(|known| only_changes && has_memory_of(known, &read)) {
             Some(known) => (read, known.distances.clone(), known.performance.clone()),
             None => {
@@ -113,7 +119,8 @@ fn read_but(known: Option<&Topology>, only_changes: bool, root: &Path) -> Result
     if !known.is_some_and(|known| only_changes && zones::stand(known, &mut nodes)) {
         zones::fill(&mut source, &mut nodes);
     }
-    let devices = known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
+    let devices =
+        known.map_or_else(|| devices::read(&mut source, &nodes), |known| known.devices.clone());
     let reserved_huge_pages = source.about_memory(nodes::reserved_huge_pages);
     let isolated_cpus = cpus::isolated(&mut source, &cpus);
     let topology = Topology {

@@ -19,8 +19,10 @@ pub(super) fn numbers(source: &mut Source) -> Vec<NodeId> {
     let (known, beyond): (Vec<u32>, Vec<u32>) =
         source.numbered(NODES, "node").into_iter().partition(|&node| node < MAX_NODES);
     if let Some(node) = beyond.first() {
-        source
-            .note(&format!("{NODES}/node{node}"), format_args!("Linux has no node above {}: left out", MAX_NODES - 1));
+        source.note(
+            &format!("{NODES}/node{node}"),
+            format_args!("Linux has no node above {}: left out", MAX_NODES - 1),
+        );
     }
     known.into_iter().map(NodeId).collect()
 }
@@ -41,7 +43,12 @@ pub(super) fn without_numa(source: &mut Source) -> Node {
 /// A node with its memory and the use of it, as far as `path` tells.
 fn with_memory(source: &mut Source, path: &str) -> Node {
     let (total, state) = memory(source, path);
-    Node { memory_bytes: total.unwrap_or(0), memory_is_unknown: total.is_none(), state, ..Node::default() }
+    Node {
+        memory_bytes: total.unwrap_or(0),
+        memory_is_unknown: total.is_none(),
+        state,
+        ..Node::default()
+    }
 }
 
 /// Total bytes and their use, from `Node 0 MemFree:  1024 kB` (a node's file) or `MemFree:  1024 kB` (`/proc/meminfo`).
@@ -74,7 +81,8 @@ fn memory(source: &mut Source, path: &str) -> (Option<u64>, Option<MemoryState>)
 fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {
     let folders = pool_folders(source, folder);
     let pool = |(page_bytes, pool): (u64, String)| {
-        let mut pages = |file: &str| source.number_if_any::<u64>(&format!("{pool}/{file}")).unwrap_or(0);
+        let mut pages =
+            |file: &str| source.number_if_any::<u64>(&format!("{pool}/{file}")).unwrap_or(0);
         match pages("nr_hugepages") {
             // Most are, and of none there are none free.
             0 => HugePagePool { page_bytes, ..HugePagePool::default() },
@@ -120,7 +128,10 @@ pub(super) fn distances(source: &mut Source, nodes: &[NodeId]) -> Distances {
         let row = source.text(&path).and_then(|text| match row(&text, nodes.len()) {
             Ok(row) => Some(row),
             Err(why) => {
-                source.note(&path, format_args!("{why}; 10 to itself and 20 to every other node are assumed"));
+                source.note(
+                    &path,
+                    format_args!("{why}; 10 to itself and 20 to every other node are assumed"),
+                );
                 None
             }
         });
@@ -133,11 +144,19 @@ pub(super) fn distances(source: &mut Source, nodes: &[NodeId]) -> Distances {
 }
 
 fn row(text: &str, nodes: usize) -> Result<Vec<Distance>, String> {
-    let number =
-        |word: &str| word.parse().map_err(|_| format!("read {}, expected a distance of 0 to 255", quoted(word)));
-    let row = text.split_whitespace().take(nodes + 1).map(number).collect::<Result<Vec<Distance>, _>>()?;
+    let number = |word: &str| {
+        word.parse().map_err(|_| format!("read {}, expected a distance of 0 to 255", quoted(word)))
+    };
+    let row = text
+        .split_whitespace()
+        .take(nodes + 1)
+        .map(number)
+        .collect::<Result<Vec<Distance>, _>>()?;
     if row.len() != nodes {
-        return Err(format!("read {}, expected {nodes} distances, one for each online node", quoted(text.trim())));
+        return Err(format!(
+            "read {}, expected {nodes} distances, one for each online node",
+            quoted(text.trim())
+        ));
     }
     Ok(row)
 }
@@ -149,13 +168,16 @@ pub(super) fn performance(source: &mut Source, nodes: &[NodeId]) -> Vec<Performa
         for (access, name) in [(Access::Access0, "access0"), (Access::Access1, "access1")] {
             let folder = format!("{NODES}/node{target}/{name}/initiators");
             let initiators = source.numbered(&folder, "node").into_iter().map(NodeId);
-            let initiators: Vec<_> = initiators.filter(|initiator| nodes.contains(initiator)).collect();
+            let initiators: Vec<_> =
+                initiators.filter(|initiator| nodes.contains(initiator)).collect();
             if initiators.is_empty() {
                 continue;
             }
             // The kernel writes 0 where firmware gives no figure. It calls the bandwidth MiB/s but prints HMAT's own
             // number, which is in MB/s (ACPI 6.6, section 5.2.28.4).
-            let mut figure = |file: &str| source.number_if_any::<u64>(&format!("{folder}/{file}")).filter(|&n| n > 0);
+            let mut figure = |file: &str| {
+                source.number_if_any::<u64>(&format!("{folder}/{file}")).filter(|&n| n > 0)
+            };
             let read_latency_ns = figure("read_latency");
             let write_latency_ns = figure("write_latency");
             let read_bandwidth_mb_s = figure("read_bandwidth");

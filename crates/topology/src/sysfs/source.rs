@@ -66,7 +66,14 @@ impl Source {
         match self.try_text(path) {
             Ok(text) => Some(text),
             // A device without the attribute answers "no such device" or "invalid argument" on some kernels.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => None,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                None
+            }
             Err(error) => {
                 self.note(path, error);
                 None
@@ -113,7 +120,13 @@ impl Source {
         match text.parse() {
             Ok(set) => Some(set),
             Err(InvalidList { why, .. }) => {
-                self.note(path, format_args!("read {}, expected a list such as 0-3,8: {why}", quoted(text.trim())));
+                self.note(
+                    path,
+                    format_args!(
+                        "read {}, expected a list such as 0-3,8: {why}",
+                        quoted(text.trim())
+                    ),
+                );
                 None
             }
         }
@@ -140,7 +153,8 @@ impl Source {
                 return Vec::new();
             }
         };
-        let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let mut names: Vec<_> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_unstable();
         names
     }
@@ -166,7 +180,11 @@ impl Source {
     }
 }
 
-fn each_line(mut reader: impl BufRead, most_bytes: u64, mut each: impl FnMut(&str)) -> io::Result<()> {
+fn each_line(
+    mut reader: impl BufRead,
+    most_bytes: u64,
+    mut each: impl FnMut(&str),
+) -> io::Result<()> {
     let mut line = Vec::new();
     let mut left = most_bytes;
     loop {
@@ -176,9 +194,13 @@ fn each_line(mut reader: impl BufRead, most_bytes: u64, mut each: impl FnMut(&st
             return Ok(());
         }
         if read == LONGEST_LINE_BYTES && !line.ends_with(b"\n") {
-            return Err(io::Error::other(format!("a line is longer than {LONGEST_LINE_BYTES} bytes")));
+            return Err(io::Error::other(format!(
+                "a line is longer than {LONGEST_LINE_BYTES} bytes"
+            )));
         }
-        left = left.checked_sub(read).ok_or_else(|| io::Error::other(format!("longer than {most_bytes} bytes")))?;
+        left = left
+            .checked_sub(read)
+            .ok_or_else(|| io::Error::other(format!("longer than {most_bytes} bytes")))?;
         each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
     }
 }
@@ -200,13 +222,20 @@ mod tests {
     fn lines_are_read_within_bounds() {
         let lines = |text: &str, most_bytes| {
             let mut lines = Vec::new();
-            let read = each_line(text.as_bytes(), most_bytes, |line| lines.push(String::from(line)));
+            let read =
+                each_line(text.as_bytes(), most_bytes, |line| lines.push(String::from(line)));
             (lines, read.map_err(|error| format!("{error}")))
         };
         assert_eq!(lines("a\n\nb", 4), (["a", "", "b"].map(String::from).into(), Ok(())));
-        assert_eq!(lines("a\n\nb\n", 4), (["a", ""].map(String::from).into(), Err("longer than 4 bytes".into())));
+        assert_eq!(
+            lines("a\n\nb\n", 4),
+            (["a", ""].map(String::from).into(), Err("longer than 4 bytes".into()))
+        );
         let long = "x".repeat(LONGEST_LINE_BYTES as usize);
         let told = Err("a line is longer than 65536 bytes".into());
-        assert_eq!(lines(&format!("a\n{long}\nb"), 1 << 20), (["a"].map(String::from).into(), told));
+        assert_eq!(
+            lines(&format!("a\n{long}\nb"), 1 << 20),
+            (["a"].map(String::from).into(), told)
+        );
     }
 }

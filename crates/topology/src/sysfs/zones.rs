@@ -35,10 +35,13 @@ pub(super) fn stand(known: &Topology, nodes: &mut [Node]) -> bool {
         let in_zones = known.zones.iter().map(|zone| zone.free_bytes).fold(0, u64::saturating_add);
         in_zones.abs_diff(free_bytes) <= free_bytes / 64
     };
-    let stands =
-        known.nodes.len() == nodes.len() && known.nodes.iter().zip(&*nodes).all(|(known, node)| is_same(known, node));
+    let stands = known.nodes.len() == nodes.len()
+        && known.nodes.iter().zip(&*nodes).all(|(known, node)| is_same(known, node));
     if stands {
-        nodes.iter_mut().zip(&known.nodes).for_each(|(node, known)| node.zones.clone_from(&known.zones));
+        nodes
+            .iter_mut()
+            .zip(&known.nodes)
+            .for_each(|(node, known)| node.zones.clone_from(&known.zones));
     }
     stands
 }
@@ -47,7 +50,9 @@ pub(super) fn stand(known: &Topology, nodes: &mut [Node]) -> bool {
 pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
     let mut zones = Zones::default();
     if let Err(error) = source.each_line(ZONEINFO, |line| zones.line(line)) {
-        let why = format_args!("{error}: watermarks that were not read count as 0, so too much may be promised");
+        let why = format_args!(
+            "{error}: watermarks that were not read count as 0, so too much may be promised"
+        );
         source.about_memory(|source| source.note(ZONEINFO, why));
     }
     let Zones(zones) = zones;
@@ -96,7 +101,8 @@ struct Zones(Vec<(NodeId, ZonePages)>);
 impl Zones {
     fn line(&mut self, line: &str) {
         if let Some((node, name)) = heading(line) {
-            self.0.push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
+            self.0
+                .push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
         }
         if let (Some((_, zone)), Some(reserved)) = (self.0.last_mut(), protection(line)) {
             zone.reserved = reserved;
@@ -150,7 +156,14 @@ mod tests {
         let text = "Node 0, zone   Normal\n  per-node stats\n      nr_free 9\n  pages free     300\n        boost    0\n        \
                     min      10\n        low      20\n        high     30\n        managed  400\n        protection: (0, 0, 7, 50)\n  pagesets\n    cpu: 0\n              \
                     count:    7\n              high:     55\n              batch:    8\n  start_pfn:           1\n";
-        let normal = ZonePages { name: "Normal".into(), managed: 400, free: 300, low: 20, high: 30, reserved: 50 };
+        let normal = ZonePages {
+            name: "Normal".into(),
+            managed: 400,
+            free: 300,
+            low: 20,
+            high: 30,
+            reserved: 50,
+        };
         let mut zones = Zones::default();
         text.lines().for_each(|line| zones.line(line));
         assert_eq!(zones.0, [(NodeId(0), normal)]);

@@ -23,21 +23,33 @@ fn said(text: &str) -> String {
     let read = || {
         let Written { size, name, part } = reader.written()?;
         let size = reader.whole("size", &size, 1..=9, "m")?;
-        let weights = part.iter().map(|part| reader.number("part.weight", &part.weight, 0.0..=0.5, "kg"));
-        weights.collect::<Result<Vec<_>, _>>().map(|weights| format!("{name}: {size} m, {weights:?}"))
+        let weights =
+            part.iter().map(|part| reader.number("part.weight", &part.weight, 0.0..=0.5, "kg"));
+        weights
+            .collect::<Result<Vec<_>, _>>()
+            .map(|weights| format!("{name}: {size} m, {weights:?}"))
     };
     read().unwrap_or_else(|error: Error| error.to_string())
 }
 
 #[test]
 fn numbers_are_those_allowed() {
-    assert_eq!(said("size = 9\nname = \"a\"\n[[part]]\nweight = 0\n[[part]]\nweight = 0.5\n"), "a: 9 m, [0.0, 0.5]");
+    assert_eq!(
+        said("size = 9\nname = \"a\"\n[[part]]\nweight = 0\n[[part]]\nweight = 0.5\n"),
+        "a: 9 m, [0.0, 0.5]"
+    );
     let cases = [
         ("size = 0", "f.toml:1: size: a whole number from 1 to 9 m is expected, not 0"),
         ("size = -1", "f.toml:1: size: a whole number from 1 to 9 m is expected, not -1"),
         ("\nsize = 2.0", "f.toml:2: size: a whole number from 1 to 9 m is expected, not 2.0"),
-        ("size = \"\"\"1\n2\"\"\"", "f.toml:1: size: a whole number from 1 to 9 m is expected, not \"\"\" 1 2\"\"\""),
-        ("size = 1\n[[part]]\nweight = nan", "f.toml:3: part.weight: a number from 0 to 0.5 kg is expected, not nan"),
+        (
+            "size = \"\"\"1\n2\"\"\"",
+            "f.toml:1: size: a whole number from 1 to 9 m is expected, not \"\"\" 1 2\"\"\"",
+        ),
+        (
+            "size = 1\n[[part]]\nweight = nan",
+            "f.toml:3: part.weight: a number from 0 to 0.5 kg is expected, not nan",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(said(text), expected);
@@ -55,7 +67,10 @@ fn what_toml_refuses_is_told_with_its_key() {
         ),
         ("size = 1\npart = [{}]", "f.toml:2: part: missing field `weight`"),
         // The message names the key itself, or there is none on that line.
-        ("size = 1\nnames = 3", "f.toml:2: unknown field `names`, expected one of `size`, `name`, `part`"),
+        (
+            "size = 1\nnames = 3",
+            "f.toml:2: unknown field `names`, expected one of `size`, `name`, `part`",
+        ),
         ("size = 1\n[[part]]", "f.toml:2: missing field `weight`"),
         ("name = \"a\"\n", "f.toml:1: missing field `size`"),
         ("", "f.toml:1: missing field `size`"),
@@ -72,7 +87,10 @@ fn where_tables_are_expected_their_name_is_told() {
         assert!(error.starts_with("f.toml:2: invalid type: "), "{error}");
         assert!(error.ends_with(", expected tables [[part]]"), "{error}");
     }
-    assert_eq!(said("size = 1\npart = 3"), "f.toml:2: part: invalid type: integer `3`, expected tables [[part]]");
+    assert_eq!(
+        said("size = 1\npart = 3"),
+        "f.toml:2: part: invalid type: integer `3`, expected tables [[part]]"
+    );
 }
 
 #[test]

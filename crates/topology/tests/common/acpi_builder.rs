@@ -1,6 +1,10 @@
 //! Builds ACPI tables byte by byte, so that a test says what is in a table and no fixture is an opaque blob.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary includes this file and uses its own part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary includes this file and uses its own part of it"
+)]
 
 pub const GIB: u64 = 1 << 30;
 
@@ -89,7 +93,12 @@ impl Builder {
 
     /// Type 5 with a PCI handle.
     pub fn initiator(self, pxm: u32, [segment, bus, devfn]: [u8; 3], flags: u32) -> Self {
-        self.raw(&[5, 32, 0, 1]).u32(pxm).raw(&[segment, 0, bus, devfn]).raw(&[0; 12]).u32(flags).u32(0)
+        self.raw(&[5, 32, 0, 1])
+            .u32(pxm)
+            .raw(&[segment, 0, bus, devfn])
+            .raw(&[0; 12])
+            .u32(flags)
+            .u32(0)
     }
 
     /// Type 6 with an ACPI handle.
@@ -128,10 +137,18 @@ impl Builder {
     }
 
     /// Type 1; `what` is the hierarchy and the data type.
-    pub fn locality(self, what: [u8; 2], base_unit: u64, initiators: &[u32], targets: &[u32], entries: &[u16]) -> Self {
+    pub fn locality(
+        self,
+        what: [u8; 2],
+        base_unit: u64,
+        initiators: &[u32],
+        targets: &[u32],
+        entries: &[u16],
+    ) -> Self {
         let length = 32 + 4 * (initiators.len() + targets.len()) + 2 * entries.len();
         let head = self.u32(1).u32(length as u32).raw(&what).u16(0);
-        let head = head.u32(initiators.len() as u32).u32(targets.len() as u32).u32(0).u64(base_unit);
+        let head =
+            head.u32(initiators.len() as u32).u32(targets.len() as u32).u32(0).u64(base_unit);
         let lists = initiators.iter().chain(targets).fold(head, |table, &pxm| table.u32(pxm));
         entries.iter().fold(lists, |table, &entry| table.u16(entry))
     }
@@ -176,7 +193,8 @@ pub fn acpidump(tables: &[Vec<u8>]) -> String {
         text += &format!("{} @ 0x000000007FFE1A2B\n", String::from_utf8_lossy(&table[..4]));
         for (line, bytes) in table.chunks(16).enumerate() {
             let hexadecimal: String = bytes.iter().map(|byte| format!("{byte:02X} ")).collect();
-            let plain: String = bytes.iter().map(|&b| if b.is_ascii_graphic() { b as char } else { '.' }).collect();
+            let plain: String =
+                bytes.iter().map(|&b| if b.is_ascii_graphic() { b as char } else { '.' }).collect();
             text += &format!("    {:04X}: {hexadecimal:48} {plain}\n", line * 16);
         }
         text += "\n";

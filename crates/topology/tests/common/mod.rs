@@ -12,8 +12,10 @@ use std::{fs, io, os::unix::fs::symlink, path::Path};
 
 /// The text of the machine `name`.
 pub(crate) fn machine(name: &str) -> io::Result<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../topology/fixtures/{name}.machine"));
-    fs::read_to_string(&file).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../topology/fixtures/{name}.machine"));
+    fs::read_to_string(&file)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
 }
 
 /// A machine unpacked into a folder that goes with the value.
@@ -64,7 +66,9 @@ fn make_folder(path: &Path) -> io::Result<()> {
 /// `cpu{0-1,8}/online` as `cpu0/online`, `cpu1/online`, `cpu8/online`.
 fn expand(pattern: &str) -> io::Result<Vec<String>> {
     let Some((before, rest)) = pattern.split_once('{') else { return Ok(vec![pattern.into()]) };
-    let Some((list, after)) = rest.split_once('}') else { return Err(io::Error::other(format!("{pattern}: no }}"))) };
+    let Some((list, after)) = rest.split_once('}') else {
+        return Err(io::Error::other(format!("{pattern}: no }}")));
+    };
     let numbers: nearside_topology::CpuSet = list.parse().map_err(io::Error::other)?;
     Ok(numbers.iter().map(|number| format!("{before}{number}{after}")).collect())
 }

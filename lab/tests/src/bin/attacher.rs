@@ -25,9 +25,12 @@ struct Args {
 }
 
 fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
-    let cgroup = |path: &str| fs::metadata(path).map(|data| data.ino()).map_err(|error| format!("{path}: {error}"));
-    let done =
-        |result: Result<(), nearside_scheduler::Error>| result.map(|()| "ok".to_owned()).map_err(|e| e.to_string());
+    let cgroup = |path: &str| {
+        fs::metadata(path).map(|data| data.ino()).map_err(|error| format!("{path}: {error}"))
+    };
+    let done = |result: Result<(), nearside_scheduler::Error>| {
+        result.map(|()| "ok".to_owned()).map_err(|e| e.to_string())
+    };
     match line.split_whitespace().collect::<Vec<_>>()[..] {
         ["domain", path, nodes, home] => {
             let nodes = nodes.parse().map_err(|error| format!("{nodes}: {error}"))?;
@@ -37,14 +40,19 @@ fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
         ["forget", path] => done(scheduler.remove_domain(cgroup(path)?)),
         ["statistics"] => {
             let statistics = scheduler.statistics().map_err(|error| error.to_string())?;
-            let counters: serde_json::Map<_, _> =
-                statistics.counters.named().map(|(name, value)| (name.to_owned(), value.into())).collect();
+            let counters: serde_json::Map<_, _> = statistics
+                .counters
+                .named()
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect();
             let domains: serde_json::Map<_, _> = statistics
                 .domains
                 .iter()
                 .map(|(cgroup, usage)| {
-                    let by_node =
-                        usage.by_node.iter().map(|(node, time)| (node.to_string(), (time.as_micros() as u64).into()));
+                    let by_node = usage
+                        .by_node
+                        .iter()
+                        .map(|(node, time)| (node.to_string(), (time.as_micros() as u64).into()));
                     (cgroup.to_string(), by_node.collect::<serde_json::Map<_, _>>().into())
                 })
                 .collect();
@@ -78,7 +86,10 @@ fn main() -> ExitCode {
             }
             return ExitCode::SUCCESS;
         }
-        println!("{}", answer(&mut scheduler, &line).unwrap_or_else(|error| format!("error: {error}")));
+        println!(
+            "{}",
+            answer(&mut scheduler, &line).unwrap_or_else(|error| format!("error: {error}"))
+        );
     }
     ExitCode::SUCCESS
 }

@@ -45,7 +45,9 @@ fn nodes() -> Vec<usize> {
     let mut nodes = vec![];
     while let Ok(entries) = fs::read_dir(format!("/sys/devices/system/cpu/cpu{}", nodes.len())) {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        nodes.push(names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next().unwrap_or(0));
+        nodes.push(
+            names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next().unwrap_or(0),
+        );
     }
     nodes
 }
@@ -61,7 +63,8 @@ struct Tally {
 fn burn(args: &Args, cpus: usize) -> Tally {
     let mut tally = Tally { cpu_us: vec![0; cpus], ..Tally::default() };
     let end = Instant::now() + Duration::from_millis(args.ms);
-    let (mut burnt, mut seen, mut last) = (clock(libc::CLOCK_THREAD_CPUTIME_ID), Instant::now(), cpu());
+    let (mut burnt, mut seen, mut last) =
+        (clock(libc::CLOCK_THREAD_CPUTIME_ID), Instant::now(), cpu());
     let mut since_nap = Duration::ZERO;
     while seen < end {
         // PAUSE: an emulated CPU hands over to the next one there, so that all of them get on evenly.
@@ -73,7 +76,8 @@ fn burn(args: &Args, cpus: usize) -> Tally {
         tally.cpu_us[here] += ran.as_micros() as u64;
         tally.violations += u64::from(!args.cpus.is_empty() && !args.cpus.contains(&here));
         tally.moves += u64::from(here != last);
-        tally.longest_wait_us = tally.longest_wait_us.max(passed.saturating_sub(ran).as_micros() as u64);
+        tally.longest_wait_us =
+            tally.longest_wait_us.max(passed.saturating_sub(ran).as_micros() as u64);
         (burnt, seen, last) = (burnt_now, now, here);
         since_nap += ran;
         if let [burn_us, sleep_us] = args.nap_us[..]

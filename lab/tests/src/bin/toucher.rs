@@ -138,8 +138,15 @@ fn pin(address: usize, bytes: usize) -> OwnedFd {
     let ring = unsafe { OwnedFd::from_raw_fd(ring) };
     let buffer = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
     // SAFETY: the buffer is this program's own memory, and nothing is read or written there.
-    let done =
-        unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_BUFFERS, &raw const buffer, 1) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            ring.as_raw_fd(),
+            REGISTER_BUFFERS,
+            &raw const buffer,
+            1,
+        )
+    };
     assert!(done == 0, "io_uring_register: {}", std::io::Error::last_os_error());
     ring
 }

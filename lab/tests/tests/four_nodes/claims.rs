@@ -1,9 +1,9 @@
 //! Claims: nothing is promised twice, whoever starts at the same time.
 
 use nearside_lab::{
-    Domain, Levelling, Look, MIB, Own, Signal, assert_refused, assert_the_kernel_has_what_is_promised, await_that,
-    domains, end, go_on, huge_pages, json, nearside, parallel_starts, read, run, send, stderr, toucher,
-    unclaimed_bytes, words,
+    Domain, Levelling, Look, MIB, Own, Signal, assert_refused,
+    assert_the_kernel_has_what_is_promised, await_that, domains, end, go_on, huge_pages, json,
+    nearside, parallel_starts, read, run, send, stderr, toucher, unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -15,13 +15,23 @@ fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
     let mut levelling = Levelling::default();
     for round in 0..20 {
         let bytes = levelling.size_of_two_a_node();
-        let (running, refused) = parallel_starts(20, "", bytes, &["sh", "-c", "echo ready; read line"]);
+        let (running, refused) =
+            parallel_starts(20, "", bytes, &["sh", "-c", "echo ready; read line"]);
         let look = Look::take();
-        assert_eq!((running.len(), refused.len()), (8, 12), "round {round}, {bytes} bytes each: {look:?}");
+        assert_eq!(
+            (running.len(), refused.len()),
+            (8, 12),
+            "round {round}, {bytes} bytes each: {look:?}"
+        );
         look.assert_nothing_is_promised_twice();
-        let starts: Vec<_> = look.names().into_iter().filter(|name| name.starts_with('p')).collect();
+        let starts: Vec<_> =
+            look.names().into_iter().filter(|name| name.starts_with('p')).collect();
         let claimed = |name: &&str| look.claim(name).values().sum::<u64>();
-        assert_eq!(starts.iter().map(claimed).collect::<Vec<_>>(), [bytes; 8], "round {round}: {look:?}");
+        assert_eq!(
+            starts.iter().map(claimed).collect::<Vec<_>>(),
+            [bytes; 8],
+            "round {round}: {look:?}"
+        );
         let claims = running.iter().map(|child| (child.id(), bytes));
         assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
         assert_refused(refused);
@@ -37,7 +47,15 @@ fn what_was_promised_is_there_when_it_is_touched() {
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
     // They fill it when all twenty have been decided on: what is touched between two of a start's looks counts as taken twice.
-    let command = ["sh", "-c", "echo ready; read line; exec \"$@\"", "sh", &toucher(), "--mib", &mib.to_string()];
+    let command = [
+        "sh",
+        "-c",
+        "echo ready; read line; exec \"$@\"",
+        "sh",
+        &toucher(),
+        "--mib",
+        &mib.to_string(),
+    ];
     let (mut running, refused) = parallel_starts(20, "", bytes, &command);
     assert_eq!((running.len(), refused.len()), (8, 12), "{:?}", Look::take());
     assert_refused(refused);
@@ -64,10 +82,15 @@ fn whoever_runs_gets_all_its_memory_at_home_though_all_touch_theirs_as_soon_as_t
     let (mut levelling, killed_before) = (Levelling::default(), killed_for_memory());
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
-    let (running, refused) = parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
+    let (running, refused) =
+        parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
     let look = Look::take();
     // Fewer than the eight that fit may run: what is touched between two of a start's looks counts as taken twice.
-    assert!((1..=8).contains(&running.len()), "{} run, {bytes} bytes each: {look:?}", running.len());
+    assert!(
+        (1..=8).contains(&running.len()),
+        "{} run, {bytes} bytes each: {look:?}",
+        running.len()
+    );
     // Nor has any of the others run and been killed.
     assert_refused(refused);
     assert_eq!(killed_for_memory(), killed_before);
@@ -87,7 +110,10 @@ const LAG_BYTES: u64 = 8 * 64 * 4096;
 
 #[test]
 fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
-    let mut domain = Domain::start("--quiet --name sparse --policy strict --nodes 1 --memory 200M", "--mib 180 --free");
+    let mut domain = Domain::start(
+        "--quiet --name sparse --policy strict --nodes 1 --memory 200M",
+        "--mib 180 --free",
+    );
     // Used or owed: in every state of the domain it is the whole claim, and nothing twice.
     let used = |when: &str| {
         let look = Look::take();
@@ -100,10 +126,17 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
     assert!(used("touched") + LAG_BYTES >= 180 * MIB);
     assert_eq!(domain.ask("free"), "freed");
     assert!(used("freed") < 20 * MIB);
-    assert!(domain.filled_mib().get(&1).is_none_or(|mib| *mib < 10), "it holds {:?}", domain.filled_mib());
+    assert!(
+        domain.filled_mib().get(&1).is_none_or(|mib| *mib < 10),
+        "it holds {:?}",
+        domain.filled_mib()
+    );
     // A second domain is not given what the first has let go of for now: half of that is asked for, so that the other
     // half is room for memory that comes and goes meanwhile.
-    let second = format!("run -q --name second --policy strict --nodes 1 --memory {}", unclaimed_bytes()[1] + 90 * MIB);
+    let second = format!(
+        "run -q --name second --policy strict --nodes 1 --memory {}",
+        unclaimed_bytes()[1] + 90 * MIB
+    );
     let start_second = || run(words(&second).chain(["--", "true"]));
     let refused = start_second();
     assert_eq!(refused.status.code(), Some(125), "{second}");
@@ -131,7 +164,9 @@ fn huge_pages_that_others_reserved_are_not_promised_and_a_domains_own_not_taken_
     huge_pages(1, 20);
     huge_pages(2, 20);
     let strict = |name: &str, node: u32, mib: u64, touch: u64| {
-        let flags = format!("--quiet --name {name} --page-size 2M --memory {mib}M --policy strict --nodes {node}");
+        let flags = format!(
+            "--quiet --name {name} --page-size 2M --memory {mib}M --policy strict --nodes {node}"
+        );
         let arguments = format!("--mib {mib} --kind huge --touch {touch}");
         (flags, arguments)
     };
@@ -178,8 +213,13 @@ fn a_claim_lives_as_long_as_the_domain_not_as_its_launcher() {
         .unwrap();
     let process = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let look = Look::take();
-    let used_or_owed = ["resident_bytes", "outstanding_bytes"].map(|figure| look.domain("orphan", figure));
-    assert_eq!(used_or_owed.iter().flat_map(|by_node| by_node.values()).sum::<u64>(), 64 * MIB, "{look:?}");
+    let used_or_owed =
+        ["resident_bytes", "outstanding_bytes"].map(|figure| look.domain("orphan", figure));
+    assert_eq!(
+        used_or_owed.iter().flat_map(|by_node| by_node.values()).sum::<u64>(),
+        64 * MIB,
+        "{look:?}"
+    );
     assert!(run(words("run --name orphan --memory 8M -- true")).status.code() == Some(125));
     send(process.parse().unwrap(), Signal::TERM);
     // Nobody here is its parent, who would be told.

@@ -2,13 +2,16 @@
 //! are lifted and restored, groups that were found are taken on, and domains are watched.
 
 use nearside_lab::{
-    Domain, MIB, await_that, huge_pages, json, nearside, read, run, status, stderr, stdout, toucher, words,
+    Domain, MIB, await_that, huge_pages, json, nearside, read, run, status, stderr, stdout,
+    toucher, words,
 };
 use nearside_linux::{
     Host, Paths,
     watch::{Patterns, Turn},
 };
-use nearside_policy::{Action, Affinity, Batch, History, Home, Machine, MemoryPolicy, Origin, Outcome};
+use nearside_policy::{
+    Action, Affinity, Batch, History, Home, Machine, MemoryPolicy, Origin, Outcome,
+};
 use nearside_topology::{NodeId, NodeSet};
 use std::{
     collections::BTreeMap,
@@ -45,7 +48,9 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
     huge_pages(2, 40);
     for kind in ["anon", "thp", "shm", "huge"] {
         let pages = if kind == "huge" { "--page-size 2M" } else { "" };
-        let flags = format!("--quiet --name comer --cpus 2 --memory {SIZE_MIB}M --policy preferred --nodes 1 {pages}");
+        let flags = format!(
+            "--quiet --name comer --cpus 2 --memory {SIZE_MIB}M --policy preferred --nodes 1 {pages}"
+        );
         let domain = Domain::start(&flags, &format!("--mib {SIZE_MIB} --kind {kind} --threads 2"));
         let set = run(words("set comer --nodes 2"));
         assert_eq!(set.status.code(), Some(0), "{kind}: {}", stderr(&set));
@@ -57,7 +62,10 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
             // What else the process has may be among it, and of a huge page all or nothing moves.
             let (lies_on_1, lies_on_2) = (filled[&1], filled[&2]);
             assert!((on_1 - 2..on_1 + 4).contains(&lies_on_1), "{kind}: {filled:?} {outcome:?}");
-            assert!((SIZE_MIB - 4..=SIZE_MIB).contains(&(lies_on_1 + lies_on_2)), "{kind}: {filled:?}");
+            assert!(
+                (SIZE_MIB - 4..=SIZE_MIB).contains(&(lies_on_1 + lies_on_2)),
+                "{kind}: {filled:?}"
+            );
             assert!(moved_bytes(&outcome) <= mib * MIB, "{kind}: {outcome:?}");
         }
         while domain.filled().contains_key(&1) {
@@ -69,7 +77,10 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
         let outcome = batch(&mut host, "comer", 1, 2, 24);
         assert!(moved_bytes(&outcome) < MIB, "{kind}: {outcome:?}");
         let elsewhere = batch(&mut host, "comer", 2, 3, 24);
-        assert!(matches!(&elsewhere, Outcome::Refused { why } if why.contains("changed the home")), "{elsewhere:?}");
+        assert!(
+            matches!(&elsewhere, Outcome::Refused { why } if why.contains("changed the home")),
+            "{elsewhere:?}"
+        );
         domain.end();
     }
     huge_pages(1, 0);
@@ -89,7 +100,10 @@ fn nearsides_own_binding_is_lifted_and_restored_in_the_kernel() {
     assert_eq!((bound_to().as_str(), recorded()), ("2-3", serde_json::json!([2, 3])));
     domain.end();
 
-    let domain = Domain::start("--quiet --name hard --cpus 2 --memory 8M --nodes 1 --affinity hard", "--mib 4");
+    let domain = Domain::start(
+        "--quiet --name hard --cpus 2 --memory 8M --nodes 1 --affinity hard",
+        "--mib 4",
+    );
     assert!(!host.lift_fallback("hard").unwrap());
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "2-3");
     domain.end();
@@ -106,8 +120,16 @@ impl Stranger {
     fn start(mib: u64, flags: &str) -> Self {
         fs::create_dir_all(GROUP).unwrap();
         let mut child = std::process::Command::new("sh");
-        let script = format!("echo $$ > {GROUP}/cgroup.procs; exec taskset -c 0-1 {} --mib {mib} {flags}", toucher());
-        let mut child = child.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let script = format!(
+            "echo $$ > {GROUP}/cgroup.procs; exec taskset -c 0-1 {} --mib {mib} {flags}",
+            toucher()
+        );
+        let mut child = child
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("ready "), "{line:?}");
@@ -118,11 +140,17 @@ impl Stranger {
         let text = read(&format!("/proc/{}/numa_maps", self.child.id()));
         let mut all = BTreeMap::<u32, u64>::new();
         for line in text.lines().filter(|line| line.contains("anon=") && !line.contains("file=")) {
-            for (node, pages) in line.split(' ').filter_map(|word| word.strip_prefix('N')?.split_once('=')) {
-                *all.entry(node.parse().unwrap()).or_default() += pages.parse::<u64>().unwrap() * 4096;
+            for (node, pages) in
+                line.split(' ').filter_map(|word| word.strip_prefix('N')?.split_once('='))
+            {
+                *all.entry(node.parse().unwrap()).or_default() +=
+                    pages.parse::<u64>().unwrap() * 4096;
             }
         }
-        all.into_iter().map(|(node, bytes)| (node, bytes / MIB)).filter(|(_, mib)| *mib > 0).collect()
+        all.into_iter()
+            .map(|(node, bytes)| (node, bytes / MIB))
+            .filter(|(_, mib)| *mib > 0)
+            .collect()
     }
 }
 
@@ -141,9 +169,16 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
     let (name, pattern) = ("/strangers/one", "strangers/*");
     let mut host = host();
     let mut watcher = host.watcher(Patterns::parse([pattern]).unwrap());
-    let seen = watcher.look(&History::default(), Turn { interval: 1, now_ns: 1, ..Turn::default() }).unwrap();
+    let seen = watcher
+        .look(&History::default(), Turn { interval: 1, now_ns: 1, ..Turn::default() })
+        .unwrap();
     let state = seen.machine.domains.iter().find(|domain| domain.name == name).unwrap();
-    assert!(state.home.is_none() && state.claim.is_none() && state.resident_bytes[&NodeId(0)] >= 15 * MIB, "{state:?}");
+    assert!(
+        state.home.is_none()
+            && state.claim.is_none()
+            && state.resident_bytes[&NodeId(0)] >= 15 * MIB,
+        "{state:?}"
+    );
 
     let home = Home {
         nodes: NodeSet::from([NodeId(3)]),
@@ -152,7 +187,8 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
         policy: MemoryPolicy::Local,
     };
     host.take_up(name, watcher.found_by(name).map(|pattern| (pattern, &home))).unwrap();
-    let set = host.apply(&Action::SetHome { domain: name.into(), home }, &mut |_| ControlFlow::Continue(()));
+    let set = host
+        .apply(&Action::SetHome { domain: name.into(), home }, &mut |_| ControlFlow::Continue(()));
     assert_eq!(set, Outcome::Applied { moved_bytes: 0 });
     host.put_down();
     host.unlock();
@@ -163,9 +199,16 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
     let show = run(["show", name]);
     assert!(stdout(&show).contains("found by     the pattern strangers/*"), "{}", stdout(&show));
     let list = json("list");
-    assert_eq!((&list["domains"][0]["name"], &list["domains"][0]["claim"]), (&name.into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&list["domains"][0]["name"], &list["domains"][0]["claim"]),
+        (&name.into(), &serde_json::Value::Null)
+    );
     let exec = nearside().args(["exec", name, "--", "true"]).output().unwrap();
-    assert!(!exec.status.success() && stderr(&exec).contains("was not started by"), "{}", stderr(&exec));
+    assert!(
+        !exec.status.success() && stderr(&exec).contains("was not started by"),
+        "{}",
+        stderr(&exec)
+    );
     let said = host.restore_fallback(name).unwrap_err().to_string();
     assert!(said.contains("a cgroup of another program"), "{said}");
     drop(stranger);
@@ -181,7 +224,8 @@ fn where_domains_run_and_what_they_hold_is_watched() {
     let stranger = Stranger::start(4, "--spin");
     let host = host();
     let mut watcher = host.watcher(Patterns::parse(["strangers/*"]).unwrap());
-    let turn = |interval: u64| Turn { interval, now_ns: interval * 1_000_000_000, ..Turn::default() };
+    let turn =
+        |interval: u64| Turn { interval, now_ns: interval * 1_000_000_000, ..Turn::default() };
     watcher.look(&History::default(), turn(1)).unwrap();
     let used = |group: &str| -> u64 {
         let text = read(&format!("/sys/fs/cgroup/{group}/cpu.stat"));
@@ -189,13 +233,28 @@ fn where_domains_run_and_what_they_hold_is_watched() {
     };
     let groups = ["nearside/busy", "strangers/one"];
     let before = groups.map(used);
-    await_that("both have run", || groups.map(used).iter().zip(before).all(|(now, before)| *now > before + 200_000));
+    await_that("both have run", || {
+        groups.map(used).iter().zip(before).all(|(now, before)| *now > before + 200_000)
+    });
     let seen = watcher.look(&History::default(), turn(2)).unwrap();
     let (own, other) = (&seen.loads["busy"], &seen.loads["/strangers/one"]);
-    let nodes = |by_node: &nearside_policy::ByNode| by_node.keys().copied().collect::<NodeSet>().to_string();
-    assert_eq!((nodes(&own.cpu_ns), &own.bound_to), ("1".into(), &None), "its binding is Nearside's own: {own:?}");
-    assert_eq!((nodes(&other.cpu_ns), &other.bound_to), ("0".into(), &Some(NodeSet::from([NodeId(0)]))), "{other:?}");
-    assert!(own.cpu_ns[&NodeId(1)] >= 200_000_000 && other.cpu_ns[&NodeId(0)] >= 200_000_000, "{own:?} {other:?}");
+    let nodes = |by_node: &nearside_policy::ByNode| {
+        by_node.keys().copied().collect::<NodeSet>().to_string()
+    };
+    assert_eq!(
+        (nodes(&own.cpu_ns), &own.bound_to),
+        ("1".into(), &None),
+        "its binding is Nearside's own: {own:?}"
+    );
+    assert_eq!(
+        (nodes(&other.cpu_ns), &other.bound_to),
+        ("0".into(), &Some(NodeSet::from([NodeId(0)]))),
+        "{other:?}"
+    );
+    assert!(
+        own.cpu_ns[&NodeId(1)] >= 200_000_000 && other.cpu_ns[&NodeId(0)] >= 200_000_000,
+        "{own:?} {other:?}"
+    );
     let busy = seen.machine.domains.iter().find(|domain| domain.name == "busy").unwrap();
     assert!(busy.resident_bytes[&NodeId(1)] >= (SIZE_MIB - 1) * MIB, "{busy:?}");
     assert!(seen.nodes[&NodeId(1)].busy_ns > 0 && seen.nodes.len() == 4, "{:?}", seen.nodes);

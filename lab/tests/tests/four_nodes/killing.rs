@@ -25,7 +25,8 @@ struct Left {
 
 fn start(told_to: Stdio) -> Child {
     let mut command = nearside();
-    let command = command.args(words("run --name doomed --memory 100M --policy strict -- sleep 1000"));
+    let command =
+        command.args(words("run --name doomed --memory 100M --policy strict -- sleep 1000"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(told_to).spawn().unwrap()
 }
 
@@ -61,7 +62,9 @@ fn while_it_waits_for_the_lock() {
     let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let doomed = start(Stdio::null());
-    let waits = |line: &str| line.contains("-> FLOCK") && line.split(' ').any(|word| word == doomed.id().to_string());
+    let waits = |line: &str| {
+        line.contains("-> FLOCK") && line.split(' ').any(|word| word == doomed.id().to_string())
+    };
     await_that("it waits for the lock", || read("/proc/locks").lines().any(waits));
     assert_eq!(kill(doomed), Left { program: "nearside", group: false, record: false });
     drop(holder.stdin.take());
@@ -92,7 +95,8 @@ fn between_its_group_and_its_record() {
     assert_no_claim_is_left();
     let frozen = Frozen::freeze();
     let doomed = start(Stdio::null());
-    let entered = || fs::read_to_string(format!("{GROUP}/cgroup.procs")).is_ok_and(|list| !list.is_empty());
+    let entered =
+        || fs::read_to_string(format!("{GROUP}/cgroup.procs")).is_ok_and(|list| !list.is_empty());
     await_that("it enters its group", entered);
     assert_eq!(kill(doomed), Left { program: "nearside", group: true, record: false });
     drop(frozen);

@@ -1,8 +1,8 @@
 //! `set` gives a running domain another home and takes its memory there.
 
 use nearside_lab::{
-    Domain, MIB, Signal, await_that, huge_pages, json, nearside, read, run, send, status, stderr, stdout, toucher,
-    unclaimed_bytes, words, write,
+    Domain, MIB, Signal, await_that, huge_pages, json, nearside, read, run, send, status, stderr,
+    stdout, toucher, unclaimed_bytes, words, write,
 };
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,12 @@ fn set(flags: &str) -> (serde_json::Value, Output) {
 /// A move that has begun to arrive on a node and, at this rate, is far from its end.
 fn slow_move(domain: &Domain, to: u32, mib_per_s: u32) -> Child {
     let command = format!("set mover --nodes {to} --move-memory --rate {mib_per_s}M --format json");
-    let mut mover = nearside().args(words(&command)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut mover = nearside()
+        .args(words(&command))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     await_that("memory arrives", || {
         assert_eq!(mover.try_wait().unwrap(), None, "the move has ended");
         domain.filled_mib().get(&to).is_some_and(|mib| *mib >= 2)
@@ -75,7 +80,8 @@ fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).contains("keep preferred on the old nodes"), "{}", stdout(&output));
     assert_eq!((domain.filled_mib(), domain.policy().as_str()), (all_on(3), "prefer:1"));
-    let later = nearside().args(words("exec mover -- head -1 /proc/self/numa_maps")).output().unwrap();
+    let later =
+        nearside().args(words("exec mover -- head -1 /proc/self/numa_maps")).output().unwrap();
     assert!(stdout(&later).contains("prefer:3"), "{}", stdout(&later));
 }
 
@@ -83,7 +89,8 @@ fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
 fn mapped_files_stay_with_the_others_who_use_them() {
     let domain = start("--policy preferred --nodes 1", "anon");
     let mut other = Command::new(toucher());
-    let mut other = other.args(["--mib", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut other =
+        other.args(["--mib", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let library = || {
         let maps = read(&format!("/proc/{}/numa_maps", other.id()));
@@ -95,7 +102,10 @@ fn mapped_files_stay_with_the_others_who_use_them() {
                 .map(pages)
                 .collect()
         };
-        maps.lines().filter(|line| line.contains("libc.so") && !line.contains("anon=")).map(nodes).collect()
+        maps.lines()
+            .filter(|line| line.contains("libc.so") && !line.contains("anon="))
+            .map(nodes)
+            .collect()
     };
     let before: Vec<BTreeMap<String, u64>> = library();
     assert_eq!(set("--nodes 3 --move-memory").1.status.code(), Some(0));
@@ -107,7 +117,10 @@ fn mapped_files_stay_with_the_others_who_use_them() {
     let has_stayed = |(after, before): (&BTreeMap<_, _>, &BTreeMap<_, _>)| {
         after.keys().eq(before.keys()) && before.iter().all(|(node, pages)| after[node] >= *pages)
     };
-    assert!(after.len() == before.len() && after.iter().zip(&before).all(has_stayed), "{before:?} {after:?}");
+    assert!(
+        after.len() == before.len() && after.iter().zip(&before).all(has_stayed),
+        "{before:?} {after:?}"
+    );
     assert_eq!(domain.filled_mib(), all_on(3));
 }
 
@@ -117,9 +130,15 @@ fn without_its_memory_a_strict_domain_may_use_both_homes_and_can_be_moved_later(
     let (report, output) = set("--nodes 2");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(report["notes"].to_string().contains("--move-memory"), "{report}");
-    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1-2"));
+    assert_eq!(
+        (domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()),
+        (all_on(1), "1-2")
+    );
     assert_eq!(set("--nodes 2 --move-memory").1.status.code(), Some(0));
-    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(2), "2"));
+    assert_eq!(
+        (domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()),
+        (all_on(2), "2")
+    );
 }
 
 #[test]
@@ -128,8 +147,14 @@ fn in_a_larger_home_running_processes_stay_bound_to_one_node_and_are_told_so() {
     let (report, output) = set("--nodes 2-3 --move-memory");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let mib = domain.filled_mib();
-    assert!(mib.keys().all(|node| [2, 3].contains(node)) && mib.values().sum::<u64>() >= SIZE_MIB - 1, "{mib:?}");
-    assert_eq!((domain.policy().as_str(), status(domain.process(), "Mems_allowed_list").as_str()), ("bind:2", "2-3"));
+    assert!(
+        mib.keys().all(|node| [2, 3].contains(node)) && mib.values().sum::<u64>() >= SIZE_MIB - 1,
+        "{mib:?}"
+    );
+    assert_eq!(
+        (domain.policy().as_str(), status(domain.process(), "Mems_allowed_list").as_str()),
+        ("bind:2", "2-3")
+    );
     assert!(report["notes"].to_string().contains("as many nodes as before (1)"), "{report}");
 }
 
@@ -141,7 +166,8 @@ fn memory_goes_where_the_new_home_was_promised_it_and_what_is_at_home_stays() {
         let (report, output) = set("--nodes 0-2 --move-memory");
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let record = record();
-        let mut owed: BTreeMap<u32, u64> = serde_json::from_value(record["claim"]["bytes"].clone()).unwrap();
+        let mut owed: BTreeMap<u32, u64> =
+            serde_json::from_value(record["claim"]["bytes"].clone()).unwrap();
         owed.values_mut().for_each(|bytes| *bytes /= MIB);
         if stays_mib > 0 {
             let others = (SIZE_MIB - stays_mib) / 2;
@@ -178,7 +204,11 @@ fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
     send(mover.id(), Signal::INT);
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    assert!(stderr(&output).contains("go on with: nearside set mover --nodes 2 --move-memory"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("go on with: nearside set mover --nodes 2 --move-memory"),
+        "{}",
+        stderr(&output)
+    );
     let bytes = domain.filled_mib();
     assert!(bytes[&1] > 0 && bytes[&2] > 0, "{bytes:?}");
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
@@ -221,7 +251,10 @@ fn the_last_of_two_commands_decides() {
     let output = first.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("another command"), "{}", stderr(&output));
-    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(3), "3"));
+    assert_eq!(
+        (domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()),
+        (all_on(3), "3")
+    );
 }
 
 #[test]
@@ -240,15 +273,20 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
     let most_kib: u64 = ["MemFree:", "FilePages:", "SReclaimable:"].map(figure).iter().sum();
     let size = (most_kib / 1024 + 128) / 2 * 2;
     huge_pages(1, size / 2);
-    for (kind, flags, why) in [("huge", "--nodes 1 --page-size 2M", "no-huge-page"), ("anon", "--nodes 0-1", "no-room")]
+    for (kind, flags, why) in
+        [("huge", "--nodes 1 --page-size 2M", "no-huge-page"), ("anon", "--nodes 0-1", "no-room")]
     {
-        let flags = format!("--quiet --name mover --memory {size}M --policy preferred-many {flags}");
+        let flags =
+            format!("--quiet --name mover --memory {size}M --policy preferred-many {flags}");
         let domain = Domain::start(&flags, &format!("--mib {size} --kind {kind}"));
         let (report, output) = set("--nodes 3 --move-memory --rate unlimited");
         let bytes = domain.filled_mib();
         assert_eq!(output.status.code(), Some(3), "{kind}: {bytes:?} {report}");
-        let stayed = report["stayed_bytes"][why].as_u64().unwrap_or_else(|| panic!("{kind}: {report}")) / MIB;
-        let off_target: u64 = bytes.iter().filter(|(node, _)| **node != 3).map(|(_, mib)| mib).sum();
+        let stayed =
+            report["stayed_bytes"][why].as_u64().unwrap_or_else(|| panic!("{kind}: {report}"))
+                / MIB;
+        let off_target: u64 =
+            bytes.iter().filter(|(node, _)| **node != 3).map(|(_, mib)| mib).sum();
         assert!(stayed >= off_target && off_target > 0, "{kind}: {bytes:?} {report}");
         domain.end();
         huge_pages(1, 0);
@@ -258,7 +296,10 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
 
 #[test]
 fn pinned_pages_are_busy_and_stay_to_the_last_one() {
-    let domain = Domain::start("--quiet --name mover --memory 64M --policy preferred --nodes 1", "--mib 32 --pin 8");
+    let domain = Domain::start(
+        "--quiet --name mover --memory 64M --policy preferred --nodes 1",
+        "--mib 32 --pin 8",
+    );
     let (report, output) = set("--nodes 3 --move-memory");
     assert_eq!(output.status.code(), Some(3), "{report}");
     assert_eq!(report["stayed_bytes"], serde_json::json!({ "busy": 8 * MIB }), "{report}");
@@ -276,14 +317,20 @@ fn what_no_process_maps_stays_and_is_named() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let ready = BufReader::new(child.stdout.take().unwrap()).lines().any(|line| line.unwrap() == "ready");
+    let ready =
+        BufReader::new(child.stdout.take().unwrap()).lines().any(|line| line.unwrap() == "ready");
     assert!(ready, "16 MiB of tmpfs could not be written");
     let (report, output) = set("--nodes 3 --move-memory");
     assert_eq!(output.status.code(), Some(3), "{report}");
     // The memory controller lags by up to 4 MiB on 8 CPUs.
-    let stayed = report["stayed_bytes"]["not-mapped"].as_u64().unwrap_or_else(|| panic!("{report}"));
+    let stayed =
+        report["stayed_bytes"]["not-mapped"].as_u64().unwrap_or_else(|| panic!("{report}"));
     assert!(stayed.abs_diff(16 * MIB) < 4 * MIB, "{report}");
-    assert!(stderr(&output).contains("what no process maps cannot be moved"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("what no process maps cannot be moved"),
+        "{}",
+        stderr(&output)
+    );
     std::fs::remove_file("/dev/shm/left").unwrap();
     let (report, output) = set("--nodes 3 --move-memory");
     assert_eq!(output.status.code(), Some(0), "{report}");
@@ -307,22 +354,34 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     for (arguments, code, said) in cases {
         let output = run(words(&format!("set {arguments}")));
         assert_eq!(output.status.code(), Some(code), "{arguments}: {}", stderr(&output));
-        assert!(stderr(&output).contains(said), "{arguments}: expected \"{said}\" in: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(said),
+            "{arguments}: expected \"{said}\" in: {}",
+            stderr(&output)
+        );
     }
     std::fs::remove_dir("/sys/fs/cgroup/foreign").unwrap();
     let plan = run(words("set mover --nodes 2 --move-memory --dry-run"));
     assert!(stdout(&plan).contains("move pages to node 2, at most 1 GiB/s"), "{}", stdout(&plan));
-    assert_eq!((domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()), (all_on(1), "1"));
+    assert_eq!(
+        (domain.filled_mib(), status(domain.process(), "Mems_allowed_list").as_str()),
+        (all_on(1), "1")
+    );
     assert_eq!(record()["home"]["nodes"], "1");
 }
 
 /// What a move shows on a terminal, with these redirections.
 fn shown_on_a_terminal(to: u32, redirections: &str) -> String {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
-    let script =
-        format!("stty cols 100; {binary} set mover --nodes {to} --move-memory --rate 64M {redirections}; echo code $?");
+    let script = format!(
+        "stty cols 100; {binary} set mover --nodes {to} --move-memory --rate 64M {redirections}; echo code $?"
+    );
     let mut command = Command::new("script");
-    let output = command.env("TERM", "xterm").args(["-qec", &script, "/dev/null"]).stdin(Stdio::null()).output();
+    let output = command
+        .env("TERM", "xterm")
+        .args(["-qec", &script, "/dev/null"])
+        .stdin(Stdio::null())
+        .output();
     let shown = stdout(&output.unwrap());
     assert!(shown.contains("code 0"), "{shown}");
     shown
@@ -337,7 +396,10 @@ fn a_bar_tells_how_far_a_move_is_on_a_terminal_and_nowhere_else() {
     assert_eq!(domain.filled_mib(), all_on(2));
     // The report is for whoever reads the file.
     let report = read("/tmp/report");
-    assert!(report.contains("mover") && !report.contains(BAR) && !report.contains('\r'), "{report:?}");
+    assert!(
+        report.contains("mover") && !report.contains(BAR) && !report.contains('\r'),
+        "{report:?}"
+    );
 
     let shown = shown_on_a_terminal(1, "2>/tmp/errors");
     assert!(!shown.contains(BAR), "{shown:?}");

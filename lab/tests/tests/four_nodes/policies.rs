@@ -1,6 +1,8 @@
 //! For each policy, pages lie where the policy says, read from `/proc/PID/numa_maps`.
 
-use nearside_lab::{Domain, Look, MIB, huge_pages, json, nearside, node_memory, own_memory, status, words, write};
+use nearside_lab::{
+    Domain, Look, MIB, huge_pages, json, nearside, node_memory, own_memory, status, words, write,
+};
 use std::{collections::BTreeMap, process::Command};
 
 /// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that memory, its bytes by
@@ -32,7 +34,10 @@ fn assert_parts(kind: &str, bytes: &BTreeMap<u32, u64>, quarters: &[(u32, u64)])
     assert!(bytes.keys().eq(quarters.iter().map(|(node, _)| node)), "{kind}: {bytes:?}");
     for (node, quarter) in quarters {
         let expected = size_mib(kind) * MIB / 4 * quarter;
-        assert!(bytes[node].abs_diff(expected) < MIB / 2, "{kind}: {expected} expected on node {node}: {bytes:?}");
+        assert!(
+            bytes[node].abs_diff(expected) < MIB / 2,
+            "{kind}: {expected} expected on node {node}: {bytes:?}"
+        );
     }
 }
 
@@ -51,11 +56,22 @@ fn strict_memory_of_every_kind_is_local_to_the_last_page() {
 #[test]
 fn all_memory_of_all_processes_of_a_strict_domain_is_local_and_files_are_told_apart() {
     huge_pages(1, 20);
-    let domain = Domain::start("--quiet --name many --cpus 2 --memory 200M --policy strict --nodes 1", "--mib 48");
-    let joined = ["--kind thp --mib 32", "--kind shm --mib 24", "--kind huge --mib 32", "--kind heap --mib 16"];
+    let domain = Domain::start(
+        "--quiet --name many --cpus 2 --memory 200M --policy strict --nodes 1",
+        "--mib 48",
+    );
+    let joined = [
+        "--kind thp --mib 32",
+        "--kind shm --mib 24",
+        "--kind huge --mib 32",
+        "--kind heap --mib 16",
+    ];
     let joined = joined.map(|arguments| Domain::join("many", arguments));
     let (own, off_home) = own_memory("/sys/fs/cgroup", "many", 1);
-    assert!(own >= (48 + 32 + 24 + 32 + 16) * MIB, "{own} bytes of the domain's own memory were seen");
+    assert!(
+        own >= (48 + 32 + 24 + 32 + 16) * MIB,
+        "{own} bytes of the domain's own memory were seen"
+    );
     assert_eq!(off_home, 0);
 
     // Nearside says the same, and has files on a line of their own: whoever read a C library first has it on its node.
@@ -100,7 +116,9 @@ fn preferred_many_names_all_nodes_of_the_home() {
 #[test]
 fn preferred_many_spills_only_where_its_home_is_full() {
     // Huge pages fill the home at once; how many of them it yields is not the point.
-    let pool = |node: u32| format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+    let pool = |node: u32| {
+        format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
+    };
     // A preference takes no more of a node than what lies above its watermarks.
     let reserves = Look::take().nodes("reserve_bytes");
     for node in [2, 3] {
@@ -156,7 +174,10 @@ fn in_a_home_of_two_nodes_local_memory_lies_where_each_process_runs() {
     let of = |command: &mut Command, cpu: &str, node: u32| {
         let command = command.arg("--").args(["taskset", "--cpu-list", cpu]);
         let domain = Domain::wrapped(command, "--mib 16");
-        assert_eq!((domain.policy(), domain.filled_mib()), ("local".into(), BTreeMap::from([(node, 16)])));
+        assert_eq!(
+            (domain.policy(), domain.filled_mib()),
+            ("local".into(), BTreeMap::from([(node, 16)]))
+        );
         domain
     };
     let flags = "run --quiet --name both --cpus 4 --memory 64M --policy local --nodes 0-1";

@@ -1,8 +1,8 @@
 //! `run` stands in the place of the command, and what it refuses leaves nothing behind.
 
 use nearside_lab::{
-    Domain, Look, MIB, Signal, await_that, domains, nearside, read, run, send, status, stderr, stdout, unclaimed_bytes,
-    words, write,
+    Domain, Look, MIB, Signal, await_that, domains, nearside, read, run, send, status, stderr,
+    stdout, unclaimed_bytes, words, write,
 };
 use std::{
     fs,
@@ -17,9 +17,15 @@ use std::{
 #[test]
 fn exit_codes_and_signals_are_the_commands_own() {
     let code = |line: &str| run(words(line)).status.code();
-    let exits = nearside().args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "exit 7"]).status().unwrap();
+    let exits = nearside()
+        .args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "exit 7"])
+        .status()
+        .unwrap();
     assert_eq!(exits.code(), Some(7));
-    let killed = nearside().args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "kill -TERM $$"]).status().unwrap();
+    let killed = nearside()
+        .args(["run", "-q", "--memory", "1M", "--", "sh", "-c", "kill -TERM $$"])
+        .status()
+        .unwrap();
     assert_eq!(killed.signal(), Some(15));
     assert_eq!(code("run --memory 1M -- nosuchcommand"), Some(127));
     assert_eq!(code("run --memory 1M -- /etc/passwd"), Some(126));
@@ -61,7 +67,11 @@ fn what_cannot_be_executed_has_the_exit_codes_of_env_and_leaves_nothing() {
         ("none", 127),
     ];
     for (command, code) in cases {
-        let envs = Command::new("env").args(["PATH=/tmp/unfit", command]).stderr(Stdio::null()).status().unwrap();
+        let envs = Command::new("env")
+            .args(["PATH=/tmp/unfit", command])
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
         assert_eq!(envs.code(), Some(code), "env {command}");
         assert_eq!(stands_in("env PATH=/tmp/unfit", &[command]).0, Some(code), "{command}");
         assert_eq!(domains(), [""; 0], "{command}");
@@ -80,7 +90,11 @@ fn signals_are_dealt_with_as_whoever_started_it_had_it() {
         let masks = status.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok());
         masks.map(|mask| mask & !(0b11 << 31)).collect::<Vec<_>>()
     };
-    for before in ["env", "env --ignore-signal=PIPE,INT,HUP --block-signal=USR1,TERM", "env --default-signal=PIPE"] {
+    for before in [
+        "env",
+        "env --ignore-signal=PIPE,INT,HUP --block-signal=USR1,TERM",
+        "env --default-signal=PIPE",
+    ] {
         let mut all = words(before).chain(look);
         let alone = Command::new(all.next().unwrap()).args(all).output().unwrap();
         let (code, status) = stands_in(before, &look);
@@ -93,7 +107,8 @@ fn signals_are_dealt_with_as_whoever_started_it_had_it() {
 
 #[test]
 fn a_move_goes_on_where_the_hangup_is_ignored() {
-    let domain = Domain::start("-q --name mover --memory 64M --policy strict --nodes 1", "--mib 32");
+    let domain =
+        Domain::start("-q --name mover --memory 64M --policy strict --nodes 1", "--mib 32");
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let mut moving = Command::new("nohup")
         .arg(binary)
@@ -115,7 +130,9 @@ fn a_move_goes_on_where_the_hangup_is_ignored() {
 fn it_needs_no_open_streams() {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let code = |command: &str, streams: &str| {
-        let script = format!("{binary} run --name closed --cpus 2 --memory 1M --nodes 1 -- {command} {streams}");
+        let script = format!(
+            "{binary} run --name closed --cpus 2 --memory 1M --nodes 1 -- {command} {streams}"
+        );
         Command::new("bash").args(["-c", &script]).status().unwrap().code()
     };
     // There is a notice to tell each time, and nobody to hear it.
@@ -161,11 +178,15 @@ fn what_is_refused_says_why_and_leaves_nothing() {
 fn strict_that_does_not_fit_says_by_how_much() {
     // The kernel keeps some of every node for itself.
     let size = Look::take().nodes("size_bytes")[1];
-    let output = run(words(&format!("run --name big --memory {size} --policy strict --nodes 1 -- true")));
+    let output =
+        run(words(&format!("run --name big --memory {size} --policy strict --nodes 1 -- true")));
     assert_eq!(output.status.code(), Some(125));
     let message = stderr(&output);
     // "... too few (117964800 bytes)"
-    let missing = message.split("too few (").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    let missing = message
+        .split("too few (")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     assert!(missing.is_some_and(|missing| (1..size).contains(&missing)), "{message}");
 }
 
@@ -181,8 +202,7 @@ fn a_second_domain_of_the_same_name_is_refused_until_the_first_has_ended() {
 
 #[test]
 fn affinity_and_limits_hold_before_the_first_instruction() {
-    let flags =
-        "--quiet --name tight --cpus 2 --memory 32M --nodes 2 --affinity hard --cpu-limit 1.5 --memory-limit 64M";
+    let flags = "--quiet --name tight --cpus 2 --memory 32M --nodes 2 --affinity hard --cpu-limit 1.5 --memory-limit 64M";
     let domain = Domain::start(flags, "--mib 16");
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5");
     let group = "/sys/fs/cgroup/nearside/tight";
@@ -194,12 +214,21 @@ fn affinity_and_limits_hold_before_the_first_instruction() {
 
 #[test]
 fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
-    let output =
-        run(words("run --name soft --cpus 2 --memory 8M --nodes 3 -- grep Cpus_allowed_list /proc/self/status"));
+    let output = run(words(
+        "run --name soft --cpus 2 --memory 8M --nodes 3 -- grep Cpus_allowed_list /proc/self/status",
+    ));
     assert!(stdout(&output).trim().ends_with("6-7"), "{}", stdout(&output));
-    assert_eq!(stderr(&output).matches("no scheduler with node affinity").count(), 1, "{}", stderr(&output));
+    assert_eq!(
+        stderr(&output).matches("no scheduler with node affinity").count(),
+        1,
+        "{}",
+        stderr(&output)
+    );
     for (affinity, on_behalf) in [("soft", "fallback"), ("hard", "operator")] {
-        let _domain = Domain::start(&format!("-q --name kept --memory 8M --nodes 3 --affinity {affinity}"), "--mib 4");
+        let _domain = Domain::start(
+            &format!("-q --name kept --memory 8M --nodes 3 --affinity {affinity}"),
+            "--mib 4",
+        );
         let record = read("/run/nearside/domains/kept.json");
         assert!(record.contains(&format!("\"on_behalf\": \"{on_behalf}\"")), "{record}");
     }
@@ -219,7 +248,8 @@ fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
         Domain::start(&flags, "--mib 16")
     };
     let both = [start("one"), start("two")];
-    let mut homes: Vec<_> = both.iter().map(|domain| status(domain.process(), "Mems_allowed_list")).collect();
+    let mut homes: Vec<_> =
+        both.iter().map(|domain| status(domain.process(), "Mems_allowed_list")).collect();
     homes.sort();
     assert_eq!(homes, ["0", "2"]);
     for (node, said) in [(1, "no memory on node 1"), (3, "no CPUs on node 3")] {
@@ -232,10 +262,17 @@ fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
     }
     let place = run(words("place --cpus 1 --memory 8M"));
     let said = "CPUs 6-7: the cgroup /nearside does not allow them (cpuset.cpus.effective)";
-    assert!(stderr(&place).contains(&format!("left out of placement: {said}")), "{}", stderr(&place));
+    assert!(
+        stderr(&place).contains(&format!("left out of placement: {said}")),
+        "{}",
+        stderr(&place)
+    );
     for told in ["why one", "topology", "doctor"].map(|command| run(words(command))) {
         // The doctor wraps its lines.
-        let all = format!("{}{}", stdout(&told), stderr(&told)).split_whitespace().collect::<Vec<_>>().join(" ");
+        let all = format!("{}{}", stdout(&told), stderr(&told))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         assert!(all.contains(said), "{all}");
     }
     drop(both);
@@ -247,19 +284,23 @@ fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
 
 #[test]
 fn a_dry_run_tells_and_does_nothing() {
-    let output = run(words("run --name dry --memory 8M --policy strict --nodes 1 --dry-run -- touch /tmp/touched"));
+    let output = run(words(
+        "run --name dry --memory 8M --policy strict --nodes 1 --dry-run -- touch /tmp/touched",
+    ));
     assert!(output.status.success());
     for expected in ["create domain dry", "memory on node 1 only", "CPUs 2-3", "policy strict"] {
         assert!(stdout(&output).contains(expected), "{expected} in {}", stdout(&output));
     }
-    assert!(!Path::new("/tmp/touched").exists() && !Path::new("/sys/fs/cgroup/nearside/dry").exists());
+    assert!(
+        !Path::new("/tmp/touched").exists() && !Path::new("/sys/fs/cgroup/nearside/dry").exists()
+    );
 }
 
 #[test]
 fn exec_joins_a_domain_with_its_cpus_and_policy() {
-    let _domain = Domain::start("-q --name home --memory 16M --policy preferred --nodes 2", "--mib 4");
-    let script =
-        "grep -h Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; grep -c prefer:2 /proc/self/numa_maps";
+    let _domain =
+        Domain::start("-q --name home --memory 16M --policy preferred --nodes 2", "--mib 4");
+    let script = "grep -h Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; grep -c prefer:2 /proc/self/numa_maps";
     let output = nearside().args(["exec", "home", "--", "sh", "-c", script]).output().unwrap();
     let text = stdout(&output);
     let lines: Vec<_> = text.lines().collect();
@@ -271,11 +312,23 @@ fn exec_joins_a_domain_with_its_cpus_and_policy() {
 #[test]
 fn a_closed_pipe_is_no_crash() {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
-    for command in ["topology", "list", "stat --heap", "doctor", "run --memory 1M --dry-run true", "completions bash"] {
+    for command in [
+        "topology",
+        "list",
+        "stat --heap",
+        "doctor",
+        "run --memory 1M --dry-run true",
+        "completions bash",
+    ] {
         // The reader is gone before anything is written.
         let script = format!("(sleep 0; exec {binary} {command}) | true; exit ${{PIPESTATUS[0]}}");
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{command}: {}: {}", output.status, stderr(&output));
+        assert!(
+            matches!(output.status.code(), Some(0 | 1)),
+            "{command}: {}: {}",
+            output.status,
+            stderr(&output)
+        );
         assert!(!stderr(&output).contains("panicked"), "{command}: {}", stderr(&output));
     }
 }
@@ -285,7 +338,8 @@ const RECORDS: &str = "/run/nearside/domains";
 
 fn start_twin() -> Child {
     let mut command = nearside();
-    let command = command.args(words("run -q --name twin --memory 8M -- sh -c")).arg("echo ready; read line");
+    let command =
+        command.args(words("run -q --name twin --memory 8M -- sh -c")).arg("echo ready; read line");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -308,7 +362,9 @@ fn assert_one_runs(mut twins: [Child; 2]) {
     let names = |folder: &str| {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
         let folders_and_records = entries.filter(|entry| entry.path().is_dir() || folder != GROUPS);
-        folders_and_records.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+        folders_and_records
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!((names(GROUPS), names(RECORDS)), (vec!["twin".into()], vec!["twin.json".into()]));
     assert_eq!(read(&format!("{GROUPS}/twin/cgroup.procs")), running.id().to_string());
@@ -341,7 +397,8 @@ fn of_two_domains_of_one_name_that_start_at_once_one_runs() {
     let twins = [start_twin(), start_twin()];
     let waits = |twin: &Child| {
         let wanted = twin.id().to_string();
-        let waits = |line: &str| line.contains("-> FLOCK") && line.split(' ').any(|word| word == wanted);
+        let waits =
+            |line: &str| line.contains("-> FLOCK") && line.split(' ').any(|word| word == wanted);
         read("/proc/locks").lines().any(waits)
     };
     await_that("both wait for the lock", || twins.iter().all(waits));

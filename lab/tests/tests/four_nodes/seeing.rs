@@ -1,8 +1,8 @@
 //! What is shown is what the kernel's own files say.
 
 use nearside_lab::{
-    Domain, MIB, Own, await_that, by_node, charged, json, nearside, node_memory, read, run, stderr, stdout, toucher,
-    words, write,
+    Domain, MIB, Own, await_that, by_node, charged, json, nearside, node_memory, read, run, stderr,
+    stdout, toucher, words, write,
 };
 use serde_json::Value;
 use std::{
@@ -16,14 +16,19 @@ use std::{
 /// A domain has written its own record, into a file system that keeps files in shared memory: these pages are charged to
 /// it, and none of its processes maps them.
 fn record_bytes(domain: &str) -> u64 {
-    fs::metadata(format!("/run/nearside/domains/{domain}.json")).unwrap().len().next_multiple_of(4096)
+    fs::metadata(format!("/run/nearside/domains/{domain}.json"))
+        .unwrap()
+        .len()
+        .next_multiple_of(4096)
 }
 
 /// Waits until the memory controller has charged a group for what its processes, which sleep, map and for these bytes
 /// besides, and gives what is charged by node.
 fn settled(group: &str, processes: &[u32], besides: u64) -> BTreeMap<u32, u64> {
     let own = Own::of(processes.iter().copied());
-    await_that("the memory controller has caught up", || charged(group).values().sum::<u64>() == own.total() + besides);
+    await_that("the memory controller has caught up", || {
+        charged(group).values().sum::<u64>() == own.total() + besides
+    });
     let charged = charged(group);
     for (node, bytes) in &charged {
         let mapped = own.bytes.get(node).copied().unwrap_or(0);
@@ -47,11 +52,13 @@ fn assert_mapped(shown: &Value, own: &Own) {
 #[test]
 fn a_domains_bytes_are_those_of_its_processes_to_the_byte() {
     let flags = "--quiet --name seen --cpus 2 --memory 128M --policy interleave --nodes 1,3";
-    let (first, second) = (Domain::start(flags, "--mib 24"), Domain::join("seen", "--mib 16 --kind shm"));
+    let (first, second) =
+        (Domain::start(flags, "--mib 24"), Domain::join("seen", "--mib 16 --kind shm"));
     let processes = [first.process(), second.process()];
     let bytes = settled("/sys/fs/cgroup/nearside/seen", &processes, record_bytes("seen"));
     assert!([1, 3].iter().all(|node| bytes[node] >= 20 * MIB), "{bytes:?}");
-    let off_home: u64 = bytes.iter().filter(|(node, _)| ![1, 3].contains(*node)).map(|(_, bytes)| bytes).sum();
+    let off_home: u64 =
+        bytes.iter().filter(|(node, _)| ![1, 3].contains(*node)).map(|(_, bytes)| bytes).sum();
 
     for line in ["list -n", "stat --interval 0", "show seen --interval 0"] {
         let answer = json(line);
@@ -59,8 +66,20 @@ fn a_domains_bytes_are_those_of_its_processes_to_the_byte() {
         assert_eq!(by_node(&seen["own_bytes"]), bytes, "{line}: {seen:#}");
         assert_eq!(seen["debt_bytes"], off_home, "{line}: {seen:#}");
         assert_eq!(seen["usage"]["processes"], 2, "{line}: {seen:#}");
-        assert_eq!(by_node(&seen["claim"]["bytes"]), [(1, 64 * MIB), (3, 64 * MIB)].into(), "{line}: {seen:#}");
-        assert_eq!(seen["claim"]["vcpus"].as_object().unwrap().values().filter_map(Value::as_u64).sum::<u64>(), 2);
+        assert_eq!(
+            by_node(&seen["claim"]["bytes"]),
+            [(1, 64 * MIB), (3, 64 * MIB)].into(),
+            "{line}: {seen:#}"
+        );
+        assert_eq!(
+            seen["claim"]["vcpus"]
+                .as_object()
+                .unwrap()
+                .values()
+                .filter_map(Value::as_u64)
+                .sum::<u64>(),
+            2
+        );
     }
     let shown = json("show seen --interval 0");
     assert_mapped(&shown, &Own::of(processes));
@@ -72,7 +91,8 @@ fn a_domains_bytes_are_those_of_its_processes_to_the_byte() {
 
 /// Nanoseconds that the threads of a process ever ran.
 fn ran_ns(process: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+    let tasks =
+        fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
     let ran = |task: std::path::PathBuf| read(task.join("schedstat").to_str().unwrap());
     tasks.map(|task| ran(task).split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
@@ -82,7 +102,9 @@ fn node_of(process: u32) -> u32 {
     let stat = read(&format!("/proc/{process}/stat"));
     // The 39th field; the second ends with the last parenthesis.
     let cpu = stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap();
-    (0..4).find(|node| Path::new(&format!("/sys/devices/system/node/node{node}/cpu{cpu}")).exists()).unwrap()
+    (0..4)
+        .find(|node| Path::new(&format!("/sys/devices/system/node/node{node}/cpu{cpu}")).exists())
+        .unwrap()
 }
 
 #[test]
@@ -91,14 +113,20 @@ fn a_local_share_is_that_of_the_bytes_and_the_cpu_time_shown_with_it() {
         "--quiet --name busy --cpus 4 --memory 32M --policy preferred --nodes 1,3",
         "--mib 8 --threads 2 --spin",
     );
-    let idle = Domain::start("--quiet --name idle --cpus 2 --memory 32M --policy interleave --nodes 0,2,3", "--mib 8");
+    let idle = Domain::start(
+        "--quiet --name idle --cpus 2 --memory 32M --policy interleave --nodes 0,2,3",
+        "--mib 8",
+    );
     let before = ran_ns(busy.process());
     let stat = json("stat --interval 2");
     let ran = ran_ns(busy.process()) - before;
-    for (number, (name, process)) in [("busy", busy.process()), ("idle", idle.process())].into_iter().enumerate() {
+    for (number, (name, process)) in
+        [("busy", busy.process()), ("idle", idle.process())].into_iter().enumerate()
+    {
         let domain = &stat["domains"][number];
         assert_eq!(domain["name"], name);
-        let [threads, time] = ["threads", "time_ns"].map(|figure| by_node(&domain["usage"]["cpu"][figure]));
+        let [threads, time] =
+            ["threads", "time_ns"].map(|figure| by_node(&domain["usage"]["cpu"][figure]));
         if name == "busy" {
             assert!((1..=ran).contains(&time.values().sum()), "it ran {ran} ns: {domain:#}");
             assert_eq!(threads.values().sum::<u64>(), 3, "{domain:#}");
@@ -106,10 +134,14 @@ fn a_local_share_is_that_of_the_bytes_and_the_cpu_time_shown_with_it() {
             assert!(time.is_empty(), "it sleeps: {domain:#}");
             assert_eq!(threads, [(node_of(process), 1)].into(), "{domain:#}");
         }
-        let (weight, bytes) = (if time.is_empty() { threads } else { time }, by_node(&domain["own_bytes"]));
-        let both: u128 =
-            weight.iter().map(|(node, w)| u128::from(*w) * u128::from(*bytes.get(node).unwrap_or(&0))).sum();
-        let all = u128::from(weight.values().sum::<u64>()) * u128::from(bytes.values().sum::<u64>());
+        let (weight, bytes) =
+            (if time.is_empty() { threads } else { time }, by_node(&domain["own_bytes"]));
+        let both: u128 = weight
+            .iter()
+            .map(|(node, w)| u128::from(*w) * u128::from(*bytes.get(node).unwrap_or(&0)))
+            .sum();
+        let all =
+            u128::from(weight.values().sum::<u64>()) * u128::from(bytes.values().sum::<u64>());
         let share = domain["local_share"].as_f64().unwrap();
         assert!((share - both as f64 / all as f64).abs() < 1e-9, "{both} of {all}: {domain:#}");
     }
@@ -134,9 +166,14 @@ fn a_frame_of_top_tells_what_list_tells() {
     let output = run(words("top --once --interval 0.1"));
     assert!(output.status.success(), "{}", stderr(&output));
     let frame = stdout(&output);
-    let line = frame.lines().find(|line| line.contains("framed")).unwrap_or_else(|| panic!("{frame}"));
+    let line =
+        frame.lines().find(|line| line.contains("framed")).unwrap_or_else(|| panic!("{frame}"));
     let (placed, figures) = line.split_once(']').unwrap_or_else(|| panic!("no bar: {frame}"));
-    assert_eq!(words(placed).take(4).collect::<Vec<_>>(), ["framed", "1,3", "explicit", "interleave"], "{frame}");
+    assert_eq!(
+        words(placed).take(4).collect::<Vec<_>>(),
+        ["framed", "1,3", "explicit", "interleave"],
+        "{frame}"
+    );
     let share = (listed["local_share"].as_f64().unwrap() * 100.0).floor().to_string();
     assert_eq!(words(figures).take(2).collect::<Vec<_>>(), [&share, "%"], "{listed:#}\n{frame}");
 }
@@ -167,9 +204,14 @@ fn the_heap_is_that_of_buddyinfo() {
         let after = free_blocks();
         let mut shown = FreeBlocks::new();
         for zone in stat["heap"].as_array().unwrap() {
-            let blocks: Vec<_> = zone["free_blocks"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+            let blocks: Vec<_> =
+                zone["free_blocks"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
             let pages: u64 = blocks.iter().enumerate().map(|(order, count)| count << order).sum();
-            assert_eq!((&zone["free_bytes"], &zone["page_bytes"]), (&(pages * 4096).into(), &4096.into()), "{zone}");
+            assert_eq!(
+                (&zone["free_bytes"], &zone["page_bytes"]),
+                (&(pages * 4096).into(), &4096.into()),
+                "{zone}"
+            );
             let key = (zone["node"].as_u64().unwrap(), zone["zone"].as_str().unwrap().to_owned());
             assert_eq!(blocks.len(), before[&key].len(), "orders of {key:?}");
             shown.insert(key, blocks);
@@ -196,7 +238,9 @@ const COUNTERS: [(&str, &str); 6] = [
 fn counters() -> Vec<[u64; 6]> {
     let of_node = |node| {
         let text = read(&format!("/sys/devices/system/node/node{node}/numastat"));
-        let count = |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap();
+        let count = |name| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap()
+        };
         COUNTERS.map(|(_, name)| count(name))
     };
     (0..4).map(of_node).collect()
@@ -209,11 +253,17 @@ fn sizes_and_counters_are_those_of_the_nodes() {
     // Node 1 is filled, so that what is wanted there is taken elsewhere: each counter has something to count. Huge pages fill
     // it at once; how many of them it yields is not the point.
     let begin = counters();
-    write(NODE_1_POOL, &(node_memory(1, "MemFree").saturating_sub(40 * MIB) / (2 * MIB)).to_string());
+    write(
+        NODE_1_POOL,
+        &(node_memory(1, "MemFree").saturating_sub(40 * MIB) / (2 * MIB)).to_string(),
+    );
     let too_many = node_memory(1, "MemFree") / MIB + 24;
     let flags = "--quiet --name spilling --memory 4M --policy preferred --nodes 1";
     let spilling = Domain::start(flags, &format!("--mib {too_many}"));
-    let interleaved = Domain::start("--quiet --name mixed --memory 8M --policy interleave --nodes 2,3", "--mib 4");
+    let interleaved = Domain::start(
+        "--quiet --name mixed --memory 8M --policy interleave --nodes 2,3",
+        "--mib 4",
+    );
 
     let before = counters();
     let stat = json("stat --interval 0.1");
@@ -231,10 +281,17 @@ fn sizes_and_counters_are_those_of_the_nodes() {
             assert!(pages <= most - least, "{name} from {least} to {most}: {shown:#}");
         }
     }
-    let grown: Vec<[u64; 6]> =
-        before.iter().zip(begin).map(|(now, then)| std::array::from_fn(|number| now[number] - then[number])).collect();
-    let [misses, foreign] = [1, 2].map(|number| grown.iter().map(|node| node[number]).collect::<Vec<_>>());
-    assert!(foreign[1] > 1024 && misses.iter().sum::<u64>() > 1024, "node 1 was not filled: {grown:?}");
+    let grown: Vec<[u64; 6]> = before
+        .iter()
+        .zip(begin)
+        .map(|(now, then)| std::array::from_fn(|number| now[number] - then[number]))
+        .collect();
+    let [misses, foreign] =
+        [1, 2].map(|number| grown.iter().map(|node| node[number]).collect::<Vec<_>>());
+    assert!(
+        foreign[1] > 1024 && misses.iter().sum::<u64>() > 1024,
+        "node 1 was not filled: {grown:?}"
+    );
     spilling.end();
     interleaved.end();
     write(NODE_1_POOL, "0");
@@ -251,7 +308,11 @@ impl Foreign {
     fn start() -> Self {
         fs::create_dir(Self::GROUP).unwrap();
         let cpus = read("/sys/devices/system/node/node2/cpulist");
-        let script = format!("echo $$ >{}/cgroup.procs; exec taskset -c {cpus} {} --mib 24", Self::GROUP, toucher());
+        let script = format!(
+            "echo $$ >{}/cgroup.procs; exec taskset -c {cpus} {} --mib 24",
+            Self::GROUP,
+            toucher()
+        );
         let mut command = Command::new("sh");
         let command = command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut foreign = Self { child: command.spawn().unwrap() };
@@ -279,9 +340,16 @@ fn a_group_that_somebody_else_made_is_shown_with_its_bytes() {
     let bytes = settled(Foreign::GROUP, &[process], 0);
     assert!(bytes[&2] >= 24 * MIB, "{bytes:?}");
     let check = |line: &str, shown: &Value| {
-        assert_eq!((&shown["name"], &shown["cgroup"]), (&"/foreign".into(), &"/foreign".into()), "{line}");
+        assert_eq!(
+            (&shown["name"], &shown["cgroup"]),
+            (&"/foreign".into(), &"/foreign".into()),
+            "{line}"
+        );
         assert_eq!(by_node(&shown["own_bytes"]), bytes, "{line}: {shown:#}");
-        assert_eq!((&shown["usage"]["processes"], &shown["usage"]["memory_seen"]), (&1.into(), &"charged".into()));
+        assert_eq!(
+            (&shown["usage"]["processes"], &shown["usage"]["memory_seen"]),
+            (&1.into(), &"charged".into())
+        );
         for unknown in ["home", "claim", "debt_bytes", "cpus_bound_by"] {
             assert!(shown[unknown].is_null(), "{line}: {unknown} in {shown:#}");
         }
@@ -306,6 +374,10 @@ fn a_group_that_somebody_else_made_is_shown_with_its_bytes() {
     drop(foreign);
     let gone = run(words("show /foreign"));
     assert_eq!(gone.status.code(), Some(1));
-    assert!(stderr(&gone).contains("there is no cgroup /sys/fs/cgroup/foreign"), "{}", stderr(&gone));
+    assert!(
+        stderr(&gone).contains("there is no cgroup /sys/fs/cgroup/foreign"),
+        "{}",
+        stderr(&gone)
+    );
     domain.end();
 }

@@ -10,7 +10,10 @@ struct Mounted;
 
 impl Mounted {
     fn with(options: &str) -> Self {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs", STATE]).status().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs", STATE])
+            .status()
+            .unwrap();
         assert!(mounted.success(), "{options}");
         Self
     }
@@ -25,7 +28,8 @@ impl Drop for Mounted {
 #[test]
 fn where_records_find_no_room_what_was_recorded_stays() {
     let _mounted = Mounted::with("size=64k,mode=755");
-    let domain = Domain::start("-q --name kept --cpus 2 --memory 16M --policy strict --nodes 1", "--mib 4");
+    let domain =
+        Domain::start("-q --name kept --cpus 2 --memory 16M --policy strict --nodes 1", "--mib 4");
     let record = || read("/run/nearside/domains/kept.json");
     let before = record();
     let mut filler = fs::File::create("/run/nearside/filler").unwrap();
@@ -33,9 +37,16 @@ fn where_records_find_no_room_what_was_recorded_stays() {
 
     for line in ["set kept --nodes 2", "run --name other --memory 8M -- true"] {
         let output = run(words(line));
-        assert_eq!(output.status.code(), Some(if line.starts_with("run") { 125 } else { 1 }), "{line}");
+        assert_eq!(
+            output.status.code(),
+            Some(if line.starts_with("run") { 125 } else { 1 }),
+            "{line}"
+        );
         let said = stderr(&output);
-        assert!(said.contains("No space left") && said.contains("/run/nearside/domains/"), "{said}");
+        assert!(
+            said.contains("No space left") && said.contains("/run/nearside/domains/"),
+            "{said}"
+        );
     }
     assert_eq!(record(), before);
     assert_eq!(read("/sys/fs/cgroup/nearside/kept/cpuset.mems"), "1");
@@ -76,7 +87,11 @@ fn another_versions_record_stops_starts_while_its_domain_lives() {
     fs::write(path, record).unwrap();
     let refused = run(words("run --name other --memory 8M -- true"));
     assert_eq!(refused.status.code(), Some(125));
-    assert!(stderr(&refused).contains("newer.json") && stderr(&refused).contains("lease"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("newer.json") && stderr(&refused).contains("lease"),
+        "{}",
+        stderr(&refused)
+    );
     domain.end();
     assert!(run(words("run -q --name other --memory 8M -- true")).status.success());
     assert!(!Path::new(path).exists());
@@ -85,7 +100,9 @@ fn another_versions_record_stops_starts_while_its_domain_lives() {
 /// As in containers: a process in the group `/box` that sees only that, or sees the tree from a namespace of its own.
 fn in_a_box(script: &str) -> (Option<i32>, String) {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
-    let script = format!("echo $$ >/sys/fs/cgroup/box/cgroup.procs; run='{binary} run -q --memory 1M'; {script}");
+    let script = format!(
+        "echo $$ >/sys/fs/cgroup/box/cgroup.procs; run='{binary} run -q --memory 1M'; {script}"
+    );
     fs::create_dir_all("/sys/fs/cgroup/box").unwrap();
     let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
     (output.status.code(), stdout(&output) + &stderr(&output))
@@ -105,16 +122,18 @@ fn domains_live_in_what_is_mounted_of_the_tree() {
     // One that cannot be executed goes back to where it came from, and its group is removed.
     fs::write("/tmp/lost", "#!/no/such/shell\n").unwrap();
     Command::new("chmod").args(["755", "/tmp/lost"]).status().unwrap();
-    let (code, text) =
-        in_a_box(&format!("{bind} $run --name lost -- /tmp/lost; echo $?; ls -d /sys/fs/cgroup/nearside/*"));
+    let (code, text) = in_a_box(&format!(
+        "{bind} $run --name lost -- /tmp/lost; echo $?; ls -d /sys/fs/cgroup/nearside/*"
+    ));
     assert!(text.contains("127") && !text.contains("nearside/lost"), "{code:?}: {text}");
 
     let (code, text) = in_a_box("exec unshare --cgroup sh -c \"$run --name outer -- true\"");
     assert_eq!(code, Some(125), "{text}");
     assert!(text.contains("begins with /.."), "{text}");
     let own = "umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup";
-    let (code, text) =
-        in_a_box(&format!("exec unshare --cgroup sh -c \"{own} && $run --name own -- cat /proc/self/cgroup\""));
+    let (code, text) = in_a_box(&format!(
+        "exec unshare --cgroup sh -c \"{own} && $run --name own -- cat /proc/self/cgroup\""
+    ));
     assert_eq!((code, text.trim()), (Some(0), "0::/nearside/own"));
     assert_eq!(domains(), [""; 0]);
 }

@@ -26,7 +26,8 @@ fn everything_can_be_looked_at() {
         assert!(output.status.success(), "{line}: {}", stderr(&output));
         assert!(!stdout(&output).is_empty(), "{line}");
     }
-    let listed: serde_json::Value = serde_json::from_str(&stdout(&run_as_nobody(words("list --format json")))).unwrap();
+    let listed: serde_json::Value =
+        serde_json::from_str(&stdout(&run_as_nobody(words("list --format json")))).unwrap();
     assert!(listed["domains"][0]["own_bytes"]["1"].as_u64().unwrap() >= 14 * MIB, "{listed}");
     domain.end();
 }
@@ -52,9 +53,18 @@ fn nothing_can_be_changed_and_it_is_said_what_that_needs() {
     let names = |folder: &str| {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
         let is_left = |name: &String| name.contains("mine");
-        entries.map(|entry| entry.file_name().into_string().unwrap()).filter(is_left).collect::<Vec<_>>()
+        entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .filter(is_left)
+            .collect::<Vec<_>>()
     };
-    for folder in ["/sys/fs/cgroup", "/sys/fs/cgroup/nearside", "/run/nearside", "/run/nearside/domains", "/tmp"] {
+    for folder in [
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/nearside",
+        "/run/nearside",
+        "/run/nearside/domains",
+        "/tmp",
+    ] {
         assert_eq!(names(folder), [""; 0], "{folder}");
     }
     domain.end();
@@ -66,7 +76,11 @@ fn the_doctor_says_that_nothing_can_be_started() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(doctor["can_run"], false);
-    let stops = doctor["findings"].as_array().unwrap().iter().filter(|finding| finding["stops_run"] == true);
+    let stops = doctor["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["stops_run"] == true);
     let topics: Vec<_> = stops.map(|finding| finding["topic"].as_str().unwrap()).collect();
     assert_eq!(topics, ["cgroup owner", "records"]);
 }

@@ -1,6 +1,8 @@
 //! Where the cgroup v2 tree has no cpu, cpuset or memory controller: what can work works, and what cannot is said once.
 
-use nearside_lab::{Domain, Look, MIB, own_memory, read, run, run_as_nobody, status, stderr, stdout, words};
+use nearside_lab::{
+    Domain, Look, MIB, own_memory, read, run, run_as_nobody, status, stderr, stdout, words,
+};
 use nearside_linux::{Host, Paths};
 use std::{collections::BTreeMap, path::Path};
 
@@ -15,13 +17,19 @@ fn tree() -> String {
 fn the_tree_has_none_of_the_controllers() {
     let controllers = read(&format!("{}/cgroup.controllers", tree()));
     for absent in ["cpu", "cpuset", "memory"] {
-        assert!(!controllers.split_whitespace().any(|found| found == absent), "{absent} is in {controllers}");
+        assert!(
+            !controllers.split_whitespace().any(|found| found == absent),
+            "{absent} is in {controllers}"
+        );
     }
 }
 
 #[test]
 fn policy_and_affinity_hold_without_cpusets() {
-    let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy strict --nodes 1", "--mib 32 --threads 2");
+    let domain = Domain::start(
+        "--name bare --cpus 2 --memory 64M --policy strict --nodes 1",
+        "--mib 32 --threads 2",
+    );
     assert_eq!(domain.policy(), "bind:1");
     assert_eq!(domain.filled_mib(), BTreeMap::from([(1, 32)]));
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "2-3");
@@ -35,19 +43,25 @@ fn policy_and_affinity_hold_without_cpusets() {
 #[test]
 fn what_cannot_work_is_said_once() {
     for dry in ["", "--dry-run"] {
-        let output = run(words(&format!("run {dry} --name bare --memory 8M --policy strict --nodes 1 -- true")));
+        let output = run(words(&format!(
+            "run {dry} --name bare --memory 8M --policy strict --nodes 1 -- true"
+        )));
         assert!(output.status.success());
-        assert_eq!(stderr(&output).matches("no cpuset controller").count(), 1, "{dry}: {}", stderr(&output));
+        assert_eq!(
+            stderr(&output).matches("no cpuset controller").count(),
+            1,
+            "{dry}: {}",
+            stderr(&output)
+        );
     }
     let cases = [
         ("--cpu-limit 1", "cpu controller"),
         ("--memory-limit 8M", "memory controller"),
         ("--policy restrictive", "cpuset controller"),
     ];
-    for (flag, controller) in cases
-        .into_iter()
-        .flat_map(|(flag, controller)| [flag.to_owned(), format!("{flag} --dry-run")].map(|flags| (flags, controller)))
-    {
+    for (flag, controller) in cases.into_iter().flat_map(|(flag, controller)| {
+        [flag.to_owned(), format!("{flag} --dry-run")].map(|flags| (flags, controller))
+    }) {
         let output = run(words(&format!("run --name refused --memory 8M {flag} -- true")));
         assert_eq!(output.status.code(), Some(125), "{flag}");
         assert!(stderr(&output).contains(controller), "{flag}: {}", stderr(&output));
@@ -63,14 +77,19 @@ fn claims_count_by_what_processes_map() {
     // 100 MiB and some of the program's own are used, and the rest is owed: 128 in all, not 228.
     let used: u64 = look.domain("bare", "resident_bytes").values().sum();
     assert!((100 * MIB..110 * MIB).contains(&used), "{look:?}");
-    assert_eq!(look.domain("bare", "outstanding_bytes"), BTreeMap::from([(1, 128 * MIB - used)]), "{look:?}");
+    assert_eq!(
+        look.domain("bare", "outstanding_bytes"),
+        BTreeMap::from([(1, 128 * MIB - used)]),
+        "{look:?}"
+    );
     domain.end();
     Look::take().assert_nothing_is_promised();
 }
 
 #[test]
 fn a_domains_pages_can_be_moved() {
-    let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
+    let domain =
+        Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 32");
     let output = run(words("set bare --nodes 2 --move-memory"));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(domain.filled_mib(), BTreeMap::from([(2, 32)]));
@@ -80,7 +99,10 @@ fn a_domains_pages_can_be_moved() {
 
 #[test]
 fn threads_that_are_started_while_others_are_bound_do_not_escape() {
-    let domain = Domain::start("--name bare --cpus 2 --memory 64M --policy preferred --nodes 1", "--mib 8 --restless");
+    let domain = Domain::start(
+        "--name bare --cpus 2 --memory 64M --policy preferred --nodes 1",
+        "--mib 8 --restless",
+    );
     // Many times, for what may go wrong goes wrong between two instructions.
     for (node, cpus) in [(2, "4-5"), (3, "6-7"), (1, "2-3")].repeat(3) {
         let output = run(words(&format!("set bare --nodes {node}")));
@@ -89,7 +111,8 @@ fn threads_that_are_started_while_others_are_bound_do_not_escape() {
         for task in tasks.map(|task| task.unwrap().path()) {
             // One that is gone has left its affinity to the next.
             let Ok(text) = std::fs::read_to_string(task.join("status")) else { continue };
-            let allowed = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();
+            let allowed =
+                text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();
             assert_eq!(allowed, cpus, "{}: {}", task.display(), stderr(&output));
         }
     }
@@ -98,12 +121,15 @@ fn threads_that_are_started_while_others_are_bound_do_not_escape() {
 
 #[test]
 fn what_a_program_does_to_its_own_threads_outlives_nearsides_binding() {
-    let domain = Domain::start("--quiet --name bare --cpus 2 --memory 64M --nodes 1", "--mib 8 --spin");
+    let domain =
+        Domain::start("--quiet --name bare --cpus 2 --memory 64M --nodes 1", "--mib 8 --spin");
     let tasks = std::fs::read_dir(format!("/proc/{}/task", domain.process())).unwrap();
-    let tasks: Vec<String> = tasks.map(|task| task.unwrap().file_name().into_string().unwrap()).collect();
+    let tasks: Vec<String> =
+        tasks.map(|task| task.unwrap().file_name().into_string().unwrap()).collect();
     let allowed = |task: &String| status(task.parse().unwrap(), "Cpus_allowed_list");
     let pin = |task: &str, cpus: &str| {
-        let pinned = std::process::Command::new("taskset").args(["-pc", cpus, task]).output().unwrap();
+        let pinned =
+            std::process::Command::new("taskset").args(["-pc", cpus, task]).output().unwrap();
         assert!(pinned.status.success(), "{}", stderr(&pinned));
     };
     let [pinned, free] = [&tasks[0], &tasks[1]];

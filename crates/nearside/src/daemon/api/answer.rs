@@ -42,13 +42,17 @@ impl Failed {
 
 pub(super) fn too_large() -> Failed {
     let kib = super::MOST_BODY_BYTES >> 10;
-    Failed::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is too large: at most {kib} KiB are read"))
+    Failed::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        format!("the body is too large: at most {kib} KiB are read"),
+    )
 }
 
 /// Data, as `--format json` prints it.
 pub(super) fn json(data: &impl Serialize) -> Result<Response, Failed> {
-    let mut body = serde_json::to_vec_pretty(data)
-        .map_err(|error| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, format!("JSON: {error}")))?;
+    let mut body = serde_json::to_vec_pretty(data).map_err(|error| {
+        Failed::new(StatusCode::INTERNAL_SERVER_ERROR, format!("JSON: {error}"))
+    })?;
     body.push(b'\n');
     Ok(with_type("application/json", body))
 }

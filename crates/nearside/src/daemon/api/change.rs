@@ -61,23 +61,33 @@ pub(super) async fn release(api: &Api, name: &str, request: Request) -> Answered
         Ok(caller) => caller,
         Err(refused) => return (None, Ok(*refused)),
     };
-    let change = |snapshot: &Snapshot| Ok(Change::Release { domain: routes::named(snapshot, name)?.0.name.clone() });
+    let change = |snapshot: &Snapshot| {
+        Ok(Change::Release { domain: routes::named(snapshot, name)?.0.name.clone() })
+    };
     ask(api, caller, routes::latest(api).and_then(|snapshot| change(&snapshot))).await
 }
 
 fn caller_who_may_change(request: &Request) -> Result<Arc<Caller>, Box<Response>> {
     // Whoever it is that is not known may do nothing.
     let Some(peer) = request.extensions().get::<Arc<Peer>>() else {
-        return Err(Box::new(Failed::new(StatusCode::FORBIDDEN, "nobody knows who asks").into_response()));
+        return Err(Box::new(
+            Failed::new(StatusCode::FORBIDDEN, "nobody knows who asks").into_response(),
+        ));
     };
     match peer.rights {
         Rights::Change => Ok(Arc::clone(&peer.caller)),
-        Rights::Read | Rights::None => Err(Box::new(forbidden(peer, request.method(), request.uri().path(), "admin"))),
+        Rights::Read | Rights::None => {
+            Err(Box::new(forbidden(peer, request.method(), request.uri().path(), "admin")))
+        }
     }
 }
 
 async fn read(api: &Api, request: Request) -> Result<Wish, Failed> {
-    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default().trim();
     if !media_type.eq_ignore_ascii_case("application/json") {
         let message = "expected Content-Type: application/json";
@@ -102,7 +112,8 @@ async fn read(api: &Api, request: Request) -> Result<Wish, Failed> {
 
 /// Whether a body was longer than was to be read, as axum says it: in the cause of its error.
 fn is_too_large(error: &axum::Error) -> bool {
-    std::error::Error::source(error).is_some_and(|cause| cause.to_string() == "length limit exceeded")
+    std::error::Error::source(error)
+        .is_some_and(|cause| cause.to_string() == "length limit exceeded")
 }
 
 fn known_nodes(nodes: &[NodeId], snapshot: &Snapshot) -> Result<NodeSet, Failed> {
@@ -110,7 +121,10 @@ fn known_nodes(nodes: &[NodeId], snapshot: &Snapshot) -> Result<NodeSet, Failed>
     let topology = &snapshot.topology;
     if let Some(node) = nodes.iter().find(|node| topology.node(**node).is_none()) {
         let known: NodeSet = topology.nodes.iter().map(|node| node.id).collect();
-        return unusable(format!("nodes: there is no node {node}: this machine has {}", known.named()));
+        return unusable(format!(
+            "nodes: there is no node {node}: this machine has {}",
+            known.named()
+        ));
     }
     match nodes {
         [] => unusable("nodes: expected at least one; DELETE lets placement choose again".into()),
@@ -127,14 +141,20 @@ async fn ask(api: &Api, caller: Arc<Caller>, change: Result<Change, Failed>) -> 
 }
 
 async fn ask_the_loop(api: &Api, caller: Arc<Caller>, change: Change) -> Result<Response, Failed> {
-    let (Change::SetAffinity { domain: name, .. } | Change::Release { domain: name }) = change.clone();
+    let (Change::SetAffinity { domain: name, .. } | Change::Release { domain: name }) =
+        change.clone();
     let (answer, answered) = oneshot::channel();
-    let ending = || Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending: nothing was changed");
-    api.events.try_send(Event::Change(Asked { change, caller, answer })).map_err(|error| match error {
-        TrySendError::Full(_) => {
-            Failed::new(StatusCode::SERVICE_UNAVAILABLE, "too many changes are waiting: try again later")
+    let ending = || {
+        Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending: nothing was changed")
+    };
+    api.events.try_send(Event::Change(Asked { change, caller, answer })).map_err(|error| {
+        match error {
+            TrySendError::Full(_) => Failed::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many changes are waiting: try again later",
+            ),
+            TrySendError::Disconnected(_) => ending(),
         }
-        TrySendError::Disconnected(_) => ending(),
     })?;
     let seconds = api.limits.answer.as_secs();
     let late = |_| {

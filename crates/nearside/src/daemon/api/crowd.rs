@@ -23,7 +23,8 @@ impl Crowd {
     /// A place for a connection of a user, where there is one.
     pub(super) fn enter(&self, uid: u32, limits: &Limits) -> Option<Seat> {
         let mut by_user = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let others: usize = by_user.iter().filter(|(uid, _)| **uid != ROOT).map(|(_, count)| count).sum();
+        let others: usize =
+            by_user.iter().filter(|(uid, _)| **uid != ROOT).map(|(_, count)| count).sum();
         let own = by_user.entry(uid).or_default();
         if *own >= limits.connections_of_a_user || (uid != ROOT && others >= limits.connections) {
             return None;

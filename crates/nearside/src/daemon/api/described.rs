@@ -23,7 +23,9 @@ fn verb(method: Method) -> &'static str {
 /// What is wrong with `value` where the schema is kept.
 fn check(all: &Value, schema: &Value, value: &Value, at: &str) {
     if let Some(reference) = schema["$ref"].as_str() {
-        let target = all.pointer(reference.trim_start_matches('#')).unwrap_or_else(|| panic!("{reference} is missing"));
+        let target = all
+            .pointer(reference.trim_start_matches('#'))
+            .unwrap_or_else(|| panic!("{reference} is missing"));
         return check(all, target, value, at);
     }
     if let Some(either) = schema["oneOf"].as_array() {
@@ -70,13 +72,19 @@ fn it_names_what_there_is_and_what_may_be_answered() {
     let all = description();
     let mut described = BTreeSet::new();
     for (path, item) in all["paths"].as_object().unwrap() {
-        for (method, operation) in item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters") {
+        for (method, operation) in
+            item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters")
+        {
             for status in operation["responses"].as_object().unwrap().keys() {
                 described.insert((method.clone(), path.clone(), status.parse::<u16>().unwrap()));
             }
         }
-        let names: Vec<_> = item["parameters"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
-        assert!(names.iter().all(|name| path.contains(&format!("{{{}}}", name.as_str().unwrap()))), "{path}");
+        let names: Vec<_> =
+            item["parameters"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
+        assert!(
+            names.iter().all(|name| path.contains(&format!("{{{}}}", name.as_str().unwrap()))),
+            "{path}"
+        );
         assert_eq!(names.len(), path.matches('{').count(), "{path}");
     }
     let served: BTreeSet<_> = ROUTES
@@ -97,7 +105,11 @@ fn answers_have_the_shape_that_it_describes() {
         for route in ROUTES {
             let method = verb(route.method);
             let answers = &all["paths"][route.path][method]["responses"];
-            for name in ["db", "web-frontend", UNPLACED].iter().take(if route.path.contains('{') { 3 } else { 1 }) {
+            for name in ["db", "web-frontend", UNPLACED].iter().take(if route.path.contains('{') {
+                3
+            } else {
+                1
+            }) {
                 let path = route.path.replace("{name}", name).replace("{domain}", name);
                 let reply = daemon.ask(&match route.method {
                     Method::Get => get(&path),
@@ -115,7 +127,8 @@ fn answers_have_the_shape_that_it_describes() {
             }
         }
         let refused = daemon.ask(&get("/domains/nobody"));
-        let error = all.pointer("/components/responses/Unknown/content/application~1json/schema").unwrap();
+        let error =
+            all.pointer("/components/responses/Unknown/content/application~1json/schema").unwrap();
         check(&all, error, &refused.json(), "404");
     });
 }
@@ -129,7 +142,11 @@ fn what_it_lets_a_client_send_is_understood() {
     with_a_loop(Daemon::new(Limits::default()), |daemon| {
         for affinity in wish["affinity"]["enum"].as_array().unwrap() {
             let body = serde_json::json!({"nodes": [1], "affinity": affinity});
-            assert_eq!(daemon.ask(&put("/domains/db/affinity", &body.to_string())).status, 200, "{body}");
+            assert_eq!(
+                daemon.ask(&put("/domains/db/affinity", &body.to_string())).status,
+                200,
+                "{body}"
+            );
         }
     });
 }

@@ -150,7 +150,12 @@ impl Api {
     ///
     /// # Errors
     /// Where the socket cannot be given to the new group.
-    pub fn reconfigure(&self, access: Access, socket: &Path, audit_log: &Path) -> Result<(), String> {
+    pub fn reconfigure(
+        &self,
+        access: Access,
+        socket: &Path,
+        audit_log: &Path,
+    ) -> Result<(), String> {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
         self.audit().reopen(audit_log);
         socket::give(socket, &access).map_err(|error| format!("{}: {error}", socket.display()))
@@ -195,14 +200,18 @@ impl Server {
         let listener = socket::listen(socket, &access)?;
         let (stop, stopped) = oneshot::channel();
         let serve = move || -> io::Result<JoinHandle<()>> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
             let listener = {
                 let _inside = runtime.enter();
                 UnixListener::from_std(listener)?
             };
             thread::Builder::new().name("nearside-api".into()).spawn(move || {
                 runtime.block_on(async {
-                    futures_lite::future::or(accept_all(&api, listener), async { drop(stopped.await) }).await;
+                    futures_lite::future::or(accept_all(&api, listener), async {
+                        drop(stopped.await)
+                    })
+                    .await;
                     // A change that was made is told and recorded, though the end has come.
                     drop(timeout(LAST_CHANGES, api.changes.acquire_many(MOST_CHANGES)).await);
                 });
@@ -238,7 +247,9 @@ async fn accept_all(api: &Arc<Api>, listener: UnixListener) {
         let caller = match Caller::of(&stream) {
             Ok(caller) => caller,
             Err(error) => {
-                output::note([format!("not answered, for the kernel does not say who it is: {error}")]);
+                output::note([format!(
+                    "not answered, for the kernel does not say who it is: {error}"
+                )]);
                 continue;
             }
         };
@@ -258,18 +269,24 @@ async fn accept_all(api: &Arc<Api>, listener: UnixListener) {
 /// Says that there are too many. The socket's buffer is empty, so all of it fits or the other end is gone.
 fn turn_away(stream: &UnixStream) {
     let body = "{\"error\": \"too many connections: try again later\"}\n";
-    let head =
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close";
-    let _ = stream.try_write(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    let head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close";
+    let _ = stream
+        .try_write(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
 }
 
 /// Serves one connection until it ends: what it is does not matter, so tests and the fuzzer bring their own.
-pub async fn serve(api: Arc<Api>, caller: Caller, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+pub async fn serve(
+    api: Arc<Api>,
+    caller: Caller,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) {
     let limits = api.limits;
     let rights = api.rights(&caller);
     let peer = Arc::new(Peer { caller: Arc::new(caller), rights });
     let router = TowerToHyperService::new(routes::router(Arc::clone(&api)));
-    let service = service_fn(move |request| respond(Arc::clone(&api), Arc::clone(&peer), router.clone(), request));
+    let service = service_fn(move |request| {
+        respond(Arc::clone(&api), Arc::clone(&peer), router.clone(), request)
+    });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.head)
@@ -306,15 +323,16 @@ async fn respond(
         let response = answer(&peer, &router, request).await;
         let change = response.extensions().get::<Change>();
         let error = response.extensions().get::<Told>().map(|Told(message)| message.as_str());
-        let entry = Entry::new(&peer.caller, &method, &path, change, response.status().as_u16(), error);
+        let entry =
+            Entry::new(&peer.caller, &method, &path, change, response.status().as_u16(), error);
         api.audit().write(&entry);
         drop(permit);
         hold_back(response.status(), &limits).await;
         response
     });
-    Ok(changing
-        .await
-        .unwrap_or_else(|_| Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending").into_response()))
+    Ok(changing.await.unwrap_or_else(|_| {
+        Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending").into_response()
+    }))
 }
 
 /// Keeps an answer that refuses for a while, and no other.
@@ -348,6 +366,8 @@ async fn answer(
 fn forbidden(peer: &Peer, method: &Method, path: &str, group: &str) -> Response<Body> {
     let caller = &peer.caller;
     output::note([format!("refused: {caller}: {method} {}", printable(path))]);
-    let message = format!("{caller} may not do this: only root, and members of api.{group}_group in the configuration");
+    let message = format!(
+        "{caller} may not do this: only root, and members of api.{group}_group in the configuration"
+    );
     Failed::new(StatusCode::FORBIDDEN, message).into_response()
 }

@@ -89,7 +89,12 @@ const fn route(method: Method, path: &'static str, call: Call, statuses: &'stati
 pub(super) const ROUTES: [Route; 11] = [
     route(Method::Get, "/domains", Call::Read(domains), &[200]),
     route(Method::Get, "/domains/{name}", Call::Read(domain), &[200, 400, 404]),
-    route(Method::Put, "/domains/{name}/affinity", Call::SetAffinity, &[200, 400, 404, 408, 409, 415, 422, 504]),
+    route(
+        Method::Put,
+        "/domains/{name}/affinity",
+        Call::SetAffinity,
+        &[200, 400, 404, 408, 409, 415, 422, 504],
+    ),
     route(Method::Delete, "/domains/{name}/affinity", Call::Release, &[200, 400, 404, 409, 504]),
     route(Method::Get, "/why/{domain}", Call::Look(why), &[200, 400, 404]),
     route(Method::Get, "/topology", Call::Read(topology), &[200]),
@@ -103,7 +108,8 @@ pub(super) const ROUTES: [Route; 11] = [
 pub(super) fn router(api: Arc<Api>) -> Router {
     let mut router = Router::new();
     for Route { method, path, call, .. } in ROUTES {
-        let answer = move |State(api): State<Arc<Api>>, name, request| answer(api, call, name, request);
+        let answer =
+            move |State(api): State<Arc<Api>>, name, request| answer(api, call, name, request);
         router = router.route(path, on(method.into(), answer));
     }
     let unknown = async || {
@@ -118,7 +124,12 @@ pub(super) fn router(api: Arc<Api>) -> Router {
     router.fallback(unknown).method_not_allowed_fallback(other_method).with_state(api)
 }
 
-async fn answer(api: Arc<Api>, call: Call, name: Result<RawPathParams, Rejection>, request: Request) -> Response {
+async fn answer(
+    api: Arc<Api>,
+    call: Call,
+    name: Result<RawPathParams, Rejection>,
+    request: Request,
+) -> Response {
     let name = match domain_name(name) {
         Ok(name) => name,
         Err(failed) => return failed.into_response(),
@@ -139,7 +150,11 @@ async fn answer(api: Arc<Api>, call: Call, name: Result<RawPathParams, Rejection
 }
 
 /// Answers from the last snapshot.
-fn from_latest(api: &Api, name: &str, read: fn(&Reading<'_>) -> Result<Response, Failed>) -> Result<Response, Failed> {
+fn from_latest(
+    api: &Api,
+    name: &str,
+    read: fn(&Reading<'_>) -> Result<Response, Failed>,
+) -> Result<Response, Failed> {
     latest(api).and_then(|snapshot| read(&Reading { api, snapshot: &snapshot, name }))
 }
 
@@ -156,16 +171,19 @@ async fn look(
         drop(permit);
         answered
     });
-    looking.await.unwrap_or_else(|_| Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending")))
+    looking.await.unwrap_or_else(|_| {
+        Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending"))
+    })
 }
 
 /// The name in the path, without percent signs; empty where there is none.
 fn domain_name(name: Result<RawPathParams, Rejection>) -> Result<String, Failed> {
     match name {
         Ok(params) => Ok(params.iter().next().map_or(String::new(), |(_, name)| name.to_owned())),
-        Err(Rejection::InvalidUtf8InPathParam(_)) => {
-            Err(Failed::new(StatusCode::BAD_REQUEST, "the domain's name is not UTF-8 once percent signs are resolved"))
-        }
+        Err(Rejection::InvalidUtf8InPathParam(_)) => Err(Failed::new(
+            StatusCode::BAD_REQUEST,
+            "the domain's name is not UTF-8 once percent signs are resolved",
+        )),
         Err(_) => Ok(String::new()),
     }
 }
@@ -176,7 +194,11 @@ fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
     let (domain, record) = named(reading.snapshot, reading.name)?;
-    answer::json(&DomainJson::new(domain, record, reading.snapshot.history.domains.get(&domain.name)))
+    answer::json(&DomainJson::new(
+        domain,
+        record,
+        reading.snapshot.history.domains.get(&domain.name),
+    ))
 }
 
 fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -188,7 +210,13 @@ fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
         let group = group.map_err(|error| Failed::new(StatusCode::NOT_FOUND, error.to_string()))?;
         Ok(Unplaced::read(tree, proc, &group, record.as_ref()))
     };
-    answer::json(&WhyJson::new(domain, record.as_ref(), history.domains.get(&domain.name), plan, unplaced)?)
+    answer::json(&WhyJson::new(
+        domain,
+        record.as_ref(),
+        history.domains.get(&domain.name),
+        plan,
+        unplaced,
+    )?)
 }
 
 fn topology(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -205,7 +233,8 @@ fn stat(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 fn metrics(reading: &Reading<'_>) -> Result<Response, Failed> {
     let text = metrics::text(Arc::clone(reading.snapshot), reading.api.audit().lost());
-    let text = text.map_err(|error| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let text =
+        text.map_err(|error| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(answer::with_type(metrics::CONTENT_TYPE, text))
 }
 
@@ -241,8 +270,16 @@ fn not_yet() -> Failed {
     Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the first interval has not ended yet: try again")
 }
 
-pub(super) fn named<'a>(snapshot: &'a Snapshot, name: &str) -> Result<(&'a Domain, &'a Option<Record>), Failed> {
-    let unknown = || Failed::new(StatusCode::NOT_FOUND, format!("there is no domain {name}: GET /domains lists them"));
+pub(super) fn named<'a>(
+    snapshot: &'a Snapshot,
+    name: &str,
+) -> Result<(&'a Domain, &'a Option<Record>), Failed> {
+    let unknown = || {
+        Failed::new(
+            StatusCode::NOT_FOUND,
+            format!("there is no domain {name}: GET /domains lists them"),
+        )
+    };
     snapshot.domain(name).ok_or_else(unknown)
 }
 

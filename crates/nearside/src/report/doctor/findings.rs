@@ -57,9 +57,8 @@ fn nodes(facts: &Facts) -> Finding {
         (1, Some(_)) => Finding::limited(TOPIC, format!("{found}, numa=off"))
             .so("the kernel hides the machine's nodes, if it has several")
             .advice("boot without numa=off"),
-        (1, None) => {
-            Finding::ok(TOPIC, found).so("all memory is near: claims are kept, nothing is bound, pinned or moved")
-        }
+        (1, None) => Finding::ok(TOPIC, found)
+            .so("all memory is near: claims are kept, nothing is bound, pinned or moved"),
         _ if facts.memory_nodes != *nodes => {
             Finding::ok(TOPIC, format!("{found}, with memory: {}", facts.memory_nodes))
         }
@@ -76,16 +75,26 @@ fn policies(facts: &Facts) -> Finding {
     if lacking.is_empty() {
         return Finding::ok(TOPIC, "all are known");
     }
-    const SO: &str = "only cpuset.mems can keep memory at home: --policy restrictive; the others are refused";
+    const SO: &str =
+        "only cpuset.mems can keep memory at home: --policy restrictive; the others are refused";
     match known.is_empty() {
-        true if facts.nodes.len() <= 1 => return Finding::ok(TOPIC, "none, and none is needed on one node"),
+        true if facts.nodes.len() <= 1 => {
+            return Finding::ok(TOPIC, "none, and none is needed on one node");
+        }
         _ if facts.policies_forbidden => {
-            return Finding::missing(TOPIC, "a filter of system calls (seccomp) lets this process set none")
-                .so(SO)
-                .advice("in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE");
+            return Finding::missing(
+                TOPIC,
+                "a filter of system calls (seccomp) lets this process set none",
+            )
+            .so(SO)
+            .advice(
+                "in a container: allow set_mempolicy in its seccomp profile, or add CAP_SYS_NICE",
+            );
         }
         true => {
-            return Finding::missing(TOPIC, "the kernel knows none").so(SO).advice("use a kernel with CONFIG_NUMA=y");
+            return Finding::missing(TOPIC, "the kernel knows none")
+                .so(SO)
+                .advice("use a kernel with CONFIG_NUMA=y");
         }
         false => {}
     }
@@ -138,7 +147,11 @@ fn cgroup_layout(cgroups: &Cgroups) -> Finding {
     let names = lacking.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let follows = lacking.iter().map(|(_, follows)| *follows).collect::<Vec<_>>().join("; ");
     let taken = lacking.iter().any(|(name, _)| cgroups.v1_controllers.contains(*name));
-    let without = if cgroups.v2_blocked { "whose first group has processes and so gives none of" } else { "without" };
+    let without = if cgroups.v2_blocked {
+        "whose first group has processes and so gives none of"
+    } else {
+        "without"
+    };
     Finding::limited(TOPIC, format!("{found}, {without} {names}")).so(follows).advice(
         match (cgroups.v2_blocked, taken) {
             (true, _) => {
@@ -157,7 +170,9 @@ fn owner(facts: &Facts) -> Finding {
     let cgroups = &facts.cgroups;
     let root = facts.privileges.euid == Some(0);
     match (facts.systemd, facts.system_bus, cgroups.v2_writable) {
-        (true, true, _) if root => Finding::ok(TOPIC, "systemd: domains are scopes in nearside.slice"),
+        (true, true, _) if root => {
+            Finding::ok(TOPIC, "systemd: domains are scopes in nearside.slice")
+        }
         (true, true, _) => Finding::missing(TOPIC, "systemd, which makes scopes for root only")
             .so("no domain can be started or changed")
             .advice("use sudo")
@@ -168,14 +183,20 @@ fn owner(facts: &Facts) -> Finding {
             .stops_run(),
         (false, _, true) => Finding::ok(TOPIC, "nobody: domains are made below /nearside"),
         // Said above already.
-        (false, _, false) if cgroups.v2.is_none() => Finding::missing(TOPIC, "there is no tree to own"),
+        (false, _, false) if cgroups.v2.is_none() => {
+            Finding::missing(TOPIC, "there is no tree to own")
+        }
         (false, _, false) => {
             let delegated = match (&cgroups.own_group, cgroups.own_group_writable) {
-                (Some(group), true) => format!("; {group} is delegated to you, but domains are made below the root"),
+                (Some(group), true) => {
+                    format!("; {group} is delegated to you, but domains are made below the root")
+                }
                 _ => String::new(),
             };
             let advice = match root {
-                true => "mount the cgroup tree writable (in a container: --privileged or a delegated tree)",
+                true => {
+                    "mount the cgroup tree writable (in a container: --privileged or a delegated tree)"
+                }
                 false => "use sudo",
             };
             Finding::missing(TOPIC, format!("the tree's root is not writable{delegated}"))
@@ -194,7 +215,11 @@ fn records(facts: &Facts) -> Finding {
         (None, true) => Finding::ok(TOPIC, "/run/nearside can be written"),
         (None, false) => Finding::missing(TOPIC, "/run/nearside cannot be written")
             .so(SO)
-            .advice(if facts.privileges.euid == Some(0) { "make /run writable" } else { "use sudo" })
+            .advice(if facts.privileges.euid == Some(0) {
+                "make /run writable"
+            } else {
+                "use sudo"
+            })
             .stops_run(),
     }
 }
@@ -204,7 +229,11 @@ fn privileges(privileges: Privileges) -> Finding {
     const WANTED: [(Capability, &str, &str); 3] = [
         (Capability::SysNice, "CAP_SYS_NICE", "other users' pages and shared ones cannot be moved"),
         (Capability::SysPtrace, "CAP_SYS_PTRACE", "other users' memory cannot be seen by mapping"),
-        (Capability::SysAdmin, "CAP_SYS_ADMIN (or CAP_BPF and CAP_PERFMON)", "no scheduler can be attached"),
+        (
+            Capability::SysAdmin,
+            "CAP_SYS_ADMIN (or CAP_BPF and CAP_PERFMON)",
+            "no scheduler can be attached",
+        ),
     ];
     let has = |capability| {
         let stands_in = || privileges.has(Capability::Bpf) && privileges.has(Capability::Perfmon);
@@ -236,9 +265,12 @@ fn sched_ext(facts: &Facts) -> Finding {
     };
     // Not by the option: isolcpus= with other flags than "domain" isolates nothing that matters here.
     if let Some(isolated) = facts.isolated_cpus.as_ref().filter(|cpus| !cpus.is_empty()) {
-        return Finding::missing(TOPIC, format!("refuses to load: CPUs {isolated} are isolated (isolcpus=)"))
-            .so(FALLBACK)
-            .advice("isolate CPUs by cpuset partitions instead of isolcpus=");
+        return Finding::missing(
+            TOPIC,
+            format!("refuses to load: CPUs {isolated} are isolated (isolcpus=)"),
+        )
+        .so(FALLBACK)
+        .advice("isolate CPUs by cpuset partitions instead of isolcpus=");
     }
     if let Some(loaded) = &sched_ext.loaded {
         return Finding::limited(TOPIC, format!("{state}: the scheduler {loaded} is loaded"))
@@ -250,11 +282,15 @@ fn sched_ext(facts: &Facts) -> Finding {
             .advice("use a kernel of 6.16 or later");
     }
     if !sched_ext.has_btf {
-        return Finding::limited(TOPIC, format!("{state}, but the kernel does not describe its types"))
-            .so(FALLBACK)
-            .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y");
+        return Finding::limited(
+            TOPIC,
+            format!("{state}, but the kernel does not describe its types"),
+        )
+        .so(FALLBACK)
+        .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y");
     }
-    Finding::ok(TOPIC, format!("there, {state}")).so(format!("{FALLBACK} until a scheduler is attached"))
+    Finding::ok(TOPIC, format!("there, {state}"))
+        .so(format!("{FALLBACK} until a scheduler is attached"))
 }
 
 fn isolated(facts: &Facts) -> Finding {
@@ -287,11 +323,20 @@ fn balancing(facts: &Facts) -> Finding {
 fn huge_pages(facts: &Facts) -> Finding {
     const TOPIC: &str = "huge pages";
     let pool = |(node, pool): &(nearside_topology::NodeId, nearside_topology::HugePagePool)| {
-        format!("node {node}: {} of {} free ({})", pool.free_pages, pool.total_pages, size(pool.page_bytes))
+        format!(
+            "node {node}: {} of {} free ({})",
+            pool.free_pages,
+            pool.total_pages,
+            size(pool.page_bytes)
+        )
     };
     match facts.huge_pages.is_empty() {
-        true => Finding::ok(TOPIC, "none are set aside").so("--page-size finds no pages until some are"),
-        false => Finding::ok(TOPIC, facts.huge_pages.iter().map(pool).collect::<Vec<_>>().join(", ")),
+        true => {
+            Finding::ok(TOPIC, "none are set aside").so("--page-size finds no pages until some are")
+        }
+        false => {
+            Finding::ok(TOPIC, facts.huge_pages.iter().map(pool).collect::<Vec<_>>().join(", "))
+        }
     }
 }
 
@@ -305,8 +350,11 @@ fn partitions(cgroups: &Cgroups) -> Finding {
     let each = |(path, kind): &(String, String)| format!("{path} ({kind})");
     match cgroups.partitions.is_empty() {
         true => Finding::ok(TOPIC, "none"),
-        false => Finding::limited(TOPIC, cgroups.partitions.iter().map(each).collect::<Vec<_>>().join(", "))
-            .so("their CPUs are taken from everybody else; placement leaves them out"),
+        false => Finding::limited(
+            TOPIC,
+            cgroups.partitions.iter().map(each).collect::<Vec<_>>().join(", "),
+        )
+        .so("their CPUs are taken from everybody else; placement leaves them out"),
     }
 }
 

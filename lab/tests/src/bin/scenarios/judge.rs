@@ -107,10 +107,15 @@ fn share(group: &Group, nodes: &[usize], window: Window) -> Share {
     let mut moves = 0;
     for log in &group.logs {
         for segment in &log.segments {
-            cpus_by_node[nodes[segment.cpu]] += window.overlap_ns(segment) as f64 / window.span_ns();
+            cpus_by_node[nodes[segment.cpu]] +=
+                window.overlap_ns(segment) as f64 / window.span_ns();
         }
         let inside = |from_ns| from_ns > window.from_ns && from_ns < window.to_ns;
-        moves += log.segments.windows(2).filter(|pair| pair[0].cpu != pair[1].cpu && inside(pair[1].from_ns)).count();
+        moves += log
+            .segments
+            .windows(2)
+            .filter(|pair| pair[0].cpu != pair[1].cpu && inside(pair[1].from_ns))
+            .count();
     }
     let wakes: u64 = group.logs.iter().map(|log| log.wakes).sum();
     let late_ns: u64 = group.logs.iter().map(|log| log.late_ns).sum();
@@ -121,7 +126,13 @@ fn share(group: &Group, nodes: &[usize], window: Window) -> Share {
         cpus_by_node,
         moves: moves as u64,
         violations: group.logs.iter().map(|log| log.violations).sum(),
-        longest_wait_ms: group.logs.iter().map(|log| longest_wait_ns(log, window)).max().unwrap_or(0) as f64 / 1e6,
+        longest_wait_ms: group
+            .logs
+            .iter()
+            .map(|log| longest_wait_ns(log, window))
+            .max()
+            .unwrap_or(0) as f64
+            / 1e6,
         wakes,
         mean_late_ms: late_ns as f64 / wakes.max(1) as f64 / 1e6,
         most_late_ms: group.logs.iter().map(|log| log.latest_ns).max().unwrap_or(0) as f64 / 1e6,
@@ -168,7 +179,9 @@ fn while_waiting(groups: &[Group], cpus: usize, window: Window) -> (f64, f64) {
         }
     }
     // At the same time, first what ends: a thread that hands its CPU to another leaves no gap.
-    changes.sort_by_key(|(at_ns, change)| (*at_ns, matches!(change, Change::Runs(_) | Change::WaitsNoMore)));
+    changes.sort_by_key(|(at_ns, change)| {
+        (*at_ns, matches!(change, Change::Runs(_) | Change::WaitsNoMore))
+    });
     changes.push((window.to_ns, Change::Waits));
 
     let (mut running, mut since_ns) = (vec![0_i32; cpus], vec![window.from_ns; cpus]);
@@ -197,9 +210,15 @@ fn while_waiting(groups: &[Group], cpus: usize, window: Window) -> (f64, f64) {
 }
 
 /// How long after `from_ns` the thread is on the node again; `None`: never.
-pub(crate) fn reaches_after_ns(log: &Log, node: usize, nodes: &[usize], from_ns: u64) -> Option<u64> {
+pub(crate) fn reaches_after_ns(
+    log: &Log,
+    node: usize,
+    nodes: &[usize],
+    from_ns: u64,
+) -> Option<u64> {
     // A segment that ends with the wait for it is what was there before.
-    let there = |segment: &&Segment| nodes[segment.cpu] == node && segment.to_ns > from_ns + 4 * STEP_NS;
+    let there =
+        |segment: &&Segment| nodes[segment.cpu] == node && segment.to_ns > from_ns + 4 * STEP_NS;
     log.segments.iter().find(there).map(|segment| segment.from_ns.saturating_sub(from_ns))
 }
 
@@ -249,7 +268,10 @@ mod tests {
     #[test]
     fn a_free_cpu_beside_a_waiting_thread_is_waste() {
         // Both on CPU 0, one after the other, while CPU 1 has nothing: at any time one waits and one CPU is free.
-        let groups = [group(vec![log(&[(0, 5, 0), (10, 15, 0)]), log(&[(0, 1, 1), (5, 10, 0), (15, 16, 0)])])];
+        let groups = [group(vec![
+            log(&[(0, 5, 0), (10, 15, 0)]),
+            log(&[(0, 1, 1), (5, 10, 0), (15, 16, 0)]),
+        ])];
         let verdict = judge(&groups, &[0, 0], window(0, 10));
         // From 1 to 10: 9 ms of 20 ms of CPU time.
         assert_eq!(verdict.others_while_waiting, 0.45);

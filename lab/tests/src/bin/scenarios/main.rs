@@ -38,8 +38,10 @@ enum Command {
 }
 
 fn play(name: &str, stock: bool) -> Outcome<()> {
-    let play =
-        plays::PLAYS.iter().find(|play| play.name == name).ok_or_else(|| format!("no scenario named {name:?}"))?;
+    let play = plays::PLAYS
+        .iter()
+        .find(|play| play.name == name)
+        .ok_or_else(|| format!("no scenario named {name:?}"))?;
     let mut stage = stage::Stage::new(!stock)?;
     let result = (play.run)(&mut stage)?;
     let line = serde_json::json!({

@@ -43,22 +43,34 @@ pub(crate) const PLAYS: &[Play] = &[
     Play { name: "weights-300-24-8", run: |stage| weights(stage, 300, [24, 8], &[], 100) },
     Play { name: "weights-300-8-24", run: |stage| weights(stage, 300, [8, 24], &[], 100) },
     Play { name: "weights-300-2-16", run: |stage| weights(stage, 300, [2, 16], &[], 100) },
-    Play { name: "weights-300-2-8-on-2-cpus", run: |stage| weights(stage, 300, [2, 8], &[0, 1], 100) },
+    Play {
+        name: "weights-300-2-8-on-2-cpus",
+        run: |stage| weights(stage, 300, [2, 8], &[0, 1], 100),
+    },
     Play { name: "weights-1000-8-8", run: |stage| weights(stage, 1000, [8, 8], &[], 500) },
     Play { name: "weights-1000-8-8-early", run: |stage| weights_early(stage, 1000, [8, 8]) },
     Play { name: "weights-1000-2-8", run: |stage| weights(stage, 1000, [2, 8], &[], 100) },
     Play { name: "weights-1000-24-8", run: |stage| weights(stage, 1000, [24, 8], &[], 100) },
     Play { name: "weights-1000-8-16", run: |stage| weights(stage, 1000, [8, 16], &[], 500) },
     Play { name: "weights-1000-8-16-early", run: |stage| weights_early(stage, 1000, [8, 16]) },
-    Play { name: "weights-1000-2-8-on-2-cpus", run: |stage| weights(stage, 1000, [2, 8], &[0, 1], 100) },
+    Play {
+        name: "weights-1000-2-8-on-2-cpus",
+        run: |stage| weights(stage, 1000, [2, 8], &[0, 1], 100),
+    },
     Play { name: "root-8-8", run: |stage| beside_root(stage, [8, 8]) },
     Play { name: "cap-50", run: |stage| cap(stage, "50000 100000", 0.5, 2) },
     Play { name: "cap-150", run: |stage| cap(stage, "150000 100000", 1.5, 4) },
     Play { name: "sleepers", run: sleepers },
     Play { name: "sixteen", run: sixteen },
     Play { name: "hackbench", run: |stage| bench(stage, "hackbench -g 4 -l 60", "Time:", "s") },
-    Play { name: "messaging", run: |stage| bench(stage, "perf bench sched messaging -g 4 -l 40", "Total time:", "s") },
-    Play { name: "pipe", run: |stage| bench(stage, "perf bench sched pipe -l 3000", "usecs/op", "us") },
+    Play {
+        name: "messaging",
+        run: |stage| bench(stage, "perf bench sched messaging -g 4 -l 40", "Total time:", "s"),
+    },
+    Play {
+        name: "pipe",
+        run: |stage| bench(stage, "perf bench sched pipe -l 3000", "usecs/op", "us"),
+    },
 ];
 
 /// The home of the domain that is looked at, where there is one.
@@ -100,7 +112,12 @@ fn room(stage: &mut Stage, span_ms: u64) -> Outcome<Result> {
 
 fn at_home(verdict: &Verdict, group: usize) -> Figure {
     let share = &verdict.groups[group];
-    figure("CPU time at home", "share", share.cpus_by_node[HOME] / share.cpus, Required::AtLeast(0.99))
+    figure(
+        "CPU time at home",
+        "share",
+        share.cpus_by_node[HOME] / share.cpus,
+        Required::AtLeast(0.99),
+    )
 }
 
 /// .. beside six tasks of nobody that come and go, and kernel threads that wake on every CPU 500 times a second.
@@ -144,9 +161,9 @@ fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
     let mut figures = vec![];
     if cpus.is_empty() {
         let by_node = share.cpus_by_node.iter().enumerate();
-        figures.extend(
-            by_node.map(|(node, &cpus)| figure(format!("CPUs on node {node}"), "CPUs", cpus, Required::Stated)),
-        );
+        figures.extend(by_node.map(|(node, &cpus)| {
+            figure(format!("CPUs on node {node}"), "CPUs", cpus, Required::Stated)
+        }));
         figures.push(figure(
             "CPU time where it should be",
             "share",
@@ -154,7 +171,12 @@ fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
             Required::AtLeast(0.99),
         ));
     } else {
-        figures.push(figure("looks outside of the hard affinity", "", share.violations as f64, Required::AtMost(0.0)));
+        figures.push(figure(
+            "looks outside of the hard affinity",
+            "",
+            share.violations as f64,
+            Required::AtMost(0.0),
+        ));
     }
     Ok(Result { figures, verdicts: vec![verdict] })
 }
@@ -171,7 +193,9 @@ fn nearest_first(stage: &Stage, cpus_by_node: &[f64], threads: usize) -> Outcome
     let mut left = threads as f64;
     let mut well_placed = 0.0;
     for ring in by_distance.chunk_by(|a, b| a.0 == b.0) {
-        let size = stage.nodes.iter().filter(|&&node| ring.iter().any(|&(_, near)| near == node)).count() as f64;
+        let size =
+            stage.nodes.iter().filter(|&&node| ring.iter().any(|&(_, near)| near == node)).count()
+                as f64;
         let used: f64 = ring.iter().map(|&(_, node)| cpus_by_node[node]).sum();
         well_placed += used.min(left.min(size));
         left -= left.min(size);
@@ -204,7 +228,12 @@ fn home(stage: &mut Stage, others: bool) -> Outcome<Result> {
     let mut figures = vec![];
     for (index, log) in groups[1].logs.iter().enumerate() {
         let after_ms = reaches_after_ns(log, HOME, &stage.nodes, gone_ns).map(|ns| ns as f64 / 1e6);
-        figures.push(figure(format!("home again, thread {index}"), "ms", after_ms, Required::AtMost(100.0)));
+        figures.push(figure(
+            format!("home again, thread {index}"),
+            "ms",
+            after_ms,
+            Required::AtMost(100.0),
+        ));
     }
     let verdict = judge(&groups, &stage.nodes, window);
     figures.push(longest_wait("when the rival has ended", verdict.longest_wait_ms()));
@@ -214,7 +243,13 @@ fn home(stage: &mut Stage, others: bool) -> Outcome<Result> {
 // -- shares -----------------------------------------------------------------------------------------------------------
 
 /// Two domains of weights 100 and `heavy`, so many threads each.
-fn weights(stage: &mut Stage, heavy: u32, threads: [usize; 2], cpus: &[usize], settle_ms: u64) -> Outcome<Result> {
+fn weights(
+    stage: &mut Stage,
+    heavy: u32,
+    threads: [usize; 2],
+    cpus: &[usize],
+    settle_ms: u64,
+) -> Outcome<Result> {
     light_share(stage, heavy, threads, cpus, settle_ms, Required::Within(0.02))
 }
 
@@ -232,7 +267,8 @@ fn light_share(
     settle_ms: u64,
     required: Required,
 ) -> Outcome<Result> {
-    let groups: [GroupId; 2] = [stage.group("light", 100, None)?, stage.group("heavy", heavy, None)?];
+    let groups: [GroupId; 2] =
+        [stage.group("light", 100, None)?, stage.group("heavy", heavy, None)?];
     stage.prefer(groups[0], "0-3", 0)?;
     stage.prefer(groups[1], "0-3", 2)?;
     for (group, threads) in groups.into_iter().zip(threads) {
@@ -298,8 +334,18 @@ fn sleepers(stage: &mut Stage) -> Outcome<Result> {
     let window = stage.window(2000);
     let verdict = verdict(stage, window)?;
     let figures = vec![
-        figure("a sleeper is late by, on average", "ms", verdict.groups[1].mean_late_ms, Required::Stated),
-        figure("a sleeper is late by, at most", "ms", verdict.groups[1].most_late_ms, Required::Stated),
+        figure(
+            "a sleeper is late by, on average",
+            "ms",
+            verdict.groups[1].mean_late_ms,
+            Required::Stated,
+        ),
+        figure(
+            "a sleeper is late by, at most",
+            "ms",
+            verdict.groups[1].most_late_ms,
+            Required::Stated,
+        ),
         idle_while_waiting(&verdict),
     ];
     Ok(Result { figures, verdicts: vec![verdict] })
@@ -336,13 +382,16 @@ fn bench(_stage: &mut Stage, command: &str, word: &str, unit: &'static str) -> O
     let words: Vec<_> = command.split_whitespace().collect();
     let mut figures = vec![];
     for _ in 0..3 {
-        let output =
-            Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("{}: {error}", words[0]))?;
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .output()
+            .map_err(|error| format!("{}: {error}", words[0]))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let line = text.lines().find(|line| line.contains(word)).unwrap_or_default();
         let number = line.split_whitespace().find_map(|part| part.parse::<f64>().ok());
-        let number = number
-            .ok_or_else(|| format!("{command} said no {word}: {text}{}", String::from_utf8_lossy(&output.stderr)))?;
+        let number = number.ok_or_else(|| {
+            format!("{command} said no {word}: {text}{}", String::from_utf8_lossy(&output.stderr))
+        })?;
         figures.push(figure("time", unit, number, Required::Stated));
     }
     Ok(Result { figures, verdicts: vec![] })

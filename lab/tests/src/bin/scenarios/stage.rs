@@ -45,16 +45,25 @@ impl Worker {
     fn start(work: &Work) -> Outcome<Self> {
         let list = |values: Vec<String>| values.join(",");
         let mut command = Command::new(env::current_exe()?);
-        command.arg("worker").arg("--group").arg(&work.group).arg("--threads").arg(work.threads.to_string());
+        command
+            .arg("worker")
+            .arg("--group")
+            .arg(&work.group)
+            .arg("--threads")
+            .arg(work.threads.to_string());
         if !work.cpus.is_empty() {
             command.arg("--cpus").arg(list(work.cpus.iter().map(ToString::to_string).collect()));
         }
         if !work.nap_us.is_empty() {
-            command.arg("--nap-us").arg(list(work.nap_us.iter().map(ToString::to_string).collect()));
+            command
+                .arg("--nap-us")
+                .arg(list(work.nap_us.iter().map(ToString::to_string).collect()));
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(input), Some(output)) = (input, output) else { return Err("a worker without pipes".into()) };
+        let (Some(input), Some(output)) = (input, output) else {
+            return Err("a worker without pipes".into());
+        };
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
@@ -102,7 +111,12 @@ impl Stage {
 
     /// The root cgroup, of whose tasks each weighs as much as a group.
     pub(crate) fn root(&mut self) -> GroupId {
-        self.members.push(Member { name: "root".to_owned(), path: CGROUPS.into(), workers: vec![], logs: vec![] });
+        self.members.push(Member {
+            name: "root".to_owned(),
+            path: CGROUPS.into(),
+            workers: vec![],
+            logs: vec![],
+        });
         GroupId(self.members.len() - 1)
     }
 
@@ -110,15 +124,27 @@ impl Stage {
     pub(crate) fn prefer(&mut self, group: GroupId, nodes: &str, home: u32) -> Outcome<()> {
         if let Some(scheduler) = &mut self.scheduler {
             let cgroup = fs::metadata(&self.members[group.0].path)?.ino();
-            scheduler.set_domain(cgroup, &Affinity { nodes: nodes.parse()?, home: NodeId(home) })?;
+            scheduler
+                .set_domain(cgroup, &Affinity { nodes: nodes.parse()?, home: NodeId(home) })?;
         }
         Ok(())
     }
 
     /// Threads that begin to burn in the group.
-    pub(crate) fn burn(&mut self, group: GroupId, threads: usize, cpus: &[usize], nap_us: &[u64]) -> Outcome<()> {
+    pub(crate) fn burn(
+        &mut self,
+        group: GroupId,
+        threads: usize,
+        cpus: &[usize],
+        nap_us: &[u64],
+    ) -> Outcome<()> {
         let member = &mut self.members[group.0];
-        let work = Work { group: member.path.clone(), threads, cpus: cpus.to_vec(), nap_us: nap_us.to_vec() };
+        let work = Work {
+            group: member.path.clone(),
+            threads,
+            cpus: cpus.to_vec(),
+            nap_us: nap_us.to_vec(),
+        };
         member.workers.push(Worker::start(&work)?);
         Ok(())
     }
@@ -156,7 +182,8 @@ impl Stage {
         for worker in member.workers.drain(..) {
             member.logs.extend(worker.finish()?);
         }
-        let ends = member.logs.iter().filter_map(|log| log.segments.last()).map(|segment| segment.to_ns);
+        let ends =
+            member.logs.iter().filter_map(|log| log.segments.last()).map(|segment| segment.to_ns);
         ends.max().ok_or_else(|| "nobody ran".into())
     }
 
@@ -170,7 +197,8 @@ impl Stage {
             for worker in member.workers.drain(..) {
                 member.logs.extend(worker.finish()?);
             }
-            groups.push(Group { name: member.name.clone(), logs: std::mem::take(&mut member.logs) });
+            groups
+                .push(Group { name: member.name.clone(), logs: std::mem::take(&mut member.logs) });
         }
         Ok(groups)
     }
@@ -189,7 +217,9 @@ fn nodes_of_cpus() -> Outcome<Vec<usize>> {
     let mut nodes = vec![];
     while let Ok(entries) = fs::read_dir(format!("/sys/devices/system/cpu/cpu{}", nodes.len())) {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        nodes.push(names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next().unwrap_or(0));
+        nodes.push(
+            names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next().unwrap_or(0),
+        );
     }
     if nodes.is_empty() { Err("no CPU in /sys".into()) } else { Ok(nodes) }
 }

@@ -61,7 +61,8 @@ pub(crate) struct Log {
 }
 
 fn burn(work: &Work, begin: &Barrier, stop: &AtomicBool) -> Log {
-    let mut log = Log { bound: !work.cpus.is_empty(), naps: !work.nap_us.is_empty(), ..Log::default() };
+    let mut log =
+        Log { bound: !work.cpus.is_empty(), naps: !work.nap_us.is_empty(), ..Log::default() };
     log.segments.reserve(4096);
     // Once before it is ready: then every thread has run.
     clock::work();
@@ -123,7 +124,8 @@ pub(crate) fn run(work: &Work) -> Outcome<()> {
         stop.store(true, Ordering::Relaxed);
         let logs: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
         read?;
-        let log_of = |joined: thread::Result<io::Result<Log>>| Ok(joined.map_err(|_| "a thread panicked")??);
+        let log_of =
+            |joined: thread::Result<io::Result<Log>>| Ok(joined.map_err(|_| "a thread panicked")??);
         logs.into_iter().map(log_of).collect()
     })?;
     println!("{}", serde_json::to_string(&logs)?);
