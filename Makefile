@@ -66,7 +66,7 @@ model-test: ## modelled time against its machine files, and some figures of the 
 	lab/measure --quick
 
 # The second, too, where a figure of the first is off.
-figures: ## what docs/performance.md shows of modelled time and of who places domains better, anew (hours)
+figures: ## docs/performance/calibration.md and comparison.md, measured anew (hours)
 	scripts/install build lab
 	lab/calibrate --required; calibrated=$$?; lab/compare --required && exit $$calibrated
 

@@ -8,13 +8,16 @@ import required
 from common import LAB, LabError
 from page import Part
 
-PAGE = LAB.parent / "docs/performance.md"
+PAGES = {
+    required.PROGRAM: LAB.parent / "docs/performance/comparison.md",
+    "lab/calibrate --required": LAB.parent / "docs/performance/calibration.md",
+}
 
 
 class Parts(unittest.TestCase):
-    def test_the_page_has_the_lines(self):
-        for program in (required.PROGRAM, "lab/calibrate --required"):
-            Part(PAGE, program).split()
+    def test_each_page_has_its_markers(self):
+        for program, page in PAGES.items():
+            Part(page, program).split()
 
     def test_it_is_written_between_the_lines_and_nowhere_else(self):
         with tempfile.TemporaryDirectory() as folder:

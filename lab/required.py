@@ -1,4 +1,4 @@
-"""The comparisons that docs/performance.md shows, and the text that is made of them."""
+"""The comparisons that docs/performance/comparison.md shows, and the text that is made of them."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of the comparisons that docs/performance.md shows: what is said of them. Run by `make unit`."""
+"""Tests of the comparisons that docs/performance/comparison.md shows: what is said of them. Run by `make unit`."""
 
 import unittest
 from pathlib import Path

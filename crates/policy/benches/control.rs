@@ -1,4 +1,4 @@
-//! How long a round of the control loop takes. Figures and their reading: docs/performance.md.
+//! How long a round of the control loop takes. Figures and their reading: docs/performance/decisions.md.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 

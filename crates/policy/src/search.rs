@@ -17,7 +17,7 @@
 //! - A request for which one node means no slow-down gets such a node.
 //! - Where all nodes reach each other and any set is a home, one is found: the last set grown from a seed holds every
 //!   node that brings anything.
-//! - The distance from the best is measured in `tests/placement` and stated in docs/performance.md.
+//! - The distance from the best is measured in `tests/placement` and stated in docs/performance/decisions.md.
 
 use crate::{
     SlowDown,

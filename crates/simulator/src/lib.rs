@@ -36,7 +36,7 @@
 //! several pairs of nodes share, NUMA balancing. How Linux chooses CPUs is here a few lines; `stock` is the least certain of all
 //! figures.
 //!
-//! docs/performance.md holds the figures against measured ones.
+//! docs/performance/simulator.md holds the figures against measured ones.
 
 #![forbid(unsafe_code)]
 

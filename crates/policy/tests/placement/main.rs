@@ -87,7 +87,7 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
 }
 
 /// Issue 2: "the search for large machines, forced upon machines of 9 to 12 nodes, has its distance from brute force
-/// measured and stated (aim: within 2 % in 99 % of cases)". The figures are in docs/performance.md.
+/// measured and stated (aim: within 2 % in 99 % of cases)". The figures are in docs/performance/decisions.md.
 #[test]
 fn the_search_is_near_the_best_on_machines_of_9_to_12_nodes() {
     let mut excess = Vec::new();
