@@ -14,6 +14,8 @@
 extern crate alloc;
 
 pub mod acpi;
+#[cfg(feature = "std")]
+pub mod bounded_file;
 mod distance;
 pub mod fake;
 pub mod grammar;
