@@ -151,6 +151,35 @@ impl Folder {
         Ok(names)
     }
 
+    /// The names of all that is in it, of whatever kind.
+    pub(crate) fn all_names(&self) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.opened).at(&self.path)? {
+            names.extend(entry.at(&self.path)?.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
+    }
+
+    /// Makes a FIFO and opens both its ends, so that it has a writer while the result is open.
+    pub(crate) fn make_fifo(&self, name: &str) -> Result<OwnedFd, Error> {
+        let path = self.path.join(name);
+        rustix::fs::mknodat(&self.opened, name, FileType::Fifo, PRIVATE_MODE, 0).at(&path)?;
+        self.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty())
+            .map(OwnedFd::from)
+            .at(&path)
+    }
+
+    /// Opens a FIFO for reading; none where there is no such file, or it is no FIFO.
+    pub(crate) fn open_fifo(&self, name: &str) -> Result<Option<OwnedFd>, Error> {
+        let path = self.path.join(name);
+        let opened = match self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
+            opened => OwnedFd::from(opened.at(&path)?),
+        };
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened).at(&path)?.st_mode);
+        Ok((kind == FileType::Fifo).then_some(opened))
+    }
+
     /// The content of a file; none where there is no such file.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let path = self.path.join(name);

@@ -6,8 +6,10 @@
 //! away by the next who holds the lock.
 
 mod known;
+mod lock;
 
 pub use known::Known;
+pub use lock::{Holder, LockWait, Wait};
 
 use crate::{
     cgroup::Tree,
@@ -16,23 +18,16 @@ use crate::{
 };
 use nearside_policy::{Claim, CpuReason, Decision, Home, Limits, Origin};
 use nearside_topology::{CpuSet, NodeSet};
-use rustix::{fs::FlockOperation, io::Errno};
 use serde::{Deserialize, Serialize};
 use std::{
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The folder in the store that has a record for each domain.
 const DOMAINS: &str = "domains";
-const LOCK: &str = "lock";
 const SUFFIX: &str = ".json";
-
-/// How long whoever does not wait for the lock without end rests before trying again.
-const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// The longest name of a record's file: `NAME_MAX` (255 bytes) less what is added while it is written.
 const LONGEST_FILE: usize = 255 - ".new".len();
@@ -112,12 +107,13 @@ pub struct Store {
     boot_id: String,
 }
 
-/// The store while nobody else changes it; let go when dropped, or when the process ends or executes another program.
+/// The store while this process alone may change it. The lock is free again when this is dropped,
+/// and when the process executes a program or ends.
 #[derive(Debug)]
 pub struct Locked {
     store: Store,
     domains: Folder,
-    lock: OwnedFd,
+    _held: lock::Held,
 }
 
 impl Record {
@@ -190,46 +186,38 @@ impl Store {
         }))
     }
 
-    /// Waits until nobody else changes the store, and keeps others from it.
+    /// Waits for the lock without a bound.
     pub fn lock(&self) -> Result<Locked, Error> {
-        let unlocked = self.open_lock()?;
-        while !unlocked.flock(FlockOperation::LockExclusive)? {}
-        Ok(unlocked)
+        let proc = Path::new("/proc");
+        self.lock_waiting(Wait { at_most: None, proc, notify: &mut |_| {}, meanwhile: &mut || {} })
     }
 
-    /// The same for somebody who has more to do: not longer than this. Nothing tells when a lock is let go but waiting for
-    /// it, so it is tried again and again, with `meanwhile` in between.
+    /// Waits for the lock for at most this long, and calls `meanwhile` at least once a second.
     ///
     /// # Errors
-    /// As above, and where another process holds on to it, which `proc` tells of.
+    /// As [`Self::lock_waiting`].
     pub fn lock_within(
         &self,
         at_most: Duration,
-        meanwhile: fn(),
+        mut meanwhile: fn(),
         proc: &Path,
     ) -> Result<Locked, Error> {
-        let (unlocked, began) = (self.open_lock()?, Instant::now());
-        while !unlocked.flock(FlockOperation::NonBlockingLockExclusive)? {
-            if began.elapsed() >= at_most {
-                let holder = unlocked
-                    .holder(proc)
-                    .map_or("another process".into(), |holder| format!("process {holder}"));
-                return Err(Error::Refused(format!(
-                    "{holder} holds {}",
-                    self.directory.join(LOCK).display()
-                )));
-            }
-            meanwhile();
-            thread::sleep(TRY_AGAIN);
-        }
-        Ok(unlocked)
+        let at_most = Some(at_most);
+        self.lock_waiting(Wait { at_most, proc, notify: &mut |_| {}, meanwhile: &mut meanwhile })
     }
 
-    fn open_lock(&self) -> Result<Locked, Error> {
-        let own = Folder::make(&self.directory).map_err(needs_root)?;
-        let domains = own.make_below(DOMAINS).map_err(needs_root)?;
-        let lock = own.lock_file(LOCK).map_err(needs_root)?;
-        Ok(Locked { store: self.clone(), domains, lock })
+    /// Waits for the lock. Processes get it in the order in which they asked.
+    ///
+    /// # Errors
+    /// Where the store cannot be made or trusted. [`Error::Refused`], which names the process that
+    /// holds the lock, where the wait reaches its bound.
+    pub fn lock_waiting(&self, mut wait: Wait<'_>) -> Result<Locked, Error> {
+        let mut locked = || {
+            let own = Folder::make(&self.directory)?;
+            let domains = own.make_below(DOMAINS)?;
+            Ok(Locked { store: self.clone(), domains, _held: lock::take(&own, &mut wait)? })
+        };
+        locked().map_err(needs_root)
     }
 
     fn domains(&self) -> Result<Option<Folder>, Error> {
@@ -250,21 +238,6 @@ impl Store {
 }
 
 impl Locked {
-    /// Takes the lock. False where somebody else has it, or a signal came.
-    fn flock(&self, operation: FlockOperation) -> Result<bool, Error> {
-        match rustix::fs::flock(&self.lock, operation) {
-            Ok(()) => Ok(true),
-            Err(Errno::INTR | Errno::WOULDBLOCK) => Ok(false),
-            Err(error) => Err(error).at(&self.store.directory.join(LOCK)),
-        }
-    }
-
-    /// The process that holds the lock, where the kernel tells.
-    fn holder(&self, proc: &Path) -> Option<u32> {
-        let inode = rustix::fs::fstat(&self.lock).ok()?.st_ino;
-        holder(&std::fs::read_to_string(proc.join("locks")).ok()?, inode)
-    }
-
     /// Writes a record, in place of an earlier one.
     pub fn put(&self, record: &Record) -> Result<(), Error> {
         let file = file(&record.name);
@@ -309,20 +282,6 @@ impl Locked {
         }
         Ok(broken)
     }
-}
-
-/// From `/proc/locks` (`lock_get_status` in Linux, `fs/locks.c`), the holder of the lock on the file with this inode, and not
-/// those behind the arrows, who wait for it: `1: FLOCK  ADVISORY  WRITE 731 00:1a:1042 0 EOF`. Devices are left out, for a
-/// file's may be another than its filesystem's.
-fn holder(locks: &str, inode: u64) -> Option<u32> {
-    let of_lock = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let is_flock = words.next() == Some("FLOCK");
-        let process = words.nth(2)?.parse().ok()?;
-        let of: u64 = words.next()?.rsplit_once(':')?.1.parse().ok()?;
-        (is_flock && of == inode).then_some(process)
-    };
-    locks.lines().find_map(of_lock)
 }
 
 /// The file of the domain of that name. The path of a cgroup becomes one file's name: what is not plain is written as
@@ -386,7 +345,6 @@ mod tests {
         Affinity, CostModel, MemoryPolicy, Observation, Origin, PageSize, Request, place,
     };
     use nearside_topology::{Cpu, CpuId, MemoryState, Node, NodeId, Topology};
-    use rustix::fs::FlockOperation::NonBlockingLockExclusive;
     use serde_json::Value;
     use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -581,50 +539,5 @@ mod tests {
         fs::write(host.domains().join("b.json"), "{").unwrap();
         let (alive, broken) = host.store.records(&host.tree);
         assert_eq!((alive.len(), broken.len()), (1, 1));
-    }
-
-    #[test]
-    fn whoever_has_more_to_do_is_told_who_holds_the_lock() {
-        use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-        static TRIED: AtomicU32 = AtomicU32::new(0);
-        let host = Host::new();
-        let first = host.store.lock().unwrap();
-        let meanwhile = || {
-            TRIED.fetch_add(1, SeqCst);
-        };
-        let lock =
-            || host.store.lock_within(Duration::from_millis(50), meanwhile, Path::new("/proc"));
-        let said = lock().unwrap_err().to_string();
-        assert!(
-            said.contains(&format!("process {} holds", std::process::id()))
-                && said.contains("state/lock"),
-            "{said}"
-        );
-        assert!(TRIED.load(SeqCst) > 0);
-        drop(first);
-        assert!(lock().is_ok());
-    }
-
-    #[test]
-    fn who_holds_a_lock_is_not_who_waits_for_it() {
-        let locks = "1: POSIX  ADVISORY  WRITE 5 00:1a:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 7 00:1a:420 0 EOF\n\
-                     3: FLOCK  ADVISORY  WRITE 731 00:1a:42 0 EOF\n3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\nx\n";
-        assert_eq!(holder(locks, 42), Some(731));
-        assert_eq!(holder("3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\n", 42), None);
-        assert_eq!(holder("3: FLOCK  ADVISORY  WRITE -1 00:1a:42 0 EOF\n", 42), None);
-    }
-
-    #[test]
-    fn one_at_a_time_holds_the_lock() {
-        let host = Host::new();
-        let first = host.store.lock().unwrap();
-        let file = Folder::open(&host.folder.path().join("state"))
-            .unwrap()
-            .unwrap()
-            .lock_file(LOCK)
-            .unwrap();
-        assert!(rustix::fs::flock(&file, NonBlockingLockExclusive).is_err());
-        drop(first);
-        assert!(rustix::fs::flock(&file, NonBlockingLockExclusive).is_ok());
     }
 }

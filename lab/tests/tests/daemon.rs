@@ -129,7 +129,7 @@ fn whoever_holds_on_to_the_lock_is_named_and_the_loop_goes_on() {
     };
     await_that("it holds the lock", held);
     let (code, answer) = put();
-    let says = format!("process {} holds /run/nearside/lock", holder.id());
+    let says = format!("process {} (sleep) holds /run/nearside/lock", holder.id());
     assert!(code == 409 && answer["error"].as_str().unwrap().contains(&says), "{code} {answer}");
     let before = interval();
     await_that("intervals pass", || interval() > before + 3);

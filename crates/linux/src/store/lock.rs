@@ -1,0 +1,341 @@
+//! The lock on the store. One process at a time changes domains, in the order in which they asked.
+//!
+//! An exclusive flock on the file `lock` admits one process. It keeps no order: a process that
+//! asks again and again can overtake one that waits. Tickets in the folder `queue` keep the order.
+//! A ticket is a FIFO named `NUMBER-PID`. Its owner holds the write end open, and a flock on it,
+//! while it waits and while it holds the lock:
+//!
+//! - Each waiter polls the next lower ticket for the hang-up that comes when its owner lets go.
+//!   The kernel hangs up as well when the owner executes a program or dies, so no ticket outlives
+//!   its owner. A dead ticket's file is removed by the next process in line.
+//! - A byte in the FIFO sets the ticket aside. Its owner does something that may take long, such
+//!   as writing to a terminal, and the others pass it meanwhile.
+//! - The others pass a stopped process (SIGSTOP) too. The kernel reports no event for that, so
+//!   each waiter looks at the process ahead of it once a second.
+//!
+//! Tickets decide the order alone. Were all of them removed, one process would still be admitted
+//! at a time.
+
+use crate::{
+    error::{Error, IoContext},
+    folder::Folder,
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    fs::FlockOperation,
+    io::Errno,
+};
+use std::{
+    fmt::{self, Display, Formatter},
+    fs,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The file whose flock admits one process.
+pub(super) const LOCK: &str = "lock";
+/// The folder of tickets.
+const QUEUE: &str = "queue";
+/// The file in it that is locked while a ticket is made.
+const GATE: &str = "gate";
+
+/// The wait after which the caller learns who holds the lock.
+const NOTIFY_AFTER: Duration = Duration::from_secs(2);
+/// The longest pause of a waiter between two looks at the process ahead.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The pause between two attempts at a flock, which has no wait with a bound.
+const RETRY_EVERY: Duration = Duration::from_millis(5);
+
+/// How to wait for the lock.
+pub struct Wait<'a> {
+    /// The bound of the wait; without one, it ends when the lock is free.
+    pub at_most: Option<Duration>,
+    /// The `proc` folder, which names the process that holds the lock.
+    pub proc: &'a Path,
+    /// Called once, after two seconds of waiting. It may take its time: other processes do not
+    /// wait for it.
+    pub notify: &'a mut dyn FnMut(&LockWait),
+    /// Called at least once a second while waiting.
+    pub meanwhile: &'a mut dyn FnMut(),
+}
+
+/// A wait for the lock that takes long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockWait {
+    /// The process that holds the lock; none where the kernel does not name it.
+    pub holder: Option<Holder>,
+    /// The file of the lock.
+    pub lock: PathBuf,
+}
+
+/// A process that holds the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// Its command's name (`/proc/PID/comm`), as the process chose it; none where it cannot be read.
+    pub command: Option<String>,
+}
+
+/// The lock. Free again when this is dropped, and when the process executes a program or ends.
+#[derive(Debug)]
+pub(super) struct Held {
+    // Dropped in this order: the process behind finds the lock free when the ticket ends.
+    _lock: OwnedFd,
+    _ticket: Ticket,
+}
+
+/// A place in the queue.
+#[derive(Debug)]
+struct Ticket {
+    queue: Folder,
+    name: Name,
+    fifo: OwnedFd,
+}
+
+/// The name of a ticket. Lower numbers come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    number: u64,
+    pid: u32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Its owner waits, or holds the lock.
+    InLine,
+    /// Its owner lets the others pass for a while.
+    Aside,
+    /// It has no owner any more.
+    Ended,
+}
+
+impl fmt::Debug for Wait<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wait").field("at_most", &self.at_most).finish_non_exhaustive()
+    }
+}
+
+impl Display for LockWait {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.holder {
+            None => write!(f, "another process")?,
+            Some(Holder { pid, command: None }) => write!(f, "process {pid}")?,
+            Some(Holder { pid, command: Some(command) }) => {
+                write!(f, "process {pid} ({})", command.escape_debug())?
+            }
+        }
+        write!(f, " holds {}", self.lock.display())
+    }
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { number, pid } = self;
+        write!(f, "{number}-{pid}")
+    }
+}
+
+impl Name {
+    fn parse(file: &str) -> Option<Self> {
+        let (number, pid) = file.split_once('-')?;
+        Some(Self { number: number.parse().ok()?, pid: pid.parse().ok()? })
+    }
+}
+
+/// Waits for the lock of the store in the folder `own`.
+///
+/// # Errors
+/// [`Error::Refused`], which names the holder, where the wait reaches its bound.
+pub(super) fn take(own: &Folder, wait: &mut Wait<'_>) -> Result<Held, Error> {
+    let lock = own.lock_file(LOCK)?;
+    let mut waiting = Waiting {
+        began: Instant::now(),
+        was_notified: false,
+        wait,
+        lock: &lock,
+        path: own.path().join(LOCK),
+    };
+    let ticket = waiting.draw(own.make_below(QUEUE)?)?;
+    waiting.turn(&ticket)?;
+    Ok(Held { _lock: lock, _ticket: ticket })
+}
+
+struct Waiting<'a, 'w> {
+    began: Instant,
+    was_notified: bool,
+    wait: &'a mut Wait<'w>,
+    lock: &'a OwnedFd,
+    path: PathBuf,
+}
+
+impl Waiting<'_, '_> {
+    /// Takes a ticket, whose number is above all others. The gate keeps it so: a number is never
+    /// given again while a higher one is in line.
+    fn draw(&mut self, queue: Folder) -> Result<Ticket, Error> {
+        let gate = queue.lock_file(GATE)?;
+        self.flock(&gate, &queue.path().join(GATE), None)?;
+        let last = names(&queue)?.map(|name| name.number).max().unwrap_or(0);
+        let number = last.checked_add(1).ok_or_else(|| {
+            Error::Refused(format!("{} has no number left: empty it", queue.path().display()))
+        })?;
+        let name = Name { number, pid: std::process::id() };
+        let fifo = queue.make_fifo(&name.to_string())?;
+        let ticket = Ticket { queue, name, fifo };
+        flock(&ticket.fifo).at(&ticket.path(&name))?;
+        Ok(ticket)
+    }
+
+    /// Waits until no ticket is ahead, and then for the lock itself.
+    fn turn(&mut self, ticket: &Ticket) -> Result<(), Error> {
+        while let Some(ahead) = ticket.ahead(self.wait.proc)? {
+            let pause = self.pause(Some(ticket))?;
+            let timeout = Timespec::try_from(pause).unwrap_or_default();
+            let events = PollFlags::IN | PollFlags::HUP;
+            match rustix::event::poll(&mut [PollFd::new(&ahead, events)], Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).doing("wait for the process ahead"),
+            }
+        }
+        let (lock, path) = (self.lock, self.path.clone());
+        self.flock(lock, &path, Some(ticket))
+    }
+
+    /// Takes a flock that a process without a ticket may hold, and one with a ticket for an
+    /// instant only.
+    fn flock(&mut self, file: &OwnedFd, path: &Path, ticket: Option<&Ticket>) -> Result<(), Error> {
+        while !flock(file).at(path)? {
+            thread::sleep(self.pause(ticket)?.min(RETRY_EVERY));
+        }
+        Ok(())
+    }
+
+    /// Serves the caller, and returns how long to wait before the next time.
+    fn pause(&mut self, ticket: Option<&Ticket>) -> Result<Duration, Error> {
+        let left = |bound: Duration| bound.saturating_sub(self.began.elapsed());
+        if let Some(at_most) = self.wait.at_most.filter(|&at_most| left(at_most).is_zero()) {
+            let (why, seconds) = (self.describe(), at_most.as_secs_f64());
+            return Err(Error::Refused(format!("{why} (waited {seconds} s)")));
+        }
+        (self.wait.meanwhile)();
+        if !self.was_notified && left(NOTIFY_AFTER).is_zero() {
+            self.was_notified = true;
+            let described = self.describe();
+            let _aside = ticket.map(Ticket::step_aside);
+            (self.wait.notify)(&described);
+        }
+        let left = |bound: Duration| bound.saturating_sub(self.began.elapsed());
+        let notify = (!self.was_notified).then(|| left(NOTIFY_AFTER));
+        let bounds = [self.wait.at_most.map(left), notify, Some(LOOK_EVERY)];
+        Ok(bounds.into_iter().flatten().min().unwrap_or(LOOK_EVERY))
+    }
+
+    fn describe(&self) -> LockWait {
+        LockWait { holder: holder(self.lock, self.wait.proc), lock: self.path.clone() }
+    }
+}
+
+impl Ticket {
+    fn path(&self, name: &Name) -> PathBuf {
+        self.queue.path().join(name.to_string())
+    }
+
+    /// The next lower ticket whose owner must be waited for. Removes dead ones on the way.
+    fn ahead(&self, proc: &Path) -> Result<Option<OwnedFd>, Error> {
+        let mut lower: Vec<_> = names(&self.queue)?.filter(|name| *name < self.name).collect();
+        lower.sort_unstable();
+        for name in lower.into_iter().rev() {
+            let file = name.to_string();
+            let Some(fifo) = self.queue.open_fifo(&file)? else { continue };
+            match state(&fifo).at(&self.path(&name))? {
+                State::InLine if is_stopped(proc, name.pid) => {}
+                State::InLine => return Ok(Some(fifo)),
+                State::Aside => {}
+                State::Ended => self.queue.remove(&file)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lets the others pass until the result is dropped.
+    fn step_aside(&self) -> impl Drop {
+        struct Aside<'a>(&'a OwnedFd);
+        impl Drop for Aside<'_> {
+            fn drop(&mut self) {
+                let _ = rustix::io::read(self.0, &mut [0; 1]);
+            }
+        }
+        let _ = rustix::io::write(&self.fifo, b"a");
+        Aside(&self.fifo)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // The next in line removes what stays.
+        let _ = self.queue.remove(&self.name.to_string());
+    }
+}
+
+fn names(queue: &Folder) -> Result<impl Iterator<Item = Name>, Error> {
+    Ok(queue.all_names()?.into_iter().filter_map(|file| Name::parse(&file)))
+}
+
+/// The state of a ticket, from its FIFO opened for reading.
+fn state(fifo: &OwnedFd) -> Result<State, Errno> {
+    match rustix::fs::flock(fifo, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(State::Ended),
+        Err(Errno::WOULDBLOCK) => {
+            let mut polled = [PollFd::new(fifo, PollFlags::IN)];
+            rustix::event::poll(&mut polled, Some(&Timespec::default()))?;
+            let is_aside = polled[0].revents().contains(PollFlags::IN);
+            Ok(if is_aside { State::Aside } else { State::InLine })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Tries to take a flock. False where another process has it, or a signal came.
+fn flock(file: &OwnedFd) -> Result<bool, Errno> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::INTR | Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// True if the process was stopped, by a signal or a debugger.
+fn is_stopped(proc: &Path, pid: u32) -> bool {
+    let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
+    // The command's name stands in parentheses and may contain any byte.
+    let after = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
+    matches!(after, [b' ', b'T' | b't', ..])
+}
+
+/// The process that has the flock on `lock`; none where the kernel does not name it.
+fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
+    let inode = rustix::fs::fstat(lock).ok()?.st_ino;
+    let pid = holder_in(&fs::read_to_string(proc.join("locks")).ok()?, inode)?;
+    let command = fs::read(proc.join(pid.to_string()).join("comm")).ok();
+    let command = command.map(|name| String::from_utf8_lossy(name.trim_ascii_end()).into_owned());
+    Some(Holder { pid, command })
+}
+
+/// From `/proc/locks` (`lock_get_status` in Linux, `fs/locks.c`), the holder of the flock on the
+/// file with this inode: `1: FLOCK  ADVISORY  WRITE 731 00:1a:1042 0 EOF`. Waiters stand behind
+/// arrows and are left out. Devices are ignored, for a file's may differ from its filesystem's.
+fn holder_in(locks: &str, inode: u64) -> Option<u32> {
+    let of_lock = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_flock = words.next() == Some("FLOCK");
+        let process = words.nth(2)?.parse().ok()?;
+        let of: u64 = words.next()?.rsplit_once(':')?.1.parse().ok()?;
+        (is_flock && of == inode).then_some(process)
+    };
+    locks.lines().find_map(of_lock)
+}
+
+#[cfg(test)]
+mod tests;
