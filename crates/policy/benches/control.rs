@@ -4,8 +4,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{
-    Affinity, Claim, ControlObservation, DomainLoad, DomainState, History, Home, MemoryPolicy,
-    Origin, Tuning, control,
+    Affinity, Claim, ControlObservation, DomainLoad, History, Home, MemoryPolicy, Origin,
+    PartState, Tuning, control,
 };
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology};
 
@@ -57,13 +57,13 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
         seen.loads.insert(name.clone(), load);
         seen.nodes.entry(runs).or_default().busy_ns += cpu_ns;
         let resident_bytes = claim.bytes.clone();
-        seen.machine.domains.push(DomainState {
+        seen.machine.parts.push(PartState {
             name,
             home: Some(home),
             claim: Some(claim),
             memory_nodes: None,
             resident_bytes,
-            ..DomainState::default()
+            ..PartState::default()
         });
     }
     seen.machine.topology = machine(nodes);

@@ -4,7 +4,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{
-    ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request, place,
+    ByNode, Claim, CostModel, MemoryPolicy, Observation, PageSize, PartState, Request, place,
 };
 use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId, Topology};
 
@@ -50,9 +50,9 @@ fn with_residents(topology: Topology, domains: u32) -> Observation {
         let vcpus = u64::from(1 + number % 4);
         let bytes = u64::from(1 + number % 13) * GIB;
         let claim = Claim { bytes: on(bytes), vcpus: on(vcpus), page_size: PageSize::Base };
-        DomainState { claim: Some(claim), resident_bytes: on(bytes / 2), ..DomainState::default() }
+        PartState { claim: Some(claim), resident_bytes: on(bytes / 2), ..PartState::default() }
     };
-    Observation { topology, domains: (0..domains).map(resident).collect() }
+    Observation { topology, parts: (0..domains).map(resident).collect(), reservations: Vec::new() }
 }
 
 fn request(vcpus: u32, gib: u64, policy: MemoryPolicy) -> Request {

@@ -43,18 +43,27 @@ impl Claim {
     }
 }
 
-/// What is promised to a domain and not used yet, by node: the part of free memory that is spoken for.
+/// Claimed memory that is not resident yet, by node: the part of free memory that is reserved.
 ///
-/// On each node that is max(claim - resident, 0): memory that was freed and will be touched again counts again. Where
-/// a domain of several nodes used more of one than was foreseen it will use less of another, so the sum never exceeds
-/// max(all claimed - all resident, 0); what is too much is taken off in proportion, rounded so that no byte that is
-/// still owed is lost.
-pub fn outstanding(claim: &Claim, resident: &ByNode) -> ByNode {
+/// On each node that is max(claim - resident, 0), so memory that was freed and will be touched
+/// again counts again. A domain on several nodes may use more of one than foreseen; it then uses
+/// less of another. So the sum never exceeds max(all claimed - all resident, 0). Memory on a node
+/// without a claim does not count as resident in that sum: it is debt, and its place at home stays
+/// reserved until it arrives. `staying` is the part of `resident` that cannot move. An excess is
+/// taken off in proportion, rounded so that no byte that is still owed is lost
+/// (docs/adr/0001-claims.md).
+pub fn outstanding(claim: &Claim, resident: &ByNode, staying: &ByNode) -> ByNode {
     let on = |node| resident.get(&node).copied().unwrap_or(0);
+    let has_claim = |node| claim.bytes.get(node).is_some_and(|&bytes| bytes > 0);
+    let stays = |node| staying.get(node).copied().unwrap_or(0);
     let open: ByNode =
         claim.bytes.iter().map(|(&node, &bytes)| (node, bytes.saturating_sub(on(node)))).collect();
     let all_open: u64 = open.values().fold(0, |sum, &bytes| sum.saturating_add(bytes));
-    let all_resident = resident.values().fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
+    let counted = resident.iter().map(|(node, &bytes)| match has_claim(node) {
+        true => bytes,
+        false => bytes.min(stays(node)),
+    });
+    let all_resident = counted.fold(0_u64, u64::saturating_add);
     let owed = claim.total_bytes().saturating_sub(all_resident);
     if all_open <= owed {
         return open;
@@ -78,36 +87,42 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_touched_is_not_promised_twice() {
-        let cases: [(&[u64], &[u64], &[u64]); 6] = [
-            (&[100], &[0], &[100]),
-            (&[100], &[30], &[70]),
-            (&[100], &[100], &[0]),
-            (&[100], &[150], &[0]),
-            // Two nodes, 50 each promised; 80 came from the first: 20 are still owed, on the second.
-            (&[50, 50], &[80, 0], &[0, 20]),
-            // All of it came from a node on which nothing was promised (a spilled preferred domain).
-            (&[100, 0], &[0, 60], &[40, 0]),
+    fn memory_that_was_touched_is_not_reserved_again() {
+        type Amounts<'a> = &'a [u64];
+        let cases: [(Amounts<'_>, Amounts<'_>, Amounts<'_>, Amounts<'_>); 8] = [
+            (&[100], &[0], &[], &[100]),
+            (&[100], &[30], &[], &[70]),
+            (&[100], &[100], &[], &[0]),
+            (&[100], &[150], &[], &[0]),
+            // Two nodes, 50 claimed on each; 80 came from the first: 20 are owed, on the second.
+            (&[50, 50], &[80, 0], &[], &[0, 20]),
+            // 60 lie on a node without a claim: debt, whose place at home stays reserved.
+            (&[100, 0], &[0, 60], &[], &[100, 0]),
+            // 10 of them cannot move: 100 - 10 are reserved.
+            (&[100, 0], &[0, 60], &[0, 10], &[90, 0]),
+            (&[100, 0], &[40, 60], &[0, 60], &[0, 0]),
         ];
-        for (promised, resident, expected) in cases {
+        for (claimed, resident, staying, expected) in cases {
             assert_eq!(
-                outstanding(&claim(promised), &by_node(resident)),
+                outstanding(&claim(claimed), &by_node(resident), &by_node(staying)),
                 by_node(expected),
-                "{promised:?} {resident:?}"
+                "{claimed:?} {resident:?} {staying:?}"
             );
         }
     }
 
     proptest! {
         #[test]
-        fn never_less_than_owed_and_never_more_than_promised(
+        fn never_less_than_owed_and_never_more_than_claimed(
             pairs in proptest::collection::vec((0..1u64 << 40, 0..1u64 << 40), 1..9)
         ) {
             let (promised, resident): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-            let open = outstanding(&claim(&promised), &by_node(&resident));
+            let open = outstanding(&claim(&promised), &by_node(&resident), &ByNode::new());
             let total: u64 = open.values().sum();
             let owed = promised.iter().sum::<u64>().saturating_sub(resident.iter().sum());
-            prop_assert!(total >= owed && total < owed + promised.len() as u64);
+            let debt: u64 =
+                promised.iter().zip(&resident).filter(|(c, _)| **c == 0).map(|(_, r)| r).sum();
+            prop_assert!(total >= owed && total < owed + debt + promised.len() as u64);
             for (node, bytes) in &open {
                 prop_assert!(*bytes <= promised[node.0 as usize]);
             }

@@ -46,7 +46,7 @@ pub use observed::{ControlObservation, DomainLoad, MoveReport, NodeLoad, Owner};
 pub use standing::{DebtWaits, HomeWaits, Payback, Place, Standing};
 pub use tuning::Tuning;
 
-use crate::{Step, debt_bytes, view::PPM};
+use crate::{PageMove, PartId, Step, Transaction, debt_bytes, view::PPM};
 use round::Round;
 use serde::Serialize;
 
@@ -55,8 +55,22 @@ use serde::Serialize;
 pub struct ControlPlan {
     /// The interval it was made in.
     pub interval: u64,
-    /// The steps, in order. If one is refused the later ones of the same domain must not be tried.
-    pub steps: Vec<Step>,
+    /// Changes of homes and bindings, each applied as a whole or not at all.
+    pub transactions: Vec<Transaction>,
+    /// Pages that move until the next interval.
+    pub moves: Vec<Step<PageMove>>,
+}
+
+impl ControlPlan {
+    /// The steps of all transactions, in order.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.transactions.iter().flat_map(|transaction| &transaction.steps)
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.transactions.is_empty() && self.moves.is_empty()
+    }
 }
 
 /// What is to be done, and what is to be remembered; how each domain stands is in the latter.
@@ -89,7 +103,7 @@ impl Round<'_> {
             let known = &mut self.known[at];
             let Some(home) = &known.home else {
                 known.standing.place = Place::NoHome;
-                known.look_again(tuning, now, &state.name, has_choice);
+                known.look_again(tuning, now, &state.id, has_choice);
                 continue;
             };
             let off_home_ppm = debt_bytes(&known.share_ppm, &home.nodes).min(PPM);
@@ -100,7 +114,7 @@ impl Round<'_> {
                 0 => Place::AtHome,
                 intervals => Place::PushedOff { intervals, off_home_ppm },
             };
-            known.look_again(tuning, now, &state.name, has_choice);
+            known.look_again(tuning, now, &state.id, has_choice);
         }
     }
 }
@@ -109,14 +123,14 @@ impl DomainHistory {
     /// A busy domain is looked at in every interval, as is one whose debt is coming home; an idle one twice as late each
     /// time, and in the end when it is the turn of its name, so that no interval has to look at all of them. So is each where
     /// there is nothing to choose: on one node.
-    fn look_again(&mut self, tuning: &Tuning, now: u64, name: &str, has_choice: bool) {
+    fn look_again(&mut self, tuning: &Tuning, now: u64, part: &PartId, has_choice: bool) {
         let is_coming_home = self.standing.debt_bytes > 0
             && matches!(self.standing.debt_waits, None | Some(DebtWaits::NoBudget));
         let is_quiet =
             !has_choice || self.is_idle(tuning) && !is_coming_home && self.trouble_intervals == 0;
         let longest = tuning.idle_look_intervals.max(1);
         let later = if is_quiet { self.look_intervals.saturating_mul(2).max(1) } else { 1 };
-        let turn = longest - now.wrapping_add(fnv(name)) % longest;
+        let turn = longest - now.wrapping_add(fnv(part.domain())) % longest;
         self.look_intervals = if later < longest { later } else { turn };
         self.next_look = now.saturating_add(self.look_intervals);
     }

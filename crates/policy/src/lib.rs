@@ -16,6 +16,7 @@ mod layout;
 mod locality;
 mod observation;
 mod offered;
+mod part;
 mod place;
 mod plan;
 mod ranking;
@@ -23,6 +24,7 @@ mod rehome;
 mod request;
 mod search;
 mod start;
+mod transaction;
 mod unclaimed;
 mod view;
 
@@ -37,11 +39,13 @@ pub use cost::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
 pub use free::{Promisable, promisable};
 pub use locality::{debt_bytes, local_share};
-pub use observation::{DomainState, Home, Observation, Origin};
+pub use observation::{CgroupId, Home, Observation, Origin, PartState, Reservation};
 pub use offered::{LeftOut, NotAllowed};
+pub use part::{CellId, PartId};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
 pub use plan::{
-    Action, Batch, CpuReason, Machine, Outcome, Plan, Progress, Reason, Stayed, StayedWhy, Step,
+    Action, Batch, CpuReason, Machine, Outcome, PageMove, Plan, Progress, Reason, Stayed,
+    StayedWhy, Step,
 };
 pub use rehome::{
     DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_be_home,
@@ -49,4 +53,5 @@ pub use rehome::{
 };
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
+pub use transaction::{Needs, Observed, Transaction, Unmet};
 pub use unclaimed::Unclaimed;

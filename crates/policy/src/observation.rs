@@ -1,49 +1,76 @@
-//! What was seen of a machine at one moment.
+//! A machine as it was seen at one moment.
 
-use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize};
+use crate::{Affinity, ByNode, Claim, MemoryPolicy, PageSize, PartId, outstanding};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
 
-/// A machine and its domains as they were seen.
+/// A machine, the parts of its domains, and reservations that belong to no domain.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Observation {
-    /// The machine, with what its memory is used for.
+    /// The machine, with the use of its memory.
     pub topology: Topology,
-    /// The domains, in the order of their names.
-    pub domains: Vec<DomainState>,
+    /// The parts of all domains, in their order.
+    pub parts: Vec<PartState>,
+    /// Memory that is reserved for subjects other than domains.
+    #[serde(default)]
+    pub reservations: Vec<Reservation>,
 }
 
-/// A domain as it was seen.
+/// A part as it was seen.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct DomainState {
-    /// Its name; for a domain that Nearside did not start, its cgroup's path.
-    pub name: String,
-    /// Its home, where it has one.
+pub struct PartState {
+    /// Its name.
+    pub id: PartId,
+    /// The cgroup of its domain.
+    #[serde(default)]
+    pub cgroup: CgroupId,
+    /// Its home, if it has one.
     pub home: Option<Home>,
-    /// What is promised to it.
+    /// Its claim; none for a domain that Nearside did not start.
     pub claim: Option<Claim>,
-    /// The nodes on which it may have memory, where it is confined.
+    /// The nodes on which it may have memory, if it is confined.
     pub memory_nodes: Option<NodeSet>,
-    /// Memory it holds by node, in bytes, without what counts as reclaimable cache: comparable to its claim.
+    /// Memory it holds by node, in bytes, without reclaimable cache: comparable to its claim.
     pub resident_bytes: ByNode,
-    /// What of that the kernel keeps for it (page tables, stacks, slabs), by node, in bytes. It stays where it is.
+    /// The part of `resident_bytes` that the kernel keeps for it (page tables, stacks, slabs), by
+    /// node, in bytes. It cannot move.
     #[serde(default)]
     pub kernel_bytes: ByNode,
-    /// What of that no process maps for sure, by node, in bytes: files of a tmpfs, shared memory that nobody is attached to.
-    /// No call moves it.
+    /// The part of `resident_bytes` that certainly no process maps, by node, in bytes: files of a
+    /// tmpfs, shared memory without a process attached. No system call moves it.
     #[serde(default)]
     pub unmapped_bytes: ByNode,
-    /// Explicit huge pages of its claim's size that it has reserved and not touched yet, in bytes.
+    /// Explicit huge pages of its claim's size that it has reserved and not touched, in bytes.
     pub reserved_bytes: u64,
 }
 
-/// The outcome of placement for one domain.
+/// The identity of a cgroup: the inode of its directory, which is unique within a boot.
+/// 0 for a machine in software, which has no cgroups.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct CgroupId(pub u64);
+
+/// Memory that is reserved for a subject other than a domain, such as a replica.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reservation {
+    /// The subject.
+    pub name: String,
+    /// Bytes by node that it will still fill.
+    pub bytes: ByNode,
+    /// The size of the pages.
+    pub page_size: PageSize,
+}
+
+/// The outcome of placement for one part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Home {
     /// The nodes it prefers.
     pub nodes: NodeSet,
-    /// Who chose them.
+    /// The origin of that choice.
     pub origin: Origin,
     /// How its vCPUs are bound to them.
     pub affinity: Affinity,
@@ -51,19 +78,19 @@ pub struct Home {
     pub policy: MemoryPolicy,
 }
 
-/// Who chose a home. Automatic placement never overrides an operator.
+/// The origin of a home. Automatic placement never overrides an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// Placement did.
+    /// Placement chose it.
     Auto,
-    /// An operator did.
+    /// An operator chose it.
     Explicit,
-    /// Whoever keeps a domain that was found on some nodes: its home is there as long as it is kept there.
+    /// The owner of the cgroup binds the domain to these nodes, and the home follows that binding.
     Adopted,
 }
 
-impl DomainState {
+impl PartState {
     /// Memory it holds that can move, by node, in bytes: off its home that is its debt.
     pub fn movable_bytes(&self) -> ByNode {
         let kernel = |node| self.kernel_bytes.get(node).copied().unwrap_or(0);
@@ -73,21 +100,52 @@ impl DomainState {
             .collect()
     }
 
-    /// Whether it was found: what Nearside starts has a claim.
+    /// Memory that cannot move, by node, in bytes.
+    pub fn staying_bytes(&self) -> ByNode {
+        let mut staying = self.kernel_bytes.clone();
+        for (&node, &bytes) in &self.unmapped_bytes {
+            let sum = staying.entry(node).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        staying
+    }
+
+    /// Claimed memory that is not resident yet, by node, in bytes ([`outstanding`]).
+    pub fn outstanding_bytes(&self) -> ByNode {
+        self.claim.as_ref().map_or_else(ByNode::new, |claim| self.outstanding_of(claim))
+    }
+
+    /// The same for another claim.
+    pub(crate) fn outstanding_of(&self, claim: &Claim) -> ByNode {
+        outstanding(claim, &self.resident_bytes, &self.staying_bytes())
+    }
+
+    /// Whether a pattern found its domain: Nearside claims memory for every domain it starts.
     pub(crate) fn was_found(&self) -> bool {
         self.claim.is_none()
     }
 }
 
 impl Observation {
-    /// Bytes of `node` that can still be promised in pages of this size: what counts as free, less what is spoken for.
+    /// A machine without domains.
+    pub fn of(topology: Topology) -> Self {
+        Self { topology, ..Self::default() }
+    }
+
+    /// The part with this name.
+    pub fn part(&self, id: &PartId) -> Option<&PartState> {
+        self.parts.iter().find(|part| part.id == *id)
+    }
+
+    /// Bytes of `node` that are still available in pages of this size: allocatable memory, less
+    /// claims and reservations that are not resident yet.
     pub fn unclaimed_bytes(&self, node: NodeId, page_size: PageSize) -> u64 {
         self.unclaimed(page_size).on(node)
     }
 
-    /// vCPUs promised on `node`.
+    /// vCPUs claimed on `node`.
     pub fn claimed_vcpus(&self, node: NodeId) -> u64 {
-        let claims = self.domains.iter().filter_map(|domain| domain.claim.as_ref());
+        let claims = self.parts.iter().filter_map(|part| part.claim.as_ref());
         claims
             .map(|claim| claim.vcpus.get(&node).copied().unwrap_or(0))
             .fold(0, u64::saturating_add)

@@ -86,7 +86,7 @@ impl Observation {
         match nodes {
             Some(nodes) if !self.topology.isolated_of(nodes).is_empty() => {
                 let topology = self.topology.clone().with_isolated_of(nodes);
-                Cow::Owned(Self { topology, domains: self.domains.clone() })
+                Cow::Owned(Self { topology, ..self.clone() })
             }
             _ => Cow::Borrowed(self),
         }
@@ -108,7 +108,7 @@ pub(crate) fn isolated_notice(nodes: &NodeSet, topology: &Topology) -> Option<St
 mod tests {
     use super::*;
     use crate::{
-        Action, Affinity, Claim, CostModel, DomainState, Limits, MemoryPolicy, PageSize, Plan,
+        Action, Affinity, Claim, CostModel, Limits, MemoryPolicy, PageSize, PartState, Plan,
         Refusal, Rehome, RehomeRefusal, Request, Start, StartRefusal, rehome, start,
     };
     use nearside_topology::{Allowed, Cpu, CpuId, CpuSet, Distances, Node, NodeId};
@@ -133,7 +133,7 @@ mod tests {
         };
         Observation {
             topology: topology.offered(Some(&allowed("0-3", "0-1"))),
-            domains: Vec::new(),
+            ..Observation::default()
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn cpus(plan: &Plan) -> String {
-        let bound = plan.steps.iter().find_map(|step| match &step.action {
+        let bound = plan.transaction.steps.iter().find_map(|step| match &step.action {
             Action::BindCpus { cpus, .. } => Some(cpus.to_string()),
             _ => None,
         });
@@ -176,7 +176,7 @@ mod tests {
         ];
         assert_eq!(decision.left_out.lines(), left_out);
         let claim = Some(decision.chosen.claim);
-        seen.domains.push(DomainState { name: "first".into(), claim, ..DomainState::default() });
+        seen.parts.push(PartState { id: "first".into(), claim, ..PartState::default() });
         // Node 1 has memory, and no CPU that is offered.
         let plan = begin(None, &seen).unwrap();
         assert_eq!(
@@ -197,9 +197,10 @@ mod tests {
         );
         let mut seen = machine();
         let claim = Some(Claim { bytes: [(NodeId(0), 100 * MIB)].into(), ..Claim::default() });
-        seen.domains.push(DomainState { name: "db".into(), claim, ..DomainState::default() });
+        seen.parts.push(PartState { id: "db".into(), claim, ..PartState::default() });
         let wish = |nodes: &str| Rehome {
-            domain: "db".into(),
+            part: "db".into(),
+            affinity: None,
             nodes: nodes.parse().unwrap(),
             move_memory: true,
             rate_bytes_per_s: None,

@@ -1,137 +1,160 @@
-//! Observe, decide, act: the frame that every decision and every machine share.
+//! Observe, decide, act: the words that every decision and every machine share.
 
 use crate::{
     ByNode, Bytes, Claim, Count, Decision, Home, Limits, MemoryPolicy, MilliVcpus, Observation,
-    Payback, SlowDown,
+    PartId, Payback, SlowDown, Transaction,
 };
 use nearside_topology::{CpuSet, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, ops::ControlFlow};
 
-/// Something that can be observed and acted upon: a Linux host, or a simulated machine.
+/// A machine that can be observed and changed: a Linux host, or a machine in software.
 pub trait Machine {
     /// Why a machine cannot be observed.
     type Error;
 
-    /// What it is like now.
+    /// Reads its present state.
     fn observe(&mut self) -> Result<Observation, Self::Error>;
 
-    /// Carries out one action. `progress` is called now and then on long ones; an action that is told to break off
-    /// stops at the next point from which it can be resumed by applying it again.
-    fn apply(
+    /// Applies a transaction: all of its steps, or none if a need does not hold or a step is
+    /// refused.
+    fn apply(&mut self, transaction: &Transaction) -> Outcome;
+
+    /// Moves pages. `progress` is called now and then; if it breaks off, the move stops at the
+    /// next point from which the same call can resume it.
+    fn move_pages(
         &mut self,
-        action: &Action,
+        pages: &PageMove,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Outcome;
 }
 
-/// What is to be done, in order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// What `run` or `set` does, in this order.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The placement behind it, where there is one.
+    /// The placement behind it, if there is one.
     pub decision: Option<Decision>,
-    /// The steps. If one is refused the later ones must not be tried.
-    pub steps: Vec<Step>,
+    /// The change of claim, home and bindings.
+    pub transaction: Transaction,
+    /// The pages that move once the transaction is applied.
+    pub moves: Option<Step<PageMove>>,
+    /// The change that follows once the pages have moved ([`may_go_on`](crate::may_go_on)).
+    pub afterwards: Option<Transaction>,
     /// What the plan cannot do, for the user to know beforehand.
     pub limits: Vec<String>,
 }
 
-/// One action and why it is taken.
+/// One action and its reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Step {
-    /// What is done.
-    pub action: Action,
-    /// Why.
+pub struct Step<A = Action> {
+    /// The action.
+    pub action: A,
+    /// Its reason.
     pub reason: Reason,
 }
 
-/// The smallest things a machine does.
+/// The smallest changes of a machine that a transaction is made of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Action {
-    /// Make the domain (its cgroup), with what it may use at most.
+    /// Create the domain (its cgroup) with its limits, and put this process into it.
     Create {
-        /// Its name.
-        domain: String,
+        /// The part; a domain is created with one.
+        part: PartId,
         /// Its limits.
         limits: Limits,
     },
-    /// Promise memory and CPUs to the domain.
+    /// Claim memory and CPUs.
     Claim {
-        /// Whose.
-        domain: String,
-        /// What.
+        /// The part.
+        part: PartId,
+        /// The claim.
         claim: Claim,
     },
-    /// Make this the domain's home: what a scheduler that knows node affinity goes by. A group that was found and has
-    /// no record yet gets one.
+    /// Set the home: a scheduler that knows node affinity goes by it. A cgroup that a pattern
+    /// found gets its record with its first home.
     SetHome {
-        /// Whose.
-        domain: String,
-        /// Which.
+        /// The part.
+        part: PartId,
+        /// Its home.
         home: Home,
     },
-    /// Allow the domain memory on these nodes only (`cpuset.mems`).
+    /// Allow memory on these nodes only (`cpuset.mems`).
     ConfineMemory {
-        /// Whose.
-        domain: String,
-        /// Where.
+        /// The part.
+        part: PartId,
+        /// The nodes.
         nodes: NodeSet,
     },
-    /// Allow the domain these CPUs only (`cpuset.cpus`).
+    /// Allow these CPUs only (`cpuset.cpus`).
     BindCpus {
-        /// Whose.
-        domain: String,
-        /// Which.
+        /// The part.
+        part: PartId,
+        /// The CPUs.
         cpus: CpuSet,
-        /// Who wants that.
+        /// The origin of the binding.
         on_behalf: CpuReason,
+    },
+    /// Take Nearside's own binding of CPUs back.
+    UnbindCpus {
+        /// The part.
+        part: PartId,
+    },
+    /// Forget a domain that a pattern found. Nothing of its cgroup changes.
+    Forget {
+        /// The part.
+        part: PartId,
     },
     /// Give the process that becomes the domain a memory policy.
     SetMemoryPolicy {
-        /// Whose.
-        domain: String,
-        /// Which.
+        /// The part.
+        part: PartId,
+        /// The policy.
         policy: MemoryPolicy,
         /// The nodes in it.
         nodes: NodeSet,
     },
-    /// Move the domain's pages to these nodes.
-    MovePages {
-        /// Whose.
-        domain: String,
-        /// Where to.
-        nodes: NodeSet,
-        /// Not faster than this, in bytes per second.
-        rate_bytes_per_s: Option<u64>,
-        /// Only so much of it; all there is where none is given.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        batch: Option<Batch>,
-    },
 }
 
 impl Action {
-    /// Whose it is.
-    pub fn domain(&self) -> &str {
+    /// The part it changes.
+    pub fn part(&self) -> &PartId {
         match self {
-            Self::Create { domain, .. }
-            | Self::Claim { domain, .. }
-            | Self::SetHome { domain, .. }
-            | Self::ConfineMemory { domain, .. }
-            | Self::BindCpus { domain, .. }
-            | Self::SetMemoryPolicy { domain, .. }
-            | Self::MovePages { domain, .. } => domain,
+            Self::Create { part, .. }
+            | Self::Claim { part, .. }
+            | Self::SetHome { part, .. }
+            | Self::ConfineMemory { part, .. }
+            | Self::BindCpus { part, .. }
+            | Self::UnbindCpus { part }
+            | Self::Forget { part }
+            | Self::SetMemoryPolicy { part, .. } => part,
         }
     }
 }
 
-/// A part of what there is to move.
+/// Pages that are to move. Moving takes minutes, can be interrupted and resumed, and is limited
+/// in its rate; so it is no part of a transaction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename = "move-pages", tag = "do")]
+pub struct PageMove {
+    /// The part that the pages belong to.
+    pub part: PartId,
+    /// The nodes they move to.
+    pub nodes: NodeSet,
+    /// The highest rate, in bytes per second.
+    pub rate_bytes_per_s: Option<u64>,
+    /// The share of the pages that moves; all of them without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+}
+
+/// A share of the pages that are to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// Pages of this node.
+    /// The node they lie on.
     pub from: NodeId,
-    /// Not more than this, in bytes.
-    pub most_bytes: u64,
+    /// At most this many bytes.
+    pub max_bytes: u64,
 }
 
 /// On whose behalf CPUs are bound.
@@ -155,6 +178,8 @@ pub enum Reason {
         /// Bytes by node that could be promised before.
         unclaimed_bytes: ByNode,
     },
+    /// Placement, or an operator, chose it.
+    Placed,
     /// The policy lets no memory come from elsewhere.
     PolicyConfines {
         /// The policy.
@@ -192,17 +217,21 @@ pub enum Reason {
         /// Where.
         nodes: NodeSet,
     },
-    /// Nobody keeps a domain where its home was any more.
+    /// The owner of its cgroup no longer binds a domain to its home.
     LetGo,
+    /// A scheduler that knows node affinity is attached.
+    SchedulerAttached,
+    /// No pattern names its cgroup any more.
+    NoLongerNamed,
     /// Another home saves more CPU time than going there costs.
     PaysBack {
         /// In figures.
         payback: Payback,
     },
     /// Two domains have it better in each other's homes.
-    Swap {
+    Exchange {
         /// The other one.
-        with: String,
+        with: PartId,
         /// Both together, in figures.
         payback: Payback,
     },
@@ -226,31 +255,36 @@ impl fmt::Display for Reason {
                     .iter()
                     .map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
                 let each = each.collect::<Vec<_>>().join(", ");
-                write!(f, "so that nobody else counts on it; unclaimed before: {each}")
+                write!(f, "reserves it; available before: {each}")
             }
+            Self::Placed => write!(f, "the chosen nodes"),
             Self::PolicyConfines { policy } => {
                 write!(f, "policy {policy} lets no memory come from elsewhere")
             }
             Self::PolicyAsked { policy } => write!(f, "policy {policy}"),
             Self::HardAffinity => write!(f, "hard affinity was asked for"),
             Self::NoScheduler => write!(f, "no scheduler that knows node affinity is attached"),
-            Self::MovesNeedBoth => write!(f, "pages only move to nodes that are allowed"),
+            Self::MovesNeedBoth => write!(f, "pages move only to nodes that are allowed"),
             Self::NewHome { from, to } if from == to => write!(f, "the home stays {}", to.named()),
             Self::NewHome { from, to } => {
                 write!(f, "the home changes from {} to {}", from.named(), to.named())
             }
             Self::FirstHome { demand, slow_down, bytes_to_move } => write!(
                 f,
-                "found without a home; wants {demand} vCPUs, predicted slow-down there {slow_down}, {} to move",
+                "found without a home; demands {demand} vCPUs, predicted slow-down there {slow_down}, {} to move",
                 Bytes(*bytes_to_move)
             ),
             Self::BoundByOther { nodes } => {
-                write!(f, "somebody else keeps it on {}", nodes.named())
+                write!(f, "the owner of its cgroup binds it to {}", nodes.named())
             }
-            Self::LetGo => write!(f, "nobody keeps it there any more"),
+            Self::LetGo => write!(f, "the owner of its cgroup binds it no more"),
+            Self::SchedulerAttached => {
+                write!(f, "a scheduler that knows node affinity is attached")
+            }
+            Self::NoLongerNamed => write!(f, "no pattern names its cgroup any more"),
             Self::PaysBack { payback } => payback.fmt(f),
-            Self::Swap { with, payback } => {
-                write!(f, "changes places with {with}; both together: {payback}")
+            Self::Exchange { with, payback } => {
+                write!(f, "exchanges homes with {with}; both together: {payback}")
             }
             Self::Debt { debt_bytes, pace_ppm } => {
                 write!(f, "{} lie off its home", Bytes(*debt_bytes))?;
@@ -263,7 +297,7 @@ impl fmt::Display for Reason {
                     ),
                 }
             }
-            Self::Arrived => write!(f, "what can move has come home"),
+            Self::Arrived => write!(f, "all memory that can move has come home"),
         }
     }
 }
@@ -271,8 +305,8 @@ impl fmt::Display for Reason {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Create { domain, limits } => {
-                write!(f, "create domain {domain}")?;
+            Self::Create { part, limits } => {
+                write!(f, "create domain {}", part.domain())?;
                 match (limits.cpus, limits.memory_bytes.map(Bytes)) {
                     (None, None) => Ok(()),
                     (Some(cpus), None) => write!(f, " with a CPU limit of {cpus}"),
@@ -307,19 +341,22 @@ impl fmt::Display for Action {
             Self::SetMemoryPolicy { policy, nodes, .. } => {
                 write!(f, "set memory policy {policy} on {}", nodes.named())
             }
-            Self::MovePages { nodes, rate_bytes_per_s, batch, .. } => {
-                match batch {
-                    Some(Batch { from, most_bytes }) => write!(
-                        f,
-                        "move {} of node {from} to {}",
-                        Bytes(*most_bytes),
-                        nodes.named()
-                    )?,
-                    None => write!(f, "move pages to {}", nodes.named())?,
-                }
-                rate_bytes_per_s.map_or(Ok(()), |rate| write!(f, ", at most {}/s", Bytes(rate)))
-            }
+            Self::UnbindCpus { .. } => write!(f, "run wherever its cgroup may"),
+            Self::Forget { .. } => write!(f, "forget its home"),
         }
+    }
+}
+
+impl fmt::Display for PageMove {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, rate_bytes_per_s, batch, .. } = self;
+        match batch {
+            Some(Batch { from, max_bytes }) => {
+                write!(f, "move {} of node {from} to {}", Bytes(*max_bytes), nodes.named())?
+            }
+            None => write!(f, "move pages to {}", nodes.named())?,
+        }
+        rate_bytes_per_s.map_or(Ok(()), |rate| write!(f, ", at most {}/s", Bytes(rate)))
     }
 }
 

@@ -1,8 +1,9 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, ByNode, Bytes, Claim, CpuReason, DomainState, Home, MemoryPolicy, NotAllowed,
-    Observation, Origin, Outcome, PageSize, Plan, Reason, StayedWhy, Step, Unclaimed, debt_bytes,
+    Action, Affinity, ByNode, Bytes, Claim, CpuReason, Home, MemoryPolicy, NotAllowed, Observation,
+    Origin, Outcome, PageMove, PageSize, PartId, PartState, Plan, Reason, StayedWhy, Step,
+    Transaction, Unclaimed, debt_bytes,
     offered::{check_named, isolated_notice},
     start::{policy_nodes, quoted},
     total,
@@ -13,10 +14,12 @@ use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rehome {
     /// The domain.
-    pub domain: String,
+    pub part: PartId,
     /// Its new home.
     pub nodes: NodeSet,
-    /// Whether its memory shall follow.
+    /// How its vCPUs are bound to the new home; as before without it.
+    pub affinity: Option<Affinity>,
+    /// Whether its memory moves at once.
     pub move_memory: bool,
     /// Not faster than this, in bytes per second.
     pub rate_bytes_per_s: Option<u64>,
@@ -74,16 +77,22 @@ pub const DEFAULT_RATE_BYTES_PER_S: u64 = 1 << 30;
 /// allowed. On a machine of one node there is nothing to do.
 pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
     let observation = &*observation.naming(Some(&wish.nodes));
-    let domain = find(observation, &wish.domain)?;
+    let domain = find(observation, &wish.part)?;
     let topology = &observation.topology;
     let known = topology.node_set();
     let (cpus, memory) = usable(&wish.nodes, topology)?;
     if known.len() == 1 {
         let limits = vec!["this machine has one node: every domain is at home there".into()];
-        return Ok(Plan { decision: None, steps: Vec::new(), limits });
+        return Ok(Plan {
+            decision: None,
+            transaction: Transaction::default(),
+            moves: None,
+            afterwards: None,
+            limits,
+        });
     }
 
-    let name = || wish.domain.clone();
+    let part = || wish.part.clone();
     let from = domain.home.as_ref().map_or_else(|| known.clone(), |home| home.nodes.clone());
     let policy = domain.home.as_ref().map(|home| home.policy);
     let confining = policy.filter(|policy| policy.confines());
@@ -101,31 +110,36 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     let mut steps = Vec::new();
     let mut step = |action, reason: &Reason| steps.push(Step { action, reason: reason.clone() });
     if let Some(claim) = claim {
-        step(Action::Claim { domain: name(), claim }, &new_home);
+        step(Action::Claim { part: part(), claim }, &new_home);
     }
     // What was allowed before may be more than the home: a move that was broken off, or a home changed without one.
     let before = domain.memory_nodes.as_ref().unwrap_or(&from);
     let both = before.union(&memory).intersection(&topology.memory_nodes());
     if confining.is_some() {
-        step(Action::ConfineMemory { domain: name(), nodes: both.clone() }, &Reason::MovesNeedBoth);
+        step(Action::ConfineMemory { part: part(), nodes: both.clone() }, &Reason::MovesNeedBoth);
     }
-    let hard = domain.home.as_ref().is_some_and(|home| home.affinity == Affinity::Hard);
-    let on_behalf = if hard { CpuReason::Operator } else { CpuReason::Fallback };
-    step(Action::BindCpus { domain: name(), cpus, on_behalf }, &new_home);
-    if wish.move_memory {
-        let rate_bytes_per_s = wish.rate_bytes_per_s;
-        let nodes = memory.clone();
-        step(Action::MovePages { domain: name(), nodes, rate_bytes_per_s, batch: None }, &new_home);
-        if let Some(policy) = confining.filter(|_| both != memory) {
-            step(
-                Action::ConfineMemory { domain: name(), nodes: memory.clone() },
-                &Reason::PolicyConfines { policy },
-            );
-        }
-    }
-    let mut limits = said(policy, wish, &from, &memory, &both);
+    let home = home_after(wish, domain.home.as_ref());
+    let on_behalf = match home.affinity {
+        Affinity::Hard => CpuReason::Operator,
+        Affinity::Soft => CpuReason::Fallback,
+    };
+    step(Action::BindCpus { part: part(), cpus, on_behalf }, &new_home);
+    step(Action::SetHome { part: part(), home: home.clone() }, &new_home);
+    let transaction = Transaction::new(steps, observation);
+    let moves = wish.move_memory.then(|| {
+        let (nodes, rate_bytes_per_s) = (memory.clone(), wish.rate_bytes_per_s);
+        let action = PageMove { part: part(), nodes, rate_bytes_per_s, batch: None };
+        Step { action, reason: new_home.clone() }
+    });
+    let narrowed = confining.filter(|_| wish.move_memory && both != memory).map(|policy| {
+        let action = Action::ConfineMemory { part: part(), nodes: memory.clone() };
+        let steps = vec![Step { action, reason: Reason::PolicyConfines { policy } }];
+        // It is applied at the new home.
+        Transaction::new(steps, &observation.clone().after(&transaction))
+    });
+    let mut limits = limits_of(policy, wish, &from, &memory, &both);
     limits.extend(isolated_notice(&wish.nodes, topology));
-    Ok(Plan { decision: None, steps, limits })
+    Ok(Plan { decision: None, transaction, moves, afterwards: narrowed, limits })
 }
 
 /// Whether a domain that may use what `observation` has can have its home on these nodes.
@@ -160,7 +174,8 @@ fn usable(nodes: &NodeSet, topology: &Topology) -> Result<(CpuSet, NodeSet), Reh
 
 /// The home a domain has once `wish` is carried out.
 pub fn home_after(wish: &Rehome, before: Option<&Home>) -> Home {
-    let affinity = before.map_or(Affinity::Soft, |home| home.affinity);
+    let before_or = before.map_or(Affinity::Soft, |home| home.affinity);
+    let affinity = wish.affinity.unwrap_or(before_or);
     let policy = before.map_or(MemoryPolicy::Local, |home| home.policy);
     Home { nodes: wish.nodes.clone(), origin: Origin::Explicit, affinity, policy }
 }
@@ -185,13 +200,12 @@ pub fn may_go_on(outcome: &Outcome) -> bool {
     }
 }
 
-fn find<'a>(observation: &'a Observation, name: &str) -> Result<&'a DomainState, RehomeRefusal> {
-    let found = observation.domains.iter().find(|domain| domain.name == name);
-    found.ok_or_else(|| RehomeRefusal::UnknownDomain(name.to_owned()))
+fn find<'a>(observation: &'a Observation, part: &PartId) -> Result<&'a PartState, RehomeRefusal> {
+    observation.part(part).ok_or_else(|| RehomeRefusal::UnknownDomain(part.to_string()))
 }
 
 /// What Linux does not let anybody do from outside, and what follows from that.
-fn said(
+fn limits_of(
     policy: Option<MemoryPolicy>,
     wish: &Rehome,
     from: &NodeSet,
@@ -225,7 +239,7 @@ fn said(
 /// The claim on the new home: vCPUs evenly over its nodes with CPUs, bytes where they fit best.
 fn moved_claim(
     claim: &Claim,
-    domain: &DomainState,
+    domain: &PartState,
     observation: &Observation,
     nodes: &NodeSet,
     memory: &NodeSet,
@@ -240,27 +254,51 @@ fn moved_claim(
     };
     let vcpus = with_cpus.iter().enumerate().map(|(at, &node)| (node, share(at))).collect();
 
-    // What the domain holds on a node, and what is promised to it there, is room for it.
     let room = Room::new(claim, domain, observation);
-    let all_room: u128 = memory.iter().map(|node| u128::from(room.on(node))).sum();
-    let page_bytes = match claim.page_size {
+    let unit = match claim.page_size {
         PageSize::Base => 1,
         PageSize::Huge(bytes) => bytes.max(1),
     };
-    let all_bytes = claim.total_bytes();
-    let mut left = all_bytes;
+    let mut left = claim.total_bytes();
     let mut bytes = ByNode::new();
-    for node in memory.iter() {
-        let part =
-            (u128::from(all_bytes) * u128::from(room.on(node))).div_ceil(all_room.max(1)) as u64;
-        let part = part.checked_next_multiple_of(page_bytes).unwrap_or(part).min(left);
-        bytes.insert(node, part);
-        left -= part;
+    // The new home first. A domain that is not confined keeps the rest of its claim elsewhere,
+    // so that no claim exceeds the memory of its node.
+    let elsewhere = topology.memory_nodes().difference(memory);
+    for nodes in [memory, &elsewhere] {
+        share_out(&mut left, &mut bytes, nodes, unit, |node| room.on(node));
     }
-    if let Some(first) = memory.first() {
+    if let Some(first) = memory.first().filter(|_| left > 0) {
         *bytes.entry(first).or_default() += left;
     }
     Claim { bytes, vcpus, page_size: claim.page_size }
+}
+
+/// Shares bytes out in proportion to the room on each node, in whole pages and up to that room.
+fn share_out(
+    left: &mut u64,
+    bytes: &mut ByNode,
+    nodes: &NodeSet,
+    unit: u64,
+    room: impl Fn(NodeId) -> u64,
+) {
+    let all = *left;
+    let all_room: u128 = nodes.iter().map(|node| u128::from(room(node))).sum();
+    for node in nodes.iter() {
+        let share = (u128::from(all) * u128::from(room(node))).div_ceil(all_room.max(1));
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let share = share.checked_next_multiple_of(unit).unwrap_or(share);
+        let share = share.min(room(node) / unit * unit).min(*left);
+        bytes.insert(node, share);
+        *left -= share;
+    }
+    // Rounding to pages may leave some room unused.
+    for node in nodes.iter() {
+        let given = bytes.entry(node).or_default();
+        let more = ((room(node) / unit * unit).saturating_sub(*given)).min(*left);
+        *given += more;
+        *left -= more;
+    }
+    bytes.retain(|_, amount| *amount > 0);
 }
 
 /// What a domain finds at another home: what can be promised there, its own claim left out, and what it holds already.
@@ -270,7 +308,7 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn new(claim: &Claim, domain: &'a DomainState, observation: &Observation) -> Self {
+    fn new(claim: &Claim, domain: &'a PartState, observation: &Observation) -> Self {
         let unclaimed = observation.unclaimed_without(claim.page_size, Some(domain));
         Self { unclaimed, held: &domain.resident_bytes }
     }
@@ -291,7 +329,7 @@ impl<'a> Room<'a> {
 fn check_fit(
     moved: &Claim,
     wish: &Rehome,
-    domain: &DomainState,
+    domain: &PartState,
     observation: &Observation,
     memory: &NodeSet,
 ) -> Result<(), RehomeRefusal> {
@@ -300,8 +338,8 @@ fn check_fit(
     let needed_bytes = match wish.move_memory {
         // What it holds beyond its claim has to find room, too.
         true => moved.total_bytes().max(total(&domain.resident_bytes)),
-        // What lies elsewhere stays there; what is still owed comes here.
-        false => moved.total_bytes().saturating_sub(debt_bytes(&domain.resident_bytes, memory)),
+        // Memory elsewhere stays there for now. A daemon brings it home, so its place is reserved.
+        false => moved.total_bytes(),
     };
     if needed_bytes > unclaimed_bytes {
         return Err(RehomeRefusal::DoesNotFit {

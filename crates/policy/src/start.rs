@@ -1,8 +1,9 @@
 //! The decision behind `run`: a new domain.
 
 use crate::{
-    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Limits, MemoryPolicy,
-    Observation, Plan, Reason, Refusal, Request, Step, offered::isolated_notice, place,
+    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Home, Limits, MemoryPolicy,
+    Observation, Origin, PartId, Plan, Reason, Refusal, Request, Step, Transaction,
+    offered::isolated_notice, place,
 };
 use nearside_topology::{NodeSet, Topology};
 
@@ -82,7 +83,7 @@ pub fn start(
     if !is_domain_name(name) {
         return Err(StartRefusal::Name(name.clone()));
     }
-    if observation.domains.iter().any(|domain| domain.name == *name) {
+    if observation.parts.iter().any(|part| part.id.domain() == name) {
         return Err(StartRefusal::Taken(name.clone()));
     }
     let memory_bytes = start.request.memory_bytes;
@@ -95,17 +96,23 @@ pub fn start(
     let topology = &observation.topology;
     let (policy, page_size) = (start.request.policy, start.request.page_size);
 
+    let part = PartId::of(name);
     let mut steps = vec![Step {
-        action: Action::Create { domain: name.clone(), limits: start.limits },
+        action: Action::Create { part: part.clone(), limits: start.limits },
         reason: Reason::NewDomain,
     }];
     let unclaimed = observation.unclaimed(page_size);
     let unclaimed_bytes = claim.nodes().iter().map(|node| (node, unclaimed.on(node))).collect();
     steps.push(Step {
-        action: Action::Claim { domain: name.clone(), claim },
+        action: Action::Claim { part: part.clone(), claim },
         reason: Reason::Promise { unclaimed_bytes },
     });
-    steps.extend(binding(name, topology, &decision, start.affinity));
+    let home = home_of(start, &decision);
+    steps.push(Step {
+        action: Action::SetHome { part: part.clone(), home },
+        reason: Reason::Placed,
+    });
+    steps.extend(binding(&part, topology, &decision, start.affinity));
 
     let named = start.request.nodes.as_ref();
     let mut limits: Vec<_> =
@@ -117,13 +124,24 @@ pub fn start(
             decision.chosen.nodes.named()
         ));
     }
-    Ok(Plan { decision: Some(decision), steps, limits })
+    let transaction = Transaction::new(steps, observation);
+    Ok(Plan { decision: Some(decision), transaction, moves: None, afterwards: None, limits })
+}
+
+/// The home that the decision gives it.
+fn home_of(start: &Start, decision: &Decision) -> Home {
+    Home {
+        nodes: decision.chosen.nodes.clone(),
+        origin: if start.request.nodes.is_some() { Origin::Explicit } else { Origin::Auto },
+        affinity: start.affinity,
+        policy: start.request.policy,
+    }
 }
 
 /// The steps that bind a new domain to its home. On a machine of one node there are none: every CPU and every page is
 /// at home, and binding would only cost.
 fn binding(
-    domain: &str,
+    part: &PartId,
     topology: &Topology,
     decision: &Decision,
     affinity: Affinity,
@@ -131,14 +149,13 @@ fn binding(
     if topology.nodes.len() <= 1 {
         return Vec::new();
     }
-    let domain = domain.to_owned();
     let policy = decision.request.policy;
     let home = &decision.chosen.nodes;
     let memory = home.intersection(&topology.memory_nodes());
     let mut steps = Vec::new();
     if policy.confines() {
         steps.push(Step {
-            action: Action::ConfineMemory { domain: domain.clone(), nodes: memory.clone() },
+            action: Action::ConfineMemory { part: part.clone(), nodes: memory.clone() },
             reason: Reason::PolicyConfines { policy },
         });
     }
@@ -147,25 +164,17 @@ fn binding(
     match affinity {
         Affinity::Soft if everywhere => {}
         Affinity::Soft => steps.push(Step {
-            action: Action::BindCpus {
-                domain: domain.clone(),
-                cpus,
-                on_behalf: CpuReason::Fallback,
-            },
+            action: Action::BindCpus { part: part.clone(), cpus, on_behalf: CpuReason::Fallback },
             reason: Reason::NoScheduler,
         }),
         Affinity::Hard => steps.push(Step {
-            action: Action::BindCpus {
-                domain: domain.clone(),
-                cpus,
-                on_behalf: CpuReason::Operator,
-            },
+            action: Action::BindCpus { part: part.clone(), cpus, on_behalf: CpuReason::Operator },
             reason: Reason::HardAffinity,
         }),
     }
     if let Some(nodes) = policy_nodes(policy, &memory, &decision.chosen.claim) {
         steps.push(Step {
-            action: Action::SetMemoryPolicy { domain, policy, nodes },
+            action: Action::SetMemoryPolicy { part: part.clone(), policy, nodes },
             reason: Reason::PolicyAsked { policy },
         });
     }
@@ -193,7 +202,7 @@ pub(crate) fn policy_nodes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DomainState, PageSize};
+    use crate::{PageSize, PartState};
     use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId};
 
     const MIB: u64 = 1 << 20;
@@ -209,7 +218,7 @@ mod tests {
             distances: Distances::uniform(&ids),
             ..Topology::default()
         };
-        Observation { topology, domains: Vec::new() }
+        Observation::of(topology)
     }
 
     fn wish(name: &str, policy: MemoryPolicy) -> Start {
@@ -225,7 +234,7 @@ mod tests {
     }
 
     fn words(plan: &Plan) -> Vec<String> {
-        plan.steps.iter().map(|step| step.action.to_string()).collect()
+        plan.transaction.steps.iter().map(|step| step.action.to_string()).collect()
     }
 
     fn begin(wish: &Start, observation: &Observation) -> Result<Plan, StartRefusal> {
@@ -238,6 +247,7 @@ mod tests {
         let expected = [
             "create domain db",
             "claim node 0: 2 vCPUs, 600 MiB",
+            "make node 0 the home",
             "allow memory on node 0 only",
             "run on CPUs 0-1 for the time being",
             "set memory policy strict on node 0",
@@ -249,11 +259,17 @@ mod tests {
     fn only_policies_that_confine_touch_cpuset_mems() {
         for policy in MemoryPolicy::ALL {
             let plan = begin(&wish("db", policy), &machine(2)).unwrap();
-            let confined =
-                plan.steps.iter().any(|step| matches!(step.action, Action::ConfineMemory { .. }));
+            let confined = plan
+                .transaction
+                .steps
+                .iter()
+                .any(|step| matches!(step.action, Action::ConfineMemory { .. }));
             assert_eq!(confined, policy.confines(), "{policy}");
-            let set =
-                plan.steps.iter().any(|step| matches!(step.action, Action::SetMemoryPolicy { .. }));
+            let set = plan
+                .transaction
+                .steps
+                .iter()
+                .any(|step| matches!(step.action, Action::SetMemoryPolicy { .. }));
             assert_eq!(set, policy != MemoryPolicy::Restrictive, "{policy}");
         }
     }
@@ -264,7 +280,7 @@ mod tests {
             let plan = begin(&wish("db", policy), &machine(1)).unwrap();
             assert_eq!(
                 words(&plan),
-                ["create domain db", "claim node 0: 2 vCPUs, 600 MiB"],
+                ["create domain db", "claim node 0: 2 vCPUs, 600 MiB", "make node 0 the home"],
                 "{policy}"
             );
         }
@@ -275,7 +291,7 @@ mod tests {
         let mut wish = wish("db", MemoryPolicy::Interleave);
         wish.request.nodes = Some(NodeSet::from([NodeId(0), NodeId(1)]));
         let binds = |plan: &Plan| {
-            plan.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. }))
+            plan.transaction.steps.iter().any(|step| matches!(step.action, Action::BindCpus { .. }))
         };
         assert!(!binds(&begin(&wish, &machine(2)).unwrap()));
         wish.affinity = Affinity::Hard;
@@ -285,7 +301,7 @@ mod tests {
     #[test]
     fn two_domains_of_one_name_are_refused() {
         let mut observation = machine(2);
-        observation.domains.push(DomainState { name: "db".into(), ..DomainState::default() });
+        observation.parts.push(PartState { id: "db".into(), ..PartState::default() });
         let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation);
         assert_eq!(refusal, Err(StartRefusal::Taken("db".into())));
     }
@@ -323,15 +339,11 @@ mod tests {
         let mut observation = machine(1);
         let bytes = [(NodeId(0), 500 * MIB)].into();
         let claim = Some(Claim { bytes, ..Claim::default() });
-        observation.domains.push(DomainState {
-            name: "other".into(),
-            claim,
-            ..DomainState::default()
-        });
+        observation.parts.push(PartState { id: "other".into(), claim, ..PartState::default() });
         let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation).unwrap_err();
         assert!(refusal.to_string().contains("too few"), "{refusal}");
         // Once it holds its memory the claim no longer counts; the machine's own free figure does.
-        observation.domains[0].resident_bytes = [(NodeId(0), 500 * MIB)].into();
+        observation.parts[0].resident_bytes = [(NodeId(0), 500 * MIB)].into();
         assert!(begin(&wish("db", MemoryPolicy::Strict), &observation).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! What can still be promised (docs/adr/0001-claims.md, docs/adr/0003-what-counts-as-free.md).
 
-use crate::{ByNode, DomainState, Observation, PageSize, outstanding, promisable};
+use crate::{ByNode, Observation, PageSize, PartState, promisable};
 use nearside_topology::{NodeId, NodeSet};
 
 /// What can still be promised in pages of one size.
@@ -57,19 +57,17 @@ impl Observation {
         self.unclaimed_without(page_size, None)
     }
 
-    /// The same, as if `domain` had been promised nothing.
-    pub fn unclaimed_without(
-        &self,
-        page_size: PageSize,
-        domain: Option<&DomainState>,
-    ) -> Unclaimed {
+    /// The same, as if `part` had no claim.
+    pub fn unclaimed_without(&self, page_size: PageSize, part: Option<&PartState>) -> Unclaimed {
         let nodes = self.topology.nodes.iter();
         let mut by_node: ByNode =
             nodes.map(|node| (node.id, promisable(node, page_size).promisable_bytes)).collect();
         let others = self
             .open_claims(page_size)
-            .filter(|(of, _)| domain.is_none_or(|without| without.name != of.name));
-        for (node, bytes) in others.flat_map(|(_, open)| open) {
+            .filter(|(of, _)| part.is_none_or(|without| without.id != of.id));
+        let reserved = self.reservations.iter().filter(|it| it.page_size == page_size);
+        let reserved = reserved.flat_map(|it| it.bytes.clone());
+        for (node, bytes) in others.flat_map(|(_, open)| open).chain(reserved) {
             by_node.entry(node).and_modify(|left| *left = left.saturating_sub(bytes));
         }
         Unclaimed::new(by_node, self.reserved_elsewhere_bytes(page_size))
@@ -90,11 +88,10 @@ impl Observation {
     }
 
     /// The domains that claim pages of this size, each with what is still owed to it.
-    fn open_claims(&self, page_size: PageSize) -> impl Iterator<Item = (&DomainState, ByNode)> {
-        let claims =
-            self.domains.iter().filter_map(|domain| Some((domain.claim.as_ref()?, domain)));
+    fn open_claims(&self, page_size: PageSize) -> impl Iterator<Item = (&PartState, ByNode)> {
+        let claims = self.parts.iter().filter_map(|part| Some((part.claim.as_ref()?, part)));
         let of_that_size = claims.filter(move |(claim, _)| claim.page_size == page_size);
-        of_that_size.map(|(claim, domain)| (domain, outstanding(claim, &domain.resident_bytes)))
+        of_that_size.map(|(claim, domain)| (domain, domain.outstanding_of(claim)))
     }
 }
 
@@ -112,7 +109,7 @@ mod tests {
     }
 
     /// Two nodes with 100 MiB of free huge pages each, and so many MiB reserved on the whole machine.
-    fn machine(reserved_mib: u64, domains: Vec<DomainState>) -> Observation {
+    fn machine(reserved_mib: u64, domains: Vec<PartState>) -> Observation {
         let pool =
             HugePagePool { page_bytes: 2 * MIB, total_pages: 64, free_pages: 50, surplus_pages: 0 };
         let node = |id| Node { id: NodeId(id), huge_pages: vec![pool], ..Node::default() };
@@ -120,16 +117,16 @@ mod tests {
             vec![ReservedHugePages { page_bytes: 2 * MIB, pages: reserved_mib / 2 }];
         let topology =
             Topology { nodes: vec![node(0), node(1)], reserved_huge_pages, ..Topology::default() };
-        Observation { topology, domains }
+        Observation { topology, parts: domains, reservations: Vec::new() }
     }
 
-    fn domain(claim_mib: &[u64], resident_mib: &[u64], reserved_mib: u64) -> DomainState {
+    fn domain(claim_mib: &[u64], resident_mib: &[u64], reserved_mib: u64) -> PartState {
         let claim = Claim { bytes: by_node(claim_mib), page_size: HUGE, ..Claim::default() };
-        DomainState {
+        PartState {
             claim: Some(claim),
             resident_bytes: by_node(resident_mib),
             reserved_bytes: reserved_mib * MIB,
-            ..DomainState::default()
+            ..PartState::default()
         }
     }
 

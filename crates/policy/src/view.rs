@@ -91,7 +91,7 @@ impl View {
                 *best = (*best).max(Some(mb_s.saturating_mul(1000)));
             }
         }
-        for domain in &observation.domains {
+        for domain in &observation.parts {
             let Some(claim) = &domain.claim else { continue };
             for (&node, &vcpus) in &claim.vcpus {
                 if let Some(i) = index_of(topology, node) {

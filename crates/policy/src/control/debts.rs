@@ -2,7 +2,7 @@
 
 use super::{DebtWaits, Stuck, round::Round, scene::page_bytes};
 use crate::{
-    Action, Batch, DomainState, PageSize, Reason, debt_bytes,
+    Action, Batch, PageMove, PageSize, PartState, Reason, Step, debt_bytes,
     view::{PPM, UNREACHABLE},
 };
 use nearside_topology::{Node, NodeId, NodeSet};
@@ -21,7 +21,7 @@ const TAKEN_ALONG_BYTES: u64 = 256 << 10;
 const ROOM_TO_CONFINE_BYTES: u64 = 1 << 20;
 
 /// The debt, without what is less than a page on its node.
-pub(super) fn debt_in_pages(state: &DomainState, home: &NodeSet) -> u64 {
+pub(super) fn debt_in_pages(state: &PartState, home: &NodeSet) -> u64 {
     let mut off = state.movable_bytes();
     off.retain(|_, bytes| *bytes >= SMALLEST_PAGE_BYTES);
     debt_bytes(&off, home)
@@ -179,27 +179,28 @@ impl Round<'_> {
                 .saturating_sub(arriving.bytes(page_size, to));
             let payable_bytes =
                 if left_bytes == 0 { 0 } else { credit_bytes.min(left_bytes.max(unit)) };
-            let most_bytes = payable_bytes.min(room_bytes).min(want.bytes);
-            let most_bytes =
-                if most_bytes < want.bytes { most_bytes / unit * unit } else { most_bytes };
+            let max_bytes = payable_bytes.min(room_bytes).min(want.bytes);
+            let max_bytes =
+                if max_bytes < want.bytes { max_bytes / unit * unit } else { max_bytes };
             let known = &mut self.known[want.at];
-            let saved_bytes = (credit_bytes - most_bytes).min(unit);
+            let saved_bytes = (credit_bytes - max_bytes).min(unit);
             known.saved_bytes.extend((saved_bytes > 0).then_some((from_id, saved_bytes)));
-            if most_bytes == 0 {
+            if max_bytes == 0 {
                 let waits = if room_bytes < unit { DebtWaits::NoRoom } else { DebtWaits::NoBudget };
                 known.standing.debt_waits = Some(waits);
                 continue;
             }
-            left_bytes = left_bytes.saturating_sub(most_bytes);
-            arriving.add(page_size, to, most_bytes);
+            left_bytes = left_bytes.saturating_sub(max_bytes);
+            arriving.add(page_size, to, max_bytes);
             let debt_bytes = self.known[want.at].standing.debt_bytes;
-            let action = Action::MovePages {
-                domain: self.state(want.at).name.clone(),
+            let action = PageMove {
+                part: self.state(want.at).id.clone(),
                 nodes: NodeSet::from([to_id]),
                 rate_bytes_per_s: Some(self.tuning.rate_at(pace_ppm)),
-                batch: Some(Batch { from: from_id, most_bytes }),
+                batch: Some(Batch { from: from_id, max_bytes }),
             };
-            self.step(action, &Reason::Debt { debt_bytes, pace_ppm });
+            let reason = Reason::Debt { debt_bytes, pace_ppm };
+            self.moves.push(Step { action, reason });
         }
     }
 
@@ -238,8 +239,8 @@ impl Round<'_> {
             return;
         }
         known.confined_at = Some(now);
-        let domain = state.name.clone();
-        self.step(Action::ConfineMemory { domain, nodes: memory }, &Reason::Arrived);
+        let action = Action::ConfineMemory { part: state.id.clone(), nodes: memory };
+        self.transact(vec![Step { action, reason: Reason::Arrived }]);
     }
 }
 

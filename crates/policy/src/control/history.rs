@@ -4,7 +4,7 @@
 //! domain and one a node that there are now, each with at most a few numbers a node.
 
 use super::{ControlObservation, DomainLoad, MoveReport, NodeLoad, Standing, Tuning};
-use crate::{ByNode, DomainState, Home, StayedWhy, debt_bytes, view::PPM};
+use crate::{ByNode, Home, PartId, PartState, StayedWhy, debt_bytes, view::PPM};
 use nearside_topology::{Node, NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -40,7 +40,7 @@ const LAST_RETRY_INTERVALS: u64 = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct History {
     /// By name, the domains there are.
-    pub domains: BTreeMap<String, DomainHistory>,
+    pub domains: BTreeMap<PartId, DomainHistory>,
     /// By number, the nodes there are.
     pub nodes: BTreeMap<NodeId, NodeHistory>,
 }
@@ -121,29 +121,29 @@ pub struct Stuck {
 
 impl History {
     /// The interval in which a domain has to be looked at; at once where nothing is known of it.
-    pub fn next_look(&self, domain: &str) -> u64 {
-        self.domains.get(domain).map_or(0, |known| known.next_look)
+    pub fn next_look(&self, part: &PartId) -> u64 {
+        self.domains.get(part).map_or(0, |known| known.next_look)
     }
 
     /// What is remembered once `seen` is, before anything is decided.
     pub(super) fn after(&self, tuning: &Tuning, seen: &ControlObservation) -> Self {
         let topology = &seen.machine.topology;
         let mut by_domains = ByNode::new();
-        let domain = |state: &DomainState| {
-            let mut known = self.domains.get(&state.name).cloned().unwrap_or_default();
+        let domain = |state: &PartState| {
+            let mut known = self.domains.get(&state.id).cloned().unwrap_or_default();
             known.since.get_or_insert(seen.interval);
             known.forget_former_home(state);
-            if let Some(load) = seen.loads.get(&state.name).filter(|load| load.over_ns > 0) {
+            if let Some(load) = seen.loads.get(&state.id).filter(|load| load.over_ns > 0) {
                 known.learn(tuning, topology, state, load);
                 for (&node, &ns) in &load.cpu_ns {
                     *by_domains.entry(node).or_default() += milli(ns, load.over_ns);
                 }
             }
-            (state.name.clone(), known)
+            (state.id.clone(), known)
         };
-        let mut domains: BTreeMap<_, _> = seen.machine.domains.iter().map(domain).collect();
+        let mut domains: BTreeMap<_, _> = seen.machine.parts.iter().map(domain).collect();
         for report in &seen.moved {
-            if let Some(known) = domains.get_mut(&report.domain) {
+            if let Some(known) = domains.get_mut(&report.part) {
                 known.learn_of_move(report, seen.interval);
             }
         }
@@ -185,7 +185,7 @@ impl DomainHistory {
     }
 
     // An operator gave it another home, or what was decided was not done: where it ran before tells nothing any more.
-    fn forget_former_home(&mut self, state: &DomainState) {
+    fn forget_former_home(&mut self, state: &PartState) {
         if self.home != state.home {
             self.home.clone_from(&state.home);
             self.trouble_intervals = 0;
@@ -199,7 +199,7 @@ impl DomainHistory {
         &mut self,
         tuning: &Tuning,
         topology: &Topology,
-        state: &DomainState,
+        state: &PartState,
         load: &DomainLoad,
     ) {
         let is_known = |node: &NodeId| topology.node(*node).is_some();

@@ -7,7 +7,7 @@ use super::{
     weigh::{Scales, Weighed},
 };
 use crate::{
-    Action, Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, view::PPM,
+    Action, Affinity, ByNode, Claim, Home, MemoryPolicy, Origin, Reason, SlowDown, Step, view::PPM,
 };
 use nearside_topology::NodeSet;
 use std::cmp::Reverse;
@@ -149,7 +149,8 @@ impl Round<'_> {
         let home = Home { origin: Origin::Auto, affinity: Affinity::Soft, ..before };
         self.known[at].home = Some(home.clone());
         self.is_moving[at] = true;
-        self.step(Action::SetHome { domain: self.state(at).name.clone(), home }, &Reason::LetGo);
+        let action = Action::SetHome { part: self.state(at).id.clone(), home };
+        self.transact(vec![Step { action, reason: Reason::LetGo }]);
     }
 
     fn first_home(&mut self, at: usize) -> Option<HomeWaits> {
@@ -292,7 +293,7 @@ impl Round<'_> {
     /// Whether its CPUs may be bound.
     fn may_bind(&self, at: usize) -> Result<(), HomeWaits> {
         let owner = self.owner(at);
-        match self.seen.loads.get(&self.state(at).name) {
+        match self.seen.loads.get(&self.state(at).id) {
             _ if !owner.lets_bind() => Err(HomeWaits::OwnerKeeps { owner }),
             Some(load) if load.has_cpuset => Err(HomeWaits::HasCpuset),
             _ => Ok(()),

@@ -1,6 +1,6 @@
 //! What the control loop sees once an interval.
 
-use crate::{ByNode, Observation, Outcome, Stayed};
+use crate::{ByNode, Observation, Outcome, PartId, Stayed};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -15,7 +15,7 @@ pub struct ControlObservation {
     /// The machine and its domains. Of a domain that was not looked at this may be what was seen before.
     pub machine: Observation,
     /// What domains did since they were looked at last. One that was not looked at is missing.
-    pub loads: BTreeMap<String, DomainLoad>,
+    pub loads: BTreeMap<PartId, DomainLoad>,
     /// What happened on nodes in the last interval.
     pub nodes: BTreeMap<NodeId, NodeLoad>,
     /// Share of the interval in which some task of the host waited for memory (PSI), where the kernel tells.
@@ -112,7 +112,7 @@ pub struct NodeLoad {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveReport {
     /// Whose.
-    pub domain: String,
+    pub part: PartId,
     /// Where they lay.
     pub from: NodeId,
     /// How many bytes moved.
@@ -123,12 +123,12 @@ pub struct MoveReport {
 
 impl MoveReport {
     /// What became of a batch of `domain`'s pages from `from`, by the outcome of the action; nothing where it was refused.
-    pub fn new(domain: &str, from: NodeId, outcome: &Outcome) -> Option<Self> {
+    pub fn new(part: &PartId, from: NodeId, outcome: &Outcome) -> Option<Self> {
         let (moved_bytes, stayed) = match outcome {
             Outcome::Applied { moved_bytes } => (*moved_bytes, Stayed::new()),
             Outcome::Partly { moved_bytes, stayed, .. } => (*moved_bytes, stayed.clone()),
             Outcome::Refused { .. } => return None,
         };
-        Some(Self { domain: domain.into(), from, moved_bytes, stayed })
+        Some(Self { part: part.clone(), from, moved_bytes, stayed })
     }
 }

@@ -5,8 +5,8 @@ use super::{
     scene::Scene, weigh::Weighed,
 };
 use crate::{
-    Action, Affinity, Claim, CpuReason, DomainState, Home, MemoryPolicy, Origin, PageSize, Reason,
-    Step,
+    Action, Affinity, Claim, CpuReason, Home, MemoryPolicy, Origin, PageMove, PageSize, PartState,
+    Reason, Step, Transaction,
     control::scene::{Party, page_bytes, split},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -21,7 +21,8 @@ pub(super) struct Round<'a> {
     /// By domain: what is remembered of it.
     pub(super) known: Vec<DomainHistory>,
     pub(super) scene: Scene,
-    pub(super) steps: Vec<Step>,
+    pub(super) transactions: Vec<Transaction>,
+    pub(super) moves: Vec<Step<PageMove>>,
     /// By domain: whether it was looked at, so that something may be decided about it.
     pub(super) looked_at: Vec<bool>,
     /// By domain: whether it got another home in this round.
@@ -35,12 +36,12 @@ impl<'a> Round<'a> {
         mut history: History,
     ) -> Self {
         let scene = Scene::new(tuning, seen, &history);
-        let domains = &seen.machine.domains;
+        let domains = &seen.machine.parts;
         // Of two of one name nobody knows which one a figure is about.
         let known: Vec<_> =
-            domains.iter().map(|domain| history.domains.remove(&domain.name)).collect();
-        let is_looked_at = |(domain, known): (&DomainState, &Option<DomainHistory>)| {
-            known.is_some() && seen.loads.contains_key(&domain.name)
+            domains.iter().map(|domain| history.domains.remove(&domain.id)).collect();
+        let is_looked_at = |(domain, known): (&PartState, &Option<DomainHistory>)| {
+            known.is_some() && seen.loads.contains_key(&domain.id)
         };
         let looked_at = domains.iter().zip(&known).map(is_looked_at).collect();
         let known = known.into_iter().map(Option::unwrap_or_default).collect();
@@ -51,7 +52,8 @@ impl<'a> Round<'a> {
             nodes: history.nodes,
             known,
             scene,
-            steps: Vec::new(),
+            transactions: Vec::new(),
+            moves: Vec::new(),
             looked_at,
             is_moving,
         }
@@ -59,11 +61,15 @@ impl<'a> Round<'a> {
 
     /// What is to be done, and what is remembered.
     pub(super) fn finish(self) -> (ControlPlan, History) {
-        let names = self.seen.machine.domains.iter().map(|domain| domain.name.clone());
+        let names = self.seen.machine.parts.iter().map(|domain| domain.id.clone());
         // Of two of one name the first was looked at, and stays.
         let domains = names.zip(self.known).rev().collect();
         (
-            ControlPlan { interval: self.seen.interval, steps: self.steps },
+            ControlPlan {
+                interval: self.seen.interval,
+                transactions: self.transactions,
+                moves: self.moves,
+            },
             History { domains, nodes: self.nodes },
         )
     }
@@ -73,11 +79,11 @@ impl<'a> Round<'a> {
     }
 
     pub(super) fn domains(&self) -> impl Iterator<Item = usize> + use<> {
-        0..self.seen.machine.domains.len()
+        0..self.seen.machine.parts.len()
     }
 
-    pub(super) fn state(&self, at: usize) -> &'a DomainState {
-        &self.seen.machine.domains[at]
+    pub(super) fn state(&self, at: usize) -> &'a PartState {
+        &self.seen.machine.parts[at]
     }
 
     pub(super) fn party(&self, at: usize) -> &Party {
@@ -85,14 +91,14 @@ impl<'a> Round<'a> {
     }
 
     pub(super) fn owner(&self, at: usize) -> Owner {
-        self.seen.loads.get(&self.state(at).name).map_or(Owner::Foreign, |load| load.owner)
+        self.seen.loads.get(&self.state(at).id).map_or(Owner::Foreign, |load| load.owner)
     }
 
     /// The nodes on which somebody else keeps a domain, where that is not the whole machine.
     pub(super) fn bound_to(&self, at: usize) -> Option<NodeSet> {
         let known = self.seen.machine.topology.node_set();
         let bound =
-            self.seen.loads.get(&self.state(at).name)?.bound_to.as_ref()?.intersection(&known);
+            self.seen.loads.get(&self.state(at).id)?.bound_to.as_ref()?.intersection(&known);
         Some(bound).filter(|bound| !bound.is_empty() && *bound != known)
     }
 
@@ -100,8 +106,15 @@ impl<'a> Round<'a> {
         self.scene.view.nodes[i].id
     }
 
-    pub(super) fn step(&mut self, action: Action, reason: &Reason) {
-        self.steps.push(Step { action, reason: reason.clone() });
+    pub(super) fn transact(&mut self, steps: Vec<Step>) {
+        self.transactions.push(Transaction::new(steps, &self.seen.machine));
+    }
+
+    /// Joins the last two transactions: both are applied, or neither.
+    pub(super) fn join_last_two(&mut self) {
+        let at = self.transactions.len().saturating_sub(2);
+        let steps = self.transactions.drain(at..).flat_map(|one| one.steps).collect();
+        self.transact(steps);
     }
 
     /// Gives a domain the home that was weighed: what is promised to it moves there, so that nothing later in this round
@@ -151,15 +164,18 @@ impl<'a> Round<'a> {
     /// The steps that make a home, in the order in which each may fail without harm.
     pub(super) fn bind(&mut self, at: usize, home: Home, claim: Claim, reason: &Reason) {
         let state = self.state(at);
-        let domain = || state.name.clone();
+        let part = || state.id.clone();
+        let mut steps = Vec::new();
+        let mut step =
+            |action, reason: &Reason| steps.push(Step { action, reason: reason.clone() });
         let topology = &self.seen.machine.topology;
         let memory = home.nodes.intersection(&topology.memory_nodes());
-        self.step(Action::Claim { domain: domain(), claim }, reason);
+        step(Action::Claim { part: part(), claim }, reason);
         if home.policy.confines() {
             let former = state.home.as_ref().map_or_else(NodeSet::new, |home| home.nodes.clone());
             let allowed = state.memory_nodes.as_ref().unwrap_or(&former);
             let nodes = allowed.union(&memory).intersection(&topology.memory_nodes());
-            self.step(Action::ConfineMemory { domain: domain(), nodes }, &Reason::MovesNeedBoth);
+            step(Action::ConfineMemory { part: part(), nodes }, &Reason::MovesNeedBoth);
         }
         let on_behalf = match home.affinity {
             Affinity::Hard => Some(CpuReason::Operator),
@@ -169,10 +185,11 @@ impl<'a> Round<'a> {
         // What somebody else bound already is left as it is.
         if let Some(on_behalf) = on_behalf.filter(|_| home.origin == Origin::Auto) {
             let cpus = topology.cpus_of_nodes(&home.nodes);
-            self.step(Action::BindCpus { domain: domain(), cpus, on_behalf }, reason);
+            step(Action::BindCpus { part: part(), cpus, on_behalf }, reason);
         }
-        self.known[at].home = Some(home.clone());
-        self.step(Action::SetHome { domain: domain(), home }, reason);
+        step(Action::SetHome { part: part(), home: home.clone() }, reason);
+        self.known[at].home = Some(home);
+        self.transact(steps);
     }
 
     // What is promised to a domain at a home: as much as before, where its pages and vCPUs are expected.

@@ -5,7 +5,7 @@
 
 use super::{ControlObservation, History, Tuning, history::MOST_MILLI_VCPUS};
 use crate::{
-    Affinity, ByNode, Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, SlowDown,
+    Affinity, ByNode, Claim, CostModel, MemoryPolicy, Observation, PageSize, PartState, SlowDown,
     cost::Ask,
     promisable,
     view::{PPM, View},
@@ -78,7 +78,7 @@ pub(super) fn page_bytes(page_size: PageSize) -> u64 {
 impl Scene {
     pub(super) fn new(tuning: &Tuning, seen: &ControlObservation, history: &History) -> Self {
         let topology = &seen.machine.topology;
-        let empty = Observation { topology: topology.clone(), domains: Vec::new() };
+        let empty = Observation::of(topology.clone());
         let mut view = View::new(&empty, PageSize::Base, BASE_PAGE_BYTES, &tuning.model);
         for node in &mut view.nodes {
             node.cores *= 1000;
@@ -88,7 +88,7 @@ impl Scene {
                 history.nodes.get(&node.id).map_or(0, |known| known.others.0).min(node.threads);
         }
         let mut books: Vec<Book> = Vec::new();
-        for domain in &seen.machine.domains {
+        for domain in &seen.machine.parts {
             let page_size = page_size_of(domain);
             if !books.iter().any(|book| book.page_size == page_size) {
                 let of_node = |node| promisable(node, page_size).promisable_bytes;
@@ -101,7 +101,7 @@ impl Scene {
         let model = CostModel { vcpu_bandwidth_mb_s, ..tuning.model };
         let mut scene = Self { view, parties: Vec::new(), model, stretch: SlowDown::NONE, books };
         let parties: Vec<Party> =
-            seen.machine.domains.iter().map(|it| scene.party(it, tuning, seen, history)).collect();
+            seen.machine.parts.iter().map(|it| scene.party(it, tuning, seen, history)).collect();
         parties.iter().for_each(|party| scene.add(party));
         // Those who were added hold their memory; it was never free.
         scene.books.iter_mut().for_each(|book| book.freed.fill(0));
@@ -127,7 +127,7 @@ impl Scene {
 
     fn party(
         &self,
-        state: &DomainState,
+        state: &PartState,
         tuning: &Tuning,
         seen: &ControlObservation,
         history: &History,
@@ -142,11 +142,11 @@ impl Scene {
                 .collect()
         };
         let home = state.home.as_ref().map_or_else(Vec::new, |home| indices(&home.nodes));
-        let known = history.domains.get(&state.name);
+        let known = history.domains.get(&state.id);
         // What was read from a file may be anything.
         let demand_milli = known.map_or(0, |known| known.demand.0.min(MOST_MILLI_VCPUS));
         let ran = known.map_or_else(Amounts::new, |known| amounts(&known.share_ppm));
-        let near = seen.loads.get(&state.name).map_or_else(Vec::new, |load| {
+        let near = seen.loads.get(&state.id).map_or_else(Vec::new, |load| {
             load.near.iter().filter_map(|&node| self.view.index_of(node)).collect()
         });
         let no_claim = Claim::default();
@@ -273,7 +273,7 @@ impl Book {
 }
 
 /// The pages a domain's memory is counted in.
-fn page_size_of(state: &DomainState) -> PageSize {
+fn page_size_of(state: &PartState) -> PageSize {
     state.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size)
 }
 

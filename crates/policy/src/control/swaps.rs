@@ -50,11 +50,12 @@ impl Round<'_> {
         if !self.stands(at, Occasion::Trouble, swap.payback) {
             return true;
         }
-        let name = |at: usize| self.state(at).name.clone();
-        let reason = |with| Reason::Swap { with, payback: swap.payback };
+        let name = |at: usize| self.state(at).id.clone();
+        let reason = |with| Reason::Exchange { with, payback: swap.payback };
         let (mine, theirs) = (reason(name(swap.other)), reason(name(at)));
         self.accept(at, &swap.mine, &mine);
         self.accept(swap.other, &swap.theirs, &theirs);
+        self.join_last_two();
         true
     }
 

@@ -6,8 +6,8 @@ use super::{
     *,
 };
 use crate::{
-    Action, Affinity, ByNode, Claim, DomainState, Home, MemoryPolicy, NodeLoad, Observation,
-    Origin, PageSize, SlowDown, Stayed, StayedWhy,
+    Affinity, ByNode, Claim, Home, MemoryPolicy, NodeLoad, Observation, Origin, PageSize,
+    PartState, SlowDown, Stayed, StayedWhy,
 };
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology, Zone};
 
@@ -26,13 +26,13 @@ fn seen(interval: u64, elsewhere: u64, others: [u64; 2]) -> ControlObservation {
     };
     let held: ByNode = [(ids[0], 4 * GIB)].into();
     let claim = Claim { bytes: held.clone(), vcpus: [(ids[0], 2)].into(), ..Claim::default() };
-    let domain = DomainState {
-        name: "db".into(),
+    let domain = PartState {
+        id: "db".into(),
         home: Some(home),
         claim: Some(claim),
         memory_nodes: None,
         resident_bytes: held,
-        ..DomainState::default()
+        ..PartState::default()
     };
     let cpu_ns: ByNode = [(ids[0], (4 - elsewhere) * SECOND), (ids[1], elsewhere * SECOND)].into();
     let load = |i: usize, own: u64| NodeLoad {
@@ -51,7 +51,8 @@ fn seen(interval: u64, elsewhere: u64, others: [u64; 2]) -> ControlObservation {
                 distances: Distances::uniform(&ids),
                 ..Topology::default()
             },
-            domains: vec![domain],
+            parts: vec![domain],
+            reservations: Vec::new(),
         },
         loads: [("db".into(), DomainLoad { over_ns: 2 * SECOND, cpu_ns, ..DomainLoad::default() })]
             .into(),
@@ -102,7 +103,7 @@ fn what_does_not_fit_runs_elsewhere_where_a_scheduler_lets_it() {
 fn leaving_behind(unmapped_bytes: u64) -> (u64, u64) {
     let tuning = Tuning::default();
     let mut seen = seen(1, 0, [0, 0]);
-    seen.machine.domains[0].unmapped_bytes = [(NodeId(0), unmapped_bytes)].into();
+    seen.machine.parts[0].unmapped_bytes = [(NodeId(0), unmapped_bytes)].into();
     let mut scene = Scene::new(&tuning, &seen, &History::default().after(&tuning, &seen));
     let party = scene.parties[0].clone();
     scene.take_out(&party);
@@ -197,9 +198,9 @@ fn a_domain_is_expected_to_live_as_long_again_as_it_has() {
         }
         // Who comes again under the same name is another one.
         let mut gone = first.clone();
-        gone.machine.domains.clear();
+        gone.machine.parts.clear();
         let again = history.after(&tuning, &gone).after(&tuning, &seen(90, 0, [0, 0]));
-        assert_eq!(again.domains["db"].since, Some(90));
+        assert_eq!(again.domains[&"db".into()].since, Some(90));
     }
 }
 
@@ -208,15 +209,11 @@ fn what_the_kernel_keeps_off_home_is_no_debt() {
     let tuning = Tuning::default();
     let debt_and_steps = |kernel_bytes| {
         let mut seen = seen(0, 0, [0, 0]);
-        seen.machine.domains[0].resident_bytes.insert(NodeId(1), 8192);
-        seen.machine.domains[0].kernel_bytes = [(NodeId(1), kernel_bytes)].into();
+        seen.machine.parts[0].resident_bytes.insert(NodeId(1), 8192);
+        seen.machine.parts[0].kernel_bytes = [(NodeId(1), kernel_bytes)].into();
         let (plan, history) = control(&tuning, &seen, &History::default());
-        let moves = plan
-            .steps
-            .iter()
-            .filter(|step| matches!(step.action, Action::MovePages { .. }))
-            .count();
-        (history.domains["db"].standing.debt_bytes, moves)
+        let moves = plan.moves.len();
+        (history.domains[&"db".into()].standing.debt_bytes, moves)
     };
     assert_eq!(debt_and_steps(0), (8192, 1));
     assert_eq!(debt_and_steps(4096), (4096, 1));
@@ -232,10 +229,10 @@ fn trouble_counts_up_by_one_and_back_by_two() {
     let mut counted = Vec::new();
     for (interval, elsewhere) in [1, 1, 1, 0, 1, 1, 0, 0, 0].into_iter().enumerate() {
         history = control(&tuning, &seen(interval as u64, elsewhere, [0, 0]), &history).1;
-        counted.push(history.domains["db"].trouble_intervals);
+        counted.push(history.domains[&"db".into()].trouble_intervals);
     }
     assert_eq!(counted, [1, 2, 3, 1, 2, 3, 1, 0, 0]);
-    assert_eq!(history.domains["db"].demand, MilliVcpus(2000));
+    assert_eq!(history.domains[&"db".into()].demand, MilliVcpus(2000));
 }
 
 #[test]
@@ -256,28 +253,28 @@ fn what_does_not_move_is_tried_again_ever_later() {
     let mut history = History::default();
     let mut waits = Vec::new();
     let report = |moved_bytes, stuck| MoveReport {
-        domain: "db".into(),
+        part: "db".into(),
         from: NodeId(1),
         moved_bytes,
         stayed: Stayed::from([(StayedWhy::Busy, stuck), (StayedWhy::Device, 5 * stuck)]),
     };
     for (interval, moved_bytes) in [0, 0, 0, 0, 1, 0].into_iter().enumerate() {
         let mut seen = seen(interval as u64, 0, [0, 0]);
-        seen.machine.domains[0].resident_bytes.insert(NodeId(1), 1 << 20);
+        seen.machine.parts[0].resident_bytes.insert(NodeId(1), 1 << 20);
         seen.moved = vec![report(moved_bytes, 10)];
         history = control(&tuning, &seen, &history).1;
-        let stuck = history.domains["db"].stuck[&NodeId(1)];
+        let stuck = history.domains[&"db".into()].stuck[&NodeId(1)];
         assert_eq!((stuck.why, stuck.bytes), (StayedWhy::Device, 60));
         waits.push(stuck.retry_at - interval as u64);
     }
     // Something moved: it is worth trying again soon.
     assert_eq!(waits, [2, 4, 8, 16, 2, 4]);
     let mut seen = seen(9, 0, [0, 0]);
-    let gone = control(&tuning, &seen, &history).1.domains["db"].stuck[&NodeId(1)];
+    let gone = control(&tuning, &seen, &history).1.domains[&"db".into()].stuck[&NodeId(1)];
     assert_eq!((gone.bytes, gone.wait_intervals), (0, 4), "nothing is left there");
-    seen.machine.domains[0].resident_bytes.insert(NodeId(1), 1 << 20);
+    seen.machine.parts[0].resident_bytes.insert(NodeId(1), 1 << 20);
     seen.moved = vec![report(7, 0)];
-    assert!(control(&tuning, &seen, &history).1.domains["db"].stuck.is_empty());
+    assert!(control(&tuning, &seen, &history).1.domains[&"db".into()].stuck.is_empty());
 }
 
 #[test]
@@ -336,13 +333,13 @@ fn every_debt_that_can_move_does_in_the_end_and_not_faster_than_the_rate() {
             surplus_pages: 0,
         });
         seen.machine.topology.nodes.iter_mut().for_each(|node| node.huge_pages = pools.to_vec());
-        let (db, load) = (seen.machine.domains.remove(0), seen.loads.remove("db").unwrap());
+        let (db, load) = (seen.machine.parts.remove(0), seen.loads.remove(&"db".into()).unwrap());
         for (i, &(page_size, bytes)) in debts.iter().enumerate() {
-            let (name, resident_bytes) = (i.to_string(), [(NodeId(1), bytes)].into());
+            let (name, resident_bytes) = (PartId::of(i.to_string()), [(NodeId(1), bytes)].into());
             let claim =
                 Some(Claim { page_size, bytes: [(NodeId(0), bytes)].into(), ..Claim::default() });
-            seen.machine.domains.push(DomainState {
-                name: name.clone(),
+            seen.machine.parts.push(PartState {
+                id: name.clone(),
                 claim,
                 resident_bytes,
                 ..db.clone()
@@ -363,15 +360,16 @@ fn every_debt_that_can_move_does_in_the_end_and_not_faster_than_the_rate() {
             seen.loads.retain(|name, _| history.next_look(name) <= intervals);
             let (plan, next) = control(&tuning, &seen, &history);
             history = next;
-            for step in &plan.steps {
-                let Action::MovePages { domain, batch: Some(batch), .. } = &step.action else {
+            assert_eq!(plan.transactions, []);
+            for step in &plan.moves {
+                let PageMove { part: domain, batch: Some(batch), .. } = &step.action else {
                     panic!("{step:?}")
                 };
                 let state =
-                    seen.machine.domains.iter_mut().find(|state| state.name == *domain).unwrap();
-                *state.resident_bytes.get_mut(&NodeId(1)).unwrap() -= batch.most_bytes;
-                *state.resident_bytes.entry(NodeId(0)).or_default() += batch.most_bytes;
-                moved += batch.most_bytes;
+                    seen.machine.parts.iter_mut().find(|state| state.id == *domain).unwrap();
+                *state.resident_bytes.get_mut(&NodeId(1)).unwrap() -= batch.max_bytes;
+                *state.resident_bytes.entry(NodeId(0)).or_default() += batch.max_bytes;
+                moved += batch.max_bytes;
             }
             intervals += 1;
             let earned = budget * intervals + largest * debts.len() as u64;
@@ -397,15 +395,12 @@ fn every_debt_that_can_move_does_in_the_end_and_not_faster_than_the_rate() {
 fn what_is_less_than_a_page_stays() {
     let moved = |bytes: u64| {
         let mut seen = seen(1, 0, [0, 0]);
-        seen.machine.domains[0].resident_bytes.insert(NodeId(1), bytes);
+        seen.machine.parts[0].resident_bytes.insert(NodeId(1), bytes);
         let (plan, _) = control(&Tuning::default(), &seen, &History::default());
-        let batch = |step: &Step| match &step.action {
-            Action::MovePages { batch: Some(batch), .. } => Some(batch.most_bytes),
-            _ => None,
-        };
-        plan.steps.iter().filter_map(batch).collect::<Vec<_>>()
+        let batches = plan.moves.iter().filter_map(|step| step.action.batch);
+        batches.map(|batch| batch.max_bytes).collect::<Vec<_>>()
     };
-    assert_eq!(moved(4095), []);
+    assert_eq!(moved(4095), [0; 0]);
     assert_eq!(moved(4096), [4096]);
     assert_eq!(moved(5000), [5000]);
 }
@@ -451,9 +446,9 @@ fn reasons_and_standings_are_told_in_figures() {
     for interval in 0..12 {
         let (plan, next) = control(&tuning, &seen(interval, 2, [4, 0]), &history);
         history = next;
-        said.push(history.domains["db"].standing.to_string());
-        said.extend(plan.steps.iter().map(|step| format!("{}: {}", step.action, step.reason)));
-        if !plan.steps.is_empty() {
+        said.push(history.domains[&"db".into()].standing.to_string());
+        said.extend(plan.steps().map(|step| format!("{}: {}", step.action, step.reason)));
+        if !plan.is_empty() {
             break;
         }
     }

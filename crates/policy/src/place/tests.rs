@@ -2,7 +2,7 @@
 //! the model is the default one: a vCPU waits 0.4 of its time for memory, a sibling adds 0.25 of a core.
 
 use super::*;
-use crate::{DomainState, MemoryPolicy};
+use crate::{MemoryPolicy, PartState};
 use nearside_topology::{
     Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance,
 };
@@ -31,7 +31,7 @@ fn machine(sizes: &[Size], distances: &[Distance]) -> Observation {
             }
         }
     }
-    Observation { topology, domains: Vec::new() }
+    Observation::of(topology)
 }
 
 fn two_nodes() -> Observation {
@@ -49,13 +49,13 @@ fn request(vcpus: u32, gib: u64, policy: MemoryPolicy) -> Request {
     }
 }
 
-fn resident(vcpus: &[u64], gib: &[u64]) -> DomainState {
+fn resident(vcpus: &[u64], gib: &[u64]) -> PartState {
     let by_node = |amounts: &[u64], unit| {
         (0..).map(NodeId).zip(amounts.iter().map(|amount| amount * unit)).collect()
     };
     let claim =
         Claim { bytes: by_node(gib, GIB), vcpus: by_node(vcpus, 1), page_size: PageSize::Base };
-    DomainState { claim: Some(claim), ..DomainState::default() }
+    PartState { claim: Some(claim), ..PartState::default() }
 }
 
 fn decide(request: &Request, observation: &Observation) -> Decision {
@@ -90,7 +90,7 @@ fn a_domain_that_fits_idle_cores_of_one_node_is_not_slowed_down() {
 #[test]
 fn among_equals_the_node_with_fewer_vcpus_a_core_wins_whatever_memory_is_left() {
     let mut seen = two_nodes();
-    seen.domains.push(resident(&[1, 0], &[0, 4]));
+    seen.parts.push(resident(&[1, 0], &[0, 4]));
     let decision = decide(&request(1, 1, MemoryPolicy::Strict), &seen);
     // On node 0 there would be 2 vCPUs on 4 cores and 7 GiB left, on node 1 there is 1 and 3 GiB are left.
     assert_eq!(decision.chosen.nodes.to_string(), "1");
@@ -105,7 +105,7 @@ fn among_equals_the_node_with_fewer_vcpus_a_core_wins_whatever_memory_is_left() 
 #[test]
 fn among_equals_the_node_with_more_memory_left_wins() {
     let mut seen = two_nodes();
-    seen.domains.push(resident(&[0, 0], &[2, 1]));
+    seen.parts.push(resident(&[0, 0], &[2, 1]));
     let decision = decide(&request(2, 1, MemoryPolicy::Strict), &seen);
     assert_eq!(decision.chosen.nodes.to_string(), "1");
     assert_eq!(decision.chosen.free_after_bytes, 6 * GIB);
@@ -147,7 +147,7 @@ fn an_smt_sibling_is_not_a_core() {
 #[test]
 fn residents_take_cores_and_promised_memory() {
     let mut seen = two_nodes();
-    seen.domains.push(resident(&[3, 0], &[6, 0]));
+    seen.parts.push(resident(&[3, 0], &[6, 0]));
     // On node 0 5 vCPUs would share 4 cores: 1.25. Node 1 is idle.
     let decision = decide(&request(2, 2, MemoryPolicy::Strict), &seen);
     assert_eq!(decision.chosen.nodes.to_string(), "1");
@@ -356,7 +356,7 @@ fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
         ..request(1, 8, MemoryPolicy::Strict)
     };
     assert!(matches!(refuse(&on("1"), &seen), Refusal::UnknownMemory { .. }));
-    seen.domains.push(resident(&[0, 0], &[1, 0]));
+    seen.parts.push(resident(&[0, 0], &[1, 0]));
     assert!(
         matches!(refuse(&on("0"), &seen), Refusal::DoesNotFit { .. }),
         "all of node 0 is known"
@@ -367,7 +367,7 @@ fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
 #[test]
 fn the_largest_numbers_do_not_overflow() {
     let mut seen = two_nodes();
-    seen.domains.push(resident(&[u64::MAX, u64::MAX], &[0, 0]));
+    seen.parts.push(resident(&[u64::MAX, u64::MAX], &[0, 0]));
     for node in &mut seen.topology.nodes {
         node.memory_bytes = u64::MAX;
     }
@@ -387,8 +387,8 @@ fn the_view_agrees_with_the_observation() {
     let mut seen = two_nodes();
     seen.topology.nodes[0].state =
         Some(MemoryState { free_bytes: 5 * GIB, ..MemoryState::default() });
-    seen.domains = vec![resident(&[1, 2], &[1, 2]), resident(&[3, 0], &[0, 1])];
-    seen.domains[1].resident_bytes.insert(NodeId(1), GIB / 2);
+    seen.parts = vec![resident(&[1, 2], &[1, 2]), resident(&[3, 0], &[0, 1])];
+    seen.parts[1].resident_bytes.insert(NodeId(1), GIB / 2);
     let view = View::new(&seen, PageSize::Base, 4096, &CostModel::default());
     for node in &view.nodes {
         assert_eq!(node.unclaimed_pages, seen.unclaimed_bytes(node.id, PageSize::Base) / 4096);
@@ -414,11 +414,7 @@ fn domains_on_a_busy_machine_share_nodes_two_by_two_instead_of_all_spreading() {
             "{number}"
         );
         let claim = Some(decision.chosen.claim);
-        seen.domains.push(DomainState {
-            name: number.to_string(),
-            claim,
-            ..DomainState::default()
-        });
+        seen.parts.push(PartState { id: number.to_string().into(), claim, ..PartState::default() });
     }
     let on_each: Vec<u64> = (0..4).map(|node| seen.claimed_vcpus(NodeId(node))).collect();
     assert_eq!(on_each, [4; 4]);

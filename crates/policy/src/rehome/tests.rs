@@ -16,7 +16,7 @@ fn by_node(gib: &[u64]) -> ByNode {
 }
 
 /// A strict domain `db` of 2 vCPUs that was promised 4 GiB on node 0 and holds them there.
-fn db() -> DomainState {
+fn db() -> PartState {
     let home = Home {
         nodes: set(&[0]),
         origin: Origin::Auto,
@@ -24,18 +24,18 @@ fn db() -> DomainState {
         policy: MemoryPolicy::Strict,
     };
     let claim = Claim { bytes: by_node(&[4]), vcpus: [(NodeId(0), 2)].into(), ..Claim::default() };
-    DomainState {
-        name: "db".into(),
+    PartState {
+        id: "db".into(),
         home: Some(home),
         claim: Some(claim),
         memory_nodes: Some(set(&[0])),
         resident_bytes: by_node(&[4]),
-        ..DomainState::default()
+        ..PartState::default()
     }
 }
 
 /// Nodes with two CPUs each and this much free memory in GiB.
-fn machine(free_gib: &[u64], domain: DomainState) -> Observation {
+fn machine(free_gib: &[u64], domain: PartState) -> Observation {
     let ids: Vec<_> = (0..free_gib.len() as u32).map(NodeId).collect();
     let node =
         |(&id, &gib): (&NodeId, &u64)| Node { id, memory_bytes: gib * GIB, ..Node::default() };
@@ -48,12 +48,13 @@ fn machine(free_gib: &[u64], domain: DomainState) -> Observation {
         distances: Distances::uniform(&ids),
         ..Topology::default()
     };
-    Observation { topology, domains: vec![domain] }
+    Observation { topology, parts: vec![domain], reservations: Vec::new() }
 }
 
 fn moving(nodes: &[u32]) -> Rehome {
     Rehome {
-        domain: "db".into(),
+        part: "db".into(),
+        affinity: None,
         nodes: set(nodes),
         move_memory: true,
         rate_bytes_per_s: Some(GIB),
@@ -65,7 +66,11 @@ fn staying(nodes: &[u32]) -> Rehome {
 }
 
 fn words(wish: &Rehome, observation: &Observation) -> Vec<String> {
-    rehome(wish, observation).unwrap().steps.iter().map(|step| step.action.to_string()).collect()
+    let Plan { transaction, moves, afterwards, .. } = rehome(wish, observation).unwrap();
+    let steps = transaction.steps.iter().map(|step| step.action.to_string());
+    let moves = moves.iter().map(|step| step.action.to_string());
+    let afterwards = afterwards.iter().flat_map(|transaction| &transaction.steps);
+    steps.chain(moves).chain(afterwards.map(|step| step.action.to_string())).collect()
 }
 
 #[test]
@@ -74,6 +79,7 @@ fn a_strict_domain_moves_while_both_homes_are_allowed() {
         "claim node 1: 2 vCPUs, 4 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 2-3 for the time being",
+        "make node 1 the home",
         "move pages to node 1, at most 1 GiB/s",
         "allow memory on node 1 only",
     ];
@@ -86,6 +92,7 @@ fn without_its_memory_it_keeps_the_right_to_both_homes() {
         "claim node 1: 2 vCPUs, 4 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 2-3 for the time being",
+        "make node 1 the home",
     ];
     let observation = machine(&[8; 4], db());
     assert_eq!(words(&staying(&[1]), &observation), expected);
@@ -97,7 +104,7 @@ fn without_its_memory_it_keeps_the_right_to_both_homes() {
 fn the_home_it_has_is_no_change_and_needs_no_remarks() {
     let plan = rehome(&staying(&[0]), &machine(&[8; 4], db())).unwrap();
     assert_eq!(plan.limits, [""; 0]);
-    assert_eq!(plan.steps[0].reason.to_string(), "the home stays node 0");
+    assert_eq!(plan.transaction.steps[0].reason.to_string(), "the home stays node 0");
 }
 
 #[test]
@@ -144,6 +151,7 @@ fn growing_into_a_larger_home_moves_and_narrows_nothing() {
         "claim node 0: 1 vCPU, 2 GiB; node 1: 1 vCPU, 2 GiB",
         "allow memory on nodes 0-1 only",
         "run on CPUs 0-3 for the time being",
+        "make nodes 0-1 the home",
         "move pages to nodes 0-1, at most 1 GiB/s",
     ];
     // Node 0 has 4 GiB free beside the 4 GiB that the domain holds there.
@@ -226,7 +234,7 @@ fn homes_that_are_none_are_refused() {
     );
     assert_eq!(refusal(&[2]), RehomeRefusal::NoCpus(set(&[2])));
     assert_eq!(refusal(&[3]), RehomeRefusal::NoMemory(set(&[3])));
-    let stranger = Rehome { domain: "web".into(), ..moving(&[1]) };
+    let stranger = Rehome { part: "web".into(), ..moving(&[1]) };
     assert_eq!(rehome(&stranger, &observation), Err(RehomeRefusal::UnknownDomain("web".into())));
 }
 
@@ -236,6 +244,7 @@ fn memory_goes_to_nodes_that_have_some_and_cpus_to_those_that_have_them() {
         "claim node 1: 2 vCPUs; node 2: 4 GiB",
         "allow memory on nodes 0,2 only",
         "run on CPUs 2-3 for the time being",
+        "make nodes 1-2 the home",
         "move pages to node 2, at most 1 GiB/s",
         "allow memory on node 2 only",
     ];
@@ -273,7 +282,8 @@ fn huge_pages_are_claimed_whole() {
     domain.home = domain.home.map(|home| Home { policy: MemoryPolicy::Preferred, ..home });
     domain.claim = domain.claim.map(|claim| Claim { page_size: PageSize::Huge(GIB), ..claim });
     let plan = rehome(&moving(&[1, 2]), &machine(&[8; 3], domain)).unwrap();
-    let Some(Action::Claim { claim, .. }) = plan.steps.first().map(|step| &step.action) else {
+    let Some(Action::Claim { claim, .. }) = plan.transaction.steps.first().map(|step| &step.action)
+    else {
         panic!("{plan:?}")
     };
     assert_eq!(claim.total_bytes(), 4 * GIB);

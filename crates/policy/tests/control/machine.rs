@@ -5,9 +5,9 @@
 //! Everything measured varies by some percent, pages move not quite as many as asked for.
 
 use nearside_policy::{
-    Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, DomainLoad,
-    DomainState, History, Home, MemoryPolicy, MoveReport, NodeLoad, Observation, Origin, Owner,
-    Reason, Stayed, StayedWhy, Tuning, control, local_share,
+    Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, DomainLoad, History,
+    Home, MemoryPolicy, MoveReport, NodeLoad, Observation, Origin, Owner, PageMove, PartId,
+    PartState, Reason, Stayed, StayedWhy, Tuning, control, local_share,
 };
 use nearside_topology::{
     Cpu, CpuId, Distance, Distances, MemoryState, Node, NodeId, NodeSet, Topology, Zone,
@@ -42,7 +42,7 @@ impl Random {
 /// A domain of the machine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Vm {
-    pub(crate) state: DomainState,
+    pub(crate) state: PartState,
     /// How many CPUs it wants.
     pub(crate) wants: f64,
     /// What it allocates in each interval, where it runs.
@@ -113,13 +113,13 @@ pub(crate) fn vm(name: &str, home: &[u32], origin: Origin, wants: f64, held_gib:
         affinity: Affinity::Soft,
         policy: MemoryPolicy::Preferred,
     };
-    let state = DomainState {
-        name: name.into(),
+    let state = PartState {
+        id: name.into(),
         home: Some(home),
         claim: Some(claim),
         memory_nodes: None,
         resident_bytes,
-        ..DomainState::default()
+        ..PartState::default()
     };
     Vm { state, wants, ..Vm::default() }
 }
@@ -127,7 +127,7 @@ pub(crate) fn vm(name: &str, home: &[u32], origin: Origin, wants: f64, held_gib:
 /// A domain that Nearside did not start.
 pub(crate) fn found(name: &str, wants: f64, held_gib: &[u64]) -> Vm {
     let state =
-        DomainState { name: name.into(), resident_bytes: gib(held_gib), ..DomainState::default() };
+        PartState { id: name.into(), resident_bytes: gib(held_gib), ..PartState::default() };
     Vm { state, wants, ..Vm::default() }
 }
 
@@ -160,7 +160,7 @@ impl Machine {
             rehomed: Vec::new(),
             moved_bytes: 0,
             looks: 0,
-            last: ControlPlan { interval: 0, steps: Vec::new() },
+            last: ControlPlan::default(),
         }
     }
 
@@ -296,11 +296,11 @@ impl Machine {
                 nodes.entry(NodeId(i as u32)).or_default().busy_ns += ns(cpus);
             }
             vm.untold.over_ns += INTERVAL_NS;
-            if self.history.next_look(&vm.state.name) <= self.interval {
+            if self.history.next_look(&vm.state.id) <= self.interval {
                 let told = std::mem::take(&mut vm.untold);
                 let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
                 let load = DomainLoad { owner: vm.owner, bound_to, has_cpuset, ..told };
-                loads.insert(vm.state.name.clone(), load);
+                loads.insert(vm.state.id.clone(), load);
             }
         }
         self.looks += loads.len();
@@ -309,7 +309,8 @@ impl Machine {
             length_ns: INTERVAL_NS,
             machine: Observation {
                 topology: self.topology(),
-                domains: self.vms.iter().map(|vm| vm.state.clone()).collect(),
+                reservations: Vec::new(),
+                parts: self.vms.iter().map(|vm| vm.state.clone()).collect(),
             },
             loads,
             nodes,
@@ -328,8 +329,13 @@ impl Machine {
         let seen = self.observe(&others);
         let (plan, history) = control(&self.tuning, &seen, &self.history);
         self.history = history;
-        for step in &plan.steps {
+        for step in plan.steps() {
             self.act(&step.action, &step.reason);
+        }
+        for step in &plan.moves {
+            let PageMove { part, nodes, batch, .. } = &step.action;
+            let at = self.vms.iter().position(|vm| vm.state.id == *part).unwrap();
+            self.move_pages(at, batch.unwrap(), nodes.first().unwrap());
         }
         self.last = plan;
     }
@@ -351,30 +357,25 @@ impl Machine {
     fn act(&mut self, action: &Action, reason: &Reason) {
         let now = self.interval;
         let find =
-            |vms: &[Vm], name: &str| vms.iter().position(|vm| vm.state.name == name).unwrap();
+            |vms: &[Vm], part: &PartId| vms.iter().position(|vm| vm.state.id == *part).unwrap();
         match action {
-            Action::Claim { domain, claim } => {
-                let at = find(&self.vms, domain);
+            Action::Claim { part, claim } => {
+                let at = find(&self.vms, part);
                 // What was found is promised nothing.
                 if let Some(now) = &mut self.vms[at].state.claim {
                     *now = claim.clone();
                 }
             }
-            Action::SetHome { domain, home } => {
-                let at = find(&self.vms, domain);
-                if matches!(reason, Reason::PaysBack { .. } | Reason::Swap { .. }) {
-                    self.rehomed.push((now, domain.clone(), reason.clone()));
+            Action::SetHome { part, home } => {
+                let at = find(&self.vms, part);
+                if matches!(reason, Reason::PaysBack { .. } | Reason::Exchange { .. }) {
+                    self.rehomed.push((now, part.to_string(), reason.clone()));
                 }
                 self.vms[at].state.home = Some(home.clone());
             }
-            Action::ConfineMemory { domain, nodes } => {
-                let at = find(&self.vms, domain);
+            Action::ConfineMemory { part, nodes } => {
+                let at = find(&self.vms, part);
                 self.vms[at].state.memory_nodes = Some(nodes.clone());
-            }
-            Action::MovePages { domain, nodes, batch: Some(batch), .. } => {
-                let at = find(&self.vms, domain);
-                let to = nodes.first().unwrap();
-                self.move_pages(at, *batch, to);
             }
             Action::BindCpus { .. } => assert!(!self.soft_affinity),
             other => panic!("{other}"),
@@ -382,14 +383,14 @@ impl Machine {
     }
 
     fn move_pages(&mut self, at: usize, batch: Batch, to: NodeId) {
-        let Batch { from, most_bytes } = batch;
+        let Batch { from, max_bytes } = batch;
         let free = self.free_bytes(to.0 as usize);
         let pinned = self.vms[at].pinned.get(&from).copied().unwrap_or(0);
         let held = self.vms[at].state.resident_bytes.get(&from).copied().unwrap_or(0);
-        let whole = (most_bytes as f64
+        let whole = (max_bytes as f64
             * (1.0 - self.noise * self.random.between(0, 1000) as f64 / 1000.0))
             as u64;
-        let asked = if held <= most_bytes { held } else { whole };
+        let asked = if held <= max_bytes { held } else { whole };
         let moved_bytes = asked.min(held - pinned.min(held)).min(free);
         let mut stayed = Stayed::new();
         if moved_bytes < asked && pinned > 0 {
@@ -405,17 +406,17 @@ impl Machine {
             free - moved_bytes >= self.high_watermark_bytes(to.0 as usize),
             "node {to} below its high watermark"
         );
-        let domain = self.vms[at].state.name.clone();
-        self.moved.push(MoveReport { domain, from, moved_bytes, stayed });
+        let domain = self.vms[at].state.id.clone();
+        self.moved.push(MoveReport { part: domain, from, moved_bytes, stayed });
     }
 
     pub(crate) fn vm(&mut self, name: &str) -> &mut Vm {
-        self.vms.iter_mut().find(|vm| vm.state.name == name).unwrap()
+        self.vms.iter_mut().find(|vm| vm.state.id == name.into()).unwrap()
     }
 
     /// How local a domain was in the last interval.
     pub(crate) fn share_of(&self, name: &str) -> f64 {
-        let vm = self.vms.iter().find(|vm| vm.state.name == name).unwrap();
+        let vm = self.vms.iter().find(|vm| vm.state.id == name.into()).unwrap();
         let time =
             vm.ran.iter().map(|(&i, &cpus)| (NodeId(i as u32), (cpus * 1e9) as u64)).collect();
         local_share(&time, &vm.state.resident_bytes).unwrap_or(1.0)
@@ -425,7 +426,7 @@ impl Machine {
     pub(crate) fn share(&self) -> f64 {
         let time = |vm: &Vm| vm.ran.values().sum::<f64>();
         let all: f64 = self.vms.iter().map(time).sum();
-        self.vms.iter().map(|vm| self.share_of(&vm.state.name) * time(vm)).sum::<f64>() / all
+        self.vms.iter().map(|vm| self.share_of(vm.state.id.domain()) * time(vm)).sum::<f64>() / all
     }
 
     pub(crate) fn debt(&self) -> u64 {
@@ -444,7 +445,7 @@ impl Machine {
     /// The most moves of one domain in any so many intervals.
     pub(crate) fn most_moves_in(&self, intervals: u64) -> usize {
         let of = |vm: &Vm| {
-            let moves = self.moves_of(&vm.state.name);
+            let moves = self.moves_of(vm.state.id.domain());
             moves
                 .iter()
                 .map(|&first| {

@@ -6,8 +6,8 @@ use crate::{
 };
 use nearside_policy::{
     Action, Affinity, ByNode, ControlObservation, ControlPlan, DomainLoad, History, Home,
-    MemoryPolicy, MoveReport, NodeLoad, Origin, Owner, PageSize, Reason, StayedWhy, Tuning,
-    control, promisable,
+    MemoryPolicy, MoveReport, NodeLoad, Origin, Owner, PageMove, PageSize, PartId, Reason,
+    StayedWhy, Tuning, control, promisable,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +25,8 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
             .map(|_| ids[random.between(0, ids.len() as u64 - 1) as usize])
             .collect()
     };
-    for (number, domain) in machine.domains.iter_mut().enumerate() {
-        domain.name = format!("d{number}");
+    for (number, domain) in machine.parts.iter_mut().enumerate() {
+        domain.id = format!("d{number}").into();
         if random.percent(80) {
             let nodes = some(random);
             let origin = if random.percent(30) { Origin::Explicit } else { Origin::Auto };
@@ -61,12 +61,12 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
     let ids: Vec<NodeId> = seen.machine.topology.nodes.iter().map(|node| node.id).collect();
     seen.loads.clear();
     seen.moved.clear();
-    for domain in &seen.machine.domains {
+    for domain in &seen.machine.parts {
         if random.percent(10) {
             continue;
         }
         // Most run where they ran before, so that trouble lasts.
-        let steady = domain.name.len() as u64
+        let steady = domain.id.domain().len() as u64
             + domain.home.as_ref().map_or(0, |home| home.nodes.len() as u64);
         let mut cpu_ns = ByNode::new();
         for _ in 0..2 {
@@ -93,12 +93,12 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
             has_cpuset,
             near,
         };
-        seen.loads.insert(domain.name.clone(), load);
+        seen.loads.insert(domain.id.clone(), load);
         if random.percent(20) {
             let stayed = [(StayedWhy::Busy, random.between(0, 1 << 30))].into();
             let from = random.one_of(&ids);
             let moved_bytes = random.between(0, 1) << 20;
-            seen.moved.push(MoveReport { domain: domain.name.clone(), from, moved_bytes, stayed });
+            seen.moved.push(MoveReport { part: domain.id.clone(), from, moved_bytes, stayed });
         }
     }
     for &id in &ids {
@@ -111,25 +111,24 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
 }
 
 fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
-    for step in &plan.steps {
-        let find = |name: &str| {
-            seen.machine.domains.iter().position(|domain| domain.name == name).unwrap()
-        };
+    for step in plan.steps() {
+        let find =
+            |part: &PartId| seen.machine.parts.iter().position(|state| state.id == *part).unwrap();
         match &step.action {
-            Action::Claim { domain, claim } => {
+            Action::Claim { part, claim } => {
                 // What was found is promised nothing.
-                let at = find(domain);
-                if let Some(now) = &mut seen.machine.domains[at].claim {
+                let at = find(part);
+                if let Some(now) = &mut seen.machine.parts[at].claim {
                     *now = claim.clone();
                 }
             }
-            Action::SetHome { domain, home } => {
-                let at = find(domain);
-                seen.machine.domains[at].home = Some(home.clone());
+            Action::SetHome { part, home } => {
+                let at = find(part);
+                seen.machine.parts[at].home = Some(home.clone());
             }
-            Action::ConfineMemory { domain, nodes } => {
-                let at = find(domain);
-                seen.machine.domains[at].memory_nodes = Some(nodes.clone());
+            Action::ConfineMemory { part, nodes } => {
+                let at = find(part);
+                seen.machine.parts[at].memory_nodes = Some(nodes.clone());
             }
             _ => {}
         }
@@ -139,7 +138,7 @@ fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
 /// All that is claimed on each node in pages of one size, and what is held by those who claim.
 fn claimed(seen: &ControlObservation) -> BTreeMap<(String, NodeId), (u128, u128)> {
     let mut sums: BTreeMap<_, (u128, u128)> = BTreeMap::new();
-    for domain in &seen.machine.domains {
+    for domain in &seen.machine.parts {
         let Some(claim) = &domain.claim else { continue };
         for node in &seen.machine.topology.nodes {
             let on = |by_node: &ByNode| u128::from(by_node.get(&node.id).copied().unwrap_or(0));
@@ -153,16 +152,15 @@ fn claimed(seen: &ControlObservation) -> BTreeMap<(String, NodeId), (u128, u128)
 
 fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
     let topology = &before.machine.topology;
-    let state =
-        |name: &str| before.machine.domains.iter().find(|domain| domain.name == name).unwrap();
+    let state = |part: &PartId| before.machine.part(part).unwrap();
     if topology.nodes.len() <= 1 {
-        assert!(plan.steps.is_empty());
+        assert!(plan.is_empty());
     }
     let mut arriving: BTreeMap<(String, NodeId), u128> = BTreeMap::new();
     let mut on_the_way: BTreeMap<(NodeId, NodeId), u128> = BTreeMap::new();
-    for step in &plan.steps {
-        let domain = state(step.action.domain());
-        let load = &before.loads[&domain.name];
+    for step in plan.steps() {
+        let domain = state(step.action.part());
+        let load = &before.loads[&domain.id];
         let is_explicit = domain.home.as_ref().is_some_and(|home| home.origin == Origin::Explicit);
         let is_bound = load.bound_to.as_ref().is_some_and(|bound| *bound != topology.node_set());
         match &step.action {
@@ -194,28 +192,26 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
                 assert!(load.owner.lets_bind());
                 assert!(!nodes.is_empty() && nodes.is_subset(&topology.memory_nodes()));
             }
-            Action::MovePages { nodes, batch: Some(batch), rate_bytes_per_s, .. } => {
-                let to = nodes.first().unwrap();
-                assert!(nodes.len() == 1 && domain.home.as_ref().unwrap().nodes.contains(to));
-                assert!(!domain.home.as_ref().unwrap().nodes.contains(batch.from));
-                assert!(domain.memory_nodes.as_ref().is_none_or(|allowed| allowed.contains(to)));
-                assert!(
-                    batch.most_bytes <= domain.resident_bytes[&batch.from] && batch.most_bytes > 0
-                );
-                assert!(rate_bytes_per_s.unwrap() <= tuning.rate_bytes_per_s);
-                let page_size =
-                    domain.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size);
-                *arriving.entry((format!("{page_size:?}"), to)).or_default() +=
-                    u128::from(batch.most_bytes);
-                *on_the_way.entry((batch.from, to)).or_default() += u128::from(batch.most_bytes);
-                let room = promisable(topology.node(to).unwrap(), page_size).promisable_bytes;
-                assert!(
-                    arriving[&(format!("{page_size:?}"), to)] <= u128::from(room),
-                    "more moves than there is room"
-                );
-            }
             other => panic!("{other}"),
         }
+    }
+    for step in &plan.moves {
+        let PageMove { part, nodes, batch, rate_bytes_per_s } = &step.action;
+        let (domain, batch) = (state(part), batch.unwrap());
+        let to = nodes.first().unwrap();
+        assert!(nodes.len() == 1 && domain.home.as_ref().unwrap().nodes.contains(to));
+        assert!(!domain.home.as_ref().unwrap().nodes.contains(batch.from));
+        assert!(domain.memory_nodes.as_ref().is_none_or(|allowed| allowed.contains(to)));
+        assert!(batch.max_bytes <= domain.resident_bytes[&batch.from] && batch.max_bytes > 0);
+        assert!(rate_bytes_per_s.unwrap() <= tuning.rate_bytes_per_s);
+        let page_size = domain.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size);
+        *arriving.entry((format!("{page_size:?}"), to)).or_default() += u128::from(batch.max_bytes);
+        *on_the_way.entry((batch.from, to)).or_default() += u128::from(batch.max_bytes);
+        let room = promisable(topology.node(to).unwrap(), page_size).promisable_bytes;
+        assert!(
+            arriving[&(format!("{page_size:?}"), to)] <= u128::from(room),
+            "more moves than there is room"
+        );
     }
     let budget =
         u128::from(tuning.rate_bytes_per_s) * u128::from(tuning.interval_ns) / 1_000_000_000;
@@ -229,21 +225,21 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
         if claims > claims_before {
             let sizes = after
                 .machine
-                .domains
+                .parts
                 .iter()
                 .filter_map(|domain| Some(domain.claim.as_ref()?.page_size));
             let size = sizes.into_iter().find(|size| format!("{size:?}") == page_size).unwrap();
             // What was found is promised nothing, but what it holds goes when it changes places.
-            let swaps = |name: &str| {
-                plan.steps.iter().any(|it| {
-                    matches!(it.reason, Reason::Swap { .. }) && it.action.domain() == name
+            let swaps = |name: &PartId| {
+                plan.steps().any(|it| {
+                    matches!(it.reason, Reason::Exchange { .. }) && it.action.part() == name
                 })
             };
             let found = after
                 .machine
-                .domains
+                .parts
                 .iter()
-                .filter(|domain| domain.claim.is_none() && swaps(&domain.name));
+                .filter(|domain| domain.claim.is_none() && swaps(&domain.id));
             let left: u64 = found.filter_map(|domain| domain.resident_bytes.get(&node)).sum();
             let there =
                 u128::from(promisable(topology.node(node).unwrap(), size).promisable_bytes) + held;
@@ -260,7 +256,7 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
         let mut random = Random(seed);
         let (tuning, mut seen) = observation(&mut random);
         let mut history = History::default();
-        let mut last_moves: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let mut last_moves: BTreeMap<PartId, Vec<u64>> = BTreeMap::new();
         println!("seed {seed}");
         for _ in 0..ROUNDS {
             happen(&mut random, &mut seen);
@@ -278,16 +274,16 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
                 serde_json::to_string(&plan).unwrap();
             }
             let mut once = BTreeSet::new();
-            for step in &plan.steps {
+            moved += plan.moves.len();
+            for step in plan.steps() {
                 assert!(!step.action.to_string().is_empty() && !step.reason.to_string().is_empty());
-                let Action::SetHome { domain, .. } = &step.action else {
-                    moved += u32::from(matches!(step.action, Action::MovePages { .. }));
+                let Action::SetHome { part: domain, .. } = &step.action else {
                     continue;
                 };
                 assert!(once.insert(domain), "{domain} got two homes at once");
                 match step.reason {
                     Reason::PaysBack { .. } => rehomed += 1,
-                    Reason::Swap { .. } => swapped += 1,
+                    Reason::Exchange { .. } => swapped += 1,
                     _ => {
                         first += 1;
                         continue;
@@ -374,7 +370,7 @@ fn impossible_figures_do_no_harm() {
             read += 1;
             let (plan, next) = control(&tuning, &spoilt, &history);
             assert_eq!(control(&tuning, &spoilt, &history), (plan.clone(), next.clone()));
-            for step in &plan.steps {
+            for step in plan.steps() {
                 assert!(!step.to_owned().reason.to_string().is_empty());
             }
             let mut text = serde_json::to_value(&next).unwrap();
@@ -391,7 +387,7 @@ fn impossible_figures_do_no_harm() {
 fn an_empty_machine_has_an_empty_plan() {
     let (plan, history) =
         control(&Tuning::default(), &ControlObservation::default(), &History::default());
-    assert!(plan.steps.is_empty());
+    assert!(plan.is_empty());
     assert_eq!(history, History::default());
 }
 
@@ -402,13 +398,13 @@ fn what_was_not_looked_at_is_left_alone() {
         let mut random = Random(seed);
         let (tuning, mut seen) = observation(&mut random);
         happen(&mut random, &mut seen);
-        if let Some(first) = seen.machine.domains.first().cloned() {
-            seen.machine.domains.push(first);
+        if let Some(first) = seen.machine.parts.first().cloned() {
+            seen.machine.parts.push(first);
         }
-        seen.loads.retain(|name, _| name.ends_with(['0', '2', '4']));
+        seen.loads.retain(|name, _| name.domain().ends_with(['0', '2', '4']));
         let (plan, _) = control(&tuning, &seen, &History::default());
-        for step in &plan.steps {
-            assert!(seen.loads.contains_key(step.action.domain()));
+        for step in plan.steps() {
+            assert!(seen.loads.contains_key(step.action.part()));
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Random machines with residents, and random requests. The same seed gives the same machine everywhere.
 
-use nearside_policy::{
-    Claim, CostModel, DomainState, MemoryPolicy, Observation, PageSize, Request,
-};
+use nearside_policy::{Claim, CostModel, MemoryPolicy, Observation, PageSize, PartState, Request};
 use nearside_topology::{
     Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance,
     ReservedHugePages, Topology, Zone,
@@ -42,7 +40,7 @@ impl Random {
 pub(crate) fn case(random: &mut Random, nodes: u64) -> (Request, Observation, CostModel) {
     let topology = machine(random, nodes);
     let domains = (0..random.between(0, 2 * nodes)).map(|_| resident(random, &topology)).collect();
-    let mut observation = Observation { topology, domains };
+    let mut observation = Observation { topology, parts: domains, reservations: Vec::new() };
     reserve(&mut Random(!random.0), &mut observation);
     let request = request(random, &observation.topology);
     let mut model = CostModel::default();
@@ -131,7 +129,7 @@ fn reserve(random: &mut Random, seen: &mut Observation) {
         let pages = random.between(0, free);
         seen.topology.reserved_huge_pages =
             vec![ReservedHugePages { page_bytes: HUGE_BYTES, pages }];
-        for domain in &mut seen.domains {
+        for domain in &mut seen.parts {
             domain.reserved_bytes = random.between(0, 40) * HUGE_BYTES;
         }
     }
@@ -200,8 +198,8 @@ fn performance(random: &mut Random, topology: &Topology) -> Vec<Performance> {
     records
 }
 
-fn resident(random: &mut Random, topology: &Topology) -> DomainState {
-    let mut domain = DomainState::default();
+fn resident(random: &mut Random, topology: &Topology) -> PartState {
+    let mut domain = PartState::default();
     if random.percent(10) {
         return domain;
     }

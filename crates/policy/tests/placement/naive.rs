@@ -63,12 +63,14 @@ impl<'a> Naive<'a> {
             page_bytes,
             pages: request.memory_bytes.div_ceil(page_bytes),
         };
-        let claims =
-            seen.domains.iter().filter_map(|domain| Some((domain, domain.claim.as_ref()?)));
+        let claims = seen.parts.iter().filter_map(|domain| Some((domain, domain.claim.as_ref()?)));
         let alike = claims.filter(|(_, claim)| claim.page_size == request.page_size);
         let owed: Vec<(u64, ByNode)> = alike
             .map(|(domain, claim)| {
-                (domain.reserved_bytes, outstanding(claim, &domain.resident_bytes))
+                (
+                    domain.reserved_bytes,
+                    outstanding(claim, &domain.resident_bytes, &domain.staying_bytes()),
+                )
             })
             .collect();
         for node in &topology.nodes {
@@ -87,7 +89,7 @@ impl<'a> Naive<'a> {
                 naive.bandwidth.insert(id, u128::from(best) * 1000);
             }
             let mut demand = 0;
-            for claim in seen.domains.iter().filter_map(|domain| domain.claim.as_ref()) {
+            for claim in seen.parts.iter().filter_map(|domain| domain.claim.as_ref()) {
                 let (bytes, all) =
                     (claim.bytes.get(&id).copied().unwrap_or(0), claim.bytes.values().sum::<u64>());
                 let vcpus = claim.vcpus.values().sum::<u64>();

@@ -1,0 +1,231 @@
+//! Changes that are applied as a whole or not at all.
+//!
+//! A decision is made from an observation without the lock, and carried out with it. In between,
+//! a domain may start, end or get another home. So a transaction carries its *needs*: the facts
+//! of the observation that its decision stands on. The machine checks them against a fresh
+//! observation under the lock that protects the records, then applies every step. A transaction
+//! whose needs no longer hold is dropped with the reason, and the next interval decides anew.
+//!
+//! Moving pages is no part of a transaction ([`PageMove`](crate::PageMove)).
+
+use crate::{
+    Action, ByNode, Bytes, CgroupId, Home, Observation, PageSize, PartId, PartState, Step,
+};
+use nearside_topology::NodeId;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A change that is applied as a whole or not at all.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Transaction {
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// What must hold under the lock.
+    pub needs: Needs,
+}
+
+/// The facts that a transaction stands on. They are checked again under the lock.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Needs {
+    /// Memory that is still available: by page size, bytes on each node.
+    pub memory: Vec<(PageSize, ByNode)>,
+    /// The parts that are changed, each with its cgroup and its home as they were observed.
+    pub parts: BTreeMap<PartId, Observed>,
+    /// The domains that are created: no part may have their names.
+    pub free_names: BTreeSet<String>,
+}
+
+/// A part as its transaction expects it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Observed {
+    /// The identity of its domain's cgroup.
+    pub cgroup: CgroupId,
+    /// Its home; none if it had none.
+    pub home: Option<Home>,
+}
+
+/// A need that no longer holds.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Unmet {
+    /// A domain has ended.
+    #[error("{0} has ended")]
+    Ended(PartId),
+    /// A domain has ended and another has its name.
+    #[error("{0} has ended, and another domain has its name")]
+    Replaced(PartId),
+    /// A part has another home by now.
+    #[error("another command has changed the home of {part} to {}", home_in_words(home))]
+    Rehomed {
+        /// The part.
+        part: PartId,
+        /// Its present home.
+        home: Option<Home>,
+    },
+    /// Another domain has taken the name.
+    #[error("a domain named {0} is running by now")]
+    NameTaken(String),
+    /// Another domain or reservation has taken the memory.
+    #[error(
+        "node {node} has {} available by now and {} are needed{}",
+        Bytes(*available_bytes), Bytes(*needed_bytes), page_size.in_words()
+    )]
+    Memory {
+        /// The node.
+        node: NodeId,
+        /// The size of the pages.
+        page_size: PageSize,
+        /// Bytes that are needed.
+        needed_bytes: u64,
+        /// Bytes that are available.
+        available_bytes: u64,
+    },
+}
+
+fn home_in_words(home: &Option<Home>) -> String {
+    home.as_ref().map_or_else(|| "none".into(), |home| home.nodes.named().to_string())
+}
+
+impl Transaction {
+    /// A transaction of these steps. It needs what `seen` shows of the parts that they change.
+    pub fn new(steps: Vec<Step>, seen: &Observation) -> Self {
+        let mut needs = Needs { memory: memory_needs(&steps, seen), ..Needs::default() };
+        for step in &steps {
+            let id = step.action.part();
+            if matches!(step.action, Action::Create { .. }) {
+                needs.free_names.insert(id.domain().to_owned());
+            } else if let Some(part) = seen.part(id) {
+                let observed = Observed { cgroup: part.cgroup, home: part.home.clone() };
+                needs.parts.insert(id.clone(), observed);
+            }
+        }
+        Self { steps, needs }
+    }
+
+    /// The parts it changes, each once, in their order.
+    pub fn subjects(&self) -> BTreeSet<&PartId> {
+        self.steps.iter().map(|step| step.action.part()).collect()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The steps of one part, in order.
+    pub fn steps_of<'a>(&'a self, part: &'a PartId) -> impl Iterator<Item = &'a Step> {
+        self.steps.iter().filter(move |step| step.action.part() == part)
+    }
+}
+
+impl Needs {
+    /// Whether all of it holds.
+    ///
+    /// # Errors
+    /// The first need that does not.
+    pub fn check(&self, fresh: &Observation) -> Result<(), Unmet> {
+        for name in &self.free_names {
+            if fresh.parts.iter().any(|part| part.id.domain() == name) {
+                return Err(Unmet::NameTaken(name.clone()));
+            }
+        }
+        for (id, expected) in &self.parts {
+            let Some(part) = fresh.part(id) else { return Err(Unmet::Ended(id.clone())) };
+            if part.cgroup != expected.cgroup {
+                return Err(Unmet::Replaced(id.clone()));
+            }
+            if part.home != expected.home {
+                return Err(Unmet::Rehomed { part: id.clone(), home: part.home.clone() });
+            }
+        }
+        for (page_size, bytes) in &self.memory {
+            let available = fresh.unclaimed(*page_size);
+            for (&node, &needed_bytes) in bytes {
+                let available_bytes = available.on(node);
+                if available_bytes < needed_bytes {
+                    return Err(Unmet::Memory {
+                        node,
+                        page_size: *page_size,
+                        needed_bytes,
+                        available_bytes,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Observation {
+    /// The machine once a transaction is applied: claims and homes change at once, memory later.
+    pub fn after(mut self, transaction: &Transaction) -> Self {
+        for step in &transaction.steps {
+            self.change(&step.action);
+        }
+        self
+    }
+
+    /// Carries the change of claims and homes over that an action makes.
+    pub fn change(&mut self, action: &Action) {
+        let id = action.part();
+        if let Action::Create { .. } = action {
+            self.parts.push(PartState { id: id.clone(), ..PartState::default() });
+            self.parts.sort_by(|a, b| a.id.cmp(&b.id));
+        }
+        let Some(part) = self.parts.iter_mut().find(|part| part.id == *id) else { return };
+        match action {
+            Action::Claim { claim, .. } if part.claim.is_some() || part.home.is_none() => {
+                part.claim = Some(claim.clone());
+            }
+            Action::SetHome { home, .. } => part.home = Some(home.clone()),
+            Action::ConfineMemory { nodes, .. } => part.memory_nodes = Some(nodes.clone()),
+            Action::Forget { .. } => part.home = None,
+            _ => {}
+        }
+    }
+}
+
+/// Memory that the steps need, by page size and node, in bytes: all that the new claims reserve
+/// beyond resident memory, less what the same parts reserve now and less memory that leaves.
+///
+/// Example: A claims 400 MiB on node 0 and holds them, B claims and holds 300 MiB on node 1, and
+/// both exchange homes. Node 1 needs 400 - 300 = 100 MiB, node 0 needs 300 - 400, which is
+/// nothing.
+fn memory_needs(steps: &[Step], seen: &Observation) -> Vec<(PageSize, ByNode)> {
+    let mut sums: Vec<(PageSize, BTreeMap<NodeId, i128>)> = Vec::new();
+    for step in steps {
+        let Action::Claim { part: id, claim } = &step.action else { continue };
+        let none = PartState::default();
+        let part = seen.part(id).unwrap_or(&none);
+        let at = sums.iter().position(|(size, _)| *size == claim.page_size);
+        let at = at.unwrap_or_else(|| {
+            sums.push((claim.page_size, BTreeMap::new()));
+            sums.len() - 1
+        });
+        let sum = &mut sums[at].1;
+        let held = |node| part.resident_bytes.get(&node).copied().unwrap_or(0);
+        for (&node, &bytes) in &claim.bytes {
+            *sum.entry(node).or_default() += i128::from(bytes.saturating_sub(held(node)));
+        }
+        for (node, bytes) in part.outstanding_bytes() {
+            *sum.entry(node).or_default() -= i128::from(bytes);
+        }
+        let staying = part.staying_bytes();
+        for (&node, &bytes) in &part.resident_bytes {
+            if claim.bytes.get(&node).is_none_or(|&claimed| claimed == 0) {
+                let stays = staying.get(&node).copied().unwrap_or(0);
+                *sum.entry(node).or_default() -= i128::from(bytes.saturating_sub(stays));
+            }
+        }
+    }
+    let positive = |sum: BTreeMap<NodeId, i128>| -> ByNode {
+        let needed = sum.into_iter().filter(|(_, bytes)| *bytes > 0);
+        needed.map(|(node, bytes)| (node, u64::try_from(bytes).unwrap_or(u64::MAX))).collect()
+    };
+    sums.into_iter()
+        .map(|(size, sum)| (size, positive(sum)))
+        .filter(|(_, n)| !n.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use super::*;
+use crate::{Affinity, Claim, MemoryPolicy, Origin, Reason, Reservation};
+use nearside_topology::{MemoryState, Node, NodeSet, Topology};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn by_node(mib: &[u64]) -> ByNode {
+    let amounts = mib.iter().enumerate().filter(|(_, mib)| **mib > 0);
+    amounts.map(|(node, mib)| (NodeId(node as u32), mib * MIB)).collect()
+}
+
+fn home(node: u32) -> Home {
+    Home {
+        nodes: NodeSet::from([NodeId(node)]),
+        origin: Origin::Auto,
+        affinity: Affinity::Soft,
+        policy: MemoryPolicy::PreferredMany,
+    }
+}
+
+fn claim(mib: &[u64]) -> Claim {
+    Claim { bytes: by_node(mib), ..Claim::default() }
+}
+
+/// A part on `node` with this claim and this resident memory, in MiB by node.
+fn part(name: &str, node: u32, claimed: &[u64], resident: &[u64]) -> PartState {
+    PartState {
+        id: name.into(),
+        cgroup: CgroupId(7),
+        home: Some(home(node)),
+        claim: Some(claim(claimed)),
+        resident_bytes: by_node(resident),
+        ..PartState::default()
+    }
+}
+
+/// Nodes with this much free memory in MiB.
+fn machine(free_mib: &[u64], parts: Vec<PartState>) -> Observation {
+    let node = |(id, mib): (usize, &u64)| Node {
+        id: NodeId(id as u32),
+        memory_bytes: 1024 * MIB,
+        state: Some(MemoryState { free_bytes: mib * MIB, ..MemoryState::default() }),
+        ..Node::default()
+    };
+    let nodes = free_mib.iter().enumerate().map(node).collect();
+    let topology = Topology { nodes, ..Topology::default() };
+    Observation { parts, ..Observation::of(topology) }
+}
+
+fn step(action: Action) -> Step {
+    Step { action, reason: Reason::Placed }
+}
+
+/// Claim and home of a part that goes to `node`.
+fn going(name: &str, node: u32, claimed: &[u64]) -> Vec<Step> {
+    let part = PartId::from(name);
+    vec![
+        step(Action::Claim { part: part.clone(), claim: claim(claimed) }),
+        step(Action::SetHome { part, home: home(node) }),
+    ]
+}
+
+#[test]
+fn a_new_home_needs_the_whole_claim_there() {
+    let seen = machine(&[0, 500], vec![part("a", 0, &[400], &[400])]);
+    let transaction = Transaction::new(going("a", 1, &[0, 400]), &seen);
+    assert_eq!(transaction.needs.memory, [(PageSize::Base, by_node(&[0, 400]))]);
+    assert_eq!(transaction.needs.check(&seen), Ok(()));
+}
+
+#[test]
+fn an_exchange_needs_only_the_difference() {
+    // Node 1: 400 MiB arrive and 300 leave. Node 0: 300 arrive and 400 leave.
+    let parts = vec![part("a", 0, &[400], &[400]), part("b", 1, &[0, 300], &[0, 300])];
+    let seen = machine(&[0, 100], parts);
+    let steps = [going("a", 1, &[0, 400]), going("b", 0, &[300])].concat();
+    let transaction = Transaction::new(steps, &seen);
+    assert_eq!(transaction.needs.memory, [(PageSize::Base, by_node(&[0, 100]))]);
+    assert_eq!(transaction.subjects().len(), 2);
+    assert_eq!(transaction.needs.check(&seen), Ok(()));
+}
+
+#[test]
+fn memory_that_another_start_took_meanwhile_drops_the_transaction() {
+    let seen = machine(&[0, 500], vec![part("a", 0, &[400], &[400])]);
+    let transaction = Transaction::new(going("a", 1, &[0, 400]), &seen);
+    let mut fresh = seen.clone();
+    fresh.parts.push(part("new", 1, &[0, 200], &[]));
+    let unmet = transaction.needs.check(&fresh).unwrap_err();
+    assert_eq!(unmet.to_string(), "node 1 has 300 MiB available by now and 400 MiB are needed");
+    // So does a reservation that belongs to no domain.
+    let mut reserved = seen.clone();
+    let bytes = by_node(&[0, 101]);
+    reserved.reservations.push(Reservation { name: "libc".into(), bytes, ..Default::default() });
+    assert!(matches!(transaction.needs.check(&reserved), Err(Unmet::Memory { .. })));
+}
+
+#[test]
+fn a_part_that_ended_was_replaced_or_moved_drops_the_transaction() {
+    let seen = machine(&[0, 500], vec![part("a", 0, &[100], &[100])]);
+    let needs = Transaction::new(going("a", 1, &[0, 100]), &seen).needs;
+    let unmet = |change: fn(&mut PartState)| {
+        let mut fresh = seen.clone();
+        change(&mut fresh.parts[0]);
+        needs.check(&fresh).unwrap_err()
+    };
+    assert_eq!(unmet(|part| part.cgroup = CgroupId(8)), Unmet::Replaced("a".into()));
+    assert_eq!(unmet(|part| part.id = "b".into()), Unmet::Ended("a".into()));
+    let rehomed = unmet(|part| part.home = Some(home(1)));
+    assert_eq!(rehomed.to_string(), "another command has changed the home of a to node 1");
+}
+
+#[test]
+fn a_name_that_was_taken_meanwhile_drops_the_start() {
+    let create = Action::Create { part: "db".into(), limits: Default::default() };
+    let empty = machine(&[500], Vec::new());
+    let needs = Transaction::new(vec![step(create)], &empty).needs;
+    assert_eq!(needs.check(&empty), Ok(()));
+    let taken = machine(&[500], vec![part("db", 0, &[], &[])]);
+    assert_eq!(needs.check(&taken), Err(Unmet::NameTaken("db".into())));
+}
+
+/// Random machines of four nodes with domains that hold parts of what they claim.
+fn machines() -> impl Strategy<Value = Observation> {
+    let domain = (0..4_usize, 1..200_u64, 0..=100_u64);
+    let domains = proptest::collection::vec(domain, 1..8);
+    (domains, proptest::collection::vec(0..600_u64, 4)).prop_map(|(domains, spare)| {
+        let mut free = spare;
+        let parts = domains.into_iter().enumerate().map(|(n, (node, claimed, percent))| {
+            let mut on = [0; 4];
+            on[node] = claimed;
+            let mut resident = [0; 4];
+            resident[node] = claimed * percent / 100;
+            // Room for the rest of the claim.
+            free[node] += claimed - resident[node];
+            part(&format!("d{n}"), node as u32, &on, &resident)
+        });
+        let parts: Vec<_> = parts.collect();
+        machine(&free, parts)
+    })
+}
+
+/// Memory that is free, less memory that is claimed and not resident, on the fullest node.
+fn is_overcommitted(seen: &Observation) -> bool {
+    seen.topology.nodes.iter().any(|node| {
+        let free = node.state.as_ref().map_or(0, |state| state.free_bytes);
+        let on = |part: &PartState| part.outstanding_bytes().get(&node.id).copied().unwrap_or(0);
+        let reserved: u64 = seen.parts.iter().map(on).sum();
+        // Memory that leaves the node makes room.
+        let leaving = seen.parts.iter().map(|part| match &part.home {
+            Some(home) if !home.nodes.contains(node.id) => {
+                part.resident_bytes.get(&node.id).copied().unwrap_or(0)
+            }
+            _ => 0,
+        });
+        reserved > free + leaving.sum::<u64>()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever is planned from an old observation: a transaction whose needs hold in the present
+    /// one never overcommits a node, and applied transactions are applied as a whole.
+    #[test]
+    fn checked_transactions_never_overcommit_a_node(
+        start in machines(),
+        plans in proptest::collection::vec((0..8_usize, 0..8_usize, 0..4_u32, any::<bool>()), 1..20),
+    ) {
+        let mut now = start.clone();
+        prop_assert!(!is_overcommitted(&now));
+        for (one, other, to, is_exchange) in plans {
+            // Every plan is made from the first observation, as if all were late.
+            let at = |n: usize| start.parts[n % start.parts.len()].clone();
+            let node_of = |part: &PartState| part.home.as_ref().unwrap().nodes.first().unwrap().0;
+            let bytes = |part: &PartState, node: u32| {
+                let mut on = [0; 4];
+                on[node as usize] = part.claim.as_ref().unwrap().total_bytes() / MIB;
+                going(&part.id.to_string(), node, &on)
+            };
+            let (one, other) = (at(one), at(other));
+            let steps = match is_exchange && one.id != other.id {
+                true => [bytes(&one, node_of(&other)), bytes(&other, node_of(&one))].concat(),
+                false => bytes(&one, to),
+            };
+            let transaction = Transaction::new(steps, &start);
+            if transaction.needs.check(&now).is_ok() {
+                now = now.after(&transaction);
+                prop_assert!(!is_overcommitted(&now), "{transaction:?}");
+                for id in transaction.subjects() {
+                    let part = now.part(id).unwrap();
+                    let nodes = part.claim.as_ref().unwrap().nodes();
+                    prop_assert_eq!(&nodes, &part.home.as_ref().unwrap().nodes);
+                }
+            }
+        }
+    }
+}
