@@ -9,7 +9,7 @@ use nearside_linux::{
     usage,
 };
 use nearside_policy::{
-    ByNode, CostModel, DomainState, Observation, PageSize, Rehome, Request, home_after,
+    ByNode, CostModel, Observation, PageSize, PartState, Rehome, Request, home_after,
     later_policy_nodes, outstanding, place, rehome,
 };
 use nearside_topology::{Cpu, CpuId, MAX_NODES, Node, NodeId, NodeSet, Topology};
@@ -138,7 +138,7 @@ fn record_in_store(input: &[u8], name: &str, file: &str) -> Result<(), Box<dyn s
     assert_eq!(record.claim.is_none(), record.found_by.is_some());
     if let Some(claim) = &record.claim {
         _ = claim.nodes();
-        assert!(total(&outstanding(claim, &ByNode::new())) <= claim.total_bytes());
+        assert!(total(&outstanding(claim, &ByNode::new(), &ByNode::new())) <= claim.total_bytes());
     }
     plan_beside(&record);
 
@@ -162,15 +162,15 @@ fn record_in_store(input: &[u8], name: &str, file: &str) -> Result<(), Box<dyn s
 
 /// Gives a home to another domain, and another home to the recorded one.
 fn plan_beside(record: &Record) {
-    let domain = DomainState {
-        name: record.name.clone(),
+    let domain = PartState {
+        id: record.name.as_str().into(),
         home: Some(record.home.clone()),
         claim: record.claim.clone(),
         memory_nodes: record.memory_nodes.clone(),
         resident_bytes: ByNode::from([(NodeId(0), 1 << 20)]),
-        ..DomainState::default()
+        ..PartState::default()
     };
-    let observation = Observation { topology: machine(), domains: vec![domain] };
+    let observation = Observation { parts: vec![domain], ..Observation::of(machine()) };
     let request = Request {
         vcpus: 2,
         memory_bytes: 1 << 20,
@@ -183,8 +183,13 @@ fn plan_beside(record: &Record) {
         assert!(decision.chosen.nodes.is_subset(&observation.topology.node_set()));
     }
     let nodes = NodeSet::from([NodeId(1)]);
-    let wish =
-        Rehome { domain: record.name.clone(), nodes, move_memory: true, rate_bytes_per_s: None };
+    let wish = Rehome {
+        part: record.name.as_str().into(),
+        affinity: None,
+        nodes,
+        move_memory: true,
+        rate_bytes_per_s: None,
+    };
     _ = rehome(&wish, &observation);
     _ = home_after(&wish, Some(&record.home));
     if let Some(claim) = &record.claim {

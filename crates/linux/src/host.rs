@@ -22,8 +22,8 @@ use crate::{
 };
 use batch::Walks;
 use nearside_policy::{
-    Action, CpuReason, DomainState, Home, Limits, Machine, MemoryPolicy, Observation, Outcome,
-    Progress, Step, later_policy_nodes, may_go_on,
+    Action, CgroupId, CpuReason, Home, Limits, Machine, MemoryPolicy, Observation, Outcome,
+    PageMove, PartId, PartState, Progress, Step, Transaction, later_policy_nodes, may_go_on,
 };
 use nearside_topology::{Allowed, CpuSet, Id, IdSet, NodeSet, Topology, sysfs};
 use std::{
@@ -445,7 +445,7 @@ impl Host {
         }
     }
 
-    fn move_pages(
+    fn move_all_pages(
         &mut self,
         nodes: &NodeSet,
         rate_bytes_per_s: Option<u64>,
@@ -514,13 +514,14 @@ impl Host {
         self.save()
     }
 
-    fn try_apply(
-        &mut self,
-        action: &Action,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Outcome, Error> {
+    /// Applies one step.
+    pub fn apply_step(&mut self, action: &Action) -> Outcome {
+        self.try_apply(action).unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
+    }
+
+    fn try_apply(&mut self, action: &Action) -> Result<Outcome, Error> {
         let done = match action {
-            Action::Create { domain, limits } => self.create(domain, *limits),
+            Action::Create { part, limits } => self.create(part.domain(), *limits),
             // What was found has what it holds, and no more is promised to it.
             Action::Claim { claim, .. } => self.change(|record| {
                 if record.found_by.is_none() {
@@ -534,10 +535,8 @@ impl Host {
                 take_policy(*policy, nodes)?;
                 self.change(|record| record.policy_nodes = Some(nodes.clone()))
             }
-            Action::MovePages { batch: Some(_), .. } => return self.move_batch(action, progress),
-            Action::MovePages { nodes, rate_bytes_per_s, .. } => {
-                return self.move_pages(nodes, *rate_bytes_per_s, progress);
-            }
+            Action::UnbindCpus { part } => self.lift_fallback(part.domain()).map(drop),
+            Action::Forget { part } => self.forget_found(part.domain()).map(drop),
         };
         done.map(|()| Outcome::Applied { moved_bytes: 0 })
     }
@@ -580,8 +579,9 @@ impl Machine for Host {
             let unmapped_bytes = memory.unmapped_by_any(claim);
             let reserved_bytes = claim
                 .map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
-            Ok(DomainState {
-                name: record.name,
+            Ok(PartState {
+                id: PartId::of(record.name),
+                cgroup: CgroupId(record.inode),
                 home: Some(record.home),
                 claim: record.claim,
                 memory_nodes: record.memory_nodes,
@@ -595,16 +595,32 @@ impl Machine for Host {
         let domains = records.into_iter().map(state).collect::<Result<_, Error>>()?;
         let (topology, notes) = self.machine()?;
         self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
-        Ok(Observation { topology: topology.offered(self.allowed().as_ref()), domains })
+        Ok(Observation {
+            topology: topology.offered(self.allowed().as_ref()),
+            parts: domains,
+            reservations: Vec::new(),
+        })
     }
 
-    fn apply(
+    fn apply(&mut self, transaction: &Transaction) -> Outcome {
+        for step in &transaction.steps {
+            if let refused @ Outcome::Refused { .. } = self.apply_step(&step.action) {
+                return refused;
+            }
+        }
+        Outcome::Applied { moved_bytes: 0 }
+    }
+
+    fn move_pages(
         &mut self,
-        action: &Action,
+        pages: &PageMove,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Outcome {
-        self.try_apply(action, progress)
-            .unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
+        let moved = match pages.batch {
+            Some(_) => self.move_batch(pages, progress),
+            None => self.move_all_pages(&pages.nodes, pages.rate_bytes_per_s, progress),
+        };
+        moved.unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
     }
 }
 

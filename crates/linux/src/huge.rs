@@ -39,7 +39,7 @@ pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
 pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByNode) -> u64 {
     let PageSize::Huge(page_bytes) = claim.page_size else { return 0 };
     // Of no interest beyond what is owed, so for most domains nothing has to be read.
-    if outstanding(claim, resident).values().all(|&bytes| bytes == 0) {
+    if outstanding(claim, resident, &ByNode::new()).values().all(|&bytes| bytes == 0) {
         return 0;
     }
     let mut untouched = Untouched::new();

@@ -17,7 +17,6 @@ use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
     io,
-    ops::ControlFlow,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
     process,
@@ -121,7 +120,7 @@ fn is_executable(path: &Path) -> io::Result<()> {
 pub fn plan(host: &mut Host, wish: &Start, model: &CostModel) -> Result<Plan, LaunchError> {
     let observation = host.observe()?;
     let plan = start(wish, &observation, model)?;
-    host.check(&plan.steps, wish.request.policy)?;
+    host.check(&plan.transaction.steps, wish.request.policy)?;
     Ok(plan)
 }
 
@@ -166,10 +165,8 @@ pub fn launch(
         policy_nodes: None,
         moving_to: None,
     });
-    for step in &plan.steps {
-        if let Outcome::Refused { why } =
-            host.apply(&step.action, &mut |_| ControlFlow::Continue(()))
-        {
+    for step in &plan.transaction.steps {
+        if let Outcome::Refused { why } = host.apply_step(&step.action) {
             let also = host
                 .abandon(&back)
                 .err()

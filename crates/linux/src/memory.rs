@@ -79,6 +79,12 @@ impl MemoryByKind {
             PageSize::Huge(_) => ByNode::new(),
         }
     }
+
+    /// The part of [`compared_to`](Self::compared_to) that cannot move: the kernel's, and memory
+    /// that certainly no process maps.
+    pub fn staying(&self, claim: &Claim) -> ByNode {
+        sum([&self.kept_by_kernel(Some(claim)), &self.unmapped_by_any(Some(claim))])
+    }
 }
 
 fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S::Error> {

@@ -365,7 +365,7 @@ mod tests {
             nodes: None,
             near: Vec::new(),
         };
-        let observation = Observation { topology, domains: Vec::new() };
+        let observation = Observation::of(topology);
         let decision = place(&request, &observation, &CostModel::default()).unwrap();
         Record {
             name: "a".into(),

@@ -9,7 +9,9 @@ use nearside_linux::{
     store::{CpuBinding, Record},
     wants_fallback,
 };
-use nearside_policy::{Action, Affinity, Batch, Claim, CpuReason, Machine, Origin, Outcome};
+use nearside_policy::{
+    Action, Affinity, Batch, Claim, CpuReason, Machine, Origin, Outcome, PageMove, PartId,
+};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use std::{
     fs,
@@ -62,7 +64,7 @@ fn cpus(cpus: &[u32]) -> CpuSet {
 }
 
 fn apply(host: &mut Host, action: &Action) -> Outcome {
-    host.apply(action, &mut |_| ControlFlow::Continue(()))
+    host.apply_step(action)
 }
 
 fn refused(outcome: &Outcome, why: &str) {
@@ -79,15 +81,15 @@ fn a_found_group_gets_a_record_with_its_first_change_and_no_claim() {
     host.take_up("/m/vm", Some(("m/*", &home(&[1])))).unwrap();
     assert!(made.host().record("/m/vm").is_none(), "nothing has changed yet");
     let (domain, claim) =
-        (|| "/m/vm".to_owned(), Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() });
+        (|| PartId::of("/m/vm"), Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() });
     let done = Outcome::Applied { moved_bytes: 0 };
-    assert_eq!(apply(&mut host, &Action::Claim { domain: domain(), claim }), done);
+    assert_eq!(apply(&mut host, &Action::Claim { part: domain(), claim }), done);
     let record = made.record("/m/vm");
     assert_eq!(
         (record.claim, record.found_by.as_deref(), &record.home),
         (None, Some("m/*"), &home(&[1]))
     );
-    assert_eq!(apply(&mut host, &Action::SetHome { domain: domain(), home: home(&[0]) }), done);
+    assert_eq!(apply(&mut host, &Action::SetHome { part: domain(), home: home(&[0]) }), done);
     host.put_down();
     assert_eq!(made.record("/m/vm").home, home(&[0]));
 
@@ -109,11 +111,11 @@ fn where_somebody_elses_group_may_run_is_left_alone() {
         made.found(path, |_| {});
         let mut host = made.host();
         host.take_up(path, None).unwrap();
-        let (domain, on_behalf) = (|| path.to_owned(), CpuReason::Fallback);
-        let bind = Action::BindCpus { domain: domain(), cpus: cpus(&[2, 3]), on_behalf };
+        let (domain, on_behalf) = (|| PartId::of(path), CpuReason::Fallback);
+        let bind = Action::BindCpus { part: domain(), cpus: cpus(&[2, 3]), on_behalf };
         refused(&apply(&mut host, &bind), &format!("a cgroup of {owner}"));
         refused(
-            &apply(&mut host, &Action::ConfineMemory { domain: domain(), nodes: nodes(&[1]) }),
+            &apply(&mut host, &Action::ConfineMemory { part: domain(), nodes: nodes(&[1]) }),
             owner,
         );
         host.put_down();
@@ -229,11 +231,11 @@ fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
         made.file(&format!("cg{path}/cgroup.procs"), "9000001\n");
         made.found(path, |_| {});
     }
-    let batch = |domain: &str, from| Action::MovePages {
-        domain: domain.into(),
+    let batch = |domain: &str, from| PageMove {
+        part: domain.into(),
         nodes: nodes(&[1]),
         rate_bytes_per_s: Some(1 << 20),
-        batch: Some(Batch { from: NodeId(from), most_bytes: 1 << 20 }),
+        batch: Some(Batch { from: NodeId(from), max_bytes: 1 << 20 }),
     };
     let mut host = made.host();
     let all = [batch("/m/a", 0), batch("/m/b", 0), batch("/m/gone", 0), batch("/m/a", 1)];
@@ -292,7 +294,7 @@ fn cpus_that_somebody_else_set_are_neither_replaced_nor_taken_away() {
     let said = host.restore_fallback(OWN).unwrap_err().to_string();
     assert!(said.contains("CPUs 0,2") && said.contains("somebody else"), "{said}");
     host.take_up(OWN, None).unwrap();
-    let bind = |on_behalf| Action::BindCpus { domain: OWN.into(), cpus: cpus(&[2, 3]), on_behalf };
+    let bind = |on_behalf| Action::BindCpus { part: OWN.into(), cpus: cpus(&[2, 3]), on_behalf };
     refused(&apply(&mut host, &bind(CpuReason::Fallback)), "somebody else");
     host.put_down();
     host.unlock();
@@ -339,9 +341,10 @@ fn a_batch_goes_to_the_home_that_is_recorded_now() {
     made.found("/m/vm", |_| {});
     let mut host = made.host();
     let mut batch = |domain: &str, to: &[u32], from| {
-        let batch = Some(Batch { from: NodeId(from), most_bytes: 1 << 20 });
-        let (domain, nodes) = (domain.to_owned(), nodes(to));
-        apply(&mut host, &Action::MovePages { domain, nodes, rate_bytes_per_s: None, batch })
+        let batch = Some(Batch { from: NodeId(from), max_bytes: 1 << 20 });
+        let (part, nodes) = (PartId::of(domain), nodes(to));
+        let pages = PageMove { part, nodes, rate_bytes_per_s: None, batch };
+        host.move_pages(&pages, &mut |_| ControlFlow::Continue(()))
     };
     assert_eq!(
         batch("/m/vm", &[1], 0),

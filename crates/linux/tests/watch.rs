@@ -105,7 +105,7 @@ fn turn(interval: u64) -> Turn<'static> {
 }
 
 fn names(seen: &ControlObservation) -> Vec<&str> {
-    seen.machine.domains.iter().map(|domain| domain.name.as_str()).collect()
+    seen.machine.parts.iter().map(|domain| domain.id.domain()).collect()
 }
 
 fn by_node(amounts: [u64; 2]) -> ByNode {
@@ -115,7 +115,7 @@ fn by_node(amounts: [u64; 2]) -> ByNode {
 /// A history in which a domain is looked at in that interval again.
 fn due(domain: &str, interval: u64) -> History {
     let known = DomainHistory { next_look: interval, ..DomainHistory::default() };
-    History { domains: [(domain.to_owned(), known)].into(), ..History::default() }
+    History { domains: [(domain.into(), known)].into(), ..History::default() }
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_domain_is_told_of_from_its_second_look_on() {
     let first = watcher.look(&History::default(), turn(1)).unwrap();
     assert_eq!((names(&first), first.loads.len(), first.length_ns), (vec!["/m/vm"], 0, 0));
     assert_eq!(
-        first.machine.domains[0].resident_bytes,
+        first.machine.parts[0].resident_bytes,
         ByNode::from([(NodeId(0), 4096), (NodeId(1), 8192)])
     );
     assert_eq!((watcher.found_by("/m/vm"), watcher.found_by("/m")), (Some("m/*"), None));
@@ -136,13 +136,13 @@ fn a_domain_is_told_of_from_its_second_look_on() {
     made.group("m/vm", 2_000_000, [0, 8192]);
     made.threads("m/vm", &[(1, 0, 600, 5), (2, 2, 1600, 107)]);
     let second = watcher.look(&History::default(), turn(2)).unwrap();
-    let load = &second.loads["/m/vm"];
+    let load = &second.loads[&"/m/vm".into()];
     assert_eq!(
         (load.over_ns, &load.cpu_ns),
         (INTERVAL_NS, &by_node([SECOND_NS / 4, SECOND_NS / 4 * 3]))
     );
     assert_eq!((load.waited_ns, load.owner, &load.bound_to), (105, Owner::Foreign, &None));
-    assert_eq!(second.machine.domains[0].resident_bytes[&NodeId(0)], 0);
+    assert_eq!(second.machine.parts[0].resident_bytes[&NodeId(0)], 0);
 }
 
 #[test]
@@ -153,14 +153,15 @@ fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
     let mut watcher = made.watcher(&["m/*"]);
     // What was not seen yet is looked at, whenever the history would have it.
     let first = watcher.look(&due("/m/vm", 5), turn(1)).unwrap();
-    assert_eq!(first.machine.domains[0].resident_bytes[&NodeId(0)], 4096);
+    assert_eq!(first.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
     made.group("m/vm", 8_000, [0, 4096]);
     made.threads("m/vm", &[(1, 0, 900, 900)]);
     let later = watcher.look(&due("/m/vm", 5), turn(4)).unwrap();
     assert_eq!((names(&later), later.loads.len()), (vec!["/m/vm"], 0));
-    assert_eq!(later.machine.domains[0].resident_bytes[&NodeId(0)], 4096);
+    assert_eq!(later.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
     // 8 ms in 8 s are no reason to look at threads.
-    let load = watcher.look(&due("/m/vm", 5), turn(5)).unwrap().loads.remove("/m/vm").unwrap();
+    let load =
+        watcher.look(&due("/m/vm", 5), turn(5)).unwrap().loads.remove(&"/m/vm".into()).unwrap();
     assert_eq!(
         (load.over_ns, load.cpu_ns, load.waited_ns),
         (4 * INTERVAL_NS, by_node([0, 8_000_000]), 0)
@@ -209,7 +210,7 @@ fn a_scheduler_knows_better_where_a_domain_ran() {
         let turn = Turn { scheduler: Some(&counted), soft_affinity: true, ..turn(interval) };
         let seen = watcher.look(&History::default(), turn).unwrap();
         assert!(seen.soft_affinity);
-        seen.loads["/m/vm"].cpu_ns.clone()
+        seen.loads[&"/m/vm".into()].cpu_ns.clone()
     };
     // What it counted before it was asked first may be of any time.
     assert_eq!(look(2, 1_000_000, [0, 7 * SECOND_NS]), by_node([SECOND_NS, 0]));
@@ -232,7 +233,7 @@ fn groups_come_and_go_and_none_counts_twice() {
     let mut look = |interval| {
         let seen = watcher.look(&History::default(), turn(interval)).unwrap();
         let home = |name: &str| {
-            seen.machine.domains.iter().find(|domain| domain.name == name)?.home.clone()
+            seen.machine.parts.iter().find(|domain| domain.id.domain() == name)?.home.clone()
         };
         (names(&seen).join(" "), home("/m/db").is_some())
     };
@@ -304,7 +305,7 @@ fn records_are_read_again_when_they_change() {
     let mut watcher = made.watcher(&["m/*"]);
     let mut home = |interval| {
         let seen = watcher.look(&History::default(), turn(interval)).unwrap();
-        let home = seen.machine.domains[0].home.clone().map(|home| home.nodes.to_string());
+        let home = seen.machine.parts[0].home.clone().map(|home| home.nodes.to_string());
         (home, watcher.records().count(), watcher.take_notices())
     };
     assert_eq!(home(1), (None, 0, Vec::new()));
@@ -330,7 +331,7 @@ fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
         made.group("m/vm", 0, bytes);
         made.file("cg/m/vm/memory.current", &format!("{charged}\n"));
         let seen = watcher.look(&History::default(), turn(interval)).unwrap();
-        seen.machine.domains[0].resident_bytes == by_node(bytes)
+        seen.machine.parts[0].resident_bytes == by_node(bytes)
     };
     // A young domain is looked at closely.
     for interval in 1..=4 {
@@ -361,7 +362,7 @@ fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<Option<u64>> {
         let scheduler = has_scheduler.then_some(&counted);
         let turn = Turn { scheduler, soft_affinity: has_scheduler, ..turn(interval) };
         let mut seen = watcher.look(&History::default(), turn).unwrap();
-        seen.loads.remove("/m/vm").map(|load| load.waited_ns)
+        seen.loads.remove(&"/m/vm".into()).map(|load| load.waited_ns)
     };
     let more = |interval: u64| 4_u64.pow(interval as u32 - 12) * SECOND_NS;
     let steady: Vec<_> = (1..=16).map(|interval| waited(interval, interval * SECOND_NS)).collect();
@@ -396,7 +397,7 @@ fn what_takes_reading_mappings_is_read_again_after_a_move() {
     let mut held = |interval, mapped: &str, moved: &[&str]| {
         made.file("proc/9000001/numa_maps", mapped);
         let report = |domain: &&str| MoveReport {
-            domain: (*domain).into(),
+            part: (*domain).into(),
             from: NodeId(0),
             moved_bytes: 4096,
             stayed: Stayed::new(),
@@ -404,7 +405,7 @@ fn what_takes_reading_mappings_is_read_again_after_a_move() {
         let turn = Turn { moved: moved.iter().map(report).collect(), ..turn(interval) };
         let seen = watcher.look(&History::default(), turn).unwrap();
         assert_eq!(seen.moved.len(), moved.len());
-        seen.machine.domains[0].resident_bytes.clone()
+        seen.machine.parts[0].resident_bytes.clone()
     };
     let (first, second) = ("7000 default anon=1 N0=1\n", "7000 default anon=1 N1=1\n");
     assert_eq!(held(1, first, &[]), by_node([4096, 0]));
@@ -531,7 +532,7 @@ fn a_thousand_idle_domains() {
         let looked = cpu_time_ns();
         history = control(&tuning, &seen, &history).1;
         cost.push(((looked - begin) / 1000, (cpu_time_ns() - looked) / 1000, seen.loads.len()));
-        assert_eq!(seen.machine.domains.len(), DOMAINS);
+        assert_eq!(seen.machine.parts.len(), DOMAINS);
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     println!("us of CPU to look, us to decide, domains looked at; by interval: {cost:?}");

@@ -368,8 +368,11 @@ mod tests {
         domains.push(Domain { name: "just-started".into(), ..Domain::default() });
         daemon.args().tell_standing(&mut domains);
         for domain in &domains {
-            let known =
-                snapshot.history.domains.get(&domain.name).map(|known| known.standing.to_string());
+            let known = snapshot
+                .history
+                .domains
+                .get(&domain.name.as_str().into())
+                .map(|known| known.standing.to_string());
             assert_eq!(
                 domain.standing.as_ref().map(|standing| standing.text.clone()),
                 known,
@@ -379,8 +382,9 @@ mod tests {
             let Some(known) = known else { continue };
             let control = daemon.args().control(&domain.name).unwrap().unwrap();
             assert_eq!(control.standing.text, known);
-            let own = |step: &&nearside_policy::Step| step.action.domain() == domain.name;
-            let steps = snapshot.plan.steps.iter().filter(own).map(|step| step.action.to_string());
+            let moves = snapshot.plan.moves.iter();
+            let own = moves.filter(|step| step.action.part.domain() == domain.name);
+            let steps = own.map(|step| step.action.to_string());
             assert!(
                 control.steps.iter().map(|step| step.text.clone()).eq(steps),
                 "{}",

@@ -6,7 +6,8 @@ use crate::{
 };
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
 use nearside_policy::{
-    ByNode, Claim, CpuReason, DomainState, Home, LeftOut, RehomeRefusal, outstanding,
+    ByNode, CgroupId, Claim, CpuReason, Home, LeftOut, PartId, PartState, RehomeRefusal,
+    outstanding,
 };
 use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
@@ -60,7 +61,7 @@ impl Domain {
                 .map(|binding| binding.on_behalf),
             outstanding_bytes: claim
                 .as_ref()
-                .map(|claim| outstanding(claim, &resident_bytes))
+                .map(|claim| outstanding(claim, &resident_bytes, &usage.memory.staying(claim)))
                 .unwrap_or_default(),
             own_bytes: usage.memory.own(),
             local_share: usage.local_share(),
@@ -75,14 +76,15 @@ impl Domain {
     }
 
     /// As placement sees it.
-    pub(crate) fn state(&self) -> DomainState {
+    pub(crate) fn state(&self) -> PartState {
         let Self { name, home, claim, resident_bytes, reserved_bytes, .. } = self.clone();
         let memory = &self.usage.memory;
         let kernel_bytes = memory.kept_by_kernel(claim.as_ref());
         let unmapped_bytes = memory.unmapped_by_any(claim.as_ref());
         let memory_nodes = None;
-        DomainState {
-            name,
+        PartState {
+            id: PartId::of(name),
+            cgroup: CgroupId::default(),
             home,
             claim,
             memory_nodes,

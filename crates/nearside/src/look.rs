@@ -61,8 +61,11 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
     // Free memory after what is resident, as for placement: what is touched in between is not promised again.
     let (topology, notes) = sysfs::read_again(&machine, root).map_err(Failure::could_not)?;
     unseen.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
-    let observation =
-        Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+    let observation = Observation {
+        topology,
+        parts: domains.iter().map(Domain::state).collect(),
+        reservations: Vec::new(),
+    };
     let counted = before.into_iter().zip(after);
     let nodes = observation.topology.nodes.iter().zip(counted);
     let stat = Stat {

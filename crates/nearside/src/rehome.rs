@@ -3,8 +3,8 @@
 use crate::{domains::named, failure::Failure, report::set::Report};
 use nearside_linux::{Host, store::Record};
 use nearside_policy::{
-    Action, Affinity, Home, Machine, Observation, Origin, Outcome as Applied, Plan, Progress,
-    Rehome, RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome,
+    Action, Home, Machine, Observation, Origin, Outcome as Applied, PartId, Plan, Progress, Rehome,
+    RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome,
 };
 use std::ops::ControlFlow;
 
@@ -16,17 +16,9 @@ pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
     }
 }
 
-/// What the wish takes, and what was seen for it. `affinity`: how vCPUs are bound to the new home; as before where none is given.
-pub(crate) fn plan(
-    host: &mut Host,
-    wish: &Rehome,
-    affinity: Option<Affinity>,
-) -> Result<(Plan, Observation), Failure> {
-    let mut observation = host.observe().map_err(Failure::could_not)?;
-    if let Some(affinity) = affinity {
-        let states = observation.domains.iter_mut().filter(|state| state.name == wish.domain);
-        states.filter_map(|state| state.home.as_mut()).for_each(|home| home.affinity = affinity);
-    }
+/// The plan for a wish, and the observation behind it.
+pub(crate) fn plan(host: &mut Host, wish: &Rehome) -> Result<(Plan, Observation), Failure> {
+    let observation = host.observe().map_err(Failure::could_not)?;
     Ok((rehome(wish, &observation).map_err(refused)?, observation))
 }
 
@@ -35,53 +27,51 @@ pub(crate) fn plan(
 pub(crate) fn carry_out(
     host: &mut Host,
     wish: &Rehome,
-    affinity: Option<Affinity>,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Failure> {
     host.lock().map_err(Failure::could_not)?;
-    let (plan, observation) = plan(host, wish, affinity)?;
-    let before = named(host, &wish.domain)?;
-    let mut record = record_after(wish, &before, &plan, &observation);
-    record.home.affinity = affinity.unwrap_or(record.home.affinity);
+    let (plan, observation) = plan(host, wish)?;
+    let before = named(host, wish.part.domain())?;
+    let record = record_after(wish, &before, &plan, &observation);
     host.edit(record);
     host.save().map_err(Failure::could_not)?;
 
     let mut report = Report {
-        name: wish.domain.clone(),
+        name: wish.part.to_string(),
         nodes_before: before.home.nodes.clone(),
         nodes: wish.nodes.clone(),
         asked_to_move: wish.move_memory,
         confined: true,
         ..Report::default()
     };
-    report.notes.extend(plan.limits);
-    let mut has_moved = false;
-    for step in &plan.steps {
-        let outcome = host.apply(&step.action, watch);
-        let goes_on = may_go_on(&outcome);
-        match outcome {
-            Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
-            Applied::Partly { moved_bytes, stayed, interrupted } => {
-                report.moved_bytes += moved_bytes;
-                report.stayed_bytes = stayed;
-                report.interrupted = interrupted;
-            }
-            Applied::Refused { why } => {
-                // Where memory has moved already, the new home stands.
-                let undone = if has_moved { Ok(()) } else { undo(host, before) };
-                let also = undone.err().map_or_else(String::new, |also| {
-                    format!("; nor could it be taken back: {also}")
-                });
-                return Err(Failure::could_not(format_args!(
-                    "cannot {}: {why}{also}",
-                    step.action
-                )));
-            }
+    report.notes.extend(plan.limits.clone());
+    for step in &plan.transaction.steps {
+        if let Applied::Refused { why } = host.apply_step(&step.action) {
+            let undone = undo(host, before);
+            return Err(failed(&step.action, &why, undone));
         }
-        has_moved |= matches!(step.action, Action::MovePages { .. });
-        if !goes_on {
-            report.confined = false;
-            break;
+    }
+    let Some(step) = &plan.moves else {
+        report.notes.extend(host.take_notices());
+        return Ok(report);
+    };
+    let outcome = host.move_pages(&step.action, watch);
+    let goes_on = may_go_on(&outcome);
+    match outcome {
+        Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
+        Applied::Partly { moved_bytes, stayed, interrupted } => {
+            report.moved_bytes += moved_bytes;
+            report.stayed_bytes = stayed;
+            report.interrupted = interrupted;
+        }
+        // Where memory has moved already, the new home stands.
+        Applied::Refused { why } => return Err(failed(&step.action, &why, Ok(()))),
+    }
+    report.confined = goes_on;
+    let narrowing = plan.afterwards.filter(|_| goes_on).map_or_else(Vec::new, |it| it.steps);
+    for step in narrowing {
+        if let Applied::Refused { why } = host.apply_step(&step.action) {
+            return Err(failed(&step.action, &why, Ok(())));
         }
     }
     report.notes.extend(host.take_notices());
@@ -111,7 +101,7 @@ pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, F
 /// its claim and its CPUs are.
 fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Observation) -> Record {
     let home = home_after(wish, Some(&before.home));
-    let claim = plan.steps.iter().find_map(|step| match &step.action {
+    let claim = plan.transaction.steps.iter().find_map(|step| match &step.action {
         Action::Claim { claim, .. } => Some(claim),
         _ => None,
     });
@@ -121,27 +111,34 @@ fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Obser
     Record { home, policy_nodes, ..before.clone() }
 }
 
+fn failed(action: &dyn std::fmt::Display, why: &str, undone: Result<(), String>) -> Failure {
+    let also = undone
+        .err()
+        .map_or_else(String::new, |also| format!("; nor could it be taken back: {also}"));
+    Failure::could_not(format_args!("cannot {action}: {why}{also}"))
+}
+
 /// Puts the record and the nodes that are allowed back. Says why not.
 fn undo(host: &mut Host, before: Record) -> Result<(), String> {
     if host.edited().is_none() {
         // The domain has ended, or is another command's to change.
         return Ok(());
     }
-    let domain = before.name.clone();
+    let part = PartId::of(&before.name);
     let mems = before
         .memory_nodes
         .clone()
-        .map(|nodes| Action::ConfineMemory { domain: domain.clone(), nodes });
+        .map(|nodes| Action::ConfineMemory { part: part.clone(), nodes });
     let cpus = before.cpus.clone();
     let cpus = cpus.map(|binding| Action::BindCpus {
-        domain,
+        part,
         cpus: binding.cpus,
         on_behalf: binding.on_behalf,
     });
     host.edit(before);
     host.save().map_err(|error| error.to_string())?;
     for action in mems.iter().chain(&cpus) {
-        if let Applied::Refused { why } = host.apply(action, &mut |_| ControlFlow::Continue(())) {
+        if let Applied::Refused { why } = host.apply_step(action) {
             return Err(why);
         }
     }

@@ -54,11 +54,11 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
             cpu_ns: [(runs, cpu_ns)].into(),
             ..DomainLoad::default()
         };
-        seen.loads.insert(name.clone(), load);
+        seen.loads.insert(name.as_str().into(), load);
         seen.nodes.entry(runs).or_default().busy_ns += cpu_ns;
         let resident_bytes = claim.bytes.clone();
         seen.machine.parts.push(PartState {
-            name,
+            id: name.as_str().into(),
             home: Some(home),
             claim: Some(claim),
             memory_nodes: None,

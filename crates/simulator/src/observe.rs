@@ -5,8 +5,8 @@ use crate::{
     world::{Domain, LINE_BYTES, World},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, DomainState, History, Machine, MoveReport, NodeLoad,
-    Observation, Outcome, Progress, Stayed, StayedWhy, Tuning,
+    Action, Batch, ControlObservation, History, Home, Machine, MoveReport, NodeLoad, Observation,
+    Outcome, PageMove, PartId, PartState, Progress, Stayed, StayedWhy, Transaction, Tuning,
 };
 use nearside_topology::{MemoryState, NodeId, Topology, Zone};
 use std::{convert::Infallible, mem, ops::ControlFlow};
@@ -36,17 +36,17 @@ impl World<'_> {
     /// What the machine and its domains are now.
     pub(crate) fn observation(&self) -> Observation {
         let running = |(_, domain): &(usize, &Domain<'_>)| domain.done_ns.is_none();
-        let state = |(at, domain): (usize, &Domain<'_>)| DomainState {
-            name: domain.plan.name.clone(),
+        let state = |(at, domain): (usize, &Domain<'_>)| PartState {
+            id: PartId::of(&domain.plan.name),
             home: domain.home.clone(),
             claim: domain.claim.clone(),
             resident_bytes: self.resident_bytes(at),
-            ..DomainState::default()
+            ..PartState::default()
         };
         let mut domains: Vec<_> =
             self.domains.iter().enumerate().filter(running).map(state).collect();
-        domains.sort_by(|a, b| a.name.cmp(&b.name));
-        Observation { topology: self.topology(), domains }
+        domains.sort_by(|a, b| a.id.cmp(&b.id));
+        Observation { parts: domains, ..Observation::of(self.topology()) }
     }
 
     /// The same, and what both did in the interval that has passed.
@@ -66,8 +66,9 @@ impl World<'_> {
         };
         for domain in self.domains.iter_mut().filter(|domain| domain.done_ns.is_none()) {
             domain.untold.over_ns += length_ns;
-            if history.next_look(&domain.plan.name) <= interval {
-                seen.loads.insert(domain.plan.name.clone(), mem::take(&mut domain.untold));
+            let part = PartId::of(&domain.plan.name);
+            if history.next_look(&part) <= interval {
+                seen.loads.insert(part, mem::take(&mut domain.untold));
             }
         }
         for (node, busy_ns) in self.hardware.nodes.iter().zip(&mut self.busy_ns) {
@@ -80,13 +81,25 @@ impl World<'_> {
         seen
     }
 
+    fn index_of(&self, part: &PartId) -> Result<usize, String> {
+        let at = self.domains.iter().position(|domain| domain.plan.name == part.domain());
+        at.ok_or_else(|| format!("there is no domain {part}"))
+    }
+
+    fn settle(&mut self, at: usize, home: &Home) {
+        let nodes = home.nodes.iter().filter_map(|node| self.hardware.index_of(node)).collect();
+        let domain = &mut self.domains[at];
+        (domain.nodes, domain.home) = (nodes, Some(home.clone()));
+        domain.counts.home_changes += 1;
+    }
+
     fn move_batch(&mut self, domain: usize, batch: Batch, to: NodeId) -> Outcome {
         let index = |id| self.hardware.index_of(id);
         let (Some(from), Some(to)) = (index(batch.from), index(to)) else {
             return Outcome::Refused { why: "there is no such node".into() };
         };
         let held_bytes = self.resident_bytes(domain).get(&batch.from).copied().unwrap_or(0);
-        let asked_bytes = batch.most_bytes.min(held_bytes);
+        let asked_bytes = batch.max_bytes.min(held_bytes);
         let moved_bytes = self.move_pages(domain, from, to, asked_bytes);
         self.moving_ns[to] += move_cost_ns(self.hardware, from, to, moved_bytes);
         match asked_bytes - moved_bytes {
@@ -114,31 +127,42 @@ impl Machine for World<'_> {
         Ok(self.observation())
     }
 
-    fn apply(
-        &mut self,
-        action: &Action,
-        _: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Outcome {
-        let name = action.domain();
-        let Some(at) = self.domains.iter().position(|domain| domain.plan.name == name) else {
-            return Outcome::Refused { why: format!("there is no domain {name}") };
+    fn apply(&mut self, transaction: &Transaction) -> Outcome {
+        if let Err(unmet) = transaction.needs.check(&self.observation()) {
+            return Outcome::Refused { why: unmet.to_string() };
+        }
+        // All steps are checked before the first is applied.
+        let checked = transaction.steps.iter().map(|step| match &step.action {
+            Action::Claim { part, .. } | Action::SetHome { part, .. } => self.index_of(part),
+            other => Err(format!("the simulator cannot {other}")),
+        });
+        let changed: Vec<usize> = match checked.collect() {
+            Ok(changed) => changed,
+            Err(why) => return Outcome::Refused { why },
         };
-        match action {
-            Action::Claim { claim, .. } => self.domains[at].claim = Some(claim.clone()),
-            Action::SetHome { home, .. } => {
-                let nodes =
-                    home.nodes.iter().filter_map(|node| self.hardware.index_of(node)).collect();
-                let domain = &mut self.domains[at];
-                (domain.nodes, domain.home) = (nodes, Some(home.clone()));
-                domain.counts.home_changes += 1;
+        for (step, at) in transaction.steps.iter().zip(changed) {
+            match &step.action {
+                Action::Claim { claim, .. } => self.domains[at].claim = Some(claim.clone()),
+                Action::SetHome { home, .. } => self.settle(at, home),
+                _ => {}
             }
-            Action::MovePages { nodes, batch: Some(batch), .. } if let Some(to) = nodes.first() => {
-                let outcome = self.move_batch(at, *batch, to);
-                self.moved.extend(MoveReport::new(name, batch.from, &outcome));
-                return outcome;
-            }
-            other => return Outcome::Refused { why: format!("the simulator cannot {other}") },
         }
         Outcome::Applied { moved_bytes: 0 }
+    }
+
+    fn move_pages(
+        &mut self,
+        pages: &PageMove,
+        _: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Outcome {
+        let outcome = match (self.index_of(&pages.part), pages.batch, pages.nodes.first()) {
+            (Ok(at), Some(batch), Some(to)) => self.move_batch(at, batch, to),
+            (Err(why), ..) => return Outcome::Refused { why },
+            _ => return Outcome::Refused { why: format!("the simulator cannot {pages}") },
+        };
+        let from = pages.batch.map(|batch| batch.from);
+        let report = from.and_then(|from| MoveReport::new(&pages.part, from, &outcome));
+        self.moved.extend(report);
+        outcome
     }
 }

@@ -92,13 +92,16 @@ impl Play<'_> {
         let (plan, history) = control(&self.tuning, &seen, &self.history);
         self.history = history;
         let at_ns = self.world.now_ns() as u64;
-        for step in plan.steps {
-            let outcome = self.world.apply(&step.action, &mut |_| ControlFlow::Continue(()));
-            if matches!(step.action, Action::SetHome { .. })
-                && !matches!(outcome, Outcome::Refused { .. })
-            {
-                self.decided.push(Decided { at_ns, step });
+        for transaction in plan.transactions {
+            if let Outcome::Refused { .. } = self.world.apply(&transaction) {
+                continue;
             }
+            let homes = transaction.steps.into_iter();
+            let homes = homes.filter(|step| matches!(step.action, Action::SetHome { .. }));
+            self.decided.extend(homes.map(|step| Decided { at_ns, step }));
+        }
+        for step in plan.moves {
+            Machine::move_pages(&mut self.world, &step.action, &mut |_| ControlFlow::Continue(()));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     migrate::{Chunk, LONGEST_NAP, Moved, Moving, Part, Walk},
     store::{Record, Store},
 };
-use nearside_policy::{Action, Batch, Outcome, Progress};
+use nearside_policy::{Batch, Outcome, PageMove, Progress};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -55,7 +55,7 @@ struct Lane {
     /// By domain.
     walks: BTreeMap<String, Walk>,
     ways: Vec<Way>,
-    ended: Vec<(Action, Moved)>,
+    ended: Vec<(PageMove, Moved)>,
 }
 
 /// From there to one node, or to several.
@@ -70,7 +70,7 @@ struct Way {
 
 #[derive(Debug)]
 struct Task {
-    action: Action,
+    action: PageMove,
     /// The domain's when it was begun.
     record: Record,
     moving: Moving,
@@ -82,7 +82,7 @@ impl Host {
     ///
     /// Nothing of it is recorded, so no lock is needed: what was not moved is there to be seen. Another command that changes
     /// a domain meanwhile ends its batch.
-    pub fn begin_batches(&mut self, batches: &[Action]) -> (Batches, Vec<(Action, Outcome)>) {
+    pub fn begin_batches(&mut self, batches: &[PageMove]) -> (Batches, Vec<(PageMove, Outcome)>) {
         let (mut begun, mut refused) = (Batches::default(), Vec::new());
         if batches.is_empty() {
             return (begun, refused);
@@ -137,7 +137,7 @@ impl Host {
     }
 
     /// What became of each batch.
-    pub fn end_batches(&mut self, batches: Batches) -> Vec<(Action, Outcome)> {
+    pub fn end_batches(&mut self, batches: Batches) -> Vec<(PageMove, Outcome)> {
         let mut ended = Vec::new();
         for mut lane in batches.lanes {
             let ways = std::mem::take(&mut lane.ways);
@@ -146,7 +146,7 @@ impl Host {
                 for why in &moved.unread {
                     self.notice(&format!(
                         "the memory of a process of {} was left alone: {why}",
-                        action.domain()
+                        action.part.domain()
                     ));
                 }
                 ended.push((action, moved.into_outcome()));
@@ -166,7 +166,7 @@ impl Host {
     /// Moves a single batch to its end.
     pub(super) fn move_batch(
         &mut self,
-        action: &Action,
+        action: &PageMove,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
         let (mut begun, refused) = self.begin_batches(std::slice::from_ref(action));
@@ -180,18 +180,15 @@ impl Host {
 
     fn task(
         &self,
-        action: &Action,
+        action: &PageMove,
         topology: &Arc<Topology>,
     ) -> Result<(NodeId, NodeSet, Task), Error> {
-        let Action::MovePages {
-            domain,
-            nodes,
-            rate_bytes_per_s,
-            batch: Some(Batch { from, most_bytes }),
-        } = action
+        let PageMove { part, nodes, rate_bytes_per_s, batch: Some(Batch { from, max_bytes }) } =
+            action
         else {
             return Err(Error::Refused("this is no batch of pages".into()));
         };
+        let domain = part.domain();
         let Some(record) = self.store.living(domain, &self.tree)? else {
             return Err(Error::Refused(format!("{domain} has ended, or has no home")));
         };
@@ -208,7 +205,7 @@ impl Host {
             topology: Arc::clone(topology),
             to: nodes.clone(),
             from: *from,
-            most_bytes: *most_bytes,
+            most_bytes: *max_bytes,
             rate_bytes_per_s: *rate_bytes_per_s,
             claim: record.claim.clone(),
         };
@@ -237,7 +234,7 @@ impl Batches {
             });
         }
         let lane = &mut self.lanes[at];
-        let domain = task.action.domain().to_owned();
+        let domain = task.action.part.domain().to_owned();
         lane.walks.entry(domain).or_insert_with_key(|domain| walks.take(domain, from));
         match lane.ways.iter_mut().find(|way| way.to == to) {
             Some(way) => way.queue.push_back(task),
@@ -285,7 +282,8 @@ impl Lane {
     }
 
     fn end(&mut self, task: Task) {
-        let moved = task.moving.end(self.walks.entry(task.action.domain().to_owned()).or_default());
+        let moved =
+            task.moving.end(self.walks.entry(task.action.part.domain().to_owned()).or_default());
         self.ended.push((task.action, moved));
     }
 }
@@ -296,7 +294,7 @@ fn chunk(
     task: &mut Task,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Chunk {
-    let walk = walks.entry(task.action.domain().to_owned()).or_default();
+    let walk = walks.entry(task.action.part.domain().to_owned()).or_default();
     let began = Instant::now();
     task.moving.chunk(walk, &mut |so_far| match began.elapsed() < LONGEST_NAP {
         true => ControlFlow::Continue(()),

@@ -15,7 +15,7 @@ use crate::{
     threads::{self, CpuUse, Threads},
     usage::{Account, Usage},
 };
-use nearside_policy::{ByNode, DomainLoad, DomainState, Home, total};
+use nearside_policy::{ByNode, CgroupId, DomainLoad, Home, PartId, PartState, total};
 use nearside_topology::{NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
@@ -163,10 +163,11 @@ impl Watched {
     }
 
     /// As it was seen last, with what is recorded of it.
-    pub(super) fn state(&self, name: &str, record: Option<&Record>) -> DomainState {
+    pub(super) fn state(&self, name: &str, record: Option<&Record>) -> PartState {
         let claim = record.and_then(|record| record.claim.as_ref());
-        DomainState {
-            name: name.into(),
+        PartState {
+            id: PartId::of(name),
+            cgroup: CgroupId(self.inode),
             home: record.map(|record| record.home.clone()),
             claim: claim.cloned(),
             memory_nodes: match record.and_then(|record| record.memory_nodes.clone()) {

@@ -26,7 +26,9 @@ use crate::{
 };
 use domain::{FILES, Look, Watched};
 use kept::Buffer;
-use nearside_policy::{ByNode, ControlObservation, DomainLoad, History, MoveReport, Observation};
+use nearside_policy::{
+    ByNode, ControlObservation, DomainLoad, History, MoveReport, Observation, PartId,
+};
 use nearside_topology::{Topology, sysfs};
 use nodes::NodeWatch;
 use patterns::Found;
@@ -206,7 +208,7 @@ impl Watcher {
         Ok(ControlObservation {
             interval: turn.interval,
             length_ns,
-            machine: Observation { topology, domains: states },
+            machine: Observation { topology, parts: states, reservations: Vec::new() },
             loads,
             nodes: happened.nodes,
             memory_stall_ppm: happened.memory_stall_ppm,
@@ -251,7 +253,7 @@ impl Watcher {
         history: &History,
         turn: &Turn<'_>,
         offered: &Topology,
-    ) -> BTreeMap<String, DomainLoad> {
+    ) -> BTreeMap<PartId, DomainLoad> {
         let proc = self.root.join("proc");
         let mut look = Look {
             now_ns: turn.now_ns,
@@ -269,12 +271,11 @@ impl Watcher {
             is_short: false,
         };
         let mut loads = BTreeMap::new();
-        let moved: BTreeSet<&str> =
-            turn.moved.iter().map(|report| report.domain.as_str()).collect();
+        let moved: BTreeSet<&str> = turn.moved.iter().map(|report| report.part.domain()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
         // The history may be of a daemon before this one, which knew a domain that this one has not seen yet.
         let is_due = |name: &str, watched: &Watched| {
-            history.next_look(name) <= turn.interval || watched.is_new()
+            history.next_look(&PartId::of(name)) <= turn.interval || watched.is_new()
         };
         let mut due: Vec<_> =
             self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
@@ -293,7 +294,7 @@ impl Watcher {
                     moved.contains(name.as_str()),
                     buffer,
                 );
-                loads.extend(load.map(|load| (name.clone(), load)));
+                loads.extend(load.map(|load| (PartId::of(name), load)));
             } else {
                 ended.push(name.clone());
             }

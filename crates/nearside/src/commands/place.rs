@@ -84,5 +84,5 @@ fn observed(source: &TopologySource) -> Result<(Observation, Vec<String>), Failu
     }
     let (topology, notes) = source.read_with_notes()?;
     let topology = topology.offered(None);
-    Ok((Observation { topology, domains: Vec::new() }, notes))
+    Ok((Observation { topology, ..Observation::default() }, notes))
 }

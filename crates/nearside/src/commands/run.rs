@@ -198,7 +198,7 @@ fn usable_policy(
 ///
 /// While Nearside's own is in charge the binding lasts only until the daemon's next interval, and nothing is said.
 fn fallback_notice(plan: &Plan, scheduler_is_in_charge: bool) -> Option<String> {
-    plan.steps.iter().find_map(|step| match &step.action {
+    plan.transaction.steps.iter().find_map(|step| match &step.action {
         Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. }
             if !scheduler_is_in_charge =>
         {

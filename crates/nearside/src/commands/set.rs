@@ -114,7 +114,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let topology = host.topology().map_err(Failure::could_not)?;
     let rate = args.rate.unwrap_or(Rate { bytes_per_s: Some(DEFAULT_RATE_BYTES_PER_S) });
     let wish = Rehome {
-        domain,
+        part: domain.into(),
+        affinity,
         nodes: parse_node_set(nodes, &topology)?,
         move_memory: args.move_memory,
         rate_bytes_per_s: rate.bytes_per_s,
@@ -123,20 +124,20 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return Err(Failure::could_not(format_args!(
             "{} was not started by `nearside run`: the daemon gives it a home and moves its memory, at the rate of its \
              configuration; --dry-run and --rate are for domains of `nearside run`",
-            wish.domain
+            wish.part
         )));
     }
     if args.dry_run {
-        let planned = rehome::plan(&mut host, &wish, affinity);
+        let planned = rehome::plan(&mut host, &wish);
         output::note(host.take_notices());
         let (mut plan, _) = planned?;
-        if !wish.move_memory && !plan.steps.is_empty() {
+        if !wish.move_memory && !plan::is_empty(&plan) {
             plan.limits.push(STAYS.into());
         }
-        return args.format.print(&PlanJson::new(&wish.domain, &plan), |_| plan::text(&plan));
+        return args.format.print(&PlanJson::new(wish.part.domain(), &plan), |_| plan::text(&plan));
     }
     if (is_found || is_for_daemon(args))
-        && let Some(changed) = args.daemon.set_home(&wish.domain, &wish.nodes, affinity)
+        && let Some(changed) = args.daemon.set_home(wish.part.domain(), &wish.nodes, affinity)
     {
         let mut report = changed?;
         report.notes.extend(affinity.map(told));
@@ -148,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return args.format.print(&report, set::text);
     }
     if is_found {
-        return Err(not_the_daemons(&wish.domain));
+        return Err(not_the_daemons(wish.part.domain()));
     }
     let break_off = break_off_on_signals().map_err(Failure::could_not)?;
     let mut meter = Meter::new();
@@ -160,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             ControlFlow::Continue(())
         }
     };
-    let changed = carry_out(&mut host, &wish, affinity, watch);
+    let changed = carry_out(&mut host, &wish, watch);
     meter.end();
     let mut report = changed.inspect_err(|_| output::note(host.take_notices()))?;
     report.notes.extend(affinity.map(told));

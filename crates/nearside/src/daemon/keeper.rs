@@ -22,8 +22,8 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, CpuReason, Machine, MoveReport, Outcome, Step,
-    Tuning, control,
+    Action, Batch, ControlObservation, ControlPlan, CpuReason, MoveReport, Outcome, PageMove,
+    PartId, Step, Tuning, control,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
@@ -212,7 +212,7 @@ impl Keeper {
                 let (plan, history) = control(&self.tuning, &seen, &self.remembered.history);
                 self.remembered.history = history;
                 let batches = self.act(&plan, &seen, inbox, due);
-                self.tend_scheduler(&seen.machine.topology, seen.machine.domains.len(), inbox, due);
+                self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
                 self.say(self.balancing(&seen));
                 let forgotten = self.watcher.no_longer_named();
                 self.for_each_domain(forgotten, Host::forget_found, || {
@@ -220,7 +220,7 @@ impl Keeper {
                 });
                 // Last, for a change of what is recorded of a domain ends its batch.
                 self.begin_batches(&batches);
-                if !plan.steps.is_empty() {
+                if !plan.is_empty() {
                     let written = self.remembered.write(&self.state);
                     self.say(written.err().map(|error| error.to_string()));
                 }
@@ -241,18 +241,15 @@ impl Keeper {
         seen: &ControlObservation,
         inbox: &Inbox,
         due: Instant,
-    ) -> Vec<Action> {
-        let is_batch =
-            |step: &&Step| matches!(step.action, Action::MovePages { batch: Some(_), .. });
-        let (batches, steps): (Vec<&Step>, Vec<&Step>) = plan.steps.iter().partition(is_batch);
-        let mut refused: Vec<&str> = Vec::new();
-        if !steps.is_empty() && self.lock() {
-            for of_domain in steps.chunk_by(|a, b| a.action.domain() == b.action.domain()) {
+    ) -> Vec<PageMove> {
+        let mut refused: Vec<PartId> = Vec::new();
+        if !plan.transactions.is_empty() && self.lock() {
+            for transaction in &plan.transactions {
                 notify::busy();
-                for step in of_domain {
+                for step in &transaction.steps {
                     let outcome = self.try_step(step, plan, seen);
                     if !self.count(step, &outcome) {
-                        refused.push(step.action.domain());
+                        refused.extend(transaction.subjects().into_iter().cloned());
                         break;
                     }
                 }
@@ -262,11 +259,11 @@ impl Keeper {
             }
             self.host.unlock();
         }
-        let may_move = |step: &&&Step| !refused.contains(&step.action.domain());
-        batches.iter().filter(may_move).map(|step| step.action.clone()).collect()
+        let may_move = |step: &&Step<PageMove>| !refused.contains(&step.action.part);
+        plan.moves.iter().filter(may_move).map(|step| step.action.clone()).collect()
     }
 
-    fn begin_batches(&mut self, batches: &[Action]) {
+    fn begin_batches(&mut self, batches: &[PageMove]) {
         let (begun, refused) = self.host.begin_batches(batches);
         self.batches = begun;
         for (action, outcome) in refused {
@@ -276,7 +273,7 @@ impl Keeper {
 
     /// Counts what became of a step, and says what there is to say. Whether later ones of the domain may be tried.
     fn count(&mut self, step: &Step, outcome: &Outcome) -> bool {
-        let domain = step.action.domain();
+        let domain = step.action.part().domain();
         self.totals.count(domain, outcome);
         match outcome {
             Outcome::Refused { why } => {
@@ -294,8 +291,8 @@ impl Keeper {
         }
     }
 
-    fn count_batch(&mut self, action: &Action, outcome: &Outcome) {
-        let domain = action.domain();
+    fn count_batch(&mut self, action: &PageMove, outcome: &Outcome) {
+        let domain = action.part.domain();
         self.totals.count(domain, outcome);
         if let Outcome::Refused { why } = outcome {
             self.say_of(domain, &format!("cannot {action}: {why}"));
@@ -324,16 +321,16 @@ impl Keeper {
 
     /// Carries out a step, unless a command has given the domain another home since it was looked at.
     fn try_step(&mut self, step: &Step, plan: &ControlPlan, seen: &ControlObservation) -> Outcome {
-        let domain = step.action.domain();
+        let domain = step.action.part().domain();
         let home_seen = seen
             .machine
-            .domains
+            .parts
             .iter()
-            .find(|state| state.name == domain)
+            .find(|state| state.id.domain() == domain)
             .and_then(|state| state.home.as_ref());
         // A group that was found gets its record with whatever is the first of these steps.
-        let home_planned = plan.steps.iter().find_map(|step| match &step.action {
-            Action::SetHome { domain: whose, home } if whose == domain => Some(home),
+        let home_planned = plan.steps().find_map(|step| match &step.action {
+            Action::SetHome { part, home } if part.domain() == domain => Some(home),
             _ => None,
         });
         let found = self.watcher.found_by(domain).zip(home_planned);
@@ -344,7 +341,7 @@ impl Keeper {
         let home_now = self.host.edited().map(|record| record.home.clone());
         let is_expected = home_now.as_ref() == home_seen || home_now.as_ref() == home_planned;
         let outcome = match is_expected {
-            true => self.host.apply(&step.action, &mut |_| ControlFlow::Continue(())),
+            true => self.host.apply_step(&step.action),
             false => {
                 Outcome::Refused { why: "a command has given it another home meanwhile".into() }
             }
@@ -476,16 +473,16 @@ impl Keeper {
             .collect();
         let records: BTreeMap<&str, _> =
             self.watcher.records().map(|record| (record.name.as_str(), record)).collect();
-        let domain = |state: &nearside_policy::DomainState| SeenDomain {
-            cgroup: self.watcher.cgroup_path(&state.name).unwrap_or_default().to_owned(),
-            record: records.get(state.name.as_str()).map(|&record| record.clone()),
-            usage: self.watcher.usage(&state.name).unwrap_or_default(),
+        let domain = |state: &nearside_policy::PartState| SeenDomain {
+            cgroup: self.watcher.cgroup_path(state.id.domain()).unwrap_or_default().to_owned(),
+            record: records.get(state.id.domain()).map(|&record| record.clone()),
+            usage: self.watcher.usage(state.id.domain()).unwrap_or_default(),
             reserved_bytes: state.reserved_bytes,
         };
-        let domains = machine.domains.iter().map(domain).collect();
-        self.totals.keep_only(machine.domains.iter().map(|state| state.name.as_str()));
+        let domains = machine.parts.iter().map(domain).collect();
+        self.totals.keep_only(machine.parts.iter().map(|state| state.id.domain()));
         let lives = |name: &str| {
-            machine.domains.binary_search_by(|state| state.name.as_str().cmp(name)).is_ok()
+            machine.parts.binary_search_by(|state| state.id.domain().cmp(name)).is_ok()
         };
         self.said.keep_only(lives);
         self.host.keep_walks(lives);
@@ -575,12 +572,12 @@ fn is_bound_for_scheduler(record: &Record) -> bool {
 }
 
 /// What the control loop is told of a batch.
-fn report(action: &Action, outcome: &Outcome) -> Option<MoveReport> {
-    let Action::MovePages { domain, batch: Some(Batch { from, .. }), .. } = action else {
+fn report(action: &PageMove, outcome: &Outcome) -> Option<MoveReport> {
+    let PageMove { part, batch: Some(Batch { from, .. }), .. } = action else {
         return None;
     };
     // Of one whose turn never came nothing was learnt.
-    let report = MoveReport::new(domain, *from, outcome)?;
+    let report = MoveReport::new(part, *from, outcome)?;
     let is_untried =
         matches!(outcome, Outcome::Partly { moved_bytes: 0, stayed, .. } if stayed.is_empty());
     (!is_untried).then_some(report)

@@ -245,7 +245,9 @@ impl Metrics {
                 claimed.map(|(&node, &bytes)| (on_node(domain, node), bytes))
             }),
         )?;
-        let known = |domain: &Domain| self.snapshot.history.domains.get(&domain.name);
+        let known = |domain: &Domain| {
+            self.snapshot.history.domains.get(&nearside_policy::PartId::of(&domain.name))
+        };
         page.gauge(
             (
                 "nearside_domain_demand_vcpus",

@@ -145,8 +145,11 @@ impl Snapshot {
                 (Domain { reserved_bytes, ..Domain::new(&cgroup, record.as_ref(), usage) }, record)
             })
             .unzip();
-        let observation =
-            Observation { topology, domains: domains.iter().map(Domain::state).collect() };
+        let observation = Observation {
+            topology,
+            parts: domains.iter().map(Domain::state).collect(),
+            reservations: Vec::new(),
+        };
         let counted = |node: NodeId| counters.get(&node).copied().unwrap_or([None; 2]);
         let nodes = observation.topology.nodes.iter();
         let stat = Stat {
@@ -305,8 +308,8 @@ pub(crate) mod examples {
         stat::tests::topology,
     };
     use nearside_policy::{
-        Action, Batch, DebtWaits, DomainHistory, HomeWaits, MilliVcpus, NodeHistory, Place, Reason,
-        SlowDown, Standing, Step,
+        Batch, DebtWaits, DomainHistory, HomeWaits, MilliVcpus, NodeHistory, PageMove, Place,
+        Reason, SlowDown, Standing, Step,
     };
 
     pub(crate) fn seen() -> Seen {
@@ -343,11 +346,11 @@ pub(crate) mod examples {
             ..DomainHistory::default()
         };
         let step = Step {
-            action: Action::MovePages {
-                domain: "web-frontend".into(),
+            action: PageMove {
+                part: "web-frontend".into(),
                 nodes: examples::nodes(&[2]),
                 rate_bytes_per_s: Some(1 << 30),
-                batch: Some(Batch { from: NodeId(0), most_bytes: 32 * MIB }),
+                batch: Some(Batch { from: NodeId(0), max_bytes: 32 * MIB }),
             },
             reason: Reason::Debt { debt_bytes: 64 * MIB, pace_ppm: 1_000_000 },
         };
@@ -357,7 +360,7 @@ pub(crate) mod examples {
             counters: [0, 1].map(|node| (NodeId(node), [counters(1000), counters(1600)])).into(),
             length: Duration::from_secs(2),
             interval: Duration::from_secs(2),
-            plan: ControlPlan { interval: 17, steps: vec![step] },
+            plan: ControlPlan { interval: 17, transactions: Vec::new(), moves: vec![step] },
             history: History {
                 domains: [("db".into(), DomainHistory::default()), ("web-frontend".into(), web)]
                     .into(),

@@ -24,15 +24,13 @@ pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -
 /// Another home for a domain of `nearside run`. Its memory follows as debt, at the rate of the control loop.
 fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affinity>) -> Answer {
     let wish = Rehome {
-        domain: domain.to_owned(),
+        part: domain.into(),
+        affinity,
         nodes: nodes.clone(),
         move_memory: false,
         rate_bytes_per_s: None,
     };
-    match host
-        .record(domain)
-        .map(|_| carry_out(host, &wish, affinity, &mut |_| ControlFlow::Continue(())))
-    {
+    match host.record(domain).map(|_| carry_out(host, &wish, &mut |_| ControlFlow::Continue(()))) {
         None => Answer::Gone,
         Some(Err(failure)) => Answer::Refused(failure.message().to_owned()),
         Some(Ok(report)) => match host.record(domain) {
@@ -93,7 +91,7 @@ fn prefer_unbound(
         Ok(topology) => topology,
         Err(error) => return Answer::Refused(error.to_string()),
     };
-    if let Err(refusal) = may_be_home(nodes, &Observation { topology, domains: Vec::new() }) {
+    if let Err(refusal) = may_be_home(nodes, &Observation::of(topology)) {
         return Answer::Unusable(format!("nodes: {refusal}"));
     }
     let home = Home {

@@ -8,7 +8,8 @@ use super::{
 use crate::domains::Domain;
 use nearside_linux::store::Record;
 use nearside_policy::{
-    ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, Place, Standing, Step,
+    ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, PartId, Place,
+    Standing,
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -19,34 +20,36 @@ use std::collections::BTreeMap;
 #[derive(Serialize)]
 pub(crate) struct ControlJson<'a> {
     interval: u64,
-    steps: Vec<DomainStepJson<'a>>,
-    standing: BTreeMap<&'a str, StandingJson>,
+    steps: Vec<PartStepJson<'a>>,
+    standing: BTreeMap<String, StandingJson>,
 }
 
 impl<'a> ControlJson<'a> {
     pub(crate) fn new(plan: &'a ControlPlan, history: &'a History) -> Self {
-        let standing =
-            history.domains.iter().map(|(name, known)| (name.as_str(), StandingJson::new(known)));
+        let standing = history
+            .domains
+            .iter()
+            .map(|(part, known)| (part.to_string(), StandingJson::new(known)));
         Self {
             interval: plan.interval,
-            steps: plan.steps.iter().map(DomainStepJson::new).collect(),
+            steps: steps_of(plan).map(|(part, step)| PartStepJson { domain: part, step }).collect(),
             standing: standing.collect(),
         }
     }
 }
 
-/// A step and whose it is.
-#[derive(Serialize)]
-struct DomainStepJson<'a> {
-    domain: &'a str,
-    #[serde(flatten)]
-    step: StepJson<'a>,
+/// The steps of a plan in order, each with the part that it changes.
+fn steps_of(plan: &ControlPlan) -> impl Iterator<Item = (&PartId, StepJson<'_>)> {
+    let changes = plan.steps().map(|step| (step.action.part(), StepJson::new(step)));
+    changes.chain(plan.moves.iter().map(|step| (&step.action.part, StepJson::of_move(step))))
 }
 
-impl<'a> DomainStepJson<'a> {
-    fn new(step: &'a Step) -> Self {
-        Self { domain: step.action.domain(), step: StepJson::new(step) }
-    }
+/// A step and the part that it changes.
+#[derive(Serialize)]
+struct PartStepJson<'a> {
+    domain: &'a PartId,
+    #[serde(flatten)]
+    step: StepJson<'a>,
 }
 
 /// How a domain stands.
@@ -202,11 +205,11 @@ impl<'a> WhyJson<'a> {
             Some((record, decision)) => PlacedJson::Decided(Box::new(Why::new(record, decision))),
             None => PlacedJson::Found(Box::new(unplaced()?)),
         };
-        let steps = plan.steps.iter().filter(|step| step.action.domain() == domain.name);
+        let steps = steps_of(plan).filter(|(part, _)| part.domain() == domain.name);
         Ok(Self {
             placed,
             standing: known.map(StandingJson::new),
-            steps: steps.map(StepJson::new).collect(),
+            steps: steps.map(|(_, step)| step).collect(),
         })
     }
 }

@@ -19,7 +19,9 @@ use crate::daemon::{
     audit::Entry,
     snapshot::{Change, Snapshot, examples as seen},
 };
-use nearside_policy::{Action, CpuReason, DomainHistory, Plan, Reason, Step};
+use nearside_policy::{
+    Action, CpuReason, DomainHistory, PageMove, PartId, Plan, Reason, Step, Transaction,
+};
 use nearside_topology::{
     Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId,
     Performance, ReservedHugePages, Topology, Zone,
@@ -185,22 +187,24 @@ fn list_show_and_stat() {
 fn set() {
     check("`nearside set DOMAIN --format", &[], "", &to_value(Report::default()).unwrap());
 
-    let (domain, nodes) = (String::new, || examples::nodes(&[1]));
+    let (part, nodes) = (PartId::default, || examples::nodes(&[1]));
     let step = |action| Step { action, reason: Reason::MovesNeedBoth };
     let cpus = CpuSet::from([CpuId(2)]);
     let plan = Plan {
         decision: None,
-        steps: vec![
-            step(Action::Claim { domain: domain(), claim: examples::record().claim.unwrap() }),
-            step(Action::ConfineMemory { domain: domain(), nodes: nodes() }),
-            step(Action::BindCpus { domain: domain(), cpus, on_behalf: CpuReason::Fallback }),
-            step(Action::MovePages {
-                domain: domain(),
-                nodes: nodes(),
-                rate_bytes_per_s: None,
-                batch: None,
-            }),
-        ],
+        transaction: Transaction {
+            steps: vec![
+                step(Action::Claim { part: part(), claim: examples::record().claim.unwrap() }),
+                step(Action::ConfineMemory { part: part(), nodes: nodes() }),
+                step(Action::BindCpus { part: part(), cpus, on_behalf: CpuReason::Fallback }),
+            ],
+            ..Transaction::default()
+        },
+        moves: Some(Step {
+            action: PageMove { part: part(), nodes: nodes(), rate_bytes_per_s: None, batch: None },
+            reason: Reason::MovesNeedBoth,
+        }),
+        afterwards: None,
         limits: Vec::new(),
     };
     check(
@@ -226,7 +230,7 @@ fn what_the_api_answers() {
     let snapshot = seen::snapshot();
     let Snapshot { plan, history, .. } = &snapshot;
     let (domain, record) = snapshot.domain("web-frontend").unwrap();
-    let known = history.domains.get("web-frontend");
+    let known = history.domains.get(&"web-frontend".into());
     let standing = "API: `GET /domains/NAME`";
 
     let printed = to_value(DomainJson::new(domain, record, known)).unwrap();

@@ -1,21 +1,33 @@
 //! What would be done, for `--dry-run`.
 
 use super::json::{ClaimJson, members};
-use nearside_policy::{Action, Batch, CpuReason, Plan, Step};
+use nearside_policy::{Action, Batch, CpuReason, PageMove, Plan, Step};
 use nearside_topology::{CpuId, NodeId};
 use serde::Serialize;
 
 /// The steps in order, and what has to be known beforehand.
 pub(crate) fn text(plan: &Plan) -> String {
-    let mut text =
-        String::from(if plan.steps.is_empty() { "nothing to do\n" } else { "would do:\n" });
-    for (number, step) in plan.steps.iter().enumerate() {
-        text += &format!("  {}. {} ({})\n", number + 1, step.action, step.reason);
+    let mut text = String::from(if is_empty(plan) { "nothing to do\n" } else { "would do:\n" });
+    for (number, step) in steps_of(plan).enumerate() {
+        text += &format!("  {}. {} ({})\n", number + 1, step.text, step.because);
     }
     for limit in &plan.limits {
         text += &format!("note: {limit}\n");
     }
     text
+}
+
+/// Whether a plan does nothing.
+pub(crate) fn is_empty(plan: &Plan) -> bool {
+    plan.transaction.is_empty() && plan.moves.is_none()
+}
+
+/// All steps of a plan, in order.
+fn steps_of(plan: &Plan) -> impl Iterator<Item = StepJson<'_>> {
+    let first = plan.transaction.steps.iter().map(StepJson::new);
+    let moves = plan.moves.iter().map(StepJson::of_move);
+    let last = plan.afterwards.iter().flat_map(|transaction| &transaction.steps);
+    first.chain(moves).chain(last.map(StepJson::new))
 }
 
 /// The same for programs.
@@ -28,7 +40,7 @@ pub(crate) struct PlanJson<'a> {
 
 impl<'a> PlanJson<'a> {
     pub(crate) fn new(name: &'a str, plan: &'a Plan) -> Self {
-        Self { name, steps: plan.steps.iter().map(StepJson::new).collect(), notes: &plan.limits }
+        Self { name, steps: steps_of(plan).collect(), notes: &plan.limits }
     }
 }
 
@@ -50,12 +62,22 @@ impl<'a> StepJson<'a> {
             because: step.reason.to_string(),
         }
     }
+
+    pub(crate) fn of_move(step: &'a Step<PageMove>) -> Self {
+        Self {
+            action: ActionJson::of_move(&step.action),
+            text: step.action.to_string(),
+            because: step.reason.to_string(),
+        }
+    }
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 enum ActionJson<'a> {
     Create,
+    UnbindCpus,
+    Forget,
     Claim {
         claim: ClaimJson<'a>,
     },
@@ -91,6 +113,8 @@ impl<'a> ActionJson<'a> {
     fn new(action: &'a Action) -> Self {
         match action {
             Action::Create { .. } => Self::Create,
+            Action::UnbindCpus { .. } => Self::UnbindCpus,
+            Action::Forget { .. } => Self::Forget,
             Action::Claim { claim, .. } => Self::Claim { claim: ClaimJson::new(claim) },
             Action::SetHome { home, .. } => Self::SetHome { nodes: members(&home.nodes) },
             Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },
@@ -100,12 +124,14 @@ impl<'a> ActionJson<'a> {
             Action::SetMemoryPolicy { nodes, .. } => {
                 Self::SetMemoryPolicy { nodes: members(nodes) }
             }
-            Action::MovePages { nodes, rate_bytes_per_s, batch, .. } => Self::MovePages {
-                nodes: members(nodes),
-                rate_bytes_per_s: *rate_bytes_per_s,
-                batch: batch
-                    .map(|Batch { from, most_bytes }| BatchJson { from_node: from, most_bytes }),
-            },
         }
+    }
+
+    fn of_move(pages: &PageMove) -> Self {
+        let batch = pages
+            .batch
+            .map(|Batch { from, max_bytes }| BatchJson { from_node: from, most_bytes: max_bytes });
+        let (nodes, rate_bytes_per_s) = (members(&pages.nodes), pages.rate_bytes_per_s);
+        Self::MovePages { nodes, rate_bytes_per_s, batch }
     }
 }

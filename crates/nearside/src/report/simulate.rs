@@ -125,7 +125,7 @@ impl DecisionJson {
     fn new(decided: &Decided) -> Self {
         Self {
             at_ns: decided.at_ns,
-            domain: decided.step.action.domain().to_owned(),
+            domain: decided.step.action.part().domain().to_owned(),
             text: decided.step.action.to_string(),
             because: decided.step.reason.to_string(),
         }
@@ -242,7 +242,7 @@ pub(crate) mod tests {
             slow_down: SlowDown(1_250_000),
             bytes_to_move: 32 << 20,
         };
-        Step { action: Action::SetHome { domain: domain.into(), home }, reason }
+        Step { action: Action::SetHome { part: domain.into(), home }, reason }
     }
 
     fn played(contender: Contender, elapsed_ms: u64, local_ppm: u64, changes: u32) -> Played {

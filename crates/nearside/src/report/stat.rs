@@ -11,7 +11,7 @@ use super::{
 };
 use crate::domains::Domain;
 use nearside_linux::counters::Counters;
-use nearside_policy::{Observation, PageSize, Promisable, outstanding, promisable};
+use nearside_policy::{Observation, PageSize, Promisable, promisable};
 use nearside_topology::{Node, NodeId, ReservedHugePages};
 use serde::Serialize;
 
@@ -138,13 +138,13 @@ impl NodeStat {
 
 fn outstanding_on(observation: &Observation, node: NodeId, page_size: PageSize) -> u64 {
     let claims = observation
-        .domains
+        .parts
         .iter()
-        .filter_map(|domain| Some((domain.claim.as_ref()?, &domain.resident_bytes)));
-    let of_that_size = claims.filter(|(claim, _)| claim.page_size == page_size);
-    let open = of_that_size
-        .map(|(claim, resident)| outstanding(claim, resident).get(&node).copied().unwrap_or(0));
-    open.fold(0, u64::saturating_add)
+        .filter(|part| part.claim.as_ref().is_some_and(|claim| claim.page_size == page_size));
+    let open = claims.map(|part| part.outstanding_bytes().get(&node).copied().unwrap_or(0));
+    let reserved = observation.reservations.iter().filter(|it| it.page_size == page_size);
+    let reserved = reserved.map(|it| it.bytes.get(&node).copied().unwrap_or(0));
+    open.chain(reserved).fold(0, u64::saturating_add)
 }
 
 /// All of it as tables.
@@ -325,7 +325,8 @@ pub(crate) mod tests {
         let domains = examples::domains_told_of();
         let observation = Observation {
             topology: topology(),
-            domains: domains.iter().map(Domain::state).collect(),
+            parts: domains.iter().map(Domain::state).collect(),
+            reservations: Vec::new(),
         };
         let counters = |hit_pages| {
             Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() })
@@ -352,7 +353,7 @@ pub(crate) mod tests {
         let node = Node { memory_is_unknown: true, ..Node::default() };
         let observation = Observation {
             topology: Topology { nodes: vec![node.clone()], ..Topology::default() },
-            domains: Vec::new(),
+            ..Observation::default()
         };
         let nodes = vec![NodeStat::new(&observation, &node, [None, None])];
         let json = serde_json::to_value(&nodes[0]).unwrap();

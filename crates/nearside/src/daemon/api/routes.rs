@@ -197,7 +197,7 @@ fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
     answer::json(&DomainJson::new(
         domain,
         record,
-        reading.snapshot.history.domains.get(&domain.name),
+        reading.snapshot.history.domains.get(&nearside_policy::PartId::of(&domain.name)),
     ))
 }
 
@@ -213,7 +213,7 @@ fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
     answer::json(&WhyJson::new(
         domain,
         record.as_ref(),
-        history.domains.get(&domain.name),
+        history.domains.get(&nearside_policy::PartId::of(&domain.name)),
         plan,
         unplaced,
     )?)

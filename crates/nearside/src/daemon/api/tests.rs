@@ -678,10 +678,10 @@ fn a_snapshot_that_is_replaced_while_it_is_read_is_read_to_its_end() {
             interval += 1;
             let mut seen = examples::seen();
             seen.plan.interval = interval;
-            seen.history.domains.remove(if interval.is_multiple_of(2) {
-                "db"
+            seen.history.domains.remove(&if interval.is_multiple_of(2) {
+                "db".into()
             } else {
-                "web-frontend"
+                "web-frontend".into()
             });
             api.published.publish(Snapshot::new(seen));
         }
