@@ -33,6 +33,10 @@ pub(crate) struct Task {
     pub(crate) longest_wait_ns: u64,
     pub(crate) last_cpu: usize,
     grant: Grant,
+    /// What its time has cost it among the tasks of its group.
+    own: u64,
+    /// In a queue, of this grant.
+    place: u64,
     since_ns: u64,
     woken_ns: u64,
     queued_ns: u64,
@@ -73,9 +77,14 @@ pub(crate) struct Machine {
     cpus_a_cache: usize,
     threads_a_core: usize,
     weights: Vec<u64>,
+    /// Where the tasks of each group are among themselves.
+    own_now: Vec<u64>,
     cpus: Vec<Cpu>,
     /// One for each cache, in the order in which tasks are taken.
     queues: Vec<Vec<usize>>,
+    /// The CPU that was too late for a queue's task, and is called when the next one comes.
+    wanted: Vec<Option<usize>>,
+    called: BTreeSet<usize>,
     throttled: Vec<usize>,
     sleeping: BTreeSet<(u64, usize)>,
     now_v: u64,
@@ -116,8 +125,11 @@ impl Machine {
             cpus_a_cache,
             threads_a_core,
             weights: vec![],
+            own_now: vec![],
             cpus: vec![Cpu::default(); cpus],
             queues: vec![vec![]; queues],
+            wanted: vec![None; queues],
+            called: BTreeSet::new(),
             throttled: vec![],
             sleeping: BTreeSet::new(),
             now_v: u64::MAX - 1_000_000_000, // virtual time wraps during the tests
@@ -133,6 +145,7 @@ impl Machine {
         self.caps.push(Cap::default());
         self.parents.push(None);
         self.weights.push(weight);
+        self.own_now.push(0);
         for &home in homes {
             self.task(group, home, 1 << home, u64::MAX, work);
         }
@@ -161,6 +174,8 @@ impl Machine {
             longest_wait_ns: 0,
             last_cpu: allowed.trailing_zeros() as usize,
             grant: Grant::default(),
+            own: self.own_now[group],
+            place: 0,
             since_ns: 0,
             woken_ns: 0,
             queued_ns: 0,
@@ -329,7 +344,14 @@ impl Machine {
         let slice_ns = credit::slice(&self.params, self.tasks[task].weight);
         let Some(slice_ns) = self.take_caps(group, slice_ns, force) else { return false };
         let tag = credit::tag(&self.params, &self.groups[group], self.now_v, woken);
-        self.tasks[task].grant = credit::reserve(&mut self.groups[group], tag, slice_ns);
+        let grant = credit::reserve(&mut self.groups[group], tag, slice_ns);
+        let own_now = self.own_now[group];
+        let own = credit::own_rejoins(&self.params, own_now, self.tasks[task].own);
+        self.tasks[task].grant = grant;
+        self.tasks[task].own = own;
+        self.tasks[task].place = grant.tag + credit::own_lag(&self.params, own_now, own);
+        self.own_now[group] =
+            if self.groups[group].runnable > 1 { credit::now(own_now, own, true) } else { own };
         true
     }
 
@@ -341,6 +363,7 @@ impl Machine {
         state.since_ns = self.time_ns;
         state.used_ns += used_ns;
         state.by_node_ns[node] += used_ns;
+        state.own += credit::own_charge(used_ns, state.weight);
         let (group, taken_ns) = (state.group, state.grant.slice_ns);
         credit::settle(&mut self.groups[group], &state.grant, used_ns);
         for level in self.path(group).collect::<Vec<_>>() {
@@ -465,8 +488,26 @@ impl Machine {
         let nearer_than =
             if returning { self.distances[home][self.node_of(last_cpu)] } else { ANYWHERE };
         let preempts = woken || returning;
-        if let Some(queue) = self.send(task, nearer_than, !preempts).filter(|_| preempts) {
-            self.preempt(task, queue);
+        if let Some(queue) = self.send(task, nearer_than, !preempts)
+            && !(preempts && self.preempt(task, queue))
+        {
+            self.call_back(task, queue);
+        }
+    }
+
+    /// Has the CPU that was too late for a task of this queue look for this one.
+    fn call_back(&mut self, task: usize, queue: usize) {
+        let Some(cpu) = self.wanted[queue].take() else { return };
+        let distance = self.distances[self.node_of(cpu)][queue / self.caches_a_node];
+        if !self.steals(task, self.cpus[cpu].tag, distance) {
+            return;
+        }
+        self.called.insert(cpu);
+        // One that is between two tasks looks once more when it has begun the next.
+        if self.cpus[cpu].task.is_some() {
+            self.called.remove(&cpu);
+            self.cpus[cpu].balanced_ns = 0;
+            self.dispatch(cpu);
         }
     }
 
@@ -487,16 +528,16 @@ impl Machine {
         } else {
             home
         };
-        let tag = self.tasks[task].grant.tag;
-        let after = |&other: &usize| !credit::before(tag, self.tasks[other].grant.tag);
+        let tag = self.tasks[task].place;
+        let after = |&other: &usize| !credit::before(tag, self.tasks[other].place);
         let at = self.queues[queue].partition_point(after);
         self.queues[queue].insert(at, task);
         self.tasks[task].waits = true;
         Some(queue)
     }
 
-    fn preempt(&mut self, task: usize, queue: usize) {
-        let tag = self.tasks[task].grant.tag;
+    fn preempt(&mut self, task: usize, queue: usize) -> bool {
+        let tag = self.tasks[task].place;
         let running = |&cpu: &usize| self.cpus[cpu].task.is_some() && self.may_use(task, cpu);
         let foreign = self.members(queue).filter(running).find(|&cpu| self.cpus[cpu].foreign);
         let ahead = self
@@ -504,10 +545,10 @@ impl Machine {
             .filter(running)
             .filter(|&cpu| credit::preempts(&self.params, tag, self.cpus[cpu].tag))
             .reduce(|a, b| if credit::before(self.cpus[a].tag, self.cpus[b].tag) { b } else { a });
-        if let Some(victim) = foreign.or(ahead) {
-            self.cpus[victim].tag = tag;
-            self.dispatch(victim);
-        }
+        let Some(victim) = foreign.or(ahead) else { return false };
+        self.cpus[victim].tag = tag;
+        self.dispatch(victim);
+        true
     }
 
     fn start(&mut self, cpu: usize, task: usize) {
@@ -527,7 +568,7 @@ impl Machine {
     }
 
     fn run_on(&mut self, cpu: usize, task: usize, waited: bool, stays: bool) {
-        let Task { grant, left_ns, .. } = self.tasks[task];
+        let Task { grant, place, left_ns, .. } = self.tasks[task];
         self.now_v = credit::now(self.now_v, grant.tag, waited);
         self.tasks[task].since_ns = self.time_ns;
         self.tasks[task].last_cpu = cpu;
@@ -538,7 +579,7 @@ impl Machine {
             task: Some(task),
             switches: false,
             foreign: self.place(task, self.node_of(cpu)) == Place::Other,
-            tag: grant.tag,
+            tag: place,
             until_ns: self
                 .time_ns
                 .saturating_add(left_ns)
@@ -556,16 +597,14 @@ impl Machine {
     fn serve(&mut self, cpu: usize) -> Option<usize> {
         let queue = self.queue_of(cpu);
         let Some(first) = self.head(queue, cpu) else { return self.take_from(queue, cpu) };
-        let (first_tag, woken) = (
-            self.tasks[first].grant.tag,
-            self.tasks[first].woken_ns == self.tasks[first].queued_ns,
-        );
+        let (first_tag, woken) =
+            (self.tasks[first].place, self.tasks[first].woken_ns == self.tasks[first].queued_ns);
         let is_for_first = self.cpus[cpu].tag == first_tag;
         let may_pass = |task: usize| {
-            let Task { last_cpu, grant, .. } = self.tasks[task];
+            let Task { last_cpu, grant, place, .. } = self.tasks[task];
             let passes = task == first
                 || !is_for_first
-                    && credit::lets_pass(&self.params, &grant, first_tag, grant.tag, woken);
+                    && credit::lets_pass(&self.params, &grant, first_tag, place, woken);
             self.may_use(task, cpu) && last_cpu == cpu && passes
         };
         let next = self.queues[queue]
@@ -585,8 +624,8 @@ impl Machine {
     }
 
     fn steals(&self, task: usize, own: u64, distance: u32) -> bool {
-        let Task { grant, woken_ns, .. } = self.tasks[task];
-        credit::steals(&self.params, &grant, own, grant.tag, distance, self.time_ns - woken_ns)
+        let Task { grant, place, woken_ns, .. } = self.tasks[task];
+        credit::steals(&self.params, &grant, own, place, distance, self.time_ns - woken_ns)
     }
 
     /// The first task of another queue that this CPU may run, if it is behind `own` by enough.
@@ -609,7 +648,7 @@ impl Machine {
                 best = credit::from_afar(
                     &self.params,
                     &self.tasks[task].grant,
-                    self.tasks[task].grant.tag,
+                    self.tasks[task].place,
                     distance,
                 );
                 found = Some((queue, task));
@@ -618,8 +657,32 @@ impl Machine {
         found
     }
 
-    /// The same questions in the same order as the callback of that name.
+    /// Lets the CPUs of that queue whose slices end at the same tick go first: they look only there. What they ran until then is
+    /// queued too late for `cpu`, which is called back. Whether the task is still there.
+    fn wins_race(&mut self, cpu: usize, queue: usize, task: usize) -> bool {
+        self.wanted[queue] = Some(cpu);
+        for rival in self.members(queue) {
+            if self.cpus[rival].task.is_some() && self.cpus[rival].until_ns == self.time_ns {
+                self.dispatch(rival);
+            }
+        }
+        let is_there = self.queues[queue].contains(&task);
+        if is_there {
+            self.wanted[queue] = None;
+        }
+        is_there
+    }
+
     fn dispatch(&mut self, cpu: usize) {
+        self.dispatch_once(cpu);
+        while self.called.remove(&cpu) && self.cpus[cpu].task.is_some() {
+            self.cpus[cpu].balanced_ns = 0;
+            self.dispatch_once(cpu);
+        }
+    }
+
+    /// The same questions in the same order as the callback `dispatch`.
+    fn dispatch_once(&mut self, cpu: usize) {
         let (queue, node) = (self.queue_of(cpu), self.node_of(cpu));
         let previous = self.cpus[cpu].task.take().filter(|&task| self.charge(cpu, task));
         self.cpus[cpu] = Cpu { foreign: false, switches: true, ..self.cpus[cpu] };
@@ -628,9 +691,11 @@ impl Machine {
         }
         let away = previous.is_some_and(|task| self.place(task, node) == Place::Other);
         let mut own = previous.map(|task| {
-            credit::tag(&self.params, &self.groups[self.tasks[task].group], self.now_v, false)
+            let Task { group, own, .. } = self.tasks[task];
+            credit::tag(&self.params, &self.groups[group], self.now_v, false)
+                + credit::own_lag(&self.params, self.own_now[group], own)
         });
-        let head = self.head(queue, cpu).map(|task| self.tasks[task].grant.tag);
+        let head = self.head(queue, cpu).map(|task| self.tasks[task].place);
         let serves = head.filter(|&tag| match (own, previous) {
             (Some(own), Some(task)) if away => {
                 let distance = self.distances[node][self.tasks[task].home];
@@ -649,7 +714,10 @@ impl Machine {
             own.filter(|_| self.time_ns - self.cpus[cpu].balanced_ns >= self.params.balance_ns)
         {
             self.cpus[cpu].balanced_ns = self.time_ns;
-            if let Some((from, task)) = self.balance(cpu, own) {
+            let found = self.balance(cpu, own);
+            if let Some((from, task)) = found
+                && self.wins_race(cpu, from, task)
+            {
                 self.balanced += 1;
                 self.queues[from].retain(|&other| other != task);
                 return self.switch(cpu, previous, returning, Some(task));

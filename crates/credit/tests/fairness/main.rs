@@ -3,6 +3,7 @@
 
 mod machine;
 mod properties;
+mod weights;
 
 use machine::{Machine, Work, jain};
 use nearside_credit::{self as credit, Grant, Group, ONE, Params};
@@ -15,67 +16,6 @@ const FOUR_NODES: &[&[u32]] =
 /// Homes of so many tasks, dealt out over the nodes.
 fn spread(tasks: usize, nodes: usize) -> Vec<usize> {
     (0..tasks).map(|task| task % nodes).collect()
-}
-
-#[test]
-fn shares_follow_weights_whatever_the_numbers_of_threads() {
-    for (nodes, cpus_a_node) in [(ONE_NODE, 8), (FOUR_NODES, 2)] {
-        for weights in [[100, 300], [100, 1000], [100, 100]] {
-            for threads in [[16, 16], [8, 24], [24, 8], [8, 64], [64, 9]] {
-                let mut machine = Machine::new(nodes, cpus_a_node);
-                for (weight, threads) in weights.into_iter().zip(threads) {
-                    machine.group(weight, &spread(threads, nodes.len()), Work::Burns);
-                }
-                machine.run(2000 * MS);
-                for (group, weight) in weights.into_iter().enumerate() {
-                    let ideal = 16_000.0 * weight as f64 / weights.iter().sum::<u64>() as f64;
-                    // A group cannot use more CPUs than it has threads.
-                    let can_use = threads.iter().zip(weights).all(|(&t, w)| {
-                        t as f64
-                            >= 8.0 * w as f64 / 100.0 / (weights[0] + weights[1]) as f64 * 100.0
-                    });
-                    assert!(can_use, "the case itself: {threads:?} {weights:?}");
-                    let got = machine.used_ns(group) as f64 / MS as f64;
-                    assert!(
-                        (got / ideal - 1.0).abs() < 0.02,
-                        "{} nodes, weights {weights:?}, threads {threads:?}: group {group} got {got} ms of {ideal}",
-                        nodes.len()
-                    );
-                }
-            }
-        }
-    }
-}
-
-/// As in the kernel, where a slice ends at a tick, and with groups that live on different nodes: what spills over from one
-/// home must not be what the others wait for.
-#[test]
-fn shares_follow_weights_where_slices_end_at_ticks_and_homes_differ() {
-    for weights in [[100, 300], [100, 1000]] {
-        for threads in [[8, 8], [2, 8], [24, 8], [8, 24], [2, 16], [8, 16]] {
-            let mut machine = Machine::new(FOUR_NODES, 2);
-            machine.tick_ns = 4 * MS;
-            for ((weight, threads), home) in weights.into_iter().zip(threads).zip([0, 2]) {
-                machine.group(weight, &vec![home; threads], Work::Burns);
-            }
-            machine.run(500 * MS);
-            let before = [machine.used_ns(0), machine.used_ns(1)];
-            machine.run(2000 * MS);
-            for (group, weight) in weights.into_iter().enumerate() {
-                let ideal = 16_000.0 * weight as f64 / weights.iter().sum::<u64>() as f64;
-                let got = (machine.used_ns(group) - before[group]) as f64 / MS as f64;
-                assert!(
-                    (got / ideal - 1.0).abs() < 0.02,
-                    "weights {weights:?}, threads {threads:?}: group {group} got {got} ms of {ideal}"
-                );
-            }
-            let longest_ns = machine.tasks.iter().map(|task| task.longest_wait_ns).max().unwrap();
-            assert!(
-                longest_ns <= 250 * MS,
-                "weights {weights:?}, threads {threads:?}: waited {longest_ns} ns"
-            );
-        }
-    }
 }
 
 #[test]

@@ -81,7 +81,12 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 	return due;
 }
 
-/* Takes the task that is most behind out of the other queues, if there is one that is by enough. */
+/*
+ * Takes the task that is most behind out of the other queues, if one is behind by enough. All CPUs look at the same tick, and a
+ * CPU of that queue, which looks there first, may have taken it by now. The task that such a CPU ran until then is queued there
+ * in a moment and is as much behind: this CPU asks to be called when it comes (`call_late`), and looks once more, for it may
+ * have come in between.
+ */
 static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 {
 	u32 from = queue, i;
@@ -93,7 +98,17 @@ static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 		if (is_due(other, cpu, &best, now_ns, false))
 			from = other;
 	}
-	return from != queue && is_due(from, cpu, &own, now_ns, true);
+	if (from == queue)
+		return false;
+	best = own;
+	if (is_due(from, cpu, &best, now_ns, true))
+		return true;
+	__sync_lock_test_and_set(&queue_state(from)->late, cpu + 1);
+	best = own;
+	if (!is_due(from, cpu, &best, now_ns, true))
+		return false;
+	__sync_val_compare_and_swap(&queue_state(from)->late, cpu + 1, 0);
+	return true;
 }
 
 /*

@@ -85,6 +85,26 @@ static void note_comer(u32 queue, credit_v place)
 }
 
 /*
+ * Calls the CPU that came too late for a task of this queue, if it would fetch this one. Otherwise it would run a task that is
+ * far ahead for a whole slice more, and be as late at the next tick.
+ */
+static void call_late(struct task *task, u32 queue)
+{
+	struct queue_state *state = queue_state(queue);
+	u32 late = state->late;
+	s32 cpu = (s32)late - 1;
+	u32 distance;
+
+	if (!late || __sync_val_compare_and_swap(&state->late, late, 0) != late)
+		return;
+	distance = node_distance[node_of_cpu(cpu)][node_of_queue(queue)];
+	if (!credit_steals(TUNING, &task->grant, cpu_state(cpu)->tag, task->place, distance, ~0ULL))
+		return;
+	cpu_state(cpu)->balanced_ns = 0;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
+/*
  * The task waits in a queue; if it has just come, it may take a CPU there. A kernel thread takes it for a moment,
  * so the one it interrupts waits for that: the thread that compacts a node's memory looks twice a second whether there is
  * something to do, may only do so on that node, and would send a task of every full home away for a slice.
@@ -110,6 +130,8 @@ static void wait_or_preempt(struct task_struct *p, struct task *task, bool preem
 	dsq_insert_vtime(p, queue, task->grant.slice_ns, task->place, enq_flags);
 	if (victim >= 0)
 		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
+	else
+		call_late(task, queue);
 }
 
 /*

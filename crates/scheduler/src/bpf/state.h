@@ -198,6 +198,7 @@ struct cpu_state {
 struct queue_state {
 	u32 online;  /* CPUs */
 	u32 foreign; /* of them, those that run a task from elsewhere */
+	u32 late;    /* a CPU that came too late for a task of this queue, + 1; 0: none */
 	credit_v head OWN_LINE; /* where its first task is, or was: no later, but for a moment (only where the kernel cannot tell) */
 } OWN_LINE queue_states[MAX_QUEUES];
 
