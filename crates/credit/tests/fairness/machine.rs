@@ -349,7 +349,8 @@ impl Machine {
         let own = credit::own_rejoins(&self.params, own_now, self.tasks[task].own);
         self.tasks[task].grant = grant;
         self.tasks[task].own = own;
-        self.tasks[task].place = grant.tag + credit::own_lag(&self.params, own_now, own);
+        self.tasks[task].place =
+            grant.tag.wrapping_add(credit::own_lag(&self.params, own_now, own));
         self.own_now[group] =
             if self.groups[group].runnable > 1 { credit::now(own_now, own, true) } else { own };
         true
@@ -693,7 +694,7 @@ impl Machine {
         let mut own = previous.map(|task| {
             let Task { group, own, .. } = self.tasks[task];
             credit::tag(&self.params, &self.groups[group], self.now_v, false)
-                + credit::own_lag(&self.params, self.own_now[group], own)
+                .wrapping_add(credit::own_lag(&self.params, self.own_now[group], own))
         });
         let head = self.head(queue, cpu).map(|task| self.tasks[task].place);
         let serves = head.filter(|&tag| match (own, previous) {
