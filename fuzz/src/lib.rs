@@ -61,7 +61,7 @@ pub fn nodeset(input: &[u8]) {
 pub fn machine_file(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let machine = match machine_file::parse("input", text) {
-        Ok(machine) => machine,
+        Ok(file) => file.topology,
         Err(error) => return assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
     };
     assert!(machine.nodes.iter().all(|node| !machine.cpus_of(node.id).is_empty()));

@@ -36,7 +36,8 @@ pub(crate) fn note(notes: impl IntoIterator<Item = impl Display>) {
 pub(crate) fn json(data: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(data)
         .map_err(|error| Failure::could_not(format_args!("JSON: {error}")))?;
-    Ok(json + "\n")
+    // JSON allows DEL in a string as it is, but `print` strips it with terminal sequences.
+    Ok(json.replace('\x7f', "\\u007f") + "\n")
 }
 
 /// The forms of a report.

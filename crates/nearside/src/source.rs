@@ -4,7 +4,8 @@ use crate::failure::Failure;
 use nearside_topology::{
     Topology, acpi,
     fake::{FakeSpec, fake},
-    machine_file, sysfs,
+    machine_file::{self, Costs},
+    sysfs,
 };
 use rustix::fs::{Mode, OFlags};
 use std::{
@@ -46,19 +47,43 @@ impl TopologySource {
         self.machine.is_some()
     }
 
-    /// Reads the machine, and says what could not be read of it.
+    /// Reads the machine, with notes on facts that could not be read.
     pub(crate) fn read_with_notes(&self) -> Result<(Topology, Vec<String>), Failure> {
-        let (topology, notes) = match (&self.acpi, &self.machine) {
-            (Some(path), _) => read_acpi(path)?,
+        self.read().map(|machine| (machine.topology, machine.notes))
+    }
+
+    /// Reads the machine.
+    pub(crate) fn read(&self) -> Result<Machine, Failure> {
+        let mut machine = match (&self.acpi, &self.machine) {
+            (Some(path), _) => read_acpi(path)?.into(),
             (None, Some(path)) => {
-                (machine_file::read(path).map_err(Failure::could_not)?, Vec::new())
+                let file = machine_file::read(path).map_err(Failure::could_not)?;
+                Machine { topology: file.topology, costs: Some(file.costs), notes: Vec::new() }
             }
-            (None, None) => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?,
+            (None, None) => read_sysfs(self.sysfs.as_deref().unwrap_or(Path::new("/")))?.into(),
         };
-        match &self.fake {
-            Some(spec) => Ok((fake(&topology, spec).map_err(Failure::could_not)?, notes)),
-            None => Ok((topology, notes)),
+        if let Some(spec) = &self.fake {
+            machine.topology = fake(&machine.topology, spec).map_err(Failure::could_not)?;
+            machine.costs = None;
         }
+        Ok(machine)
+    }
+}
+
+/// A machine as its source describes it.
+pub(crate) struct Machine {
+    /// The machine.
+    pub(crate) topology: Topology,
+    /// Its costs; only machine files state them, and of the nodes as they are, not as `--fake`
+    /// cuts them.
+    pub(crate) costs: Option<Costs>,
+    /// Facts that could not be read.
+    pub(crate) notes: Vec<String>,
+}
+
+impl From<(Topology, Vec<String>)> for Machine {
+    fn from((topology, notes): (Topology, Vec<String>)) -> Self {
+        Self { topology, costs: None, notes }
     }
 }
 

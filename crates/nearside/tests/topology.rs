@@ -224,6 +224,14 @@ fn a_machine_file_is_a_machine_to_place_on() {
         report.starts_with("available: 4 nodes (0-3), 32 CPUs on 32 cores, 64 GiB of memory\n"),
         "{report}"
     );
+    let described = nearside(&["topology", "--machine", file, "--format", "json"]);
+    let described: Value = serde_json::from_slice(&described.stdout).unwrap();
+    let costs = &described["machine_file"];
+    assert_eq!(costs["links"].as_array().unwrap().len(), 6, "{costs}");
+    assert_eq!(costs["routes"][5], json!([2, 3]), "{costs}");
+    let cut = nearside(&["topology", "--machine", file, "--fake", "2", "--format", "json"]);
+    let cut: Value = serde_json::from_slice(&cut.stdout).unwrap();
+    assert_eq!(cut.get("machine_file"), None, "costs are those of the nodes as they are");
     let placed = nearside(&[
         "place",
         "--machine",
@@ -237,6 +245,16 @@ fn a_machine_file_is_a_machine_to_place_on() {
     ]);
     let placed: Value = serde_json::from_slice(&placed.stdout).unwrap();
     assert_eq!(placed["chosen"]["nodes"], json!([0]), "{placed}");
+
+    let odd = tempfile::NamedTempFile::new().unwrap();
+    let text = std::fs::read_to_string(file).unwrap();
+    let (_, rest) = text.split_once("insn_ps").unwrap();
+    let odd_text = format!("description = \"a\\u007Fb\"\ninsn_ps{rest}");
+    std::fs::write(&odd, odd_text).unwrap();
+    let path = odd.path().to_str().unwrap();
+    let described = nearside(&["topology", "--machine", path, "--format", "json"]);
+    let described: Value = serde_json::from_slice(&described.stdout).unwrap();
+    assert_eq!(described["machine_file"]["description"], json!("a\u{7f}b"));
 
     let broken = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(

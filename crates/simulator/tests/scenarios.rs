@@ -11,7 +11,7 @@ fn repository(path: &str) -> PathBuf {
 }
 
 fn machine(name: &str) -> Topology {
-    machine_file::read(&repository(&format!("lab/machines/{name}.toml"))).unwrap()
+    machine_file::read(&repository(&format!("lab/machines/{name}.toml"))).unwrap().topology
 }
 
 fn options() -> Options {

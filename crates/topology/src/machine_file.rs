@@ -1,11 +1,14 @@
-//! Machine files: a NUMA machine as TOML, with what its memory and its links cost. `lab/run --model` boots them under modelled time
-//! (`lab/README.md` lists the keys, `lab/machines` has some); here they become a [`Topology`], to see what Nearside would do there.
+//! Machine files: a NUMA machine as TOML, with the costs of its memory and its links.
 //!
-//! What a [`Topology`] holds of them: nodes and their memory, CPUs and which of them share a last level, distances, and of each two
-//! nodes the latency and the bandwidth. The rest (instructions, caches, prefetching) is checked by the rules of `lab/machines.py`, so
-//! that a file that is read here is one that boots there, where it is no more than can be emulated. (That reads TOML 1.0; what TOML 1.1
-//! adds is read here alone.)
+//! `lab/run --model` boots such machines under modelled time; `lab/README.md` lists the keys, and
+//! `lab/machines` has files. This is their only reader: the lab asks
+//! `nearside topology --machine FILE --format json`.
+//!
+//! A [`Topology`] holds the machine as Linux would know it: nodes and their memory, CPUs and their
+//! last-level caches, distances, and rounded latencies and bandwidths between nodes. [`Costs`]
+//! holds the rest, in the file's own units.
 
+mod costs;
 mod routes;
 
 use crate::{
@@ -14,20 +17,30 @@ use crate::{
     model::{Access, Cpu, Node, Performance, Topology},
     toml_file::{self, Error, Reader, number_in},
 };
-use routes::{Link, Routes};
+pub use costs::{Cache, Costs, LastLevel, Link, Point};
+use routes::Routes;
 use serde::Deserialize;
 use std::{ops::Range, path::Path};
 use toml::{Spanned, Value};
 
-const MOST_NODES: usize = 64;
-const MOST_CPUS: u32 = 4096;
-const MOST_LINKS: usize = 1024;
-/// Within this many, of a unit that its key names.
+const MAX_NODES: usize = 64;
+const MAX_CPUS: u32 = 4096;
+const MAX_LINKS: usize = 1024;
+/// Bound of latencies in ns and bandwidths in MB/s.
 const MILLION: f64 = 1e6;
-const LEAST_LATENCY_NS: f64 = 0.001;
+const MIN_LATENCY_NS: f64 = 0.001;
 const LINE_BYTES: u64 = 64;
 
-/// All of a file, as it is written.
+/// A machine file: the machine and its costs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MachineFile {
+    /// The machine as Linux would know it.
+    pub topology: Topology,
+    /// Costs that a topology does not hold.
+    pub costs: Costs,
+}
+
+/// A file's keys and values, before they are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -89,22 +102,24 @@ struct WrittenRoute {
 ///
 /// # Errors
 ///
-/// It cannot be read, or is no machine file.
-pub fn read(path: &Path) -> Result<Topology, Error> {
+/// The file cannot be read, or is no machine file.
+pub fn read(path: &Path) -> Result<MachineFile, Error> {
     parse(&path.display().to_string(), &toml_file::read(path, "machine file")?)
 }
 
-/// The machine that `text` describes; `file` is its name, for messages and as the machine's source.
+/// The machine that `text` describes. `file` is its name, for messages and as the machine's source.
 ///
 /// # Errors
 ///
-/// An [`Error::Invalid`] for the first thing in it that is wrong.
-pub fn parse(file: &str, text: &str) -> Result<Topology, Error> {
+/// An [`Error::Invalid`] for the first mistake in the text.
+pub fn parse(file: &str, text: &str) -> Result<MachineFile, Error> {
     let reader = Reader::new(file, text);
     let written: Written = reader.written()?;
     let nodes = nodes(reader, &written)?;
-    check_caches(reader, &written)?;
-    reader.whole("insn_ps", &written.insn_ps, 1..=1_000_000, "ps")?;
+    let cache = cache(reader, &written.cache)?;
+    let last_level =
+        written.last_level.as_ref().map(|written| last_level(reader, written)).transpose()?;
+    let insn_ps = reader.whole("insn_ps", &written.insn_ps, 1..=1_000_000, "ps")?;
     let mut routes = Routes::new(nodes.len());
     for link in &written.link {
         add_link(reader, link, &mut routes)?;
@@ -114,17 +129,27 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, Error> {
     for route in &written.route {
         add_route(reader, route, &mut routes)?;
     }
-    let latency_ns = latencies(reader, &written.latency_ns, nodes.len(), &routes)?;
+    let costs = Costs {
+        latency_ns: latencies(reader, &written.latency_ns, nodes.len(), &routes)?,
+        description: written.description,
+        insn_ps,
+        memory_bandwidth_mb_per_s: nodes.iter().map(|node| node.bandwidth_mb_per_s).collect(),
+        cache,
+        last_level,
+        links: routes.links().to_vec(),
+        routes: routes.all().cloned().collect(),
+    };
     let distances = distances(reader, &written.distance, nodes.len())?;
-    let source = match written.description.as_str() {
+    let source = match costs.description.as_str() {
         "" => file.to_owned(),
         description => format!("{file} ({})", description.replace(char::is_control, " ")),
     };
-    Ok(topology(source, &nodes, distances, &latency_ns, &routes, written.last_level.is_some()))
+    let topology = topology(source, &nodes, distances, &costs, &routes);
+    Ok(MachineFile { topology, costs })
 }
 
-/// A node as the file has it.
-struct NodeOfFile {
+/// A node as the file states it.
+struct FileNode {
     cpus: u32,
     memory_bytes: u64,
     /// 0: unlimited.
@@ -133,17 +158,16 @@ struct NodeOfFile {
 
 fn topology(
     source: String,
-    nodes: &[NodeOfFile],
+    nodes: &[FileNode],
     distances: Distances,
-    latency_ns: &[Vec<f64>],
+    costs: &Costs,
     routes: &Routes,
-    has_last_level: bool,
 ) -> Topology {
     let mut machine = Topology { source, distances, ..Topology::default() };
     let mut first_cpu = 0;
     for (id, node) in (0..).map(NodeId).zip(nodes) {
         machine.nodes.push(Node { id, memory_bytes: node.memory_bytes, ..Node::default() });
-        let last_level_cache = has_last_level.then_some(CpuId(first_cpu));
+        let last_level_cache = costs.last_level.map(|_| CpuId(first_cpu));
         machine.cpus.extend(
             (first_cpu..)
                 .take(node.cpus as usize)
@@ -151,7 +175,7 @@ fn topology(
         );
         first_cpu += node.cpus;
     }
-    for (i, row) in latency_ns.iter().enumerate() {
+    for (i, row) in costs.latency_ns.iter().enumerate() {
         for (j, &ns) in row.iter().enumerate() {
             let limits = routes
                 .bandwidths_mb_per_s(i, j)
@@ -173,7 +197,8 @@ fn topology(
     machine
 }
 
-/// To the nearest whole number, of what was checked to be positive: at most the latencies of a thousand links.
+/// A positive value, rounded to the nearest whole number, but never 0. It is at most the sum of the
+/// latencies of a thousand links.
 fn at_least_one(value: f64) -> u64 {
     (value.round() as u64).max(1)
 }
@@ -192,60 +217,63 @@ fn bandwidth(
     }
 }
 
-fn nodes(reader: Reader<'_>, written: &Written) -> Result<Vec<NodeOfFile>, Error> {
-    if !(1..=MOST_NODES).contains(&written.node.len()) {
+fn nodes(reader: Reader<'_>, written: &Written) -> Result<Vec<FileNode>, Error> {
+    if !(1..=MAX_NODES).contains(&written.node.len()) {
         let (at, count) = (written.node.last().map_or(0..0, Spanned::span), written.node.len());
         return Err(reader.error(
             at,
-            &format!("node: 1 to {MOST_NODES} tables [[node]] are expected, not {count}"),
+            &format!("node: 1 to {MAX_NODES} tables [[node]] are expected, not {count}"),
         ));
     }
     let mut nodes = Vec::new();
     let mut all_cpus = 0;
     for node in written.node.iter().map(Spanned::get_ref) {
-        let cpus = reader.whole("node.cpus", &node.cpus, 1..=MOST_CPUS.into(), "CPUs")? as u32;
+        let cpus = reader.whole("node.cpus", &node.cpus, 1..=MAX_CPUS.into(), "CPUs")? as u32;
         let mib = reader.whole("node.memory_mib", &node.memory_mib, 128..=1_000_000_000, "MiB")?;
         all_cpus += cpus;
-        if all_cpus > MOST_CPUS {
+        if all_cpus > MAX_CPUS {
             let what = format!(
-                "node.cpus: at most {MOST_CPUS} CPUs in all are expected, not {all_cpus} or more"
+                "node.cpus: at most {MAX_CPUS} CPUs in all are expected, not {all_cpus} or more"
             );
             return Err(reader.error(node.cpus.span(), &what));
         }
         let bandwidth_mb_per_s = bandwidth(reader, "node", node.bandwidth_mb_per_s.as_ref())?;
-        nodes.push(NodeOfFile { cpus, memory_bytes: mib << 20, bandwidth_mb_per_s });
+        nodes.push(FileNode { cpus, memory_bytes: mib << 20, bandwidth_mb_per_s });
     }
     Ok(nodes)
 }
 
-fn check_cache(
+/// Bytes and ways of a cache.
+fn cache_size(
     reader: Reader<'_>,
     table: &str,
     kib: &Spanned<Value>,
     ways: &Spanned<Value>,
-) -> Result<(), Error> {
+) -> Result<(u64, u64), Error> {
     let bytes = reader.whole(&format!("{table}.kib"), kib, 1..=1 << 20, "KiB")? << 10;
     let ways = reader.whole(&format!("{table}.ways"), ways, 1..=64, "ways")?;
     if !bytes.is_multiple_of(LINE_BYTES * ways) || !(bytes / (LINE_BYTES * ways)).is_power_of_two()
     {
-        let sets = "a power of two of sets, each of so many ways of lines of 64 bytes";
-        return Err(reader.error(
-            kib.span(),
-            &format!("{table}.kib: {sets}, is expected, not {} KiB", bytes >> 10),
-        ));
+        let expected = format!("a power of two of sets of {ways} lines of {LINE_BYTES} bytes");
+        let what = format!("{table}.kib: {expected} is expected, not {} KiB", bytes >> 10);
+        return Err(reader.error(kib.span(), &what));
     }
-    Ok(())
+    Ok((bytes, ways))
 }
 
-fn check_caches(reader: Reader<'_>, written: &Written) -> Result<(), Error> {
-    let cache = &written.cache;
-    check_cache(reader, "cache", &cache.kib, &cache.ways)?;
-    if let Some(prefetch) = &cache.prefetch {
-        reader.whole("cache.prefetch", prefetch, 1..=64, "times")?;
-    }
-    let Some(last_level) = &written.last_level else { return Ok(()) };
-    check_cache(reader, "last_level", &last_level.kib, &last_level.ways)?;
-    reader.number("last_level.ns", &last_level.ns, 0.0..=MILLION, "ns").map(drop)
+fn cache(reader: Reader<'_>, written: &WrittenCache) -> Result<Cache, Error> {
+    let (bytes, ways) = cache_size(reader, "cache", &written.kib, &written.ways)?;
+    let prefetch = match &written.prefetch {
+        Some(prefetch) => reader.whole("cache.prefetch", prefetch, 1..=64, "times")?,
+        None => 1,
+    };
+    Ok(Cache { bytes, ways, prefetch })
+}
+
+fn last_level(reader: Reader<'_>, written: &WrittenLastLevel) -> Result<LastLevel, Error> {
+    let (bytes, ways) = cache_size(reader, "last_level", &written.kib, &written.ways)?;
+    let latency_ns = reader.number("last_level.ns", &written.ns, 0.0..=MILLION, "ns")?;
+    Ok(LastLevel { bytes, ways, latency_ns })
 }
 
 fn add_link(
@@ -256,15 +284,15 @@ fn add_link(
     let written = link.get_ref();
     let at = written.between.span();
     let invalid = |what| reader.error(at.clone(), &format!("link.between: {what}"));
-    if routes.links() == MOST_LINKS {
-        return Err(invalid(format!("at most {MOST_LINKS} links are expected")));
+    if routes.links().len() == MAX_LINKS {
+        return Err(invalid(format!("at most {MAX_LINKS} links are expected")));
     }
     let latency_ns = reader.number("link.latency_ns", &written.latency_ns, 0.0..=MILLION, "ns")?;
     let bandwidth_mb_per_s = bandwidth(reader, "link", written.bandwidth_mb_per_s.as_ref())?;
     let ends = list(written.between.get_ref())
         .and_then(|ends| routes.points(ends, true))
         .map_err(invalid)?;
-    routes.join(&ends, Link { latency_ns, bandwidth_mb_per_s }).map_err(invalid)
+    routes.join(&ends, latency_ns, bandwidth_mb_per_s).map_err(invalid)
 }
 
 fn add_route(
@@ -284,19 +312,19 @@ fn add_route(
     points.and_then(|points| routes.lead(ends, &points)).map_err(invalid("via", via.span()))
 }
 
-/// Of a line from each node (row) to each (column).
+/// Latency of a line from each node's CPUs (row) in each node's memory (column), in ns.
 fn latencies(
     reader: Reader<'_>,
     value: &Spanned<Value>,
     nodes: usize,
     routes: &Routes,
 ) -> Result<Vec<Vec<f64>>, Error> {
-    let allowed = LEAST_LATENCY_NS..=MILLION;
+    let allowed = MIN_LATENCY_NS..=MILLION;
     let invalid = |what| reader.error(value.span(), &format!("latency_ns: {what}"));
-    let expected = format!("a number from {LEAST_LATENCY_NS} to {MILLION} ns");
+    let expected = format!("a number from {MIN_LATENCY_NS} to {MILLION} ns");
     let latency = |_, value: &Value| number_in(value).filter(|ns| allowed.contains(ns));
     let check = |values: &[Value]| numbers(values, nodes, &expected, latency);
-    if routes.links() == 0 {
+    if routes.links().is_empty() {
         let rows = list(value.get_ref()).and_then(|rows| matrix(rows, nodes));
         let rows = rows.and_then(|rows| rows.into_iter().map(check).collect::<Result<Vec<_>, _>>());
         return rows.map_err(invalid);
@@ -331,7 +359,7 @@ fn list(value: &Value) -> Result<&[Value], String> {
     value.as_array().map(Vec::as_slice).ok_or_else(|| format!("a list is expected, not {value}"))
 }
 
-/// One row for each node.
+/// The rows of a matrix, one for each node.
 fn matrix(rows: &[Value], nodes: usize) -> Result<Vec<&[Value]>, String> {
     let rows = rows.iter().map(list).collect::<Result<Vec<_>, _>>()?;
     match rows.len() == nodes {
@@ -340,7 +368,7 @@ fn matrix(rows: &[Value], nodes: usize) -> Result<Vec<&[Value]>, String> {
     }
 }
 
-/// One number for each node, as `good` takes it out of a value.
+/// One number for each node, as `good` reads it from a value.
 fn numbers<T>(
     values: &[Value],
     nodes: usize,

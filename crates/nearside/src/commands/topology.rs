@@ -5,7 +5,7 @@ use crate::{
     failure::Outcome,
     output,
     report::{topology_json::Machine, topology_svg, topology_text},
-    source::TopologySource,
+    source::{self, TopologySource},
 };
 
 /// Show the machine's nodes, CPUs, memory, distances and devices
@@ -41,7 +41,7 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let (topology, notes) = args.source.read_with_notes()?;
+    let source::Machine { topology, costs, notes } = args.source.read()?;
     output::note(notes);
     if args.source.is_this_host()
         && let Ok(host) = open_host()
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let report = match args.format {
         Format::Text => topology_text::report(&topology),
-        Format::Json => output::json(&Machine::new(&topology))?,
+        Format::Json => output::json(&Machine::with_costs(&topology, costs.as_ref()))?,
         Format::Svg => topology_svg::report(&topology),
     };
     output::print(&report)

@@ -24,7 +24,7 @@ use nearside_policy::{
 };
 use nearside_topology::{
     Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId,
-    Performance, ReservedHugePages, Topology, Zone,
+    Performance, ReservedHugePages, Topology, Zone, machine_file,
 };
 use serde_json::{Value, to_value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,7 +138,10 @@ fn topology() {
         reserved_huge_pages: vec![ReservedHugePages { page_bytes: 2 << 20, pages: 1 }],
         ..Topology::default()
     };
-    check("`nearside topology ", &[], "", &to_value(Machine::new(&machine)).unwrap());
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/machines/xeon-2s.toml");
+    let costs = machine_file::read(file.as_ref()).unwrap().costs;
+    let printed = to_value(Machine::with_costs(&machine, Some(&costs))).unwrap();
+    check("`nearside topology ", &[], "", &printed);
 }
 
 #[test]

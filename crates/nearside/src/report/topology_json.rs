@@ -3,7 +3,7 @@
 use super::topology_text::{free_bytes, memory_bytes};
 use nearside_topology::{
     Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance,
-    Pxm, ReservedHugePages, Topology, Zone,
+    Pxm, ReservedHugePages, Topology, Zone, machine_file::Costs,
 };
 use serde::Serialize;
 
@@ -21,10 +21,17 @@ pub(crate) struct Machine<'a> {
     devices: Vec<DeviceReport<'a>>,
     reserved_huge_pages: &'a [ReservedHugePages],
     isolated_cpus: Vec<CpuId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine_file: Option<&'a Costs>,
 }
 
 impl<'a> Machine<'a> {
     pub(crate) fn new(topology: &'a Topology) -> Self {
+        Self::with_costs(topology, None)
+    }
+
+    /// The report on a machine that a machine file describes.
+    pub(crate) fn with_costs(topology: &'a Topology, costs: Option<&'a Costs>) -> Self {
         Self {
             source: &topology.source,
             nodes_count: topology.nodes.len(),
@@ -37,6 +44,7 @@ impl<'a> Machine<'a> {
             devices: topology.devices.iter().map(DeviceReport::new).collect(),
             reserved_huge_pages: &topology.reserved_huge_pages,
             isolated_cpus: topology.isolated_cpus.iter().collect(),
+            machine_file: costs,
         }
     }
 }

@@ -1,32 +1,27 @@
-//! The links of a machine file, and which of them a line passes from node to node.
+//! The links of a machine file, and the route of cache lines between each two nodes.
 
+use super::costs::{Link, Point};
 use std::{
     cmp::{Ordering, Reverse},
     collections::{BTreeMap, BTreeSet, BinaryHeap},
 };
 use toml::Value;
 
-/// What joins two points, in both directions.
-pub(super) struct Link {
-    /// What a line takes longer over it.
-    pub(super) latency_ns: f64,
-    /// What it carries, each way; 0: unlimited.
-    pub(super) bandwidth_mb_per_s: f64,
-}
-
-/// Where links end: nodes by their numbers, and behind those switches, in the order in which links name them.
-type Point = usize;
-/// The lower one first.
+/// Two points, the lower one first.
 type Pair = (Point, Point);
 
-/// All links, and the way between each two nodes.
+/// All links, and the route between each two nodes.
 pub(super) struct Routes {
     nodes: usize,
     switches: Vec<String>,
-    links: BTreeMap<Pair, Link>,
+    /// In the file's order.
+    links: Vec<Link>,
+    /// Index of the link that joins two points.
+    joined: BTreeMap<Pair, usize>,
     /// From the lower node to the higher one, both included.
-    ways: BTreeMap<Pair, Vec<Point>>,
-    given: BTreeSet<Pair>,
+    routes: BTreeMap<Pair, Vec<Point>>,
+    /// Pairs of nodes whose route the file states.
+    stated: BTreeSet<Pair>,
 }
 
 impl Routes {
@@ -34,18 +29,24 @@ impl Routes {
         Self {
             nodes,
             switches: Vec::new(),
-            links: BTreeMap::new(),
-            ways: BTreeMap::new(),
-            given: BTreeSet::new(),
+            links: Vec::new(),
+            joined: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            stated: BTreeSet::new(),
         }
     }
 
-    /// How many links there are.
-    pub(super) fn links(&self) -> usize {
-        self.links.len()
+    /// All links, in the file's order.
+    pub(super) fn links(&self) -> &[Link] {
+        &self.links
     }
 
-    /// Points as a file names them. Where links are read, a switch may be a new one.
+    /// The routes between all pairs of nodes, from the lower node to the higher one.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Vec<Point>> {
+        self.routes.values()
+    }
+
+    /// Points as a file names them. Links may name new switches; routes may not.
     pub(super) fn points(
         &mut self,
         values: &[Value],
@@ -83,55 +84,61 @@ impl Routes {
     }
 
     /// Adds a link between two points.
-    pub(super) fn join(&mut self, ends: &[Point], link: Link) -> Result<(), String> {
+    pub(super) fn join(
+        &mut self,
+        ends: &[Point],
+        latency_ns: f64,
+        bandwidth_mb_per_s: f64,
+    ) -> Result<(), String> {
         let pair = pair_of(ends).ok_or("two different ends are expected")?;
-        match self.links.insert(pair, link) {
-            Some(_) => Err("there is a link between these two already".into()),
-            None => Ok(()),
+        if self.joined.insert(pair, self.links.len()).is_some() {
+            return Err("there is a link between these two already".into());
         }
+        self.links.push(Link { between: [ends[0], ends[1]], latency_ns, bandwidth_mb_per_s });
+        Ok(())
     }
 
-    /// Finds the way between each two nodes: the one of least latency, of equals that over fewest links, then over the points that are
-    /// named first.
+    /// Finds the route between each two nodes: the one of least latency. Among equals, fewer links
+    /// win, then the points that the file names first.
     pub(super) fn find(&mut self) -> Result<(), String> {
         let mut neighbours: BTreeMap<Point, Vec<(Point, f64)>> = BTreeMap::new();
-        for (&(low, high), link) in &self.links {
-            neighbours.entry(low).or_default().push((high, link.latency_ns));
-            neighbours.entry(high).or_default().push((low, link.latency_ns));
+        for &Link { between: [one, other], latency_ns, .. } in &self.links {
+            neighbours.entry(one).or_default().push((other, latency_ns));
+            neighbours.entry(other).or_default().push((one, latency_ns));
         }
         for from in 0..if self.links.is_empty() { 0 } else { self.nodes } {
-            let ways = shortest_ways(&neighbours, from);
+            let shortest = shortest_routes(&neighbours, from);
             for to in from + 1..self.nodes {
-                let way = ways
+                let route = shortest
                     .get(&to)
                     .ok_or_else(|| format!("no link leads from node {from} to node {to}"))?;
-                self.ways.insert((from, to), way.clone());
+                self.routes.insert((from, to), route.clone());
             }
         }
         Ok(())
     }
 
-    /// The nodes of a route, which has not been given before.
+    /// The two nodes that a stated route joins. A file may state the route of a pair once.
     pub(super) fn free_pair(&mut self, ends: &[Point]) -> Result<(Point, Point), String> {
         let pair = pair_of(ends)
             .filter(|pair| pair.1 < self.nodes)
             .ok_or("two different nodes are expected")?;
-        match self.given.insert(pair) {
+        match self.stated.insert(pair) {
             true => Ok((ends[0], ends[1])),
             false => Err("there is a route between these two already".into()),
         }
     }
 
-    /// Has lines between the two nodes pass these points, in both directions.
+    /// Routes lines between the two nodes over these points, in both directions.
     pub(super) fn lead(&mut self, (from, to): (Point, Point), via: &[Point]) -> Result<(), String> {
-        let mut way: Vec<Point> = [&[from], via, &[to]].concat();
+        let mut route: Vec<Point> = [&[from], via, &[to]].concat();
         let mut seen = BTreeSet::new();
-        if let Some(&again) = way.iter().find(|&&point| !seen.insert(point)) {
-            return Err(format!("the way comes to {} twice", self.name(again)));
+        if let Some(&again) = route.iter().find(|&&point| !seen.insert(point)) {
+            return Err(format!("the route passes {} twice", self.name(again)));
         }
-        if let Some(gap) = way
+        if let Some(gap) = route
             .windows(2)
-            .find(|step| pair_of(step).is_none_or(|pair| !self.links.contains_key(&pair)))
+            .find(|step| pair_of(step).is_none_or(|pair| !self.joined.contains_key(&pair)))
         {
             return Err(format!(
                 "there is no link between {} and {}",
@@ -140,29 +147,29 @@ impl Routes {
             ));
         }
         if from > to {
-            way.reverse();
+            route.reverse();
         }
-        self.ways.insert((from.min(to), from.max(to)), way);
+        self.routes.insert((from.min(to), from.max(to)), route);
         Ok(())
     }
 
-    fn on_the_way(&self, from: Point, to: Point) -> impl Iterator<Item = &Link> {
-        let way = self.ways.get(&(from.min(to), from.max(to))).map_or(&[][..], Vec::as_slice);
-        way.windows(2).filter_map(|step| self.links.get(&pair_of(step)?))
+    fn links_between(&self, from: Point, to: Point) -> impl Iterator<Item = &Link> {
+        let route = self.routes.get(&(from.min(to), from.max(to))).map_or(&[][..], Vec::as_slice);
+        route.windows(2).filter_map(|step| self.links.get(*self.joined.get(&pair_of(step)?)?))
     }
 
-    /// What a line takes longer from one node to another than from its memory.
+    /// Latency that the links on the route add to that of the memory, in ns.
     pub(super) fn latency_ns(&self, from: Point, to: Point) -> f64 {
-        self.on_the_way(from, to).map(|link| link.latency_ns).sum()
+        self.links_between(from, to).map(|link| link.latency_ns).sum()
     }
 
-    /// What the links on the way carry; 0: unlimited.
+    /// Bandwidth of each link on the route in MB/s; 0: unlimited.
     pub(super) fn bandwidths_mb_per_s(&self, from: Point, to: Point) -> impl Iterator<Item = f64> {
-        self.on_the_way(from, to).map(|link| link.bandwidth_mb_per_s)
+        self.links_between(from, to).map(|link| link.bandwidth_mb_per_s)
     }
 }
 
-/// Two different points.
+/// The pair that two different points make.
 fn pair_of(points: &[Point]) -> Option<Pair> {
     match *points {
         [one, other] if one != other => Some((one.min(other), one.max(other))),
@@ -170,13 +177,13 @@ fn pair_of(points: &[Point]) -> Option<Pair> {
     }
 }
 
-/// How far it is to the last of these points: latency, then links, then their numbers.
-struct Way {
+/// A route to the last of its points. Routes compare by latency, then links, then their points.
+struct Candidate {
     latency_ns: f64,
     points: Vec<Point>,
 }
 
-impl Ord for Way {
+impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_latency = self.latency_ns.total_cmp(&other.latency_ns);
         by_latency
@@ -185,39 +192,42 @@ impl Ord for Way {
     }
 }
 
-impl PartialOrd for Way {
+impl PartialOrd for Candidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Way {
+impl PartialEq for Candidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Way {}
+impl Eq for Candidate {}
 
-/// To each point that can be reached (E. W. Dijkstra, A note on two problems in connexion with graphs, 1959).
-fn shortest_ways(
+/// The shortest route to each point that `from` reaches (E. W. Dijkstra, A note on two problems in
+/// connexion with graphs, 1959).
+fn shortest_routes(
     neighbours: &BTreeMap<Point, Vec<(Point, f64)>>,
     from: Point,
 ) -> BTreeMap<Point, Vec<Point>> {
     let mut best = BTreeMap::new();
-    let mut open = BinaryHeap::from([Reverse(Way { latency_ns: 0.0, points: vec![from] })]);
-    while let Some(Reverse(way)) = open.pop() {
-        let Some(&last) = way.points.last() else { continue };
+    let start = Candidate { latency_ns: 0.0, points: vec![from] };
+    let mut open = BinaryHeap::from([Reverse(start)]);
+    while let Some(Reverse(route)) = open.pop() {
+        let Some(&last) = route.points.last() else { continue };
         if best.contains_key(&last) {
             continue;
         }
         for &(next, latency_ns) in neighbours.get(&last).into_iter().flatten() {
             if !best.contains_key(&next) {
-                let points = [&way.points[..], &[next]].concat();
-                open.push(Reverse(Way { latency_ns: way.latency_ns + latency_ns, points }));
+                let points = [&route.points[..], &[next]].concat();
+                let latency_ns = route.latency_ns + latency_ns;
+                open.push(Reverse(Candidate { latency_ns, points }));
             }
         }
-        best.insert(last, way.points);
+        best.insert(last, route.points);
     }
     best
 }

@@ -53,7 +53,11 @@ latency_ns = 100
 ";
 
 fn machine(text: &str) -> Topology {
-    parse("m.toml", text).unwrap()
+    parse("m.toml", text).unwrap().topology
+}
+
+fn costs(text: &str) -> Costs {
+    parse("m.toml", text).unwrap().costs
 }
 
 fn figures(machine: &Topology, from: u32, to: u32) -> (Option<u64>, Option<u64>) {
@@ -98,7 +102,90 @@ fn latencies_add_up_over_links_and_the_narrowest_limits() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line_and_key() {
+fn costs_are_the_files_own_numbers() {
+    let plain = costs(PLAIN);
+    assert_eq!((plain.description.as_str(), plain.insn_ps), ("", 400));
+    assert_eq!(plain.latency_ns, [[90.0, 160.0], [161.6, 91.0]]);
+    assert_eq!(plain.memory_bandwidth_mb_per_s, [1500.0, 0.0]);
+    assert_eq!(plain.cache, Cache { bytes: 256 << 10, ways: 4, prefetch: 1 });
+    assert_eq!((plain.last_level, plain.links, plain.routes), (None, vec![], vec![]));
+    let linked = costs(LINKED);
+    assert_eq!(linked.cache.prefetch, 4);
+    let last_level = LastLevel { bytes: 1 << 20, ways: 16, latency_ns: 15.0 };
+    assert_eq!(linked.last_level, Some(last_level));
+    // Ends stand in the file's order. The hub is the first switch, so it is point 3.
+    let ends: Vec<_> = linked.links.iter().map(|link| link.between).collect();
+    assert_eq!(ends, [[0, 3], [3, 1], [3, 2], [0, 2]]);
+    let bandwidths: Vec<_> = linked.links.iter().map(|link| link.bandwidth_mb_per_s).collect();
+    assert_eq!(bandwidths, [2000.0, 0.0, 0.0, 0.0]);
+    assert_eq!(linked.latency_ns[0], [80.0, 120.0, 140.0]);
+    assert_eq!(linked.routes, [vec![0, 3, 1], vec![0, 3, 2], vec![1, 3, 2]]);
+    let stated = costs(&format!("{LINKED}[[route]]\nbetween = [2, 0]\nvia = []\n"));
+    assert_eq!(stated.routes[1], [0, 2]);
+}
+
+/// Four nodes in a ring. 0-1-2 and 0-3-2 take equally long.
+const RING: &str = "insn_ps = 400
+distance = [[10, 20, 30, 20], [20, 10, 20, 30], [30, 20, 10, 20], [20, 30, 20, 10]]
+latency_ns = [90, 90, 90, 90]
+cache = { kib = 256, ways = 4 }
+node = [
+  { cpus = 1, memory_mib = 256 },
+  { cpus = 1, memory_mib = 256 },
+  { cpus = 1, memory_mib = 256 },
+  { cpus = 1, memory_mib = 256 },
+]
+[[link]]
+between = [0, 1]
+latency_ns = 10
+[[link]]
+between = [1, 2]
+latency_ns = 20
+[[link]]
+between = [2, 3]
+latency_ns = 20
+[[link]]
+between = [3, 0]
+latency_ns = 10
+";
+
+#[test]
+fn among_equal_routes_fewer_links_win_then_earlier_points() {
+    assert_eq!(costs(RING).routes[1], [0, 1, 2]);
+    let direct = format!("{RING}[[link]]\nbetween = [0, 2]\nlatency_ns = 30\n");
+    assert_eq!(costs(&direct).routes[1], [0, 2]);
+    // Latency counts before links.
+    let slower = format!("{RING}[[link]]\nbetween = [0, 2]\nlatency_ns = 30.5\n");
+    assert_eq!(costs(&slower).routes[1], [0, 1, 2]);
+}
+
+#[test]
+fn a_machine_has_at_most_1024_links() {
+    let stem = RING.split("[[link]]").next().unwrap();
+    let links: String =
+        (0..1024).map(|i| format!("[[link]]\nbetween = [0, \"s{i}\"]\nlatency_ns = 1\n")).collect();
+    let text = format!("{stem}{links}[[link]]\nbetween = [0, 1]\nlatency_ns = 1\n");
+    let line = stem.lines().count() + 3 * 1024 + 2;
+    let expected = format!("m.toml:{line}: link.between: at most 1024 links are expected");
+    assert_eq!(parse("m.toml", &text).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn strings_of_several_lines_do_not_shift_line_numbers() {
+    let shifted = |description: &str, line: usize| {
+        let broken = PLAIN.replace("cpus = 3", "cpus = 0");
+        let error = parse("m.toml", &format!("description = {description}\n{broken}"));
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("m.toml:{line}: node.cpus: ")), "{error}");
+    };
+    shifted("\"a\"", 13);
+    shifted("\"\"\"\n[[node]] \\\"\"\" # [\n[cache]\nways = 4\n\"\"\"", 17);
+    shifted("'''\n[[node]]\ncpus = 1 [\\'''", 15);
+    shifted("\"a\u{2028}b\"", 13);
+}
+
+#[test]
+fn mistakes_are_named_with_line_and_key() {
     let route =
         |between: &str, via: &str| format!("{LINKED}[[route]]\nbetween = {between}\nvia = {via}\n");
     let cases = [
@@ -108,6 +195,35 @@ fn what_is_wrong_is_told_with_its_line_and_key() {
         ),
         (PLAIN.replace("insn_ps", "cycle_ps"), "m.toml:1: unknown field `cycle_ps`"),
         (PLAIN.replace("insn_ps", "#"), "m.toml:1: missing field `insn_ps`"),
+        (PLAIN.replace("insn_ps = 400", "insn_ps = "), "m.toml:1: "),
+        (PLAIN.replace("ways = 4\n", ""), "m.toml:4: missing field `ways`"),
+        (PLAIN.replace("cpus = 3", "cpus = true"), "m.toml:12: node.cpus: a whole number"),
+        (
+            PLAIN.replace("= 1500", "= \"fast\""),
+            "m.toml:10: node.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s, or 0 for unlimited, is expected, not \"fast\"",
+        ),
+        (PLAIN.replace("= 1500", "= nan"), "m.toml:10: node.bandwidth_mb_per_s: a number"),
+        (PLAIN.replace("= 1500", "= 0.5"), "m.toml:10: node.bandwidth_mb_per_s: a number"),
+        (PLAIN.replace("[cache]", "[[cache]]"), "m.toml:4: "),
+        (PLAIN.split("[[node]]").next().unwrap().into(), "m.toml:1: node: 1 to 64 tables"),
+        (
+            PLAIN.replace("[cache]\nkib = 256\nways = 4\n", "cache = { kib = 256, ways = 99 }\n"),
+            "m.toml:4: cache.ways: a whole number from 1 to 64 ways is expected, not 99",
+        ),
+        (
+            PLAIN.replace("[cache]\nkib = 256\nways = 4\n", "cache.kib = 256\ncache.ways = 99\n"),
+            "m.toml:5: cache.ways: a whole number",
+        ),
+        (LINKED.replace("latency_ns = 20\n", ""), "m.toml:26: missing field `latency_ns`"),
+        (
+            LINKED.replace("= 2000", "= 0.5"),
+            "m.toml:25: link.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s",
+        ),
+        (LINKED.replace("[0, 2]", "7"), "m.toml:33: link.between: a list is expected, not 7"),
+        (
+            LINKED.replace("[0, 2]", "[0, true]"),
+            "m.toml:33: link.between: a node from 0 to 2 or the name of a switch is expected",
+        ),
         (PLAIN.replace("kib = 256", "kib = 250"), "m.toml:5: cache.kib: a power of two of sets"),
         (
             PLAIN.replace("cpus = 3", "cpus = 3.0"),
@@ -168,7 +284,7 @@ fn what_is_wrong_is_told_with_its_line_and_key() {
         ),
         (route("[0, \"hub\"]", "[]"), "m.toml:36: route.between: two different nodes are expected"),
         (route("[0, 1]", "[]"), "m.toml:37: route.via: there is no link between node 0 and node 1"),
-        (route("[0, 1]", "[\"hub\", 0]"), "m.toml:37: route.via: the way comes to node 0 twice"),
+        (route("[0, 1]", "[\"hub\", 0]"), "m.toml:37: route.via: the route passes node 0 twice"),
         (
             route("[0, 1]", "[\"bridge\"]"),
             "m.toml:37: route.via: a node from 0 to 2 or the name of a switch is expected",
@@ -195,11 +311,11 @@ fn files_that_cannot_be_read_say_so() {
 #[test]
 fn the_labs_machines_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/machines");
-    let load = |name: &str| read(&folder.join(name).with_extension("toml")).unwrap();
+    let load = |name: &str| read(&folder.join(name).with_extension("toml")).unwrap().topology;
     let sizes = |machine: &Topology| (machine.nodes.len(), machine.cpus.len());
     let mut files = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
-        let machine = read(&entry.unwrap().path()).unwrap();
+        let machine = read(&entry.unwrap().path()).unwrap().topology;
         assert_eq!(machine.performance.len(), machine.nodes.len().pow(2));
         files += 1;
     }
