@@ -19,7 +19,9 @@ class Kept(unittest.TestCase):
         made = []
 
         def make():
-            made.append(calibrate.Compared(figures=3, off=1, worst={"loaded": 0.5}, lines=["a line"]))
+            made.append(
+                calibrate.Compared(figures=3, off=1, worst={"loaded": 0.5}, lines=["a line"])
+            )
             return made[0]
 
         with (

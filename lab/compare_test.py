@@ -23,7 +23,10 @@ compare = load_program("compare")
 
 class Options(unittest.TestCase):
     def parse(self, *words):
-        with unittest.mock.patch.object(sys, "argv", ["lab/compare", *words]), contextlib.redirect_stderr(io.StringIO()) as said:
+        with (
+            unittest.mock.patch.object(sys, "argv", ["lab/compare", *words]),
+            contextlib.redirect_stderr(io.StringIO()) as said,
+        ):
             try:
                 return compare.parse_options(), ""
             except SystemExit as end:
@@ -31,7 +34,9 @@ class Options(unittest.TestCase):
 
     def test_workloads_are_those_of_the_program(self):
         source = (LAB / "workloads/src/workload.rs").read_text()
-        self.assertEqual(tuple(re.findall(r'Workload \{\s*name: "(\w+)"', source)), compare.WORKLOADS)
+        self.assertEqual(
+            tuple(re.findall(r'Workload \{\s*name: "(\w+)"', source)), compare.WORKLOADS
+        )
 
     def test_a_workload_that_there_is_not_is_refused_at_once(self):
         code, said = self.parse("warehose")
@@ -40,16 +45,32 @@ class Options(unittest.TestCase):
 
     def test_who_asks_for_nothing_gets_the_warehouse(self):
         options, _ = self.parse("--seeds", "2")
-        self.assertEqual((options.workload, options.jobs, options.asked), ("warehouse", None, "lab/compare --seeds 2"))
-        self.assertEqual((options.machine, options.domains, options.seeds, options.ratios), ("x460-small", [4, 8, 12, 16], 2, []))
+        self.assertEqual(
+            (options.workload, options.jobs, options.asked),
+            ("warehouse", None, "lab/compare --seeds 2"),
+        )
+        self.assertEqual(
+            (options.machine, options.domains, options.seeds, options.ratios),
+            ("x460-small", [4, 8, 12, 16], 2, []),
+        )
 
     def test_what_quick_and_required_settle_is_not_to_be_asked_for(self):
         options, _ = self.parse("--quick", "text", "--machine", "pairs")
-        self.assertEqual((options.workload, options.machine, options.contenders), ("text", "pairs", ["stock", "nearside"]))
+        self.assertEqual(
+            (options.workload, options.machine, options.contenders),
+            ("text", "pairs", ["stock", "nearside"]),
+        )
         options, _ = self.parse("--required", "--contenders", "stock")
         self.assertEqual((options.contenders, options.seeds), (["stock"], 1))
-        for words in ("--quick --ratios 1.5,2.0", "--quick --domains 8", "--required warehouse", "--required --machine x460-small",
-                      "--required --domains 4", "--required --seeds 1", "--required --ratios 2"):  # fmt: skip
+        for words in (
+            "--quick --ratios 1.5,2.0",
+            "--quick --domains 8",
+            "--required warehouse",
+            "--required --machine x460-small",
+            "--required --domains 4",
+            "--required --seeds 1",
+            "--required --ratios 2",
+        ):
             with self.subTest(words):
                 code, said = self.parse(*words.split())
                 self.assertEqual(code, 2)
@@ -61,42 +82,84 @@ class Comparison(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "machines").mkdir()
             asked = "lab/compare warehouse --domains 2 --ratios 1.5,2.0"
-            options = SimpleNamespace(results=Path(folder), required=False, found=False, quick=False, jobs=None, asked=asked, seeds=1)
-            vars(options).update(workload="warehouse", machine="x460-small", ratios=[1.5, 2.0], domains=[2])
+            options = SimpleNamespace(
+                results=Path(folder),
+                required=False,
+                found=False,
+                quick=False,
+                jobs=None,
+                asked=asked,
+                seeds=1,
+            )
+            vars(options).update(
+                workload="warehouse", machine="x460-small", ratios=[1.5, 2.0], domains=[2]
+            )
             options.contenders = ["stock", "nearside"]
-            with contextlib.redirect_stdout(io.StringIO()), unittest.mock.patch.object(compare, "call", lambda *_: "a/6.1-amd64/b"):
+            with (
+                contextlib.redirect_stdout(io.StringIO()),
+                unittest.mock.patch.object(compare, "call", lambda *_: "a/6.1-amd64/b"),
+            ):
                 code = compare.compare(options, runner_of=lambda *_: FakeRunner())
             self.assertEqual(code, 1)
             text = (Path(folder) / "warehouse.x460-small.ratios-1.5-2.0.md").read_text()
-            self.assertTrue(text.startswith(f"Written by `{asked}` (2026-11-23, commit 1234567, Linux 7.1, QEMU 10.0, "), text)
+            self.assertTrue(
+                text.startswith(
+                    f"Written by `{asked}` (2026-11-23, commit 1234567, Linux 7.1, QEMU 10.0, "
+                ),
+                text,
+            )
             self.assertEqual(text.count("Without a result: nearside."), 2)
             self.assertTrue((Path(folder) / "warehouse.x460-small.2-domains.ratios.svg").exists())
-
 
     def test_results_that_cannot_be_kept_are_refused_at_once(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "file"
             file.touch()
             for results in (file, file / "below", Path("/proc/results"), Path("/proc")):
-                with self.subTest(results), self.assertRaisesRegex(LabError, f"^--results {results}: "):
+                with (
+                    self.subTest(results),
+                    self.assertRaisesRegex(LabError, f"^--results {results}: "),
+                ):
                     compare.hold(results)
 
 
 class Required(unittest.TestCase):
     def test_it_is_no_more_than_150_guests(self):
-        cells = [cell for part in required.SET for cell in compare.cells_of(replace(part, ratios=()), Path())]
-        per_ratio = [cell for part in required.SET for _ in part.ratios[1:] for cell in compare.cells_of(replace(part, ratios=()), Path())]
+        trials = [
+            trial
+            for part in required.SET
+            for trial in compare.trials_of(replace(part, ratios=()), Path())
+        ]
+        per_ratio = [
+            trial
+            for part in required.SET
+            for _ in part.ratios[1:]
+            for trial in compare.trials_of(replace(part, ratios=()), Path())
+        ]
         # Of skewed's domains one pin knows what the other does not.
-        guests = [cell for cell in cells + per_ratio if cell.contender != "pin-oracle" or cell.workload == "skewed"]
+        guests = [
+            trial
+            for trial in trials + per_ratio
+            if trial.contender != "pin-oracle" or trial.workload == "skewed"
+        ]
         self.assertLessEqual(len(guests), 150)
-        self.assertLessEqual({cell.contender for cell in cells}, set(CONTENDERS))
+        self.assertLessEqual({trial.contender for trial in trials}, set(CONTENDERS))
 
     def compare(self, page, runner, **changes):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "machines").mkdir()
-            options = SimpleNamespace(results=Path(folder), required=True, found=False, jobs=2, contenders=list(CONTENDERS))
+            options = SimpleNamespace(
+                results=Path(folder),
+                required=True,
+                found=False,
+                jobs=2,
+                contenders=list(CONTENDERS),
+            )
             vars(options).update(changes)
-            with contextlib.redirect_stdout(io.StringIO()), unittest.mock.patch.object(compare, "call", lambda *_: "a/6.1-amd64/b"):
+            with (
+                contextlib.redirect_stdout(io.StringIO()),
+                unittest.mock.patch.object(compare, "call", lambda *_: "a/6.1-amd64/b"),
+            ):
                 code = compare.compare(options, page, lambda *_: runner)
             return code, (Path(folder) / "commands").read_text()
 
@@ -116,7 +179,9 @@ class Required(unittest.TestCase):
             self.assertIn(f"| {CONTENDERS['balancing']} | 100 ms, 1.50 x |", text)
             self.assertIn("- warehouse, 16 domains on x460-small: numad, pin-naive,", text)
             self.assertIn("results of 2026-11-23, commit 1234567, Linux 7.1, QEMU 10.0,", text)
-            self.assertTrue((Path(folder) / "images/warehouse.x460-small.16-domains.ratios.svg").exists())
+            self.assertTrue(
+                (Path(folder) / "images/warehouse.x460-small.16-domains.ratios.svg").exists()
+            )
             self.assertIn("# stock", commands)
 
     def test_a_guest_that_fails_leaves_what_the_others_found_and_is_told(self):

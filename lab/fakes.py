@@ -31,8 +31,20 @@ def result(total_ms, busy_ms=(0, 0), fetched=((0, 0), (0, 0))):
         return {"machine_ns": 1e9 + total_ms * 1e6 if any(busy) else 1e9, "vcpus": vcpus}
 
     begin, end = mark((0, 0), ((0, 0), (0, 0)), 2e8), mark(busy_ms, fetched, 1e9 + total_ms * 1e6)
-    made = {"ended": "2026-11-23T20:00:00+00:00", "commit": "1234567", "kernel": "7.1", "qemu": "10.0", "host_s": 1, "command": "# run"}
-    return {**made, "total_ms": total_ms, "domains": [{"time_ms": total_ms}, {"time_ms": total_ms / 2}], "marks": [begin, end]}
+    made = {
+        "ended": "2026-11-23T20:00:00+00:00",
+        "commit": "1234567",
+        "kernel": "7.1",
+        "qemu": "10.0",
+        "host_s": 1,
+        "command": "# run",
+    }
+    return {
+        **made,
+        "total_ms": total_ms,
+        "domains": [{"time_ms": total_ms}, {"time_ms": total_ms / 2}],
+        "marks": [begin, end],
+    }
 
 
 class FakeRunner:
@@ -42,14 +54,18 @@ class FakeRunner:
         known = {**result(100, (1, 1)), "command": "# known"}
         self.known, self.ran, self.lock = dict.fromkeys(found, known), [], threading.Lock()
 
-    def file(self, cell):
-        return cell.contender.replace("oracle", "naive")
+    def file(self, trial):
+        return trial.contender.replace("oracle", "naive")
 
-    def found(self, cell):
-        return self.known.get(self.file(cell))
+    def found(self, trial):
+        return self.known.get(self.file(trial))
 
-    def run(self, cell):
+    def run(self, trial):
         with self.lock:
-            self.ran.append(self.file(cell))
-        made = result({"stock": 150, "pin-naive": 100}[self.file(cell)], (1, 1)) if self.file(cell) != "nearside" else None
-        return made and {**made, "command": f"# {cell.contender}"}
+            self.ran.append(self.file(trial))
+        made = (
+            result({"stock": 150, "pin-naive": 100}[self.file(trial)], (1, 1))
+            if self.file(trial) != "nearside"
+            else None
+        )
+        return made and {**made, "command": f"# {trial.contender}"}

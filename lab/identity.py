@@ -1,10 +1,9 @@
-"""What a guest of lab/compare is made of: where some of that changes, its result is another one."""
+"""Identities of the lab's results: digests of all that a guest of lab/compare depends on."""
 
 import functools
 import hashlib
 import os
 import re
-import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 import initramfs
 import xen
 from common import LAB, LabError
+from qemu_machine import machine_arguments
 
 # Of what QEMU brings, what runs in the guest before its kernel.
 FIRMWARE = ("bios-256k.bin", "pvh.bin", "multiboot_dma.bin")
@@ -43,32 +43,45 @@ class Files:
 
 
 def sources():
-    """Of the lab, what makes time and the guest. Of lab/run and machines.py it is what they make of a machine that counts."""
-    named = ("numatime/Makefile", "numatime/guest/mark.c", "modelled.py", "modelled-init", "initramfs.py")
+    """Files of the lab that make time and the guest. The machine counts by its arguments
+    instead."""
+    named = (
+        "numatime/Makefile",
+        "numatime/guest/mark.c",
+        "modelled.py",
+        "modelled-init",
+        "initramfs.py",
+    )
     return [*sorted((LAB / "numatime").glob("*.[ch]")), *(LAB / name for name in named)]
 
 
-def read_meanwhile():
-    """What each guest's lab/run reads anew, while lab/compare goes on with what it read at its start."""
-    names = ("run", "machines.py", "common.py", "xen.py", "xen-dom0-init", "xen-domu-init", "xen-clock.c")
-    return [*sources(), *(LAB / name for name in names)]
+# Files beside `sources` that each guest's lab/run reads anew.
+READ_BY_RUN = (
+    "run",
+    "run_options.py",
+    "guest_process.py",
+    "host_guest.py",
+    "modelled_guest.py",
+    "qemu_machine.py",
+    "machines.py",
+    "nearside.py",
+    "common.py",
+    "xen.py",
+    "xen-dom0-init",
+    "xen-domu-init",
+    "xen-clock.c",
+)
 
 
-@functools.cache
-def lab_run():
-    return SimpleNamespace(**runpy.run_path(str(LAB / "run"), run_name="lab/run"))
+def read_by_guests():
+    """Files that each guest's lab/run reads anew, while lab/compare has read them at its start."""
+    return [*sources(), *(LAB / name for name in READ_BY_RUN)]
 
 
 def emulated(machine):
-    """What the plugin and QEMU are told of a machine."""
-    options = SimpleNamespace(
-        nodes=len(machine.nodes),
-        cpus=",".join(str(node.cpus) for node in machine.nodes),
-        memory=",".join(f"{node.memory_bytes >> 20}M" for node in machine.nodes),
-        distances="/".join(",".join(map(str, row)) for row in machine.distance),
-        smt=1,
-    )
-    return [*machine.plugin_arguments(), *lab_run().machine_arguments(options)[0]]
+    """Arguments of the plugin and of QEMU that describe a machine."""
+    options = SimpleNamespace(smt=1, **machine.run_options())
+    return [*machine.plugin_arguments(), *machine_arguments(options)[0]]
 
 
 def executable(name):
@@ -80,14 +93,21 @@ def executable(name):
 
 def qemu_files(qemu, environment):
     """Its program and its firmware, from where it takes that."""
-    listed = subprocess.run([*qemu, "-L", "help"], stdout=subprocess.PIPE, text=True, check=False, env=environment)
+    listed = subprocess.run(
+        [*qemu, "-L", "help"], stdout=subprocess.PIPE, text=True, check=False, env=environment
+    )
     folders = [Path(line) for line in listed.stdout.splitlines()]
-    found = (next((folder / name for folder in folders if (folder / name).exists()), None) for name in FIRMWARE)
+    found = (
+        next((folder / name for folder in folders if (folder / name).exists()), None)
+        for name in FIRMWARE
+    )
     return [executable(qemu[0]), *filter(None, found)]
 
 
 def qemu_version(qemu, environment):
-    told = subprocess.run([*qemu, "--version"], stdout=subprocess.PIPE, text=True, check=False, env=environment)
+    told = subprocess.run(
+        [*qemu, "--version"], stdout=subprocess.PIPE, text=True, check=False, env=environment
+    )
     return re.sub(r"^QEMU emulator version ", "", told.stdout.partition("\n")[0])
 
 
@@ -100,7 +120,8 @@ def commit():
 
 @functools.cache
 def libraries(program, setting):
-    """What the loader loads for it where it is run with these words before it, as lab/run finds it; with the loader itself."""
+    """What the loader loads for it where it is run with these words before it, as lab/run finds it;
+    with the loader itself."""
     told = subprocess.run([*setting, "ldd", program], capture_output=True, text=True, check=False)
     found = [Path(path) for path in re.findall(r"=> (/\S+)", told.stdout)]
     return [*found, initramfs.LOADER] if found else []
@@ -108,8 +129,13 @@ def libraries(program, setting):
 
 @functools.cache
 def xen_files(image):
-    """What guests under Xen are made of beside the workload: dom0's modules belong to the kernel's image."""
+    """What guests under Xen are made of beside the workload: dom0's modules belong to the kernel's
+    image."""
     packages = xen.Packages()
-    loaded = [library for program in packages.programs().values() for library in packages.libraries(program)]
+    loaded = [
+        library
+        for program in packages.programs().values()
+        for library in packages.libraries(program)
+    ]
     modules = [image.parent / f"kernel/drivers/xen/{module}.ko.xz" for module in xen.MODULES]
     return [*xen.sources(), *loaded, packages.folder / "libgcc_s.so.1", *modules]

@@ -15,7 +15,8 @@ LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 
 
 class Initramfs:
-    """Contents by path without the leading slash. The same files make the same archive, to the last bit."""
+    """Contents by path without the leading slash. The same files make the same archive, to the last
+    bit."""
 
     def __init__(self):
         self.files = {}
@@ -30,10 +31,13 @@ class Initramfs:
     def add_folder(self, path):
         name = os.path.normpath(str(path)).lstrip("/")
         if name:
-            self.folders |= {name} | {str(parent) for parent in Path(name).parents if str(parent) != "."}
+            self.folders |= {name} | {
+                str(parent) for parent in Path(name).parents if str(parent) != "."
+            }
 
     def add_program(self, source, path=None):
-        """A file of the host, at its own path or another one; if it is an executable, with its libraries in /lib."""
+        """A file of the host, at its own path or another one; if it is an executable, with its
+        libraries in /lib."""
         source = Path(source)
         try:
             content = source.read_bytes()
@@ -51,7 +55,9 @@ class Initramfs:
         """In the format "newc": Documentation/driver-api/early-userspace/buffer-format.rst."""
         with open(path, "wb") as out:
             entries = [(name, 0o40755, b"") for name in self.folders]
-            entries += [(name, 0o100000 | mode, content) for name, (content, mode) in self.files.items()]
+            entries += [
+                (name, 0o100000 | mode, content) for name, (content, mode) in self.files.items()
+            ]
             # Folders sort before what is in them.
             for number, (name, mode, content) in enumerate(sorted(entries), 1):
                 write_entry(out, number, name, mode, content)
@@ -77,5 +83,9 @@ def without_debug_information(source, content):
     if not shutil.which("strip"):
         return content
     with tempfile.NamedTemporaryFile() as stripped:
-        done = subprocess.run(["strip", "--strip-debug", "-o", stripped.name, source], capture_output=True, check=False)
+        done = subprocess.run(
+            ["strip", "--strip-debug", "-o", stripped.name, source],
+            capture_output=True,
+            check=False,
+        )
         return Path(stripped.name).read_bytes() if done.returncode == 0 else content

@@ -28,16 +28,21 @@ EXIT_TIME_LIMIT = 87
 # How far the clocks of CPUs may be apart, if nothing else is asked for.
 QUANTUM_US = 10
 
-# Of the host beside the guest's memory: QEMU with translated code, and what the plugin knows of each line (numatime/directory.c).
+# Of the host beside the guest's memory: QEMU with translated code, and what the plugin knows of
+# each line (numatime/directory.c).
 QEMU_BYTES = 1 << 30
 LINE_BYTES, KNOWN_BYTES = 64, 9
 
-# Host seconds in which the guest's clock stands still. Far more than a busy host takes for one round of the clock.
+# Host seconds in which the guest's clock stands still. Far more than a busy host takes for one
+# round of the clock.
 WATCHDOG_SECONDS = 120
 
-# More than half of a boot's instructions otherwise: how far the TSC comes in a tick of 4 ms is known, CPUs need no pauses to start, and
-# ciphers were tested elsewhere.
-SHORT_BOOT = "lpj=4000000 cpu_init_udelay=0 cryptomgr.notests initcall_blacklist=fips_signature_selftest_init".split()
+# More than half of a boot's instructions otherwise: how far the TSC comes in a tick of 4 ms is
+# known, CPUs need no pauses to start, and ciphers were tested elsewhere.
+SHORT_BOOT = (
+    "lpj=4000000 cpu_init_udelay=0 cryptomgr.notests "
+    "initcall_blacklist=fips_signature_selftest_init"
+).split()
 
 # The modelled TSC runs at 1 GHz; the rest keeps the kernel from measuring it, and chance out.
 KERNEL_ARGUMENTS = (
@@ -48,9 +53,14 @@ KERNEL_ARGUMENTS = (
 
 @functools.cache
 def build_folder():
-    """Where the plugin and its guest programs are built: another folder for other sources, so that checkouts can share a cache."""
+    """Where the plugin and its guest programs are built: another folder for other sources, so that
+    checkouts can share a cache."""
     sources = hashlib.sha256()
-    for path in sorted(path for path in (LAB / "numatime").rglob("*") if path.suffix in (".c", ".h") or path.name == "Makefile"):
+    for path in sorted(
+        path
+        for path in (LAB / "numatime").rglob("*")
+        if path.suffix in (".c", ".h") or path.name == "Makefile"
+    ):
         sources.update(path.read_bytes())
     return CACHE / "numatime" / sources.hexdigest()[:16]
 
@@ -83,7 +93,9 @@ def build_plugin():
 
 def qemu_version(command, environment=None):
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, check=False, env=environment
+        )
     except OSError:
         return None
     found = re.search(r"version (\d+)\.", done.stdout)
@@ -91,11 +103,14 @@ def qemu_version(command, environment=None):
 
 
 def find_qemu():
-    """QEMU's command and environment: this machine's own if it is the right one, else one from Debian's backports."""
+    """QEMU's command and environment: this machine's own if it is the right one, else one from
+    Debian's backports."""
     own = ["qemu-system-x86_64"]
     if qemu_version(own) == QEMU_MAJOR:
         return own, dict(os.environ)
-    found = subprocess.run([LAB / "packages", "qemu"], stdout=subprocess.PIPE, text=True, check=False)
+    found = subprocess.run(
+        [LAB / "packages", "qemu"], stdout=subprocess.PIPE, text=True, check=False
+    )
     if found.returncode:
         raise LabError(f"modelled time needs QEMU {QEMU_MAJOR}")
     root = Path(found.stdout.strip())
@@ -105,15 +120,25 @@ def find_qemu():
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(map(str, libraries)))
     version = qemu_version(command, environment)
     if version != QEMU_MAJOR:
-        raise LabError(f"modelled time needs QEMU {QEMU_MAJOR}; the packages hold {version or 'one that does not run here'}")
+        raise LabError(
+            f"modelled time needs QEMU {QEMU_MAJOR}; "
+            f"the packages hold {version or 'one that does not run here'}"
+        )
     return command, environment
 
 
 def check_host(machine):
-    """Ends where the machine is too much for it. More memory than it has would end in swapping or in QEMU's death halfway."""
-    available = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    room = max(0, (int(available[1]) << 10) - QEMU_BYTES) * LINE_BYTES // (LINE_BYTES + KNOWN_BYTES) if available else None
-    machine.refuse_beyond(machines.EMULATED_MIB if room is None else room >> 20)
+    """Ends where the machine is too much for it. More memory than it has would end in swapping or
+    in QEMU's death halfway."""
+    available = re.search(
+        r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE
+    )
+    room = (
+        max(0, (int(available[1]) << 10) - QEMU_BYTES) * LINE_BYTES // (LINE_BYTES + KNOWN_BYTES)
+        if available
+        else None
+    )
+    machine.refuse_beyond(machines.MAX_MIB if room is None else room >> 20)
 
 
 def host_bytes(guest_bytes):
@@ -122,19 +147,30 @@ def host_bytes(guest_bytes):
 
 
 def uncompressed(kernel):
-    """The ELF image in a bzImage, so that no guest has to unpack it (Documentation/arch/x86/boot.rst): QEMU boots it by the PVH protocol."""
+    """The ELF image in a bzImage, so that no guest has to unpack it
+    (Documentation/arch/x86/boot.rst): QEMU boots it by the PVH protocol."""
     image = Path(kernel).read_bytes()
     offset, length = struct.unpack_from("<II", image, 0x248)
     offset += (image[0x1F1] + 1) * 512
     # Behind it stands how long it will be.
-    payload, size = image[offset : offset + length - 4], struct.unpack_from("<I", image, offset + length - 4)[0]
+    payload, size = (
+        image[offset : offset + length - 4],
+        struct.unpack_from("<I", image, offset + length - 4)[0],
+    )
     if payload[:4] != b"\x28\xb5\x2f\xfd":
-        raise LabError(f"{kernel} is not compressed with zstd; kernels for modelled time have to be")
+        raise LabError(
+            f"{kernel} is not compressed with zstd; kernels for modelled time have to be"
+        )
     try:
         zstd = ctypes.CDLL("libzstd.so.1")
     except OSError as error:
         raise LabError(f"modelled time needs libzstd: {error}") from None
-    zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+    zstd.ZSTD_decompress.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
     zstd.ZSTD_decompress.restype = ctypes.c_size_t
     unpacked = ctypes.create_string_buffer(size)
     if zstd.ZSTD_decompress(unpacked, size, payload, len(payload)) != size:
@@ -167,24 +203,64 @@ def build_initramfs(path, options, cwd):
     for named in options.with_files:
         add_named(archive, named, cwd)
     archive.add_folder(cwd)
-    exports = dict(setting.split("=", 1) if "=" in setting else (setting, os.environ.get(setting, "")) for setting in options.env)
+    exports = dict(
+        setting.split("=", 1) if "=" in setting else (setting, os.environ.get(setting, ""))
+        for setting in options.env
+    )
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
-    lines += [f"cwd={shlex.quote(str(cwd))}", f"run_command() {{ {shlex.join([str(program), *options.command[1:]])}; }}"]
+    lines += [
+        f"cwd={shlex.quote(str(cwd))}",
+        f"run_command() {{ {shlex.join([str(program), *options.command[1:]])}; }}",
+    ]
     archive.add("/settings", "\n".join([*lines, ""]).encode(), 0o644)
     archive.write(path)
 
 
 def qemu_command(qemu, options, machine, machine_arguments, plugin, kernel, run):
-    words = [*machine.plugin_arguments(), f"quantum_us={options.quantum_us}", f"watchdog_s={WATCHDOG_SECONDS}"]
+    words = [
+        *machine.plugin_arguments(),
+        f"quantum_us={options.quantum_us}",
+        f"watchdog_s={WATCHDOG_SECONDS}",
+    ]
     words += [f"time_limit_s={options.time_limit:g}"] if options.time_limit else []
     words += [f"seed={options.seed}", f"out={run / 'counters'}", f"now={run / 'now'}"]
-    command = [*qemu, "-accel", "tcg,thread=single", "-cpu", "qemu64,+rdtscp", "-machine", "q35", "-m", f"{machine.memory_bytes() >> 20}M"]
+    command = [
+        *qemu,
+        "-accel",
+        "tcg,thread=single",
+        "-cpu",
+        "qemu64,+rdtscp",
+        "-machine",
+        "q35",
+        "-m",
+        f"{machine.memory_bytes() >> 20}M",
+    ]
     command += machine_arguments
     command += ["-plugin", ",".join([str(plugin), *words])]
-    # Chance comes from the plugin's seed alone. vapic: a hack for old Windows that patches the guest's code.
-    command += ["-seed", "1", "-rtc", "base=2024-01-01,clock=vm", "-global", "apic-common.vapic=off"]
+    # Chance comes from the plugin's seed alone. vapic: a hack for old Windows that patches the
+    # guest's code.
+    command += [
+        "-seed",
+        "1",
+        "-rtc",
+        "base=2024-01-01,clock=vm",
+        "-global",
+        "apic-common.vapic=off",
+    ]
     command += ["-kernel", str(kernel), "-initrd", str(run / "initramfs")]
-    command += ["-append", " ".join([*KERNEL_ARGUMENTS, *(word for extra in options.append for word in shlex.split(extra))])]
+    command += [
+        "-append",
+        " ".join(
+            [*KERNEL_ARGUMENTS, *(word for extra in options.append for word in shlex.split(extra))]
+        ),
+    ]
     command += ["-no-reboot", "-nodefaults", "-monitor", "none", "-display", "none"]
-    command += ["-serial", f"file:{run / 'console.log'}", "-serial", "stdio", "-serial", f"file:{run / 'status'}"]
+    command += [
+        "-serial",
+        f"file:{run / 'console.log'}",
+        "-serial",
+        "stdio",
+        "-serial",
+        f"file:{run / 'status'}",
+    ]
     return command + [word for extra in options.qemu for word in shlex.split(extra)]

@@ -8,14 +8,18 @@ class Part:
 
     def __init__(self, path, program):
         self.path = path
-        self.begin, self.end = (f"<!-- Written by {program}: {what} -->" for what in ("begin", "end"))
+        self.begin, self.end = (
+            f"<!-- Written by {program}: {what} -->" for what in ("begin", "end")
+        )
 
     def split(self):
         """What stands before it and after."""
         before, begin, rest = self.path.read_text().partition(self.begin)
         _, end, after = rest.partition(self.end)
         if not begin or not end:
-            raise LabError(f"{self.path} has no lines {self.begin!r} and {self.end!r} to write between")
+            raise LabError(
+                f"{self.path} has no lines {self.begin!r} and {self.end!r} to write between"
+            )
         return before, after
 
     def write(self, text):

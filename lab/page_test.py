@@ -26,7 +26,9 @@ class Parts(unittest.TestCase):
             path.write_text(f"before\n{part.begin}\nold\n{part.end}\nafter\n")
             for _ in range(2):
                 part.write("new")
-                self.assertEqual(path.read_text(), f"before\n{part.begin}\n\nnew\n{part.end}\nafter\n")
+                self.assertEqual(
+                    path.read_text(), f"before\n{part.begin}\n\nnew\n{part.end}\nafter\n"
+                )
             path.write_text("no lines")
             with self.assertRaises(LabError):
                 part.write("new")

@@ -7,13 +7,15 @@ from common import LabError
 
 NEAR = ("stock", "balancing", "numad", "pin-naive", "pin-oracle", "nearside", "local")
 STOCK_AND_US = ("stock", "balancing", "nearside")
-# So far from the others that a spread would say nothing. Xen's guests take the host three times as long.
+# So far from the others that a spread would say nothing. Xen's guests take the host three times as
+# long.
 FAR = ("remote", "xen")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Cells: each of these contenders with each number of domains, at each ratio (else on the machine as it is), with each seed."""
+    """Trials: each of these contenders with each number of domains, at each ratio (else on the
+    machine as it is), with each seed."""
 
     workload: str
     domains: tuple
@@ -23,7 +25,8 @@ class Part:
     seeds: int = 1
 
 
-# At most 150 guests: pins that bind alike share one, as they do where all domains are alike. First what is required of Nearside.
+# At most 150 guests: pins that bind alike share one, as they do where all domains are alike. First
+# what is required of Nearside.
 SET = (
     Part("warehouse", (16,), NEAR, seeds=3),
     Part("warehouse", (16,), NEAR, ratios=(1.5, 2.0)),
@@ -47,7 +50,8 @@ SET = (
     Part("warehouse", (4, 8, 12), FAR),
 )
 
-# What is required of Nearside: a workload, domains, and on which machine; so many times as fast as who.
+# What is required of Nearside: a workload, domains, and on which machine; so many times as fast as
+# who.
 REQUIRED = (
     ("warehouse", 16, "x460-small", 1.4, "stock"),
     ("warehouse", 16, "x460-small", 0.97, "local"),
@@ -58,7 +62,8 @@ REQUIRED = (
 # .. and this before all who place domains.
 AHEAD = ("warehouse", 16, "x460-small")
 
-# Gains in throughput, in percent by number of domains: the NUMA patch set for Xen, 2006, on an IBM x460.
+# Gains in throughput, in percent by number of domains: the NUMA patch set for Xen, 2006, on an IBM
+# x460.
 PUBLISHED = {
     "sdet": {4: 0.8, 8: 3.8, 12: 13.2, 16: 27.0},
     "dbench": {4: 0.0, 8: 7.8, 12: 24.5, 16: 50.0},
@@ -83,7 +88,11 @@ class Shown:
 
     def at(self, workload, domains, machine):
         """Rows by contender."""
-        found = (row_of for key, row_of in self.rows.items() if (self.name_of(key[0]), *key[1:]) == (machine, workload, domains))
+        found = (
+            row_of
+            for key, row_of in self.rows.items()
+            if (self.name_of(key[0]), *key[1:]) == (machine, workload, domains)
+        )
         return next(found, {})
 
 
@@ -95,15 +104,21 @@ def without_ratio(name):
 def spread(row):
     """The median, and from where to where where it was run more than once."""
     least, most = min(row.times_ms), max(row.times_ms)
-    return f"{row.median_ms():,.0f} ms" + (f" ({least:,.0f} .. {most:,.0f})" if len(row.times_ms) > 1 else "")
+    return f"{row.median_ms():,.0f} ms" + (
+        f" ({least:,.0f} .. {most:,.0f})" if len(row.times_ms) > 1 else ""
+    )
 
 
 def times_as_fast(row_of, contender, other):
     """By the medians; None where one of the two was not measured."""
-    return row_of[other].median_ms() / row_of[contender].median_ms() if contender in row_of and other in row_of else None
+    return (
+        row_of[other].median_ms() / row_of[contender].median_ms()
+        if contender in row_of and other in row_of
+        else None
+    )
 
 
-def cell(row_of, contender):
+def entry(row_of, contender):
     """A time, so many times as fast as stock it is, and which part of the bound's speed."""
     if contender not in row_of:
         return ""
@@ -141,18 +156,27 @@ def verdict(value, least):
 
 
 def ahead(shown):
-    """What it says of whoever comes nearest, and whether Nearside is ahead of everybody outside the spread."""
+    """What it says of whoever comes nearest, and whether Nearside is ahead of everybody outside the
+    spread."""
     row_of = shown.at(*AHEAD)
     others = [name for name in shown.names if name not in (*shown.bounds, "nearside")]
-    measured, missing = [name for name in others if name in row_of], [name for name in others if name not in row_of]
+    measured, missing = (
+        [name for name in others if name in row_of],
+        [name for name in others if name not in row_of],
+    )
     if "nearside" not in row_of or not measured:
         return "", verdict(None, 0)
     nearest_ms = min(row_of[name].median_ms() for name in measured)
     nearest = [name for name in measured if row_of[name].median_ms() == nearest_ms]
-    text = f"{spread(row_of['nearside'])}; the nearest: {' and '.join(f'`{name}`' for name in nearest)}, {spread(row_of[nearest[0]])}"
+    names = " and ".join(f"`{name}`" for name in nearest)
+    text = f"{spread(row_of['nearside'])}; the nearest: {names}, {spread(row_of[nearest[0]])}"
     if any(max(row_of["nearside"].times_ms) >= min(row_of[name].times_ms) for name in measured):
         return text, verdict(0, 1)
-    return (f"{text}; without {', '.join(missing)}", verdict(None, 0)) if missing else (text, verdict(1, 1))
+    return (
+        (f"{text}; without {', '.join(missing)}", verdict(None, 0))
+        if missing
+        else (text, verdict(1, 1))
+    )
 
 
 def gain(row_of):
@@ -163,17 +187,23 @@ def gain(row_of):
 
 def requirements(shown):
     """A line for each."""
-    against = {"stock": "times stock without NUMA balancing", "local": "of the bound", "pin-naive": "times the naive pins"}
+    against = {
+        "stock": "times stock without NUMA balancing",
+        "local": "of the bound",
+        "pin-naive": "times the naive pins",
+    }
     for workload, domains, machine, least, other in REQUIRED:
         times = times_as_fast(shown.at(workload, domains, machine), "nearside", other)
-        what = f"`{workload}`, {point(shown.ratios.get(machine, 1), domains)} on `{machine}`: {least:g} {against[other]}"
+        where = f"{point(shown.ratios.get(machine, 1), domains)} on `{machine}`"
+        what = f"`{workload}`, {where}: {least:g} {against[other]}"
         yield what, "" if times is None else f"{times:.3f}", verdict(times, least)
         if (workload, domains, machine) == AHEAD and other == "local":
             yield ".. ahead of every contender outside the spread", *ahead(shown)
     for workload, gains in PUBLISHED.items():
         domains = max(gains)
         reached = gain(shown.at(workload, domains, PUBLISHED_MACHINE))
-        what = f"`{workload}`, {domains} domains, beside the published +{gains[domains]:.0f} %: the gain over stock"
+        beside = f"beside the published +{gains[domains]:.0f} %"
+        what = f"`{workload}`, {domains} domains, {beside}: the gain over stock"
         yield what, "" if reached is None else f"{reached:+.1f} %", verdict(reached, gains[domains])
 
 
@@ -183,17 +213,22 @@ def published(shown):
     for workload, gains in PUBLISHED.items():
         yield f"`{workload}`, published", *(f"{gains[domains]:+.1f} %" for domains in columns)
         reached = [gain(shown.at(workload, domains, PUBLISHED_MACHINE)) for domains in columns]
-        yield f"`{workload}`, Nearside", *("" if each is None else f"{each:+.1f} %" for each in reached)
+        yield (
+            f"`{workload}`, Nearside",
+            *("" if each is None else f"{each:+.1f} %" for each in reached),
+        )
 
 
 def summary(shown):
     yield from ("**Required and reached**, by the medians:", "")
     yield from (*table(["required of Nearside", "reached", ""], requirements(shown)), "")
     yield from (
-        "**Beside what was published** for NUMA support in Xen (a patch set of 2006): the gain in throughput on an IBM x460 of 4 nodes",
-        "and 16 sockets, where virtual CPUs were bound to their node's CPUs with and without, so that only the memory's place differed.",
-        f"Here: Nearside against stock Linux without NUMA balancing on `{PUBLISHED_MACHINE}`, which models that machine with 2 CPUs a node",
-        "and latencies that are assumed; stock may run a thread on any CPU. `sdet` is in the spirit of SDET, `dbench` a fixed load.",
+        "**Beside published gains** of NUMA support in Xen (a patch set of 2006): throughput on an",
+        "IBM x460 of 4 nodes and 16 sockets. Both of its runs bound virtual CPUs to their node's CPUs,",
+        "so that only the memory's place differed. Here: Nearside against stock Linux without NUMA",
+        f"balancing on `{PUBLISHED_MACHINE}`, which models that machine with 2 CPUs a node and assumed",
+        "latencies; stock may run a thread on any CPU. `sdet` is in the spirit of SDET, `dbench` a",
+        "fixed load.",
         "",
     )
     headings = [f"{domains} domains" for domains in max(PUBLISHED.values(), key=len)]
@@ -203,32 +238,53 @@ def summary(shown):
 def tables(shown):
     """Of each workload: times, the curve over ratios, and counters."""
     yield from (
-        "How long until all of the work is done: a median, and in parentheses the least and the most of those that ran with three",
-        "seeds; `x`: so many times as fast as stock without NUMA balancing; last, the part of the bound's speed. Ratio: so many times as",
-        "long as a local one a line from the farthest node takes. Where two contenders bind alike they are one run.",
+        "Time until all work is done: the median, with the range in parentheses where three seeds ran;",
+        "`x`: speed relative to stock without NUMA balancing; last, speed relative to the bound.",
+        "Ratio: latency of the farthest node's lines over that of local ones. Two contenders that bind",
+        "alike share a trial.",
         "",
     )
     groups = {}
     for machine, workload, domains in shown.rows:
         name = shown.name_of(machine)
-        groups.setdefault((workload, without_ratio(name)), []).append((name, domains, shown.rows[machine, workload, domains]))
+        groups.setdefault((workload, without_ratio(name)), []).append(
+            (name, domains, shown.rows[machine, workload, domains])
+        )
     for (workload, machine), points in groups.items():
         points.sort(key=lambda each: (each[1], shown.ratios[each[0]]))
-        present = [contender for contender in shown.names if any(contender in row_of for *_, row_of in points)]
+        present = [
+            contender
+            for contender in shown.names
+            if any(contender in row_of for *_, row_of in points)
+        ]
         yield from (f"**{workload}** on `{machine}`:", "")
         headings = ["", *(point(shown.ratios[name], domains) for name, domains, _ in points)]
-        yield from (*table(headings, ([shown.names[c], *(cell(row_of, c) for *_, row_of in points)] for c in present)), "")
+        yield from (
+            *table(
+                headings,
+                ([shown.names[c], *(entry(row_of, c) for *_, row_of in points)] for c in present),
+            ),
+            "",
+        )
         for domains in sorted({domains for _, domains, _ in points}):
             if file := shown.curves.get((workload, machine, domains)):
-                alternative = f"{workload} with {domains} domains by the ratio of latencies: throughput of each contender against stock"
+                alternative = f"{workload} with {domains} domains by the ratio of latencies: "
+                alternative += "throughput of each contender against stock"
                 yield from (f"![{alternative}]({Path(file).as_posix()})", "")
         own = [(domains, row_of) for name, domains, row_of in points if name == machine]
         if not own:
             continue
         domains, row_of = max(own, key=lambda each: each[0])
-        counted = [contender for contender in present if contender in row_of and contender not in shown.bounds]
+        counted = [
+            contender
+            for contender in present
+            if contender in row_of and contender not in shown.bounds
+        ]
         yield from (f"What the counters say of {domains} domains:", "")
-        values = ([shown.names[c], *(show(row_of[c].median(figure)) for _, figure, show in shown.figures)] for c in counted)
+        values = (
+            [shown.names[c], *(show(row_of[c].median(figure)) for _, figure, show in shown.figures)]
+            for c in counted
+        )
         yield from (*table(["", *(heading for heading, *_ in shown.figures)], values), "")
 
 
@@ -238,5 +294,10 @@ def text_of(shown, made, missing):
         raise LabError("none of these comparisons has been made yet")
     parts = [*legend(made), *summary(shown), *tables(shown)]
     if missing:
-        parts += ["Of the set, these have no result yet:", "", *(f"- {point}" for point in missing), ""]
+        parts += [
+            "Of the set, these have no result yet:",
+            "",
+            *(f"- {point}" for point in missing),
+            "",
+        ]
     return "\n".join(parts)

@@ -10,13 +10,16 @@ from machines import name_of
 from plot import plot
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- figures --
 
 
 def counted(result, take):
     """The sum of a counter over all CPUs, between the marks. `take` gives it of one CPU."""
     begin, end = result["marks"]
-    return sum(take(after) - take(before) for before, after in zip(begin["vcpus"], end["vcpus"], strict=True))
+    return sum(
+        take(after) - take(before)
+        for before, after in zip(begin["vcpus"], end["vcpus"], strict=True)
+    )
 
 
 def all_lines(key):
@@ -54,9 +57,10 @@ def mean_domain_ms(result):
     return statistics.mean(domain["time_ms"] for domain in result["domains"])
 
 
-def total_ms(cell, result):
-    """From the common beginning until the last domain is done. For a bound: the CPU time that took, shared out evenly."""
-    return busy_per_cpu_ns(result) / 1e6 if cell.contender in BOUNDS else result["total_ms"]
+def total_ms(trial, result):
+    """From the common beginning until the last domain is done. For a bound: the CPU time that took,
+    shared out evenly."""
+    return busy_per_cpu_ns(result) / 1e6 if trial.contender in BOUNDS else result["total_ms"]
 
 
 @dataclass
@@ -75,64 +79,95 @@ class Row:
 
 def rows_of(results):
     rows = {}
-    for cell, result in results.items():
+    for trial, result in results.items():
         if result:
-            row = rows.setdefault((cell.machine, cell.workload, cell.domains), {}).setdefault(cell.contender, Row([], []))
-            row.times_ms.append(total_ms(cell, result))
+            row = rows.setdefault((trial.machine, trial.workload, trial.domains), {}).setdefault(
+                trial.contender, Row([], [])
+            )
+            row.times_ms.append(total_ms(trial, result))
             row.results.append(result)
     return rows
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
+# -- tables --
 
 
-# What the table shows of each contender beside its time: the heading, the figure, and how it is shown.
+# What the table shows of each contender beside its time: the heading, the figure, and how it is
+# shown.
 FIGURES = (
     ("local share", local_share, lambda share: f"{100 * share:.1f} %"),
     ("remote lines (M)", remote_lines("fetched"), lambda count: f"{count / 1e6:.2f}"),
     ("of these text (M)", remote_lines("code_fetched"), lambda count: f"{count / 1e6:.2f}"),
-    ("handed over between nodes (M)", remote_lines("handed_over"), lambda count: f"{count / 1e6:.2f}"),
+    (
+        "handed over between nodes (M)",
+        remote_lines("handed_over"),
+        lambda count: f"{count / 1e6:.2f}",
+    ),
     ("waiting for memory", waiting_share, lambda share: f"{100 * share:.0f} %"),
     ("CPUs halted", halted_share, lambda share: f"{100 * share:.1f} %"),
 )
-HEADINGS = ("contender", "all done (ms)", "least .. most", "against stock", "of the bound", "a domain, mean (ms)", "against stock")
+HEADINGS = (
+    "contender",
+    "all done (ms)",
+    "least .. most",
+    "against stock",
+    "of the bound",
+    "a domain, mean (ms)",
+    "against stock",
+)
 
 
 def against(row_of, contender, median):
     """A column: so many times the row's figure is that contender's."""
-    return lambda row: f"{median(row_of[contender]) / median(row):.2f}" if contender in row_of else ""
+    return lambda row: (
+        f"{median(row_of[contender]) / median(row):.2f}" if contender in row_of else ""
+    )
 
 
 def table_lines(row_of):
     total, mean = Row.median_ms, lambda row: row.median(mean_domain_ms)
     against_stock, of_bound, mean_against_stock = (
-        against(row_of, name, median) for name, median in (("stock", total), ("local", total), ("stock", mean))
+        against(row_of, name, median)
+        for name, median in (("stock", total), ("local", total), ("stock", mean))
     )
     headings = [*HEADINGS, *(heading for heading, _, _ in FIGURES)]
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"
     for contender in (name for name in CONTENDERS if name in row_of):
         row = row_of[contender]
-        cells = [f"{contender}: {CONTENDERS[contender]}", f"{total(row):.0f}", f"{min(row.times_ms):.0f} .. {max(row.times_ms):.0f}"]
-        cells += [against_stock(row), of_bound(row)]
+        columns = [
+            f"{contender}: {CONTENDERS[contender]}",
+            f"{total(row):.0f}",
+            f"{min(row.times_ms):.0f} .. {max(row.times_ms):.0f}",
+        ]
+        columns += [against_stock(row), of_bound(row)]
         if contender not in BOUNDS:
-            cells += [f"{mean(row):.0f}", mean_against_stock(row), *(show(row.median(figure)) for _, figure, show in FIGURES)]
-        yield f"| {' | '.join([*cells, *[''] * (len(headings) - len(cells))])} |"
+            columns += [
+                f"{mean(row):.0f}",
+                mean_against_stock(row),
+                *(show(row.median(figure)) for _, figure, show in FIGURES),
+            ]
+        yield f"| {' | '.join([*columns, *[''] * (len(headings) - len(columns))])} |"
 
 
 def lacking(results):
     """By point what has no result: contenders, and which seeds of them if it is not all."""
     wanted, missing = {}, {}
-    for cell, result in results.items():
-        point = cell.machine, cell.workload, cell.domains
-        wanted.setdefault((point, cell.contender), []).append(cell.seed)
+    for trial, result in results.items():
+        point = trial.machine, trial.workload, trial.domains
+        wanted.setdefault((point, trial.contender), []).append(trial.seed)
         if not result:
-            missing.setdefault(point, {}).setdefault(cell.contender, []).append(cell.seed)
+            missing.setdefault(point, {}).setdefault(trial.contender, []).append(trial.seed)
 
     def text(point, contender, seeds):
-        return contender + ("" if seeds == wanted[point, contender] else f" (seed {', '.join(map(str, seeds))})")
+        return contender + (
+            "" if seeds == wanted[point, contender] else f" (seed {', '.join(map(str, seeds))})"
+        )
 
-    return {point: ", ".join(text(point, *each) for each in seeds_of.items()) for point, seeds_of in missing.items()}
+    return {
+        point: ", ".join(text(point, *each) for each in seeds_of.items())
+        for point, seeds_of in missing.items()
+    }
 
 
 def point_name(point):
@@ -155,7 +190,10 @@ def provenance(results):
     if not found:
         return "no results"
     days = list(dict.fromkeys(result["ended"][:10] for result in found))
-    of = {key: list(dict.fromkeys(result[key] for result in found)) for key in ("commit", "kernel", "qemu")}
+    of = {
+        key: list(dict.fromkeys(result[key] for result in found))
+        for key in ("commit", "kernel", "qemu")
+    }
     commits = f"commit{'s' if of['commit'][1:] else ''} {', '.join(of['commit'])}"
     when = f"{days[0]} to {days[-1]}" if days[1:] else days[0]
     made = f"{when}, {commits}, Linux {', '.join(of['kernel'])}, QEMU {', '.join(of['qemu'])}"
@@ -163,49 +201,71 @@ def provenance(results):
 
 
 def write_commands(folder, results):
-    """Each guest's, as it can be entered again, in the order of the cells. Those of earlier comparisons stay, as their tables do."""
-    file, head = folder / "commands", "# From the top of the repository. To have the plugin's counters, add --counters FILE before the --."
+    """Each guest's, as it can be entered again, in the order of the trials. Those of earlier
+    comparisons stay, as their tables do."""
+    file, head = (
+        folder / "commands",
+        "# From the top of the repository. For the plugin's counters, add --counters FILE before --.",
+    )
     lines = file.read_text().splitlines()[1:] if file.exists() else []
     commands = dict(zip(lines[::2], lines[1::2], strict=False))
-    commands |= {f"# {cell}": result["command"] for cell, result in results.items() if result}
+    commands |= {f"# {trial}": result["command"] for trial, result in results.items() if result}
     replace(file, "\n".join([head, *(line for entry in commands.items() for line in entry)]) + "\n")
 
 
-# -- plots ------------------------------------------------------------------------------------------------------------
+# -- plots --
 
 
 def series_of(points):
-    """Throughput against stock's with its spread, by contender and position. `points`: rows by contender, by position."""
+    """Throughput against stock's with its spread, by contender and position. `points`: rows by
+    contender, by position."""
     series = {}
     for position, row_of in sorted(points.items()):
         stock_ms = row_of["stock"].median_ms()
         for contender in (name for name in CONTENDERS if name in row_of):
             times_ms = row_of[contender].times_ms
-            values = [stock_ms / statistics.median(times_ms), stock_ms / max(times_ms), stock_ms / min(times_ms)]
+            values = [
+                stock_ms / statistics.median(times_ms),
+                stock_ms / max(times_ms),
+                stock_ms / min(times_ms),
+            ]
             series.setdefault(contender, {})[position] = values
     return {name: series[name] for name in CONTENDERS if name in series}
 
 
 def write_plots(folder, rows):
     for machine, workload in sorted({key[:2] for key in rows}):
-        points = {domains: row_of for (m, w, domains), row_of in rows.items() if (m, w) == (machine, workload)}
+        points = {
+            domains: row_of
+            for (m, w, domains), row_of in rows.items()
+            if (m, w) == (machine, workload)
+        }
         if all("stock" in row_of for row_of in points.values()):
-            title = f"{workload} on {name_of(machine)}: throughput against the stock kernel without NUMA balancing"
+            title = f"{workload} on {name_of(machine)}: "
+            title += "throughput against the stock kernel without NUMA balancing"
             svg = plot(title, "domains", series_of(points), BOUNDS)
             (folder / f"{workload}.{name_of(machine)}.svg").write_text(svg)
 
 
 def write_ratio_plots(folder, rows, ratios):
-    """Where there are several ratios. Their files, by workload, machine and number of domains. `ratios`: by name of machine."""
+    """Where there are several ratios. Their files, by workload, machine and number of domains.
+    `ratios`: by name of machine."""
     groups, files = {}, {}
     for (machine, workload, domains), row_of in rows.items():
         name = name_of(machine)
         if "stock" in row_of:
-            groups.setdefault((workload, required.without_ratio(name), domains), {})[round(ratios[name], 2)] = row_of
+            groups.setdefault((workload, required.without_ratio(name), domains), {})[
+                round(ratios[name], 2)
+            ] = row_of
     for (workload, machine, domains), points in groups.items():
         if points.keys() - {min(points)}:
-            title = f"{workload}, {domains} domains on {machine}: throughput against stock without NUMA balancing"
+            title = f"{workload}, {domains} domains on {machine}: "
+            title += "throughput against stock without NUMA balancing"
             x_title = "a line from the farthest node takes so many times as long as a local one"
-            files[workload, machine, domains] = folder / f"{workload}.{machine}.{domains}-domains.ratios.svg"
-            replace(files[workload, machine, domains], plot(title, x_title, series_of(points), BOUNDS))
+            files[workload, machine, domains] = (
+                folder / f"{workload}.{machine}.{domains}-domains.ratios.svg"
+            )
+            replace(
+                files[workload, machine, domains], plot(title, x_title, series_of(points), BOUNDS)
+            )
     return files

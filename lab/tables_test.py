@@ -5,7 +5,7 @@ import unittest
 from pathlib import Path
 
 import tables
-from cells import Cell
+from trials import Trial
 from fakes import result
 from tables import rows_of
 
@@ -24,29 +24,47 @@ class Counters(unittest.TestCase):
         self.assertAlmostEqual(tables.local_share(result(100, (1, 1), ((30, 10), (5, 55)))), 0.85)
 
     def test_a_bound_is_cpu_time_shared_out(self):
-        cell = Cell("w", "m", 2, "local", 1)
-        self.assertAlmostEqual(tables.total_ms(cell, result(100, busy_ms=(80, 40))), 60)
+        trial = Trial("w", "m", 2, "local", 1)
+        self.assertAlmostEqual(tables.total_ms(trial, result(100, busy_ms=(80, 40))), 60)
 
 
 class Table(unittest.TestCase):
     def test_ratios_and_plot(self):
-        cells = [Cell("w", "m", 2, contender, seed) for contender in ("stock", "local") for seed in (1, 2, 3)]
+        trials = [
+            Trial("w", "m", 2, contender, seed)
+            for contender in ("stock", "local")
+            for seed in (1, 2, 3)
+        ]
         times = (100, 150, 200, 0, 0, 0)
-        results = {cell: result(time, (150, 150), ((90, 10), (0, 0))) for cell, time in zip(cells, times)}
+        results = {
+            trial: result(time, (150, 150), ((90, 10), (0, 0)))
+            for trial, time in zip(trials, times)
+        }
         rows = rows_of(results)
         lines = tables.table(results).splitlines()
         stock = next(line for line in lines if line.startswith("| stock"))
         self.assertTrue(stock.split(" | ")[1:5] == ["150", "100 .. 200", "1.00", "1.00"], stock)
         self.assertIn("90.0 %", stock)
-        self.assertEqual({line.count("|") for line in lines if line.startswith("|")}, {len(tables.HEADINGS) + len(tables.FIGURES) + 1})
+        self.assertEqual(
+            {line.count("|") for line in lines if line.startswith("|")},
+            {len(tables.HEADINGS) + len(tables.FIGURES) + 1},
+        )
         with tempfile.TemporaryDirectory() as folder:
             tables.write_plots(Path(folder), rows)
             svg = (Path(folder) / "w.m.svg").read_text()
         self.assertTrue(svg.startswith("<svg") and "stroke-dasharray" in svg)
 
     def test_what_has_no_result_is_told(self):
-        wanted = [Cell("w", "m", domains, c, seed) for domains in (2, 4) for c in ("stock", "nearside") for seed in (1, 2)]
-        results = {cell: result(100, (1, 1)) if cell.domains == 2 and cell.seed == 1 else None for cell in wanted}
+        wanted = [
+            Trial("w", "m", domains, c, seed)
+            for domains in (2, 4)
+            for c in ("stock", "nearside")
+            for seed in (1, 2)
+        ]
+        results = {
+            trial: result(100, (1, 1)) if trial.domains == 2 and trial.seed == 1 else None
+            for trial in wanted
+        }
         results[wanted[0]] = None
         text = tables.table(results)
         self.assertIn("Without a result: stock, nearside (seed 2).", text)
@@ -54,9 +72,16 @@ class Table(unittest.TestCase):
 
     def test_several_ratios_are_a_curve(self):
         ratios = {"m": 2.6, "m.ratio-1.5": 1.4999, "m.ratio-2.0": 2.0}
-        cells = {Cell("w", f"{name}.toml", 16, c, 1): 100 for name in ratios for c in ("stock", "nearside", "local")}
-        cells |= {Cell("w", "m.toml", 4, "stock", 1): 100, Cell("w", "m.ratio-2.0.toml", 8, "nearside", 1): 100}
-        rows = rows_of({cell: result(time, (50, 50)) for cell, time in cells.items()})
+        trials = {
+            Trial("w", f"{name}.toml", 16, c, 1): 100
+            for name in ratios
+            for c in ("stock", "nearside", "local")
+        }
+        trials |= {
+            Trial("w", "m.toml", 4, "stock", 1): 100,
+            Trial("w", "m.ratio-2.0.toml", 8, "nearside", 1): 100,
+        }
+        rows = rows_of({trial: result(time, (50, 50)) for trial, time in trials.items()})
         with tempfile.TemporaryDirectory() as folder:
             files = tables.write_ratio_plots(Path(folder), rows, ratios)
             self.assertEqual(files, {("w", "m", 16): Path(folder) / "w.m.16-domains.ratios.svg"})
@@ -67,21 +92,25 @@ class Table(unittest.TestCase):
 
     def test_where_results_come_from_is_told_of_those_that_are_shown(self):
         when = ((5, "b"), (3, "a"), (4, "b"))
-        made = [{**result(1), "ended": f"2026-11-2{day}T01:00:00+00:00", "commit": commit} for day, commit in when]
+        made = [
+            {**result(1), "ended": f"2026-11-2{day}T01:00:00+00:00", "commit": commit}
+            for day, commit in when
+        ]
         results = dict(enumerate([*made, None]))
-        told = "2026-11-23 to 2026-11-25, commits a, b, Linux 7.1, QEMU 10.0, control intervals 20 times shorter than by default"
+        told = "2026-11-23 to 2026-11-25, commits a, b, Linux 7.1, QEMU 10.0, "
+        told += "control intervals 20 times shorter than by default"
         self.assertEqual(tables.provenance(results), told)
         self.assertIn("2026-11-25, commit b,", tables.provenance({1: made[0]}))
         self.assertEqual(tables.provenance({1: None}), "no results")
 
     def test_commands_of_earlier_tables_stay(self):
-        cells = [Cell("w", "m", 2, contender, 1) for contender in ("stock", "nearside")]
+        trials = [Trial("w", "m", 2, contender, 1) for contender in ("stock", "nearside")]
         with tempfile.TemporaryDirectory() as folder:
-            tables.write_commands(Path(folder), {cells[0]: {"command": "old"}, cells[1]: None})
-            tables.write_commands(Path(folder), {cells[1]: {"command": "other"}})
-            tables.write_commands(Path(folder), {cells[0]: {"command": "new"}})
+            tables.write_commands(Path(folder), {trials[0]: {"command": "old"}, trials[1]: None})
+            tables.write_commands(Path(folder), {trials[1]: {"command": "other"}})
+            tables.write_commands(Path(folder), {trials[0]: {"command": "new"}})
             lines = (Path(folder) / "commands").read_text().splitlines()
-        self.assertEqual(lines[1:], [f"# {cells[0]}", "new", f"# {cells[1]}", "other"])
+        self.assertEqual(lines[1:], [f"# {trials[0]}", "new", f"# {trials[1]}", "other"])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Guests under modelled time that run Xen: QEMU boots it with a dom0, which makes a PV guest for each domain of a workload and
-leaves it to libxl where that is placed (docs/adr/0010-comparing.md)."""
+"""Guests under modelled time that run Xen: QEMU boots it with a dom0, which makes a PV guest for
+each domain of a workload and leaves it to libxl where that is placed
+(docs/adr/0010-comparing.md)."""
 
 import gzip
 import json
@@ -21,13 +22,21 @@ DOM0_MIB = 512
 # What a guest's kernel and its file system need beside the domain.
 GUEST_MIB = 92
 
-# Xen's scheduler balances by the load of the last 2 to the power of 30 ns. What goes by seconds is twenty times faster in a comparison;
-# of powers of two, sixteen times is nearest.
+# Xen's scheduler balances by the load of the last 2 to the power of 30 ns. What goes by seconds is
+# twenty times faster in a comparison; of powers of two, sixteen times is nearest.
 LOAD_WINDOW_SHIFT = 26
 
-# As modelled.KERNEL_ARGUMENTS has it for Linux: nothing that costs time but the work. Xen keeps the first serial port for itself.
-XEN_ARGUMENTS = f"console=com1 com1=115200,8n1 conring_size=256k numa=on spec-ctrl=no dom0_mem={DOM0_MIB}M,max:{DOM0_MIB}M dom0_max_vcpus={DOM0_CPUS} credit2_load_window_shift={LOAD_WINDOW_SHIFT}"
-LINUX_ARGUMENTS = "console=hvc0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr random.trust_bootloader=off " + " ".join(modelled.SHORT_BOOT)
+# As modelled.KERNEL_ARGUMENTS has it for Linux: nothing that costs time but the work. Xen keeps the
+# first serial port for itself.
+XEN_ARGUMENTS = (
+    "console=com1 com1=115200,8n1 conring_size=256k numa=on spec-ctrl=no "
+    f"dom0_mem={DOM0_MIB}M,max:{DOM0_MIB}M dom0_max_vcpus={DOM0_CPUS} "
+    f"credit2_load_window_shift={LOAD_WINDOW_SHIFT}"
+)
+LINUX_ARGUMENTS = (
+    "console=hvc0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr "
+    "random.trust_bootloader=off " + " ".join(modelled.SHORT_BOOT)
+)
 
 # In dom0, in the order in which they need each other.
 MODULES = ("xen-evtchn", "xen-privcmd", "xen-gntdev", "xenfs/xenfs")
@@ -35,8 +44,14 @@ MODULES = ("xen-evtchn", "xen-privcmd", "xen-gntdev", "xenfs/xenfs")
 # In packages of this release; programs by where they go in dom0.
 VERSION = "4.20"
 TOOLS = {
-    **{f"/bin/{name}": f"usr/lib/xen-{VERSION}/bin/{name}" for name in ("xl", "xenstored", "xenconsoled", "xen-init-dom0")},
-    **{f"/bin/xenstore-{name}": f"usr/bin/xenstore-{name}" for name in ("chmod", "read", "watch", "write")},
+    **{
+        f"/bin/{name}": f"usr/lib/xen-{VERSION}/bin/{name}"
+        for name in ("xl", "xenstored", "xenconsoled", "xen-init-dom0")
+    },
+    **{
+        f"/bin/xenstore-{name}": f"usr/bin/xenstore-{name}"
+        for name in ("chmod", "read", "watch", "write")
+    },
 }
 
 NS_PER_MS = 1_000_000
@@ -47,7 +62,9 @@ class Packages:
     """What Debian has of Xen: its own libraries come along, as this machine's may be older."""
 
     def __init__(self):
-        found = subprocess.run([LAB / "packages", "xen"], stdout=subprocess.PIPE, text=True, check=False)
+        found = subprocess.run(
+            [LAB / "packages", "xen"], stdout=subprocess.PIPE, text=True, check=False
+        )
         if found.returncode:
             raise LabError("no Xen")
         self.root = Path(found.stdout.strip())
@@ -63,7 +80,12 @@ class Packages:
         return {place: self.root / path for place, path in TOOLS.items()}
 
     def libraries(self, program):
-        done = subprocess.run([self.loader, "--library-path", self.folder, "--list", program], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self.loader, "--library-path", self.folder, "--list", program],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode or "not found" in done.stdout:
             raise LabError(f"the packages lack what {program} needs:\n{done.stdout}{done.stderr}")
         return [Path(path) for path in re.findall(r"=> (/\S+) ", done.stdout)]
@@ -72,7 +94,10 @@ class Packages:
         """A program of theirs, and its libraries into the folder."""
         archive.add(place, program.read_bytes())
         for library in self.libraries(program):
-            archive.add(loader if library == self.loader else Path(folder) / library.name, library.read_bytes())
+            archive.add(
+                loader if library == self.loader else Path(folder) / library.name,
+                library.read_bytes(),
+            )
 
 
 def sources():
@@ -85,15 +110,22 @@ def sources():
 def domains_of(command):
     """The domains of `workloads play WHICH..`, as the program itself describes them."""
     if len(command) < 3 or command[1] != "play":
-        raise LabError("--xen needs a CMD of the form: workloads play WORKLOAD [--domains N] [--cache-kib K]")
-    done = subprocess.run([command[0], "describe", *command[2:]], stdout=subprocess.PIPE, text=True, check=False)
+        raise LabError(
+            "--xen needs a CMD of the form: workloads play WORKLOAD [--domains N] [--cache-kib K]"
+        )
+    done = subprocess.run(
+        [command[0], "describe", *command[2:]], stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
-        raise LabError("under Xen, a workload is played with --domains and --cache-kib alone: nobody else places it")
+        raise LabError(
+            "under Xen, a workload is played with --domains and --cache-kib alone: libxl places it"
+        )
     return json.loads(done.stdout)
 
 
 def configuration(number, domain):
-    """As `xl create` takes it. Nothing says where: libxl decides, and Xen's default scheduler goes by that."""
+    """As `xl create` takes it. Nothing says where: libxl decides, and Xen's default scheduler goes
+    by that."""
     return "\n".join(
         [
             f'name = "d{number}"',
@@ -134,14 +166,30 @@ def build_guest(path, options, cwd, packages, domains):
         modelled.add_named(archive, named, cwd)
     # Xen's libc stays away from the workload's.
     for name in ("watch", "write"):
-        packages.add(archive, packages.programs()[f"/bin/xenstore-{name}"], f"/xen/xenstore-{name}", "/xen", "/xen/loader")
+        packages.add(
+            archive,
+            packages.programs()[f"/bin/xenstore-{name}"],
+            f"/xen/xenstore-{name}",
+            "/xen",
+            "/xen/loader",
+        )
     for number, domain in enumerate(domains):
         archive.add(f"/domains/{number}", settings(program, domain).encode(), 0o644)
     archive.write(path)
 
 
 def build_clock(path):
-    command = ["cc", "-O2", "-static", "-s", "-I", LAB / "numatime/guest", "-o", path, LAB / "xen-clock.c"]
+    command = [
+        "cc",
+        "-O2",
+        "-static",
+        "-s",
+        "-I",
+        LAB / "numatime/guest",
+        "-o",
+        path,
+        LAB / "xen-clock.c",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LabError(f"lab/xen-clock.c does not build:\n{done.stderr}")
@@ -171,7 +219,10 @@ def build(run, options, cwd, kernel, domains):
     (run / "xen").write_bytes(packages.hypervisor())
     for number, domain in enumerate(domains):
         archive.add(f"/guest/d{number}", configuration(number, domain).encode(), 0o644)
-    lines = [f"domains={len(domains)}", f"modules={shlex.quote(' '.join(Path(module).name for module in MODULES))}"]
+    lines = [
+        f"domains={len(domains)}",
+        f"modules={shlex.quote(' '.join(Path(module).name for module in MODULES))}",
+    ]
     archive.add("/settings", "\n".join([*lines, ""]).encode(), 0o644)
     archive.write(run / "initramfs")
 
@@ -205,20 +256,34 @@ def soft_affinity(said):
 
 
 def result_of(said, workload, domains):
-    """What `workloads play` would have printed, of what dom0's init printed, and where libxl placed the guests."""
+    """What `workloads play` would have printed, of what dom0's init printed, and where libxl placed
+    the guests."""
     begin_ns = re.search(r"^begin (\d+)$", said, re.MULTILINE)
     done_ns = [int(ns) for ns in re.findall(r"^done \d+ (\d+)$", said, re.MULTILINE)]
     lies, affinity = bytes_by_node(said), soft_affinity(said)
     # dom0 is 0, and the guests follow.
-    if not begin_ns or len(done_ns) != len(domains) or not all(number + 1 in lies and f"d{number}" in affinity for number in range(len(domains))):
+    if (
+        not begin_ns
+        or len(done_ns) != len(domains)
+        or not all(
+            number + 1 in lies and f"d{number}" in affinity for number in range(len(domains))
+        )
+    ):
         raise LabError(f"dom0 did not say all that was asked:\n{said}")
     times_ms = [(ns - int(begin_ns[1])) / NS_PER_MS for ns in done_ns]
     results = [
-        {"delay_ms": domain["delay_ms"], "time_ms": time_ms - domain["delay_ms"], "memory_bytes": lies[number]}
+        {
+            "delay_ms": domain["delay_ms"],
+            "time_ms": time_ms - domain["delay_ms"],
+            "memory_bytes": lies[number],
+        }
         for number, (domain, time_ms) in enumerate(zip(domains, times_ms, strict=True), 1)
     ]
     placement = [
-        {"nodes": [int(node) for node, count in lies[number + 1].items() if count], "soft_affinity": affinity[f"d{number}"]}
+        {
+            "nodes": [int(node) for node, count in lies[number + 1].items() if count],
+            "soft_affinity": affinity[f"d{number}"],
+        }
         for number in range(len(domains))
     ]
     return {

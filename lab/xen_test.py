@@ -1,4 +1,5 @@
-"""Tests of guests under Xen: how a domain becomes one, and what is read of where it was placed. Run by `make unit`."""
+"""Tests of guests under Xen: their configuration, and what is read of their placement.
+Run by `make unit`."""
 
 import unittest
 
@@ -48,9 +49,18 @@ class Guests(unittest.TestCase):
             self.assertNotIn(f"\n{word}", text)
 
     def test_the_programs_words_reach_the_shell_as_they_are(self):
-        text = xen.settings("/bin/workloads", {**DOMAIN, "delay_ms": 300, "program": ["command", "--", "/bin/sh", "-c", "echo 'a  b'"]})
+        text = xen.settings(
+            "/bin/workloads",
+            {
+                **DOMAIN,
+                "delay_ms": 300,
+                "program": ["command", "--", "/bin/sh", "-c", "echo 'a  b'"],
+            },
+        )
         self.assertIn("delay_ms=300\n", text)
-        self.assertIn("""/bin/workloads domain command -- /bin/sh -c 'echo '"'"'a  b'"'"''; }""", text)
+        self.assertIn(
+            """/bin/workloads domain command -- /bin/sh -c 'echo '"'"'a  b'"'"''; }""", text
+        )
 
     def test_only_a_workload_is_played(self):
         for command in (["busybox", "true"], ["workloads", "describe", "lock"], ["workloads"]):
@@ -70,11 +80,17 @@ class Results(unittest.TestCase):
         self.assertEqual([domain["time_ms"] for domain in result["domains"]], [500, 500])
         self.assertEqual(result["domains"][1]["memory_bytes"], {"0": 20000 << 12, "1": 6624 << 12})
         self.assertEqual(
-            result["placement"], [{"nodes": [1], "soft_affinity": "2-3"}, {"nodes": [0, 1], "soft_affinity": "all"}]
+            result["placement"],
+            [{"nodes": [1], "soft_affinity": "2-3"}, {"nodes": [0, 1], "soft_affinity": "all"}],
         )
 
     def test_what_is_missing_is_no_result(self):
-        for said in (SAID.replace("done 1", "undone"), SAID.replace("begin", "end"), SAID.replace("(XEN) d2", "(XEN) d7"), ""):
+        for said in (
+            SAID.replace("done 1", "undone"),
+            SAID.replace("begin", "end"),
+            SAID.replace("(XEN) d2", "(XEN) d7"),
+            "",
+        ):
             with self.assertRaises(LabError):
                 xen.result_of(said, "warehouse", [DOMAIN, DOMAIN])
 

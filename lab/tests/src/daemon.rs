@@ -94,8 +94,8 @@ fn tempfile() -> fs::File {
     file
 }
 
-/// Asks the API: status and body. None while nobody listens. Where it says that it is not ready (503) it is asked
-/// again: when the host stands still, the loop seems to have died.
+/// Asks the API: status and body. None while nobody listens. Where it says that it is not ready
+/// (503) it is asked again: when the host stands still, the loop seems to have died.
 pub fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
     let mut answer = None;
     await_that("the daemon is ready", || {

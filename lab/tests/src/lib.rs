@@ -1,5 +1,5 @@
-//! What the tests in the lab share: running Nearside as a user would, and looking at the kernel's own files to see
-//! what came of it.
+//! What the tests in the lab share: running Nearside as a user would, and looking at the kernel's
+//! own files to see what came of it.
 //!
 //! The readers here are on purpose not those of the product.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
@@ -104,7 +104,8 @@ impl Domain {
         Self::wrapped(nearside().arg("run").args(words(flags)).arg("--"), toucher_arguments)
     }
 
-    /// One more process of a domain: `nearside exec NAME -- toucher ARGUMENTS`, once its memory is filled.
+    /// One more process of a domain: `nearside exec NAME -- toucher ARGUMENTS`, once its memory is
+    /// filled.
     pub fn join(name: &str, toucher_arguments: &str) -> Self {
         Self::wrapped(nearside().args(["exec", name, "--"]), toucher_arguments)
     }
@@ -141,8 +142,9 @@ impl Domain {
         mapping(self.process(), self.address).bytes
     }
 
-    /// MiB by node of the memory it filled. The kernel may have merged a neighbouring page or two into the mapping, so
-    /// parts of a MiB are dropped; a node with a single page is still there, with 0.
+    /// MiB by node of the memory it filled. The kernel may have merged a neighbouring page or two
+    /// into the mapping, so parts of a MiB are dropped; a node with a single page is still there,
+    /// with 0.
     pub fn filled_mib(&self) -> BTreeMap<u32, u64> {
         self.filled().into_iter().map(|(node, bytes)| (node, bytes / MIB)).collect()
     }
@@ -189,13 +191,14 @@ pub fn domains() -> Vec<String> {
     domains.map(|domain| domain["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Bytes that can still be promised on each node, as `nearside stat` shows them. By the next look some MiB may have come
-/// or gone.
+/// Bytes that can still be promised on each node, as `nearside stat` shows them. By the next look
+/// some MiB may have come or gone.
 pub fn unclaimed_bytes() -> Vec<u64> {
     Look::take().nodes("unclaimed_bytes")
 }
 
-/// Waits for what no event tells of. A test that waits in vain fails by name instead of hanging its guest.
+/// Waits for what no event tells of. A test that waits in vain fails by name instead of hanging its
+/// guest.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -208,8 +211,8 @@ pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// For whoever has nothing but a failed test's output: what each command says on both channels and how it ends, within a
-/// minute each, for it may be the daemon that hangs.
+/// For whoever has nothing but a failed test's output: what each command says on both channels and
+/// how it ends, within a minute each, for it may be the daemon that hangs.
 fn what_nearside_says() -> String {
     let ask = |line: &str| {
         let mut command = Command::new("timeout");

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 /// One look of `nearside stat` at nodes and domains.
 ///
-/// Figures of one look can be compared to the byte. Those of two looks cannot: page cache, slabs and the lists of free
-/// pages that the kernel keeps for each CPU come and go, tens of MiB of them.
+/// Figures of one look can be compared to the byte. Those of two looks cannot: page cache, slabs
+/// and the lists of free pages that the kernel keeps for each CPU come and go, tens of MiB of them.
 #[derive(Debug)]
 pub struct Look(Value);
 
 impl Look {
-    /// Looks, and checks what holds in every look: what a node still has to promise is what is there less what its
-    /// domains are owed.
+    /// Looks, and checks what holds in every look: what a node still has to promise is what is
+    /// there less what its domains are owed.
     pub fn take() -> Self {
         let look = Self(json("stat --interval 0"));
         let (promisable, owed) = (look.nodes("promisable_bytes"), look.nodes("outstanding_bytes"));

@@ -31,13 +31,15 @@ fn mapping_of(line: &str) -> Mapping {
     };
     let bytes: BTreeMap<u32, u64> = words.iter().filter_map(count).collect();
     let all: u64 = bytes.values().sum();
-    // Shared memory without a file of its own shows as a file of the kernel's internal tmpfs, or as one of /dev/shm.
+    // Shared memory without a file of its own shows as a file of the kernel's internal tmpfs, or as
+    // one of /dev/shm.
     let is_shared = |file: &str| {
         ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix))
     };
     let own_bytes = match field("file=") {
         Some(file) if is_shared(file) || words.contains(&"huge") => all,
-        // Of a private mapping of a file, what was written; without a file, all but the kernel's own pages (the vDSO).
+        // Of a private mapping of a file, what was written; without a file, all but the kernel's
+        // own pages (the vDSO).
         _ => number("anon=").unwrap_or(0) * page_bytes,
     };
     // "prefer (many):2-3" and "weighted interleave:0-1" are two words.
@@ -51,20 +53,22 @@ fn mapping_of(line: &str) -> Mapping {
     }
 }
 
-/// The mapping of a process that begins at (or, where the kernel merged it with the one before, holds) an address.
+/// The mapping of a process that begins at (or, where the kernel merged it with the one before,
+/// holds) an address.
 pub fn mapping(process: u32, address: u64) -> Mapping {
     let before = mappings(process).into_iter().filter(|mapping| mapping.address <= address);
     before.max_by_key(|mapping| mapping.address).expect("the mapping")
 }
 
-/// The own memory of a domain (anonymous, shared and huge pages of all its processes; not what they map of files), in
-/// bytes: how much there is, and how much of it lies off a node. `tree` is where the cgroup v2 tree is mounted.
+/// The own memory of a domain (anonymous, shared and huge pages of all its processes; not what they
+/// map of files), in bytes: how much there is, and how much of it lies off a node. `tree` is where
+/// the cgroup v2 tree is mounted.
 pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
     let group = crate::read(&format!("{tree}/nearside/{domain}/cgroup.procs"));
     let all: Vec<_> =
         group.lines().flat_map(|process| mappings(process.parse().unwrap())).collect();
-    // Where a private mapping of a file has pages of both kinds, which of them lie where is not told: only what is more
-    // than the file's pages are must be the process's own.
+    // Where a private mapping of a file has pages of both kinds, which of them lie where is not
+    // told: only what is more than the file's pages are must be the process's own.
     let off_home = |mapping: &Mapping| {
         let (there, all) =
             (mapping.bytes.get(&home).unwrap_or(&0), mapping.bytes.values().sum::<u64>());
@@ -78,7 +82,8 @@ pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
 pub struct Own {
     /// In bytes, of the mappings that have nothing else.
     pub bytes: BTreeMap<u32, u64>,
-    /// What was written of private mappings of files that have pages of the file, too: on which node is not told.
+    /// What was written of private mappings of files that have pages of the file, too: on which
+    /// node is not told.
     pub unplaced_bytes: u64,
 }
 
@@ -103,8 +108,9 @@ impl Own {
     }
 }
 
-/// What the memory controller has charged a group for anonymous and shared memory, in bytes by node; nodes without any
-/// are left out. It is late with up to 64 pages for each CPU, and catches up every two seconds (`mm/memcontrol.c`).
+/// What the memory controller has charged a group for anonymous and shared memory, in bytes by
+/// node; nodes without any are left out. It is late with up to 64 pages for each CPU, and catches
+/// up every two seconds (`mm/memcontrol.c`).
 pub fn charged(group: &str) -> BTreeMap<u32, u64> {
     let mut charged = BTreeMap::new();
     for line in crate::read(&format!("{group}/memory.numa_stat")).lines() {

@@ -11,15 +11,16 @@ use std::{
 /// Claims are rounded up to whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Domains, and what they claim: what the larger nodes have more than the smallest, so that all nodes have alike to promise. Two
-/// nodes' left-overs could else make a home for a ninth domain.
+/// Domains, and what they claim: what the larger nodes have more than the smallest, so that all
+/// nodes have alike to promise. Two nodes' left-overs could else make a home for a ninth domain.
 #[derive(Debug, Default)]
 pub struct Levelling(Vec<(Domain, u64)>);
 
 impl Levelling {
-    /// A size of which exactly two fit each node, with as much room as can be for memory that comes and goes meanwhile:
-    /// the least node may lose a twentieth, each node may gain that much, and still eight of the size fit, and no ninth.
-    /// Where the nodes have tilted since they were levelled they are levelled again.
+    /// A size of which exactly two fit each node, with as much room as can be for memory that comes
+    /// and goes meanwhile: the least node may lose a twentieth, each node may gain that much, and
+    /// still eight of the size fit, and no ninth. Where the nodes have tilted since they were
+    /// levelled they are levelled again.
     pub fn size_of_two_a_node(&mut self) -> u64 {
         for _ in 0..5 {
             let free = unclaimed_bytes();
@@ -56,7 +57,8 @@ impl Levelling {
     }
 }
 
-/// Starts so many strict domains of a size (`p0` and on) at once, and gives those that run and those that were refused.
+/// Starts so many strict domains of a size (`p0` and on) at once, and gives those that run and
+/// those that were refused.
 pub fn parallel_starts(
     count: u32,
     flags: &str,
@@ -83,7 +85,8 @@ pub fn parallel_starts(
     (running, refused)
 }
 
-/// Has those that wait for a line go on, all at once, and waits until each says that its memory is filled.
+/// Has those that wait for a line go on, all at once, and waits until each says that its memory is
+/// filled.
 pub fn go_on(children: &mut [Child]) {
     for child in &mut *children {
         writeln!(child.stdin.as_mut().unwrap()).unwrap();
@@ -100,8 +103,9 @@ fn is_ready(child: &mut Child) -> bool {
     line.starts_with("ready")
 }
 
-/// The kernel's word for it: what is promised on a node and what others hold there is no more than there is. Others hold
-/// what is neither free, nor taken by those it is promised to, nor in caches that give way.
+/// The kernel's word for it: what is promised on a node and what others hold there is no more than
+/// there is. Others hold what is neither free, nor taken by those it is promised to, nor in caches
+/// that give way.
 ///
 /// `claims` are domains on one node each, by process, and what they claim.
 pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (u32, u64)>) {

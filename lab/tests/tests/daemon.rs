@@ -1,4 +1,5 @@
-//! The daemon on four nodes of two CPUs: domains come home, the API answers, and nothing is lost when it dies.
+//! The daemon on four nodes of two CPUs: domains come home, the API answers, and nothing is lost
+//! when it dies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
@@ -71,7 +72,8 @@ fn strict_memory_comes_home_and_is_confined_there_again() {
     daemon.stop();
 }
 
-/// Memory goes all ways at once, which takes some intervals of 20 s; nobody who wants something waits for that.
+/// Memory goes all ways at once, which takes some intervals of 20 s; nobody who wants something
+/// waits for that.
 #[test]
 fn all_ways_are_used_at_once_and_the_end_comes_before_they_are_done() {
     let names = ["a", "b", "c", "d"];
@@ -332,7 +334,8 @@ fn members_of_the_admin_group_give_domains_another_home() {
 fn found_groups_get_a_home() {
     let group = Path::new("/sys/fs/cgroup/machine.slice/vm1");
     fs::create_dir_all(group).unwrap();
-    // Whoever made the group would take a binding back, so it is the scheduler that keeps it at home.
+    // Whoever made the group would take a binding back, so it is the scheduler that keeps it at
+    // home.
     let daemon = Daemon::start("found = [\"machine.slice/*\"]");
     let script = format!("echo 0 > {}/cgroup.procs; while :; do :; done", group.display());
     let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
@@ -451,8 +454,8 @@ fn homes_given(domain: &str) -> f64 {
     line.trim().parse().unwrap()
 }
 
-/// Lets 150 intervals pass, and says whether the host stood still meanwhile: then one of them took more than ten times
-/// as long as they usually do.
+/// Lets 150 intervals pass, and says whether the host stood still meanwhile: then one of them took
+/// more than ten times as long as they usually do.
 fn let_150_intervals_pass() -> bool {
     let since = interval();
     let (mut seen, mut seen_at, mut lengths) = (since, Instant::now(), vec![]);
@@ -471,8 +474,9 @@ fn let_150_intervals_pass() -> bool {
     lengths[lengths.len() - 1] > 10 * lengths[lengths.len() / 2]
 }
 
-/// Asserts that the loop gives a domain at most one more home in 150 intervals. That is promised where the load is
-/// steady. When the host stands still, load seems to go and come; then the next 150 count.
+/// Asserts that the loop gives a domain at most one more home in 150 intervals. That is promised
+/// where the load is steady. When the host stands still, load seems to go and come; then the next
+/// 150 count.
 fn assert_at_most_one_more_home(domain: &str) {
     let more_homes = || {
         let before = homes_given(domain);
@@ -509,8 +513,9 @@ fn memory_follows_a_domain_that_was_pushed_off_and_then_nothing_moves() {
         taken = interval() - since;
         !domain.filled_mib().contains_key(&home)
     });
-    // Promised are 15, which the loop keeps where it sees exactly who waits (policy/tests/control). Here an interval is a tenth of a
-    // second of an emulator that runs one CPU after the other, and the domain may look as if it were at home in some of them.
+    // Promised are 15, which the loop keeps where it sees exactly who waits (policy/tests/control).
+    // Here an interval is a tenth of a second of an emulator that runs one CPU after the other, and
+    // the domain may look as if it were at home in some of them.
     assert!(taken <= 60, "its memory followed after {taken} intervals only");
     assert_at_most_one_more_home("db");
     // It may go back when there is room again, but not to and fro.
@@ -532,7 +537,8 @@ fn killed_at_fifty_instants_with_the_scheduler_attached_it_loses_nothing() {
     kill_under_load(50, true);
 }
 
-/// So often, at random instants of 4 s that begin with the daemon or when its scheduler is attached.
+/// So often, at random instants of 4 s that begin with the daemon or when its scheduler is
+/// attached.
 fn kill_under_load(rounds: u64, attached: bool) {
     let (db, hog) = (
         "--cpus 2 --memory 64M --policy strict --nodes 1",
@@ -540,7 +546,8 @@ fn kill_under_load(rounds: u64, attached: bool) {
     );
     let db = Domain::start(&format!("--quiet --name db {db}"), "--mib 32 --threads 2 --spin");
     let hog = Domain::start(&format!("--quiet --name hog {hog}"), "--mib 4 --threads 4 --spin");
-    // This one is sent to and fro, so that homes are changed and pages are under way when the end comes.
+    // This one is sent to and fro, so that homes are changed and pages are under way when the end
+    // comes.
     let mover = Domain::start(
         "--quiet --name mover --cpus 1 --memory 64M --policy preferred --nodes 2",
         "--mib 32",

@@ -1,4 +1,5 @@
-//! What an operator of a machine of four nodes sees: two CPUs and 768 MiB on each, neighbours in pairs.
+//! What an operator of a machine of four nodes sees: two CPUs and 768 MiB on each, neighbours in
+//! pairs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "four_nodes/claims.rs"]

@@ -1,5 +1,5 @@
-//! A host as systemd lays it out with `systemd.unified_cgroup_hierarchy=0`: the controllers are on version 1, and
-//! beside them is a version 2 without any.
+//! A host as systemd lays it out with `systemd.unified_cgroup_hierarchy=0`: the controllers are on
+//! version 1, and beside them is a version 2 without any.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "shared/without_controllers.rs"]

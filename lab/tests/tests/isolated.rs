@@ -1,4 +1,5 @@
-//! A host booted with `isolcpus=`: sched_ext refuses to work there, and homes are kept by CPU affinity.
+//! A host booted with `isolcpus=`: sched_ext refuses to work there, and homes are kept by CPU
+//! affinity.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{Domain, await_that, daemon::Daemon, json, read, run, status, stderr, words};

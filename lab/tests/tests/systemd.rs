@@ -1,4 +1,5 @@
-//! Where systemd runs it owns the cgroup tree: domains are scopes of its, and changes go through it.
+//! Where systemd runs it owns the cgroup tree: domains are scopes of its, and changes go through
+//! it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
@@ -21,7 +22,8 @@ use std::{
 
 const GROUP: &str = "/sys/fs/cgroup/nearside.slice/nearside-web.scope";
 
-/// A program that asks systemd. By itself it waits 25 s for an answer: not enough where the emulator stands still.
+/// A program that asks systemd. By itself it waits 25 s for an answer: not enough where the
+/// emulator stands still.
 fn to_ask(program: &str) -> Command {
     let mut command = Command::new(program);
     // sd_bus_set_method_call_timeout(3)
@@ -198,7 +200,8 @@ fn the_command_begins_at_home() {
     }
 }
 
-/// `nearside ARGUMENTS` as a service that systemd lets set no memory policy, as container runtimes do.
+/// `nearside ARGUMENTS` as a service that systemd lets set no memory policy, as container runtimes
+/// do.
 fn filtered(arguments: &str) -> Output {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let filter =
@@ -262,7 +265,8 @@ fn two_domains_of_one_name_are_refused_here_too() {
 
 #[test]
 fn of_ten_parallel_starts_the_four_that_fit_run() {
-    // Four fit although the node loses a twentieth meanwhile, and no fifth does although it gains as much.
+    // Four fit although the node loses a twentieth meanwhile, and no fifth does although it gains
+    // as much.
     let free = unclaimed_bytes()[2];
     let bytes = (free - free / 20) / 4 / 4096 * 4096;
     let command = ["sh", "-c", "echo ready; read line"];
@@ -305,7 +309,8 @@ fn a_start_that_is_killed_at_any_moment_leaves_no_claim() {
     assert!(next.status.success(), "{}", stderr(&next));
 }
 
-/// The daemon as the unit that is shipped runs it: the same file, with the binary under test in its place. It ends with this.
+/// The daemon as the unit that is shipped runs it: the same file, with the binary under test in its
+/// place. It ends with this.
 struct Unit;
 
 impl Unit {
@@ -395,7 +400,8 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     let unit = Unit::start();
     await_that("the scheduler is attached", || scheduler() == "enabled");
     await_that("the stand-in is lifted", || property("AllowedCPUs").is_empty());
-    // Only what went through the daemon is in its audit log, and a command does without one that is not ready.
+    // Only what went through the daemon is in its audit log, and a command does without one that is
+    // not ready.
     get("/health");
     let changed = run(words("set web --nodes 3"));
     assert!(changed.status.success(), "{}", stderr(&changed));
@@ -414,7 +420,8 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
         await_that("it knows the domain", || json("why web")["standing"].is_object());
         await_that("it has attached the scheduler", || scheduler() == "enabled");
     }
-    // A configuration with an error changes nothing, and whoever looks after the service is told why.
+    // A configuration with an error changes nothing, and whoever looks after the service is told
+    // why.
     let process = Unit::process();
     write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"of\"\n");
     reload();

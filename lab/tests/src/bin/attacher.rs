@@ -6,7 +6,8 @@
 //! - `exited`: how the scheduler ended, or `no`
 //! - `detach`: gives the host back, and ends
 //!
-//! It answers every line with one line; the first one it prints is `attached`, or `error: ...` before it exits with 1.
+//! It answers every line with one line; the first one it prints is `attached`, or `error: ...`
+//! before it exits with 1.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use clap::Parser;

@@ -1,7 +1,7 @@
 //! Burns CPU time and says where: one line of JSON when done.
 //!
-//! Accounts for all of it: each thread looks every hundred turns on which CPU it is, and adds the CPU time since it
-//! looked last to that CPU's node. `ready` is printed once all threads run.
+//! Accounts for all of it: each thread looks every hundred turns on which CPU it is, and adds the
+//! CPU time since it looked last to that CPU's node. `ready` is printed once all threads run.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 use clap::Parser;
@@ -67,7 +67,8 @@ fn burn(args: &Args, cpus: usize) -> Tally {
         (clock(libc::CLOCK_THREAD_CPUTIME_ID), Instant::now(), cpu());
     let mut since_nap = Duration::ZERO;
     while seen < end {
-        // PAUSE: an emulated CPU hands over to the next one there, so that all of them get on evenly.
+        // PAUSE: an emulated CPU hands over to the next one there, so that all of them get on
+        // evenly.
         for _ in 0..100 {
             std::hint::spin_loop();
         }

@@ -1,6 +1,8 @@
-//! Fills memory of a chosen kind, says so, and holds it (or keeps touching it) until its input ends.
+//! Fills memory of a chosen kind, says so, and holds it (or keeps touching it) until its input
+//! ends.
 //!
-//! The address it prints is where its memory begins, so that a reader of `numa_maps` knows which mapping is meant.
+//! The address it prints is where its memory begins, so that a reader of `numa_maps` knows which
+//! mapping is meant.
 #![allow(unsafe_code)]
 
 use clap::{Parser, ValueEnum};
@@ -35,7 +37,8 @@ struct Args {
     /// Keep touching instead of sleeping: every thread all of it
     #[arg(long)]
     spin: bool,
-    /// Have the kernel pin the first of it in place, as for a device (a buffer registered with io_uring)
+    /// Have the kernel pin the first of it in place, as for a device (a buffer registered with
+    /// io_uring)
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     pin: usize,
     /// Keep a thread that starts another and ends, which does the same
@@ -65,7 +68,8 @@ fn main() {
     let args = Args::parse();
     let bytes = args.mib << 20;
     if !matches!(args.kind, Kind::Thp) {
-        // SAFETY: takes no pointers. Where the kernel prefers huge pages, pages could be counted in steps of 2 MiB only.
+        // SAFETY: takes no pointers. Where the kernel prefers huge pages, pages could be counted in
+        // steps of 2 MiB only.
         unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     }
     let (address, bytes) = match args.kind {

@@ -46,7 +46,8 @@ fn what_was_promised_is_there_when_it_is_touched() {
     let mut levelling = Levelling::default();
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
-    // They fill it when all twenty have been decided on: what is touched between two of a start's looks counts as taken twice.
+    // They fill it when all twenty have been decided on: what is touched between two of a start's
+    // looks counts as taken twice.
     let command = [
         "sh",
         "-c",
@@ -85,7 +86,8 @@ fn whoever_runs_gets_all_its_memory_at_home_though_all_touch_theirs_as_soon_as_t
     let (running, refused) =
         parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
     let look = Look::take();
-    // Fewer than the eight that fit may run: what is touched between two of a start's looks counts as taken twice.
+    // Fewer than the eight that fit may run: what is touched between two of a start's looks counts
+    // as taken twice.
     assert!(
         (1..=8).contains(&running.len()),
         "{} run, {bytes} bytes each: {look:?}",
@@ -131,8 +133,8 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
         "it holds {:?}",
         domain.filled_mib()
     );
-    // A second domain is not given what the first has let go of for now: half of that is asked for, so that the other
-    // half is room for memory that comes and goes meanwhile.
+    // A second domain is not given what the first has let go of for now: half of that is asked for,
+    // so that the other half is room for memory that comes and goes meanwhile.
     let second = format!(
         "run -q --name second --policy strict --nodes 1 --memory {}",
         unclaimed_bytes()[1] + 90 * MIB
@@ -149,7 +151,8 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
     assert!(started.status.success(), "{}", stderr(&started));
 }
 
-/// MiB that can be promised in huge pages on each node that has any, and MiB that processes without a claim reserved.
+/// MiB that can be promised in huge pages on each node that has any, and MiB that processes without
+/// a claim reserved.
 fn huge_mib() -> (Vec<u64>, u64) {
     let stat = json("stat");
     let nodes = stat["nodes"].as_array().unwrap().iter();

@@ -1,5 +1,6 @@
-//! What a daemon does to domains on a real kernel, through the library: pages come home in batches, Nearside's own bindings
-//! are lifted and restored, groups that were found are taken on, and domains are watched.
+//! What a daemon does to domains on a real kernel, through the library: pages come home in batches,
+//! Nearside's own bindings are lifted and restored, groups that were found are taken on, and
+//! domains are watched.
 
 use nearside_lab::{
     Domain, MIB, await_that, huge_pages, json, nearside, read, run, status, stderr, stdout,

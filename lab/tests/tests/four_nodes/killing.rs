@@ -1,5 +1,6 @@
-//! SIGKILL of `nearside run` leaves no claim, at whatever point it strikes. Each point is one where the start is held
-//! up, so that the kill cannot miss it; what is left behind tells that it did not.
+//! SIGKILL of `nearside run` leaves no claim, at whatever point it strikes. Each point is one where
+//! the start is held up, so that the kill cannot miss it; what is left behind tells that it did
+//! not.
 
 use nearside_lab::{Look, await_that, nearside, read, run, stderr, words, write};
 use std::{
@@ -15,7 +16,8 @@ use std::{
 const GROUP: &str = "/sys/fs/cgroup/nearside/doomed";
 const RECORD: &str = "/run/nearside/domains/doomed.json";
 
-/// What was there when a start had been killed: the program it was by then, and what it left behind.
+/// What was there when a start had been killed: the program it was by then, and what it left
+/// behind.
 #[derive(Debug, PartialEq)]
 struct Left {
     program: &'static str,
@@ -105,7 +107,8 @@ fn between_its_group_and_its_record() {
 
 #[test]
 fn between_its_record_and_its_command() -> io::Result<()> {
-    // It says that it stands in for soft affinity, the last thing before the command: into something that is full.
+    // It says that it stands in for soft affinity, the last thing before the command: into
+    // something that is full.
     let (mut full, _other_end) = UnixStream::pair()?;
     full.set_nonblocking(true)?;
     while full.write(&[0; 4096]).is_ok() {}

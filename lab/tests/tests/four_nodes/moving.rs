@@ -175,7 +175,8 @@ fn memory_goes_where_the_new_home_was_promised_it_and_what_is_at_home_stays() {
         }
         let filled = domain.filled_mib();
         assert_eq!(filled.keys().collect::<Vec<_>>(), owed.keys().collect::<Vec<_>>(), "{report}");
-        // Pages that may be one huge page stay together, and the program has some besides those it filled.
+        // Pages that may be one huge page stay together, and the program has some besides those it
+        // filled.
         let is_near = |node: u32| filled[&node].abs_diff(owed[&node]) <= 6;
         assert!((0..=2).all(is_near), "{policy}: {filled:?} for {owed:?}");
         domain.end();
@@ -268,8 +269,9 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
         let line = memory.lines().find(|line| line.contains(name)).unwrap();
         line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
     };
-    // More than there would be if the kernel gave its last page and all it can reclaim, in whole huge pages. What each
-    // CPU keeps on its own list of free pages is free, too, and in none of these figures.
+    // More than there would be if the kernel gave its last page and all it can reclaim, in whole
+    // huge pages. What each CPU keeps on its own list of free pages is free, too, and in none of
+    // these figures.
     let most_kib: u64 = ["MemFree:", "FilePages:", "SReclaimable:"].map(figure).iter().sum();
     let size = (most_kib / 1024 + 128) / 2 * 2;
     huge_pages(1, size / 2);

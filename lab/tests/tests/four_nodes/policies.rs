@@ -5,8 +5,8 @@ use nearside_lab::{
 };
 use std::{collections::BTreeMap, process::Command};
 
-/// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that memory, its bytes by
-/// node, and the nodes its process may use.
+/// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that
+/// memory, its bytes by node, and the nodes its process may use.
 fn filled(flags: &str, kind: &str) -> (String, BTreeMap<u32, u64>, String) {
     let domain = start(flags, kind);
     let mems = status(domain.process(), "Mems_allowed_list");
@@ -28,8 +28,8 @@ fn size_mib(kind: &str) -> u64 {
 /// The memory of which an ordinary process is made: what it maps, its heap and its stack.
 const ORDINARY: [&str; 3] = ["anon", "heap", "stack"];
 
-/// Asserts that memory of a kind lies on these nodes alone, in these parts of 4. Some pages more may have been in use
-/// before, and interleaving may begin with any node.
+/// Asserts that memory of a kind lies on these nodes alone, in these parts of 4. Some pages more
+/// may have been in use before, and interleaving may begin with any node.
 fn assert_parts(kind: &str, bytes: &BTreeMap<u32, u64>, quarters: &[(u32, u64)]) {
     assert!(bytes.keys().eq(quarters.iter().map(|(node, _)| node)), "{kind}: {bytes:?}");
     for (node, quarter) in quarters {
@@ -74,7 +74,8 @@ fn all_memory_of_all_processes_of_a_strict_domain_is_local_and_files_are_told_ap
     );
     assert_eq!(off_home, 0);
 
-    // Nearside says the same, and has files on a line of their own: whoever read a C library first has it on its node.
+    // Nearside says the same, and has files on a line of their own: whoever read a C library first
+    // has it on its node.
     let shown = json("show many --interval 0");
     let mapped = |kind: &str| shown["mapped"]["memory"][kind].as_object().unwrap().clone();
     for kind in ["anonymous", "shared", "huge"] {

@@ -1,4 +1,5 @@
-//! Hosts on which something is amiss: records that cannot be written or believed, and mounts of a part of the cgroup tree.
+//! Hosts on which something is amiss: records that cannot be written or believed, and mounts of a
+//! part of the cgroup tree.
 
 use nearside_lab::{Domain, domains, read, run, status, stderr, stdout, words};
 use std::{fs, io::Write, os::unix::fs::symlink, path::Path, process::Command};
@@ -97,7 +98,8 @@ fn another_versions_record_stops_starts_while_its_domain_lives() {
     assert!(!Path::new(path).exists());
 }
 
-/// As in containers: a process in the group `/box` that sees only that, or sees the tree from a namespace of its own.
+/// As in containers: a process in the group `/box` that sees only that, or sees the tree from a
+/// namespace of its own.
 fn in_a_box(script: &str) -> (Option<i32>, String) {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let script = format!(

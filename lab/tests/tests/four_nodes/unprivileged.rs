@@ -1,4 +1,5 @@
-//! Without root: whatever only looks works, whatever changes is refused with what is needed and leaves nothing.
+//! Without root: whatever only looks works, whatever changes is refused with what is needed and
+//! leaves nothing.
 
 use nearside_lab::{Domain, MIB, read, run_as_nobody, stderr, stdout, words};
 use std::fs;

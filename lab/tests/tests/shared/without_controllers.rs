@@ -1,4 +1,5 @@
-//! Where the cgroup v2 tree has no cpu, cpuset or memory controller: what can work works, and what cannot is said once.
+//! Where the cgroup v2 tree has no cpu, cpuset or memory controller: what can work works, and what
+//! cannot is said once.
 
 use nearside_lab::{
     Domain, Look, MIB, own_memory, read, run, run_as_nobody, status, stderr, stdout, words,

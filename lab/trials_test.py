@@ -1,4 +1,5 @@
-"""Tests of cells: who gets which pins, what a result depends on, what is run and what is kept. Run by `make unit`."""
+"""Tests of trials: who gets which pins, what a result depends on, what is run and what is kept. Run
+by `make unit`."""
 
 import contextlib
 import io
@@ -9,11 +10,12 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-import cells
+import trials
 import identity
 import machines
 import modelled
-from cells import Cell, run_all
+import nearside
+from trials import Trial, run_all
 from common import LAB, LabError
 from contenders import naive_pins, oracle_pins
 from fakes import FakeRunner, result
@@ -36,7 +38,9 @@ class Pins(unittest.TestCase):
 
     def test_oracle_is_naive_where_all_are_alike(self):
         machine = machines.load("pairs")
-        self.assertEqual(oracle_pins(domains(*[1] * 16), machine), naive_pins(domains(*[1] * 16), machine))
+        self.assertEqual(
+            oracle_pins(domains(*[1] * 16), machine), naive_pins(domains(*[1] * 16), machine)
+        )
 
 
 FAKE_RUN = """#!/bin/sh
@@ -52,14 +56,21 @@ class FakeLab:
 
     def __init__(self, folder):
         self.folder, self.lab = folder, folder / "lab"
-        for path in identity.read_meanwhile():
+        for path in identity.read_by_guests():
             self.write(f"lab/{path.relative_to(LAB)}", path.read_text())
         self.write("lab/run", FAKE_RUN)
-        self.write("qemu", f'#!/bin/sh\n[ "$1" = -L ] && echo {folder} || echo "QEMU emulator version 10.0 (Debian)"\n')
+        self.write(
+            "qemu",
+            f'#!/bin/sh\n[ "$1" = -L ] && echo {folder} || '
+            'echo "QEMU emulator version 10.0 (Debian)"\n',
+        )
         self.write("program", '#!/bin/sh\necho \'[{"work": 1}, {"work": 1}]\'\n')
         self.write("m.toml", (LAB / "machines/pairs.toml").read_text())
-        ids = (cells.MARK_BEGIN, cells.MARK_END)
-        marks = ({"what": "mark", "id": number, **mark} for number, mark in zip(ids, result(5, (1, 1))["marks"], strict=True))
+        ids = (trials.MARK_BEGIN, trials.MARK_END)
+        marks = (
+            {"what": "mark", "id": number, **mark}
+            for number, mark in zip(ids, result(5, (1, 1))["marks"], strict=True)
+        )
         self.write("marks", "".join(f"{json.dumps(mark)}\n" for mark in marks))
         for name in ("busybox", "libc", "7.1-amd64/vmlinuz", *identity.FIRMWARE):
             self.write(name, name)
@@ -75,20 +86,20 @@ class FakeLab:
         self.write(name, (self.folder / name).read_text() + text)
 
     def runner(self):
-        identity.lab_run()  # the true one
         fakes = (
-            (cells, "LAB", self.lab),
-            (cells, "build", lambda *_: self.folder / "program"),
+            (trials, "LAB", self.lab),
+            (trials, "build", lambda *_: self.folder / "program"),
             (identity, "LAB", self.lab),
             (identity, "executable", lambda name: self.folder / Path(name).name),
             (identity, "libraries", lambda *_: [self.folder / "libc"]),
+            (nearside, "use", lambda _: None),
             (modelled, "find_qemu", lambda: ([str(self.folder / "qemu")], None)),
         )
         with contextlib.ExitStack() as stack:
             for module, name, fake in fakes:
                 stack.enter_context(unittest.mock.patch.object(module, name, fake))
             self.stack = stack.pop_all()
-        return cells.Runner(self.folder / "results", self.folder / "7.1-amd64/vmlinuz")
+        return trials.Runner(self.folder / "results", self.folder / "7.1-amd64/vmlinuz")
 
 
 class Identity(unittest.TestCase):
@@ -96,7 +107,7 @@ class Identity(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.lab = FakeLab(Path(folder.name))
-        self.cell = Cell("warehouse", str(self.lab.folder / "m.toml"), 2, "nearside", 1)
+        self.trial = Trial("warehouse", str(self.lab.folder / "m.toml"), 2, "nearside", 1)
 
     def runner(self):
         runner = self.lab.runner()
@@ -105,13 +116,22 @@ class Identity(unittest.TestCase):
 
     def changes(self, name, text="# more\n"):
         """Whether the result is another one after that is added to a file."""
-        before = self.runner().identity(self.cell)
+        before = self.runner().identity(self.trial)
         self.lab.append(name, text)
-        return self.runner().identity(self.cell) != before
+        return self.runner().identity(self.trial) != before
 
     def test_whatever_the_guest_is_made_of_makes_another_result(self):
         files = ["qemu", *identity.FIRMWARE, "busybox", "libc", "program", "7.1-amd64/vmlinuz"]
-        files += [f"lab/{name}" for name in ("numatime/Makefile", "numatime/memory.c", "initramfs.py", "modelled.py", "modelled-init")]
+        files += [
+            f"lab/{name}"
+            for name in (
+                "numatime/Makefile",
+                "numatime/memory.c",
+                "initramfs.py",
+                "modelled.py",
+                "modelled-init",
+            )
+        ]
         for name in files:
             self.assertTrue(self.changes(name), name)
 
@@ -120,92 +140,106 @@ class Identity(unittest.TestCase):
             self.assertFalse(self.changes(name), name)
 
     def test_a_machine_counts_by_what_is_made_of_it(self):
-        before = self.runner().identity(self.cell)
+        before = self.runner().identity(self.trial)
         for old, new in (("memory_mib = 256", "memory_mib = 512"), ("30", "31"), ("90", "91")):
             text = (LAB / "machines/pairs.toml").read_text()
             self.assertIn(old, text)
             self.lab.write("m.toml", text.replace(old, new))
-            self.assertNotEqual(self.runner().identity(self.cell), before, new)
+            self.assertNotEqual(self.runner().identity(self.trial), before, new)
 
     def test_a_result_says_when_and_of_what_it_was_made(self):
         runner = self.runner()
-        kept = runner.run(self.cell)
-        self.assertEqual(runner.found(self.cell), json.loads(json.dumps(kept)))
-        self.assertEqual((kept["kernel"], kept["qemu"], kept["commit"]), ("7.1", "10.0 (Debian)", "unknown"))
+        kept = runner.run(self.trial)
+        self.assertEqual(runner.found(self.trial), json.loads(json.dumps(kept)))
+        self.assertEqual(
+            (kept["kernel"], kept["qemu"], kept["commit"]), ("7.1", "10.0 (Debian)", "unknown")
+        )
         self.assertRegex(kept["ended"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")
 
     def test_what_is_edited_while_a_guest_runs_ends_the_set_and_its_result_is_not_kept(self):
         for edited in ("lab/modelled.py", "lab/run", "libc", "m.toml", "7.1-amd64/vmlinuz"):
             runner = self.runner()
             shutil.copy(self.lab.folder / "m.toml", self.lab.folder / "before.toml")
-            self.lab.write("edit", f"sed -i 's/memory_mib = 256/memory_mib = 512/; $ a # more' {edited}\n")
+            self.lab.write(
+                "edit", f"sed -i 's/memory_mib = 256/memory_mib = 512/; $ a # more' {edited}\n"
+            )
             with self.assertRaisesRegex(LabError, "Start again", msg=edited):
-                runner.run(self.cell)
+                runner.run(self.trial)
             (self.lab.folder / "edit").unlink()
             shutil.copy(self.lab.folder / "before.toml", self.lab.folder / "m.toml")
-            self.assertEqual(list((self.lab.folder / "results/cells").iterdir()), [], edited)
+            self.assertEqual(list((self.lab.folder / "results/trials").iterdir()), [], edited)
 
     def test_a_guest_whose_marks_are_cut_off_fails_alone_and_its_counters_are_kept(self):
         runner, whole = self.runner(), (self.lab.folder / "marks").read_text()
         kept = self.lab.folder / "results/failed/warehouse.m.2-domains.nearside.seed-1.counters"
-        ends = {"no marks": "", "no end": whole.splitlines()[0], "half a line": whole[:-50], "no CPUs": '{"what": "mark", "id": 1}'}
+        ends = {
+            "no marks": "",
+            "no end": whole.splitlines()[0],
+            "half a line": whole[:-50],
+            "no CPUs": '{"what": "mark", "id": 1}',
+        }
         for what, marks in ends.items():
             self.lab.write("marks", marks)
             with contextlib.redirect_stdout(io.StringIO()) as said:
-                self.assertIsNone(runner.run(self.cell), what)
-            self.assertIn(f"{self.cell}: failed: ", said.getvalue())
+                self.assertIsNone(runner.run(self.trial), what)
+            self.assertIn(f"{self.trial}: failed: ", said.getvalue())
             self.assertIn(f"its counters so far are in {kept}", said.getvalue())
             self.assertEqual(kept.read_text(), marks)
-            self.assertIsNone(runner.found(self.cell), what)
+            self.assertIsNone(runner.found(self.trial), what)
         self.lab.write("marks", whole)
-        self.assertIsNotNone(runner.run(self.cell))
+        self.assertIsNotNone(runner.run(self.trial))
         self.assertFalse(kept.exists())
 
     def test_a_guest_that_was_ended_keeps_its_counters(self):
         runner = self.runner()
         self.lab.write("edit", "kill $PPID\n")
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            self.assertIsNone(runner.run(self.cell))
+            self.assertIsNone(runner.run(self.trial))
         self.assertIn("failed: exit code -15; its counters so far are in ", said.getvalue())
         self.assertEqual(len(list((self.lab.folder / "results/failed").iterdir())), 1)
 
     def test_a_result_of_which_nothing_can_be_shown_is_none(self):
         runner = self.runner()
         for text in ("", "{}", '{"total_ms": 5', '{"total_ms": 5, "domains": [], "marks": []}'):
-            runner.file(self.cell).write_text(text)
-            self.assertIsNone(runner.found(self.cell), text)
+            runner.file(self.trial).write_text(text)
+            self.assertIsNone(runner.found(self.trial), text)
 
 
 class Running(unittest.TestCase):
-    def cells(self, *contenders):
-        return [Cell("w", "m", 2, contender, 1) for contender in contenders]
+    def trials(self, *contenders):
+        return [Trial("w", "m", 2, contender, 1) for contender in contenders]
 
-    def run_all(self, runner, cells, jobs):
+    def run_all(self, runner, trials, jobs):
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            return run_all(runner, cells, jobs), said.getvalue()
+            return run_all(runner, trials, jobs), said.getvalue()
 
     def test_what_is_the_same_runs_once_and_what_is_found_not_at_all(self):
-        runner, cells = FakeRunner(found=["stock"]), self.cells("stock", "pin-naive", "pin-oracle")
-        results, said = self.run_all(runner, cells, 2)
+        runner, trials = (
+            FakeRunner(found=["stock"]),
+            self.trials("stock", "pin-naive", "pin-oracle"),
+        )
+        results, said = self.run_all(runner, trials, 2)
         self.assertEqual(runner.ran, ["pin-naive"])
-        self.assertEqual([results[cell]["total_ms"] for cell in cells], [100, 100, 100])
-        self.assertIn("3 cells, 1 of them found, 1 to run", said)
+        self.assertEqual([results[trial]["total_ms"] for trial in trials], [100, 100, 100])
+        self.assertIn("3 trials, 1 of them found, 1 to run", said)
 
     def test_a_guest_that_failed_leaves_the_others(self):
-        cells = self.cells("nearside", "stock")
-        results, _ = self.run_all(FakeRunner(), cells, 2)
-        self.assertIsNone(results[cells[0]])
+        trials = self.trials("nearside", "stock")
+        results, _ = self.run_all(FakeRunner(), trials, 2)
+        self.assertIsNone(results[trials[0]])
         self.assertEqual(list(rows_of(results)["m", "w", 2]), ["stock"])
 
     def test_no_more_guests_at_a_time_than_memory_allows(self):
         wanted = ["pairs", "x460-small"]
         gib = 1 << 30
         for cpus, available, expected in ((4, 100 * gib, 4), (4, 12 * gib, 2), (4, 3 * gib, 1)):
-            has_memory = unittest.mock.patch.object(cells, "available_bytes", return_value=available)
-            has_cpus = unittest.mock.patch.object(cells.os, "cpu_count", return_value=cpus)
+            has_memory = unittest.mock.patch.object(
+                trials, "available_bytes", return_value=available
+            )
+            has_cpus = unittest.mock.patch.object(trials.os, "cpu_count", return_value=cpus)
             with has_memory, has_cpus:
-                self.assertEqual(cells.jobs_for(wanted), expected)
-        self.assertGreater(cells.available_bytes(), 0)
+                self.assertEqual(trials.jobs_for(wanted), expected)
+        self.assertGreater(trials.available_bytes(), 0)
 
 
 if __name__ == "__main__":
