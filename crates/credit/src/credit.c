@@ -18,6 +18,10 @@ int nearside_credit_preempts(const struct credit_params *params, credit_v woken,
 credit_v nearside_credit_from_afar(const struct credit_params *params, const struct credit_grant *grant, credit_v tag, credit_u32 distance) { return credit_from_afar(params, grant, tag, distance); }
 int nearside_credit_steals(const struct credit_params *params, const struct credit_grant *grant, credit_v own, credit_v other, credit_u32 distance, credit_ns awake) { return credit_steals(params, grant, own, other, distance, awake); }
 int nearside_credit_lets_pass(const struct credit_params *params, const struct credit_grant *grant, credit_v first, credit_v tag, int woken) { return credit_lets_pass(params, grant, first, tag, woken); }
+credit_u32 nearside_credit_candidate(credit_u32 start, credit_u32 index, credit_u32 count)
+{
+	return credit_candidate(start, index, count);
+}
 credit_u32 nearside_credit_place(credit_u64 affine, credit_u64 allowed, credit_u32 home, credit_u32 node) { return credit_place(affine, allowed, home, node); }
 int nearside_credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home, credit_u32 wait_here, credit_u32 cpus_here) { return credit_stays(wait_at_home, cpus_at_home, wait_here, cpus_here); }
 int nearside_credit_returns(const struct credit_params *params, credit_ns stayed, int room) { return credit_returns(params, stayed, room); }

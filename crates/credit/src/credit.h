@@ -30,6 +30,8 @@ typedef unsigned long long credit_v;  /* virtual time */
 #define CREDIT_LONGEST_NS (1ULL << 34)
 /* SLIT: a node's distance to itself. */
 #define CREDIT_LOCAL_DISTANCE 10
+/* As many CPUs of a queue are compared for a woken task at most, on a machine of any size. */
+#define CREDIT_MAX_CANDIDATES 8
 
 /* What can be tuned. Spans are real time. */
 struct credit_params {
@@ -235,6 +237,17 @@ CREDIT_INLINE credit_ns credit_resumes(const struct credit_params *params, credi
 CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v woken, credit_v running)
 {
 	return credit_before(woken + credit_span(params, params->preempt_ns), running);
+}
+
+/*
+ * The CPU to compare next for a woken task: its position among the `count` CPUs of a queue, beginning with `start`. `count`: no
+ * more are compared. In a queue of more CPUs a few that are chosen by chance find one that is far ahead nearly as well.
+ */
+CREDIT_INLINE credit_u32 credit_candidate(credit_u32 start, credit_u32 index, credit_u32 count)
+{
+	if (index >= CREDIT_MAX_CANDIDATES || index >= count)
+		return count;
+	return (credit_u32)(((credit_u64)start + index) % count);
 }
 
 /*

@@ -46,6 +46,7 @@ unsafe extern "C" {
         tag: u64,
         woken: i32,
     ) -> i32;
+    fn nearside_credit_candidate(start: u32, index: u32, count: u32) -> u32;
     fn nearside_credit_place(affine: u64, allowed: u64, home: u32, node: u32) -> u32;
     fn nearside_credit_stays(
         wait_at_home: u32,
@@ -165,6 +166,12 @@ pub fn steals(
 pub fn lets_pass(params: &Params, grant: &Grant, first: u64, tag: u64, woken: bool) -> bool {
     // SAFETY: the references are valid for the call, and the layouts are the same.
     unsafe { nearside_credit_lets_pass(params, grant, first, tag, woken.into()) != 0 }
+}
+
+/// The position among `count` CPUs of a queue to compare next for a woken task; none where enough were compared.
+pub fn candidate(start: u32, index: u32, count: u32) -> Option<u32> {
+    // SAFETY: takes and returns numbers, and touches no memory.
+    Some(unsafe { nearside_credit_candidate(start, index, count) }).filter(|&at| at < count)
 }
 
 /// How welcome a task is on a node.

@@ -122,7 +122,7 @@ pub struct Trial {
 }
 
 /// How many decisions a [`Trial`] can ask about.
-pub const DECISIONS: u64 = 23;
+pub const DECISIONS: u64 = 24;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.
@@ -142,7 +142,7 @@ pub enum Place {
 }
 
 pub use ffi::{
-    before, charge, from_afar, lets_pass, now, own_charge, own_lag, own_rejoins, place, preempts,
-    refill, reserve, resumes, returns, settle, settle_cap, share, slice, stays, steals, tag, take,
-    try_out,
+    before, candidate, charge, from_afar, lets_pass, now, own_charge, own_lag, own_rejoins, place,
+    preempts, refill, reserve, resumes, returns, settle, settle_cap, share, slice, stays, steals,
+    tag, take, try_out,
 };

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 23 };
+enum { CREDIT_DECISIONS = 24 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -94,6 +94,9 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 22:
 		trial->answer = (credit_u64)credit_lets_pass(&trial->params, &trial->grant, a, b, c & 1);
+		break;
+	case 23:
+		trial->answer = credit_candidate((credit_u32)a, (credit_u32)b, (credit_u32)c);
 		break;
 	}
 }

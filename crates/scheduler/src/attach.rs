@@ -359,6 +359,16 @@ fn describe(data: &mut skeleton::types::rodata, machine: &Machine) {
     for (cpu, &queue) in &machine.cpu_queue {
         data.cpu_queue[cpu.0 as usize] = queue as u16;
     }
+    let mut next = 0;
+    for (queue, cpus) in machine.cpus_by_queue().iter().enumerate() {
+        data.queue_first[queue] = next as u16;
+        data.queue_size[queue] = cpus.len() as u16;
+        for (position, cpu) in cpus.iter().enumerate() {
+            data.queue_cpus[next] = cpu.0 as u16;
+            data.cpu_position[cpu.0 as usize] = position as u16;
+            next += 1;
+        }
+    }
     for (queue, &node) in machine.queue_node.iter().enumerate() {
         data.queue_node[queue] = node as u16;
         data.queue_is_node[queue] =

@@ -113,6 +113,15 @@ impl Machine {
         })
     }
 
+    /// The CPUs of each queue, by rising number.
+    pub(crate) fn cpus_by_queue(&self) -> Vec<Vec<CpuId>> {
+        let mut cpus = vec![vec![]; self.queue_node.len()];
+        for (&cpu, &queue) in &self.cpu_queue {
+            cpus[queue].push(cpu);
+        }
+        cpus
+    }
+
     /// The set of these nodes as the BPF program has it; none where one of them does not exist.
     pub(crate) fn mask<'a>(
         &self,
@@ -174,6 +183,12 @@ mod tests {
                     prop_assert_eq!(machine.cpu_queue[&cpu.id] == machine.cpu_queue[&other.id], same);
                 }
             }
+            for (queue, cpus) in machine.cpus_by_queue().iter().enumerate() {
+                prop_assert!(cpus.is_sorted());
+                prop_assert!(cpus.iter().all(|cpu| machine.cpu_queue[cpu] == queue));
+            }
+            let listed: usize = machine.cpus_by_queue().iter().map(Vec::len).sum();
+            prop_assert_eq!(listed, topology.cpus.len());
             for (from, order) in machine.order.iter().enumerate() {
                 let here = machine.queue_node[from];
                 let mut all = order.clone();

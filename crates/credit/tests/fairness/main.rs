@@ -1,6 +1,8 @@
 //! What the decisions come to over seconds, on a machine in software.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod cost;
+mod cpus;
 mod machine;
 mod properties;
 mod weights;

@@ -2,6 +2,7 @@
 
 use crate::{
     FOUR_NODES, MS, ONE_NODE,
+    cpus::Cpus,
     machine::{Machine, Work},
     spread,
 };
@@ -78,7 +79,7 @@ fn a_cpu_that_comes_too_late_for_a_task_is_called_for_the_next() {
             let groups = weights.map(|weight| machine.group(weight, &[], Work::Burns));
             for ((group, threads), home) in groups.into_iter().zip(threads).zip([0, 2]) {
                 for _ in 0..threads {
-                    machine.task(group, home, 0b1111, u64::MAX, Work::Burns);
+                    machine.task(group, home, 0b1111, Cpus::ALL, Work::Burns);
                     machine.run(start_us * 1000);
                 }
             }

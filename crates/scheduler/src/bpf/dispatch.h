@@ -125,15 +125,6 @@ static bool makes_way(struct task *task, bool away, u32 node, credit_v own, cred
 	return credit_before(waiting, own);
 }
 
-/* Counts the task that runs on a CPU among those from elsewhere, or no longer. */
-static void set_foreign(struct task *task, s32 cpu, bool foreign)
-{
-	if (task->foreign != foreign)
-		__sync_fetch_and_add(&queue_state(queue_of_cpu(cpu))->foreign, foreign ? 1 : -1);
-	task->foreign = foreign;
-	cpu_state(cpu)->foreign = foreign;
-}
-
 /* Lets the task that runs run on, if its group may. */
 static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u64 now_ns)
 {

@@ -38,20 +38,28 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 	return cpu >= 0 ? cpu : prev;
 }
 
-/* The CPU of a queue whose task makes way for a woken one: the farthest ahead of it, if by enough. */
+/*
+ * The CPU of a queue whose task makes way for a woken one: one that runs a task from elsewhere, else the farthest ahead of it, if
+ * by enough. Of a large queue a few are compared, from the CPU it ran on last, or from any.
+ */
 static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 {
+	u32 count = queue_size[queue & (MAX_QUEUES - 1)], last = scx_bpf_task_cpu(p), start, i;
+	s32 victim = claim_foreign(p, queue);
 	credit_v farthest = task->place;
-	s32 cpu, victim = -1;
 
-	bpf_for(cpu, 0, cpu_count) {
+	if (victim >= 0)
+		return victim;
+	start = queue_of_cpu(last) == queue ? cpu_position[last & (MAX_CPUS - 1)] : task->queued_ns >> 10;
+	bpf_for(i, 0, CREDIT_MAX_CANDIDATES) {
+		u32 position = credit_candidate(start, i, count);
+		s32 cpu = cpu_of_queue(queue, position);
 		struct cpu_state *state = cpu_state(cpu);
 
-		if (queue_of_cpu(cpu) != queue || !state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		if (position >= count)
+			break;
+		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		/* Not for the next one that comes, too. */
-		if (__sync_val_compare_and_swap(&state->foreign, 1, 0))
-			return cpu;
 		if (credit_before(farthest, state->tag) && credit_preempts(TUNING, task->place, state->tag)) {
 			farthest = state->tag;
 			victim = cpu;
@@ -197,7 +205,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!grant(p, task, woken, false)) {
 		count(COUNT_THROTTLED);
-		dsq_insert(p, THROTTLED, params.slice_min_ns, enq_flags);
+		dsq_insert(p, THROTTLED + cap_queue_of(task), params.slice_min_ns, enq_flags);
 		/* The claimed CPU says that it is idle again. */
 		if (selected)
 			look_again(scx_bpf_task_cpu(p));

@@ -63,12 +63,19 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 {
 	struct group *group = group_of(number);
 	u64 now_ns = bpf_ktime_get_ns();
+	u32 cap_queue = SHARED_CAP_QUEUE;
 	s64 more;
 	bool same;
 
 	if (!group)
 		return;
+	if (quota_ns && group->cap_queue == SHARED_CAP_QUEUE)
+		bpf_map_pop_elem(&free_cap_queues, &cap_queue);
 	bpf_spin_lock(&group->lock);
+	if (group->cap_queue == SHARED_CAP_QUEUE) {
+		group->cap_queue = cap_queue;
+		cap_queue = SHARED_CAP_QUEUE;
+	}
 	more = (s64)(quota_ns != 0) - (s64)(group->cap.quota_ns != 0);
 	same = group->cap.quota_ns == quota_ns && group->cap.period_ns == period_ns && group->cap.burst_ns == burst_ns;
 	if (!same) {
@@ -79,6 +86,9 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 		group->cap.budget_ns = (s64)quota_ns;
 	}
 	bpf_spin_unlock(&group->lock);
+	/* Another CPU has set the same cap meanwhile. */
+	if (cap_queue != SHARED_CAP_QUEUE)
+		bpf_map_push_elem(&free_cap_queues, &cap_queue, 0);
 	if (more)
 		__sync_fetch_and_add(&caps, more);
 	if (!same)
@@ -145,9 +155,10 @@ static void refresh_share(struct group *group)
 	bpf_spin_unlock(&group->lock);
 }
 
-/* How much of a slice the caps of a group and its ancestors leave; 0: none. */
-static u64 take_caps(u32 number, u64 slice_ns, bool force)
+/* How much of a slice the caps of a task's group and its ancestors leave; 0: none, and the task knows which one refused. */
+static u64 take_caps(struct task *task, u64 slice_ns, bool force)
 {
+	u32 number = task->group;
 	u64 now_ns = bpf_ktime_get_ns();
 	u32 level, first = number;
 
@@ -163,8 +174,10 @@ static u64 take_caps(u32 number, u64 slice_ns, bool force)
 		bpf_spin_unlock(&group->lock);
 		slice_ns = credit_cap_take(TUNING, &left, slice_ns);
 		if (!slice_ns) {
-			if (!force)
+			if (!force) {
+				task->refused_by = number;
 				return 0;
+			}
 			slice_ns = params.slice_min_ns;
 		}
 		number = group->parent;
@@ -181,6 +194,16 @@ static u64 take_caps(u32 number, u64 slice_ns, bool force)
 		number = group->parent;
 	}
 	return slice_ns;
+}
+
+/* Where the task waits for the cap that refused it a slice; the timer looks there from now on. */
+static u32 cap_queue_of(struct task *task)
+{
+	struct group *group = group_of(task->refused_by);
+	u32 queue = (group ? group->cap_queue : SHARED_CAP_QUEUE) & (CAP_QUEUES - 1);
+
+	cap_looks[queue] = CAP_LOOKS;
+	return queue;
 }
 
 /* When the first of the caps above a group starts its next period; no later than `next_ns`. */
@@ -243,7 +266,7 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 	refresh_share(group);
 	task->capped = group->capped;
 	if (task->capped) {
-		slice_ns = take_caps(task->group, slice_ns, force);
+		slice_ns = take_caps(task, slice_ns, force);
 		if (!slice_ns)
 			return false;
 	}
@@ -463,8 +486,8 @@ static void remove_group(u64 cgroup)
 {
 	u32 number = number_of(cgroup);
 	struct group *group = group_of(number);
+	u32 parent, cap_queue;
 	bool capped;
-	u32 parent;
 	s64 delta;
 
 	if (!group)
@@ -474,9 +497,12 @@ static void remove_group(u64 cgroup)
 	delta = group->weights > 0 ? -(s64)group->counted : 0;
 	capped = group->cap.quota_ns != 0;
 	parent = group->parent;
+	cap_queue = group->cap_queue;
 	group->weights = 0;
 	group->weight = 0;
 	bpf_spin_unlock(&group->lock);
+	if (cap_queue != SHARED_CAP_QUEUE)
+		bpf_map_push_elem(&free_cap_queues, &cap_queue, 0);
 	if (capped)
 		__sync_fetch_and_add(&caps, -1);
 	if (delta)

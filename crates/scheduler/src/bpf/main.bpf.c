@@ -209,58 +209,103 @@ void SCX_OPS(cpu_offline, s32 cpu)
 	add_online(cpu, -1);
 	bpf_for(queue, 0, queue_count)
 		vacate(queue, cpu);
-	vacate(THROTTLED, cpu);
+	bpf_for(queue, 0, CAP_QUEUES)
+		vacate(THROTTLED + queue, cpu);
 }
 
 /* -- the timer ------------------------------------------------------------------------------------------------------ */
 
+/* A task that was throttled goes on, to an idle CPU or a queue. It may have ended or been taken from its queue meanwhile. */
+static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task *task, u64 now_ns)
+{
+	s32 on = scx_bpf_task_cpu(p), cpu;
+	bool moved;
+	u32 queue;
+
+	count(COUNT_RELEASED);
+	task->queued_ns = now_ns;
+	scx_bpf_dsq_move_set_slice(it, task->grant.slice_ns);
+	cpu = claim_idle(p, task, on, ANYWHERE);
+	if (cpu >= 0) {
+		moved = scx_bpf_dsq_move(it, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	} else {
+		queue = waiting_queue(p, task);
+		/* Before it can run there. */
+		task->waiting = true;
+		note_comer(queue, task->place);
+		scx_bpf_dsq_move_set_vtime(it, task->place);
+		moved = scx_bpf_dsq_move_vtime(it, p, queue, 0);
+	}
+	if (!moved) {
+		task->waiting = false;
+		settle(task, 0);
+		if (cpu >= 0)
+			look_again(cpu);
+	}
+	look_again(on);
+}
+
 /*
- * Tasks whose groups have a budget again go on. None waits longer than THROTTLED_LONGEST_NS, so no watchdog barks. When to
- * look again, no later than `next_ns`.
+ * Tasks that wait for a cap go on, in the order in which they came, until one is refused: those behind it would be, too. So a
+ * round costs what it releases, however many wait. One that another cap refuses waits there from now on. In the queue that
+ * several caps share, those behind may wait for another cap. None waits longer than THROTTLED_LONGEST_NS, so no watchdog
+ * barks. Gives when to look again, no later than `next_ns`.
  */
-static u64 release_throttled(u64 now_ns, u64 next_ns)
+static u64 release_throttled(u32 cap_queue, u64 now_ns, u64 next_ns)
 {
 	struct task_struct *p;
+	u32 refused_by = 0;
 
 	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, THROTTLED, 0) {
+	bpf_for_each(scx_dsq, p, THROTTLED + cap_queue, 0) {
 		struct task *task = task_of(p);
-		s32 on = scx_bpf_task_cpu(p), cpu;
-		bool too_long, moved;
-		u32 queue;
+		bool too_long;
+		u32 other;
 
 		if (!task)
 			continue;
 		/* It may have been queued just now, after the timer looked at the clock. */
 		too_long = (s64)(now_ns - task->queued_ns) > (s64)THROTTLED_LONGEST_NS;
-		if (!grant(p, task, false, too_long)) {
-			next_ns = next_period(task->group, now_ns, next_ns);
+		if (!too_long && refused_by && cap_queue != SHARED_CAP_QUEUE)
+			break;
+		if (!too_long && refused_by == task->refused_by)
+			continue;
+		if (grant(p, task, false, too_long)) {
+			release(BPF_FOR_EACH_ITER, p, task, now_ns);
 			continue;
 		}
-		count(COUNT_RELEASED);
-		task->queued_ns = now_ns;
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, task->grant.slice_ns);
-		cpu = claim_idle(p, task, on, ANYWHERE);
-		if (cpu >= 0) {
-			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-		} else {
-			queue = waiting_queue(p, task);
-			/* Before it can run there. */
-			task->waiting = true;
-			note_comer(queue, task->place);
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, task->place);
-			moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0);
-		}
-		/* It has ended, or been taken from the queue, meanwhile. */
-		if (!moved) {
-			task->waiting = false;
-			settle(task, 0);
-			if (cpu >= 0)
-				look_again(cpu);
-		}
-		look_again(on);
+		next_ns = next_period(task->group, now_ns, next_ns);
+		other = cap_queue_of(task);
+		if (other == cap_queue)
+			refused_by = task->refused_by;
+		else
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, THROTTLED + other, 0);
 	}
 	bpf_rcu_read_unlock();
+	return next_ns;
+}
+
+/* Looks at the queues in which tasks wait for a cap; once a second at all of them, should a note have come too early. */
+static u64 look_at_caps(u64 now_ns, u64 next_ns)
+{
+	static u64 all_ns;
+	bool all = now_ns - all_ns > CAP_CHECK_NS;
+	u32 queue;
+
+	if (all)
+		all_ns = now_ns;
+	bpf_for(queue, 0, CAP_QUEUES) {
+		u32 *looks = &cap_looks[queue & (CAP_QUEUES - 1)];
+
+		if (!*looks && !all)
+			continue;
+		if (scx_bpf_dsq_nr_queued(THROTTLED + queue) > 0) {
+			*looks = CAP_LOOKS;
+			next_ns = release_throttled(queue, now_ns, next_ns);
+		} else if (*looks) {
+			*looks -= 1;
+		}
+	}
 	return next_ns;
 }
 
@@ -271,8 +316,7 @@ static int tick(void *map, int *key, struct timer *timer)
 	u64 next_ns = now_ns + (weighs || lingering || caps ? TICK_NS : IDLE_TICK_NS);
 
 	retire_groups(now_ns);
-	if (scx_bpf_dsq_nr_queued(THROTTLED) > 0)
-		next_ns = release_throttled(now_ns, next_ns);
+	next_ns = look_at_caps(now_ns, next_ns);
 	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);
 	return 0;
 }
@@ -293,53 +337,83 @@ int nearside_try(void *context)
 
 /* -- the scheduler itself ------------------------------------------------------------------------------------------- */
 
-static s32 new_mask(struct mask *slot, s32 queue)
+/* The set of a queue's CPUs; `empty`: room for some of them. */
+static __always_inline struct bpf_cpumask *new_set(u32 queue, bool empty)
 {
-	struct bpf_cpumask *mask = bpf_cpumask_create();
-	u32 cpu;
+	struct bpf_cpumask *set = bpf_cpumask_create();
+	u32 i;
 
-	if (!mask)
+	if (!set || empty)
+		return set;
+	bpf_for(i, 0, queue_size[queue & (MAX_QUEUES - 1)])
+		bpf_cpumask_set_cpu(cpu_of_queue(queue, i), set);
+	return set;
+}
+
+static s32 create_queue(u32 queue)
+{
+	struct queue_masks *masks = bpf_map_lookup_elem(&queue_masks, &queue);
+	struct bpf_cpumask *set;
+
+	if (!masks)
+		return -EINVAL;
+	set = new_set(queue, false);
+	if (!set)
 		return -ENOMEM;
-	bpf_for(cpu, 0, cpu_count) {
-		if (queue_of_cpu(cpu) == queue)
-			bpf_cpumask_set_cpu(cpu, mask);
-	}
-	mask = bpf_kptr_xchg(&slot->mask, mask);
-	if (mask)
-		bpf_cpumask_release(mask);
+	set = bpf_kptr_xchg(&masks->members, set);
+	if (set)
+		bpf_cpumask_release(set);
+	set = new_set(queue, true);
+	if (!set)
+		return -ENOMEM;
+	set = bpf_kptr_xchg(&masks->foreign, set);
+	if (set)
+		bpf_cpumask_release(set);
+	return scx_bpf_create_dsq(queue, node_id[node_of_queue(queue)]);
+}
+
+static s32 create_scratch(u32 cpu)
+{
+	u32 zero = 0;
+	struct mask *scratch = bpf_map_lookup_percpu_elem(&scratch_masks, &zero, cpu);
+	struct bpf_cpumask *set;
+
+	if (!scratch)
+		return 0;
+	set = new_set(0, true);
+	if (!set)
+		return -ENOMEM;
+	set = bpf_kptr_xchg(&scratch->mask, set);
+	if (set)
+		bpf_cpumask_release(set);
 	return 0;
 }
 
 s32 SCX_OPS_SLEEPABLE(init)
 {
-	struct timer *timer;
 	u32 queue, cpu, number, zero = 0;
+	struct timer *timer;
 	s32 error;
 
 	bpf_for(queue, 0, queue_count) {
-		u32 key = queue;
-		struct mask *slot = bpf_map_lookup_elem(&queue_masks, &key);
-
-		if (!slot)
-			return -EINVAL;
-		error = new_mask(slot, queue);
-		if (!error)
-			error = scx_bpf_create_dsq(queue, node_id[node_of_queue(queue)]);
+		error = create_queue(queue);
 		if (error)
 			return error;
 	}
 	bpf_for(cpu, 0, cpu_count) {
-		struct mask *scratch = bpf_map_lookup_percpu_elem(&scratch_masks, &zero, cpu);
-
-		if (scratch) {
-			error = new_mask(scratch, -1);
-			if (error)
-				return error;
-		}
+		error = create_scratch(cpu);
+		if (error)
+			return error;
 	}
-	error = scx_bpf_create_dsq(THROTTLED, -1);
-	if (error)
-		return error;
+	bpf_for(queue, 0, CAP_QUEUES) {
+		u32 free = queue;
+
+		error = scx_bpf_create_dsq(THROTTLED + queue, -1);
+		if (error)
+			return error;
+		if (queue != SHARED_CAP_QUEUE)
+			bpf_map_push_elem(&free_cap_queues, &free, 0);
+	}
 	set_group(ROOT, 0, CREDIT_WEIGHT);
 	bpf_for(number, ROOT + 1, MAX_GROUPS) {
 		u32 free = number;

@@ -25,9 +25,7 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 	u32 queue;
 
 	bpf_for(queue, 0, queue_count) {
-		u32 key = queue;
-		struct mask *mask = bpf_map_lookup_elem(&queue_masks, &key);
-		struct bpf_cpumask *members = mask ? mask->mask : NULL;
+		struct bpf_cpumask *members = members_of(queue);
 
 		if (members && bpf_cpumask_intersects((const struct cpumask *)members, cpus))
 			nodes |= 1ULL << node_of_queue(queue);
@@ -151,19 +149,18 @@ static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
 
 static s32 claim_marked(struct task_struct *p, u32 queue, s32 prev)
 {
-	u32 zero = 0, key = queue;
-	struct mask *scratch, *members;
 	struct bpf_cpumask *to, *from;
+	struct mask *scratch;
+	u32 zero = 0;
 	s32 cpu = -1;
 
 	if (queue_is_node[queue & (MAX_QUEUES - 1)])
 		return claim_among(p->cpus_ptr, queue, prev);
 	scratch = bpf_map_lookup_elem(&scratch_masks, &zero);
-	members = bpf_map_lookup_elem(&queue_masks, &key);
-	if (!scratch || !members)
+	if (!scratch)
 		return -1;
 	to = scratch->mask;
-	from = members->mask;
+	from = members_of(queue);
 	if (to && from) {
 		bpf_cpumask_and(to, p->cpus_ptr, (const struct cpumask *)from);
 		cpu = claim_among((const struct cpumask *)to, queue, prev);
@@ -231,18 +228,44 @@ static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 ne
 	return -1;
 }
 
-/* A CPU of the queue that the task may use and that runs a task from elsewhere. */
-static s32 foreign_cpu(struct task_struct *p, u32 queue)
+/* Whether a CPU of the queue, one that the task may use, runs a task from elsewhere. */
+static bool has_foreign(struct task_struct *p, u32 queue)
 {
-	s32 cpu;
+	struct bpf_cpumask *foreign = foreign_of(queue);
 
-	if (!queue_state(queue)->foreign)
+	return foreign && bpf_cpumask_intersects((const struct cpumask *)foreign, p->cpus_ptr);
+}
+
+/* Claims such a CPU for the task, and for no other; -1: there is none. */
+static s32 claim_foreign(struct task_struct *p, u32 queue)
+{
+	struct bpf_cpumask *foreign = foreign_of(queue);
+	u32 cpu;
+
+	if (!foreign)
 		return -1;
-	bpf_for(cpu, 0, cpu_count) {
-		if (queue_of_cpu(cpu) == queue && cpu_state(cpu)->foreign && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-			return cpu;
-	}
-	return -1;
+	cpu = bpf_cpumask_first_and((const struct cpumask *)foreign, p->cpus_ptr);
+	if (cpu >= cpu_count || !cpu_state(cpu)->running || !bpf_cpumask_test_and_clear_cpu(cpu, foreign))
+		return -1;
+	return cpu;
+}
+
+/* Counts the CPU, whose task this is, among those that run a task from elsewhere, or no longer. */
+static void set_foreign(struct task *task, s32 cpu, bool is_foreign)
+{
+	struct bpf_cpumask *foreign;
+
+	if (!is_foreign && !task->foreign)
+		return;
+	task->foreign = is_foreign;
+	foreign = foreign_of(queue_of_cpu(cpu));
+	if (!foreign)
+		return;
+	/* To write takes the line away from all other CPUs. */
+	if (!is_foreign)
+		bpf_cpumask_clear_cpu(cpu, foreign);
+	else if (!bpf_cpumask_test_cpu(cpu, (const struct cpumask *)foreign))
+		bpf_cpumask_set_cpu(cpu, foreign);
 }
 
 /*
@@ -264,7 +287,7 @@ static bool has_room(struct task_struct *p, struct task *task, u32 node)
 		idle = scx_bpf_get_idle_cpumask_node(node_id[other]);
 		room = bpf_cpumask_intersects(idle, p->cpus_ptr);
 		scx_bpf_put_idle_cpumask(idle);
-		if (room || (where <= CREDIT_AFFINE && foreign_cpu(p, queue) >= 0))
+		if (room || (where <= CREDIT_AFFINE && has_foreign(p, queue)))
 			return true;
 	}
 	return false;

@@ -15,8 +15,13 @@
 #define NOWHERE 0xffff
 #define TRIALS 1024 /* questions in one run of the test program */
 
-/* Queues are the dispatch queues 0 to queue_count - 1; this one holds tasks of groups that are over their cap. */
+/*
+ * Queues are the dispatch queues 0 to queue_count - 1. Those from THROTTLED on hold tasks whose cap is used up: one queue for
+ * each cgroup with a cap, and the first for those that find no queue free.
+ */
 #define THROTTLED (1ULL << 32)
+#define CAP_QUEUES 256
+#define SHARED_CAP_QUEUE 0
 /* The root cgroup's group, which has no parent. */
 #define ROOT 1
 /* Not a group's number: the kernel's threads of one CPU neither wait for credits nor make others of the root's wait. */
@@ -25,12 +30,17 @@
 #define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
 #define TICK_NS 10000000ULL            /* between two rounds of the timer while there is something to watch */
 #define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
+#define CAP_CHECK_NS 1000000000ULL     /* between two looks at all queues of caps */
 #define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
 
 /* The machine, written by the loader. Nodes are numbered without gaps here; node_id has the kernel's numbers. */
 const volatile u32 cpu_count = 1, queue_count = 1, node_count = 1;
 const volatile bool has_smt, reads_caps;
 const volatile u16 cpu_queue[MAX_CPUS];
+const volatile u16 cpu_position[MAX_CPUS];               /* among the CPUs of its queue */
+const volatile u16 queue_cpus[MAX_CPUS];                 /* the CPUs, queue by queue */
+const volatile u16 queue_first[MAX_QUEUES];              /* where those of a queue begin in there .. */
+const volatile u16 queue_size[MAX_QUEUES];               /* .. and how many they are */
 const volatile u16 queue_node[MAX_QUEUES];
 const volatile bool queue_is_node[MAX_QUEUES];           /* no other queue on its node */
 const volatile u16 queue_order[MAX_QUEUES][MAX_QUEUES];  /* from each queue, the queues nearest first, itself leading */
@@ -120,6 +130,7 @@ struct group {
 	u32 parent;           /* 0: none */
 	bool capped;          /* it or an ancestor has a cap */
 	bool lingers;         /* it is in idle_groups */
+	u16 cap_queue;        /* its own behind THROTTLED, for tasks that its cap keeps waiting */
 
 	struct credit_cap cap;
 	s64 weights;          /* of active child groups, and of its own tasks */
@@ -150,6 +161,16 @@ struct {
 	__type(value, u32);
 } free_numbers SEC(".maps");
 
+/* Queues for groups that get a cap. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, CAP_QUEUES);
+	__type(value, u32);
+} free_cap_queues SEC(".maps");
+/* Looks that the timer still takes at each: a task is queued only after its enqueue() said so here. */
+u32 cap_looks[CAP_QUEUES];
+#define CAP_LOOKS 2
+
 /* The numbers of groups that linger. To walk a map is to walk all the groups there could be: milliseconds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
@@ -170,6 +191,7 @@ struct task {
 	u64 left_ns;          /* of its slice, when it stopped */
 	u64 moved_ns;         /* came to its present node */
 	u32 group;            /* pays for it */
+	u32 refused_by;       /* the group whose cap had nothing left for it */
 	u32 counted;          /* in root_weight */
 	u32 home, node;
 	bool granted;         /* grant is not settled */
@@ -190,27 +212,31 @@ struct {
 struct cpu_state {
 	credit_v tag;
 	u64 balanced_ns;
-	u32 running, foreign;
+	u32 running;
 	u32 interrupted; /* by a kernel thread of its own, which is to run next */
 	u32 online;
 } OWN_LINE cpu_states[MAX_CPUS];
 
 struct queue_state {
-	u32 online;  /* CPUs */
-	u32 foreign; /* of them, those that run a task from elsewhere */
-	u32 late;    /* a CPU that came too late for a task of this queue, + 1; 0: none */
+	u32 online; /* CPUs */
+	u32 late;   /* a CPU that came too late for a task of this queue, + 1; 0: none */
 	credit_v head OWN_LINE; /* where its first task is, or was: no later, but for a moment (only where the kernel cannot tell) */
 } OWN_LINE queue_states[MAX_QUEUES];
 
-struct mask {
-	struct bpf_cpumask __kptr *mask;
+/* The CPUs of a queue, and of them those that run a task from elsewhere and were not claimed for another one. */
+struct queue_masks {
+	struct bpf_cpumask __kptr *members;
+	struct bpf_cpumask __kptr *foreign;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_QUEUES);
 	__type(key, u32);
-	__type(value, struct mask);
+	__type(value, struct queue_masks);
 } queue_masks SEC(".maps");
+struct mask {
+	struct bpf_cpumask __kptr *mask;
+};
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -265,6 +291,25 @@ static __always_inline u32 node_of_cpu(s32 cpu)
 static __always_inline u32 nearest(u32 queue, u32 index)
 {
 	return queue_order[queue & (MAX_QUEUES - 1)][index & (MAX_QUEUES - 1)] & (MAX_QUEUES - 1);
+}
+
+static __always_inline s32 cpu_of_queue(u32 queue, u32 position)
+{
+	return queue_cpus[(queue_first[queue & (MAX_QUEUES - 1)] + position) & (MAX_CPUS - 1)];
+}
+
+static __always_inline struct bpf_cpumask *members_of(u32 queue)
+{
+	struct queue_masks *masks = bpf_map_lookup_elem(&queue_masks, &queue);
+
+	return masks ? masks->members : NULL;
+}
+
+static __always_inline struct bpf_cpumask *foreign_of(u32 queue)
+{
+	struct queue_masks *masks = bpf_map_lookup_elem(&queue_masks, &queue);
+
+	return masks ? masks->foreign : NULL;
 }
 
 static __always_inline struct queue_state *queue_state(u32 queue)
