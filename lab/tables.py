@@ -99,8 +99,8 @@ FIGURES = (
     ("remote lines (M)", remote_lines("fetched"), lambda count: f"{count / 1e6:.2f}"),
     ("of these text (M)", remote_lines("code_fetched"), lambda count: f"{count / 1e6:.2f}"),
     (
-        "handed over between nodes (M)",
-        remote_lines("handed_over"),
+        "cache to cache between nodes (M)",
+        remote_lines("cache_to_cache"),
         lambda count: f"{count / 1e6:.2f}",
     ),
     ("waiting for memory", waiting_share, lambda share: f"{100 * share:.0f} %"),

@@ -57,8 +57,8 @@ static bool parse_node(const char *text)
 	do {
 		struct range *range = &machine.range[machine.nr_ranges];
 
-		if (machine.nr_ranges == MAX_RANGES || !parse_size(&text, &range->from) || *text++ != '-' ||
-		    !parse_size(&text, &range->to) || range->to <= range->from)
+		if (machine.nr_ranges == MAX_RANGES || !parse_size(&text, &range->from) ||
+		    *text++ != '-' || !parse_size(&text, &range->to) || range->to <= range->from)
 			return false;
 		range->node = node;
 		machine.nr_ranges++;
@@ -115,7 +115,8 @@ static bool parse_bandwidth(const char *text)
 		char *end;
 		double mb_per_s = strtod(text, &end);
 
-		if (end == text || *end != (node + 1 == machine.nr_nodes ? 0 : ':') || !(mb_per_s >= 0))
+		if (end == text || *end != (node + 1 == machine.nr_nodes ? 0 : ':') ||
+		    !(mb_per_s >= 0))
 			return false;
 		machine.service_ps[node] = service_ps(mb_per_s);
 		text = end + 1;
@@ -130,7 +131,8 @@ static bool parse_link(const char *text)
 	double mb_per_s;
 	int length = 0;
 
-	if (machine.nr_links == MAX_LINKS || sscanf(text, "%u-%u:%lf%n", &link->from, &link->to, &mb_per_s, &length) != 3 ||
+	if (machine.nr_links == MAX_LINKS ||
+	    sscanf(text, "%u-%u:%lf%n", &link->from, &link->to, &mb_per_s, &length) != 3 ||
 	    text[length] || link->from >= MAX_POINTS || link->to >= MAX_POINTS || !(mb_per_s >= 0))
 		return false;
 	link->service_ps = service_ps(mb_per_s);
@@ -178,14 +180,15 @@ static bool parse_cache(const char *text, uint32_t *bytes, uint32_t *ways)
 	uint64_t size;
 	unsigned sets;
 
-	if (!parse_size(&text, &size) || size > UINT32_MAX || sscanf(text, ":%u", ways) != 1 || !*ways)
+	if (!parse_size(&text, &size) || size > UINT32_MAX || sscanf(text, ":%u", ways) != 1 ||
+	    !*ways)
 		return false;
 	*bytes = (uint32_t)size;
 	sets = *bytes / LINE_BYTES / *ways;
 	return sets && !(sets & (sets - 1)) && (uint64_t)sets * *ways * LINE_BYTES == size;
 }
 
-/* An argument that is one number, and what to do with it. */
+/* An argument that is one number, its bounds and its place. */
 struct number {
 	const char *key;
 	uint64_t *value;
@@ -194,7 +197,8 @@ struct number {
 
 static bool parse_plain(const char *key, const char *value)
 {
-	uint64_t prefetch = machine.prefetch, idle_pace_us = machine.idle_pace_us, watchdog_s = machine.watchdog_s;
+	uint64_t prefetch = machine.prefetch, idle_pace_us = machine.idle_pace_us,
+		 watchdog_s = machine.watchdog_s;
 	const struct number numbers[] = {
 		{ "insn_ps", &machine.insn_ps, 1, 1e6 },
 		{ "io_ns", &machine.io_ps, PS_PER_NS, 1e9 },
@@ -227,7 +231,8 @@ static bool parse_plain(const char *key, const char *value)
 
 static bool parse_path(const char *text, char path[sizeof machine.report_path])
 {
-	return snprintf(path, sizeof machine.report_path, "%s", text) < (int)sizeof machine.report_path;
+	return snprintf(path, sizeof machine.report_path, "%s", text) <
+	       (int)sizeof machine.report_path;
 }
 
 static bool parse_one(const char *key, const char *value)
@@ -273,13 +278,16 @@ bool arguments_parse(int count, char **arguments)
 		if (value)
 			*value++ = 0;
 		if (!value || !parse_one(arguments[i], value)) {
-			fprintf(stderr, "numatime: cannot make sense of %s=%s (README.md lists the arguments; node= comes first)\n",
+			fprintf(stderr,
+				"numatime: cannot make sense of %s=%s (README.md lists the "
+				"arguments; node= comes first)\n",
 				arguments[i], value ? value : "");
 			return false;
 		}
 	}
 	if (!all_latencies() || !machine.quantum_ps || !machine.insn_ps || !machine.tsc_khz) {
-		fprintf(stderr, "numatime: node= and latency_ns= are needed; insn_ps, quantum_us and tsc_khz are not 0\n");
+		fprintf(stderr, "numatime: node= and latency_ns= are needed; insn_ps, quantum_us "
+				"and tsc_khz are not 0\n");
 		return false;
 	}
 	for (unsigned i = 0; i < machine.nr_vcpus; i++)

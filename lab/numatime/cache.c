@@ -20,8 +20,11 @@ static uint32_t *set_of(const struct cache *cache, uint64_t line)
 	return cache->tag + (size_t)(line & cache->set_mask) * cache->ways;
 }
 
-/* Whether the line was there. It is now, as the most recent one; the line that gave way for it, or NO_LINE. */
-bool cache_touch(struct cache *cache, uint64_t line, uint64_t *gave_way)
+/*
+ * Whether the line was there. It is now, as the most recent one; the line that gave way for it, or
+ * NO_LINE.
+ */
+bool cache_touch(struct cache *cache, uint64_t line, uint64_t *evicted)
 {
 	uint32_t *set = set_of(cache, line);
 	uint32_t tag = (uint32_t)line + 1;
@@ -31,7 +34,7 @@ bool cache_touch(struct cache *cache, uint64_t line, uint64_t *gave_way)
 	while (way < cache->ways - 1 && set[way] != tag)
 		way++;
 	hit = set[way] == tag;
-	*gave_way = hit || !set[way] ? NO_LINE : (uint64_t)set[way] - 1;
+	*evicted = hit || !set[way] ? NO_LINE : (uint64_t)set[way] - 1;
 	for (; way > 0; way--)
 		set[way] = set[way - 1];
 	set[0] = tag;

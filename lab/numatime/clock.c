@@ -2,46 +2,53 @@
 /*
  * Guest time.
  *
- * Each vCPU has its own clock: translated code adds what its instructions cost to slot->elapsed_ps, memory.c adds delays.
- * Time passes in rounds. In a round QEMU's thread lets each vCPU in turn run until its clock reaches round_end_ps. When all
- * that are not halted have got there, the machine's time moves to the slowest of them, the timers that are due run, and the
- * next round begins. One that is visited when it is through executes nothing. A round lasts one quantum, or less where a timer is
- * due sooner. So two vCPUs see times that differ by at most about a quantum, and a timer or a wake-up is late by at most that.
+ * Each vCPU has its own clock: translated code adds what its instructions cost to slot->elapsed_ps,
+ * memory.c adds delays. Time passes in rounds. In a round QEMU's thread lets each vCPU in turn run
+ * until its clock reaches round_end_ps. When all that are not halted have got there, the machine's
+ * time moves to the slowest of them, the timers that are due run, and the next round begins. One
+ * that is visited when it is through executes nothing. A round lasts one quantum, or less where a
+ * timer is due sooner. So two vCPUs see times that differ by at most about a quantum, and a timer
+ * or a wake-up is late by at most that.
  *
- * A vCPU that takes a line from another one gives its turn away at once. Both then do so at the beginning of a round and after each
- * slice of it, until a round passed without that. So two that want the same line get it in turn, not each for a whole round, and who
- * waits for the other waits no longer than a slice too long.
+ * A vCPU that takes a line from another one gives its turn away at once. Both then do so at the
+ * beginning of a round and after each slice of it, until a round passed without that. So two that
+ * need the same line get it in turn, not each for a whole round, and a vCPU that waits for the
+ * other waits no longer than a slice too long.
  *
- * A vCPU that was halted goes on at the time at which it was given something to do: when a timer ran, or when another vCPU told it by way
- * of a device. Who hands over work and waits would else find it done before it was handed over.
+ * A vCPU that was halted goes on at the time of its wake-up: when a timer ran, or when another vCPU
+ * told it by way of a device. Otherwise a vCPU that passes work on and waits would find it done
+ * before it was passed on.
  *
  * When every vCPU is halted, the machine's time jumps to the next timer.
  *
- * QEMU's other threads see the time at which the machine began. Its main loop would otherwise wait, by the host's clock, for
- * timers that are due by the guest's, and look again thousands of times a second: that they run is for open_round to see to. Where
- * idle time is not skipped at once, for a disk or a network whose timers begin on other threads, they see the time.
+ * QEMU's other threads see the time at which the machine began. Its main loop would otherwise wait,
+ * by the host's clock, for timers that are due by the guest's, and poll thousands of times a
+ * second: open_round runs them. Where idle time is not skipped at once, for a disk or a network
+ * whose timers begin on other threads, they see the time.
  *
- * Nothing here can deadlock: one thread runs all vCPUs, so no vCPU waits for another. One that is not halted is always
- * visited again, and the last to arrive opens the next round.
+ * Nothing here can deadlock: one thread runs all vCPUs, so no vCPU waits for another. One that is
+ * not halted is always visited again, and the last to arrive opens the next round.
  */
 #include <time.h>
 
 #include "numatime.h"
 
-#define SHORTEST_ROUND_PS (PS_PER_US / 2)
+#define MIN_ROUND_PS (PS_PER_US / 2)
 #define SLICE_PS PS_PER_US
-#define FIRST_SLICE_PS (SLICE_PS / 20) /* for who still has the line, so that the other one soon takes it */
-#define OUTSIDE_WORLD_US 200 /* host time for it to act, where only it can end an idle guest's sleep */
+/* For a vCPU that still has the line, so that the other one soon takes it. */
+#define FIRST_SLICE_PS (SLICE_PS / 20)
+/* host time for it to act, where only it can end an idle guest's sleep */
+#define OUTSIDE_WORLD_US 200
 
 static uint64_t machine_ps;   /* no vCPU that runs is behind this */
-static uint64_t published_ps; /* what QEMU's other threads see */
+static uint64_t published_ps; /* the time that QEMU's other threads see */
 static uint64_t round_end_ps, nearly_end_ps;
 static bool at_machine_time; /* the time is machine_ps, not a vCPU's clock */
 static volatile uint64_t progress;
 static uint64_t rounds, idle_jumps, jumped_ps;
 static __thread bool on_vcpu_thread;
 
-/* Whose code runs, if any's does. */
+/* The vCPU whose code runs, or NULL. */
 static struct vcpu *running(void)
 {
 	static struct vcpu *last = vcpus;
@@ -80,8 +87,8 @@ static bool contends(const struct vcpu *v)
 }
 
 /*
- * Whether the vCPU has nothing left to do in this round. What little is left of it when the other one is through is not for the one that
- * contends: it would have the line for itself.
+ * Whether the vCPU has nothing left to do in this round. One that contends leaves the round's last
+ * part unused: with the other vCPU through, it would have the line for itself.
  */
 static bool is_through(const struct vcpu *v)
 {
@@ -94,7 +101,8 @@ static void go_on(struct vcpu *v)
 	uint64_t now_ps = vcpu_now_ps(v), end_ps = contends(v) ? nearly_end_ps : round_end_ps;
 
 	v->gave_turn = false;
-	set_budget(v, now_ps, contends(v) && now_ps + SLICE_PS < end_ps ? now_ps + SLICE_PS : end_ps);
+	set_budget(v, now_ps,
+		   contends(v) && now_ps + SLICE_PS < end_ps ? now_ps + SLICE_PS : end_ps);
 }
 
 /* How far it may go at the beginning of a round. */
@@ -105,7 +113,7 @@ static uint64_t first_end_ps(const struct vcpu *v)
 	return contends(v) ? vcpu_now_ps(v) + FIRST_SLICE_PS : round_end_ps;
 }
 
-/* Since when vCPUs that were halted have something to do, where that has not been seen yet. */
+/* Notes the time of their wake-up for vCPUs that were halted and now have something to do. */
 static void note_woken(uint64_t now_ps)
 {
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
@@ -118,7 +126,10 @@ static void note_woken(uint64_t now_ps)
 	}
 }
 
-/* The vCPU is about to halt, unless an interrupt waits for it. Whatever it does next comes by clock_trip. */
+/*
+ * The vCPU is about to halt, unless an interrupt waits for it. Whatever it does next comes by
+ * clock_trip.
+ */
 void clock_halt(unsigned vcpu, void *unused)
 {
 	struct vcpu *v = &vcpus[vcpu];
@@ -175,8 +186,8 @@ static void open_round(void)
 	timer_ns = next_timer_ns();
 	if (timer_ns >= 0 && (uint64_t)timer_ns * PS_PER_NS < length_ps)
 		length_ps = (uint64_t)timer_ns * PS_PER_NS;
-	if (length_ps < SHORTEST_ROUND_PS)
-		length_ps = SHORTEST_ROUND_PS;
+	if (length_ps < MIN_ROUND_PS)
+		length_ps = MIN_ROUND_PS;
 	round_end_ps = machine_ps + length_ps;
 	nearly_end_ps = round_end_ps - (SLICE_PS < length_ps / 2 ? SLICE_PS : length_ps / 2);
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
@@ -225,7 +236,8 @@ static bool turn_helps(const struct vcpu *v)
 	for (unsigned i = 0; i < machine.nr_vcpus; i++) {
 		const struct vcpu *other = &vcpus[i];
 
-		if (other != v && other->cpu && !other->parked && contends(other) && !is_through(other))
+		if (other != v && other->cpu && !other->parked && contends(other) &&
+		    !is_through(other))
 			return true;
 	}
 	return false;
@@ -271,8 +283,9 @@ static bool all_parked(void)
 }
 
 /*
- * QEMU's thread has found this vCPU halted, and sleeps when it has found that of all of them. Instead, idle time is skipped
- * at the last one. QEMU's lock is held. False: look at every vCPU again.
+ * QEMU's thread has found this vCPU halted, and sleeps when it has found that of all of them.
+ * Instead, idle time is skipped at the last one. QEMU's lock is held. False: look at every vCPU
+ * again.
  */
 bool clock_all_idle(void *cpu)
 {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Counters by domain. An address space says which domain it belongs to, by a marker instruction; until it does, and from when it says
- * 0, it belongs to none, which is domain 0. What a vCPU does counts for the domain of the address space that it runs in: what the kernel
- * does for a program, too, and what it does while it keeps a program's page table although it idles or serves a thread of its own.
+ * Counters by domain. An address space says which domain it belongs to, by a marker instruction;
+ * until it does, and from when it says 0, it belongs to none, which is domain 0. The work of a vCPU
+ * counts for the domain of the address space that it runs in. That includes the kernel's work for a
+ * program, and its own threads and idle time while it keeps a program's page table.
  *
- * An address space goes by CR3, the physical address of its page table. A switch to another one is all that costs host time here. Where a
- * page table is used again after its process ended, the new one belongs to the old one's domain until it says otherwise.
+ * An address space goes by CR3, the physical address of its page table. A switch to another one is
+ * all that costs host time here. Where a page table is used again after its process ended, the new
+ * one belongs to the old one's domain until it says otherwise.
  */
 #include "numatime.h"
 
@@ -21,7 +23,7 @@ static unsigned nr_spaces;
 static struct domain_counters counters[MAX_DOMAINS];
 static bool is_known[MAX_DOMAINS];
 
-/* What each vCPU is at, and what it had counted when it got there. */
+/* The address space of each vCPU, and its counters at the time of the switch. */
 static struct {
 	uint64_t cr3;
 	uint8_t domain;
@@ -38,13 +40,15 @@ static struct space *find(uint64_t cr3)
 	return &spaces[slot % SPACES];
 }
 
-/* Adds to the domain what the vCPU did since this was last done. */
+/* Adds the vCPU's counters since the last call to its domain. */
 static void charge(unsigned vcpu)
 {
 	const uint64_t *now = (const uint64_t *)&vcpus[vcpu].count;
-	uint64_t *then = (uint64_t *)&at[vcpu].count, *sum = (uint64_t *)&counters[at[vcpu].domain].count;
+	uint64_t *then = (uint64_t *)&at[vcpu].count,
+		 *sum = (uint64_t *)&counters[at[vcpu].domain].count;
 
-	_Static_assert(sizeof(struct counters) % sizeof(uint64_t) == 0, "all counters are of one kind");
+	_Static_assert(sizeof(struct counters) % sizeof(uint64_t) == 0,
+		       "all counters are of one kind");
 	for (unsigned i = 0; i < sizeof(struct counters) / sizeof *now; i++) {
 		sum[i] += now[i] - then[i];
 		then[i] = now[i];
@@ -56,7 +60,8 @@ static void charge(unsigned vcpu)
 /* The vCPU is about to move the register to CR3. */
 void domain_switch(unsigned vcpu, void *general_register)
 {
-	at[vcpu].cr3 = qemu_general_register((unsigned)(uintptr_t)general_register) & ADDRESS_OF_TABLE;
+	at[vcpu].cr3 = qemu_general_register((unsigned)(uintptr_t)general_register) &
+		       ADDRESS_OF_TABLE;
 	if (!nr_spaces)
 		return;
 	charge(vcpu);
@@ -86,7 +91,7 @@ void domain_enter(unsigned vcpu, void *domain)
 		}
 }
 
-/* What the domain has counted, or NULL if nobody named it. */
+/* The domain's counters, or NULL if no program named it. */
 const struct domain_counters *domain_counters(unsigned domain)
 {
 	if (!is_known[domain])

@@ -2,19 +2,21 @@
 /*
  * What an access to memory costs. It passes
  *
- *   a filter      direct-mapped, one for loads, one for stores, one for instructions: most accesses end here after one comparison
+ *   a filter      direct-mapped, one for loads, one for stores, one for instructions: most accesses
+ *   end here after one comparison
  *   a cache       of the vCPU
  *   a last level  shared by the vCPUs of a node, where the machine has one
  *
- * A line that another vCPU has written since comes from its cache, and others lose a line that is written: for the latency
- * between the two nodes, or the last level's where they share it. Everything else is fetched from the node that owns the address,
- * for
+ * A line that another vCPU owns comes from that vCPU's cache (cache to cache), and a write
+ * invalidates the copies of other vCPUs. Either costs the latency between the two nodes, or the
+ * last level's where they share it. Any other line is fetched from the node of its address, for
  *
  *     latency[node of the vCPU][node of the line], less where a sequential stream foresaw it
  *   + the wait for that node's bandwidth, and for that of each link on the way
  *
- * What the first two have costs nothing beside the instruction. What another cache hands over waits for links as well. Written lines
- * that give way, or that another vCPU reads, go back to memory: that uses bandwidth, but nobody waits for it.
+ * A hit in the first two costs nothing beside the instruction. A transfer from cache to cache waits
+ * for links as well. A written line that is evicted, or that another vCPU reads, is written back to
+ * memory: that uses bandwidth, but no vCPU waits for it.
  */
 #include <string.h>
 
@@ -22,7 +24,7 @@
 
 static struct cache node_cache[MAX_NODES];
 
-/* The node of an address, or nr_nodes: ROM and the memory of devices are nobody's. */
+/* The node of an address, or nr_nodes: ROM and the memory of devices belong to none. */
 static unsigned node_of(uint64_t address)
 {
 	for (unsigned i = 0; i < machine.nr_ranges; i++)
@@ -44,8 +46,9 @@ static bool stream_foresaw(struct vcpu *v, uint64_t line)
 }
 
 /*
- * A guest repeats to the last bit. To see what of a result is chance, a seed makes device accesses take uneven times (half
- * to one and a half of io_ps), as they do on real machines; all that follows the first one then differs. xorshift64.
+ * A guest repeats to the last bit. To separate chance from the result, a seed makes device accesses
+ * take uneven times (half to one and a half of io_ps), as on real machines; everything after the
+ * first one then differs. xorshift64.
  */
 static uint64_t device_access_ps(void)
 {
@@ -74,20 +77,23 @@ static void wait_for_bandwidth(struct vcpu *v, uint64_t ps)
 }
 
 /*
- * From the cache of another vCPU, or only taken away from it: across nodes as from its node's memory, within one as from the
- * cache they share.
+ * A transfer from the cache of another vCPU, or (`own`: the line is here) the invalidation of its
+ * copy. Across nodes it costs as much as that node's memory, within a node as much as the shared
+ * cache.
  */
-static void reach_other(struct vcpu *v, unsigned other, bool own)
+static void take_from_cache(struct vcpu *v, unsigned other, bool own)
 {
 	unsigned node = vcpus[other].node;
 
 	if (own)
-		v->count.taken_away[node]++;
+		v->count.invalidated[node]++;
 	else {
-		v->count.handed_over[node]++;
-		wait_for_bandwidth(v, bandwidth_hand_over_ps(vcpu_index(v), node, v->node, vcpu_now_ps(v)));
+		v->count.cache_to_cache[node]++;
+		wait_for_bandwidth(v, bandwidth_cache_to_cache_ps(vcpu_index(v), node, v->node,
+								  vcpu_now_ps(v)));
 	}
-	stall(v, node == v->node && machine.llc_bytes ? machine.llc_hit_ps : machine.latency_ps[v->node][node]);
+	stall(v, node == v->node && machine.llc_bytes ? machine.llc_hit_ps
+						      : machine.latency_ps[v->node][node]);
 	clock_contend(v, &vcpus[other]);
 }
 
@@ -120,10 +126,10 @@ static void write_back(struct vcpu *v, uint64_t line, uint64_t now_ps)
 	bandwidth_write_back(vcpu_index(v), v->node, node, now_ps);
 }
 
-/* The line left the last cache of the vCPU. */
-static void give_way(struct vcpu *v, uint64_t line)
+/* The last cache of the vCPU evicted the line. */
+static void evict(struct vcpu *v, uint64_t line)
 {
-	if (line != NO_LINE && directory_give_way(v, line))
+	if (line != NO_LINE && directory_evict(v, line))
 		write_back(v, line, vcpu_now_ps(v));
 }
 
@@ -132,23 +138,26 @@ enum kind { LOAD, STORE, CODE };
 /* The line, by its physical address, is needed. */
 static void reach(struct vcpu *v, uint64_t line, enum kind kind)
 {
-	uint64_t gave_way;
-	bool own = cache_touch(&v->cache, line, &gave_way), shared = false;
+	uint64_t evicted;
+	bool own = cache_touch(&v->cache, line, &evicted), shared = false;
 	struct found found = kind == STORE ? directory_write(v, line) : directory_read(v, line);
 
 	if (machine.llc_bytes) {
 		/* What leaves the vCPU's cache may still be in the last level. */
-		if (gave_way != NO_LINE && !cache_holds(&node_cache[v->node], gave_way))
-			give_way(v, gave_way);
-		gave_way = NO_LINE;
-		shared = !own && cache_touch(&node_cache[v->node], line, &gave_way);
+		if (evicted != NO_LINE && !cache_holds(&node_cache[v->node], evicted))
+			evict(v, evicted);
+		evicted = NO_LINE;
+		shared = !own && cache_touch(&node_cache[v->node], line, &evicted);
 	}
-	give_way(v, gave_way);
+	evict(v, evicted);
 	if (found.written && kind != STORE)
 		write_back(&vcpus[found.at], line, vcpu_now_ps(v));
-	/* Who only read it need not hand it over: memory has it, and tells them while it is on its way. */
-	if (found.at != NOBODY && (found.written || own || shared))
-		reach_other(v, found.at, !found.written);
+	/*
+	 * A sharer need not send a clean line: memory has it, and invalidates the copies on the
+	 * way.
+	 */
+	if (found.at != NO_VCPU && (found.written || own || shared))
+		take_from_cache(v, found.at, !found.written);
 	else if (shared) {
 		v->count.llc_hits++;
 		stall(v, machine.llc_hit_ps);
@@ -162,7 +171,8 @@ static void let_pass(struct filter *filter, uint64_t virtual_line, uint64_t line
 	filter->line[virtual_line % FILTER_LINES] = line;
 }
 
-static __attribute__((noinline)) void behind_filter(struct vcpu *v, uint32_t info, uint64_t address, enum kind kind)
+static __attribute__((noinline)) void behind_filter(struct vcpu *v, uint32_t info, uint64_t address,
+						    enum kind kind)
 {
 	struct qemu_plugin_hwaddr *physical = qemu_plugin_get_hwaddr(info, address);
 	uint64_t virtual_line = address >> LINE_SHIFT, line;
@@ -201,16 +211,21 @@ void memory_store(unsigned vcpu, uint32_t info, uint64_t address, void *unused)
 	uint64_t virtual_line = address >> LINE_SHIFT;
 
 	(void)unused;
-	if (__builtin_expect(v->writes.virtual_line[virtual_line % FILTER_LINES] != virtual_line, 0))
+	if (__builtin_expect(v->writes.virtual_line[virtual_line % FILTER_LINES] != virtual_line,
+			     0))
 		behind_filter(v, info, address, STORE);
 }
 
 #define COUNT_BITS 8
 
-/* The lines of a block of instructions, within a page, in the form in which memory_execute takes them. */
+/*
+ * The lines of a block of instructions, within a page, in the form in which memory_execute takes
+ * them.
+ */
 void *memory_lines(uint64_t physical_address, unsigned bytes)
 {
-	uint64_t first = physical_address >> LINE_SHIFT, last = (physical_address + bytes - 1) >> LINE_SHIFT;
+	uint64_t first = physical_address >> LINE_SHIFT,
+		 last = (physical_address + bytes - 1) >> LINE_SHIFT;
 
 	return (void *)(uintptr_t)(first << COUNT_BITS | (last - first + 1));
 }
@@ -228,7 +243,7 @@ void memory_execute(unsigned vcpu, void *lines)
 		}
 }
 
-/* What the filters for data know is void: they go by virtual addresses. */
+/* Empties the filters for data: they go by virtual addresses. */
 void memory_forget_translations(unsigned vcpu, void *unused)
 {
 	struct vcpu *v = &vcpus[vcpu];
@@ -238,7 +253,10 @@ void memory_forget_translations(unsigned vcpu, void *unused)
 	memset(v->writes.virtual_line, 0xff, sizeof v->writes.virtual_line);
 }
 
-/* Has the filter forget a line known by its physical address: the place within a page says which few entries it may be in. */
+/*
+ * Has the filter forget a line known by its physical address: the place within a page says which
+ * few entries it may be in.
+ */
 static void stop_passing(struct filter *filter, uint64_t line)
 {
 	const unsigned lines_per_page = 1u << (PAGE_SHIFT - LINE_SHIFT);
@@ -250,11 +268,15 @@ static void stop_passing(struct filter *filter, uint64_t line)
 
 bool memory_holds(const struct vcpu *v, uint64_t line)
 {
-	return cache_holds(&v->cache, line) || (machine.llc_bytes && cache_holds(&node_cache[v->node], line));
+	return cache_holds(&v->cache, line) ||
+	       (machine.llc_bytes && cache_holds(&node_cache[v->node], line));
 }
 
-/* A vCPU of node `to` has written the line. Where they share a last level it stays there. */
-void memory_take_away(struct vcpu *v, uint64_t line, unsigned to)
+/*
+ * A vCPU of node `to` wrote the line, and this vCPU's copy is invalid. A last level that both share
+ * keeps the line.
+ */
+void memory_invalidate(struct vcpu *v, uint64_t line, unsigned to)
 {
 	stop_passing(&v->reads, line);
 	stop_passing(&v->writes, line);
@@ -265,7 +287,10 @@ void memory_take_away(struct vcpu *v, uint64_t line, unsigned to)
 		cache_remove(&node_cache[v->node], line);
 }
 
-/* The line is no longer this vCPU's to write: another one has read it, or it was written back. The next store has to take it again. */
+/*
+ * This vCPU no longer owns the line: another one read it, or it was written back. The next store
+ * has to take the ownership.
+ */
 void memory_make_read_only(struct vcpu *v, uint64_t line)
 {
 	stop_passing(&v->writes, line);

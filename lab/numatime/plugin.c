@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What QEMU calls first. */
+/* QEMU's entry point. */
 #include <stdio.h>
 #include <string.h>
 
 #include "numatime.h"
 
-PLUGIN_EXPORT int qemu_plugin_version = PLUGIN_API_VERSION;
+PLUGIN_EXPORT
+int qemu_plugin_version = PLUGIN_API_VERSION;
 
 struct vcpu vcpus[MAX_VCPUS];
 
@@ -23,14 +24,18 @@ static void on_exit_of_qemu(qemu_plugin_id_t id, void *unused)
 	report("exit", 0, -1);
 }
 
-PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int count, char **arguments)
+PLUGIN_EXPORT
+int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int count, char **arguments)
 {
-	if (!info->system_emulation || strcmp(info->target_name, "x86_64") || info->system.max_vcpus > MAX_VCPUS) {
-		fprintf(stderr, "numatime: this needs qemu-system-x86_64 with at most %d vCPUs\n", MAX_VCPUS);
+	if (!info->system_emulation || strcmp(info->target_name, "x86_64") ||
+	    info->system.max_vcpus > MAX_VCPUS) {
+		fprintf(stderr, "numatime: this needs qemu-system-x86_64 with at most %d vCPUs\n",
+			MAX_VCPUS);
 		return -1;
 	}
 	if (!qemu_is_known()) {
-		fprintf(stderr, "numatime: this QEMU is not laid out as QEMU 10.0, for which the plugin was written\n");
+		fprintf(stderr, "numatime: this QEMU is not laid out as QEMU 10.0, for which the "
+				"plugin was written\n");
 		return -1;
 	}
 	machine.nr_vcpus = (unsigned)info->system.smp_vcpus;

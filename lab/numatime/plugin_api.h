@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The part of QEMU's TCG plugin interface (version 4: QEMU 9.2 to 10.x) that is used here. Debian ships no qemu-plugin.h,
- * so it is declared once more; the words are those of QEMU's docs/devel/tcg-plugins.rst.
+ * The part of QEMU's TCG plugin interface (version 4: QEMU 9.2 to 10.x) that is used here. Debian
+ * ships no qemu-plugin.h, so it is declared once more; the words are those of QEMU's
+ * docs/devel/tcg-plugins.rst.
  */
 #ifndef NUMATIME_PLUGIN_API_H
 #define NUMATIME_PLUGIN_API_H
@@ -11,7 +12,10 @@
 #include <stdint.h>
 
 #define PLUGIN_EXPORT __attribute__((visibility("default")))
-/* Weak: a QEMU that lacks one shall load the plugin all the same, and then say which version it wanted. */
+/*
+ * Weak: a QEMU that lacks one shall load the plugin all the same, and then say which version it
+ * wanted.
+ */
 #define PLUGIN_IMPORT __attribute__((weak))
 #define PLUGIN_API_VERSION 4
 
@@ -65,25 +69,41 @@ typedef struct {
 
 typedef void (*qemu_plugin_vcpu_simple_cb_t)(qemu_plugin_id_t, unsigned);
 typedef void (*qemu_plugin_vcpu_udata_cb_t)(unsigned, void *);
-typedef void (*qemu_plugin_vcpu_mem_cb_t)(unsigned, qemu_plugin_meminfo_t, uint64_t address, void *);
+typedef void (*qemu_plugin_vcpu_mem_cb_t)(unsigned, qemu_plugin_meminfo_t, uint64_t address,
+					  void *);
 typedef void (*qemu_plugin_tb_trans_cb_t)(qemu_plugin_id_t, struct qemu_plugin_tb *);
 typedef void (*qemu_plugin_udata_cb_t)(qemu_plugin_id_t, void *);
 
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t, qemu_plugin_vcpu_simple_cb_t);
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, qemu_plugin_tb_trans_cb_t);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t,
+						     qemu_plugin_vcpu_simple_cb_t);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t,
+							 qemu_plugin_tb_trans_cb_t);
 PLUGIN_IMPORT void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, qemu_plugin_udata_cb_t, void *);
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *, int op, qemu_plugin_u64, uint64_t imm);
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_exec_cond_cb(struct qemu_plugin_tb *, qemu_plugin_vcpu_udata_cb_t, int flags, int cond,
-							     qemu_plugin_u64, uint64_t imm, void *);
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, qemu_plugin_vcpu_udata_cb_t, int flags, void *);
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, qemu_plugin_vcpu_mem_cb_t, int flags, int rw, void *);
-PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, qemu_plugin_vcpu_udata_cb_t, int flags, void *);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *,
+								     int op, qemu_plugin_u64,
+								     uint64_t imm);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_exec_cond_cb(struct qemu_plugin_tb *,
+							     qemu_plugin_vcpu_udata_cb_t, int flags,
+							     int cond, qemu_plugin_u64,
+							     uint64_t imm, void *);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *,
+							  qemu_plugin_vcpu_udata_cb_t, int flags,
+							  void *);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *,
+						    qemu_plugin_vcpu_mem_cb_t, int flags, int rw,
+						    void *);
+PLUGIN_IMPORT void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *,
+							qemu_plugin_vcpu_udata_cb_t, int flags,
+							void *);
 PLUGIN_IMPORT size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
-PLUGIN_IMPORT struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
-PLUGIN_IMPORT size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *destination, size_t length);
+PLUGIN_IMPORT struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *,
+							       size_t);
+PLUGIN_IMPORT size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *destination,
+					   size_t length);
 PLUGIN_IMPORT uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
 PLUGIN_IMPORT size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
-PLUGIN_IMPORT struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t, uint64_t address);
+PLUGIN_IMPORT struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t,
+								uint64_t address);
 PLUGIN_IMPORT bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *);
 PLUGIN_IMPORT uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
 PLUGIN_IMPORT struct qemu_plugin_scoreboard *qemu_plugin_scoreboard_new(size_t);

@@ -2,25 +2,30 @@
 /*
  * The hook into QEMU.
  *
- * The plugin interface cannot give vCPUs clocks of their own: qemu_plugin_update_ns moves one clock for all, is inert under
- * TCG, and nothing tells of idling. But QEMU asks its accelerator for the time through a table of functions (AccelOpsClass,
- * include/system/accel-ops.h in QEMU 10.0) that the binary exports by way of cpus_get_accel(). Four of its entries are replaced:
+ * The plugin interface cannot give vCPUs clocks of their own: qemu_plugin_update_ns moves one clock
+ * for all, is inert under TCG, and nothing tells of idling. But QEMU asks its accelerator for the
+ * time through a table of functions (AccelOpsClass, include/system/accel-ops.h in QEMU 10.0) that
+ * the binary exports by way of cpus_get_accel(). Four of its entries are replaced:
  *
  *   get_virtual_clock   drives all guest timers
  *   set_virtual_clock
  *   get_elapsed_ticks   the TSC
- *   cpu_thread_is_idle  empty under TCG; called on the vCPU thread with QEMU's lock held just before it would go to sleep
+ *   cpu_thread_is_idle  empty under TCG; called on the vCPU thread with QEMU's lock held just
+ *                       before it would go to sleep
  *                       because all vCPUs are halted: the place to skip idle time
  *
- * Where they are depends on the layout of the class, which no header here promises. It is read from the machine code of
- * three exported functions that use these entries, and checked: the four must lie as they do in QEMU 10.0, else nothing
- * is touched and QEMU does not start.
+ * Where they are depends on the layout of the class, which no header here promises. It is read from
+ * the machine code of three exported functions that use these entries, and checked: the four must
+ * lie as they do in QEMU 10.0, else nothing is touched and QEMU does not start.
  */
 #include <string.h>
 
 #include "numatime.h"
 
-/* Exported by the QEMU binary, though not part of its plugin interface. Weak: what is missing is for qemu_is_known to say. */
+/*
+ * Exported by the QEMU binary, though not part of its plugin interface. Weak: qemu_is_known reports
+ * missing ones.
+ */
 #define QEMU_INTERNAL extern __attribute__((weak))
 QEMU_INTERNAL char *cpus_get_accel(void);
 QEMU_INTERNAL int64_t cpus_get_virtual_clock(void);
@@ -45,7 +50,8 @@ QEMU_INTERNAL __thread void *current_cpu;
 /* In the table cpu_thread_is_idle comes so many entries before get_virtual_clock. */
 #define ENTRIES_BETWEEN 7
 
-static bool asking; /* cpu_thread_is_idle is called from here, not by QEMU's thread about to sleep */
+/* cpu_thread_is_idle is called from here, not by QEMU's thread about to sleep */
+static bool asking;
 
 static int64_t virtual_clock_ns(void)
 {
@@ -70,7 +76,10 @@ static bool thread_is_idle(void *cpu)
 	return asking || clock_all_idle(cpu);
 }
 
-/* Whether a function reads a table entry, "mov disp32(%rax),%rax", and at which offset; wanted < 0: any. */
+/*
+ * Whether a function reads a table entry, "mov disp32(%rax),%rax", and at which offset; wanted < 0:
+ * any.
+ */
 static int entry_read_by(const void *function, int wanted)
 {
 	const unsigned char *code = function;
@@ -93,10 +102,11 @@ static struct {
 /* Whether this is the QEMU that the hook was written for; looks only. */
 bool qemu_is_known(void)
 {
-	if (!cpus_get_accel || !cpus_get_virtual_clock || !cpus_get_elapsed_ticks || !cpu_thread_is_idle || !qemu_get_cpu ||
-	    !cpu_get_phys_page_debug || !cpu_exit || !cpu_loop_exit || !tcg_cpu_init_cflags || !qemu_clock_deadline_ns_all || !qemu_clock_run_timers ||
-	    !bql_lock_impl || !bql_unlock || !qemu_plugin_get_registers || !qemu_plugin_read_register || !g_byte_array_new ||
-	    !g_byte_array_set_size)
+	if (!cpus_get_accel || !cpus_get_virtual_clock || !cpus_get_elapsed_ticks ||
+	    !cpu_thread_is_idle || !qemu_get_cpu || !cpu_get_phys_page_debug || !cpu_exit ||
+	    !cpu_loop_exit || !tcg_cpu_init_cflags || !qemu_clock_deadline_ns_all ||
+	    !qemu_clock_run_timers || !bql_lock_impl || !bql_unlock || !qemu_plugin_get_registers ||
+	    !qemu_plugin_read_register || !g_byte_array_new || !g_byte_array_set_size)
 		return false;
 	offset.clock = entry_read_by(cpus_get_virtual_clock, -1);
 	offset.ticks = entry_read_by(cpus_get_elapsed_ticks, -1);
@@ -133,13 +143,15 @@ uint64_t qemu_physical_page(uint64_t address)
 }
 
 /*
- * Of the vCPU that runs, by the number that instructions have for it. To be called where translated code says that it reads registers
- * (QEMU_PLUGIN_CB_R_REGS).
+ * Of the vCPU that runs, by the number that instructions have for it. To be called where translated
+ * code says that it reads registers (QEMU_PLUGIN_CB_R_REGS).
  */
 uint64_t qemu_general_register(unsigned number)
 {
-	static const char *const names[] = { "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
-					     "r8",  "r9",  "r10", "r11", "r12", "r13", "r14", "r15" };
+	static const char *const names[] = {
+		"rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
+		"r8",  "r9",  "r10", "r11", "r12", "r13", "r14", "r15"
+	};
 	static struct qemu_plugin_register *handles[sizeof names / sizeof *names];
 	static GByteArray *value;
 	uint64_t result = 0;
@@ -148,7 +160,8 @@ uint64_t qemu_general_register(unsigned number)
 		const GArray *all = qemu_plugin_get_registers();
 
 		for (unsigned i = 0; i < all->len; i++) {
-			const qemu_plugin_reg_descriptor *one = (const qemu_plugin_reg_descriptor *)all->data + i;
+			const qemu_plugin_reg_descriptor *one =
+				(const qemu_plugin_reg_descriptor *)all->data + i;
 
 			for (unsigned j = 0; j < sizeof names / sizeof *names; j++)
 				if (!strcmp(one->name, names[j]))
@@ -174,9 +187,9 @@ bool qemu_is_idle(void *cpu)
 }
 
 /*
- * Returns from the vCPU's code to QEMU's thread, which goes on with the next vCPU. To be called before the first instruction of a block,
- * none of which is executed then: the vCPU's state is all in memory, its instruction pointer, too (CF_PCREL, which QEMU's x86 machines
- * have).
+ * Returns from the vCPU's code to QEMU's thread, which goes on with the next vCPU. To be called
+ * before the first instruction of a block, none of which is executed then: the vCPU's state is all
+ * in memory, its instruction pointer, too (CF_PCREL, which QEMU's x86 machines have).
  */
 void qemu_leave(void *cpu)
 {
@@ -185,9 +198,10 @@ void qemu_leave(void *cpu)
 }
 
 /*
- * With thread=single QEMU 9.2 to 10.x translates as if there were one vCPU: plugin code gets, as a constant, the index of the
- * vCPU that happened to translate it (and that constant is even multiplied in place, so that indices like 64 appear). Code
- * for a parallel context reads the index when it runs.
+ * With thread=single QEMU 9.2 to 10.x translates as if there were one vCPU: plugin code gets, as a
+ * constant, the index of the vCPU that happened to translate it (and that constant is even
+ * multiplied in place, so that indices like 64 appear). Code for a parallel context reads the index
+ * when it runs.
  */
 void qemu_translate_for_many(void *cpu)
 {

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Watches translated code: what instructions cost, which accesses memory.c shall see, and the marker instructions. */
+/*
+ * Instruments translated code: the cost of instructions, accesses to memory for memory.c, and the
+ * marker instructions.
+ */
 #include <string.h>
 
 #include "numatime.h"
 
 /*
- * Instructions that do nothing on any machine (nopl disp32(%rax)) and mean something here, so that any program may
- * execute them: guest/numatime.h.
+ * Instructions that do nothing on any machine (nopl disp32(%rax)) and mean something here, so that
+ * any program may execute them: guest/numatime.h.
  */
 #define MARK 0x4e554d00u /* "NUM", and a number in the last byte: report the counters */
-#define BURN 0x4e554e00u /* work that takes as many microseconds as the last byte says, in one instruction */
-#define DOMAIN 0x4e554f00u /* the address space that executes it belongs to the domain that the last byte says; 0: to none */
+/* work that takes as many microseconds as the last byte says, in one instruction */
+#define BURN 0x4e554e00u
+/* the address space that executes it belongs to the domain that the last byte says; 0: to none */
+#define DOMAIN 0x4e554f00u
 
 static struct qemu_plugin_scoreboard *slots;
 static qemu_plugin_u64 elapsed;
@@ -27,7 +32,8 @@ struct instruction {
 static bool is_prefix(uint8_t byte)
 {
 	switch (byte) {
-	case 0x26: case 0x2e: case 0x36: case 0x3e: case 0x64: case 0x65: case 0x66: case 0x67: case 0xf0: case 0xf2: case 0xf3:
+	case 0x26: case 0x2e: case 0x36: case 0x3e: case 0x64: case 0x65: case 0x66: case 0x67:
+	case 0xf0: case 0xf2: case 0xf3:
 		return true;
 	}
 	return byte >= 0x40 && byte <= 0x4f; /* REX */
@@ -57,10 +63,14 @@ static bool is_port_access(const struct instruction *insn)
 {
 	uint8_t byte = insn->opcode[0];
 
-	return (byte >= 0xe4 && byte <= 0xe7) || (byte >= 0xec && byte <= 0xef) || (byte >= 0x6c && byte <= 0x6f);
+	return (byte >= 0xe4 && byte <= 0xe7) || (byte >= 0xec && byte <= 0xef) ||
+	       (byte >= 0x6c && byte <= 0x6f);
 }
 
-/* Whether it loads and stores as one: LOCK, and XCHG, which needs no prefix. The line then comes once, for the store. */
+/*
+ * Whether it loads and stores as one: LOCK, and XCHG, which needs no prefix. The line then comes
+ * once, for the store.
+ */
 static bool is_atomic(const struct instruction *insn)
 {
 	return insn->locked || insn->opcode[0] == 0x86 || insn->opcode[0] == 0x87;
@@ -68,7 +78,8 @@ static bool is_atomic(const struct instruction *insn)
 
 static bool is_move_to_cr3(const struct instruction *insn)
 {
-	return insn->length >= 3 && insn->opcode[0] == 0x0f && insn->opcode[1] == 0x22 && ((insn->opcode[2] >> 3) & 7) == 3;
+	return insn->length >= 3 && insn->opcode[0] == 0x0f && insn->opcode[1] == 0x22 &&
+	       ((insn->opcode[2] >> 3) & 7) == 3;
 }
 
 static bool changes_translations(const struct instruction *insn)
@@ -79,8 +90,9 @@ static bool changes_translations(const struct instruction *insn)
 	if (insn->length < 3 || opcode[0] != 0x0f)
 		return false;
 	reg = (opcode[2] >> 3) & 7;
-	return (opcode[1] == 0x22 && (reg == 3 || reg == 4)) ||			 /* MOV to CR3, CR4 */
-	       (opcode[1] == 0x01 && reg == 7 && opcode[2] < 0xc0) ||		 /* INVLPG */
+	/* MOV to CR3, CR4 */
+	return (opcode[1] == 0x22 && (reg == 3 || reg == 4)) ||
+	       (opcode[1] == 0x01 && reg == 7 && opcode[2] < 0xc0) ||	      /* INVLPG */
 	       (insn->length >= 4 && opcode[1] == 0x38 && opcode[2] == 0x82); /* INVPCID */
 }
 
@@ -100,7 +112,7 @@ static void on_mark(unsigned vcpu, void *number)
 	report("mark", (int)(intptr_t)number, (int)vcpu);
 }
 
-/* Arranges for what the instruction does; gives what it costs, always. */
+/* Registers the callbacks of the instruction and gives its fixed cost. */
 static uint64_t watch(struct qemu_plugin_insn *handle, const uint8_t *bytes, size_t length)
 {
 	struct instruction insn = decode(bytes, length);
@@ -108,9 +120,12 @@ static uint64_t watch(struct qemu_plugin_insn *handle, const uint8_t *bytes, siz
 
 	if (is_move_to_cr3(&insn))
 		qemu_plugin_register_vcpu_insn_exec_cb(handle, domain_switch, QEMU_PLUGIN_CB_R_REGS,
-						       (void *)(uintptr_t)((insn.opcode[2] & 7) + (insn.upper ? 8 : 0)));
-	qemu_plugin_register_vcpu_mem_cb(handle, is_atomic(&insn) ? memory_store : memory_load, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_R, NULL);
-	qemu_plugin_register_vcpu_mem_cb(handle, memory_store, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
+						       (void *)(uintptr_t)((insn.opcode[2] & 7) +
+									   (insn.upper ? 8 : 0)));
+	qemu_plugin_register_vcpu_mem_cb(handle, is_atomic(&insn) ? memory_store : memory_load,
+					 QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_R, NULL);
+	qemu_plugin_register_vcpu_mem_cb(handle, memory_store, QEMU_PLUGIN_CB_NO_REGS,
+					 QEMU_PLUGIN_MEM_W, NULL);
 	if ((displacement & ~0xffu) == MARK)
 		qemu_plugin_register_vcpu_insn_exec_cb(handle, on_mark, QEMU_PLUGIN_CB_NO_REGS,
 						       (void *)(uintptr_t)(displacement & 0xff));
@@ -120,9 +135,11 @@ static uint64_t watch(struct qemu_plugin_insn *handle, const uint8_t *bytes, siz
 		qemu_plugin_register_vcpu_insn_exec_cb(handle, domain_enter, QEMU_PLUGIN_CB_NO_REGS,
 						       (void *)(uintptr_t)(displacement & 0xff));
 	else if (changes_translations(&insn))
-		qemu_plugin_register_vcpu_insn_exec_cb(handle, memory_forget_translations, QEMU_PLUGIN_CB_NO_REGS, NULL);
+		qemu_plugin_register_vcpu_insn_exec_cb(handle, memory_forget_translations,
+						       QEMU_PLUGIN_CB_NO_REGS, NULL);
 	else if (is_halt(&insn))
-		qemu_plugin_register_vcpu_insn_exec_cb(handle, clock_halt, QEMU_PLUGIN_CB_NO_REGS, NULL);
+		qemu_plugin_register_vcpu_insn_exec_cb(handle, clock_halt, QEMU_PLUGIN_CB_NO_REGS,
+						       NULL);
 	else if (is_pause(&insn))
 		return machine.insn_ps + machine.pause_ps;
 	else if (is_port_access(&insn))
@@ -131,8 +148,9 @@ static uint64_t watch(struct qemu_plugin_insn *handle, const uint8_t *bytes, siz
 }
 
 /*
- * Has memory.c see the lines that the block's instructions lie in. QEMU finds blocks by physical address, so that of the first
- * instruction holds whenever the block runs. A block may reach into a second page, by one instruction at most.
+ * Has memory.c see the lines that the block's instructions lie in. QEMU finds blocks by physical
+ * address, so that of the first instruction holds whenever the block runs. A block may reach into a
+ * second page, by one instruction at most.
  */
 static void watch_fetching(struct qemu_plugin_tb *tb, size_t count)
 {
@@ -144,9 +162,10 @@ static void watch_fetching(struct qemu_plugin_tb *tb, size_t count)
 	page = qemu_physical_page(begin);
 	if (page == UINT64_MAX)
 		return;
-	qemu_plugin_register_vcpu_tb_exec_cb(tb, memory_execute, QEMU_PLUGIN_CB_NO_REGS,
-					     memory_lines(page + (begin & ((1u << PAGE_SHIFT) - 1)),
-							  (unsigned)((end < next_page ? end : next_page) - begin)));
+	qemu_plugin_register_vcpu_tb_exec_cb(
+		tb, memory_execute, QEMU_PLUGIN_CB_NO_REGS,
+		memory_lines(page + (begin & ((1u << PAGE_SHIFT) - 1)),
+			     (unsigned)((end < next_page ? end : next_page) - begin)));
 }
 
 void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
@@ -162,9 +181,11 @@ void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 
 		cost_ps += watch(insn, bytes, length);
 	}
-	/* First, in this order: whose turn it is not leaves before anything is counted. */
-	qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, clock_trip, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_COND_GE, elapsed, TRIP_PS, NULL);
-	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, elapsed, cost_ps);
+	/* First, in this order: a vCPU whose turn it is not leaves before anything is counted. */
+	qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, clock_trip, QEMU_PLUGIN_CB_NO_REGS,
+						  QEMU_PLUGIN_COND_GE, elapsed, TRIP_PS, NULL);
+	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, elapsed,
+							  cost_ps);
 	watch_fetching(tb, count);
 }
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Ends a guest whose time stands still, with the counters so far, and lets others see meanwhile what time it is there. */
+/*
+ * Ends a guest whose time stands still, with its counters so far, and publishes the guest's time
+ * meanwhile.
+ */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -7,7 +10,10 @@
 
 #include "numatime.h"
 
-/* For whoever watches: the guest's time, in nanoseconds, and lines so far: local ones, remote ones. They grow meanwhile. */
+/*
+ * Writes the guest's time in nanoseconds, and its local and remote lines so far, which grow
+ * meanwhile.
+ */
 static void publish(FILE *file)
 {
 	uint64_t local = 0, remote = 0;
@@ -16,7 +22,8 @@ static void publish(FILE *file)
 		for (unsigned node = 0; node < machine.nr_nodes; node++)
 			*(node == vcpus[i].node ? &local : &remote) += vcpus[i].count.fetched[node];
 	rewind(file);
-	fprintf(file, "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", clock_summary().machine_ps / PS_PER_NS, local, remote);
+	fprintf(file, "%" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
+		clock_summary().machine_ps / PS_PER_NS, local, remote);
 	fflush(file);
 }
 
@@ -44,6 +51,7 @@ void watchdog_start(void)
 {
 	pthread_t thread;
 
-	if ((machine.watchdog_s || machine.now_path[0]) && pthread_create(&thread, NULL, watch, NULL))
+	if ((machine.watchdog_s || machine.now_path[0]) &&
+	    pthread_create(&thread, NULL, watch, NULL))
 		give_up(EXIT_UNSUITABLE, "no thread for the watchdog");
 }

@@ -2,15 +2,17 @@
 /*
  * calibrate MIB CPU..: for each of these CPUs and each node, how long a line takes that is
  *
- *   loaded     from memory of the node, in an order that no prefetcher foresees
- *   executed   from memory of the node: each line is a jump to the next
- *   handed     over from the cache of the node's first CPU, which has just written it
- *   rewritten  by that CPU after its caches had lost the line and this CPU had read it, and is read again
- *   contended  while that CPU writes it all the time: a line for each store
+ *   loaded          from memory of the node, in an order that no prefetcher foresees
+ *   executed        from memory of the node: each line is a jump to the next
+ *   cache_to_cache  from the cache of the node's first CPU, which has just written it
+ *   rewritten       by that CPU after its caches had lost the line and this CPU had read it, and is
+ *                   read again
+ *   contended       while that CPU writes it all the time: a line for each store
  *
- * where MIB, a power of two, is twice what the caches hold or more: all is gone over once before, in the same order, so that what was
- * used last is what is needed last. A line of JSON for each, to hold against the machine file, and, for what happened between the
- * marks 1 and 2 around each, against the plugin's counters: lab/calibrate.
+ * where MIB, a power of two, is at least twice the size of the caches. A first pass touches all
+ * lines in the same order, so that the lines used last are needed last. A line of JSON for each, to
+ * compare with the machine file; lab/calibrate compares the work between the marks 1 and 2 around
+ * each with the plugin's counters.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -24,13 +26,16 @@
 
 #define LINE 64
 #define MPOL_BIND 2
-#define MOST_NODES 16
-#define CACHED_BYTES (64ul << 10) /* less than they hold */
-#define FILTERED_BYTES (32ul << 10) /* what the plugin's filters hold */
-#define PASSES 5 /* of what is handed over, each for itself: a pass is so short that an interrupt shows */
+#define MAX_NODES 16
+#define CACHED_BYTES (64ul << 10)   /* less than they hold */
+#define FILTERED_BYTES (32ul << 10) /* the size of the plugin's filters */
+/* of lines from cache to cache, each for itself: a pass is so short that an interrupt shows */
+#define PASSES 5
 #define STORES 2000 /* into a line that another CPU wants, too */
-#define CONTENDED_PASSES 20 /* of so many stores: a pass is so short that in some neither CPU serves an interrupt */
-#define PARTS 4 /* of a pass through memory, each for itself: a whole pass has room for several ticks */
+/* of so many stores: a pass is so short that in some neither CPU serves an interrupt */
+#define CONTENDED_PASSES 20
+/* of a pass through memory, each for itself: a whole pass has room for several ticks */
+#define PARTS 4
 
 static size_t memory_bytes;
 
@@ -67,8 +72,8 @@ static char *new_memory(int node, size_t bytes, int access)
 }
 
 /*
- * Which line comes after line i of n, a power of two: i -> (a i + c) mod n visits all of them, where a = 1 mod 4 and c is odd
- * (Knuth, The Art of Computer Programming 2, 3.2.1.2, theorem A).
+ * Which line comes after line i of n, a power of two: i -> (a i + c) mod n visits all of them,
+ * where a = 1 mod 4 and c is odd (Knuth, The Art of Computer Programming 2, 3.2.1.2, theorem A).
  */
 static size_t next_line(size_t i, size_t n)
 {
@@ -77,11 +82,14 @@ static size_t next_line(size_t i, size_t n)
 
 static void say(const char *what, int cpu, int node, size_t lines, int64_t ns)
 {
-	printf("{\"what\":\"%s\",\"cpu\":%d,\"node\":%d,\"lines\":%zu,\"ns_per_line\":%.2f}\n", what, cpu, node, lines, (double)ns / (double)lines);
+	printf("{\"what\":\"%s\",\"cpu\":%d,\"node\":%d,\"lines\":%zu,\"ns_per_line\":%.2f}\n",
+	       what, cpu, node, lines, (double)ns / (double)lines);
 	fflush(stdout);
 }
 
-/* Of memory: what the kernel has to do in between falls into one; the first CPU has ticks, too. */
+/*
+ * Passes over memory: the kernel's own work falls into one of them; the first CPU has ticks, too.
+ */
 static int passes_on(int cpu)
 {
 	return cpu ? 2 : 3;
@@ -151,7 +159,7 @@ static void store(char *memory, size_t lines)
 		((volatile char *)memory)[i * LINE] = 1;
 }
 
-static void hand_over(int cpu, int node)
+static void cache_to_cache(int cpu, int node)
 {
 	size_t lines = CACHED_BYTES / LINE, line = 0;
 	char *memory = new_memory(node, CACHED_BYTES, PROT_READ | PROT_WRITE);
@@ -166,12 +174,15 @@ static void hand_over(int cpu, int node)
 		for (size_t i = 0; i < lines; i++, line = next_line(line, lines))
 			((volatile char *)memory)[line * LINE] = 1;
 		NUMATIME_MARK(2);
-		say("handed", cpu, node, lines, now_ns() - start);
+		say("cache_to_cache", cpu, node, lines, now_ns() - start);
 	}
 	munmap(memory, CACHED_BYTES);
 }
 
-/* Two threads, each on its CPU for good, that take turns: whoever is moved forgets what its CPU has seen. */
+/*
+ * Two threads that take turns, each bound to its CPU: a thread that moves leaves its cached lines
+ * behind.
+ */
 struct turns {
 	_Atomic int turn;
 	int writer_cpu;
@@ -232,7 +243,7 @@ static void rewrite(int cpu, int node)
 	munmap(turns.memory, FILTERED_BYTES);
 }
 
-/* A line that two write, and another that says since when and until when. */
+/* A line that two CPUs write, and another that says since when and until when. */
 struct contended {
 	_Alignas(LINE) volatile int word[2];
 	_Alignas(LINE) _Atomic int writes, is_over;
@@ -252,7 +263,8 @@ static void *write_on(void *argument)
 
 static void contend(int cpu, int node)
 {
-	struct contended *contended = (struct contended *)new_memory(node, sizeof *contended, PROT_READ | PROT_WRITE);
+	struct contended *contended = (struct contended *)new_memory(node, sizeof *contended,
+								     PROT_READ | PROT_WRITE);
 	int64_t start, ns[CONTENDED_PASSES];
 	pthread_t writer;
 
@@ -275,7 +287,7 @@ static void contend(int cpu, int node)
 	}
 	contended->is_over = 1;
 	pthread_join(writer, NULL);
-	/* Not in between: what prints is the other CPU, too. */
+	/* Not in between: printing occupies the other CPU, too. */
 	for (int pass = 0; pass < CONTENDED_PASSES; pass++)
 		say("contended", cpu, node, STORES, ns[pass]);
 	munmap(contended, sizeof *contended);
@@ -291,14 +303,16 @@ int main(int count, char **arguments)
 	}
 	memory_bytes = (size_t)mib << 20;
 	for (int i = 2; i < count; i++)
-		for (int node = 0; node < MOST_NODES && is_there("/sys/devices/system/node/node%d", node, 0); node++) {
+		for (int node = 0;
+		     node < MAX_NODES && is_there("/sys/devices/system/node/node%d", node, 0);
+		     node++) {
 			int cpu = atoi(arguments[i]);
 
 			run_on(cpu);
 			load(cpu, node);
 			execute(cpu, node);
 			if (first_cpu(node) != cpu) {
-				hand_over(cpu, node);
+				cache_to_cache(cpu, node);
 				rewrite(cpu, node);
 				contend(cpu, node);
 			}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * domains CPU MIB: two processes take turns on the CPU, domain 1 and domain 2, and read MIB and 2 x MIB of memory, of each line once.
- * What the plugin counts for each between the marks 1 and 2 is to be held against that: lab/calibrate.
+ * domains CPU MIB: two processes take turns on the CPU, domain 1 and domain 2, and read MIB and 2 x
+ * MIB of memory, of each line once. What the plugin counts for each between the marks 1 and 2 is to
+ * be held against that: lab/calibrate.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -17,7 +18,8 @@
 
 static char *new_memory(size_t bytes)
 {
-	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			    0);
 
 	if (memory == MAP_FAILED)
 		die("mmap");
@@ -66,7 +68,8 @@ int main(int count, char **arguments)
 		if (write(to_first[1], &token, 1) != 1)
 			die("write");
 		for (size_t i = 0; i < PARTS; i++)
-			take_turn(to_second[0], to_first[1], memory + i * (2 * bytes / PARTS), 2 * bytes / PARTS);
+			take_turn(to_second[0], to_first[1], memory + i * (2 * bytes / PARTS),
+				  2 * bytes / PARTS);
 		NUMATIME_DOMAIN(0);
 		return 0;
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * NUMATIME_MARK for shells: `numatime-mark ID` has the plugin report all its counters under a number from 0 to 255. Does nothing
- * where there is no plugin.
+ * NUMATIME_MARK for shells: `numatime-mark ID` has the plugin report all its counters under a
+ * number from 0 to 255. Does nothing where there is no plugin.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,11 @@
 static void mark(unsigned char id)
 {
 	const unsigned char code[] = { 0x0f, 0x1f, 0x80, id, 0x4d, 0x55, 0x4e, 0xc3 };
-	void *page = mmap(NULL, sizeof code, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *page = mmap(NULL, sizeof code, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			  -1, 0);
 
-	if (page == MAP_FAILED || (memcpy(page, code, sizeof code), mprotect(page, sizeof code, PROT_READ | PROT_EXEC))) {
+	if (page == MAP_FAILED ||
+	    (memcpy(page, code, sizeof code), mprotect(page, sizeof code, PROT_READ | PROT_EXEC))) {
 		perror("numatime-mark");
 		exit(1);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What all programs here need that measure something. To be included where _GNU_SOURCE is defined. */
+/* Helpers of all programs here that measure. To be included where _GNU_SOURCE is defined. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 

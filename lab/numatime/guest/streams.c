@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * streams MIB CPU:NODE[,CPU:NODE..]..: for each argument, all its CPUs at once read, line after line, memory of the node named with
- * each; MIB of it, more than the caches hold. A line of JSON for each stream says how fast, to hold against the machine file.
+ * streams MIB CPU:NODE[,CPU:NODE..]..: for each argument, all its CPUs at once read, line after
+ * line, memory of the node named with each; MIB of it, more than the caches hold. A line of JSON
+ * for each stream says how fast, to hold against the machine file.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -14,12 +15,15 @@
 
 #define LINE 64
 #define MPOL_BIND 2
-#define MOST_STREAMS 64
+#define MAX_STREAMS 64
 #define HUGE_PAGE (2ul << 20)
 #define CHUNK (256 * LINE) /* between two looks at the clock */
 /* Shares settle before they are measured. */
 #define SETTLE_NS 1000000
-/* The rate is the median of so many slices: the kernel's own work, which the first CPU cannot do without, falls into a few of them. */
+/*
+ * The rate is the median of so many slices: the kernel's own work, which the first CPU cannot do
+ * without, falls into a few of them.
+ */
 #define SLICES 9
 #define SLICE_NS 250000
 /* So much later another one may have begun. */
@@ -33,13 +37,17 @@ struct stream {
 static size_t memory_bytes;
 static pthread_barrier_t all_ready;
 
-/* Memory of the node, there already, in huge pages: within one, what is next for the program is next in memory. */
+/*
+ * Memory of the node, already touched, in huge pages: within one, the next virtual line is the next
+ * physical line.
+ */
 static char *new_memory(int node, char **mapped)
 {
 	unsigned long nodes = 1ul << node;
 	char *memory;
 
-	*mapped = mmap(NULL, memory_bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	*mapped = mmap(NULL, memory_bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (*mapped == MAP_FAILED)
 		die("mmap");
 	memory = (char *)(((uintptr_t)*mapped + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
@@ -100,7 +108,7 @@ static void *stream(void *argument)
 
 static void run_together(struct stream *streams, int count)
 {
-	pthread_t threads[MOST_STREAMS];
+	pthread_t threads[MAX_STREAMS];
 
 	pthread_barrier_init(&all_ready, NULL, (unsigned)count);
 	for (int i = 0; i < count; i++)
@@ -114,7 +122,7 @@ static int parse(char *text, struct stream *streams)
 {
 	int count = 0;
 
-	for (char *word = strtok(text, ","); word && count < MOST_STREAMS; word = strtok(NULL, ","))
+	for (char *word = strtok(text, ","); word && count < MAX_STREAMS; word = strtok(NULL, ","))
 		if (sscanf(word, "%d:%d", &streams[count].cpu, &streams[count].node) == 2)
 			count++;
 	return count;
@@ -123,7 +131,7 @@ static int parse(char *text, struct stream *streams)
 int main(int count, char **arguments)
 {
 	long mib = count > 2 ? atol(arguments[1]) : 0;
-	struct stream(*streams)[MOST_STREAMS];
+	struct stream(*streams)[MAX_STREAMS];
 
 	if (mib < 2 || mib % 2) {
 		fprintf(stderr, "usage: streams MIB CPU:NODE[,CPU:NODE..].. (MIB: even)\n");
@@ -137,7 +145,9 @@ int main(int count, char **arguments)
 		run_together(streams[i], parse(arguments[i], streams[i]));
 	/* Only now: the serial port keeps its CPU busy for milliseconds. */
 	for (int i = 2; i < count; i++)
-		for (struct stream *own = streams[i]; own < streams[i] + MOST_STREAMS && own->mb_per_s > 0; own++)
-			printf("{\"together\":%d,\"cpu\":%d,\"node\":%d,\"mb_per_s\":%.1f}\n", i - 2, own->cpu, own->node, own->mb_per_s);
+		for (struct stream *own = streams[i];
+		     own < streams[i] + MAX_STREAMS && own->mb_per_s > 0; own++)
+			printf("{\"together\":%d,\"cpu\":%d,\"node\":%d,\"mb_per_s\":%.1f}\n",
+			       i - 2, own->cpu, own->node, own->mb_per_s);
 	return 0;
 }

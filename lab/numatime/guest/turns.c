@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * turns CPU CPU: a thread on each of the two CPUs; both sleep until it is their turn, work for some microseconds, and wake the other. So one
- * works at a time. A line of JSON for each length of a turn: lab/calibrate.
+ * turns CPU CPU: a thread on each of the two CPUs; both sleep until it is their turn, work for some
+ * microseconds, and wake the other. So one works at a time. A line of JSON for each length of a
+ * turn: lab/calibrate.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -76,7 +77,8 @@ int main(int count, char **arguments)
 		take_turns(us, to_first[0], to_second[1]);
 		await(to_first[0]);
 		if (i)
-			printf("{\"what\":\"turns\",\"us\":%d,\"turns\":%d,\"ns_per_turn\":%.1f}\n", us, 2 * TURNS, (double)(now_ns() - start) / (2 * TURNS));
+			printf("{\"what\":\"turns\",\"us\":%d,\"turns\":%d,\"ns_per_turn\":%.1f}\n",
+			       us, 2 * TURNS, (double)(now_ns() - start) / (2 * TURNS));
 		fflush(stdout);
 	}
 	if (pthread_join(other, NULL))
