@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The credit scheduler's decisions: who runs next, for how long, where, and what it is charged.
+ * The credit scheduler's decisions: which task runs next, how long, where, and its charge.
  *
- * This file is compiled twice: into the BPF scheduler, and into the Rust crate that tests it. So it includes nothing, knows
- * no kernel type, reads no clock, and makes one decision a call about the candidates it is given; the caller iterates, locks
- * and measures. What BPF cannot do is avoided: no 128-bit numbers, no signed division, and no division by what may be 0.
+ * This file is compiled twice: into the BPF scheduler, and into the Rust crate that tests it. So it
+ * includes nothing, uses no kernel type, reads no clock, and makes one decision a call about the
+ * candidates in its arguments. The caller iterates, locks and measures. The file keeps to the
+ * limits of BPF: no 128-bit numbers, no signed division, no division by 0.
  *
- * Two times run here. Real time is in nanoseconds. *Virtual time* is what a group's CPU time costs it: CPU time divided by
- * the group's share of the machine. Groups that get their fair share advance equally, at one second for each second
- * of each CPU; a group that is behind is owed, one that is ahead has had more. So virtual spans are made of real ones by
- * multiplying with the number of CPUs (`credit_span`), and mean "what everybody's fair share comes to in that time".
- * Virtual time wraps; only `credit_before` may compare it.
+ * Two times run here. Real time is in nanoseconds. *Virtual time* is a group's CPU time divided by
+ * its share of the machine. Groups that get their fair share all advance at one second for each
+ * second of each CPU. A group that is behind is owed CPU time, a group that is ahead has had more
+ * than its share. So a real span times the number of CPUs is a virtual span (`credit_span`): the
+ * advance of a group that gets its fair share for that time. Virtual time wraps; only
+ * `credit_before` may compare it.
  */
 #ifndef NEARSIDE_CREDIT_H
 #define NEARSIDE_CREDIT_H
@@ -24,58 +26,65 @@ typedef unsigned long long credit_v;  /* virtual time */
 
 /* The whole machine, as a share. */
 #define CREDIT_ONE (1ULL << 24)
-/* The weight of cpu.weight's default, of a task of nice 0, and of a group's own tasks beside its child groups. */
+/*
+ * The weight of cpu.weight's default, of a task of nice 0, and of a group's own tasks beside its
+ * child groups.
+ */
 #define CREDIT_WEIGHT 100
 /* No charge is for more than this (17 s), so that products stay below 2^64. */
-#define CREDIT_LONGEST_NS (1ULL << 34)
+#define CREDIT_MAX_CHARGE_NS (1ULL << 34)
 /* SLIT: a node's distance to itself. */
 #define CREDIT_LOCAL_DISTANCE 10
 /* As many CPUs of a queue are compared for a woken task at most, on a machine of any size. */
 #define CREDIT_MAX_CANDIDATES 8
 
-/* What can be tuned. Spans are real time. */
+/* The tunables. Spans are real time. */
 struct credit_params {
-	credit_ns slice_ns;        /* how long a task of nice 0 runs in one go */
-	credit_ns slice_min_ns;    /* no task runs shorter, nor is one started on less budget */
-	credit_ns slice_max_ns;    /* no task runs longer, whatever its weight */
-	credit_ns wake_bound_ns;   /* what a group that had nothing to run may be owed when it wakes */
-	credit_ns lag_bound_ns;    /* what any other group may be owed: bounds what others wait */
-	credit_ns ahead_bound_ns;  /* how far ahead a group can get at most: bounds what it waits afterwards */
-	credit_ns preempt_ns;      /* by how much a woken task must be behind a running one to take its CPU */
-	credit_ns steal_ns;        /* a busy CPU takes a remote task that is behind by this, for each local distance; and no
-				      task passes the first of its queue by more */
-	credit_ns balance_ns;      /* it looks for such a one once in this time */
-	credit_ns stay_ns;         /* a task away from home stays for at least this long */
-	credit_ns debt_bound_ns;   /* a group that overran its cap waits no longer than this */
-	credit_u32 cpus;           /* CPUs of the machine */
-	credit_u32 steal_slices;   /* .. or, instead of steal_ns, by so many of its own slices, if that is more */
+	credit_ns slice_ns;	 /* how long a task of nice 0 runs in one go */
+	credit_ns slice_min_ns;	 /* no task runs shorter, nor is one started on less budget */
+	credit_ns slice_max_ns;	 /* no task runs longer, whatever its weight */
+	credit_ns wake_bound_ns; /* the most that a group is owed when it wakes */
+	/* the most that any other group is owed: bounds the waits of others */
+	credit_ns lag_bound_ns;
+	/* the furthest that a group gets ahead: bounds its wait afterwards */
+	credit_ns ahead_bound_ns;
+	/* by how much a woken task must be behind a running one to take its CPU */
+	credit_ns preempt_ns;
+	/* a busy CPU takes a remote task that is behind by this, for each local distance */
+	credit_ns steal_ns;
+	credit_ns balance_ns;	 /* the time between two searches for such a task */
+	credit_ns stay_ns;	 /* a task away from home stays at least this long */
+	credit_ns debt_bound_ns; /* a group that overran its cap waits no longer than this */
+	credit_u32 cpus;	 /* CPUs of the machine */
+	/* .. or by so many of its own slices, if that is more than steal_ns */
+	credit_u32 steal_slices;
 };
 
-/* What is known of a group: a cgroup's own tasks, as one party. */
+/* A group: a cgroup's own tasks, as one party. */
 struct credit_group {
-	credit_v vtime;      /* what its tasks, running and waiting ones included, have cost */
+	credit_v vtime;	     /* its virtual time, with the slices of tasks that run or wait */
 	credit_u64 share;    /* of the machine, of CREDIT_ONE; its weight, flattened */
 	credit_u32 runnable; /* tasks that run or wait, the one asked about included */
 	credit_u32 reserved;
 };
 
-/* Leave to run once. */
+/* Permission to run once. */
 struct credit_grant {
-	credit_v tag;       /* the place in the queue: lower is earlier */
+	credit_v tag;	    /* the place in the queue: lower is earlier */
 	credit_v reserved;  /* charged in advance */
 	credit_ns slice_ns; /* how long */
 };
 
 /* A cap: quota_ns of CPU time in every period_ns. */
 struct credit_cap {
-	credit_ns quota_ns;  /* 0: none */
+	credit_ns quota_ns; /* 0: none */
 	credit_ns period_ns;
-	credit_ns burst_ns;  /* what may be saved up beyond one quota */
+	credit_ns burst_ns;  /* the most that is saved up beyond one quota */
 	credit_ns start_ns;  /* of the period */
 	long long budget_ns; /* left in this period; below 0: overrun, to be paid back */
 };
 
-/* -- virtual time ------------------------------------------------------------------------------------------------- */
+/* -- virtual time ------------------------------------------------------------------------------ */
 
 /* Whether a is earlier than b, across the wrap. */
 CREDIT_INLINE int credit_before(credit_v a, credit_v b)
@@ -88,18 +97,19 @@ CREDIT_INLINE credit_v credit_span(const struct credit_params *params, credit_ns
 	return span_ns * params->cpus;
 }
 
-/* What CPU time costs a group with this share. */
+/* The cost of CPU time, in virtual time, to a group with this share. */
 CREDIT_INLINE credit_v credit_charge(credit_ns used_ns, credit_u64 share)
 {
-	if (used_ns > CREDIT_LONGEST_NS)
-		used_ns = CREDIT_LONGEST_NS;
+	if (used_ns > CREDIT_MAX_CHARGE_NS)
+		used_ns = CREDIT_MAX_CHARGE_NS;
 	if (!share)
 		share = 1;
 	return used_ns * CREDIT_ONE / share;
 }
 
 /* A group's share, from its parent's: its weight among those of all its active siblings. */
-CREDIT_INLINE credit_u64 credit_share(credit_u64 parent_share, credit_u64 weight, credit_u64 weights)
+CREDIT_INLINE credit_u64 credit_share(credit_u64 parent_share, credit_u64 weight,
+				      credit_u64 weights)
 {
 	credit_u64 share;
 
@@ -112,9 +122,9 @@ CREDIT_INLINE credit_u64 credit_share(credit_u64 parent_share, credit_u64 weight
 }
 
 /*
- * Where "now" is in virtual time: an average of the places at which tasks are started, so that neither a group that can
- * use little nor one that nobody competes with moves it far from the others. A task that was started without having
- * waited moves it forward only: being behind, such a group simply does not want more.
+ * "Now" in virtual time: an average of the places at which tasks start. So a group that can use
+ * little, or that has no competitor, does not move it far from the others. A task that started
+ * without a wait moves it forward only: its group may be behind because it does not use its share.
  */
 CREDIT_INLINE credit_v credit_now(credit_v now, credit_v tag, int waited)
 {
@@ -123,7 +133,7 @@ CREDIT_INLINE credit_v credit_now(credit_v now, credit_v tag, int waited)
 	return waited ? now - ((now - tag) >> 3) : now;
 }
 
-/* -- fairness between groups ---------------------------------------------------------------------------------------- */
+/* -- fairness between groups ------------------------------------------------------------------- */
 
 /* How long a task of this weight runs in one go. */
 CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_u32 weight)
@@ -136,30 +146,33 @@ CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_
 }
 
 /*
- * How far ahead a group can get: by a slice for each of its tasks, which are charged in advance, and then as far as others can
- * get behind. Beyond that it had CPUs that nobody else could use, such as while the others were being started.
+ * How far ahead a group can get: a slice for each of its tasks, which pay in advance, and the
+ * distance that others can get behind. A group further ahead had CPUs that no other could use, for
+ * example while the others' threads were started.
  */
-CREDIT_INLINE credit_v credit_ahead(const struct credit_params *params, const struct credit_group *group)
+CREDIT_INLINE credit_v credit_ahead(const struct credit_params *params,
+				    const struct credit_group *group)
 {
-	credit_v most = credit_span(params, params->ahead_bound_ns);
+	credit_v max = credit_span(params, params->ahead_bound_ns);
 	credit_v ahead = credit_charge(params->slice_ns, group->share);
 
-	if (ahead > most)
-		return most;
+	if (ahead > max)
+		return max;
 	ahead = ahead * group->runnable + credit_span(params, params->lag_bound_ns);
-	return ahead < most ? ahead : most;
+	return ahead < max ? ahead : max;
 }
 
 /*
- * Where the group's next task goes in a queue. What a group is owed and what it has had too much are both bounded:
- * the former so that a group cannot save up and then starve others, the latter so that it is not starved itself. One
- * that is confined to few CPUs cannot get its share, ever, and would keep everybody else from them. One that just woke up,
- * with nothing else to run, is owed little.
+ * The place of the group's next task in a queue. Two bounds hold. A group is owed a bounded time,
+ * so that it cannot save up and then starve others: a group confined to few CPUs never gets its
+ * share, and would keep all others from them. A group gets ahead by a bounded time, so that it is
+ * not starved itself. A group that just woke, with no other task, is owed little.
  */
-CREDIT_INLINE credit_v credit_tag(const struct credit_params *params, const struct credit_group *group, credit_v now,
-				  int woken)
+CREDIT_INLINE credit_v credit_tag(const struct credit_params *params,
+				  const struct credit_group *group, credit_v now, int woken)
 {
-	credit_ns owed_ns = woken && group->runnable <= 1 ? params->wake_bound_ns : params->lag_bound_ns;
+	credit_ns owed_ns = woken && group->runnable <= 1 ? params->wake_bound_ns
+							  : params->lag_bound_ns;
 	credit_v earliest = now - credit_span(params, owed_ns);
 	credit_v latest = now + credit_ahead(params, group);
 
@@ -171,8 +184,8 @@ CREDIT_INLINE credit_v credit_tag(const struct credit_params *params, const stru
 }
 
 /*
- * Grants a slice, charged in advance: the group's next task is placed behind it, so that ten tasks of one group stand
- * in the queue as far apart as one task that comes ten times.
+ * Grants a slice, charged in advance: the group's next task is placed behind it, so that ten tasks
+ * of one group stand in the queue as far apart as one task that comes ten times.
  */
 CREDIT_INLINE void credit_reserve(struct credit_group *group, credit_v tag, credit_ns slice_ns,
 				  struct credit_grant *grant)
@@ -183,25 +196,27 @@ CREDIT_INLINE void credit_reserve(struct credit_group *group, credit_v tag, cred
 	group->vtime = tag + grant->reserved;
 }
 
-/* The task stopped: what was reserved is replaced by what it used. */
-CREDIT_INLINE void credit_settle(struct credit_group *group, const struct credit_grant *grant, credit_ns used_ns)
+/* The task stopped: its use replaces the reservation. */
+CREDIT_INLINE void credit_settle(struct credit_group *group, const struct credit_grant *grant,
+				 credit_ns used_ns)
 {
 	group->vtime += credit_charge(used_ns, group->share) - grant->reserved;
 }
 
 /*
- * Among the tasks of a group, CPU time costs a task the more the less it weighs (nice). `own` is what a task's time has
- * cost it, `own_now` an average of that (as `credit_now`) over the group's tasks whenever they are granted a slice.
+ * Among the tasks of a group, CPU time costs a light task (nice) more. `own` is the total cost of a
+ * task, `own_now` its average (as `credit_now`) over the group's tasks, updated with each grant.
  */
 CREDIT_INLINE credit_v credit_own_charge(credit_ns used_ns, credit_u32 weight)
 {
-	if (used_ns > CREDIT_LONGEST_NS)
-		used_ns = CREDIT_LONGEST_NS;
+	if (used_ns > CREDIT_MAX_CHARGE_NS)
+		used_ns = CREDIT_MAX_CHARGE_NS;
 	return weight ? used_ns * CREDIT_WEIGHT / weight : used_ns * CREDIT_WEIGHT;
 }
 
-/* A task that slept saves nothing up against the others of its group. */
-CREDIT_INLINE credit_v credit_own_rejoins(const struct credit_params *params, credit_v own_now, credit_v own)
+/* The total cost of a task that slept: it saves nothing up against the others of its group. */
+CREDIT_INLINE credit_v credit_own_rejoins(const struct credit_params *params, credit_v own_now,
+					  credit_v own)
 {
 	credit_v earliest = own_now - params->slice_max_ns;
 
@@ -209,24 +224,28 @@ CREDIT_INLINE credit_v credit_own_rejoins(const struct credit_params *params, cr
 }
 
 /*
- * How far behind its group's place a task queues: by as much as it has had more than the group's others, so that it waits
- * for them. What slices make of differences between equal tasks is nothing; and no task waits for ever.
+ * How far behind its group's place a task queues: by the CPU time that it had more than the others
+ * of its group. Differences of a few slices, as between equal tasks, count as none, and the lag is
+ * bounded.
  */
-CREDIT_INLINE credit_v credit_own_lag(const struct credit_params *params, credit_v own_now, credit_v own)
+CREDIT_INLINE credit_v credit_own_lag(const struct credit_params *params, credit_v own_now,
+				      credit_v own)
 {
 	credit_v ahead = own_now + params->slice_max_ns;
 	credit_ns lag_ns = own - ahead;
 
 	if (!credit_before(ahead, own))
 		return 0;
-	return credit_span(params, lag_ns < params->ahead_bound_ns ? lag_ns : params->ahead_bound_ns);
+	return credit_span(params,
+			   lag_ns < params->ahead_bound_ns ? lag_ns : params->ahead_bound_ns);
 }
 
 /*
- * How long a task goes on that its CPU's own kernel thread interrupted: for the rest of its slice, or for a short one if it
- * keeps nobody from that CPU. 0: it queues anew.
+ * The time for which a task goes on after its CPU's own kernel thread interrupted it: the rest of
+ * its slice, or a short slice if no other task waits for that CPU. 0: it queues anew.
  */
-CREDIT_INLINE credit_ns credit_resumes(const struct credit_params *params, credit_ns left_ns, int others)
+CREDIT_INLINE credit_ns credit_resumes(const struct credit_params *params, credit_ns left_ns,
+				       int others)
 {
 	if (left_ns >= params->slice_min_ns)
 		return left_ns;
@@ -234,14 +253,16 @@ CREDIT_INLINE credit_ns credit_resumes(const struct credit_params *params, credi
 }
 
 /* Whether a task that woke up takes the CPU of one that runs. */
-CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v woken, credit_v running)
+CREDIT_INLINE int credit_preempts(const struct credit_params *params, credit_v woken,
+				  credit_v running)
 {
 	return credit_before(woken + credit_span(params, params->preempt_ns), running);
 }
 
 /*
- * The CPU to compare next for a woken task: its position among the `count` CPUs of a queue, beginning with `start`. `count`: no
- * more are compared. In a queue of more CPUs a few that are chosen by chance find one that is far ahead nearly as well.
+ * The CPU to compare next for a woken task: its position among the `count` CPUs of a queue, from
+ * `start` on. Gives `count` when enough were compared. In a larger queue a few CPUs, chosen by
+ * chance, find one that is far ahead nearly as well as all.
  */
 CREDIT_INLINE credit_u32 credit_candidate(credit_u32 start, credit_u32 index, credit_u32 count)
 {
@@ -251,57 +272,63 @@ CREDIT_INLINE credit_u32 credit_candidate(credit_u32 start, credit_u32 index, cr
 }
 
 /*
- * The place of a task of another queue among a CPU's own: the farther away it waits, the later, and by some of its slices. For
- * the more parties there are, the farther apart stand the slices of each, and what a queue's first task differs from another's
- * by chance is a slice or two. Who is owed half of what can be owed is fetched from anywhere.
+ * The place of another queue's task among a CPU's own: later with distance, and by some of the
+ * task's slices. With more groups the slices of each stand farther apart, and the first tasks of
+ * two queues differ by a slice or two by chance. A task that is owed half of the bound is fetched
+ * from any distance.
  */
-CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params, const struct credit_grant *grant, credit_v tag,
+CREDIT_INLINE credit_v credit_from_afar(const struct credit_params *params,
+					const struct credit_grant *grant, credit_v tag,
 					credit_u32 distance)
 {
-	credit_v most = credit_span(params, params->lag_bound_ns / 2);
-	credit_v margin = most;
+	credit_v max = credit_span(params, params->lag_bound_ns / 2);
+	credit_v margin = max;
 
-	if (grant->reserved < most) {
+	if (grant->reserved < max) {
 		margin = grant->reserved * params->steal_slices;
 		if (margin < credit_span(params, params->steal_ns))
 			margin = credit_span(params, params->steal_ns);
 		margin = margin * distance / CREDIT_LOCAL_DISTANCE;
 	}
-	return tag + (margin < most ? margin : most);
+	return tag + (margin < max ? margin : max);
 }
 
 /*
- * Whether a busy CPU leaves its own next task, or the best found so far, for the one that waits at the head of another
- * queue: fairness between nodes of unequal load. The farther away, the more that task must be behind; and one that has
- * just woken up is left to its own node for a moment.
+ * Whether a busy CPU prefers the first task of another queue to its own next task, or to the best
+ * found so far: fairness between nodes of unequal load. The farther away, the more that task must
+ * be behind. A task that has just woken up is left to its own node for a moment.
  */
-CREDIT_INLINE int credit_steals(const struct credit_params *params, const struct credit_grant *grant, credit_v own,
-				credit_v other, credit_u32 distance, credit_ns awake_ns)
+CREDIT_INLINE int credit_steals(const struct credit_params *params,
+				const struct credit_grant *grant, credit_v own, credit_v other,
+				credit_u32 distance, credit_ns awake_ns)
 {
-	credit_ns patience_ns = params->preempt_ns * distance / CREDIT_LOCAL_DISTANCE;
+	credit_ns threshold_ns = params->preempt_ns * distance / CREDIT_LOCAL_DISTANCE;
 
-	return awake_ns >= patience_ns && credit_before(credit_from_afar(params, grant, other, distance), own);
+	return awake_ns >= threshold_ns &&
+	       credit_before(credit_from_afar(params, grant, other, distance), own);
 }
 
 /*
- * Whether a queue's first task lets another one pass, which was on the CPU last that is free now and finds its caches as it
- * left them. It does within one slice of the other's, and never by more than steal_ns, for by so much the places of equals differ by
- * chance; one that has just woken up only where it could not take the CPU if the other were running.
+ * Whether another task may pass the first one of a queue because it ran on the free CPU last and
+ * finds its caches warm. It may if it is at most one of its slices, and at most steal_ns, ahead:
+ * the places of equal tasks differ by as much by chance. It may pass a task that has just woken up
+ * only if that could not take its CPU.
  */
-CREDIT_INLINE int credit_lets_pass(const struct credit_params *params, const struct credit_grant *grant, credit_v first,
-				   credit_v tag, int woken)
+CREDIT_INLINE int credit_lets_pass(const struct credit_params *params,
+				   const struct credit_grant *grant, credit_v first, credit_v tag,
+				   int woken)
 {
-	credit_v most = credit_span(params, params->steal_ns), margin;
+	credit_v max = credit_span(params, params->steal_ns), margin;
 
 	if (woken)
 		return !credit_preempts(params, first, tag);
-	margin = grant->reserved < most ? grant->reserved : most;
+	margin = grant->reserved < max ? grant->reserved : max;
 	return !credit_before(first + margin, tag);
 }
 
-/* -- place ---------------------------------------------------------------------------------------------------------- */
+/* -- place ------------------------------------------------------------------------------------- */
 
-/* How welcome a task is on a node: lower is better. */
+/* The rank of a node for a task: lower is better. */
 enum {
 	CREDIT_HOME = 0,
 	CREDIT_AFFINE = 1,
@@ -310,7 +337,8 @@ enum {
 };
 
 /* `affine` and `allowed` are sets of nodes; an empty `affine` means no preference. */
-CREDIT_INLINE credit_u32 credit_place(credit_u64 affine, credit_u64 allowed, credit_u32 home, credit_u32 node)
+CREDIT_INLINE credit_u32 credit_place(credit_u64 affine, credit_u64 allowed, credit_u32 home,
+				      credit_u32 node)
 {
 	credit_u64 bit = node < 64 ? 1ULL << node : 0;
 
@@ -325,68 +353,77 @@ CREDIT_INLINE credit_u32 credit_place(credit_u64 affine, credit_u64 allowed, cre
 }
 
 /*
- * Whether a task that runs away from home, and has to wait, does so where it is: to be fetched again for each slice costs more
- * than to stay. It does not where home is less crowded: fewer tasks wait there for each CPU.
+ * Whether a task that runs away from home waits where it is: to be fetched again for each slice
+ * costs more. It goes home if fewer tasks wait there for each CPU.
  */
-CREDIT_INLINE int credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home, credit_u32 wait_here, credit_u32 cpus_here)
+CREDIT_INLINE int credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home,
+			       credit_u32 wait_here, credit_u32 cpus_here)
 {
 	return (credit_u64)wait_at_home * cpus_here >= (credit_u64)wait_here * cpus_at_home;
 }
 
-/* Whether a task that runs away from home goes back now. `room`: a CPU there is idle or runs a task from elsewhere. */
+/*
+ * Whether a task that runs away from home goes back now. `room`: a CPU there is idle or runs a task
+ * from elsewhere.
+ */
 CREDIT_INLINE int credit_returns(const struct credit_params *params, credit_ns stayed_ns, int room)
 {
 	return room && stayed_ns >= params->stay_ns;
 }
 
-/* -- caps ----------------------------------------------------------------------------------------------------------- */
+/* -- caps -------------------------------------------------------------------------------------- */
 
 /* Starts the periods that have come due. */
-CREDIT_INLINE void credit_cap_refill(const struct credit_params *params, struct credit_cap *cap, credit_ns now_ns)
+CREDIT_INLINE void credit_cap_refill(const struct credit_params *params, struct credit_cap *cap,
+				     credit_ns now_ns)
 {
 	credit_ns passed = now_ns - cap->start_ns;
-	credit_u64 periods, most_periods;
-	long long most = (long long)(cap->quota_ns + cap->burst_ns);
-	long long least;
+	credit_u64 periods, max_periods;
+	long long max = (long long)(cap->quota_ns + cap->burst_ns);
+	long long min;
 
 	if (!cap->quota_ns || !cap->period_ns || passed >> 63 || passed < cap->period_ns)
 		return;
 	periods = passed / cap->period_ns;
 	cap->start_ns += periods * cap->period_ns;
 	/* More periods than pay any debt make no difference. */
-	most_periods = params->debt_bound_ns / cap->period_ns + 1;
-	if (periods > most_periods + 1)
-		periods = most_periods + 1;
-	least = -(long long)(cap->quota_ns * most_periods);
-	if (cap->budget_ns < least)
-		cap->budget_ns = least;
-	/* A budget saved up beyond a lowered quota is gone; a burst may have been saved up over several periods. */
+	max_periods = params->debt_bound_ns / cap->period_ns + 1;
+	if (periods > max_periods + 1)
+		periods = max_periods + 1;
+	min = -(long long)(cap->quota_ns * max_periods);
+	if (cap->budget_ns < min)
+		cap->budget_ns = min;
+	/*
+	 * A budget saved up beyond a lowered quota is gone; a burst may have been saved up over
+	 * several periods.
+	 */
 	cap->budget_ns += (long long)(cap->quota_ns * periods);
-	if (cap->budget_ns > most)
-		cap->budget_ns = most;
+	if (cap->budget_ns > max)
+		cap->budget_ns = max;
 }
 
 /* Takes up to `wanted_ns` from the budget; 0: the task has to wait for the next period. */
-CREDIT_INLINE credit_ns credit_cap_take(const struct credit_params *params, struct credit_cap *cap, credit_ns wanted_ns)
+CREDIT_INLINE credit_ns credit_cap_take(const struct credit_params *params, struct credit_cap *cap,
+					credit_ns wanted_ns)
 {
-	credit_ns least = params->slice_min_ns, got;
+	credit_ns min = params->slice_min_ns, got;
 
 	if (!cap->quota_ns)
 		return wanted_ns;
-	if (least > cap->quota_ns)
-		least = cap->quota_ns;
-	if (cap->budget_ns < (long long)least)
+	if (min > cap->quota_ns)
+		min = cap->quota_ns;
+	if (cap->budget_ns < (long long)min)
 		return 0;
 	got = (credit_ns)cap->budget_ns < wanted_ns ? (credit_ns)cap->budget_ns : wanted_ns;
 	cap->budget_ns -= (long long)got;
 	return got;
 }
 
-/* Gives back what was taken and takes what was used. */
+/* Replaces the time taken from the budget by the time used. */
 CREDIT_INLINE void credit_cap_settle(struct credit_cap *cap, credit_ns taken_ns, credit_ns used_ns)
 {
-	if (used_ns > CREDIT_LONGEST_NS)
-		used_ns = CREDIT_LONGEST_NS;
+	if (used_ns > CREDIT_MAX_CHARGE_NS)
+		used_ns = CREDIT_MAX_CHARGE_NS;
 	if (cap->quota_ns)
 		cap->budget_ns += (long long)taken_ns - (long long)used_ns;
 }

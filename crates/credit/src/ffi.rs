@@ -1,7 +1,7 @@
 //! The C functions, made safe: all `unsafe` of the crate.
 #![allow(unsafe_code)]
 
-use crate::{Cap, Grant, Group, Params, Place, Trial};
+use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 
 // The sizes are compared with C's in a test; here the compiler checks that nothing was padded where C does not pad.
 const _: () = assert!(size_of::<Params>() == 96);
@@ -75,25 +75,25 @@ pub fn share(parent: u64, weight: u64, weights: u64) -> u64 {
     unsafe { nearside_credit_share(parent, weight, weights) }
 }
 
-/// What CPU time costs a group with this share.
+/// The cost of CPU time, in virtual time, to a group with this share.
 pub fn charge(used_ns: u64, share: u64) -> u64 {
     // SAFETY: takes and returns numbers, and touches no memory.
     unsafe { nearside_credit_charge(used_ns, share) }
 }
 
-/// Where "now" is in virtual time, after a task was started at `tag`.
+/// "Now" in virtual time after a task was started at `tag`.
 pub fn now(now: u64, tag: u64, waited: bool) -> u64 {
     // SAFETY: takes and returns numbers, and touches no memory.
     unsafe { nearside_credit_now(now, tag, waited.into()) }
 }
 
-/// How long a task of this weight runs in one go.
+/// The slice, in ns, of a task of this weight.
 pub fn slice(params: &Params, weight: u32) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_slice(params, weight) }
 }
 
-/// Where the group's next task goes in a queue.
+/// The place of the group's next task in a queue.
 pub fn tag(params: &Params, group: &Group, now: u64, woken: bool) -> u64 {
     // SAFETY: the references are valid for the call, and the layouts are the same.
     unsafe { nearside_credit_tag(params, group, now, woken.into()) }
@@ -107,19 +107,19 @@ pub fn reserve(group: &mut Group, tag: u64, slice_ns: u64) -> Grant {
     grant
 }
 
-/// Replaces what was reserved by what was used.
+/// Replaces the reservation of a grant by the time used.
 pub fn settle(group: &mut Group, grant: &Grant, used_ns: u64) {
     // SAFETY: the references are valid for the call, and the layouts are the same.
     unsafe { nearside_credit_settle(group, grant, used_ns) }
 }
 
-/// What CPU time costs a task among those of its group.
+/// The cost of CPU time to a task among those of its group.
 pub fn own_charge(used_ns: u64, weight: u32) -> u64 {
     // SAFETY: takes and returns numbers, and touches no memory.
     unsafe { nearside_credit_own_charge(used_ns, weight) }
 }
 
-/// What a task's time has cost it, with nothing saved up against the others of its group.
+/// The total cost of a task that slept: it saves nothing up against the others of its group.
 pub fn own_rejoins(params: &Params, own_now: u64, own: u64) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_own_rejoins(params, own_now, own) }
@@ -131,13 +131,13 @@ pub fn own_lag(params: &Params, own_now: u64, own: u64) -> u64 {
     unsafe { nearside_credit_own_lag(params, own_now, own) }
 }
 
-/// How long a task goes on that its CPU's own kernel thread interrupted; 0: it queues anew.
+/// The time, in ns, for which a task goes on after its CPU's own kernel thread interrupted it; 0: it queues anew.
 pub fn resumes(params: &Params, left_ns: u64, others: bool) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_resumes(params, left_ns, others.into()) }
 }
 
-/// Whether a task that woke up takes the CPU of one that runs.
+/// Whether a woken task takes the CPU of a running one.
 pub fn preempts(params: &Params, woken: u64, running: u64) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_preempts(params, woken, running) != 0 }
@@ -149,7 +149,7 @@ pub fn from_afar(params: &Params, grant: &Grant, tag: u64, distance: u32) -> u64
     unsafe { nearside_credit_from_afar(params, grant, tag, distance) }
 }
 
-/// Whether a busy CPU leaves its own next task for the one that waits at the head of another queue.
+/// Whether a busy CPU prefers the first task of another queue to its own next task.
 pub fn steals(
     params: &Params,
     grant: &Grant,
@@ -162,19 +162,19 @@ pub fn steals(
     unsafe { nearside_credit_steals(params, grant, own, other, distance, awake_ns) != 0 }
 }
 
-/// Whether a queue's first task lets another one of it pass, with its grant, that was last on the CPU which is free now.
+/// Whether another task of the queue, with its grant, passes the first one because it ran on the free CPU last.
 pub fn lets_pass(params: &Params, grant: &Grant, first: u64, tag: u64, woken: bool) -> bool {
     // SAFETY: the references are valid for the call, and the layouts are the same.
     unsafe { nearside_credit_lets_pass(params, grant, first, tag, woken.into()) != 0 }
 }
 
-/// The position among `count` CPUs of a queue to compare next for a woken task; none where enough were compared.
+/// The position, among `count` CPUs of a queue, of the CPU to compare next for a woken task; none if enough were compared.
 pub fn candidate(start: u32, index: u32, count: u32) -> Option<u32> {
     // SAFETY: takes and returns numbers, and touches no memory.
     Some(unsafe { nearside_credit_candidate(start, index, count) }).filter(|&at| at < count)
 }
 
-/// How welcome a task is on a node.
+/// The rank of a node for a task.
 pub fn place(affine: u64, allowed: u64, home: u32, node: u32) -> Place {
     // SAFETY: takes and returns numbers, and touches no memory.
     match unsafe { nearside_credit_place(affine, allowed, home, node) } {
@@ -185,8 +185,8 @@ pub fn place(affine: u64, allowed: u64, home: u32, node: u32) -> Place {
     }
 }
 
-/// Whether a task that runs away from home, and has to wait, does so where it is: unless fewer tasks wait at home for each
-/// CPU.
+/// Whether a task that runs away from home waits where it is: unless fewer tasks wait at home for
+/// each CPU.
 pub fn stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u32) -> bool {
     // SAFETY: takes no pointers.
     unsafe { nearside_credit_stays(wait_at_home, cpus_at_home, wait_here, cpus_here) != 0 }
@@ -204,19 +204,19 @@ pub fn refill(params: &Params, cap: &mut Cap, now_ns: u64) {
     unsafe { nearside_credit_cap_refill(params, cap, now_ns) }
 }
 
-/// Takes up to so much from the budget; 0: the task has to wait.
+/// Takes up to `wanted_ns` from the budget; 0: the task has to wait.
 pub fn take(params: &Params, cap: &mut Cap, wanted_ns: u64) -> u64 {
     // SAFETY: the references are valid for the call, and the layouts are the same.
     unsafe { nearside_credit_cap_take(params, cap, wanted_ns) }
 }
 
-/// Gives back what was taken and takes what was used.
+/// Replaces the time taken from the budget by the time used.
 pub fn settle_cap(cap: &mut Cap, taken_ns: u64, used_ns: u64) {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_cap_settle(cap, taken_ns, used_ns) }
 }
 
-/// Asks one decision, as [`Trial`] has it.
+/// Asks the decision of a [`Trial`] and stores the answer in it.
 pub fn try_out(trial: &mut Trial) {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_try(trial) }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Every decision as a function from numbers to numbers, so that the kernel's build and the host's can be asked the same
- * questions and their answers compared.
+ * Every decision as a function from numbers to numbers, so that the kernel's build and the host's
+ * can be asked the same questions and their answers compared.
  */
 #ifndef NEARSIDE_TRIAL_H
 #define NEARSIDE_TRIAL_H
@@ -22,7 +22,8 @@ struct credit_trial {
 
 CREDIT_INLINE void credit_try(struct credit_trial *trial)
 {
-	credit_u64 a = trial->arguments[0], b = trial->arguments[1], c = trial->arguments[2], d = trial->arguments[3];
+	credit_u64 a = trial->arguments[0], b = trial->arguments[1], c = trial->arguments[2],
+		   d = trial->arguments[3];
 
 	switch (trial->decision) {
 	case 0:
@@ -53,7 +54,8 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		trial->answer = (credit_u64)credit_preempts(&trial->params, a, b);
 		break;
 	case 9:
-		trial->answer = (credit_u64)credit_steals(&trial->params, &trial->grant, a, b, (credit_u32)c, d);
+		trial->answer = (credit_u64)credit_steals(&trial->params, &trial->grant, a, b,
+							  (credit_u32)c, d);
 		break;
 	case 10:
 		trial->answer = credit_place(a, b, (credit_u32)c, (credit_u32)d);
@@ -87,13 +89,15 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		trial->answer = credit_own_lag(&trial->params, a, b);
 		break;
 	case 20:
-		trial->answer = (credit_u64)credit_stays((credit_u32)a, (credit_u32)b, (credit_u32)c, (credit_u32)d);
+		trial->answer = (credit_u64)credit_stays((credit_u32)a, (credit_u32)b,
+							 (credit_u32)c, (credit_u32)d);
 		break;
 	case 21:
 		trial->answer = credit_ahead(&trial->params, &trial->group);
 		break;
 	case 22:
-		trial->answer = (credit_u64)credit_lets_pass(&trial->params, &trial->grant, a, b, c & 1);
+		trial->answer = (credit_u64)credit_lets_pass(&trial->params, &trial->grant, a, b,
+							     c & 1);
 		break;
 	case 23:
 		trial->answer = credit_candidate((credit_u32)a, (credit_u32)b, (credit_u32)c);

@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* A CPU needs a task: the one it has, one of its own queue, or one of another queue that is far behind. */
+/*
+ * A CPU needs a task: the one it has, one of its own queue, or one of another queue that is far
+ * behind.
+ */
 #ifndef NEARSIDE_DISPATCH_H
 #define NEARSIDE_DISPATCH_H
 
 #include "enqueue.h"
 
-/* How many tasks of a queue are looked at for the one that fits. */
-#define LOOKED_AT 8
+/* The most tasks of a queue that a CPU samples for one that fits. */
+#define MAX_SAMPLED 8
 
-/* Whether there is a stall to be shown (test only). */
+/* Whether the scheduler stalls, for a test. */
 static bool stalls(void)
 {
 	return stall_ns && bpf_ktime_get_ns() - started_ns > stall_ns;
 }
 
 /*
- * The place of the first task of a queue that this CPU may run. Behind many that it may not, where the last of them is: no
- * earlier than that, or such tasks could keep others waiting for ever.
+ * The place of the first task of a queue that this CPU may run. If all sampled tasks are bound
+ * elsewhere, the place of the last of them: otherwise such tasks could keep others waiting for
+ * ever.
  */
 static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 {
 	struct task_struct *p = dsq_peek(queue);
 	bool found = false;
-	u32 looked = 0;
+	u32 sampled = 0;
 
 	if (can_peek() && !p)
 		return false;
@@ -30,10 +34,10 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 		*tag = p->scx.dsq_vtime;
 		return true;
 	}
-	bpf_for_each(scx_dsq, p, queue, 0) {
-		if (!can_peek() && !looked)
+	bpf_for_each (scx_dsq, p, queue, 0) {
+		if (!can_peek() && !sampled)
 			queue_state(queue)->head = p->scx.dsq_vtime;
-		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++looked >= LOOKED_AT) {
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || ++sampled >= MAX_SAMPLED) {
 			*tag = p->scx.dsq_vtime;
 			found = true;
 			break;
@@ -43,8 +47,9 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 }
 
 /*
- * Whether the first task of another queue that this CPU may run is behind `own` by more than the distance excuses; its place
- * among the CPU's own is what the next one has to be behind then. `take`: it is to run here.
+ * Whether the first task of another queue that this CPU may run is behind `own` by more than the
+ * distance's margin. `own` becomes its place among the CPU's own tasks, which the next candidate
+ * has to beat. `take`: it runs here.
  */
 static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 {
@@ -53,24 +58,26 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 	struct task *task = p ? task_of(p) : NULL;
 	struct credit_grant nothing = {};
 	bool due = false;
-	u32 looked = 0;
+	u32 sampled = 0;
 
 	if (can_peek() && !p)
 		return false;
 	/*
-	 * Those behind it are ahead of it. One whose group's slices stand less far apart may be due all the same; it waits until
-	 * the first is.
+	 * The tasks behind it are further ahead. One of a group with shorter virtual slices may be
+	 * due all the same; it waits until the first is.
 	 */
-	if (!can_peek() && (!credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL) ||
-			    scx_bpf_dsq_nr_queued(queue) <= 0))
+	if (!can_peek() &&
+	    (!credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL) ||
+	     scx_bpf_dsq_nr_queued(queue) <= 0))
 		return false;
 	if (task && !credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, ~0ULL))
 		return false;
-	bpf_for_each(scx_dsq, p, queue, 0) {
+	bpf_for_each (scx_dsq, p, queue, 0) {
 		task = task_of(p);
-		if (!task || ++looked > LOOKED_AT)
+		if (!task || ++sampled > MAX_SAMPLED)
 			break;
-		if (!credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance, now_ns - task->woken_ns))
+		if (!credit_steals(TUNING, &task->grant, *own, p->scx.dsq_vtime, distance,
+				   now_ns - task->woken_ns))
 			break;
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 			*own = credit_from_afar(TUNING, &task->grant, p->scx.dsq_vtime, distance);
@@ -82,17 +89,18 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 }
 
 /*
- * Takes the task that is most behind out of the other queues, if one is behind by enough. All CPUs look at the same tick, and a
- * CPU of that queue, which looks there first, may have taken it by now. The task that such a CPU ran until then is queued there
- * in a moment and is as much behind: this CPU asks to be called when it comes (`call_late`), and looks once more, for it may
- * have come in between.
+ * Takes the task that is most behind out of the other queues, if one is behind by enough. All CPUs
+ * look at the same tick, and a CPU of that queue, which looks there first, may have taken it by
+ * now. The task that such a CPU ran until then is queued there in a moment and is as much behind:
+ * this CPU asks to be called when it comes (`call_late`), and looks once more, for it may have come
+ * in between.
  */
 static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 {
 	u32 from = queue, i;
 	credit_v best = own;
 
-	bpf_for(i, 1, queue_count) {
+	bpf_for (i, 1, queue_count) {
 		u32 other = nearest(queue, i);
 
 		if (is_due(other, cpu, &best, now_ns, false))
@@ -112,20 +120,21 @@ static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 }
 
 /*
- * Whether the task that runs makes way for the one that waits here, with these tags. One from elsewhere does, unless it is
- * behind by so much that this CPU would fetch it at once again.
+ * Whether the running task makes way for the one that waits here, with these tags. A task from
+ * elsewhere does, unless it is so far behind that this CPU would fetch it again at once.
  */
 static bool makes_way(struct task *task, bool away, u32 node, credit_v own, credit_v waiting)
 {
-	/* Nobody is charged for it, so it has no place among others: they take turns. */
+	/* No group is charged for it, so it has no place among others: they take turns. */
 	if (task->group == NOBODY)
 		return true;
 	if (away)
-		return !credit_steals(TUNING, &task->grant, waiting, own, node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
+		return !credit_steals(TUNING, &task->grant, waiting, own,
+				      node_distance[node][task->home & (MAX_NODES - 1)], ~0ULL);
 	return credit_before(waiting, own);
 }
 
-/* Lets the task that runs run on, if its group may. */
+/* The running task runs on, unless a cap refuses it. */
 static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u64 now_ns)
 {
 	if (!grant(p, task, false, false))
@@ -139,21 +148,21 @@ static bool keep(struct task_struct *p, struct task *task, s32 cpu, bool away, u
 	return true;
 }
 
-/* Runs the first task of the CPU's own queue, or one that was on this CPU last, if it may pass. */
+/* Runs the first task of the CPU's own queue, or one that ran on this CPU last, if it may pass. */
 static bool serve(u32 queue, s32 cpu)
 {
 	bool found = false, woken = false, served = false;
 	struct task_struct *p;
 	credit_v first = 0;
-	u32 looked = 0;
+	u32 sampled = 0;
 
 	if (scx_bpf_dsq_nr_queued(queue) < 2)
 		return dsq_move_to_local(queue);
-	bpf_for_each(scx_dsq, p, queue, 0) {
+	bpf_for_each (scx_dsq, p, queue, 0) {
 		struct task *task = task_of(p);
 		bool is_first = !found;
 
-		if (!task || ++looked > LOOKED_AT)
+		if (!task || ++sampled > MAX_SAMPLED)
 			break;
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
@@ -161,13 +170,14 @@ static bool serve(u32 queue, s32 cpu)
 			found = true;
 			first = p->scx.dsq_vtime;
 			woken = task->woken_ns == task->queued_ns;
-			/* For this one somebody else was made to leave. */
+			/* The CPU's last task was preempted for this one. */
 			if (cpu_state(cpu)->tag == first)
 				break;
 		}
 		if (scx_bpf_task_cpu(p) != cpu)
 			continue;
-		if (is_first || credit_lets_pass(TUNING, &task->grant, first, p->scx.dsq_vtime, woken)) {
+		if (is_first ||
+		    credit_lets_pass(TUNING, &task->grant, first, p->scx.dsq_vtime, woken)) {
 			served = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			break;
 		}
@@ -191,7 +201,10 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		if (task->started_ns)
 			charge(prev, task, cpu, now_ns);
 		task->started_ns = 0;
-		/* One that never waits passes enqueue() never, and its domain or its cgroup may have changed. */
+		/*
+		 * A task that never waits never passes enqueue(), and its domain or cgroup may have
+		 * changed.
+		 */
 		find_domain(prev, task);
 		own = tag_of(task, false);
 		away = place(task, node_of_queue(queue)) == CREDIT_OTHER;
@@ -201,7 +214,8 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 	}
 	balances = queue_count > 1 && now_ns - cpu_state(cpu)->balanced_ns >= params.balance_ns;
 	if (task || balances)
-		waits = head_of(queue, cpu, &head) && (!task || makes_way(task, away, node_of_queue(queue), own, head));
+		waits = head_of(queue, cpu, &head) &&
+			(!task || makes_way(task, away, node_of_queue(queue), own, head));
 	if (waits)
 		own = head;
 
@@ -220,7 +234,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 		count(COUNT_RETURNED);
 	else if (task && keep(prev, task, cpu, away, now_ns))
 		return;
-	bpf_for(i, 0, queue_count) {
+	bpf_for (i, 0, queue_count) {
 		if (i ? dsq_move_to_local(nearest(queue, i)) : serve(queue, cpu)) {
 			count(i ? COUNT_STOLEN : COUNT_SERVED);
 			return;
@@ -229,9 +243,10 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 }
 
 /*
- * A CPU has gone idle: its bit is set by now, so that whoever queues a task from here on sees it. A task that was queued
- * just before is looked for here. One in its own queue is the last it had, which the kernel kept from enqueue() (a task
- * that exits or may not be moved), and which older kernels (6.16) do not see there.
+ * A CPU has gone idle. Its bit is set by now, so that a CPU that queues a task later sees it. This
+ * searches for tasks that were queued just before. A task in the CPU's own queue is its last one,
+ * which the kernel kept from enqueue() (a task that exits or may not be moved), and which older
+ * kernels (6.16) do not see there.
  */
 void SCX_OPS(update_idle, s32 cpu, bool idle)
 {
@@ -243,7 +258,7 @@ void SCX_OPS(update_idle, s32 cpu, bool idle)
 		look_again(cpu);
 		return;
 	}
-	bpf_for(i, 0, queue_count) {
+	bpf_for (i, 0, queue_count) {
 		if (scx_bpf_dsq_nr_queued(nearest(queue, i)) > 0) {
 			count(COUNT_RESCUED);
 			look_again(cpu);
@@ -253,8 +268,9 @@ void SCX_OPS(update_idle, s32 cpu, bool idle)
 }
 
 /*
- * Real-time tasks have taken the CPU, for as long as they like: what is left in its own queue goes elsewhere, if it may. So
- * it does for the kernel's stopper, which is done in no time, but may have brought such a task along.
+ * Real-time tasks have taken the CPU for an unknown time: the tasks in its own queue go elsewhere,
+ * if they may. The kernel's stopper takes no time, but counts as well: it may have brought a
+ * real-time task along.
  */
 void SCX_OPS(cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {

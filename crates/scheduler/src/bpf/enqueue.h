@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* A task becomes runnable: the CPU it wakes on, or the queue it waits in and whose task makes way for it. */
+/*
+ * A task becomes runnable: the CPU it wakes on, or the queue it waits in and whose task makes way
+ * for it.
+ */
 #ifndef NEARSIDE_ENQUEUE_H
 #define NEARSIDE_ENQUEUE_H
 
 #include "place.h"
 
 /*
- * Whether this CPU is going down and takes no more interrupts; the last thing it does is to wake whoever takes it down. A
- * kick starts with an interrupt to oneself. From here it would stay pending, keep the CPU from any other kick once it is
- * up again, and have the kernel wait for it without end when the scheduler is detached.
+ * Whether this CPU is going down and takes no more interrupts. Its last act is to wake the task
+ * that takes it down. A kick starts with an interrupt to the CPU itself. From here it would stay
+ * pending, block all later kicks of this CPU, and the kernel would wait for it without end when the
+ * scheduler is detached.
  */
 static bool is_dying(void)
 {
@@ -16,7 +20,7 @@ static bool is_dying(void)
 	const struct cpumask *online;
 	bool dying;
 
-	/* The scheduler hears of it earlier. */
+	/* cpu_offline() came earlier. */
 	if (cpu_state(cpu)->online)
 		return false;
 	online = scx_bpf_get_online_cpumask();
@@ -39,8 +43,9 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 }
 
 /*
- * The CPU of a queue whose task makes way for a woken one: one that runs a task from elsewhere, else the farthest ahead of it, if
- * by enough. Of a large queue a few are compared, from the CPU it ran on last, or from any.
+ * The CPU of a queue whose task makes way for a woken one: one that runs a task from elsewhere,
+ * else the farthest ahead of it, if by enough. Of a large queue a few are compared, from the CPU it
+ * ran on last, or from any.
  */
 static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 {
@@ -50,8 +55,9 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 
 	if (victim >= 0)
 		return victim;
-	start = queue_of_cpu(last) == queue ? cpu_position[last & (MAX_CPUS - 1)] : task->queued_ns >> 10;
-	bpf_for(i, 0, CREDIT_MAX_CANDIDATES) {
+	start = queue_of_cpu(last) == queue ? cpu_position[last & (MAX_CPUS - 1)]
+					    : task->queued_ns >> 10;
+	bpf_for (i, 0, CREDIT_MAX_CANDIDATES) {
 		u32 position = credit_candidate(start, i, count);
 		s32 cpu = cpu_of_queue(queue, position);
 		struct cpu_state *state = cpu_state(cpu);
@@ -60,7 +66,8 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 			break;
 		if (!state->running || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (credit_before(farthest, state->tag) && credit_preempts(TUNING, task->place, state->tag)) {
+		if (credit_before(farthest, state->tag) &&
+		    credit_preempts(TUNING, task->place, state->tag)) {
 			farthest = state->tag;
 			victim = cpu;
 		}
@@ -68,21 +75,25 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 	return victim;
 }
 
-/* Where a task waits. One that is away and could only not go on may do so where it is. */
+/*
+ * The queue in which a task waits. A task that runs away from home and may go on may stay where it
+ * is.
+ */
 static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
 {
 	u32 home = waiting_queue(p, task), here = queue_of_cpu(scx_bpf_task_cpu(p));
 
-	if (may_stay && here != NOWHERE && queue_state(here)->online && place(task, node_of_queue(here)) == CREDIT_OTHER &&
-	    credit_stays(scx_bpf_dsq_nr_queued(home), queue_state(home)->online, scx_bpf_dsq_nr_queued(here),
-			 queue_state(here)->online))
+	if (may_stay && here != NOWHERE && queue_state(here)->online &&
+	    place(task, node_of_queue(here)) == CREDIT_OTHER &&
+	    credit_stays(scx_bpf_dsq_nr_queued(home), queue_state(home)->online,
+			 scx_bpf_dsq_nr_queued(here), queue_state(here)->online))
 		return here;
 	return home;
 }
 
 /*
- * Where the kernel does not tell of a queue's first task, to look at it takes the queue's lock, and every busy CPU looks at all
- * queues after each slice. So it is kept where it was when a CPU of the queue's own looked last.
+ * For kernels that do not tell a queue's first task without its lock: every busy CPU compares all
+ * queues after each slice, so the place that a CPU of the queue saw last is kept beside the queue.
  */
 static void note_comer(u32 queue, credit_v place)
 {
@@ -93,8 +104,8 @@ static void note_comer(u32 queue, credit_v place)
 }
 
 /*
- * Calls the CPU that came too late for a task of this queue, if it would fetch this one. Otherwise it would run a task that is
- * far ahead for a whole slice more, and be as late at the next tick.
+ * Calls the CPU that came too late for a task of this queue, if it would fetch this one. Otherwise
+ * it would run a task that is far ahead for a whole slice more, and be as late at the next tick.
  */
 static void call_late(struct task *task, u32 queue)
 {
@@ -113,13 +124,14 @@ static void call_late(struct task *task, u32 queue)
 }
 
 /*
- * The task waits in a queue; if it has just come, it may take a CPU there. A kernel thread takes it for a moment,
- * so the one it interrupts waits for that: the thread that compacts a node's memory looks twice a second whether there is
- * something to do, may only do so on that node, and would send a task of every full home away for a slice.
+ * The task waits in a queue, or preempts a CPU of it if it has just woken. A kernel thread needs
+ * the CPU for a moment, so the task that it interrupts waits there: the thread that compacts a
+ * node's memory wakes twice a second, is bound to that node, and would send a task of every full
+ * home away for a slice.
  */
 static void wait_or_preempt(struct task_struct *p, struct task *task, bool preempts, u64 enq_flags)
 {
-	/* Where real-time tasks drove it from its CPU is no place to stay. */
+	/* It does not stay where a real-time task has just taken its CPU. */
 	u32 queue = queue_for(p, task, !preempts && !(enq_flags & SCX_ENQ_REENQ));
 	s32 victim = preempts ? victim_of(p, task, queue) : -1;
 
@@ -130,7 +142,8 @@ static void wait_or_preempt(struct task_struct *p, struct task *task, bool preem
 	}
 	if (victim >= 0 && p->flags & PF_KTHREAD) {
 		cpu_state(victim)->interrupted = 1;
-		dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, task->grant.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, task->grant.slice_ns,
+			   enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
 	task->waiting = true;
@@ -143,10 +156,12 @@ static void wait_or_preempt(struct task_struct *p, struct task *task, bool preem
 }
 
 /*
- * Has the CPU that a queued task is on, if it is idle, look for tasks once more. The kernel queues a task only after
- * enqueue() has returned, and this takes effect later still: the CPU is busy then, and will look by itself, or finds
- * the task. Otherwise a CPU that went idle meanwhile has looked too early, and nobody else might ever. The same goes for
- * a task sent to a CPU that has begun to go down: the kernel puts it where only the CPUs of the node it is on look.
+ * Kicks the CPU that a queued task is on, if it is idle, so that it searches once more. The kernel
+ * queues a task only after enqueue() has returned, and the kick takes effect later still. By then
+ * the CPU is busy, and will search by itself, or finds the task. Without the kick, a CPU that went
+ * idle in between has searched too early, and perhaps no other CPU ever does. The same holds for a
+ * task sent to a CPU that has begun to go down: the kernel puts it into a queue that only the CPUs
+ * of its node serve.
  */
 static void look_again(s32 cpu)
 {
@@ -167,7 +182,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (task->granted)
 		settle(task, 0);
-	/* One that has just been made wakes up, whatever the kernel calls it. */
+	/* A new task wakes up, although the kernel does not say so. */
 	woken = enq_flags & SCX_ENQ_WAKEUP || !task->woken_ns;
 	selected = task->selected;
 	if (!selected)
@@ -180,18 +195,20 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		task->woken_ns = task->queued_ns;
 
 	if (is_bound(p) && p->flags & PF_KTHREAD) {
-		/* The kernel's own per-CPU work is never made to wait for anybody's credits. */
+		/* The kernel's own work for a CPU waits for no group's credits. */
 		count(COUNT_BOUND);
 		grant(p, task, woken, true);
 		if (woken)
 			cpu_state(scx_bpf_task_cpu(p))->interrupted = 1;
-		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags | (woken ? SCX_ENQ_PREEMPT : 0));
+		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns,
+			   enq_flags | (woken ? SCX_ENQ_PREEMPT : 0));
 		return;
 	}
-	/* Who was interrupted by that waits for the moment it takes, rather than to flee to another node. */
+	/* The interrupted task waits for that moment. It does not flee to another node. */
 	if (!woken && !(enq_flags & SCX_ENQ_REENQ) && cpu_state(scx_bpf_task_cpu(p))->interrupted)
 		rest_ns = credit_resumes(TUNING, task->left_ns,
-					 scx_bpf_dsq_nr_queued(queue_of_cpu(scx_bpf_task_cpu(p))) > 0);
+					 scx_bpf_dsq_nr_queued(queue_of_cpu(scx_bpf_task_cpu(p))) >
+						 0);
 	if (rest_ns && grant_slice(p, task, rest_ns, false, false)) {
 		count(COUNT_INTERRUPTED);
 		dsq_insert(p, SCX_DSQ_LOCAL, task->grant.slice_ns, enq_flags);
@@ -216,13 +233,14 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	if (returning)
-		nearer_than = node_distance[task->home & (MAX_NODES - 1)][task->node & (MAX_NODES - 1)];
+		nearer_than =
+			node_distance[task->home & (MAX_NODES - 1)][task->node & (MAX_NODES - 1)];
 	cpu = claim_idle(p, task, scx_bpf_task_cpu(p), nearer_than);
 	if (cpu >= 0) {
 		dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, task->grant.slice_ns, enq_flags);
 	} else {
 		wait_or_preempt(p, task, woken || returning, enq_flags);
-		/* A CPU that puts its task back looks for another one afterwards. */
+		/* A CPU that puts its task back searches for another one afterwards. */
 		if (!woken && bpf_get_current_task_btf() == p)
 			return;
 	}

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Groups: who is active, what share of the machine that makes, what is granted and charged, caps. */
+/* Groups: activity, shares of the machine, grants, charges, caps. */
 #ifndef NEARSIDE_GROUPS_H
 #define NEARSIDE_GROUPS_H
 
 #include "state.h"
 
 /*
- * Adds to the weights of a group's active children and own tasks. A group that becomes active, or idle, by that changes
- * its parent's sum in turn.
+ * Adds to the weights of a group's active children and own tasks. A group that becomes active, or
+ * idle, by that changes its parent's sum in turn.
  */
 static void add_weight(u32 number, s64 delta)
 {
 	u32 level;
 
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 		bool was, is;
 
@@ -77,7 +77,8 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 		cap_queue = SHARED_CAP_QUEUE;
 	}
 	more = (s64)(quota_ns != 0) - (s64)(group->cap.quota_ns != 0);
-	same = group->cap.quota_ns == quota_ns && group->cap.period_ns == period_ns && group->cap.burst_ns == burst_ns;
+	same = group->cap.quota_ns == quota_ns && group->cap.period_ns == period_ns &&
+	       group->cap.burst_ns == burst_ns;
 	if (!same) {
 		group->cap.quota_ns = quota_ns;
 		group->cap.period_ns = period_ns;
@@ -98,15 +99,16 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 #define READ_CAPS_NS 100000000ULL
 
 /*
- * Linux 6.16 does not tell of cpu.max; what a cgroup and those above it hold is looked at now and then instead. The root has
- * none; tasks of a cgroup for which there was no group pay there, and that cgroup's cap is not the machine's.
+ * Linux 6.16 does not report cpu.max, so the caps of a cgroup and of its ancestors are read every
+ * READ_CAPS_NS. The root has none. Tasks of a cgroup without a group pay there, and that cgroup's
+ * cap is not the machine's.
  */
 static void read_caps(u32 number, struct task_group *tg)
 {
 	u64 now_ns = bpf_ktime_get_ns(), quota;
 	u32 level;
 
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 
 		if (!group || number == ROOT || !tg || now_ns - group->caps_read_ns < READ_CAPS_NS)
@@ -115,7 +117,8 @@ static void read_caps(u32 number, struct task_group *tg)
 		quota = BPF_CORE_READ(tg, cfs_bandwidth.quota);
 		if (quota == ~0ULL)
 			quota = 0;
-		set_cap(number, quota, BPF_CORE_READ(tg, cfs_bandwidth.period), BPF_CORE_READ(tg, cfs_bandwidth.burst));
+		set_cap(number, quota, BPF_CORE_READ(tg, cfs_bandwidth.period),
+			BPF_CORE_READ(tg, cfs_bandwidth.burst));
 		tg = BPF_CORE_READ(tg, parent);
 		number = group->parent;
 	}
@@ -137,7 +140,7 @@ static void refresh_share(struct group *group)
 	share = credit_share(CREDIT_ONE, weight, weights > 0 ? weights : weight);
 	parent = group->parent;
 	weight = group->weight;
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *above = group_of(parent);
 
 		if (!above)
@@ -155,14 +158,17 @@ static void refresh_share(struct group *group)
 	bpf_spin_unlock(&group->lock);
 }
 
-/* How much of a slice the caps of a task's group and its ancestors leave; 0: none, and the task knows which one refused. */
+/*
+ * The part of a slice that the caps of a task's group and its ancestors leave; 0: none, and
+ * refused_by names the first without.
+ */
 static u64 take_caps(struct task *task, u64 slice_ns, bool force)
 {
 	u32 number = task->group;
 	u64 now_ns = bpf_ktime_get_ns();
 	u32 level, first = number;
 
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 		struct credit_cap left;
 
@@ -183,7 +189,7 @@ static u64 take_caps(struct task *task, u64 slice_ns, bool force)
 		number = group->parent;
 	}
 	number = first;
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 
 		if (!group)
@@ -196,7 +202,7 @@ static u64 take_caps(struct task *task, u64 slice_ns, bool force)
 	return slice_ns;
 }
 
-/* Where the task waits for the cap that refused it a slice; the timer looks there from now on. */
+/* The queue of the cap that refused the task. The timer serves it from now on. */
 static u32 cap_queue_of(struct task *task)
 {
 	struct group *group = group_of(task->refused_by);
@@ -206,12 +212,14 @@ static u32 cap_queue_of(struct task *task)
 	return queue;
 }
 
-/* When the first of the caps above a group starts its next period; no later than `next_ns`. */
+/*
+ * The time at which the first of the caps above a group starts its next period, at most `next_ns`.
+ */
 static u64 next_period(u32 number, u64 now_ns, u64 next_ns)
 {
 	u32 level;
 
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 		u64 end_ns;
 
@@ -229,7 +237,7 @@ static void settle_caps(u32 number, u64 taken_ns, u64 used_ns)
 {
 	u32 level;
 
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct group *group = group_of(number);
 
 		if (!group)
@@ -248,11 +256,13 @@ static credit_v tag_of(struct task *task, bool woken)
 
 	if (!group)
 		return now_v;
-	return credit_tag(TUNING, &group->credit, now_v, woken) + credit_own_lag(TUNING, group->own_now, task->own);
+	return credit_tag(TUNING, &group->credit, now_v, woken) +
+	       credit_own_lag(TUNING, group->own_now, task->own);
 }
 
 /* Grants the task a slice; false: its group has none left (unless forced). */
-static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, bool woken, bool force)
+static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, bool woken,
+			bool force)
 {
 	struct group *group = group_of(task->group);
 
@@ -271,10 +281,12 @@ static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, 
 			return false;
 	}
 	bpf_spin_lock(&group->lock);
-	credit_reserve(&group->credit, credit_tag(TUNING, &group->credit, now_v, woken), slice_ns, &task->grant);
+	credit_reserve(&group->credit, credit_tag(TUNING, &group->credit, now_v, woken), slice_ns,
+		       &task->grant);
 	task->own = credit_own_rejoins(TUNING, group->own_now, task->own);
 	task->place = task->grant.tag + credit_own_lag(TUNING, group->own_now, task->own);
-	group->own_now = group->credit.runnable > 1 ? credit_now(group->own_now, task->own, true) : task->own;
+	group->own_now = group->credit.runnable > 1 ? credit_now(group->own_now, task->own, true)
+						    : task->own;
 	bpf_spin_unlock(&group->lock);
 	task->granted = true;
 	return true;
@@ -285,7 +297,7 @@ static bool grant(struct task_struct *p, struct task *task, bool woken, bool for
 	return grant_slice(p, task, credit_slice(TUNING, p->scx.weight), woken, force);
 }
 
-/* Charges what the task used, against its grant if it has one. */
+/* Charges the task's use against its grant, if it has one. */
 static void settle(struct task *task, u64 used_ns)
 {
 	struct group *group = group_of(task->group);
@@ -307,7 +319,9 @@ static void charge(struct task_struct *p, struct task *task, s32 cpu, u64 now_ns
 	u64 used_ns = now_ns - task->started_ns;
 	struct domain *domain;
 
-	task->left_ns = task->granted && used_ns < task->grant.slice_ns ? task->grant.slice_ns - used_ns : 0;
+	task->left_ns = task->granted && used_ns < task->grant.slice_ns
+				? task->grant.slice_ns - used_ns
+				: 0;
 	task->own += credit_own_charge(used_ns, p->scx.weight);
 	settle(task, used_ns);
 	domain = task->domain ? bpf_map_lookup_elem(&domains, &task->domain) : NULL;
@@ -315,7 +329,7 @@ static void charge(struct task_struct *p, struct task *task, s32 cpu, u64 now_ns
 		__sync_fetch_and_add(&domain->run_ns[node_of_cpu(cpu)], used_ns);
 }
 
-/* Has the timer look at a group that has nothing to run. */
+/* Puts a group without runnable tasks on the timer's list. */
 static void linger(u32 number, struct group *group)
 {
 	__sync_fetch_and_add(&lingering, 1);
@@ -326,8 +340,8 @@ static void linger(u32 number, struct group *group)
 }
 
 /*
- * One more of the group's own tasks can run. They are one party of the default weight; but beside the root's cgroups each of
- * its own tasks stands for itself, as it does in the stock scheduler.
+ * One more of the group's own tasks can run. They are one party of the default weight; but beside
+ * the root's cgroups each of its own tasks stands for itself, as it does in the stock scheduler.
  */
 static void add_runnable(struct task_struct *p, struct task *task)
 {
@@ -376,8 +390,8 @@ static void remove_runnable(struct task *task)
 }
 
 /*
- * An average for the root's own tasks: with what they weigh at the moment, all shares would change all the time. Whether they
- * weigh, or did until just now, more than one.
+ * The average weight of the root's own tasks: with their weight of the moment, all shares would
+ * change all the time. True: they weigh more than one task, or did until just now.
  */
 static bool weigh_root(void)
 {
@@ -402,7 +416,10 @@ static bool weigh_root(void)
 	return weight > CREDIT_WEIGHT || now > CREDIT_WEIGHT;
 }
 
-/* A group that has had nothing to run for a while stops counting. Otherwise it is looked at again, unless it has by now. */
+/*
+ * A group without runnable tasks for LINGER_NS stops counting as active. Before that, it stays on
+ * the timer's list.
+ */
 static void retire(u32 number, u64 now_ns)
 {
 	struct group *group = group_of(number);
@@ -435,7 +452,7 @@ static void retire_groups(u64 now_ns)
 	u64 count = lingering;
 	u32 i, number;
 
-	bpf_for(i, 0, count < MAX_GROUPS ? count : MAX_GROUPS) {
+	bpf_for (i, 0, count < MAX_GROUPS ? count : MAX_GROUPS) {
 		if (bpf_map_pop_elem(&idle_groups, &number))
 			break;
 		__sync_fetch_and_add(&lingering, -1);
@@ -493,7 +510,9 @@ static void remove_group(u64 cgroup)
 	if (!group)
 		return;
 	bpf_spin_lock(&group->lock);
-	/* In one go, or a task that ends just now could leave a weight behind in the group above. */
+	/*
+	 * In one go, or a task that ends just now could leave a weight behind in the group above.
+	 */
 	delta = group->weights > 0 ? -(s64)group->counted : 0;
 	capped = group->cap.quota_ns != 0;
 	parent = group->parent;

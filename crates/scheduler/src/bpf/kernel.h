@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What this scheduler has to know of the kernel, and no more: types with the members that are read here (CO-RE finds
- * them in the running kernel), constants of the ABI, and sched_ext's functions from Linux 6.16 on.
+ * The part of the kernel that this scheduler uses: types with the members that are read here (CO-RE
+ * finds them in the running kernel), constants of the ABI, and sched_ext's functions from Linux
+ * 6.16 on.
  */
 #ifndef NEARSIDE_KERNEL_H
 #define NEARSIDE_KERNEL_H
@@ -135,7 +136,10 @@ struct bpf_iter_scx_dsq {
 	u64 __opaque[6];
 } __attribute__((aligned(8)));
 
-/* Members are matched with the kernel's by name; those it does not know have to be 0 (the loader sees to that). */
+/*
+ * Members are matched with the kernel's by name; those it does not know have to be 0 (the loader
+ * sees to that).
+ */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
 	void (*enqueue)(struct task_struct *p, u64 enq_flags);
@@ -152,7 +156,8 @@ struct sched_ext_ops {
 	void (*cgroup_exit)(struct cgroup *cgrp);
 	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
 	void (*cgroup_set_weight)(struct cgroup *cgrp, u32 weight);
-	void (*cgroup_set_bandwidth)(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us);
+	void (*cgroup_set_bandwidth)(struct cgroup *cgrp, u64 period_us, u64 quota_us,
+				     u64 burst_us);
 	void (*cpu_online)(s32 cpu);
 	void (*cpu_offline)(s32 cpu);
 	s32 (*init)(void);
@@ -163,7 +168,10 @@ struct sched_ext_ops {
 	char name[128];
 };
 
-/* Constants of sched_ext that have been the same in every version; others are passed in by the loader, from BTF. */
+/*
+ * Constants of sched_ext that have been the same in every version; others are passed in by the
+ * loader, from BTF.
+ */
 #define SCX_DSQ_LOCAL 0x8000000000000002ULL
 #define SCX_DSQ_LOCAL_ON 0xc000000000000000ULL
 #define SCX_ENQ_WAKEUP 1ULL
@@ -182,7 +190,8 @@ struct sched_ext_ops {
 #define PF_KTHREAD 0x00200000U
 
 #define SCX_OPS(name, args...) SEC("struct_ops/" #name) BPF_PROG(nearside_##name, ##args)
-#define SCX_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(nearside_##name, ##args)
+#define SCX_OPS_SLEEPABLE(name, args...) \
+	SEC("struct_ops.s/" #name) BPF_PROG(nearside_##name, ##args)
 
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
@@ -201,10 +210,12 @@ void scx_bpf_exit_bstr(s64 code, char *fmt, unsigned long long *data, u32 size) 
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
-bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
+bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+		      u64 enq_flags) __ksym;
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym;
 void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym;
-bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
+bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+			    u64 enq_flags) __ksym;
 
 /* Inside bpf_for_each: the iterator itself. */
 #define BPF_FOR_EACH_ITER (&___it)
@@ -221,20 +232,26 @@ void bpf_cpumask_set_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
 void bpf_cpumask_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
 bool bpf_cpumask_test_and_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
 u32 bpf_cpumask_first_and(const struct cpumask *a, const struct cpumask *b) __ksym;
-bool bpf_cpumask_and(struct bpf_cpumask *to, const struct cpumask *a, const struct cpumask *b) __ksym;
+bool bpf_cpumask_and(struct bpf_cpumask *to, const struct cpumask *a,
+		     const struct cpumask *b) __ksym;
 bool bpf_cpumask_intersects(const struct cpumask *a, const struct cpumask *b) __ksym;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 
 /*
- * Functions that changed. 6.19 made them return bool and pass more than five arguments in a struct, 7.1 gave
- * move_to_local flags; each name is looked up at load time and the branch that is not taken is cut out.
+ * Functions that changed. 6.19 made them return bool and pass more than five arguments in a struct,
+ * 7.1 gave move_to_local flags; each name is looked up at load time and the branch that is not
+ * taken is cut out.
  */
-bool scx_bpf_dsq_insert___v2___since_6_19(struct task_struct *p, u64 dsq, u64 slice, u64 flags) __ksym __weak;
-void scx_bpf_dsq_insert___before_6_19(struct task_struct *p, u64 dsq, u64 slice, u64 flags) __ksym __weak;
-bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
-void scx_bpf_dsq_insert_vtime___before_6_19(struct task_struct *p, u64 dsq, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+bool scx_bpf_dsq_insert___v2___since_6_19(struct task_struct *p, u64 dsq, u64 slice,
+					  u64 flags) __ksym __weak;
+void scx_bpf_dsq_insert___before_6_19(struct task_struct *p, u64 dsq, u64 slice,
+				      u64 flags) __ksym __weak;
+bool __scx_bpf_dsq_insert_vtime(struct task_struct *p,
+				struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
+void scx_bpf_dsq_insert_vtime___before_6_19(struct task_struct *p, u64 dsq, u64 slice, u64 vtime,
+					    u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 dsq, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___before_7_1(u64 dsq) __ksym __weak;
 void scx_bpf_reenqueue_local___v2___since_6_19(void) __ksym __weak;
@@ -250,11 +267,15 @@ static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice
 		scx_bpf_dsq_insert___before_6_19(p, dsq, slice, flags);
 }
 
-static __always_inline void dsq_insert_vtime(struct task_struct *p, u64 dsq, u64 slice, u64 vtime, u64 flags)
+static __always_inline void dsq_insert_vtime(struct task_struct *p, u64 dsq, u64 slice, u64 vtime,
+					     u64 flags)
 {
 	if (bpf_core_type_exists(struct scx_bpf_dsq_insert_vtime_args)) {
 		struct scx_bpf_dsq_insert_vtime_args args = {
-			.dsq_id = dsq, .slice = slice, .vtime = vtime, .enq_flags = flags,
+			.dsq_id = dsq,
+			.slice = slice,
+			.vtime = vtime,
+			.enq_flags = flags,
 		};
 		__scx_bpf_dsq_insert_vtime(p, &args);
 	} else {
@@ -269,7 +290,7 @@ static __always_inline bool dsq_move_to_local(u64 dsq)
 	return scx_bpf_dsq_move_to_local___before_7_1(dsq);
 }
 
-/* Whether the kernel tells of a queue's first task without taking the queue's lock. */
+/* Whether the kernel tells a queue's first task without taking the queue's lock. */
 static __always_inline bool can_peek(void)
 {
 	return bpf_ksym_exists(scx_bpf_dsq_peek___since_6_19);
@@ -284,8 +305,8 @@ static __always_inline struct task_struct *dsq_peek(u64 dsq)
 }
 
 /*
- * Has what is in this CPU's own queue queued anew. Older kernels do it at once: then the task that was on the CPU until now may
- * not be moved, because the BPF program that asks for this runs in its name.
+ * Queues the tasks of this CPU's own queue anew. Older kernels do it at once: then the task that
+ * was on the CPU until now may not be moved, because this BPF program runs in its name.
  */
 static __always_inline void reenqueue_local(void)
 {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The credit scheduler's glue: sched_ext's callbacks. They measure, iterate and lock; what to do is decided in credit.h.
+ * The credit scheduler's glue: sched_ext's callbacks. They measure, iterate and lock; credit.h
+ * decides.
  *
- * A task is *granted* a slice before it runs: its group is charged for it in advance, which gives the task its place in the
- * queue, and the slice is taken from the caps above it. When it stops, or never ran, the grant is settled.
+ * A task is *granted* a slice before it runs: its group is charged for it in advance, which gives
+ * the task its place in the queue, and the slice is taken from the caps above it. When it stops, or
+ * never ran, the grant is settled.
  */
 #include "dispatch.h"
 #include "enqueue.h"
@@ -11,7 +13,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* -- a task runs ---------------------------------------------------------------------------------------------------- */
+/* -- a task runs ------------------------------------------------------------------------------- */
 
 void SCX_OPS(runnable, struct task_struct *p, u64 enq_flags)
 {
@@ -74,9 +76,12 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 	task->started_ns = 0;
 }
 
-/* -- tasks, cgroups and CPUs come and go ---------------------------------------------------------------------------- */
+/* -- tasks, cgroups and CPUs come and go ------------------------------------------------------- */
 
-/* Has a group pay for a task, unless that is one of the kernel's threads of one CPU. */
+/*
+ * Charges a group for a task from now on, unless the task is one of the kernel's threads of one
+ * CPU.
+ */
 static void set_payer(struct task_struct *p, struct task *task, u32 number)
 {
 	bool of_a_cpu = p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
@@ -141,7 +146,8 @@ s32 SCX_OPS_SLEEPABLE(cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init
 		return 0;
 	add_group(id, number_of_parent(cgroup), weight ? weight : CREDIT_WEIGHT);
 	if (bpf_core_field_exists(args->bw_quota_us) && args->bw_quota_us != ~0ULL)
-		set_cap(number_of(id), args->bw_quota_us * 1000, args->bw_period_us * 1000, args->bw_burst_us * 1000);
+		set_cap(number_of(id), args->bw_quota_us * 1000, args->bw_period_us * 1000,
+			args->bw_burst_us * 1000);
 	return 0;
 }
 
@@ -165,10 +171,14 @@ void SCX_OPS(cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 
 void SCX_OPS(cgroup_set_bandwidth, struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
 {
-	set_cap(number_of(cgroup->kn->id), quota_us == ~0ULL ? 0 : quota_us * 1000, period_us * 1000, burst_us * 1000);
+	set_cap(number_of(cgroup->kn->id), quota_us == ~0ULL ? 0 : quota_us * 1000,
+		period_us * 1000, burst_us * 1000);
 }
 
-/* A CPU that the loader knew nothing of: the kernel lets go, and the loader starts anew. */
+/*
+ * Counts a CPU as online or no longer. With a CPU unknown to the loader the program exits, and the
+ * loader starts anew.
+ */
 static void add_online(s32 cpu, s32 change)
 {
 	static char message[] = "CPU %llu came up and its node was not known";
@@ -184,14 +194,15 @@ static void add_online(s32 cpu, s32 change)
 }
 
 /*
- * Tasks that were on a CPU when they were queued have to leave it before it can go down, and it no longer dispatches. From
- * its own queue the kernel sends them elsewhere. Newer kernels (7.3) have done so by now.
+ * Tasks that were on a CPU when they were queued have to leave it before it can go down, and it no
+ * longer dispatches. From its own queue the kernel sends them elsewhere. Newer kernels (7.3) have
+ * done so by now.
  */
 static void vacate(u64 queue, s32 cpu)
 {
 	struct task_struct *p;
 
-	bpf_for_each(scx_dsq, p, queue, 0) {
+	bpf_for_each (scx_dsq, p, queue, 0) {
 		if (scx_bpf_task_cpu(p) == cpu)
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	}
@@ -207,16 +218,20 @@ void SCX_OPS(cpu_offline, s32 cpu)
 	u32 queue;
 
 	add_online(cpu, -1);
-	bpf_for(queue, 0, queue_count)
+	bpf_for (queue, 0, queue_count)
 		vacate(queue, cpu);
-	bpf_for(queue, 0, CAP_QUEUES)
+	bpf_for (queue, 0, CAP_QUEUES)
 		vacate(THROTTLED + queue, cpu);
 }
 
-/* -- the timer ------------------------------------------------------------------------------------------------------ */
+/* -- the timer --------------------------------------------------------------------------------- */
 
-/* A task that was throttled goes on, to an idle CPU or a queue. It may have ended or been taken from its queue meanwhile. */
-static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task *task, u64 now_ns)
+/*
+ * A task that was throttled goes on, to an idle CPU or a queue. It may have ended or been taken
+ * from its queue meanwhile.
+ */
+static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task *task,
+		    u64 now_ns)
 {
 	s32 on = scx_bpf_task_cpu(p), cpu;
 	bool moved;
@@ -246,10 +261,11 @@ static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct t
 }
 
 /*
- * Tasks that wait for a cap go on, in the order in which they came, until one is refused: those behind it would be, too. So a
- * round costs what it releases, however many wait. One that another cap refuses waits there from now on. In the queue that
- * several caps share, those behind may wait for another cap. None waits longer than THROTTLED_LONGEST_NS, so no watchdog
- * barks. Gives when to look again, no later than `next_ns`.
+ * Tasks that wait for a cap go on, in the order in which they came, until one is refused: those
+ * behind it would be, too. So a round costs what it releases, however many wait. One that another
+ * cap refuses waits there from now on. In the queue that several caps share, those behind may wait
+ * for another cap. None waits longer than MAX_THROTTLED_NS, far below the kernel's watchdog. Gives
+ * the time of the next round, at most `next_ns`.
  */
 static u64 release_throttled(u32 cap_queue, u64 now_ns, u64 next_ns)
 {
@@ -257,15 +273,15 @@ static u64 release_throttled(u32 cap_queue, u64 now_ns, u64 next_ns)
 	u32 refused_by = 0;
 
 	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, THROTTLED + cap_queue, 0) {
+	bpf_for_each (scx_dsq, p, THROTTLED + cap_queue, 0) {
 		struct task *task = task_of(p);
 		bool too_long;
 		u32 other;
 
 		if (!task)
 			continue;
-		/* It may have been queued just now, after the timer looked at the clock. */
-		too_long = (s64)(now_ns - task->queued_ns) > (s64)THROTTLED_LONGEST_NS;
+		/* It may have been queued after the timer read the clock. */
+		too_long = (s64)(now_ns - task->queued_ns) > (s64)MAX_THROTTLED_NS;
 		if (!too_long && refused_by && cap_queue != SHARED_CAP_QUEUE)
 			break;
 		if (!too_long && refused_by == task->refused_by)
@@ -285,8 +301,11 @@ static u64 release_throttled(u32 cap_queue, u64 now_ns, u64 next_ns)
 	return next_ns;
 }
 
-/* Looks at the queues in which tasks wait for a cap; once a second at all of them, should a note have come too early. */
-static u64 look_at_caps(u64 now_ns, u64 next_ns)
+/*
+ * Serves the queues of caps in which tasks may wait. A task arrives after its note in `cap_looks`,
+ * so a queue is served twice more when it is empty, and all queues once a second.
+ */
+static u64 serve_caps(u64 now_ns, u64 next_ns)
 {
 	static u64 all_ns;
 	bool all = now_ns - all_ns > CAP_CHECK_NS;
@@ -294,7 +313,7 @@ static u64 look_at_caps(u64 now_ns, u64 next_ns)
 
 	if (all)
 		all_ns = now_ns;
-	bpf_for(queue, 0, CAP_QUEUES) {
+	bpf_for (queue, 0, CAP_QUEUES) {
 		u32 *looks = &cap_looks[queue & (CAP_QUEUES - 1)];
 
 		if (!*looks && !all)
@@ -316,12 +335,12 @@ static int tick(void *map, int *key, struct timer *timer)
 	u64 next_ns = now_ns + (weighs || lingering || caps ? TICK_NS : IDLE_TICK_NS);
 
 	retire_groups(now_ns);
-	next_ns = look_at_caps(now_ns, next_ns);
+	next_ns = serve_caps(now_ns, next_ns);
 	bpf_timer_start(&timer->timer, next_ns - now_ns, 0);
 	return 0;
 }
 
-/* -- for the test that decides the same questions here and natively ------------------------------------------------- */
+/* -- for the test that decides the same questions here and natively ---------------------------- */
 
 struct credit_trial trials[TRIALS];
 
@@ -330,12 +349,12 @@ int nearside_try(void *context)
 {
 	u32 i;
 
-	bpf_for(i, 0, TRIALS)
+	bpf_for (i, 0, TRIALS)
 		credit_try(&trials[i & (TRIALS - 1)]);
 	return 0;
 }
 
-/* -- the scheduler itself ------------------------------------------------------------------------------------------- */
+/* -- the scheduler itself ---------------------------------------------------------------------- */
 
 /* The set of a queue's CPUs; `empty`: room for some of them. */
 static __always_inline struct bpf_cpumask *new_set(u32 queue, bool empty)
@@ -345,7 +364,7 @@ static __always_inline struct bpf_cpumask *new_set(u32 queue, bool empty)
 
 	if (!set || empty)
 		return set;
-	bpf_for(i, 0, queue_size[queue & (MAX_QUEUES - 1)])
+	bpf_for (i, 0, queue_size[queue & (MAX_QUEUES - 1)])
 		bpf_cpumask_set_cpu(cpu_of_queue(queue, i), set);
 	return set;
 }
@@ -395,17 +414,17 @@ s32 SCX_OPS_SLEEPABLE(init)
 	struct timer *timer;
 	s32 error;
 
-	bpf_for(queue, 0, queue_count) {
+	bpf_for (queue, 0, queue_count) {
 		error = create_queue(queue);
 		if (error)
 			return error;
 	}
-	bpf_for(cpu, 0, cpu_count) {
+	bpf_for (cpu, 0, cpu_count) {
 		error = create_scratch(cpu);
 		if (error)
 			return error;
 	}
-	bpf_for(queue, 0, CAP_QUEUES) {
+	bpf_for (queue, 0, CAP_QUEUES) {
 		u32 free = queue;
 
 		error = scx_bpf_create_dsq(THROTTLED + queue, -1);
@@ -415,7 +434,7 @@ s32 SCX_OPS_SLEEPABLE(init)
 			bpf_map_push_elem(&free_cap_queues, &free, 0);
 	}
 	set_group(ROOT, 0, CREDIT_WEIGHT);
-	bpf_for(number, ROOT + 1, MAX_GROUPS) {
+	bpf_for (number, ROOT + 1, MAX_GROUPS) {
 		u32 free = number;
 
 		bpf_map_push_elem(&free_numbers, &free, 0);

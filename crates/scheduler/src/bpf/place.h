@@ -6,8 +6,8 @@
 #include "groups.h"
 
 /*
- * Whether the task may not change its CPU. Before 6.18, or where RCU is preemptible, entering a BPF program raises the
- * count of the current task itself.
+ * Whether the task may not change its CPU. Before 6.18, or where RCU is preemptible, entering a BPF
+ * program raises the count of the current task itself.
  */
 static bool is_bound(struct task_struct *p)
 {
@@ -24,7 +24,7 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 	u64 nodes = 0;
 	u32 queue;
 
-	bpf_for(queue, 0, queue_count) {
+	bpf_for (queue, 0, queue_count) {
 		struct bpf_cpumask *members = members_of(queue);
 
 		if (members && bpf_cpumask_intersects((const struct cpumask *)members, cpus))
@@ -33,7 +33,10 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 	return nodes;
 }
 
-/* Looks up the task's domain, the nearest of its cgroup and that one's ancestors, if either can have changed. */
+/*
+ * Looks up the task's domain, the nearest of its cgroup and that one's ancestors, if either can
+ * have changed.
+ */
 static void find_domain(struct task_struct *p, struct task *task)
 {
 	u64 generation = domains_generation, id;
@@ -48,7 +51,7 @@ static void find_domain(struct task_struct *p, struct task *task)
 	task->generation = generation;
 	task->domain = 0;
 	task->affine = 0;
-	bpf_for(level, 0, MAX_DEPTH) {
+	bpf_for (level, 0, MAX_DEPTH) {
 		struct cgroup *ancestor;
 		struct domain *domain;
 
@@ -68,7 +71,7 @@ static void find_domain(struct task_struct *p, struct task *task)
 		}
 	}
 found:
-	/* Who has no domain is at home where it is. */
+	/* A task without a domain is at home where it is. */
 	if (!task->domain)
 		task->home = node_of_cpu(scx_bpf_task_cpu(p));
 }
@@ -78,7 +81,10 @@ static __always_inline u32 place(struct task *task, u32 node)
 	return credit_place(task->affine, task->allowed, task->home, node);
 }
 
-/* The queue at home from which all others are ordered: with several at home, the one the task was at last. */
+/*
+ * The queue at home from which all others are ordered: with several at home, the one the task was
+ * at last.
+ */
 static u32 home_queue(struct task_struct *p, struct task *task)
 {
 	u32 last = queue_of_cpu(scx_bpf_task_cpu(p));
@@ -88,13 +94,13 @@ static u32 home_queue(struct task_struct *p, struct task *task)
 	return node_queue[task->home & (MAX_NODES - 1)];
 }
 
-/* Where the task waits: home, or the nearest affine or, failing that, allowed node to it. */
+/* The queue of a waiting task: at home, or on the nearest affine, else the nearest allowed node. */
 static u32 waiting_queue(struct task_struct *p, struct task *task)
 {
 	u32 home = home_queue(p, task), second = home, i;
 	bool found = false;
 
-	bpf_for(i, 0, queue_count) {
+	bpf_for (i, 0, queue_count) {
 		u32 queue = nearest(home, i), where;
 
 		if (!queue_state(queue)->online)
@@ -111,8 +117,9 @@ static u32 waiting_queue(struct task_struct *p, struct task *task)
 }
 
 /*
- * Claims the CPU, if it is idle. That is looked at first: to clear a bit takes its line away from everybody else, even where it is
- * not set, and whoever is put back in the queue asks for the CPU it comes from, which is busy.
+ * Claims the CPU, if it is idle. It tests before it clears: to clear a bit takes its line away from
+ * all other CPUs, even if it is not set, and a task that queues anew asks for its own CPU, which is
+ * busy.
  */
 static bool claim_cpu(s32 node, s32 cpu)
 {
@@ -127,7 +134,8 @@ static bool claim_cpu(s32 node, s32 cpu)
 static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
 {
 	s32 node = node_id[node_of_queue(queue)], cpu;
-	bool prev_here = prev >= 0 && queue_of_cpu(prev) == queue && bpf_cpumask_test_cpu(prev, cpus);
+	bool prev_here = prev >= 0 && queue_of_cpu(prev) == queue &&
+			 bpf_cpumask_test_cpu(prev, cpus);
 
 	if (has_smt) {
 		if (prev_here) {
@@ -138,7 +146,8 @@ static s32 claim_among(const struct cpumask *cpus, u32 queue, s32 prev)
 			if (whole && scx_bpf_test_and_clear_cpu_idle(prev))
 				return prev;
 		}
-		cpu = scx_bpf_pick_idle_cpu_node(cpus, node, SCX_PICK_IDLE_CORE | SCX_PICK_IDLE_IN_NODE);
+		cpu = scx_bpf_pick_idle_cpu_node(cpus, node,
+						 SCX_PICK_IDLE_CORE | SCX_PICK_IDLE_IN_NODE);
 		if (cpu >= 0)
 			return cpu;
 	}
@@ -168,7 +177,7 @@ static s32 claim_marked(struct task_struct *p, u32 queue, s32 prev)
 	return cpu;
 }
 
-/* A CPU that goes down leaves its mark as an idle one behind, for the first who claims it. */
+/* A CPU that goes down stays marked as idle until it is first claimed. */
 static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 {
 	s32 cpu = claim_marked(p, queue, prev);
@@ -176,7 +185,7 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 
 	if (cpu < 0 || cpu_state(cpu)->online)
 		return cpu;
-	bpf_for(tries, 1, cpu_count) {
+	bpf_for (tries, 1, cpu_count) {
 		cpu = claim_marked(p, queue, prev);
 		if (cpu < 0 || cpu_state(cpu)->online)
 			return cpu;
@@ -188,15 +197,17 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 #define ANYWHERE 256
 
 /*
- * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any it may use that is less far
- * from home than `nearer_than`; each nearest first. `prev` is preferred only within a queue, or distance would not decide.
+ * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any it may use
+ * that is less far from home than `nearer_than`; each nearest first. `prev` is preferred only
+ * within a queue, or distance would not decide.
  */
 static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 nearer_than)
 {
-	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), worst = CREDIT_HOME, i;
+	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), worst = CREDIT_HOME,
+	    i;
 	s32 cpu;
 
-	bpf_for(i, 0, queue_count) {
+	bpf_for (i, 0, queue_count) {
 		u32 queue = nearest(home, i);
 		u32 where = place(task, node_of_queue(queue));
 
@@ -212,7 +223,7 @@ static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 ne
 	}
 	if (worst != CREDIT_OTHER)
 		return -1;
-	bpf_for(i, 0, queue_count) {
+	bpf_for (i, 0, queue_count) {
 		u32 queue = nearest(home, i), node = node_of_queue(queue);
 
 		if (node_distance[at_home][node] >= nearer_than)
@@ -245,7 +256,8 @@ static s32 claim_foreign(struct task_struct *p, u32 queue)
 	if (!foreign)
 		return -1;
 	cpu = bpf_cpumask_first_and((const struct cpumask *)foreign, p->cpus_ptr);
-	if (cpu >= cpu_count || !cpu_state(cpu)->running || !bpf_cpumask_test_and_clear_cpu(cpu, foreign))
+	if (cpu >= cpu_count || !cpu_state(cpu)->running ||
+	    !bpf_cpumask_test_and_clear_cpu(cpu, foreign))
 		return -1;
 	return cpu;
 }
@@ -269,20 +281,22 @@ static void set_foreign(struct task *task, s32 cpu, bool is_foreign)
 }
 
 /*
- * Whether there is room for a task that runs away from home: an affine node with a CPU that is idle or runs a task which
- * is itself from elsewhere, or an idle CPU nearer to home than where it is.
+ * Whether there is room for a task that runs away from home: an affine node with a CPU that is idle
+ * or runs a task which is itself from elsewhere, or an idle CPU nearer to home than where it is.
  */
 static bool has_room(struct task_struct *p, struct task *task, u32 node)
 {
 	u32 home = home_queue(p, task), at_home = task->home & (MAX_NODES - 1), i;
 	u32 here = node_distance[at_home][node & (MAX_NODES - 1)];
 
-	bpf_for(i, 0, queue_count) {
-		u32 queue = nearest(home, i), other = node_of_queue(queue), where = place(task, other);
+	bpf_for (i, 0, queue_count) {
+		u32 queue = nearest(home, i), other = node_of_queue(queue),
+		    where = place(task, other);
 		const struct cpumask *idle;
 		bool room;
 
-		if (where == CREDIT_NEVER || (where == CREDIT_OTHER && node_distance[at_home][other] >= here))
+		if (where == CREDIT_NEVER ||
+		    (where == CREDIT_OTHER && node_distance[at_home][other] >= here))
 			continue;
 		idle = scx_bpf_get_idle_cpumask_node(node_id[other]);
 		room = bpf_cpumask_intersects(idle, p->cpus_ptr);

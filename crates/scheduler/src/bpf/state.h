@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the scheduler is told and what it keeps: configuration, maps, counters. */
+/* Configuration, maps, counters. */
 #ifndef NEARSIDE_STATE_H
 #define NEARSIDE_STATE_H
 
@@ -10,55 +10,71 @@
 #define MAX_NODES 64
 #define MAX_QUEUES 256
 #define MAX_GROUPS 65536
-#define MAX_DEPTH 32 /* levels of nested cgroups that are looked at */
+#define MAX_DEPTH 32 /* levels of nested cgroups */
 
 #define NOWHERE 0xffff
 #define TRIALS 1024 /* questions in one run of the test program */
 
 /*
- * Queues are the dispatch queues 0 to queue_count - 1. Those from THROTTLED on hold tasks whose cap is used up: one queue for
- * each cgroup with a cap, and the first for those that find no queue free.
+ * Queues are the dispatch queues 0 to queue_count - 1. Those from THROTTLED on hold tasks whose cap
+ * is used up: one queue for each cgroup with a cap, and the first for those that find no queue
+ * free.
  */
 #define THROTTLED (1ULL << 32)
 #define CAP_QUEUES 256
 #define SHARED_CAP_QUEUE 0
 /* The root cgroup's group, which has no parent. */
 #define ROOT 1
-/* Not a group's number: the kernel's threads of one CPU neither wait for credits nor make others of the root's wait. */
+/*
+ * Not a group's number: the kernel's threads of one CPU neither wait for credits nor make others of
+ * the root's wait.
+ */
 #define NOBODY 0
 
-#define LINGER_NS 20000000ULL          /* a group without runnable tasks counts as active for so long */
-#define TICK_NS 10000000ULL            /* between two rounds of the timer while there is something to watch */
-#define IDLE_TICK_NS 100000000ULL      /* .. and otherwise */
-#define CAP_CHECK_NS 1000000000ULL     /* between two looks at all queues of caps */
-#define THROTTLED_LONGEST_NS 8000000000ULL /* a task of an exhausted group runs for a moment after so long */
+/* a group without runnable tasks counts as active for so long */
+#define LINGER_NS 20000000ULL
+/* between two rounds of the timer while there is something to watch */
+#define TICK_NS 10000000ULL
+#define IDLE_TICK_NS 100000000ULL  /* .. and otherwise */
+#define CAP_CHECK_NS 1000000000ULL /* between two rounds that serve all queues of caps */
+/* a task of an exhausted group runs for a moment after so long */
+#define MAX_THROTTLED_NS 8000000000ULL
 
-/* The machine, written by the loader. Nodes are numbered without gaps here; node_id has the kernel's numbers. */
+/*
+ * The machine, written by the loader. Nodes are numbered without gaps here; node_id has the
+ * kernel's numbers.
+ */
 const volatile u32 cpu_count = 1, queue_count = 1, node_count = 1;
 const volatile bool has_smt, reads_caps;
 const volatile u16 cpu_queue[MAX_CPUS];
-const volatile u16 cpu_position[MAX_CPUS];               /* among the CPUs of its queue */
-const volatile u16 queue_cpus[MAX_CPUS];                 /* the CPUs, queue by queue */
-const volatile u16 queue_first[MAX_QUEUES];              /* where those of a queue begin in there .. */
-const volatile u16 queue_size[MAX_QUEUES];               /* .. and how many they are */
+const volatile u16 cpu_position[MAX_CPUS]; /* among the CPUs of its queue */
+const volatile u16 queue_cpus[MAX_CPUS];   /* the CPUs, queue by queue */
+/* where those of a queue begin in there .. */
+const volatile u16 queue_first[MAX_QUEUES];
+const volatile u16 queue_size[MAX_QUEUES]; /* .. and how many they are */
 const volatile u16 queue_node[MAX_QUEUES];
-const volatile bool queue_is_node[MAX_QUEUES];           /* no other queue on its node */
-const volatile u16 queue_order[MAX_QUEUES][MAX_QUEUES];  /* from each queue, the queues nearest first, itself leading */
+const volatile bool queue_is_node[MAX_QUEUES]; /* no other queue on its node */
+/* from each queue, the queues nearest first, itself leading */
+const volatile u16 queue_order[MAX_QUEUES][MAX_QUEUES];
 const volatile u16 node_id[MAX_NODES];
-const volatile u16 node_queue[MAX_NODES];                /* the (nearest) queue of a node */
+const volatile u16 node_queue[MAX_NODES]; /* the (nearest) queue of a node */
 const volatile u8 node_distance[MAX_NODES][MAX_NODES];
-const volatile u64 stall_ns;                             /* test only: how long after its start it stops dispatching */
+/* test only: how long after its start it stops dispatching */
+const volatile u64 stall_ns;
 
-/* Not constant as the rest: the decisions take it by pointer, and a constant would be folded into them as it is here. */
+/*
+ * Not constant as the rest: the decisions take it by pointer, and a constant would be folded into
+ * them as it is here.
+ */
 struct credit_params params;
 
-/* What the kernel and the loader share at run time. */
+/* Shared by the kernel and the loader at run time. */
 u64 domains_generation; /* raised by the loader when a domain changes */
 u64 exit_kind;
 s64 exit_code;
 char exit_reason[128], exit_message[1024];
 
-/* What one CPU writes often and others read has a cache line of its own. */
+/* For data that one CPU writes often and others read: a cache line of its own. */
 #define OWN_LINE __attribute__((aligned(64)))
 
 credit_v now_v OWN_LINE;
@@ -69,21 +85,21 @@ u64 lingering; /* groups in `idle_groups` */
 u64 caps;      /* groups that have one */
 
 enum counter {
-	COUNT_HOME,       /* woken onto an idle CPU of its home */
-	COUNT_AFFINE,     /* .. of another affine node */
-	COUNT_OTHER,      /* .. of another allowed node */
-	COUNT_QUEUED,     /* no CPU was idle */
-	COUNT_PREEMPTED,  /* a woken task took a running one's CPU */
-	COUNT_SERVED,     /* taken from the CPU's own queue */
-	COUNT_KEPT,       /* ran on, nobody waited who was due */
-	COUNT_BALANCED,   /* a busy CPU took a task that was behind from another queue */
-	COUNT_STOLEN,     /* an idle CPU took a task from another queue */
-	COUNT_RETURNED,   /* sent home */
-	COUNT_THROTTLED,  /* waited for the next period */
-	COUNT_RELEASED,   /* .. and got on */
-	COUNT_BOUND,      /* could run on one CPU only, or may not be moved */
-	COUNT_INTERRUPTED,/* waited for a kernel thread of its CPU */
-	COUNT_RESCUED,    /* an idle CPU found a task that nobody had told it of */
+	COUNT_HOME,	   /* woken onto an idle CPU of its home */
+	COUNT_AFFINE,	   /* .. of another affine node */
+	COUNT_OTHER,	   /* .. of another allowed node */
+	COUNT_QUEUED,	   /* no CPU was idle */
+	COUNT_PREEMPTED,   /* a woken task took a running one's CPU */
+	COUNT_SERVED,	   /* taken from the CPU's own queue */
+	COUNT_KEPT,	   /* ran on, no task was due */
+	COUNT_BALANCED,	   /* a busy CPU took a task that was behind from another queue */
+	COUNT_STOLEN,	   /* an idle CPU took a task from another queue */
+	COUNT_RETURNED,	   /* sent home */
+	COUNT_THROTTLED,   /* waited for the next period */
+	COUNT_RELEASED,	   /* .. and got on */
+	COUNT_BOUND,	   /* could run on one CPU only, or may not be moved */
+	COUNT_INTERRUPTED, /* waited for a kernel thread of its CPU */
+	COUNT_RESCUED,	   /* an idle CPU found a task without a kick */
 	COUNTERS,
 };
 struct {
@@ -103,10 +119,10 @@ static __always_inline void count(u32 which)
 
 /* A domain: a cgroup (key: its number) whose tasks prefer nodes. */
 struct domain {
-	u64 affine;              /* set of nodes */
-	u32 home;                /* node */
+	u64 affine; /* set of nodes */
+	u32 home;   /* node */
 	u32 reserved;
-	u64 run_ns[MAX_NODES];   /* CPU time by node */
+	u64 run_ns[MAX_NODES]; /* CPU time by node */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -117,25 +133,29 @@ struct {
 } domains SEC(".maps");
 
 /*
- * A group: a cgroup with the cpu controller, which weights and caps are for. They have numbers of their own, for every task
- * that comes or goes looks its group up, and a hash of the cgroup's number costs more than the rest of what is decided.
+ * A group: a cgroup with the cpu controller. Groups have numbers of their own: every task that
+ * comes or goes looks its group up, and a hash of the cgroup's number costs more than all other
+ * decisions.
  */
 struct group {
-	/* What every switch needs is together, in one cache line or two: where the kernel's arrays begin within one differs. */
+	/*
+	 * Fields of every switch, in one cache line or two: the kernel's arrays begin anywhere in a
+	 * line.
+	 */
 	struct bpf_spin_lock lock;
-	u32 weight;           /* 0: there is no such group */
+	u32 weight; /* 0: there is no such group */
 	struct credit_group credit;
 	credit_v own_now;     /* where its tasks are among themselves */
 	u64 share_generation; /* of credit.share and capped */
-	u32 parent;           /* 0: none */
-	bool capped;          /* it or an ancestor has a cap */
-	bool lingers;         /* it is in idle_groups */
-	u16 cap_queue;        /* its own behind THROTTLED, for tasks that its cap keeps waiting */
+	u32 parent;	      /* 0: none */
+	bool capped;	      /* it or an ancestor has a cap */
+	bool lingers;	      /* it is in idle_groups */
+	u16 cap_queue;	      /* its own behind THROTTLED, for tasks that its cap keeps waiting */
 
 	struct credit_cap cap;
-	s64 weights;          /* of active child groups, and of its own tasks */
-	u32 counted;          /* the weight it has among its siblings now */
-	u32 own_counted;      /* what its own tasks are in `weights` */
+	s64 weights;	 /* of active child groups, and of its own tasks */
+	u32 counted;	 /* the weight it has among its siblings now */
+	u32 own_counted; /* the part of its own tasks in `weights` */
 	u64 idle_since_ns;
 	u64 caps_read_ns;
 };
@@ -154,7 +174,10 @@ struct {
 	__type(key, u64);
 	__type(value, u32);
 } group_numbers SEC(".maps");
-/* Numbers that are free, first in, first out: a task that is about to end may still name a group whose cgroup is gone. */
+/*
+ * Numbers that are free, first in, first out: a task that is about to end may still name a group
+ * whose cgroup is gone.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_GROUPS);
@@ -167,11 +190,14 @@ struct {
 	__uint(max_entries, CAP_QUEUES);
 	__type(value, u32);
 } free_cap_queues SEC(".maps");
-/* Looks that the timer still takes at each: a task is queued only after its enqueue() said so here. */
+/*
+ * Rounds in which the timer still serves an empty queue: a task is queued after its enqueue() has
+ * set this.
+ */
 u32 cap_looks[CAP_QUEUES];
 #define CAP_LOOKS 2
 
-/* The numbers of groups that linger. To walk a map is to walk all the groups there could be: milliseconds. */
+/* The numbers of groups that linger. To walk the map of groups would take milliseconds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_GROUPS);
@@ -180,26 +206,26 @@ struct {
 
 struct task {
 	struct credit_grant grant;
-	credit_v own;         /* what its time has cost it among the tasks of its group */
-	credit_v place;       /* in a queue, of this grant */
-	u64 cgroup;           /* the domain was looked up for */
-	u64 generation;       /* .. and when */
-	u64 domain;           /* 0: none */
-	u64 affine, allowed;  /* sets of nodes */
-	u64 started_ns;       /* charged up to here */
+	credit_v own;	     /* the total cost of its CPU time among the tasks of its group */
+	credit_v place;	     /* in a queue, of this grant */
+	u64 cgroup;	     /* the domain was looked up for */
+	u64 generation;	     /* .. and when */
+	u64 domain;	     /* 0: none */
+	u64 affine, allowed; /* sets of nodes */
+	u64 started_ns;	     /* charged up to here */
 	u64 queued_ns, woken_ns;
-	u64 left_ns;          /* of its slice, when it stopped */
-	u64 moved_ns;         /* came to its present node */
-	u32 group;            /* pays for it */
-	u32 refused_by;       /* the group whose cap had nothing left for it */
-	u32 counted;          /* in root_weight */
+	u64 left_ns;	/* of its slice, when it stopped */
+	u64 moved_ns;	/* came to its present node */
+	u32 group;	/* pays for it */
+	u32 refused_by; /* the group whose cap had nothing left for it */
+	u32 counted;	/* in root_weight */
 	u32 home, node;
-	bool granted;         /* grant is not settled */
-	bool capped;          /* .. and was taken from caps */
-	bool waiting;         /* in a queue */
-	bool selected;        /* an idle CPU was claimed for it */
+	bool granted;  /* grant is not settled */
+	bool capped;   /* .. and was taken from caps */
+	bool waiting;  /* in a queue */
+	bool selected; /* an idle CPU was claimed for it */
 	bool returning;
-	bool foreign;         /* runs, away from home */
+	bool foreign; /* runs, away from home */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -208,7 +234,7 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
-/* What a CPU runs. */
+/* The state of a CPU. */
 struct cpu_state {
 	credit_v tag;
 	u64 balanced_ns;
@@ -220,10 +246,17 @@ struct cpu_state {
 struct queue_state {
 	u32 online; /* CPUs */
 	u32 late;   /* a CPU that came too late for a task of this queue, + 1; 0: none */
-	credit_v head OWN_LINE; /* where its first task is, or was: no later, but for a moment (only where the kernel cannot tell) */
+	/*
+	 * where its first task is, or was: no later, but for a moment (only where the kernel cannot
+	 * tell)
+	 */
+	credit_v head OWN_LINE;
 } OWN_LINE queue_states[MAX_QUEUES];
 
-/* The CPUs of a queue, and of them those that run a task from elsewhere and were not claimed for another one. */
+/*
+ * The CPUs of a queue, and of them those that run a task from elsewhere and were not claimed for
+ * another one.
+ */
 struct queue_masks {
 	struct bpf_cpumask __kptr *members;
 	struct bpf_cpumask __kptr *foreign;
