@@ -3,7 +3,8 @@
 
 use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 
-// The sizes are compared with C's in a test; here the compiler checks that nothing was padded where C does not pad.
+// The sizes are compared with C's in a test; here the compiler checks that nothing was padded where
+// C does not pad.
 const _: () = assert!(size_of::<Params>() == 96);
 const _: () = assert!(size_of::<Group>() == 24);
 const _: () = assert!(size_of::<Grant>() == 24);
@@ -131,7 +132,8 @@ pub fn own_lag(params: &Params, own_now: u64, own: u64) -> u64 {
     unsafe { nearside_credit_own_lag(params, own_now, own) }
 }
 
-/// The time, in ns, for which a task goes on after its CPU's own kernel thread interrupted it; 0: it queues anew.
+/// The time, in ns, for which a task goes on after its CPU's own kernel thread interrupted it; 0:
+/// it queues anew.
 pub fn resumes(params: &Params, left_ns: u64, others: bool) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_resumes(params, left_ns, others.into()) }
@@ -162,13 +164,15 @@ pub fn steals(
     unsafe { nearside_credit_steals(params, grant, own, other, distance, awake_ns) != 0 }
 }
 
-/// Whether another task of the queue, with its grant, passes the first one because it ran on the free CPU last.
+/// Whether another task of the queue, with its grant, passes the first one because it ran on the
+/// free CPU last.
 pub fn lets_pass(params: &Params, grant: &Grant, first: u64, tag: u64, woken: bool) -> bool {
     // SAFETY: the references are valid for the call, and the layouts are the same.
     unsafe { nearside_credit_lets_pass(params, grant, first, tag, woken.into()) != 0 }
 }
 
-/// The position, among `count` CPUs of a queue, of the CPU to compare next for a woken task; none if enough were compared.
+/// The position, among `count` CPUs of a queue, of the CPU to compare next for a woken task; none
+/// if enough were compared.
 pub fn candidate(start: u32, index: u32, count: u32) -> Option<u32> {
     // SAFETY: takes and returns numbers, and touches no memory.
     Some(unsafe { nearside_credit_candidate(start, index, count) }).filter(|&at| at < count)

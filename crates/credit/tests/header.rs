@@ -1,4 +1,5 @@
-//! What `credit.h` promises of itself, so that BPF can compile it and the kernel can run it on whatever it is given.
+//! What `credit.h` promises of itself, so that BPF can compile it and the kernel can run it on
+//! whatever it is given.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use nearside_credit::{self as credit, Cap, DECISIONS, Grant, Group, Params, Trial};

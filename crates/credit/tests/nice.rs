@@ -38,7 +38,8 @@ fn a_sleeper_saves_nothing_up() {
     assert_eq!(own_rejoins(&params, 1_000 * MS, 2_000 * MS), 2_000 * MS);
 }
 
-/// One CPU, one task of weight 100 and others of weight 1, as the glue does it: who is first in the queue runs a slice.
+/// One CPU, one task of weight 100 and others of weight 1, as the glue does it: who is first in the
+/// queue runs a slice.
 #[test]
 fn one_task_of_nice_0_gets_most_beside_sixteen_of_nice_19() {
     let params = Params::new(1);

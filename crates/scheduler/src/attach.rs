@@ -1,6 +1,12 @@
 //! Loading the BPF program, attaching it, talking to it, letting go.
 
-use crate::{Counters, DomainUsage, Error, Statistics, error, machine::Machine, skeleton};
+use crate::{
+    error::{self, Error},
+    exit::Exit,
+    machine::Machine,
+    skeleton,
+    statistics::{Counters, DomainUsage, Statistics},
+};
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, PrintLevel,
     btf::{Btf, types},
@@ -24,8 +30,8 @@ const STATE: &str = "/sys/kernel/sched_ext/state";
 const HOTPLUG: &str = "/sys/kernel/sched_ext/hotplug_seq";
 const STATUS: &str = "/proc/self/status";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
-/// The kernel moves every task of the host back; on a busy large one that takes a while. Shorter than service managers wait
-/// for a sign of life (`WatchdogSec=` in packaging/systemd).
+/// The kernel moves every task of the host back; on a busy large one that takes a while. Shorter
+/// than service managers wait for a sign of life (`WatchdogSec=` in packaging/systemd).
 const LONGEST_DETACH: Duration = Duration::from_secs(20);
 
 /// What can be chosen when attaching.
@@ -33,9 +39,11 @@ const LONGEST_DETACH: Duration = Duration::from_secs(20);
 pub struct Options {
     /// What the decisions are tuned to; the machine's default if none.
     pub params: Option<Params>,
-    /// Test only: stop dispatching after so long, so that the kernel's watchdog has something to find.
+    /// Test only: stop dispatching after so long, so that the kernel's watchdog has something to
+    /// find.
     pub stall_after: Option<Duration>,
-    /// After how long without a turn for some task the kernel's watchdog lets go; at most, and by default, 30 s.
+    /// After how long without a turn for some task the kernel's watchdog lets go; at most, and by
+    /// default, 30 s.
     pub watchdog: Option<Duration>,
 }
 
@@ -48,47 +56,14 @@ pub struct Affinity {
     pub home: NodeId,
 }
 
-/// Why the scheduler is no longer in charge.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
-    /// `enum scx_exit_kind`.
-    pub kind: u64,
-    /// The code that came with it.
-    pub code: i64,
-    /// The kind, in the kernel's words.
-    pub reason: String,
-    /// Details, in the kernel's words.
-    pub message: String,
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.reason)?;
-        if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
-    }
-}
-
-impl Exit {
-    const ERRORS: u64 = 1024;
-    const RESTART: i64 = 1 << 48;
-
-    /// Whether it failed, rather than being asked to go.
-    pub fn is_error(&self) -> bool {
-        self.kind >= Self::ERRORS
-    }
-
-    /// Whether the machine changed (a CPU that was not known before) and attaching again is all that is needed.
-    pub fn wants_restart(&self) -> bool {
-        self.code & Self::RESTART != 0
-    }
-}
-
-/// The credit scheduler in charge of this host; dropping it gives the host back to the stock scheduler.
+/// The credit scheduler in charge of this host; dropping it gives the host back to the stock
+/// scheduler.
 pub struct Scheduler {
     link: Option<Link>,
     skeleton: skeleton::MainSkel<'static>,
     machine: Machine,
-    /// Those it was told of, by their numbers. To ask the map for its keys would be to go through all it has room for.
+    /// Those it was told of, by their numbers. To ask the map for its keys would be to go through
+    /// all it has room for.
     domains: BTreeSet<u64>,
 }
 
@@ -101,9 +76,10 @@ impl fmt::Debug for Scheduler {
 impl Scheduler {
     /// Puts the scheduler in charge of this host.
     ///
-    /// It reads the machine itself: whoever places domains may know of a part of it only (CPUs that a partition or a slice
-    /// keeps from them), but the scheduler serves everybody. And it reads it after the kernel's count of CPUs that came or
-    /// went, so that the kernel refuses if one does from then on.
+    /// It reads the machine itself: whoever places domains may know of a part of it only (CPUs that
+    /// a partition or a slice keeps from them), but the scheduler serves everybody. And it reads it
+    /// after the kernel's count of CPUs that came or went, so that the kernel refuses if one does
+    /// from then on.
     pub fn attach(options: &Options) -> Result<Self, Error> {
         check_host()?;
         let hotplug = read(HOTPLUG)?.parse().unwrap_or(0);
@@ -152,7 +128,8 @@ impl Scheduler {
         }
     }
 
-    /// Has the tasks of a cgroup (by its number, the inode of its directory) and of those below it prefer nodes.
+    /// Has the tasks of a cgroup (by its number, the inode of its directory) and of those below it
+    /// prefer nodes.
     pub fn set_domain(&mut self, cgroup: u64, affinity: &Affinity) -> Result<(), Error> {
         let nodes: Vec<NodeId> = affinity.nodes.iter().collect();
         let affine = self.machine.mask(&nodes).map_err(Error::NoSuchNode)?;
@@ -225,7 +202,8 @@ impl Scheduler {
     #[allow(unsafe_code)]
     pub fn exited(&self) -> Option<Exit> {
         let data = self.skeleton.maps.bss_data.as_deref()?;
-        // SAFETY: a valid reference to memory that the kernel writes to, hence volatile. It writes the kind last.
+        // SAFETY: a valid reference to memory that the kernel writes to, hence volatile. It writes
+        // the kind last.
         let kind = unsafe { ptr::read_volatile(&raw const data.exit_kind) };
         (kind != 0).then(|| Exit {
             kind,
@@ -235,7 +213,8 @@ impl Scheduler {
         })
     }
 
-    /// Gives the host back, waits until the stock scheduler is in charge again, and says how the scheduler ended.
+    /// Gives the host back, waits until the stock scheduler is in charge again, and says how the
+    /// scheduler ended.
     pub fn detach(mut self) -> Result<Option<Exit>, Error> {
         drop(self.link.take());
         let started = Instant::now();
@@ -263,7 +242,8 @@ impl Scheduler {
 /// Opens the BPF object; nothing is in the kernel yet.
 pub(crate) fn open() -> Result<skeleton::OpenMainSkel<'static>, Error> {
     libbpf_rs::set_print(Some((PrintLevel::Warn, error::keep_warning)));
-    // libbpf keeps a pointer to this for as long as the object is open: one word for each attach, never freed.
+    // libbpf keeps a pointer to this for as long as the object is open: one word for each attach,
+    // never freed.
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     skeleton::MainSkelBuilder::default()
         .open(object)
@@ -288,7 +268,8 @@ pub(crate) fn check_host() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the effective capabilities in a `/proc/PID/status` suffice; what the kernel says otherwise may mean many things.
+/// Whether the effective capabilities in a `/proc/PID/status` suffice; what the kernel says
+/// otherwise may mean many things.
 fn may_load_bpf(status: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
@@ -305,7 +286,8 @@ fn read(path: &'static str) -> Result<String, Error> {
         .map_err(|source| Error::Read { path, source })
 }
 
-/// The name of the sched_ext scheduler that is in charge of the host, whoever attached it; none where Linux itself schedules.
+/// The name of the sched_ext scheduler that is in charge of the host, whoever attached it; none
+/// where Linux itself schedules.
 pub fn in_charge() -> Option<String> {
     fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
 }
@@ -319,7 +301,8 @@ pub fn is_in_charge() -> bool {
     in_charge().is_some_and(|name| name == NAME)
 }
 
-/// Leaves out the operations that this kernel does not have; it would refuse the others too. Whether it tells of caps.
+/// Leaves out the operations that this kernel does not have; it would refuse the others too.
+/// Whether it tells of caps.
 pub(crate) fn leave_out_operations(
     open: &mut skeleton::OpenMainSkel<'_>,
     kernel: &Btf<'_>,

@@ -1,6 +1,6 @@
 //! Why the scheduler is not in charge.
 
-use crate::{Exit, Unsuitable};
+use crate::{exit::Exit, machine::Unsuitable};
 use nearside_topology::NodeId;
 use std::{
     io, mem,
@@ -83,7 +83,8 @@ impl Error {
     }
 }
 
-/// What libbpf printed since the last error: without it a failure to load says only "invalid argument".
+/// What libbpf printed since the last error: without it a failure to load says only "invalid
+/// argument".
 static WARNINGS: Mutex<String> = Mutex::new(String::new());
 
 pub(crate) fn keep_warning(_: libbpf_rs::PrintLevel, line: String) {

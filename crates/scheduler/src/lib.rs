@@ -1,20 +1,25 @@
-//! The credit scheduler: a sched_ext scheduler in which domains *prefer* nodes and share CPU time by weight.
+//! The credit scheduler: a sched_ext scheduler in which domains *prefer* nodes and share CPU time
+//! by weight.
 //!
-//! [`Scheduler::attach`] puts it in charge of all normal tasks of the host; dropping the [`Scheduler`], or the end of the
-//! process in any way, gives them back to the stock scheduler. [`Scheduler::set_domain`] tells it which nodes a cgroup
-//! prefers. Everything else (weights, caps, hard affinity) it learns from the kernel.
+//! [`Scheduler::attach`] puts it in charge of all normal tasks of the host; dropping the
+//! [`Scheduler`], or the end of the process in any way, gives them back to the stock scheduler.
+//! [`Scheduler::set_domain`] tells it which nodes a cgroup prefers. Everything else (weights, caps,
+//! hard affinity) it learns from the kernel.
 //!
-//! What it decides is in `nearside-credit`; the BPF program in `src/bpf` measures, iterates and locks.
+//! What it decides is in `nearside-credit`; the BPF program in `src/bpf` measures, iterates and
+//! locks.
 
 mod attach;
 mod error;
+mod exit;
 mod machine;
 mod skeleton;
 mod statistics;
 mod trial;
 
-pub use attach::{Affinity, Exit, Options, Scheduler, in_charge, is_in_charge};
+pub use attach::{Affinity, Options, Scheduler, in_charge, is_in_charge};
 pub use error::Error;
+pub use exit::Exit;
 pub use machine::Unsuitable;
 pub use statistics::{Counters, DomainUsage, Statistics};
 pub use trial::try_in_kernel;

@@ -25,7 +25,8 @@ pub enum Unsuitable {
     NoCpus,
 }
 
-/// Nodes are numbered without gaps here, in rising order, and so are queues: one for each last-level cache of a node.
+/// Nodes are numbered without gaps here, in rising order, and so are queues: one for each
+/// last-level cache of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// The kernel's numbers of the nodes.
@@ -70,7 +71,8 @@ impl Machine {
         }
         let distance = |from: usize, to: usize| topology.distances.get(nodes[from], nodes[to]);
         let queue_node: Vec<usize> = caches.keys().map(|&(node, _)| node).collect();
-        // Among equally distant nodes, each node begins with the next one, so that they do not all choose the same.
+        // Among equally distant nodes, each node begins with the next one, so that they do not all
+        // choose the same.
         let after = |from: usize, to: usize| (to + nodes.len() - from) % nodes.len();
         let order = (0..queue_node.len())
             .map(|from| {

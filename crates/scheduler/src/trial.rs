@@ -1,14 +1,15 @@
 //! For tests: has the kernel answer questions that the decisions were asked natively.
 
 use crate::{
-    Error,
     attach::{check_host, leave_out_operations, open},
+    error::Error,
     skeleton::types,
 };
 use libbpf_rs::{ProgramInput, btf::Btf, skel::OpenSkel};
 use nearside_credit::{Cap, Grant, Group, Trial};
 
-/// Runs the trials in the kernel's build of the decisions and writes the answers into them. Attaches nothing.
+/// Runs the trials in the kernel's build of the decisions and writes the answers into them.
+/// Attaches nothing.
 pub fn try_in_kernel(trials: &mut [Trial]) -> Result<(), Error> {
     check_host()?;
     let mut open = open()?;

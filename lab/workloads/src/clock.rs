@@ -1,4 +1,5 @@
-//! The modelled clock, and work of a known length: instructions that the plugin in `lab/numatime` gives a meaning.
+//! The modelled clock, and work of a known length: instructions that the plugin in `lab/numatime`
+//! gives a meaning.
 #![allow(unsafe_code)]
 
 use std::arch::{asm, x86_64::__rdtscp};
@@ -6,7 +7,8 @@ use std::arch::{asm, x86_64::__rdtscp};
 /// How long [`work`] takes.
 pub const STEP_NS: u64 = 5_000;
 
-/// Now, in nanoseconds (the modelled TSC runs at 1 GHz), and the CPU this runs on, in one instruction.
+/// Now, in nanoseconds (the modelled TSC runs at 1 GHz), and the CPU this runs on, in one
+/// instruction.
 pub fn look() -> (u64, usize) {
     let mut aux = 0;
     // SAFETY: the guest's CPU has RDTSCP (lab/modelled.py), which writes `aux` alone.
@@ -28,7 +30,8 @@ pub fn work() {
     };
 }
 
-/// The plugin reports all its counters, under this number: `NUMATIME_MARK(ID)` of `lab/numatime/guest/numatime.h`.
+/// The plugin reports all its counters, under this number: `NUMATIME_MARK(ID)` of
+/// `lab/numatime/guest/numatime.h`.
 pub fn mark<const ID: u8>() {
     // SAFETY: as above.
     unsafe {

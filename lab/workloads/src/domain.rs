@@ -1,8 +1,8 @@
-//! One domain: gets ready, says so, does its work when a line comes, says when it was done, and holds its memory until its input
-//! ends.
+//! One domain: gets ready, says so, does its work when a line comes, says when it was done, and
+//! holds its memory until its input ends.
 
 use crate::{
-    Outcome,
+    outcome::Outcome,
     threads::{Lock, Stream},
     warehouse::Warehouse,
 };

@@ -1,7 +1,8 @@
-//! Fixed work in several domains at once, timed by the modelled clock, under whoever is to place it: what `lab/compare` runs in
-//! guests of `lab/run --model`.
+//! Fixed work in several domains at once, timed by the modelled clock, under whoever is to place
+//! it: what `lab/compare` runs in guests of `lab/run --model`.
 
 mod domain;
+mod outcome;
 mod play;
 mod stage;
 mod threads;
@@ -9,9 +10,8 @@ mod warehouse;
 mod workload;
 
 use clap::{Parser, Subcommand};
-use std::{error::Error, process::ExitCode};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+use outcome::Outcome;
+use std::process::ExitCode;
 
 /// Fixed work in several domains.
 #[derive(Debug, Parser)]

@@ -1,7 +1,7 @@
 //! Plays a workload: all domains get ready, begin together, and are timed until each is done.
 
 use crate::{
-    Outcome,
+    outcome::Outcome,
     stage::{Contender, Stage, Started},
     workload::{Domain, Which},
 };

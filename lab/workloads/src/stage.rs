@@ -1,6 +1,6 @@
 //! Who places the domains, and the domains it places.
 
-use crate::{Outcome, workload::Domain};
+use crate::{outcome::Outcome, workload::Domain};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -22,7 +22,8 @@ const NODES: &str = "/sys/devices/system/node";
 const SCHEDULER_STATE: &str = "/sys/kernel/sched_ext/state";
 const CONTROLLERS: &str = "+cpu +cpuset +memory";
 
-/// Where the daemon says that it is ready (`sd_notify(3)`), is told what to do, and says what it does.
+/// Where the daemon says that it is ready (`sd_notify(3)`), is told what to do, and says what it
+/// does.
 const NOTIFY: &str = "/run/workloads.notify";
 const CONFIGURATION: &str = "/run/workloads.toml";
 const JOURNAL: &str = "/run/workloads.journal";
@@ -67,7 +68,8 @@ impl<'a> Stage<'a> {
     pub(crate) fn new(contender: &'a Contender) -> Outcome<Self> {
         fs::write("/proc/sys/kernel/numa_balancing", if contender.balancing { "1" } else { "0" })?;
         if contender.balancing {
-            // A scan takes as much less as it comes more often: as many bytes a second as by default.
+            // A scan takes as much less as it comes more often: as many bytes a second as by
+            // default.
             for name in
                 ["scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb"]
             {
@@ -151,8 +153,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Has whoever places the domains see what there is now, for as long under each. Attaching the scheduler takes most of a second of
-    /// one CPU, for the kernel to verify it: a host does that once, and so it is over before.
+    /// Has whoever places the domains see what there is now, for as long under each. Attaching the
+    /// scheduler takes most of a second of one CPU, for the kernel to verify it: a host does that
+    /// once, and so it is over before.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
         if let Some(daemon) = &mut self.daemon {
             daemon.wait_for_scheduler()?;
@@ -186,7 +189,8 @@ fn group_of(number: usize) -> PathBuf {
     domains_folder().join(format!("d{number}"))
 }
 
-/// The nodes that numad would bind such a domain to: what libvirt asks it for a machine with `placement='auto'`.
+/// The nodes that numad would bind such a domain to: what libvirt asks it for a machine with
+/// `placement='auto'`.
 fn numad_advice(numad: &Path, domain: &Domain) -> Outcome<String> {
     fs::create_dir_all("/var/log")?;
     fs::create_dir_all("/var/run")?;
@@ -318,7 +322,8 @@ impl Started {
         Ok(self.read_line()?.parse()?)
     }
 
-    /// Its own memory on each node, tmpfs included. `memory.numa_stat` has lines such as `anon N0=4096 N1=0`.
+    /// Its own memory on each node, tmpfs included. `memory.numa_stat` has lines such as `anon
+    /// N0=4096 N1=0`.
     pub(crate) fn memory_bytes(&self) -> Outcome<BTreeMap<String, u64>> {
         let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.child.id()))?;
         let group = groups

@@ -79,7 +79,8 @@ impl Lock {
     }
 }
 
-/// Threads that get ready each for itself, and work together once all are and `begin` has come back.
+/// Threads that get ready each for itself, and work together once all are and `begin` has come
+/// back.
 fn together<T, M>(
     threads: usize,
     get_ready: impl Fn() -> M + Sync,

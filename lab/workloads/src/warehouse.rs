@@ -1,4 +1,5 @@
-//! Threads that serve warehouses of their own: private memory, more than caches hold, that each thread fills itself.
+//! Threads that serve warehouses of their own: private memory, more than caches hold, that each
+//! thread fills itself.
 
 use clap::Args;
 use nearside_workloads::clock;
@@ -10,7 +11,8 @@ const FOLLOWED: usize = 3000;
 const UPDATED_EACH: usize = 4;
 /// .. so many lines in a row (64 KiB) ..
 const STREAMED: usize = 1024;
-/// .. and so much work without memory: with memory that is all local, at 90 ns a line, a sixth of the round.
+/// .. and so much work without memory: with memory that is all local, at 90 ns a line, a sixth of
+/// the round.
 const COMPUTED_NS: u64 = 60_000;
 /// After so many rounds there is something to wait for.
 const ROUNDS_TO_PAUSE: usize = 8;
@@ -132,7 +134,8 @@ impl Warehouse {
         })
     }
 
-    /// The rest of the rounds. The memory is held until the process ends, for whoever looks where it lies.
+    /// The rest of the rounds. The memory is held until the process ends, for whoever looks where
+    /// it lies.
     fn hold(&self, mut goods: Goods, done: usize, nap: Duration) {
         goods.serve(done..self.rounds, nap);
         mem::forget(goods);

@@ -1,6 +1,6 @@
 //! Which workloads there are, and of which domains they consist.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use clap::Args;
 use serde::Serialize;
 
@@ -195,8 +195,8 @@ fn sdet(_place: Place) -> Domain {
     command(2, 12, &["/bin/sh", "-c", SDET])
 }
 
-/// Debian's dbench knows no amount of work, only a time. It ends when it cannot do a line of its load, so lab/compare ends the load
-/// with such a line.
+/// Debian's dbench knows no amount of work, only a time. It ends when it cannot do a line of its
+/// load, so lab/compare ends the load with such a line.
 const DBENCH: &str = "
 last=$(/bin/wc -l </share/client.txt)
 /bin/dbench -t 1000 -c /share/client.txt -D . 1 | /bin/grep -q \"failed at line $last\"";

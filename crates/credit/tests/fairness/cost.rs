@@ -46,7 +46,8 @@ fn a_woken_task_compares_as_many_cpus_of_512_as_of_8() {
     assert_eq!(compared, [8; 4]);
 }
 
-/// 2,000 tasks share a cap of two CPUs. A round asks for those that it releases and for the one that is refused.
+/// 2,000 tasks share a cap of two CPUs. A round asks for those that it releases and for the one
+/// that is refused.
 #[test]
 fn a_round_of_the_timer_costs_what_it_releases() {
     let mut machine = machine(1, 8);
@@ -58,7 +59,8 @@ fn a_round_of_the_timer_costs_what_it_releases() {
     assert!(machine.asked <= machine.released + rounds, "{} asked", machine.asked);
 }
 
-/// The inner cap refuses what the outer one would grant: those tasks wait for the inner one, and keep no other from the outer.
+/// The inner cap refuses what the outer one would grant: those tasks wait for the inner one, and
+/// keep no other from the outer.
 #[test]
 fn a_task_waits_for_the_cap_that_refuses_it() {
     let mut machine = machine(1, 8);
@@ -78,7 +80,8 @@ fn a_task_waits_for_the_cap_that_refuses_it() {
     assert!((1.45..=1.55).contains(&cpus[1]), "{cpus:?}");
 }
 
-/// A task may use one CPU in 512, which is not among the 8 that are compared by chance: its last CPU comes first.
+/// A task may use one CPU in 512, which is not among the 8 that are compared by chance: its last
+/// CPU comes first.
 #[test]
 fn a_task_that_is_bound_to_one_of_512_cpus_gets_its_turn() {
     let mut machine = machine(1, 512);

@@ -1,4 +1,5 @@
-//! A machine in software. It asks the scheduler's own decisions in the order in which the BPF program asks them.
+//! A machine in software. It asks the scheduler's own decisions in the order in which the BPF
+//! program asks them.
 
 mod dispatch;
 mod enqueue;
@@ -310,7 +311,8 @@ impl Machine {
         queue * self.cpus_a_cache..(queue + 1) * self.cpus_a_cache
     }
 
-    /// All queues from one: itself, those of its node, then by distance. As the loader has it (`machine.rs`).
+    /// All queues from one: itself, those of its node, then by distance. As the loader has it
+    /// (`machine.rs`).
     fn nearest(&self, from: usize) -> Vec<usize> {
         let (nodes, here) = (self.distances.len(), from / self.caches_a_node);
         let mut all: Vec<usize> = (0..self.queues.len()).collect();

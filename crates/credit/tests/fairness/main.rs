@@ -133,11 +133,13 @@ fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
         |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
     let sixteenth = of_slices(ONE / 8);
     let table = [
-        // Its grant, the first one's place, its own, whether the first one has just woken up; whether it passes.
+        // Its grant, the first one's place, its own, whether the first one has just woken up;
+        // whether it passes.
         (sixteenth, 0, 0, false, true),
         (sixteenth, 0, 24 * MS, false, true),
         (sixteenth, 0, 24 * MS + 1, false, false),
-        // The lightest one's slice is long in virtual time; what counts at most is what a CPU waits before it fetches from afar.
+        // The lightest one's slice is long in virtual time; what counts at most is what a CPU waits
+        // before it fetches from afar.
         (of_slices(1), 0, 40 * MS, false, true),
         (of_slices(1), 0, 40 * MS + 1, false, false),
         (sixteenth, 0, 8 * MS, true, true),

@@ -152,7 +152,8 @@ fn scenes(capped: bool) -> impl Strategy<Value = Scene> {
         )
 }
 
-/// Tasks of a domain that others crowd out of the only CPU it may use: its own domain has plenty elsewhere.
+/// Tasks of a domain that others crowd out of the only CPU it may use: its own domain has plenty
+/// elsewhere.
 fn crowded_out(cpus: usize, weights: [u64; 2]) -> Machine {
     let mut machine = Machine::shaped(&[vec![10]], 1, cpus, 1);
     let [pinned, spread] = weights.map(|weight| machine.group(weight, &[], Work::Burns));
@@ -166,9 +167,10 @@ fn crowded_out(cpus: usize, weights: [u64; 2]) -> Machine {
     machine
 }
 
-/// What no task without a cap waits longer than. It is placed `ahead_bound` ahead of now at most, and whoever is served before
-/// it is as much behind at most; where half of the CPUs are with those, now advances at half its speed, else faster. The
-/// fifth part is for the slices of the tasks before it.
+/// What no task without a cap waits longer than. It is placed `ahead_bound` ahead of now at most,
+/// and whoever is served before it is as much behind at most; where half of the CPUs are with
+/// those, now advances at half its speed, else faster. The fifth part is for the slices of the
+/// tasks before it.
 fn longest_wait_ns(machine: &Machine) -> u64 {
     5 * machine.params.ahead_bound_ns
 }
@@ -192,8 +194,8 @@ fn a_task_waits_a_bounded_time_for_a_cpu_that_its_domain_does_not_deserve() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
-    /// One that leaves its CPU to go home waits there, while another CPU may be idle that its successor may not use. Without hard
-    /// affinity there is no such CPU.
+    /// One that leaves its CPU to go home waits there, while another CPU may be idle that its
+    /// successor may not use. Without hard affinity there is no such CPU.
     #[test]
     fn no_cpu_idles_while_a_task_waits_that_may_use_it(scene in scenes(true)) {
         let mut machine = scene.machine();
@@ -271,8 +273,8 @@ proptest! {
         }
     }
 
-    /// Whatever is nested in what: no more than a quota for each period that began, and what each task that had its slice by then
-    /// went on for until a tick.
+    /// Whatever is nested in what: no more than a quota for each period that began, and what each
+    /// task that had its slice by then went on for until a tick.
     #[test]
     fn nobody_exceeds_a_cap_of_its_own_or_above(scene in scenes(true)) {
         let mut machine = scene.machine();
@@ -286,8 +288,8 @@ proptest! {
         }
     }
 
-    /// A cap of a child beyond its parent's is worth nothing, and the narrowest one is made use of but for the crumbs of each
-    /// period that are too small for a slice.
+    /// A cap of a child beyond its parent's is worth nothing, and the narrowest one is made use of
+    /// but for the crumbs of each period that are too small for a slice.
     #[test]
     fn the_narrowest_cap_on_the_way_up_is_what_a_domain_gets(
         period_ms in 20..=100_u64,
@@ -307,8 +309,8 @@ proptest! {
         prop_assert!((least_ns..=narrowest_ns).contains(&got_ns), "{got_ns} ns a period instead of {narrowest_ns}");
     }
 
-    /// Against the rule as it is documented, CPU by CPU: home, other affine nodes nearest first, others nearest first; on a node
-    /// its last cache first, and in a cache whole cores first.
+    /// Against the rule as it is documented, CPU by CPU: home, other affine nodes nearest first,
+    /// others nearest first; on a node its last cache first, and in a cache whole cores first.
     #[test]
     fn a_woken_task_takes_the_best_idle_cpu(
         shape in machines(),

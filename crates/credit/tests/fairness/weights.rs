@@ -64,11 +64,13 @@ fn shares_follow_weights_where_slices_end_at_ticks_and_homes_differ() {
     }
 }
 
-/// `weights-1000-2-8` and `weights-1000-8-16` of `lab/measure`, with the threads made one after the other.
+/// `weights-1000-2-8` and `weights-1000-8-16` of `lab/measure`, with the threads made one after the
+/// other.
 ///
-/// All CPUs look for tasks at the same tick. A CPU of node 0 that runs the light group and is due to fetch a heavy task loses
-/// the race for it to a CPU of the heavy group's own node, tick after tick. Without a call back the light group got up to four
-/// times its share for as long as that lasted.
+/// All CPUs look for tasks at the same tick. A CPU of node 0 that runs the light group and is due
+/// to fetch a heavy task loses the race for it to a CPU of the heavy group's own node, tick after
+/// tick. Without a call back the light group got up to four times its share for as long as that
+/// lasted.
 #[test]
 fn a_cpu_that_comes_too_late_for_a_task_is_called_for_the_next() {
     let weights = [100, 1000];

@@ -73,8 +73,9 @@ impl Machine {
         found
     }
 
-    /// Lets the CPUs of that queue whose slices end at the same tick go first: they look only there. What they ran until then is
-    /// queued too late for `cpu`, which is called back. Whether the task is still there.
+    /// Lets the CPUs of that queue whose slices end at the same tick go first: they look only
+    /// there. What they ran until then is queued too late for `cpu`, which is called back. Whether
+    /// the task is still there.
     fn wins_race(&mut self, cpu: usize, queue: usize, task: usize) -> bool {
         self.wanted[queue] = Some(cpu);
         for rival in self.members(queue) {
@@ -158,8 +159,8 @@ impl Machine {
         self.serve(cpu).or_else(|| others.into_iter().find_map(|queue| self.take_from(queue, cpu)))
     }
 
-    /// The task that ran queues anew before the next one starts. A CPU that goes idle looks once more for tasks that were
-    /// queued meanwhile.
+    /// The task that ran queues anew before the next one starts. A CPU that goes idle looks once
+    /// more for tasks that were queued meanwhile.
     fn switch(
         &mut self,
         cpu: usize,

@@ -77,8 +77,8 @@ impl Machine {
         true
     }
 
-    /// One that runs a task from elsewhere, which the kernel finds in a set of CPUs by one operation. Else the farthest ahead
-    /// of a few.
+    /// One that runs a task from elsewhere, which the kernel finds in a set of CPUs by one
+    /// operation. Else the farthest ahead of a few.
     fn victim_of(&mut self, task: usize, queue: usize) -> Option<usize> {
         let (place, members) = (self.tasks[task].place, self.members(queue));
         let running = |&cpu: &usize| self.cpus[cpu].task.is_some() && self.may_use(task, cpu);

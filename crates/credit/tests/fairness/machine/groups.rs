@@ -9,7 +9,8 @@ impl Machine {
         std::iter::successors(Some(group), |&group| self.parents[group])
     }
 
-    /// The weights of a group's active children and of its own tasks; of the outermost groups without one.
+    /// The weights of a group's active children and of its own tasks; of the outermost groups
+    /// without one.
     fn weights(&self, group: Option<usize>) -> u64 {
         let own =
             if group.is_some_and(|group| self.groups[group].runnable > 0) { WEIGHT } else { 0 };

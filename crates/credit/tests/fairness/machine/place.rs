@@ -33,7 +33,8 @@ impl Machine {
         first(Place::Affine).or_else(|| first(Place::Other)).unwrap_or(home)
     }
 
-    /// An idle CPU in a queue's part of a node: one on a whole idle core, and the one the task was on, are preferred.
+    /// An idle CPU in a queue's part of a node: one on a whole idle core, and the one the task was
+    /// on, are preferred.
     fn idle_in_queue(&self, task: usize, queue: usize) -> Option<usize> {
         let last = self.tasks[task].last_cpu;
         let cpus = self.members(queue).filter(|&cpu| self.is_idle(cpu) && self.may_use(task, cpu));

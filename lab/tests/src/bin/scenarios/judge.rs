@@ -65,8 +65,9 @@ pub(crate) struct Verdict {
     pub(crate) groups: Vec<Share>,
     /// Work done over the window's length: CPUs. Less than CPU time by what interrupts took.
     pub(crate) work_cpus: f64,
-    /// Of all CPU time, that in which a CPU ran none of these threads while another of them waited and was free to run
-    /// anywhere. An upper bound of idling: such a CPU may have run somebody else.
+    /// Of all CPU time, that in which a CPU ran none of these threads while another of them waited
+    /// and was free to run anywhere. An upper bound of idling: such a CPU may have run somebody
+    /// else.
     pub(crate) others_while_waiting: f64,
     /// .. counting only CPUs that had run none of them for 0.1 ms already.
     pub(crate) long_while_waiting: f64,
@@ -161,7 +162,8 @@ enum Change {
     WaitsNoMore,
 }
 
-/// CPU time in ns in which CPUs ran none of the threads while others waited; and the same for CPUs that had been without for a while.
+/// CPU time in ns in which CPUs ran none of the threads while others waited; and the same for CPUs
+/// that had been without for a while.
 fn while_waiting(groups: &[Group], cpus: usize, window: Window) -> (f64, f64) {
     let mut changes = vec![];
     for log in groups.iter().flat_map(|group| &group.logs) {
@@ -267,7 +269,8 @@ mod tests {
 
     #[test]
     fn a_free_cpu_beside_a_waiting_thread_is_waste() {
-        // Both on CPU 0, one after the other, while CPU 1 has nothing: at any time one waits and one CPU is free.
+        // Both on CPU 0, one after the other, while CPU 1 has nothing: at any time one waits and
+        // one CPU is free.
         let groups = [group(vec![
             log(&[(0, 5, 0), (10, 15, 0)]),
             log(&[(0, 1, 1), (5, 10, 0), (15, 16, 0)]),

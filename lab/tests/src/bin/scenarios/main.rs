@@ -1,19 +1,21 @@
-//! Plays a scenario of the credit scheduler under modelled time, and prints a line of JSON with its figures beside what is
-//! required of them. For a guest of `lab/run --model`; `lab/measure` runs all of them.
+//! Plays a scenario of the credit scheduler under modelled time, and prints a line of JSON with its
+//! figures beside what is required of them. For a guest of `lab/run --model`; `lab/measure` runs
+//! all of them.
 //!
-//! Everything is judged from logs that the threads keep themselves, by the modelled clock: who ran where and when, to some
-//! microseconds. The kernel's count of CPU time is not used: under a `sched_ext` scheduler Linux 7.3.4 counts too much.
+//! Everything is judged from logs that the threads keep themselves, by the modelled clock: who ran
+//! where and when, to some microseconds. The kernel's count of CPU time is not used: under a
+//! `sched_ext` scheduler Linux 7.3.4 counts too much.
 
 mod figures;
 mod judge;
+mod outcome;
 mod plays;
 mod stage;
 mod worker;
 
 use clap::{Parser, Subcommand};
-use std::{error::Error, process::ExitCode};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+use outcome::Outcome;
+use std::process::ExitCode;
 
 /// Play scenarios of the credit scheduler.
 #[derive(Debug, Parser)]
@@ -24,9 +26,9 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Name them
+    /// List the scenarios
     List,
-    /// Play one
+    /// Play a scenario
     Play {
         name: String,
         /// Leave the stock scheduler in charge

@@ -1,9 +1,9 @@
 //! The scenarios, one after the other.
 
 use crate::{
-    Outcome,
     figures::{Figure, Required, figure},
     judge::{Group, Verdict, Window, judge, reaches_after_ns},
+    outcome::Outcome,
     stage::{GroupId, Stage},
 };
 use std::{
@@ -84,7 +84,8 @@ fn verdict(stage: &mut Stage, window: Window) -> Outcome<Verdict> {
 
 /// For scenarios with more threads than CPUs.
 fn idle_while_waiting(verdict: &Verdict) -> Figure {
-    // Of the CPUs: other work than the scenario's counts as idle here; lab/measure holds the plugin's count of halted CPUs beside it.
+    // Of the CPUs: other work than the scenario's counts as idle here; lab/measure holds the
+    // plugin's count of halted CPUs beside it.
     figure(
         "CPUs without the scenario's work while it waits",
         "share",
@@ -97,7 +98,7 @@ fn longest_wait(name: &str, wait_ms: f64) -> Figure {
     figure(format!("longest wait, {name}"), "ms", wait_ms, Required::Stated)
 }
 
-// -- room at home -----------------------------------------------------------------------------------------------------
+// -- room at home ---------------------------------------------------------------------------------
 
 /// A domain of two threads whose home has two CPUs: all of its time should be there.
 fn room(stage: &mut Stage, span_ms: u64) -> Outcome<Result> {
@@ -120,7 +121,8 @@ fn at_home(verdict: &Verdict, group: usize) -> Figure {
     )
 }
 
-/// .. beside six tasks of nobody that come and go, and kernel threads that wake on every CPU 500 times a second.
+/// .. beside six tasks of nobody that come and go, and kernel threads that wake on every CPU 500
+/// times a second.
 fn room_busy(stage: &mut Stage) -> Outcome<Result> {
     let room = stage.group("room", 100, None)?;
     stage.prefer(room, "1", HOME as u32)?;
@@ -147,7 +149,7 @@ fn room_busy(stage: &mut Stage) -> Outcome<Result> {
     })
 }
 
-// -- no room at home --------------------------------------------------------------------------------------------------
+// -- no room at home ------------------------------------------------------------------------------
 
 /// More threads than the home has CPUs, or a hard affinity to CPUs that are not all at home.
 fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
@@ -181,8 +183,8 @@ fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
-/// Of the threads' CPU time, what was on the nodes that have room for them, filled in order of their distance from home: of
-/// equally near ones any.
+/// Of the threads' CPU time, what was on the nodes that have room for them, filled in order of
+/// their distance from home: of equally near ones any.
 fn nearest_first(stage: &Stage, cpus_by_node: &[f64], threads: usize) -> Outcome<f64> {
     let distances = fs::read_to_string(format!("/sys/devices/system/node/node{HOME}/distance"))?;
     let mut by_distance: Vec<(u32, usize)> = vec![];
@@ -203,7 +205,7 @@ fn nearest_first(stage: &Stage, cpus_by_node: &[f64], threads: usize) -> Outcome
     Ok(well_placed / cpus_by_node.iter().sum::<f64>())
 }
 
-// -- home again -------------------------------------------------------------------------------------------------------
+// -- home again -----------------------------------------------------------------------------------
 
 /// A rival, bound to the home's CPUs and 100 times heavier, ends.
 fn home(stage: &mut Stage, others: bool) -> Outcome<Result> {
@@ -240,7 +242,7 @@ fn home(stage: &mut Stage, others: bool) -> Outcome<Result> {
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
-// -- shares -----------------------------------------------------------------------------------------------------------
+// -- shares ---------------------------------------------------------------------------------------
 
 /// Two domains of weights 100 and `heavy`, so many threads each.
 fn weights(
@@ -253,8 +255,8 @@ fn weights(
     light_share(stage, heavy, threads, cpus, settle_ms, Required::Within(0.02))
 }
 
-/// .. soon after the start. The light one comes first and has nearly all CPUs while the threads of the other one are made, one
-/// after the other; it pays for that in the next 0.2 s.
+/// .. soon after the start. The light one comes first and has nearly all CPUs while the threads of
+/// the other one are made, one after the other; it pays for that in the next 0.2 s.
 fn weights_early(stage: &mut Stage, heavy: u32, threads: [usize; 2]) -> Outcome<Result> {
     light_share(stage, heavy, threads, &[], 100, Required::Stated)
 }
@@ -289,7 +291,8 @@ fn light_share(
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
-/// So many tasks of the root cgroup, each of which weighs as much as a domain, and a domain of so many threads.
+/// So many tasks of the root cgroup, each of which weighs as much as a domain, and a domain of so
+/// many threads.
 fn beside_root(stage: &mut Stage, threads: [usize; 2]) -> Outcome<Result> {
     let groups = [stage.root(), stage.group("domain", 100, None)?];
     stage.prefer(groups[1], "0-3", 2)?;
@@ -375,7 +378,7 @@ fn sixteen(stage: &mut Stage) -> Outcome<Result> {
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
-// -- what a benchmark says --------------------------------------------------------------------------------------------
+// -- what a benchmark says ------------------------------------------------------------------------
 
 /// A program that does its own timing, three times: the number beside `word`.
 fn bench(_stage: &mut Stage, command: &str, word: &str, unit: &'static str) -> Outcome<Result> {

@@ -1,8 +1,9 @@
-//! What a scenario plays on: control groups, threads that burn in them, and the scheduler, if it is to be there.
+//! What a scenario plays on: control groups, threads that burn in them, and the scheduler, if it is
+//! to be there.
 
 use crate::{
-    Outcome,
     judge::{Group, Window},
+    outcome::Outcome,
     worker::{Log, Work},
 };
 use nearside_scheduler::{Affinity, Options, Scheduler};
@@ -175,7 +176,8 @@ impl Stage {
     /// Ends the group's threads; gives when the last of them stopped.
     pub(crate) fn stop(&mut self, group: GroupId) -> Outcome<u64> {
         let member = &mut self.members[group.0];
-        // All are told before the first one is waited for: until then they are part of the scenario.
+        // All are told before the first one is waited for: until then they are part of the
+        // scenario.
         for worker in &mut member.workers {
             worker.input.write_all(b"\n")?;
         }
@@ -203,7 +205,8 @@ impl Stage {
         Ok(groups)
     }
 
-    /// What the scheduler counted, if it is there and has not ended by itself, which no scenario may make it do.
+    /// What the scheduler counted, if it is there and has not ended by itself, which no scenario
+    /// may make it do.
     pub(crate) fn statistics(&self) -> Outcome<BTreeMap<&'static str, u64>> {
         let Some(scheduler) = &self.scheduler else { return Ok(BTreeMap::new()) };
         match scheduler.exited() {

@@ -1,6 +1,7 @@
-//! Threads that burn CPU time and know when and where they ran: a process of its own, in the control group under test.
+//! Threads that burn CPU time and know when and where they ran: a process of its own, in the
+//! control group under test.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use clap::Args;
 use nearside_workloads::clock;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -99,7 +100,8 @@ fn burn(work: &Work, begin: &Barrier, stop: &AtomicBool) -> Log {
     log
 }
 
-/// Says `ready` once all threads run, burns until a line comes or the input ends, and prints the logs as a line of JSON.
+/// Says `ready` once all threads run, burns until a line comes or the input ends, and prints the
+/// logs as a line of JSON.
 pub(crate) fn run(work: &Work) -> Outcome<()> {
     fs::write(work.group.join("cgroup.procs"), "0")?;
     let (begin, stop) = (Barrier::new(work.threads + 1), AtomicBool::new(false));
