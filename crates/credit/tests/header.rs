@@ -1,5 +1,5 @@
-//! What `credit.h` promises of itself, so that BPF can compile it and the kernel can run it on
-//! whatever it is given.
+//! The promises of `credit.h` about itself, so that BPF can compile it and the kernel can run it
+//! with any arguments.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use nearside_credit::{self as credit, Cap, DECISIONS, Grant, Group, Params, Trial};
@@ -19,7 +19,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
 }
 
-/// The names of what the header defines: each is followed by a list of arguments.
+/// The names of all functions in the header.
 fn decisions(code: &str) -> Vec<&str> {
     let defined = code
         .split("CREDIT_INLINE ")
@@ -90,7 +90,10 @@ fn trials() -> impl Strategy<Value = Trial> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4096) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(4096)
+    })]
 
     /// A division by 0 would end the test by a signal; in BPF it gives 0.
     #[test]

@@ -1,4 +1,4 @@
-//! Nice: what a task of a group gets beside the others of it.
+//! Nice: the CPU time of a task beside others of its group.
 
 use nearside_credit::{Params, own_charge, own_lag, own_rejoins};
 
@@ -22,7 +22,7 @@ fn equal_tasks_queue_as_if_there_were_no_nice() {
 }
 
 #[test]
-fn who_had_more_queues_behind_and_not_for_ever() {
+fn a_task_that_had_more_queues_behind_within_a_bound() {
     let params = Params::new(8);
     assert_eq!(own_lag(&params, 0, params.slice_max_ns + MS), 8 * MS);
     assert_eq!(own_lag(&params, 0, 10_000 * MS), 8 * params.ahead_bound_ns);
@@ -38,7 +38,7 @@ fn a_sleeper_saves_nothing_up() {
     assert_eq!(own_rejoins(&params, 1_000 * MS, 2_000 * MS), 2_000 * MS);
 }
 
-/// One CPU, one task of weight 100 and others of weight 1, as the glue does it: who is first in the
+/// One CPU, one task of weight 100 and others of weight 1, as in the BPF program: the first of the
 /// queue runs a slice.
 #[test]
 fn one_task_of_nice_0_gets_most_beside_sixteen_of_nice_19() {

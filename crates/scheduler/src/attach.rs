@@ -32,12 +32,12 @@ const STATUS: &str = "/proc/self/status";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 /// The kernel moves every task of the host back; on a busy large one that takes a while. Shorter
 /// than service managers wait for a sign of life (`WatchdogSec=` in packaging/systemd).
-const LONGEST_DETACH: Duration = Duration::from_secs(20);
+const MAX_DETACH: Duration = Duration::from_secs(20);
 
-/// What can be chosen when attaching.
+/// The options of [`Scheduler::attach`].
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What the decisions are tuned to; the machine's default if none.
+    /// The tunables of the decisions; the machine's defaults if none.
     pub params: Option<Params>,
     /// Test only: stop dispatching after so long, so that the kernel's watchdog has something to
     /// find.
@@ -76,10 +76,10 @@ impl fmt::Debug for Scheduler {
 impl Scheduler {
     /// Puts the scheduler in charge of this host.
     ///
-    /// It reads the machine itself: whoever places domains may know of a part of it only (CPUs that
-    /// a partition or a slice keeps from them), but the scheduler serves everybody. And it reads it
-    /// after the kernel's count of CPUs that came or went, so that the kernel refuses if one does
-    /// from then on.
+    /// It reads the machine itself: the caller may know only a part of it (a partition or a slice
+    /// keeps the other CPUs from it), but the scheduler serves all tasks of the host. It reads the
+    /// kernel's count of CPUs that came or went first, so that the kernel refuses if one does from
+    /// then on.
     pub fn attach(options: &Options) -> Result<Self, Error> {
         check_host()?;
         let hotplug = read(HOTPLUG)?.parse().unwrap_or(0);
@@ -113,9 +113,9 @@ impl Scheduler {
 
         let mut skeleton = open.load().map_err(|e| Error::bpf("loading the BPF program", e))?;
         let link = skeleton.maps.nearside_ops.attach_struct_ops().map_err(|error| {
-            // Between the look at the beginning and now, another one may have come.
+            // Another scheduler may have come since the check above.
             if read(STATE).is_ok_and(|state| state != "disabled") {
-                Error::Busy(whoever_is_in_charge())
+                Error::Busy(name_in_charge())
             } else {
                 Error::bpf("attaching the scheduler", error)
             }
@@ -137,7 +137,7 @@ impl Scheduler {
         if affine == 0 {
             return Err(Error::NoNodes);
         }
-        // What it has used so far stays.
+        // Its CPU time so far stays.
         let map = &self.skeleton.maps.domains;
         let old = map
             .lookup(&cgroup.to_ne_bytes(), MapFlags::ANY)
@@ -166,7 +166,7 @@ impl Scheduler {
         }
     }
 
-    /// What it has counted so far.
+    /// The counters so far.
     pub fn statistics(&self) -> Result<Statistics, Error> {
         let counters = &self.skeleton.maps.counters;
         let counters = Counters::read(|which| {
@@ -178,7 +178,7 @@ impl Scheduler {
         Ok(Statistics { counters, domains: self.usage()? })
     }
 
-    /// What each domain has used so far, by its cgroup's number.
+    /// The CPU time of each domain so far, by its cgroup's number.
     pub fn usage(&self) -> Result<BTreeMap<u64, DomainUsage>, Error> {
         let map = &self.skeleton.maps.domains;
         let usage_of = |&cgroup: &u64| match map.lookup(&cgroup.to_ne_bytes(), MapFlags::ANY) {
@@ -188,7 +188,7 @@ impl Scheduler {
         self.domains.iter().filter_map(usage_of).collect()
     }
 
-    /// What a domain's entry says.
+    /// The CPU time in a domain's entry of the map.
     fn usage_in(&self, entry: &[u8]) -> DomainUsage {
         let used_ns = entry[16..].chunks_exact(8).filter_map(number);
         let by_node =
@@ -218,20 +218,20 @@ impl Scheduler {
     pub fn detach(mut self) -> Result<Option<Exit>, Error> {
         drop(self.link.take());
         let started = Instant::now();
-        // The kernel tells nobody when it is done: there is nothing to wait on but this file.
+        // The kernel offers no event for the end: only this file tells.
         loop {
             let state = read(STATE)?;
             if state == "disabled" {
                 return Ok(self.exited());
             }
-            if started.elapsed() > LONGEST_DETACH {
+            if started.elapsed() > MAX_DETACH {
                 return Err(Error::StillAttached { state, waited: started.elapsed() });
             }
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Has every task look its domain up again.
+    /// Makes every task look its domain up again.
     fn announce_domains(&mut self) {
         if let Some(data) = self.skeleton.maps.bss_data.as_deref_mut() {
             data.domains_generation += 1;
@@ -263,13 +263,13 @@ pub(crate) fn check_host() -> Result<(), Error> {
         return Err(Error::Isolated(isolated.trim().to_owned()));
     }
     if read(STATE)? != "disabled" {
-        return Err(Error::Busy(whoever_is_in_charge()));
+        return Err(Error::Busy(name_in_charge()));
     }
     Ok(())
 }
 
-/// Whether the effective capabilities in a `/proc/PID/status` suffice; what the kernel says
-/// otherwise may mean many things.
+/// Whether the effective capabilities in a `/proc/PID/status` suffice: the kernel's own error would
+/// be ambiguous.
 fn may_load_bpf(status: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
@@ -286,17 +286,17 @@ fn read(path: &'static str) -> Result<String, Error> {
         .map_err(|source| Error::Read { path, source })
 }
 
-/// The name of the sched_ext scheduler that is in charge of the host, whoever attached it; none
-/// where Linux itself schedules.
+/// The name of the sched_ext scheduler in charge of the host, attached by any process; none where
+/// Linux itself schedules.
 pub fn in_charge() -> Option<String> {
     fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
 }
 
-fn whoever_is_in_charge() -> String {
+fn name_in_charge() -> String {
     in_charge().unwrap_or_else(|| "one that is still leaving".to_owned())
 }
 
-/// Whether this scheduler is in charge of the host, whoever attached it.
+/// Whether this scheduler is in charge of the host, attached by any process.
 pub fn is_in_charge() -> bool {
     in_charge().is_some_and(|name| name == NAME)
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// What went wrong, and what can be done about it.
+/// A failure to attach or to use the scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No sched_ext in this kernel.
@@ -41,11 +41,11 @@ pub enum Error {
     /// The kernel refused the program, or a call on its maps.
     #[error("{what}: {source}{}", detail(.log))]
     Bpf {
-        /// What was being done.
+        /// The failed step.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
-        /// What libbpf said, with the verifier's last words.
+        /// libbpf's messages, with the verifier's last words.
         log: String,
     },
     /// The BPF object is not the one this was built with.
@@ -65,9 +65,9 @@ pub enum Error {
     /// A file of the kernel's could not be read.
     #[error("{path}: {source}")]
     Read {
-        /// Which.
+        /// The file's path.
         path: &'static str,
-        /// Why.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -83,7 +83,7 @@ impl Error {
     }
 }
 
-/// What libbpf printed since the last error: without it a failure to load says only "invalid
+/// libbpf's messages since the last error: without them a failure to load says only "invalid
 /// argument".
 static WARNINGS: Mutex<String> = Mutex::new(String::new());
 

@@ -6,7 +6,7 @@
 //! [`Scheduler::set_domain`] tells it which nodes a cgroup prefers. Everything else (weights, caps,
 //! hard affinity) it learns from the kernel.
 //!
-//! What it decides is in `nearside-credit`; the BPF program in `src/bpf` measures, iterates and
+//! The decisions are in `nearside-credit`; the BPF program in `src/bpf` measures, iterates and
 //! locks.
 
 mod attach;

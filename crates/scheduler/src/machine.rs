@@ -174,15 +174,21 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn each_cache_has_a_queue_and_looks_at_itself_then_its_node_then_nearest_first(topology in topologies()) {
+        fn each_cache_has_a_queue_that_serves_itself_then_its_node_then_nearest_first(
+            topology in topologies(),
+        ) {
             let machine = Machine::new(&topology).unwrap();
             for cpu in &topology.cpus {
                 for other in &topology.cpus {
                     let same = cpu.last_level_cache == other.last_level_cache;
-                    prop_assert_eq!(machine.cpu_queue[&cpu.id] == machine.cpu_queue[&other.id], same);
+                    let queues = [cpu, other].map(|cpu| machine.cpu_queue[&cpu.id]);
+                    prop_assert_eq!(queues[0] == queues[1], same);
                 }
             }
             for (queue, cpus) in machine.cpus_by_queue().iter().enumerate() {

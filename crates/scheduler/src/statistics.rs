@@ -1,4 +1,4 @@
-//! What the scheduler counted.
+//! The scheduler's counters.
 
 use nearside_topology::NodeId;
 use std::{collections::BTreeMap, time::Duration};
@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 pub struct Statistics {
     /// Decisions by kind.
     pub counters: Counters,
-    /// What each domain used, by its cgroup's number.
+    /// The CPU time of each domain, by its cgroup's number.
     pub domains: BTreeMap<u64, DomainUsage>,
 }
 
@@ -29,7 +29,9 @@ macro_rules! counters {
 
         impl Counters {
             /// Reads the counters one after the other.
-            pub(crate) fn read<E>(mut counter: impl FnMut(u32) -> Result<u64, E>) -> Result<Self, E> {
+            pub(crate) fn read<E>(
+                mut counter: impl FnMut(u32) -> Result<u64, E>,
+            ) -> Result<Self, E> {
                 let mut next = 0..;
                 Ok(Self { $($name: counter(next.next().unwrap_or(u32::MAX))?,)+ })
             }
@@ -55,7 +57,7 @@ counters! {
     preempted,
     /// Tasks a CPU took from its own queue.
     served,
-    /// Times a task ran on because nobody waited who was due.
+    /// Times a task ran on because no other was due.
     kept,
     /// Tasks that were behind and were taken by a busy CPU of another queue.
     balanced,
@@ -71,6 +73,6 @@ counters! {
     bound,
     /// Tasks that waited for a kernel thread of their CPU.
     interrupted,
-    /// Times an idle CPU found a task that nobody had told it of.
+    /// Times an idle CPU found a task without a kick.
     rescued,
 }

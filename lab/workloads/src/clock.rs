@@ -9,7 +9,7 @@ pub const STEP_NS: u64 = 5_000;
 
 /// Now, in nanoseconds (the modelled TSC runs at 1 GHz), and the CPU this runs on, in one
 /// instruction.
-pub fn look() -> (u64, usize) {
+pub fn sample() -> (u64, usize) {
     let mut aux = 0;
     // SAFETY: the guest's CPU has RDTSCP (lab/modelled.py), which writes `aux` alone.
     let now_ns = unsafe { __rdtscp(&raw mut aux) };
@@ -19,7 +19,7 @@ pub fn look() -> (u64, usize) {
 
 /// Now, in nanoseconds.
 pub fn now_ns() -> u64 {
-    look().0
+    sample().0
 }
 
 /// One instruction that takes [`STEP_NS`]: `NUMATIME_BURN(5)`.
@@ -35,6 +35,11 @@ pub fn work() {
 pub fn mark<const ID: u8>() {
     // SAFETY: as above.
     unsafe {
-        asm!(".byte 0x0f, 0x1f, 0x80", ".long 0x4e554d00 + {id}", id = const ID, options(nostack, preserves_flags))
+        asm!(
+            ".byte 0x0f, 0x1f, 0x80",
+            ".long 0x4e554d00 + {id}",
+            id = const ID,
+            options(nostack, preserves_flags)
+        )
     };
 }

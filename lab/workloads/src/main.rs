@@ -1,5 +1,5 @@
-//! Fixed work in several domains at once, timed by the modelled clock, under whoever is to place
-//! it: what `lab/compare` runs in guests of `lab/run --model`.
+//! Fixed work in several domains at once, timed by the modelled clock, under a contender that
+//! places the domains. `lab/compare` runs it in guests of `lab/run --model`.
 
 mod domain;
 mod outcome;
@@ -24,9 +24,9 @@ struct Args {
 enum Command {
     /// Name the workloads
     List,
-    /// Say in JSON what the domains of a workload are
+    /// Print the domains of a workload as JSON
     Describe(workload::Which),
-    /// Run a workload and print a line of JSON with what came of it
+    /// Run a workload and print its result as a line of JSON
     Play(play::Options),
     /// Do the work of one domain (for the workloads themselves)
     Domain(domain::Options),
@@ -36,7 +36,7 @@ fn run() -> Outcome<()> {
     match Args::parse().command {
         Command::List => workload::ALL
             .iter()
-            .for_each(|workload| println!("{:10} {}", workload.name, workload.what)),
+            .for_each(|workload| println!("{:10} {}", workload.name, workload.description)),
         Command::Describe(which) => println!("{}", serde_json::to_string(&which.domains()?)?),
         Command::Play(options) => println!("{}", play::play(&options)?),
         Command::Domain(options) => domain::run(&options)?,

@@ -10,7 +10,7 @@ use nearside_workloads::clock;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, thread, time::Duration};
 
-/// What is played, and under whom.
+/// The workload, and the contender that places its domains.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(crate) struct Options {
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What the kernel counted of pages that moved.
+/// The kernel's counters of pages that moved.
 fn moved_pages() -> Outcome<BTreeMap<String, u64>> {
     let names = ["numa_hint_faults", "numa_pages_migrated", "pgmigrate_success"];
     let stat = fs::read_to_string("/proc/vmstat")?;
@@ -95,7 +95,11 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
     let mut results = vec![];
     for ((domain, end_ns), one) in domains.iter().zip(&ends).zip(started.values()) {
         let time_ms = ms(end_ns - begin_ns) - domain.delay_ms as f64;
-        results.push(json!({ "delay_ms": domain.delay_ms, "time_ms": time_ms, "memory_bytes": one.memory_bytes()? }));
+        results.push(json!({
+            "delay_ms": domain.delay_ms,
+            "time_ms": time_ms,
+            "memory_bytes": one.memory_bytes()?,
+        }));
     }
     started.into_values().try_for_each(Started::end)?;
     Ok(json!({

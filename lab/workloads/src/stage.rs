@@ -1,4 +1,4 @@
-//! Who places the domains, and the domains it places.
+//! The contenders that place domains, and the domains.
 
 use crate::{outcome::Outcome, workload::Domain};
 use clap::Args;
@@ -37,7 +37,7 @@ const SETTLING_INTERVALS: u32 = 5;
 /// An interval of the daemon's control loop, as `packaging/nearside.toml` has it.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Who places the domains. Nothing of it: the stock kernel, without NUMA balancing.
+/// The contender that places the domains. By default the stock kernel, without NUMA balancing.
 #[derive(Debug, Args)]
 pub(crate) struct Contender {
     /// The kernel's NUMA balancing
@@ -52,7 +52,7 @@ pub(crate) struct Contender {
     /// A static binding to the nodes that this binary of numad advises
     #[arg(long)]
     numad: Option<PathBuf>,
-    /// Everybody's control intervals are so many times shorter than by default
+    /// Divide the control intervals of all contenders by this
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     faster: u32,
 }
@@ -169,7 +169,7 @@ impl<'a> Stage<'a> {
         fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
     }
 
-    /// Ends the daemon; gives what it has said.
+    /// Ends the daemon and gives its messages.
     pub(crate) fn end(mut self) -> Outcome<Vec<String>> {
         self.daemon.take().map_or(Ok(vec![]), Daemon::end)
     }
@@ -209,7 +209,7 @@ fn numad_advice(numad: &Path, domain: &Domain) -> Outcome<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What a list as the kernel writes them names: `0-2,5` is 0, 1, 2 and 5.
+/// The numbers in a list of the kernel: `0-2,5` is 0, 1, 2 and 5.
 fn numbers(list: &str) -> Outcome<Vec<usize>> {
     let mut named = vec![];
     for range in list.split(',') {
@@ -223,7 +223,7 @@ fn numbers(list: &str) -> Outcome<Vec<usize>> {
 #[derive(Debug)]
 struct Daemon {
     child: Child,
-    /// What it tells whoever started it, with each interval.
+    /// Its messages of each interval.
     told: mpsc::Receiver<Vec<u8>>,
 }
 
@@ -277,7 +277,7 @@ impl Daemon {
     }
 }
 
-/// Hands on all that the daemon tells, for it would wait for somebody who listens and falls behind.
+/// Reads all messages of the daemon: it would wait for its reader otherwise, and fall behind.
 fn listen(socket: UnixDatagram, told: mpsc::Sender<Vec<u8>>) {
     thread::spawn(move || {
         let mut message = [0; 4096];

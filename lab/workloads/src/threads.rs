@@ -34,7 +34,7 @@ impl Stream {
                 }
                 black_box(sum);
             }
-            // Held until the process ends, for whoever looks where it lies.
+            // Held until the process ends, so that its nodes can be read.
             mem::forget(arrays);
         };
         together(self.threads, fill, begin, work)
@@ -65,7 +65,7 @@ impl Lock {
         let guarded = Mutex::new([const { Line(0) }; GUARDED]);
         let work = |()| {
             for _ in 0..self.rounds {
-                // Nobody panics while holding it.
+                // No thread panics while it holds the lock.
                 if let Ok(mut lines) = guarded.lock() {
                     lines.iter_mut().for_each(|line| line.0 += 1);
                     clock::work();

@@ -40,7 +40,7 @@ pub(crate) struct Warehouse {
     seed: u64,
 }
 
-/// What a line of a cache holds.
+/// A cache line.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Line {
@@ -52,7 +52,7 @@ struct Line {
 struct Goods(Vec<Line>);
 
 impl Goods {
-    /// Whoever calls this touches the memory first.
+    /// The caller touches the memory first.
     fn new(mib: usize, seed: u64) -> Self {
         let count = (mib << 20) / size_of::<Line>();
         let mut lines: Vec<_> =
@@ -134,8 +134,8 @@ impl Warehouse {
         })
     }
 
-    /// The rest of the rounds. The memory is held until the process ends, for whoever looks where
-    /// it lies.
+    /// The rest of the rounds. The memory is held until the process ends, so that its nodes can be
+    /// read.
     fn hold(&self, mut goods: Goods, done: usize, nap: Duration) {
         goods.serve(done..self.rounds, nap);
         mem::forget(goods);

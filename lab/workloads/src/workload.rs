@@ -7,11 +7,11 @@ use serde::Serialize;
 /// A workload.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    pub(crate) what: &'static str,
+    pub(crate) description: &'static str,
     domain: fn(Place) -> Domain,
 }
 
-/// Which of the domains is asked for, and what it has to be larger than.
+/// The place of a domain among the others, and the caches that its memory has to exceed.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     number: usize,
@@ -19,21 +19,21 @@ struct Place {
 }
 
 impl Place {
-    /// Private memory of a thread: four times what a CPU has of caches, a power of two.
+    /// Private memory of a thread: four times the caches of a CPU, a power of two.
     fn thread_mib(self) -> u64 {
         (4 * self.cache_kib).div_ceil(1024).next_power_of_two().max(4)
     }
 }
 
-/// What a domain is and does. All of it is fixed: the same work, whoever places it.
+/// A domain and its work, which is the same under every contender.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Domain {
-    /// What whoever starts it would say of its size.
+    /// Its size, as its operator states it.
     pub(crate) vcpus: usize,
     pub(crate) memory_mib: u64,
     /// It starts so long after the others.
     pub(crate) delay_ms: u64,
-    /// How much CPU time it needs beside the other domains of this workload: what an oracle knows.
+    /// Its CPU time beside the other domains of this workload, for an oracle.
     pub(crate) work: u64,
     /// `workloads domain ..`
     pub(crate) program: Vec<String>,
@@ -46,7 +46,7 @@ pub(crate) struct Which {
     pub(crate) workload: String,
     #[arg(long, default_value_t = 8)]
     domains: usize,
-    /// What a CPU of the machine has of caches
+    /// The caches of a CPU
     #[arg(long, value_name = "KIB", default_value_t = 1024)]
     cache_kib: u64,
 }
@@ -65,34 +65,40 @@ impl Which {
 pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "warehouse",
-        what: "2 threads a domain, each with memory of its own: pointers to follow, lines to update, a stream, pauses",
+        description: "2 threads a domain, each with memory of its own: pointers to follow, lines \
+                      to update, a stream, pauses",
         domain: warehouse,
     },
     Workload {
         name: "skewed",
-        what: "warehouses of domains that work steadily, start late, idle, or grow from 1 to 4 threads",
+        description: "warehouses of domains that work steadily, start late, idle, or grow from 1 \
+                      to 4 threads",
         domain: skewed,
     },
-    Workload { name: "stream", what: "2 threads a domain that add arrays", domain: stream },
+    Workload { name: "stream", description: "2 threads a domain that add arrays", domain: stream },
     Workload {
         name: "lock",
-        what: "4 threads a domain that share a lock and the lines it guards",
+        description: "4 threads a domain that share a lock and the lines it guards",
         domain: lock,
     },
     Workload {
         name: "hackbench",
-        what: "8 processes a domain that send messages through sockets",
+        description: "8 processes a domain that send messages through sockets",
         domain: hackbench,
     },
-    Workload { name: "text", what: "a shell a domain that executes small programs", domain: text },
+    Workload {
+        name: "text",
+        description: "a shell a domain that executes small programs",
+        domain: text,
+    },
     Workload {
         name: "sdet",
-        what: "2 shells a domain with files, pipes and many programs",
+        description: "2 shells a domain with files, pipes and many programs",
         domain: sdet,
     },
     Workload {
         name: "dbench",
-        what: "a client a domain of a file server, on tmpfs",
+        description: "a client a domain of a file server, on tmpfs",
         domain: dbench,
     },
 ];
@@ -101,7 +107,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What a process needs beside its data.
+/// The memory of a process beside its data.
 const SPARE_MIB: u64 = 4;
 
 fn domain(vcpus: usize, memory_mib: u64, program: &str) -> Domain {
@@ -118,10 +124,11 @@ fn warehouse(place: Place) -> Domain {
     )
 }
 
-/// What each domain does is left to chance, but is always the same. Work is in rounds.
+/// The work of each domain is drawn by chance, the same in every run. It counts in rounds.
 fn skewed(place: Place) -> Domain {
     let (number, mib) = (place.number, place.thread_mib());
-    let chance = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15); // 2^64 divided by the golden ratio
+    // 2^64 divided by the golden ratio.
+    let chance = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     match chance >> 62 {
         0 => Domain { work: 1200, ..warehouse(place) },
         1 => Domain { work: 1200, delay_ms: 300, ..warehouse(place) },
@@ -161,11 +168,12 @@ fn hackbench(_place: Place) -> Domain {
     command(2, 8, &["/bin/hackbench", "-g", "1", "-f", "4", "-l", "3000"])
 }
 
-/// Programs that do hardly anything: what is executed is read more than what is written.
+/// Small programs: they read more instructions than they write data.
 const TEXT: &str = "
 i=0
 while [ $i -lt 60 ]; do
-    /bin/true; /bin/expr $i + 1 >/dev/null; /bin/basename /a/b/$i >/dev/null; /bin/printf '%s\\n' $i >/dev/null
+    /bin/true; /bin/expr $i + 1 >/dev/null; /bin/basename /a/b/$i >/dev/null
+    /bin/printf '%s\\n' $i >/dev/null
     i=$((i + 1))
 done";
 
@@ -182,7 +190,8 @@ user() {
         /bin/seq 1 200 >numbers; /bin/sed 's/1/one/' numbers >edited; /bin/cp edited copy
         /bin/grep -c one copy >/dev/null || exit 1
         /bin/cat copy numbers | /bin/sort | /bin/uniq -c | /bin/tail -n 3 >/dev/null
-        /bin/awk '{ sum += $1 } END { print sum }' numbers >sum; /bin/tar -cf all.tar numbers copy; /bin/ls -l >/dev/null
+        /bin/awk '{ sum += $1 } END { print sum }' numbers >sum
+        /bin/tar -cf all.tar numbers copy; /bin/ls -l >/dev/null
         /bin/mv copy moved; /bin/rm numbers edited moved all.tar sum
         i=$((i + 1))
     done

@@ -1,4 +1,5 @@
-//! A decision costs on 512 CPUs what it costs on 8, and a round of the timer what it releases.
+//! The cost of a decision on 512 CPUs equals that on 8, and a round of the timer costs the tasks
+//! that it releases.
 
 use crate::{
     MS,
@@ -59,8 +60,8 @@ fn a_round_of_the_timer_costs_what_it_releases() {
     assert!(machine.asked <= machine.released + rounds, "{} asked", machine.asked);
 }
 
-/// The inner cap refuses what the outer one would grant: those tasks wait for the inner one, and
-/// keep no other from the outer.
+/// The inner cap refuses tasks that the outer one would admit: they wait for the inner one, and
+/// keep no other task from the outer.
 #[test]
 fn a_task_waits_for_the_cap_that_refuses_it() {
     let mut machine = machine(1, 8);

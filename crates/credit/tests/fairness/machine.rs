@@ -19,7 +19,7 @@ const THROTTLED_LONGEST_NS: u64 = 8_000_000_000;
 const LOOKED_AT: usize = 8;
 const ANYWHERE: u32 = 256;
 
-/// What a task does.
+/// The work of a task.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     /// Always wants a CPU.
@@ -45,7 +45,7 @@ pub(crate) struct Task {
     pub(crate) longest_wait_ns: u64,
     pub(crate) last_cpu: usize,
     grant: Grant,
-    /// What its time has cost it among the tasks of its group.
+    /// The total cost of its CPU time among the tasks of its group.
     own: u64,
     /// In a queue, of this grant.
     place: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Task {
 #[derive(Debug, Clone, Copy, Default)]
 struct Cpu {
     task: Option<usize>,
-    /// Between two tasks: not idle, and nobody's to take.
+    /// Between two tasks: neither idle nor to be claimed.
     switches: bool,
     foreign: bool,
     tag: u64,
@@ -217,18 +217,18 @@ impl Machine {
         self.caps[group] = Cap { quota_ns, period_ns, burst_ns: 0, start_ns, budget_ns };
     }
 
-    /// What the group's own tasks used.
+    /// CPU time of the group's own tasks.
     pub(crate) fn used_ns(&self, group: usize) -> u64 {
         self.tasks.iter().filter(|task| task.group == group).map(|task| task.used_ns).sum()
     }
 
-    /// What the group used with all that is nested in it.
+    /// CPU time of the group and of all groups nested in it.
     pub(crate) fn used_below_ns(&self, group: usize) -> u64 {
         let within = |&other: &usize| self.path(other).any(|above| above == group);
         (0..self.groups.len()).filter(within).map(|group| self.used_ns(group)).sum()
     }
 
-    /// What the task that has waited for longest has waited, whether or not it has got a CPU since.
+    /// The longest wait of any task, also of one that still waits.
     pub(crate) fn longest_wait_ns(&self) -> u64 {
         let waiting =
             self.tasks.iter().filter(|task| task.waits).map(|task| self.time_ns - task.queued_ns);
@@ -265,7 +265,7 @@ impl Machine {
             if timer <= wake.min(stop) {
                 self.timer();
             } else if wake <= stop {
-                let (_, task) = self.sleeping.pop_first().expect("somebody sleeps");
+                let (_, task) = self.sleeping.pop_first().expect("a sleeping task");
                 self.wake(task);
             } else {
                 self.dispatch(cpu);

@@ -1,4 +1,4 @@
-//! What the decisions come to over seconds, on a machine in software.
+//! The decisions over seconds, on a machine in software.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod cost;
@@ -112,7 +112,7 @@ fn the_lightest_group_beside_the_heaviest_waits_a_bounded_time() {
 
 /// It is charged in advance for all of them, so that alone is no reason to wait.
 #[test]
-fn how_far_ahead_a_group_can_get_goes_by_its_tasks() {
+fn a_group_gets_ahead_by_its_number_of_tasks() {
     let params = Params::new(8);
     let tag = |share, runnable| {
         let group = Group { vtime: 1 << 60, share, runnable, reserved: 0 };
@@ -127,7 +127,7 @@ fn how_far_ahead_a_group_can_get_goes_by_its_tasks() {
 }
 
 #[test]
-fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
+fn a_task_passes_on_its_last_cpu_by_a_slice_but_no_woken_task() {
     let params = Params::new(8);
     let of_slices =
         |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
@@ -138,8 +138,8 @@ fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
         (sixteenth, 0, 0, false, true),
         (sixteenth, 0, 24 * MS, false, true),
         (sixteenth, 0, 24 * MS + 1, false, false),
-        // The lightest one's slice is long in virtual time; what counts at most is what a CPU waits
-        // before it fetches from afar.
+        // The lightest one's slice is long in virtual time; the bound is the wait after which a CPU
+        // fetches a task from afar.
         (of_slices(1), 0, 40 * MS, false, true),
         (of_slices(1), 0, 40 * MS + 1, false, false),
         (sixteenth, 0, 8 * MS, true, true),
@@ -159,7 +159,7 @@ fn whoever_was_on_a_cpu_last_passes_by_a_slice_but_not_one_that_woke_up() {
 
 /// Their caches are warm there.
 #[test]
-fn those_that_take_turns_keep_to_their_cpus() {
+fn tasks_that_take_turns_keep_to_their_cpus() {
     for tick_ns in [1, 4 * MS] {
         let mut machine = Machine::new(&[&[10, 20], &[20, 10]], 2);
         machine.tick_ns = tick_ns;
@@ -186,7 +186,7 @@ fn a_group_that_slept_for_long_is_owed_no_more_than_one_that_slept_a_little() {
 }
 
 #[test]
-fn who_is_interrupted_keeps_its_cpu_unless_others_wait_for_it() {
+fn an_interrupted_task_keeps_its_cpu_unless_others_wait_for_it() {
     let params = Params::new(8);
     assert_eq!(credit::resumes(&params, 2 * MS, true), 2 * MS);
     assert_eq!(credit::resumes(&params, MS / 10, true), 0);

@@ -1,4 +1,4 @@
-//! What has to hold on every machine and under every load.
+//! Rules for every machine and every load.
 
 use crate::machine::{Machine, Work};
 use nearside_credit::{self as credit, ONE};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
-/// A machine and what is to run on it; all numbers are taken modulo what there is.
+/// A machine and its load; all numbers are taken modulo what exists.
 #[derive(Debug, Clone)]
 struct Scene {
     distances: Vec<Vec<u32>>,
@@ -100,7 +100,7 @@ fn works() -> impl Strategy<Value = Work> {
     prop_oneof![Just(Work::Burns), naps]
 }
 
-/// `cpu.weight` goes from 1 to 10,000; its magnitude is what matters.
+/// `cpu.weight` goes from 1 to 10,000, drawn by magnitude.
 fn weights() -> impl Strategy<Value = u64> {
     prop_oneof![1..=10_u64, 10..=100_u64, 100..=1_000_u64, 1_000..=10_000_u64]
 }
@@ -167,10 +167,10 @@ fn crowded_out(cpus: usize, weights: [u64; 2]) -> Machine {
     machine
 }
 
-/// What no task without a cap waits longer than. It is placed `ahead_bound` ahead of now at most,
-/// and whoever is served before it is as much behind at most; where half of the CPUs are with
-/// those, now advances at half its speed, else faster. The fifth part is for the slices of the
-/// tasks before it.
+/// The longest wait of a task without a cap. It is placed at most `ahead_bound` ahead of now, and
+/// tasks served before it are at most as far behind. Where half of the CPUs serve those, now
+/// advances at half its speed, else faster. The fifth part is for the slices of the tasks before
+/// it.
 fn longest_wait_ns(machine: &Machine) -> u64 {
     5 * machine.params.ahead_bound_ns
 }
@@ -192,7 +192,10 @@ fn a_task_waits_a_bounded_time_for_a_cpu_that_its_domain_does_not_deserve() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(256)
+    })]
 
     /// One that leaves its CPU to go home waits there, while another CPU may be idle that its
     /// successor may not use. Without hard affinity there is no such CPU.
@@ -200,23 +203,28 @@ proptest! {
     fn no_cpu_idles_while_a_task_waits_that_may_use_it(scene in scenes(true)) {
         let mut machine = scene.machine();
         machine.run(500 * MS);
-        let restricted = scene.tasks.iter().any(|task| !matches!(task.allowed, Allowed::Everything));
+        let everywhere = |task: &Member| matches!(task.allowed, Allowed::Everything);
+        let restricted = !scene.tasks.iter().all(everywhere);
         let excused_ns = if restricted { 500 * MS * scene.cpus() as u64 / 100 } else { 0 };
         prop_assert!(machine.wasted_ns <= excused_ns, "{} ns", machine.wasted_ns);
     }
 
     #[test]
-    fn whatever_its_weight_and_affinity_a_task_waits_a_bounded_time(scene in scenes(false)) {
+    fn with_any_weight_and_affinity_a_task_waits_a_bounded_time(scene in scenes(false)) {
         let mut machine = scene.machine();
         machine.run(6000 * MS);
-        prop_assert!(machine.longest_wait_ns() <= longest_wait_ns(&machine), "{} ms", machine.longest_wait_ns() / MS);
+        let (got_ns, bound_ns) = (machine.longest_wait_ns(), longest_wait_ns(&machine));
+        prop_assert!(got_ns <= bound_ns, "{} ms", got_ns / MS);
     }
 
     #[test]
-    fn whoever_wakes_up_as_they_may_one_that_works_gets_nine_tenths_of_its_share(
+    fn beside_any_sleepers_a_group_that_works_gets_nine_tenths_of_its_share(
         cpus in 1..=8_usize,
         weight in 50..=500_u64,
-        sleepers in prop::collection::vec((10..=500_u64, 1..=16_usize, 10_000..=10 * MS, 10_000..=20 * MS), 1..=5),
+        sleepers in prop::collection::vec(
+            (10..=500_u64, 1..=16_usize, 10_000..=10 * MS, 10_000..=20 * MS),
+            1..=5,
+        ),
     ) {
         let mut machine = Machine::shaped(&[vec![10]], 1, cpus, 1);
         let worker = machine.group(weight, &vec![0; cpus], Work::Burns);
@@ -243,7 +251,8 @@ proptest! {
         }
         // Each level rounds down by less than one, and no share is 0.
         let least = (exact - levels.len() as f64).max(1.0);
-        prop_assert!((least..=exact.max(1.0) + 1e-6).contains(&(share as f64)), "{share} instead of {exact}");
+        let range = least..=exact.max(1.0) + 1e-6;
+        prop_assert!(range.contains(&(share as f64)), "{share} instead of {exact}");
     }
 
     /// Two domains, and in the first one two more beside its own tasks.
@@ -254,7 +263,8 @@ proptest! {
     ) {
         let mut machine = Machine::shaped(&[vec![10, 20], vec![20, 10]], 1, 2, 1);
         let homes: Vec<usize> = (0..8).map(|task| task % 2).collect();
-        let groups = [outer.0, outer.1, inner.0, inner.1].map(|weight| machine.group(weight, &homes, Work::Burns));
+        let groups = [outer.0, outer.1, inner.0, inner.1]
+            .map(|weight| machine.group(weight, &homes, Work::Burns));
         machine.parents[groups[2]] = Some(groups[0]);
         machine.parents[groups[3]] = Some(groups[0]);
         machine.run(200 * MS);
@@ -263,20 +273,23 @@ proptest! {
         let first = outer.0 as f64 / (outer.0 + outer.1) as f64;
         let within = (credit::WEIGHT + inner.0 + inner.1) as f64;
         let own = credit::WEIGHT as f64 / within;
-        let shares = [first * own, 1.0 - first, first * inner.0 as f64 / within, first * inner.1 as f64 / within];
+        let nested = |weight: u64| first * weight as f64 / within;
+        let shares = [first * own, 1.0 - first, nested(inner.0), nested(inner.1)];
         for (at, share) in shares.into_iter().enumerate() {
             let got_ns = (machine.used_ns(groups[at]) - before[at]) as f64;
             let ideal_ns = share * (16_000 * MS) as f64;
             // Each of its threads may be in the middle of a slice, at the beginning as at the end.
-            let excused_ns = 0.02 * ideal_ns + (homes.len() as u64 * machine.params.slice_ns) as f64;
-            prop_assert!((got_ns - ideal_ns).abs() < excused_ns, "group {at} got {got_ns} ns instead of {ideal_ns}");
+            let slices_ns = (homes.len() as u64 * machine.params.slice_ns) as f64;
+            let excused_ns = 0.02 * ideal_ns + slices_ns;
+            let off_ns = (got_ns - ideal_ns).abs();
+            prop_assert!(off_ns < excused_ns, "group {at} got {got_ns} ns of {ideal_ns}");
         }
     }
 
-    /// Whatever is nested in what: no more than a quota for each period that began, and what each
-    /// task that had its slice by then went on for until a tick.
+    /// With any nesting: no more than a quota for each period that began, and the time until a tick
+    /// of each task that had its slice by then.
     #[test]
-    fn nobody_exceeds_a_cap_of_its_own_or_above(scene in scenes(true)) {
+    fn no_group_exceeds_its_cap_or_one_above(scene in scenes(true)) {
         let mut machine = scene.machine();
         machine.run(1000 * MS);
         for group in 0..scene.groups.len() {
@@ -306,7 +319,8 @@ proptest! {
         let got_ns = machine.used_below_ns(0) as f64 / 50.0;
         let narrowest_ns = (period_ms * MS * percents.iter().min().unwrap_or(&0) / 100) as f64;
         let least_ns = (narrowest_ns - machine.params.slice_min_ns as f64) * 0.98;
-        prop_assert!((least_ns..=narrowest_ns).contains(&got_ns), "{got_ns} ns a period instead of {narrowest_ns}");
+        let range_ns = least_ns..=narrowest_ns;
+        prop_assert!(range_ns.contains(&got_ns), "{got_ns} ns a period of {narrowest_ns}");
     }
 
     /// Against the rule as it is documented, CPU by CPU: home, other affine nodes nearest first,
@@ -331,13 +345,16 @@ proptest! {
         }
         machine.run(MS / 10);
         let is_idle = |cpu: usize| busy & 1 << cpu == 0;
-        let candidates: Vec<usize> = (0..cpus).filter(|&cpu| is_idle(cpu) && allowed & 1 << cpu != 0).collect();
+        let may_use = |cpu: usize| allowed & 1 << cpu != 0;
+        let candidates: Vec<usize> =
+            (0..cpus).filter(|&cpu| is_idle(cpu) && may_use(cpu)).collect();
         if candidates.is_empty() {
             return Ok(());
         }
         let group = machine.group(100, &[], Work::Burns);
         let task = machine.task(group, home, affine, allowed, Work::Burns);
-        let affine_is_allowed = (0..cpus).any(|cpu| allowed & 1 << cpu != 0 && affine & 1 << machine.node_of(cpu) != 0);
+        let is_affine = |cpu: usize| affine & 1 << machine.node_of(cpu) != 0;
+        let affine_is_allowed = (0..cpus).any(|cpu| may_use(cpu) && is_affine(cpu));
         machine.run(MS / 10);
         let rank = |cpu: usize| {
             let (node, core) = (machine.node_of(cpu), cpu / threads_a_core * threads_a_core);
@@ -350,7 +367,8 @@ proptest! {
         let (strange, distance, half) = rank(chosen);
         for cpu in candidates {
             let (other_strange, other_distance, other_half) = rank(cpu);
-            prop_assert!((strange, distance) <= (other_strange, other_distance), "{cpu} is nearer than {chosen}");
+            let (this, other) = ((strange, distance), (other_strange, other_distance));
+            prop_assert!(this <= other, "{cpu} is nearer than {chosen}");
             if machine.queue_of(cpu) == machine.queue_of(chosen) {
                 prop_assert!(half <= other_half, "{cpu} is a whole core, {chosen} is not");
             }

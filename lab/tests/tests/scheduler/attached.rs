@@ -58,9 +58,8 @@ impl Attached {
         serde_json::from_str(&self.ask("statistics")).unwrap()
     }
 
-    /// CPU time of domains so far. By the scheduler's account: what 7.3.4 counts under a sched_ext
-    /// scheduler (`cpu.stat`, the threads' clocks) contains time in which a task waited and its CPU
-    /// idled.
+    /// CPU time of domains so far, by the scheduler's account: under a sched_ext scheduler 7.3.4
+    /// adds time in which a task waited and its CPU idled (`cpu.stat`, the threads' clocks).
     fn used(&mut self, domains: &[&Cgroup]) -> Vec<UsedByNode> {
         let statistics = self.statistics();
         let used = |group: &&Cgroup| {
@@ -87,8 +86,8 @@ impl Attached {
             .collect()
     }
 
-    /// The same, for one while after the other until it is right: when the host stands still, that
-    /// is charged to whoever runs just then.
+    /// The same, again and again until it is right: a pause of the host is charged to the task that
+    /// runs just then.
     pub(crate) fn used_until(
         &mut self,
         domains: &[&Cgroup],
@@ -115,9 +114,9 @@ impl Attached {
         used.on(node) as f64 / used.total_us().max(1) as f64
     }
 
-    /// Burns in a domain, several times until that comes out right by what the burner says and by
-    /// the scheduler's account: when the host stands still, that is charged to whoever runs just
-    /// then. What must never be is asserted of each time.
+    /// Burns in a domain, several times until the burner's and the scheduler's account are right: a
+    /// pause of the host is charged to the task that runs just then. Violations of hard affinity
+    /// fail at once.
     pub(crate) fn burn_until(
         &mut self,
         group: &Cgroup,

@@ -77,7 +77,7 @@ pub(crate) struct Burner {
     stdout: BufReader<ChildStdout>,
 }
 
-/// What a burner says of itself.
+/// The report of a burner.
 #[derive(Debug)]
 pub(crate) struct Burnt {
     pub(crate) by_node_us: Vec<u64>,

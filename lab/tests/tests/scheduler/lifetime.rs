@@ -60,8 +60,8 @@ fn cpus_go_and_come_while_it_runs() {
     scheduler.detach();
 }
 
-/// A CPU's last act is to wake whoever takes it down, when it can send itself no interrupt any
-/// more. A kick from there stays pending, and detaching waits for it for ever.
+/// A CPU's last act is to wake the task that takes it down, when it can send itself no interrupt
+/// any more. A kick from there stays pending, and detaching waits for it for ever.
 #[test]
 fn a_busy_machine_lets_its_cpus_go() {
     let group = Cgroup::new("busy");

@@ -10,7 +10,7 @@ fn smt_whole_idle_cores_come_first() {
     let group = Cgroup::new("pair");
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
-    // Threads that nobody makes wait stay where they are; these wake often.
+    // Threads that never wait stay where they are; these wake often.
     scheduler.burn_until(&group, "--threads 2 --ms 5000 --nap-us 20000,2000", |burnt, _| {
         let cores =
             [4, 6].map(|first| (burnt.by_cpu_us[first] + burnt.by_cpu_us[first + 1]) as f64);

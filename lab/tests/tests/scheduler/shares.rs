@@ -56,8 +56,8 @@ fn shares_follow_weights_and_caps_of_the_groups_above() {
     scheduler.detach();
 }
 
-/// A queue holds tasks that only one CPU of the node may run, more of them than are looked at, and
-/// one that the other may.
+/// A queue holds tasks that only one CPU of the node may run, more than a CPU samples, and one that
+/// the other CPU may run.
 #[test]
 fn tasks_bound_to_one_cpu_do_not_block_its_neighbour() {
     let (bound, full, free) = (Cgroup::new("bound"), Cgroup::new("full"), Cgroup::new("free"));
@@ -76,8 +76,8 @@ fn tasks_bound_to_one_cpu_do_not_block_its_neighbour() {
     scheduler.detach();
 }
 
-/// A group that may use one CPU only never gets its share, but does not keep those who come later
-/// from that CPU.
+/// A group that may use one CPU only never gets its share, but does not keep later tasks from that
+/// CPU.
 #[test]
 fn a_group_bound_to_one_cpu_is_owed_a_bounded_time() {
     let (first, others, late) = (Cgroup::new("first"), Cgroup::new("others"), Cgroup::new("late"));
@@ -96,8 +96,7 @@ fn a_group_bound_to_one_cpu_is_owed_a_bounded_time() {
     scheduler.detach();
 }
 
-/// Within a group, nice is what it always was: who weighs a hundredth gets little beside who weighs
-/// all.
+/// Within a group, a task of nice 19 gets little beside one of nice 0.
 #[test]
 fn nice_counts_among_the_tasks_of_a_group() {
     let group = Cgroup::new("polite");

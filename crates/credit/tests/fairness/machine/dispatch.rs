@@ -4,7 +4,7 @@ use super::{Cpu, LOOKED_AT, Machine, Task};
 use nearside_credit::{self as credit, Place};
 
 impl Machine {
-    /// The first task of a queue that this CPU may run, as far as is looked.
+    /// The first of the sampled tasks of a queue that this CPU may run.
     fn head(&self, queue: usize, cpu: usize) -> Option<usize> {
         self.queues[queue].iter().copied().take(LOOKED_AT).find(|&task| self.may_use(task, cpu))
     }
@@ -73,9 +73,8 @@ impl Machine {
         found
     }
 
-    /// Lets the CPUs of that queue whose slices end at the same tick go first: they look only
-    /// there. What they ran until then is queued too late for `cpu`, which is called back. Whether
-    /// the task is still there.
+    /// Lets the CPUs of that queue whose slices end at the same tick go first. Their previous tasks
+    /// are queued too late for `cpu`, which is called back. Whether the task is still there.
     fn wins_race(&mut self, cpu: usize, queue: usize, task: usize) -> bool {
         self.wanted[queue] = Some(cpu);
         for rival in self.members(queue) {
@@ -153,13 +152,13 @@ impl Machine {
         self.switch(cpu, previous, returning, next);
     }
 
-    /// What waits, nearest first.
+    /// A waiting task, nearest first.
     fn take_any(&mut self, cpu: usize) -> Option<usize> {
         let others = self.nearest(self.queue_of(cpu)).into_iter().skip(1);
         self.serve(cpu).or_else(|| others.into_iter().find_map(|queue| self.take_from(queue, cpu)))
     }
 
-    /// The task that ran queues anew before the next one starts. A CPU that goes idle looks once
+    /// The previous task queues anew before the next one starts. A CPU that goes idle searches once
     /// more for tasks that were queued meanwhile.
     fn switch(
         &mut self,

@@ -28,7 +28,7 @@ impl Machine {
         }
     }
 
-    /// Has the CPU that was too late for a task of this queue look for this one.
+    /// Calls the CPU that came too late for a task of this queue, if it would fetch this one.
     fn call_back(&mut self, task: usize, queue: usize) {
         let Some(cpu) = self.wanted[queue].take() else { return };
         let distance = self.distances[self.node_of(cpu)][queue / self.caches_a_node];
@@ -36,7 +36,7 @@ impl Machine {
             return;
         }
         self.called.insert(cpu);
-        // One that is between two tasks looks once more when it has begun the next.
+        // A CPU between two tasks searches once more when it has begun the next.
         if self.cpus[cpu].task.is_some() {
             self.called.remove(&cpu);
             self.cpus[cpu].balanced_ns = 0;

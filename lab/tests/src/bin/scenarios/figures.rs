@@ -1,4 +1,4 @@
-//! What a scenario shows: figures, each beside what is required of it.
+//! The figures of a scenario, each beside its requirement.
 
 use serde::Serialize;
 

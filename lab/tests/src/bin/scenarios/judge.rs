@@ -1,10 +1,10 @@
-//! What the logs of all threads say about a window of time. Pure.
+//! Figures of a window of time, from the logs of all threads. Pure.
 
 use crate::worker::{Log, Segment};
 use nearside_workloads::clock::STEP_NS;
 use serde::Serialize;
 
-/// An idle CPU that looks for work may take so long to find it.
+/// The longest time in which an idle CPU finds work.
 const SEARCH_NS: u64 = 100_000;
 
 /// From when to when.
@@ -41,7 +41,7 @@ pub(crate) struct Group {
     pub(crate) logs: Vec<Log>,
 }
 
-/// What became of a group.
+/// The result of a group.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Share {
     pub(crate) name: String,
@@ -63,11 +63,11 @@ pub(crate) struct Share {
 pub(crate) struct Verdict {
     pub(crate) span_ms: f64,
     pub(crate) groups: Vec<Share>,
-    /// Work done over the window's length: CPUs. Less than CPU time by what interrupts took.
+    /// Work done over the window's length, in CPUs: CPU time without that of interrupts.
     pub(crate) work_cpus: f64,
-    /// Of all CPU time, that in which a CPU ran none of these threads while another of them waited
-    /// and was free to run anywhere. An upper bound of idling: such a CPU may have run somebody
-    /// else.
+    /// Of all CPU time, the part in which a CPU ran none of these threads while another of them
+    /// waited and was free to run anywhere. An upper bound of idling: such a CPU may have run
+    /// another program.
     pub(crate) others_while_waiting: f64,
     /// .. counting only CPUs that had run none of them for 0.1 ms already.
     pub(crate) long_while_waiting: f64,
@@ -180,7 +180,8 @@ fn while_waiting(groups: &[Group], cpus: usize, window: Window) -> (f64, f64) {
             }
         }
     }
-    // At the same time, first what ends: a thread that hands its CPU to another leaves no gap.
+    // Among changes at the same time, ends come first: a thread that passes its CPU on leaves no
+    // gap.
     changes.sort_by_key(|(at_ns, change)| {
         (*at_ns, matches!(change, Change::Runs(_) | Change::WaitsNoMore))
     });
@@ -218,7 +219,7 @@ pub(crate) fn reaches_after_ns(
     nodes: &[usize],
     from_ns: u64,
 ) -> Option<u64> {
-    // A segment that ends with the wait for it is what was there before.
+    // A segment that ends within this time began before.
     let there =
         |segment: &&Segment| nodes[segment.cpu] == node && segment.to_ns > from_ns + 4 * STEP_NS;
     log.segments.iter().find(there).map(|segment| segment.from_ns.saturating_sub(from_ns))

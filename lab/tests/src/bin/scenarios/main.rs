@@ -1,9 +1,9 @@
-//! Plays a scenario of the credit scheduler under modelled time, and prints a line of JSON with its
-//! figures beside what is required of them. For a guest of `lab/run --model`; `lab/measure` runs
-//! all of them.
+//! Plays a scenario of the credit scheduler under modelled time and prints its figures beside their
+//! requirements as a line of JSON. For a guest of `lab/run --model`; `lab/measure` runs all of
+//! them.
 //!
-//! Everything is judged from logs that the threads keep themselves, by the modelled clock: who ran
-//! where and when, to some microseconds. The kernel's count of CPU time is not used: under a
+//! All figures come from logs that the threads keep themselves, by the modelled clock: the place
+//! and time of each, to some microseconds. The kernel's count of CPU time is not used: under a
 //! `sched_ext` scheduler Linux 7.3.4 counts too much.
 
 mod figures;

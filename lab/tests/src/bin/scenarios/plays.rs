@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// What a scenario came to.
+/// The result of a scenario.
 #[derive(Debug)]
 pub(crate) struct Result {
     pub(crate) figures: Vec<Figure>,
-    /// What stands behind them.
+    /// The data behind the figures.
     pub(crate) verdicts: Vec<Verdict>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) const PLAYS: &[Play] = &[
     },
 ];
 
-/// The home of the domain that is looked at, where there is one.
+/// The home of the measured domain, where there is one.
 const HOME: usize = 1;
 const HOME_CPUS: [usize; 2] = [2, 3];
 
@@ -121,8 +121,8 @@ fn at_home(verdict: &Verdict, group: usize) -> Figure {
     )
 }
 
-/// .. beside six tasks of nobody that come and go, and kernel threads that wake on every CPU 500
-/// times a second.
+/// .. beside six tasks without a home that come and go, and kernel threads that wake on every CPU
+/// 500 times a second.
 fn room_busy(stage: &mut Stage) -> Outcome<Result> {
     let room = stage.group("room", 100, None)?;
     stage.prefer(room, "1", HOME as u32)?;
@@ -174,7 +174,7 @@ fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
         ));
     } else {
         figures.push(figure(
-            "looks outside of the hard affinity",
+            "samples outside of the hard affinity",
             "",
             share.violations as f64,
             Required::AtMost(0.0),
@@ -183,8 +183,8 @@ fn spill(stage: &mut Stage, threads: usize, cpus: &[usize]) -> Outcome<Result> {
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
-/// Of the threads' CPU time, what was on the nodes that have room for them, filled in order of
-/// their distance from home: of equally near ones any.
+/// The part of the threads' CPU time on the nodes that have room for them, filled in order of their
+/// distance from home; any of equally near ones.
 fn nearest_first(stage: &Stage, cpus_by_node: &[f64], threads: usize) -> Outcome<f64> {
     let distances = fs::read_to_string(format!("/sys/devices/system/node/node{HOME}/distance"))?;
     let mut by_distance: Vec<(u32, usize)> = vec![];
@@ -378,7 +378,7 @@ fn sixteen(stage: &mut Stage) -> Outcome<Result> {
     Ok(Result { figures, verdicts: vec![verdict] })
 }
 
-// -- what a benchmark says ------------------------------------------------------------------------
+// -- benchmarks -------------------------------------------------------------------------------
 
 /// A program that does its own timing, three times: the number beside `word`.
 fn bench(_stage: &mut Stage, command: &str, word: &str, unit: &'static str) -> Outcome<Result> {

@@ -1,5 +1,5 @@
-//! What a scenario plays on: control groups, threads that burn in them, and the scheduler, if it is
-//! to be there.
+//! The stage of a scenario: control groups, threads that burn in them, and the scheduler, if it is
+//! used.
 
 use crate::{
     judge::{Group, Window},
@@ -186,7 +186,7 @@ impl Stage {
         }
         let ends =
             member.logs.iter().filter_map(|log| log.segments.last()).map(|segment| segment.to_ns);
-        ends.max().ok_or_else(|| "nobody ran".into())
+        ends.max().ok_or_else(|| "no thread ran".into())
     }
 
     /// Ends everything.
@@ -205,8 +205,7 @@ impl Stage {
         Ok(groups)
     }
 
-    /// What the scheduler counted, if it is there and has not ended by itself, which no scenario
-    /// may make it do.
+    /// The scheduler's counters. An error if it ended by itself, which no scenario allows.
     pub(crate) fn statistics(&self) -> Outcome<BTreeMap<&'static str, u64>> {
         let Some(scheduler) = &self.scheduler else { return Ok(BTreeMap::new()) };
         match scheduler.exited() {

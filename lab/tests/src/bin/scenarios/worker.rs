@@ -17,10 +17,10 @@ use std::{
     time::Duration,
 };
 
-/// A gap between two looks at the clock that is longer means that the thread did not run.
+/// A thread did not run in a longer gap between two samples of the clock.
 const GAP_NS: u64 = 60_000;
 
-/// What the threads of one process do.
+/// The work of the threads of one process.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Work {
     /// The control group to be in
@@ -52,7 +52,7 @@ pub(crate) struct Log {
     pub(crate) segments: Vec<Segment>,
     /// Whether it has a hard affinity.
     pub(crate) bound: bool,
-    /// Looks at which it was outside of its hard affinity.
+    /// Samples outside of its hard affinity.
     pub(crate) violations: u64,
     /// Whether it sleeps now and then, and how late it woke up.
     pub(crate) naps: bool,
@@ -68,12 +68,12 @@ fn burn(work: &Work, begin: &Barrier, stop: &AtomicBool) -> Log {
     // Once before it is ready: then every thread has run.
     clock::work();
     begin.wait();
-    let (mut last_ns, mut cpu) = clock::look();
+    let (mut last_ns, mut cpu) = clock::sample();
     let mut from_ns = last_ns;
     let (mut worked_ns, mut steps) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         clock::work();
-        let (now_ns, here) = clock::look();
+        let (now_ns, here) = clock::sample();
         log.violations += u64::from(log.bound && !work.cpus.contains(&here));
         if here != cpu || now_ns - last_ns > GAP_NS {
             log.segments.push(Segment { from_ns, to_ns: last_ns, cpu, steps });
@@ -88,7 +88,7 @@ fn burn(work: &Work, begin: &Barrier, stop: &AtomicBool) -> Log {
         {
             log.segments.push(Segment { from_ns, to_ns: last_ns, cpu, steps });
             thread::sleep(Duration::from_micros(sleep_us));
-            let (now_ns, here) = clock::look();
+            let (now_ns, here) = clock::sample();
             let late_ns = now_ns.saturating_sub(last_ns + sleep_us * 1000);
             log.wakes += 1;
             log.late_ns += late_ns;
