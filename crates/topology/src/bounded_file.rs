@@ -3,7 +3,10 @@
 //! The open never waits (`O_NONBLOCK`), and the type is checked on the open descriptor, so neither a FIFO without a
 //! writer nor a device nor a file swapped in between can block the caller or fill its memory.
 
-use rustix::fs::{Mode, OFlags};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
 use std::{
     fs::{self, File, FileType, Metadata},
     io::{self, Read},
@@ -13,6 +16,9 @@ use std::{
 
 /// A bound for files that people write by hand or Nearside itself writes: configuration, records, machine files.
 pub const MAX_TEXT_BYTES: u64 = 1 << 20;
+
+/// Most files are shorter. The kernel writes those of `/proc` anew for each read, so few are better.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// Flags that [`read_opened`] expects of an open that another crate makes (`openat` below a checked folder).
 pub const OPEN_FLAGS: OFlags =
@@ -36,6 +42,12 @@ pub enum Error {
     /// The file is not text.
     #[error("it is not UTF-8: {0}")]
     NotUtf8(core::str::Utf8Error),
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
 }
 
 impl From<Error> for io::Error {
@@ -79,12 +91,10 @@ pub fn open(path: &Path) -> Result<File, Error> {
     let file = match rustix::fs::open(path, OPEN_FLAGS, Mode::empty()) {
         Ok(descriptor) => File::from(descriptor),
         // A socket cannot be opened at all; its type explains more than the system's error.
-        Err(errno) => {
-            if let Ok(metadata) = fs::metadata(path) {
-                check_regular(&metadata)?;
-            }
-            return Err(Error::Io(errno.into()));
+        Err(Errno::NXIO) => {
+            return check_regular(&fs::metadata(path)?).and(Err(Errno::NXIO.into()));
         }
+        Err(errno) => return Err(errno.into()),
     };
     check_regular(&file.metadata()?)?;
     Ok(file)
@@ -102,7 +112,8 @@ pub fn read_opened(file: File, max_bytes: u64) -> Result<Vec<u8>, Error> {
     if metadata.len() > max_bytes {
         return Err(too_large);
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+    let length = usize::try_from(metadata.len()).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(length.max(FIRST_BYTES));
     file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > max_bytes {
         true => Err(too_large),

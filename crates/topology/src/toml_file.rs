@@ -1,74 +1,61 @@
-//! What readers of files in TOML share: a file is read up to a bound, and what is wrong in it is told by file, line and key.
+//! The part that readers of TOML files share: a bound on a file's size, and errors with file, line and
+//! key.
 //!
-//! A format has structures for what may be written, in which a value that has to be checked is a `Spanned<Value>`: its reader says
-//! itself what it expected there. [`Reader::written`] fills them, [`Reader::whole`] and [`Reader::number`] take numbers out of values,
-//! and [`Reader::error`] is for everything else that a file can have wrong.
+//! A format has structures for its keys, in which a value that has to be checked is a
+//! `Spanned<Value>`, so that the format's reader can word its own expectation. [`Reader::written`]
+//! fills them, [`Reader::whole`] and [`Reader::number`] take numbers out of values, and
+//! [`Reader::error`] is for all other faults of a file.
 
+use crate::bounded_file;
 use serde::de::DeserializeOwned;
 use std::{
     fmt::Display,
-    fs::File,
-    io::{self, Read},
     ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
 };
 use toml::{Spanned, Value};
 
-/// Far more than any of these files needs; keeps a path such as `/dev/zero` from filling memory.
-const MAX_BYTES: u64 = 1 << 20;
-
-/// Why a file is not what it should be.
+/// Reasons for which a file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read, is not a regular file of UTF-8, or is too large.
     #[error("cannot read the {expected} {}: {source}", path.display())]
-    Io {
-        /// What it should be.
+    Read {
+        /// The kind of file, "machine file" for example.
         expected: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: io::Error,
+        /// The reason.
+        source: bounded_file::Error,
     },
-    /// It is larger than any such file.
-    #[error("{} is larger than {} MiB, expected a {expected}", path.display(), MAX_BYTES >> 20)]
-    TooLarge {
-        /// What it should be.
-        expected: &'static str,
-        /// The file.
-        path: PathBuf,
-    },
-    /// Something in it is wrong.
+    /// A line of the file is wrong.
     #[error("{file}:{line}: {what}")]
     Invalid {
         /// The file, as it was named.
         file: String,
         /// The line, from 1 on.
         line: usize,
-        /// The key, what was read and what was expected.
+        /// The key, the value that was read and the one expected.
         what: String,
     },
 }
 
-/// The text of the file at `path`. Messages say what is `expected` there, "machine file" for example.
+/// The text of the file at `path`: a regular file of at most [`bounded_file::MAX_TEXT_BYTES`].
+/// Messages name the kind of file that is `expected` there, "machine file" for example.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] where the file cannot be read or is no UTF-8, [`Error::TooLarge`] above 1 MiB.
+/// [`Error::Read`].
 pub fn read(path: &Path, expected: &'static str) -> Result<String, Error> {
-    let failed = |source| Error::Io { expected, path: path.to_path_buf(), source };
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(failed)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(Error::TooLarge { expected, path: path.to_path_buf() });
-    }
-    String::from_utf8(bytes)
-        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+    bounded_file::read_text(path, bounded_file::MAX_TEXT_BYTES).map_err(|source| Error::Read {
+        expected,
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
-/// A file's text, to say where in it something is wrong. Every error that it makes is an [`Error::Invalid`].
+/// A file's text, for errors with their line in it. Every error that it makes is an
+/// [`Error::Invalid`].
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     file: &'a str,
@@ -76,12 +63,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// For the `text` of `file`, which is only a name here.
+    /// A reader of `text`; `file` is its name in messages.
     pub fn new(file: &'a str, text: &'a str) -> Self {
         Self { file, text }
     }
 
-    /// The text as `T` has it.
+    /// The text as a `T`.
     ///
     /// # Errors
     ///
@@ -90,11 +77,11 @@ impl<'a> Reader<'a> {
         toml::from_str(self.text).map_err(|error| self.refused(&error))
     }
 
-    /// The error that says `what`, on one line, of the place `at`.
+    /// An error with the text `what`, on one line, about the place `at`.
     pub fn error(&self, at: Range<usize>, what: &str) -> Error {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
-        // What is wrong may be a text of several lines.
+        // A value in the text may have several lines.
         Error::Invalid {
             file: self.file.to_owned(),
             line,
@@ -102,11 +89,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The whole number that `value`, of `key`, is; messages give the `unit` after the `allowed` ones.
+    /// The whole number in `value`, which `key` has; messages give the `unit` after the `allowed`
+    /// range.
     ///
     /// # Errors
     ///
-    /// It is none, or none of those allowed.
+    /// The value is no whole number, or not in the range.
     pub fn whole(
         &self,
         key: &str,
@@ -118,11 +106,11 @@ impl<'a> Reader<'a> {
         self.allowed(found, key, value, "a whole number", allowed, unit)
     }
 
-    /// Like [`Reader::whole`], for a number that need not be whole.
+    /// As [`Reader::whole`], for a number that need not be whole.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The value is no number, or not in the range.
     pub fn number(
         &self,
         key: &str,
@@ -152,12 +140,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// What TOML itself refused, or what has not the keys that it should have.
+    /// The error of text that is no TOML, or has other keys or types than expected.
     fn refused(&self, error: &toml::de::Error) -> Error {
         let end = self.text.trim_end().len();
         let at = error.span().unwrap_or(end..end);
         let line = self.line_from_its_start(at.start);
-        // What no value can be is a number of more than 64 bits.
+        // The parser words it like this for numbers of more than 64 bits.
         let message = error
             .message()
             .replace('\n', ", ")
@@ -168,13 +156,14 @@ impl<'a> Reader<'a> {
             }
             None => message,
         };
-        // A key that the whole file lacks is missed at its beginning, and has nothing to do with the key there.
+        // A key that the whole file lacks is missed at its beginning, and has nothing to do with
+        // the key there.
         let key = key_of(line).filter(|key| at.start > 0 && !message.contains(&format!("`{key}`")));
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
         self.error(at, &format!("{key}{message}"))
     }
 
-    /// The line in which `at` is.
+    /// The line around `at`.
     fn line_from_its_start(&self, at: usize) -> &'a str {
         let before = self.text.get(..at).unwrap_or(self.text);
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -188,18 +177,19 @@ fn key_of(line: &str) -> Option<&str> {
     Some(key).filter(|key| !key.is_empty() && key.chars().all(is_bare))
 }
 
-/// The table or key of the whole file that this line begins with. Where a sequence is expected there, it is one of tables.
+/// The table or key that this line begins with. Where a sequence is expected there, it is one of
+/// tables.
 fn table_of(line: &str) -> Option<&str> {
     let name = line.trim_start_matches(['[', ' ', '\t', '"', '\'']);
     name.split(|char| !is_bare(char)).next().filter(|name| !name.is_empty())
 }
 
-/// Whether a key needs no quotes for it.
+/// Whether a key with this character needs no quotes.
 fn is_bare(char: char) -> bool {
     char.is_ascii_alphanumeric() || char == '_' || char == '-'
 }
 
-/// The number that `value` is, if it is one.
+/// The number in `value`, if it has one.
 pub(crate) fn number_in(value: &Value) -> Option<f64> {
     match *value {
         Value::Integer(number) => Some(number as f64),

@@ -94,7 +94,10 @@ fn revision_1_has_domains_of_8_bits_and_later_ones_of_32() {
             .memory(0x0102_0304, 0, GIB, ENABLED)
             .build()
     };
-    expect_nodes(&sound_machine(&[srat(1)]), &[(4, "0", 1)]);
+    let (first, findings) = machine(&[srat(1)]);
+    expect_nodes(&first, &[(4, "0", 1)]);
+    let reserved = "read 0x10203 (and 1 more), expected 0 in a reserved field";
+    assert!(findings[0].to_string().contains(reserved), "{findings:?}");
     for revision in [2, 3] {
         let (machine, findings) = machine(&[srat(revision)]);
         expect_nodes(&machine, &[(0x0102_0304, "0", 1)]);

@@ -1,4 +1,4 @@
-//! Where tables may be: folders of raw tables, raw files, the text of `acpidump`.
+//! The sources of tables: folders of raw tables, raw files, the text of `acpidump`.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +10,10 @@
 mod acpi_builder;
 
 use acpi_builder::*;
-use nearside_topology::acpi::{self, ReadError, Tables};
+use nearside_topology::{
+    acpi::{self, ReadError, Tables},
+    bounded_file,
+};
 use std::{fs, path::Path};
 
 fn two_nodes() -> [Vec<u8>; 3] {
@@ -34,7 +37,8 @@ fn a_folder_of_raw_tables_under_any_names() {
     for (name, table) in ["a.dat", "whatever", "1"].iter().zip(two_nodes()) {
         put(name, &table);
     }
-    // As in /sys/firmware/acpi/tables: other tables, one without the usual header, and folders. And a stranger.
+    // As in /sys/firmware/acpi/tables: other tables, one without the usual header, and folders. And a
+    // file that is no table.
     put("DSDT", &Builder::other(b"DSDT").raw(&[1; 100]).build());
     put("FACS", b"FACS\x40\0\0\0");
     put("README", b"tables of machine 17\n");
@@ -81,16 +85,70 @@ fn a_dump_with_a_line_missing_is_not_used() {
         .filter(|line| !line.contains("0040:"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let findings = Tables::from_bytes(gap.as_bytes()).findings;
-    let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        texts,
-        [
-            "SRAT at 0x40: read offset 0x50 in line 6 of the dump, expected bytes in hexadecimal from offset 0x40 on; \
-         this part is ignored, the table is still used",
-            "SRAT at 0x4: read a length of 192 bytes, expected at most the 64 bytes there are; the table is not used",
-        ]
-    );
+    let text = "SRAT at 0x40: read offset 0x50 in line 6 of the dump, expected bytes in hexadecimal \
+                from offset 0x40 on; the table is not used";
+    assert_eq!(findings_of(&gap), [text]);
+}
+
+fn findings_of(dump: &str) -> Vec<String> {
+    let tables = Tables::from_bytes(dump.as_bytes());
+    tables.findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn tabs_in_a_dump_are_as_good_as_spaces() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dump.txt");
+    let text = acpidump(&two_nodes());
+    let variants = [
+        ("before the offset", text.replace("\n    ", "\n\t")),
+        ("after the offset", text.replace(": ", ":\t")),
+        ("between bytes", text.replace(" 00 00 ", "\t00\t00 ")),
+        ("before the characters", text.replace("  ", "\t")),
+        ("in the title", text.replace(" @ ", "\t@\t")),
+    ];
+    for (place, variant) in variants {
+        assert_ne!(variant, text, "{place}");
+        fs::write(&path, variant).unwrap();
+        check(&path);
+    }
+}
+
+#[test]
+fn characters_after_a_tab_are_told_from_bytes() {
+    // The last line holds two bytes, whose characters look like one byte more.
+    let table = Builder::other(b"SRAT").raw(&[0; 12]).raw(b"AB").build();
+    let text = acpidump(std::slice::from_ref(&table));
+    let short = text.trim_end().lines().last().unwrap();
+    assert!(short.ends_with(" AB"), "{short}");
+    let line = format!("{}: 41 42\tAB", short.split(':').next().unwrap());
+    let tabbed = text.replace(short, &line);
+    assert_eq!(findings_of(&tabbed), findings_of(&text));
+    let stray = format!("{}: 41 42 AB", short.split(':').next().unwrap());
+    assert_ne!(findings_of(&text.replace(short, &stray)), findings_of(&text));
+}
+
+#[test]
+fn a_damaged_line_rejects_its_table_in_one_finding_and_no_other_table() {
+    let dump = acpidump(&two_nodes());
+    let damaged = dump.replacen("0010: ", "0010: zz ", 1);
+    let findings = findings_of(&damaged);
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    let start = "SRAT at 0x10: read line 3 of the dump, \"0010: zz ";
+    assert!(findings[0].starts_with(start), "{findings:#?}");
+    assert!(findings[0].ends_with("from offset 0x10 on; the table is not used"), "{findings:#?}");
+    let tables = Tables::from_bytes(damaged.as_bytes());
+    assert!(tables.srat.is_none() && tables.slit.is_some() && tables.madt.is_some());
+
+    // Behind a table's last byte, a strange line harms nothing.
+    let after = dump.replacen("\n\n", "\nend of table\n\n", 1);
+    let findings = findings_of(&after);
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    assert!(findings[0].ends_with("this part is ignored, the table is still used"));
+    assert!(Tables::from_bytes(after.as_bytes()).srat.is_some());
+    // A table that does not matter here may be damaged.
+    let other = acpidump(&[Builder::other(b"DSDT").raw(&[1; 40]).build()]);
+    assert_eq!(findings_of(&format!("{}{dump}", other.replace("0010: ", "0010: zz "))), [""; 0]);
 }
 
 #[test]
@@ -102,12 +160,12 @@ fn one_raw_table() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn errors_name_the_path() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let error = acpi::read(&missing).unwrap_err();
     assert!(
-        matches!(error, ReadError::Io { .. })
+        matches!(error, ReadError::File { source: bounded_file::Error::Io(_), .. })
             && error.to_string().contains(missing.to_str().unwrap()),
         "{error}"
     );
@@ -120,6 +178,11 @@ fn what_cannot_be_read_is_named() {
         fs::write(&path, content).unwrap();
         assert!(matches!(acpi::read(&path), Err(ReadError::NoTable { .. })));
     }
-    #[cfg(target_os = "linux")]
-    assert!(matches!(acpi::read(Path::new("/dev/zero")), Err(ReadError::TooLarge { .. })));
+    let error = acpi::read(Path::new("/dev/zero")).unwrap_err().to_string();
+    let expected =
+        "cannot read ACPI tables from /dev/zero: it is a device, expected a regular file";
+    assert_eq!(error, expected);
+    fs::File::create(&path).unwrap().set_len(acpi::MAX_FILE_BYTES + 1).unwrap();
+    let error = acpi::read(&path).unwrap_err().to_string();
+    assert!(error.ends_with("notes.txt: it is larger than 16 MiB"), "{error}");
 }

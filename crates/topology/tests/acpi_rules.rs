@@ -180,14 +180,33 @@ fn memory_twice_on_one_node_counts_once() {
 }
 
 #[test]
-fn holes_are_noted_but_those_of_every_x86_machine() {
-    let srat = Builder::srat(3)
+fn holes_are_noted_unless_they_are_known_to_be_no_ram() {
+    let x86 = Builder::srat(3)
         .memory(0, 0, 0xa_0000, ENABLED)
         .memory(0, 0x10_0000, 2 * GIB, ENABLED)
         .memory(1, 4 * GIB, GIB, ENABLED);
-    assert_eq!(machine(&[srat.build()]).1, []);
-    let srat = srat.memory(1, 6 * GIB, GIB, ENABLED).build();
+    assert_eq!(machine(&[x86.build()]).1, []);
+    let srat = x86.memory(1, 6 * GIB, GIB, ENABLED).build();
     expect(&[srat], Signature::SRAT, 168, Noted, "no node from 0x140000000 to 0x180000000");
+
+    // AMD keeps the 12 GiB below 1 TiB for HyperTransport.
+    let amd = |second_start: u64| {
+        Builder::srat(3)
+            .memory(0, 0, 0xfd_0000_0000, ENABLED)
+            .memory(1, second_start, 512 * GIB, ENABLED)
+            .build()
+    };
+    assert_eq!(machine(&[amd(0x100_0000_0000)]).1, []);
+    let beyond = "no node from 0xfd00000000 to 0x10100000000";
+    expect(&[amd(0x101_0000_0000)], Signature::SRAT, 88, Noted, beyond);
+}
+
+#[test]
+fn windows_for_memory_that_comes_later_may_lie_apart() {
+    let srat = two_sockets().memory(1, 64 * GIB, GIB, ENABLED | HOT_PLUGGABLE);
+    let machine =
+        expect(&[srat.build()], Signature::SRAT, 192, Noted, "hot-pluggable memory: 0x1000000000");
+    assert_eq!(machine.nodes[1].memory_bytes, 4 * GIB);
 }
 
 #[test]
@@ -278,6 +297,32 @@ fn a_slit_with_senseless_distances_is_not_used() {
     check(&[0, 30, 30, 10], 44, "read distance 0 from PXM 0 to 0, expected 10");
     check(&[10, 10, 30, 10], 45, "read distance 10 from PXM 0 to 1, expected more than 10");
     check(&[10, 30, 9, 10], 46, "read distance 9 from PXM 1 to 0, expected more than 10");
+}
+
+#[test]
+fn all_senseless_distances_are_findings_within_a_bound() {
+    let findings = |n: u64, distances: &[u8]| {
+        let srat = (0..n as u32)
+            .fold(two_sockets(), |srat, pxm| srat.x2apic(pxm, 8 + pxm, ENABLED))
+            .build();
+        let (_, findings) = machine(&[srat, Builder::slit(n, distances).build()]);
+        assert!(findings.iter().all(|finding| finding.effect == TableIgnored), "{findings:#?}");
+        findings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        findings(2, &[11, 30, 9, 10]),
+        [
+            "SLIT at 0x2c: read distance 11 from PXM 0 to 0, expected 10; the table is not used",
+            "SLIT at 0x2e: read distance 9 from PXM 1 to 0, expected more than 10; \
+             the table is not used",
+        ]
+    );
+    // 25 distances, none of which makes sense: 16 are told, and the number of the others.
+    let all = findings(5, &[0; 25]);
+    assert_eq!(all.len(), 17);
+    // The 17th is from PXM 3 to 1, at 44 + 16.
+    let last = "SLIT at 0x3c: read 9 more such distances, expected none; the table is not used";
+    assert_eq!(all[16], last);
 }
 
 #[test]
@@ -408,17 +453,169 @@ fn slit_and_hmat_mean_nothing_without_an_srat() {
 }
 
 #[test]
-fn the_first_table_of_a_name_is_the_one() {
-    let second = Builder::srat(3).memory(0, 0, GIB, ENABLED).build();
-    expect_second_ignored(&machine(&[two_sockets().build(), second]).1);
+fn an_hmat_with_a_base_unit_of_0_tells_nothing() {
+    let hmat = Builder::hmat(2)
+        .locality([0, 0], 0, &[0], &[0, 1], &[80, 130])
+        .locality([0, 3], 100, &[0], &[0], &[70])
+        .build();
+    let machine = expect(
+        &[two_sockets().build(), hmat],
+        Signature::HMAT,
+        64,
+        EntryIgnored,
+        "read a base unit of 0, expected at least 1",
+    );
+    let [local] = machine.performance[..] else { panic!("{:?}", machine.performance) };
+    assert_eq!((local.read_latency_ns, local.read_bandwidth_mb_s), (None, Some(7000)));
 }
 
-fn expect_second_ignored(findings: &[Finding]) {
-    let [finding] = findings else { panic!("{findings:?}") };
+#[test]
+fn an_hmat_has_three_levels_of_caches() {
+    for (revision, level, expected) in [(2, 4, "0 to 3"), (1, 5, "0 to 4")] {
+        let hmat = Builder::hmat(revision).locality([level, 0], 1000, &[0], &[0], &[80]).build();
+        let text = format!("read memory hierarchy {level}, expected {expected}");
+        expect(&[two_sockets().build(), hmat], Signature::HMAT, 48, EntryIgnored, &text);
+    }
+    let last_level = Builder::hmat(1).locality([4, 0], 1000, &[0], &[0], &[80]).build();
+    assert_eq!(machine(&[two_sockets().build(), last_level]).1, []);
+}
+
+#[test]
+fn reserved_fields_are_noted_and_the_table_is_used() {
+    let srat = two_sockets()
+        .x2apic(1, 4, ENABLED)
+        .gicc(1, 5, ENABLED)
+        .its(1, 6)
+        .initiator(1, [0, 1, 0], ENABLED)
+        .port(1, b"ACPI0016", 1, ENABLED)
+        .rintc(1, 7, ENABLED)
+        .build();
+    assert_eq!(machine(std::slice::from_ref(&srat)).1, []);
+    // Offsets of the entries, in the order above: four APICs, two of memory, and the six others.
+    let [apic, memory, x2apic, gicc, its, initiator, port, rintc] =
+        [48, 112, 192, 216, 234, 246, 278, 310];
+    let check = |offset: usize, text: &str| {
+        let table = patched(srat.clone(), offset, &[0x80]);
+        expect(&[table], Signature::SRAT, offset, Noted, text);
+    };
+    for offset in [40, memory + 6, memory + 24, memory + 32, x2apic + 2, x2apic + 20, its + 6] {
+        check(offset, "read 0x80, expected 0 in a reserved field; the table is still used");
+    }
+    for offset in [initiator + 2, initiator + 12, initiator + 20, initiator + 28, port + 20] {
+        check(offset, "read 0x80, expected 0 in a reserved field");
+    }
+    check(rintc + 2, "read 0x80, expected 0 in a reserved field");
+    check(36, "SRAT at 0x24: read 0x80, expected 0x1; the table is still used");
+    let flags = [apic + 4, memory + 28, x2apic + 12, gicc + 10, initiator + 24, port + 24];
+    for offset in flags.into_iter().chain([rintc + 12]) {
+        let table = patched(srat.clone(), offset, &[0x41]);
+        let text = "read flags of 0x41, of which 0x40 are reserved, expected no reserved flag";
+        expect(&[table], Signature::SRAT, offset, Noted, text);
+    }
+}
+
+#[test]
+fn flags_with_a_meaning_are_no_findings() {
+    let specific_purpose = 8;
+    let srat = two_sockets().memory(1, 8 * GIB, GIB, ENABLED | specific_purpose);
+    let transactions = 2;
+    let srat = srat.initiator(1, [0, 1, 0], ENABLED | transactions).build();
+    let online_capable = 2;
+    let madt = Builder::madt().raw(&[0, 8, 0, 0]).u32(ENABLED | online_capable).build();
+    // Minimum transfer size and non-sequential transfers.
+    let hmat = Builder::hmat(2).locality([0x30, 0], 1000, &[0], &[0], &[80]).build();
+    assert_eq!(machine(&[srat, madt, hmat]).1, []);
+}
+
+#[test]
+fn reserved_fields_of_an_entry_that_does_not_count_may_hold_anything() {
+    let srat = two_sockets().memory(0, 0, 0, 0xffff_fffe).x2apic(0, 9, 0xff00).build();
+    assert_eq!(machine(&[srat]).1, []);
+    let madt = Builder::madt().raw(&[0, 8, 0, 0]).u32(0xff00).madt_apic(1, true).build();
+    let (_, findings) = machine(&[two_sockets().build(), madt]);
+    assert_eq!(findings, []);
+}
+
+#[test]
+fn reserved_fields_of_hmat_and_madt_are_noted() {
+    let two = |table: Vec<u8>, offset: usize, bytes: &[u8]| {
+        [two_sockets().build(), patched(table, offset, bytes)]
+    };
+    let hmat = Builder::hmat(2)
+        .attachment(1, 0, 0)
+        .locality([0, 0], 1000, &[0], &[0], &[80])
+        .cache(0, GIB, 1, 64)
+        .build();
+    // Type 0 has 40 bytes, type 1 here 32 + 2 * 4 + 2.
+    let (attachment, locality, cache) = (40, 80, 122);
+    let places = [36, attachment + 2, attachment + 10, attachment + 20, attachment + 32];
+    for offset in places.into_iter().chain([locality + 11, locality + 20, cache + 12]) {
+        let tables = two(hmat.clone(), offset, &[7]);
+        let machine = expect(&tables, Signature::HMAT, offset, Noted, "read 0x7, expected 0 in a");
+        assert_eq!(machine.performance.len(), 1);
+    }
+    for (offset, flags) in [(attachment + 8, 3), (locality + 8, 0x40), (cache + 28, 2)] {
+        let tables = two(hmat.clone(), offset, &[flags]);
+        expect(&tables, Signature::HMAT, offset, Noted, "expected no reserved flag");
+    }
+    let madt = Builder::madt().madt_apic(0, true).madt_x2apic(1, true).build();
+    expect(&two(madt.clone(), 40, &[2]), Signature::MADT, 40, Noted, "flags of 0x2");
+    expect(&two(madt.clone(), 48, &[5]), Signature::MADT, 48, Noted, "of which 0x4 are reserved");
+    expect(&two(madt, 54, &[5]), Signature::MADT, 54, Noted, "0 in a reserved field");
+}
+
+#[test]
+fn many_reserved_fields_are_one_finding() {
+    let mut srat = two_sockets().build();
+    for memory in [112, 152] {
+        srat = patched(srat, memory + 24, &[1]);
+    }
+    expect(&[srat], Signature::SRAT, 136, Noted, "read 0x1 (and 1 more), expected 0 in a reserved");
+}
+
+#[test]
+fn the_first_table_of_a_name_that_can_be_used_counts() {
+    let second = Builder::srat(3).memory(0, 0, GIB, ENABLED).build();
+    let (_, findings) = machine(&[two_sockets().build(), second]);
+    let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert_eq!(
         finding.to_string(),
-        "SRAT at 0x0: read a second table of this name, expected one; this part is ignored, the table is still used"
+        "SRAT at 0x0: read a second table of this name, expected one: the first that can be used \
+         counts; the table is not used"
     );
+}
+
+#[test]
+fn a_second_srat_takes_the_place_of_a_broken_one() {
+    let madt = (0..4).fold(Builder::madt(), |madt, id| madt.madt_apic(id, true)).build();
+    let broken = [
+        ("a false length", patched(two_sockets().build(), 4, &[0xff, 0xff])),
+        ("a torn entry", two_sockets().raw(&[1]).build()),
+        ("memory on two nodes", two_sockets().memory(1, GIB, 4096, ENABLED).build()),
+        ("no memory", Builder::srat(3).apic(0, 0, ENABLED).build()),
+    ];
+    for (fault, first) in broken {
+        let (machine, findings) = machine(&[first, two_sockets().build(), madt.clone()]);
+        assert_eq!(machine.cpus_of(NodeId(1)).to_string(), "2-3", "{fault}: {findings:#?}");
+        assert_eq!(machine.memory_bytes(), 8 * GIB, "{fault}");
+        let effects: Vec<_> = findings.iter().map(|f| (f.table, f.effect)).collect();
+        assert_eq!(effects, [(Signature::SRAT, TableIgnored)], "{fault}: {findings:#?}");
+    }
+}
+
+#[test]
+fn no_finding_says_that_a_table_is_used_which_is_not() {
+    let mut srat = two_sockets().raw(&[200, 2]).raw(&[1]).build();
+    srat[9] = srat[9].wrapping_add(1);
+    let mut slit = Builder::slit(2, &[10, 20, 20, 10, 7]).build();
+    slit[9] = slit[9].wrapping_add(1);
+    let hmat = Builder::hmat(2).attachment(0, 0, 9).u32(7).u32(8).build();
+    for tables in [vec![srat, slit], vec![two_sockets().build(), hmat]] {
+        let (_, findings) = machine(&tables);
+        assert!(findings.len() >= 2, "{findings:#?}");
+        let ignored = |finding: &Finding| finding.effect == TableIgnored;
+        assert!(findings.iter().all(ignored), "{findings:#?}");
+    }
 }
 
 #[test]

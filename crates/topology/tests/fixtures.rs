@@ -71,11 +71,15 @@ one-way           | 0-3         | 8    |         | 8     | 4    | 32   |        
 emulated          | 0-3         | 4    |         | 4     | 1    | 16   | 3        |            | 1
 arm-64k           | 0-1         | 64   |         | 64    | 2    | 256  |          |            | 0
 old-kernel        | 0           | 4    |         | 2     | 1    | 8    |          |            | 0
+masks             | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 0
+copied-masks      | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 1
+no-online-list    | 0           | 4    |         | 4     | 1    | 8    | 0        |            | 3
+links-differ      | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 3
 no-numa           | 0           | 4    |         | 4     | 1    | 8    |          |            | 0
 garbage-distances | 0-1         | 32   |         | 16    | 2    | 128  |          |            | 1
 ragged-distances  | 0-2         | 32   |         | 16    | 2    | 129  | 2        |            | 3
 missing-files     | 0-1         | 32   |         | 32    | 0    | 64   |          | 1          | 5
-lies              | 0-1         | 32   |         | 16    | 2    | 64   | 1        | 0          | 9
+lies              | 0-1         | 32   |         | 16    | 2    | 64   | 1        | 0          | 10
 ";
 
 #[test]
@@ -158,6 +162,97 @@ fn offline_cpus_keep_their_node_where_the_kernel_still_tells_it() {
 }
 
 #[test]
+fn masks_are_as_good_as_lists() {
+    let (lists, masks) = (machine("two-sockets"), machine("masks"));
+    assert_eq!(masks.cpus, lists.cpus, "nodes, packages, cores and caches");
+    assert_eq!(machine("copied-masks").cpus, lists.cpus, "and all CPUs are online");
+}
+
+#[test]
+fn a_list_counts_more_than_a_mask_and_a_false_mask_is_noted() {
+    let root = common::unpacked("masks").unwrap();
+    let node_0 = "sys/devices/system/node/node0";
+    common::unpack(&format!("{node_0}/cpulist: 0-6,16-23\n"), root.path()).unwrap();
+    let (machine, notes) = sysfs::read(root.path()).unwrap();
+    assert_eq!(machine.cpus_of(NodeId(0)).to_string(), "0-6,16-23");
+    assert_eq!(notes.len(), 1, "CPU 7 is on no node: {notes:#?}");
+    common::unpack(&format!("{node_0}/cpulist: none\n{node_0}/cpumap: 0xff\n"), root.path())
+        .unwrap();
+    let (_, notes) = sysfs::read(root.path()).unwrap();
+    let why: Vec<_> = notes.iter().map(|note| note.why.as_str()).collect();
+    assert!(why[0].starts_with("read \"none\", expected a list such as 0-3,8"), "{why:#?}");
+    let false_mask = "read \"0xff\", expected a mask such as 0000ffff: \"0xff\" is no hexadecimal \
+                      word of 32 bits";
+    assert_eq!(why[1], false_mask);
+}
+
+#[test]
+fn packages_are_numbered_by_their_cpus_only_where_no_cpu_has_a_number() {
+    let root = common::unpacked("masks").unwrap();
+    let package = "sys/devices/system/cpu/cpu8/topology/physical_package_id";
+    common::unpack(&format!("{package}: 7\n"), root.path()).unwrap();
+    let (machine, _) = sysfs::read(root.path()).unwrap();
+    let package_of = |cpu| machine.cpu(CpuId(cpu)).unwrap().package;
+    assert_eq!((package_of(0), package_of(8), package_of(9)), (None, Some(7), None));
+}
+
+#[test]
+fn a_missing_list_of_online_cpus_means_unknown_and_other_files_are_asked() {
+    let file = |path: &str| format!("sys/devices/system/cpu/{path}\n");
+    let online = |name: &str, more: &str| {
+        let root = common::unpacked(name).unwrap();
+        let list = root.path().join("sys/devices/system/cpu/online");
+        std::fs::remove_file(list).unwrap_or_default();
+        common::unpack(more, root.path()).unwrap();
+        let (machine, notes) = sysfs::read(root.path()).unwrap();
+        let note = notes.iter().find(|note| note.file.ends_with("cpu/online")).unwrap();
+        (set(machine.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id)), note.why.clone())
+    };
+    let from_others =
+        "cannot be read as a list: the online CPUs are taken from other files".to_string();
+    // Nothing tells: all count as online.
+    let nothing = "cannot be read as a list: CPUs 0-3 count as online, since no file tells";
+    assert_eq!(online("no-online-list", ""), ("0-3".into(), nothing.into()));
+    assert_eq!(online("no-numa", ""), ("0-3".into(), nothing.into()));
+    // A CPU's own file tells of it alone; the list of offline CPUs of all.
+    let one = "cannot be read as a list: CPUs 0,2-3 count as online, since no file tells";
+    assert_eq!(online("no-numa", &file("cpu1/online: 0")), ("0,2-3".into(), one.into()));
+    assert_eq!(online("no-numa", &file("offline: 2-3")), ("0-1".into(), from_others.clone()));
+    // Nodes list every online CPU: 3 and 19 to 20 are not.
+    assert_eq!(online("offline-cpus", ""), ("0-2,4-18,21-31".into(), from_others));
+}
+
+#[test]
+fn contradictions_of_lists_and_links_are_noted_with_the_one_that_counts() {
+    let (machine, notes) = read("links-differ");
+    let told: Vec<_> = notes
+        .iter()
+        .map(|note| format!("{}: {}", note.file.file_name().unwrap().display(), note.why))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "cpulist: lists CPUs 2-3, but the links of these CPUs are on node 1: the list counts",
+            "cpulist: lacks CPU 6, but the links of these CPUs are here: the links count",
+            "node: online, but on no node: CPUs 7,23; no domain is placed there",
+        ]
+    );
+    let node_of = |cpu| machine.cpu(CpuId(cpu)).unwrap().node;
+    assert_eq!(
+        [2, 6, 7, 8].map(node_of),
+        [Some(NodeId(0)), Some(NodeId(0)), None, Some(NodeId(1))]
+    );
+    // A link in the CPU's folder is as good as one in the node's.
+    let root = common::unpacked("two-sockets").unwrap();
+    common::unpack("sys/devices/system/cpu/cpu9/node0 -> ../../node/node0\n", root.path()).unwrap();
+    let (_, notes) = sysfs::read(root.path()).unwrap();
+    assert_eq!(notes.len(), 1, "{notes:#?}");
+    assert!(notes[0].to_string().ends_with(
+        "node1/cpulist: lists CPU 9, but the links of these CPUs are on node 0: the list counts"
+    ));
+}
+
+#[test]
 fn isolated_cpus_are_those_that_are_online() {
     let root = common::unpacked("offline-cpus").unwrap();
     common::unpack("sys/devices/system/cpu/isolated: 2-4,99\n", root.path()).unwrap();
@@ -235,7 +330,7 @@ fn what_is_reserved_of_huge_pages_is_told_for_the_whole_machine() {
 }
 
 #[test]
-fn what_is_read_again_is_memory_and_what_was_known_are_cpus_and_devices() {
+fn memory_is_read_again_and_cpus_and_devices_are_taken_from_the_known_machine() {
     for name in ["laptop", "no-numa", "tiers", "sparse", "lies"] {
         let root = common::unpacked(name).unwrap();
         let (machine, _) = sysfs::read(root.path()).unwrap();
@@ -243,19 +338,38 @@ fn what_is_read_again_is_memory_and_what_was_known_are_cpus_and_devices() {
     }
     let root = common::unpacked("chassis-4").unwrap();
     let (before, _) = sysfs::read(root.path()).unwrap();
-    let meminfo = "sys/devices/system/node/node2/meminfo:\n\tNode 2 MemTotal: 4096 kB\n\tNode 2 MemFree: 1024 kB\n";
+    let meminfo = "sys/devices/system/node/node2/meminfo:\n\tNode 2 MemTotal: 4096 kB\n\tNode 2 \
+                   MemFree: 1024 kB\n";
     common::unpack(meminfo, root.path()).unwrap();
-    common::unpack("sys/devices/system/cpu/online: 0-3\n", root.path()).unwrap();
+    let cores = "sys/devices/system/cpu/cpu{0-31}/topology/core_cpus_list: 0-31\n";
+    common::unpack(cores, root.path()).unwrap();
     let (again, _) = sysfs::read_again(&before, root.path()).unwrap();
     assert_eq!(again.nodes[2].state.unwrap().free_bytes, 1 << 20);
     assert_eq!((&again.cpus, &again.devices), (&before.cpus, &before.devices));
     let (anew, _) = sysfs::read(root.path()).unwrap();
-    assert_ne!(anew.cpus, before.cpus, "some CPUs went offline");
+    assert_ne!(anew.cpus, before.cpus, "the files of cores differ");
 
     // Other nodes are another machine.
     std::fs::remove_dir_all(root.path().join("sys/devices/system/node/node3")).unwrap();
     let (without, _) = sysfs::read(root.path()).unwrap();
     assert_eq!(sysfs::read_again(&before, root.path()).unwrap().0, without);
+}
+
+#[test]
+fn cpus_are_read_again_when_others_are_online() {
+    let root = common::unpacked("chassis-4").unwrap();
+    let (all, _) = sysfs::read(root.path()).unwrap();
+    common::unpack("sys/devices/system/cpu/online: 0-30\n", root.path()).unwrap();
+    let (fewer, _) = sysfs::read(root.path()).unwrap();
+    assert_eq!(fewer.cpus.iter().filter(|cpu| !cpu.online).count(), 1);
+    for again in [sysfs::read_again, sysfs::read_changes] {
+        assert_eq!(again(&all, root.path()).unwrap().0.cpus, fewer.cpus);
+    }
+    common::unpack("sys/devices/system/cpu/online: 0-31\n", root.path()).unwrap();
+    assert_eq!(sysfs::read_changes(&fewer, root.path()).unwrap().0.cpus, all.cpus);
+    // Without the list there is nothing to compare with.
+    std::fs::remove_file(root.path().join("sys/devices/system/cpu/online")).unwrap();
+    assert_eq!(sysfs::read_changes(&fewer, root.path()).unwrap().0.cpus, fewer.cpus);
 }
 
 #[test]
@@ -376,8 +490,9 @@ fn a_pipe_or_an_endless_file_does_not_hold_the_reader() {
     long.set_len(1 << 40).unwrap();
     let (_, notes) = sysfs::read(root.path()).unwrap();
     let why: Vec<_> = notes.iter().map(|note| note.why.as_str()).collect();
-    let unknown = "expected a regular file: watermarks that were not read count as 0, so too much may be promised";
-    assert_eq!(why, ["longer than 16777216 bytes", unknown]);
+    let unknown = "it is a device, expected a regular file: watermarks that were not read count as 0, \
+                   so too much may be promised";
+    assert_eq!(why, ["it is larger than 16 MiB", unknown]);
     assert!(notes.iter().all(|note| note.about_memory), "{notes:#?}");
 }
 

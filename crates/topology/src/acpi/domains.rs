@@ -2,7 +2,7 @@
 
 use super::{
     finding::{Effect, Finding, Group},
-    header::Signature,
+    signature::Signature,
     srat::{DeviceHandle, ProcessorId, Srat, Subject},
 };
 use crate::{
@@ -18,28 +18,33 @@ use alloc::{
 };
 use core::fmt;
 
-/// The PCI hole of x86 ends here; memory is missing below on every machine.
-const FOUR_GIB: u64 = 4 << 30;
+/// Holes that end here are no RAM: the PCI hole of x86 below 4 GiB, and below 1 TiB the addresses that
+/// AMD keeps for HyperTransport (0xfd_0000_0000 on, reserved by `iommu` and `e820` in Linux).
+const ENDS_OF_HOLES: [u64; 2] = [4 << 30, 1 << 40];
 /// Legacy video memory and ROMs, missing on every x86 machine.
 const LEGACY_HOLE: (u64, u64) = (0xa_0000, 0x10_0000);
 
-/// What the SRAT says, in the operating system's numbers.
+/// The content of the SRAT in the operating system's numbers.
 pub(super) struct Domains {
     pub(super) nodes: Vec<Node>,
     pub(super) node_of_pxm: BTreeMap<Pxm, NodeId>,
-    // The enabled processors in the order of the SRAT, each once.
+    /// The enabled processors in the order of the SRAT, each once.
     pub(super) processors: Vec<(ProcessorId, NodeId)>,
     pub(super) devices: Vec<Device>,
 }
 
 impl Domains {
-    /// All there is in one node, of as much memory as firmware's memory map tells, which is no ACPI table.
+    /// Everything in one node of unknown memory: firmware's memory map, which would tell, is no ACPI
+    /// table.
     pub(super) fn one_node() -> Self {
         let nodes = vec![Node { memory_is_unknown: true, ..Node::default() }];
         Self { nodes, node_of_pxm: BTreeMap::new(), processors: Vec::new(), devices: Vec::new() }
     }
 
-    /// Numbers the nodes as Linux does, or says why Linux would not use the SRAT.
+    /// Numbers the nodes as Linux does.
+    ///
+    /// # Errors
+    /// The reason for which Linux would not use the SRAT.
     pub(super) fn of(srat: &Srat, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let mut domains = Self { nodes: Vec::new(), ..Self::one_node() };
         let mut place_of = BTreeMap::new();
@@ -110,7 +115,7 @@ impl Domains {
         Ok(domains)
     }
 
-    /// The node of a domain: the next free number at the first time of asking (`acpi_map_pxm_to_node`).
+    /// The node of a domain: the next free number at its first use (`acpi_map_pxm_to_node`).
     fn node(&mut self, pxm: Pxm, offset: usize) -> Result<NodeId, Finding> {
         if let Some(&node) = self.node_of_pxm.get(&pxm) {
             return Ok(node);
@@ -130,8 +135,8 @@ impl Domains {
         Ok(id)
     }
 
-    /// Gives each node its ranges. Ranges of one node may overlap; a byte on two nodes is what Linux rejects a table for
-    /// (`numa_cleanup_meminfo` in `mm/numa_memblks.c`).
+    /// Gives each node its ranges. Ranges of one node may overlap; for a byte on two nodes Linux
+    /// rejects the table (`numa_cleanup_meminfo` in `mm/numa_memblks.c`).
     fn place_memory(
         &mut self,
         mut ranges: Vec<Placed>,
@@ -157,10 +162,7 @@ impl Domains {
                 if range.start < before.end {
                     overlaps.add(offset, || format!("{placed} although {before}"));
                 }
-                if range.start > before.end
-                    && range.start != FOUR_GIB
-                    && (before.end, range.start) != LEGACY_HOLE
-                {
+                if may_be_ram(before, placed) {
                     holes.add(offset, || {
                         format!("no node from {:#x} to {:#x}", before.end, range.start)
                     });
@@ -183,15 +185,26 @@ impl Domains {
         findings.extend(holes.finding(
             Signature::SRAT,
             Effect::Noted,
-            "no memory there, or Linux refuses the table",
+            "no RAM there: where Linux finds some, it refuses the table",
         ));
-        let expected = "memory that is there for certain; this is listed but not counted";
+        let expected = "memory that is present for certain; this is listed but not counted";
         findings.extend(uncounted.finding(Signature::SRAT, Effect::Noted, expected));
         Ok(())
     }
 }
 
-/// A range of memory on its way to its node.
+/// Whether there is a hole between two ranges that RAM may lie in. Ranges that are plugged in while
+/// the machine runs, or are no RAM, have windows of their own, with nothing around them.
+fn may_be_ram(before: Placed, after: Placed) -> bool {
+    let in_window = |placed: Placed| placed.range.hot_pluggable || placed.range.non_volatile;
+    after.range.start > before.end
+        && !ENDS_OF_HOLES.contains(&after.range.start)
+        && (before.end, after.range.start) != LEGACY_HOLE
+        && !in_window(before)
+        && !in_window(after)
+}
+
+/// A range of memory with its node.
 #[derive(Clone, Copy)]
 struct Placed {
     offset: usize,

@@ -1,26 +1,26 @@
-//! What is odd or wrong in a table, and what follows from it.
+//! Findings: faults and oddities of tables, and their effect.
 
-use super::header::Signature;
-use alloc::{format, string::String};
+use super::signature::Signature;
+use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
-/// Something in a table that is not as the ACPI specification or Linux wants it.
+/// A place in a table that differs from what the ACPI specification or Linux expects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Finding {
-    /// The table it is about.
+    /// The table.
     pub table: Signature,
-    /// Where in the table, in bytes from its start.
+    /// The place: bytes from the start of the table.
     pub offset: usize,
-    /// What was read there.
+    /// The value read there.
     pub read: String,
-    /// What would have been right.
+    /// The value expected there.
     pub expected: String,
-    /// What follows for the table.
+    /// The effect on the table.
     pub effect: Effect,
 }
 
-/// What a [`Finding`] means for the table it is about.
+/// The effect of a [`Finding`] on its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum Effect {
@@ -28,7 +28,7 @@ pub enum Effect {
     Noted,
     /// This part, an entry or a value, is ignored; the rest of the table is used.
     EntryIgnored,
-    /// There is no such table, and what it would say is assumed.
+    /// There is no such table, and its content is assumed.
     TableMissing,
     /// The whole table is ignored, as if the firmware had none.
     TableIgnored,
@@ -52,7 +52,16 @@ impl fmt::Display for Effect {
     }
 }
 
-/// Many findings of one kind, told as one: the first of them and how many more there are.
+/// Adds the fault that rejects a table. The table's earlier findings, those from `first` on, then
+/// have the same effect: none of them may say that the table is still used.
+pub(super) fn reject(findings: &mut Vec<Finding>, first: usize, fault: Finding) {
+    for earlier in findings.iter_mut().skip(first).filter(|earlier| earlier.table == fault.table) {
+        earlier.effect = Effect::TableIgnored;
+    }
+    findings.push(fault);
+}
+
+/// Many findings of one kind as one: the first of them, and how many more there are.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     first: Option<(usize, String)>,
@@ -60,7 +69,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Counts what `read` tells; it is asked only once.
+    /// Counts a finding; only the first one's `read` is evaluated.
     pub(super) fn add(&mut self, offset: usize, read: impl FnOnce() -> String) {
         match self.first {
             None => self.first = Some((offset, read())),

@@ -1,50 +1,15 @@
-//! What all tables have in common: the header, and entries that follow each other (ACPI 6.6, section 5.2.6).
+//! The parts that all tables share: the header, and entries that follow each other (ACPI 6.6,
+//! section 5.2.6).
 
 use super::{
     bytes::{array, u8_at, u16_at, u32_at},
     finding::{Effect, Finding},
+    signature::Signature,
 };
 use alloc::{format, string::String, vec::Vec};
-use core::fmt::{self, Write};
 
 /// Bytes of a table's header (ACPI 6.6, table 5.4, "DESCRIPTION_HEADER Fields").
 pub(super) const HEADER_BYTES: usize = 36;
-
-/// The four characters that name a table.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Signature(pub [u8; 4]);
-
-impl Signature {
-    /// System Resource Affinity Table: which CPUs and memory belong to which proximity domain.
-    pub const SRAT: Self = Self(*b"SRAT");
-    /// System Locality Information Table: distances between proximity domains.
-    pub const SLIT: Self = Self(*b"SLIT");
-    /// Heterogeneous Memory Attribute Table: latency and bandwidth between proximity domains.
-    pub const HMAT: Self = Self(*b"HMAT");
-    /// Multiple APIC Description Table: the CPUs in the order in which the operating system numbers them.
-    pub const MADT: Self = Self(*b"APIC");
-    /// No particular table: firmware's tables as a whole.
-    pub const ANY: Self = Self(*b"ACPI");
-}
-
-impl fmt::Display for Signature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.escape_ascii().try_for_each(|byte| f.write_char(byte.into()))
-    }
-}
-
-impl fmt::Debug for Signature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for Signature {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 /// One table whose header is sound.
 #[derive(Debug)]
@@ -56,8 +21,15 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Checks the header of the table that `bytes` start with. A wrong checksum is noted and the table is used all the
-    /// same, as Linux does (`ACPI_CHECKSUM_ABORT` in `include/acpi/acconfig.h` is `FALSE`).
+    /// Whether `bytes` hold at least as many bytes as the table's header says.
+    pub(super) fn is_whole(bytes: &[u8]) -> bool {
+        let length = u32_at(bytes, 4).map(|length| length as usize);
+        length.is_some_and(|length| (HEADER_BYTES..=bytes.len()).contains(&length))
+    }
+
+    /// Checks the header of the table that `bytes` start with. A wrong checksum is noted and the
+    /// table is used all the same, as Linux does (`ACPI_CHECKSUM_ABORT` in
+    /// `include/acpi/acconfig.h` is `FALSE`).
     pub(super) fn read(bytes: &'a [u8], findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let signature = Signature(array(bytes, 0).unwrap_or(Signature::ANY.0));
         let finding = |offset, read, expected, effect| Finding {
@@ -127,8 +99,9 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The entries from offset `first` to the end. One that lies about its length makes all that follows guesswork, so
-    /// it rejects the table; Linux does so for a length of 0 (`lib/fw_table.c`, `acpi_parse_entries_array`).
+    /// The entries from offset `first` to the end. One with a false length makes all that follows
+    /// guesswork, so it rejects the table; Linux does so for a length of 0 (`lib/fw_table.c`,
+    /// `acpi_parse_entries_array`).
     pub(super) fn entries(&self, first: usize, form: EntryForm) -> Result<Vec<Entry<'a>>, Finding> {
         let reject = |offset, read: String, expected: String| {
             Err(self.finding(offset, Effect::TableIgnored, read, expected))
@@ -173,7 +146,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How an entry says its type and length.
+/// The form in which an entry gives its type and length.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum EntryForm {
     /// One byte each (SRAT, MADT).
@@ -198,13 +171,13 @@ impl EntryForm {
     }
 }
 
-/// An entry of a table, not yet understood.
+/// An entry of a table, before its content is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
     /// Bytes from the start of the table.
     pub(super) offset: usize,
     /// Its type.
     pub(super) kind: u16,
-    /// The entry with its type and length, exactly as long as it says.
+    /// The entry with its type and length fields, exactly as long as its length field says.
     pub(super) bytes: &'a [u8],
 }

@@ -1,9 +1,11 @@
-//! The Heterogeneous Memory Attribute Table: latency and bandwidth between proximity domains (ACPI 6.6, section 5.2.28).
+//! The Heterogeneous Memory Attribute Table: latency and bandwidth between proximity domains (ACPI
+//! 6.6, section 5.2.28).
 
 use super::{
     bytes::{u8_at, u16_at, u32_at, u64_at},
     finding::{Effect, Finding},
     header::{Entry, EntryForm, Table},
+    reserved,
 };
 use crate::id::Pxm;
 use alloc::{format, vec::Vec};
@@ -16,7 +18,7 @@ const FIRST_ENTRY: usize = 40;
 pub struct Hmat {
     /// 1 (ACPI 6.2) or 2 (ACPI 6.3 and later); they differ in the unit of latencies and bandwidths.
     pub revision: u8,
-    /// Which initiators memory is attached to (type 0).
+    /// The initiators that memory is attached to (type 0).
     pub attachments: Vec<Attachment>,
     /// Latencies and bandwidths (type 1).
     pub localities: Vec<Locality>,
@@ -27,7 +29,7 @@ pub struct Hmat {
 /// A memory proximity domain attributes structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
-    /// Where in the table, in bytes from its start.
+    /// Bytes from the start of the table.
     pub offset: usize,
     /// The memory; revision 1 may leave it out.
     pub memory: Option<Pxm>,
@@ -35,7 +37,7 @@ pub struct Attachment {
     pub initiator: Option<Pxm>,
 }
 
-/// What a [`Locality`] measures.
+/// The quantity that a [`Locality`] measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataType {
     /// Latency or bandwidth.
@@ -58,13 +60,14 @@ pub enum Quantity {
 /// A system locality latency and bandwidth information structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locality {
-    /// Where in the table, in bytes from its start.
+    /// Bytes from the start of the table.
     pub offset: usize,
     /// 0 for memory, 1 to 3 for the memory-side cache of that level.
     pub hierarchy: u8,
-    /// What the entries measure.
+    /// The quantity of the entries.
     pub data_type: DataType,
-    /// What an entry of 1 stands for: picoseconds or MB/s, in revision 1 a tenth of a nanosecond or of a MB/s.
+    /// The value of an entry of 1: picoseconds or MB/s, in revision 1 a tenth of a nanosecond or of
+    /// a MB/s.
     pub base_unit: u64,
     /// The initiators, one a row.
     pub initiators: Vec<Pxm>,
@@ -77,7 +80,7 @@ pub struct Locality {
 /// A memory-side cache information structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemorySideCache {
-    /// Where in the table, in bytes from its start.
+    /// Bytes from the start of the table.
     pub offset: usize,
     /// The memory behind the cache.
     pub memory: Pxm,
@@ -89,10 +92,10 @@ pub struct MemorySideCache {
     pub line_bytes: u16,
 }
 
-/// What an entry of a [`Locality`] says.
+/// The meaning of an entry of a [`Locality`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing (an entry of 0).
+    /// None: firmware does not know it (an entry of 0).
     NotProvided,
     /// The initiator cannot reach the target (0xFFFF).
     Unreachable,
@@ -103,8 +106,8 @@ pub enum Value {
 }
 
 impl Locality {
-    /// What `entry` says in nanoseconds or MB/s, in a table of this `revision`: rounded up as Linux does
-    /// (`hmat_normalize` in `drivers/acpi/numa/hmat.c`).
+    /// The value of `entry` in nanoseconds or MB/s, in a table of this `revision`: rounded up as
+    /// Linux does (`hmat_normalize` in `drivers/acpi/numa/hmat.c`).
     pub fn value(&self, entry: u16, revision: u8) -> Value {
         match entry {
             0 => return Value::NotProvided,
@@ -125,15 +128,17 @@ impl Locality {
 }
 
 impl Hmat {
-    /// Reads the table. Structures of unknown type are skipped; one that is too short for what it counts rejects the
-    /// table, and so does an unknown revision, as in Linux (`hmat_init` in `drivers/acpi/numa/hmat.c`).
+    /// Reads the table. Structures of unknown type are skipped; one that is too short for what it
+    /// counts rejects the table, and so does an unknown revision, as in Linux (`hmat_init` in
+    /// `drivers/acpi/numa/hmat.c`).
     pub(super) fn parse(table: &Table<'_>, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         if !matches!(table.revision, 1 | 2) {
             let read = format!("revision {}", table.revision);
             return Err(table.finding(8, Effect::TableIgnored, read, "1 or 2"));
         }
         let mut hmat = Self { revision: table.revision, ..Self::default() };
-        for entry in table.entries(FIRST_ENTRY, EntryForm::Long)? {
+        let entries = table.entries(FIRST_ENTRY, EntryForm::Long)?;
+        for entry in &entries {
             let short = || {
                 let read =
                     format!("a structure of type {} of {} bytes", entry.kind, entry.bytes.len());
@@ -145,10 +150,14 @@ impl Hmat {
                 )
             };
             match entry.kind {
-                0 => hmat.attachments.push(attachment(&entry, hmat.revision).ok_or_else(short)?),
+                0 => hmat.attachments.push(attachment(entry, hmat.revision).ok_or_else(short)?),
                 1 => match data_type(u8_at(entry.bytes, 9).ok_or_else(short)?) {
                     Ok(data_type) => {
-                        hmat.localities.push(locality(&entry, data_type).ok_or_else(short)?)
+                        let locality = locality(entry, data_type).ok_or_else(short)?;
+                        match unusable(table, &locality) {
+                            Some(finding) => findings.push(finding),
+                            None => hmat.localities.push(locality),
+                        }
                     }
                     Err(unknown) => {
                         let read = format!("data type {unknown}");
@@ -160,7 +169,7 @@ impl Hmat {
                         ));
                     }
                 },
-                2 => hmat.caches.push(cache(&entry).ok_or_else(short)?),
+                2 => hmat.caches.push(cache(entry).ok_or_else(short)?),
                 kind => {
                     let read = format!("a structure of type {kind}");
                     findings.push(table.finding(
@@ -172,12 +181,33 @@ impl Hmat {
                 }
             }
         }
+        reserved::check(table, entries, findings);
         Ok(hmat)
     }
 }
 
+/// Why a structure of type 1 that is long enough says nothing.
+fn unusable(table: &Table<'_>, locality: &Locality) -> Option<Finding> {
+    // Revision 1 counted the last level of cache as well.
+    let last_level = if table.revision == 1 { 4 } else { 3 };
+    let finding = |at, read, expected| {
+        Some(table.finding(locality.offset + at, Effect::EntryIgnored, read, expected))
+    };
+    match locality.hierarchy {
+        _ if locality.base_unit == 0 => finding(
+            24,
+            "a base unit of 0".into(),
+            "at least 1, since all entries are multiples of it".into(),
+        ),
+        level if level > last_level => {
+            finding(8, format!("memory hierarchy {level}"), format!("0 to {last_level}"))
+        }
+        _ => None,
+    }
+}
+
 fn attachment(entry: &Entry<'_>, revision: u8) -> Option<Attachment> {
-    // Unlike the other two this structure has one size only, and Linux insists on it.
+    // Unlike the other two this structure has one size, and Linux insists on it.
     let bytes = Some(entry.bytes).filter(|bytes| bytes.len() == 40)?;
     let flags = u16_at(bytes, 8)?;
     let (initiator, memory) = (Pxm(u32_at(bytes, 12)?), Pxm(u32_at(bytes, 16)?));
@@ -228,7 +258,7 @@ fn cache(entry: &Entry<'_>) -> Option<MemorySideCache> {
     let bytes = entry.bytes;
     let attributes = u32_at(bytes, 24)?;
     let handles = usize::from(u16_at(bytes, 30)?);
-    // The handles point into SMBIOS, which is not read; they still have to be there.
+    // The handles refer to SMBIOS, which is not read; they still have to be there.
     bytes.get(32..32 + 2 * handles)?;
     Some(MemorySideCache {
         offset: entry.offset,

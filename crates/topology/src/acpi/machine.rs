@@ -1,13 +1,13 @@
-//! From tables to a machine.
+//! Makes a machine of tables.
 
 use super::{
-    Tables,
     domains::Domains,
-    finding::{Effect, Finding, Group},
-    header::Signature,
+    finding::{Effect, Finding, Group, reject},
     hmat::{DataType, Hmat, Quantity, Value},
+    signature::Signature,
     slit::Slit,
     srat::ProcessorId,
+    tables::Tables,
 };
 use crate::{
     distance::Distances,
@@ -16,16 +16,17 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
-/// The machine that `tables` describe, with everything that is odd or wrong about them. Without an SRAT that can be
-/// used the machine has one node of unknown memory, as Linux assumes (`numa_init` in `arch/x86/mm/numa.c`).
+/// The machine that `tables` describe, with all faults and oddities of the tables. Without an SRAT
+/// that can be used the machine has one node of unknown memory, as Linux assumes (`numa_init` in
+/// `arch/x86/mm/numa.c`).
 ///
-/// Performance is in the list once for each pair of nodes for which the HMAT gives any, as [`Access::Access1`] where the
-/// initiator has CPUs and as [`Access::Access0`] where it has none.
+/// Performance is in the list once for each pair of nodes for which the HMAT gives any, as
+/// [`Access::Access1`] where the initiator has CPUs and as [`Access::Access0`] where it has none.
 pub fn topology(tables: &Tables) -> (Topology, Vec<Finding>) {
     let mut findings = tables.findings.clone();
     let domains = match &tables.srat {
-        Some(srat) => Domains::of(srat, &mut findings).unwrap_or_else(|rejected| {
-            findings.push(rejected);
+        Some(srat) => Domains::of(srat, &mut findings).unwrap_or_else(|fault| {
+            reject(&mut findings, 0, fault);
             Domains::one_node()
         }),
         None => {
@@ -94,13 +95,13 @@ fn cpus(domains: &Domains, madt: Option<&[ProcessorId]>, findings: &mut Vec<Find
     cpus
 }
 
-/// The SLIT's distances between the nodes, and what Linux assumes where it has none.
+/// The SLIT's distances between the nodes, and Linux's defaults where it has none.
 fn distances(domains: &Domains, slit: Option<&Slit>, findings: &mut Vec<Finding>) -> Distances {
     let ids: Vec<NodeId> = domains.nodes.iter().map(|node| node.id).collect();
     let uniform = Distances::uniform(&ids);
     let Some(slit) = slit else { return uniform };
     if domains.node_of_pxm.is_empty() {
-        findings.push(without_srat(Signature::SLIT));
+        reject(findings, 0, without_srat(Signature::SLIT));
         return uniform;
     }
     let (mut beyond, mut strangers) = (Group::default(), Group::default());
@@ -139,11 +140,11 @@ fn performance(
     findings: &mut Vec<Finding>,
 ) -> Vec<Performance> {
     if domains.node_of_pxm.is_empty() {
-        findings.push(without_srat(Signature::HMAT));
+        reject(findings, 0, without_srat(Signature::HMAT));
         return Vec::new();
     }
-    if let Err(rejected) = check_attachments(domains, hmat) {
-        findings.push(rejected);
+    if let Err(fault) = check_attachments(domains, hmat) {
+        reject(findings, 0, fault);
         return Vec::new();
     }
     let node_of = |pxm: &Pxm| (*pxm, domains.node_of_pxm.get(pxm).copied());
@@ -151,7 +152,7 @@ fn performance(
     let (mut unreachable, mut large, mut strangers) =
         (Group::default(), Group::default(), Group::default());
     let mut performance = BTreeMap::new();
-    // Entries of caches tell of hits alone, so they are not the memory's.
+    // Entries of caches hold for hits alone, so they are not the memory's.
     for locality in hmat.localities.iter().filter(|locality| locality.hierarchy == 0) {
         let targets: Vec<_> = locality.targets.iter().map(node_of).collect();
         let rows = locality.initiators.iter().map(node_of);
@@ -177,7 +178,7 @@ fn performance(
                         };
                         let known = performance
                             .entry((from, to))
-                            .or_insert_with(|| nothing_known(access, from, to));
+                            .or_insert_with(|| without_figures(access, from, to));
                         record(known, locality.data_type, value);
                     }
                 }
@@ -228,7 +229,7 @@ fn check_attachments(domains: &Domains, hmat: &Hmat) -> Result<(), Finding> {
     Ok(())
 }
 
-fn nothing_known(access: Access, initiator: NodeId, target: NodeId) -> Performance {
+fn without_figures(access: Access, initiator: NodeId, target: NodeId) -> Performance {
     Performance {
         access,
         initiator,
@@ -258,6 +259,7 @@ fn record(performance: &mut Performance, data_type: DataType, value: u64) {
 }
 
 fn without_srat(table: Signature) -> Finding {
-    let (read, expected) = ("proximity domains".into(), "an SRAT that says what is in them".into());
+    let (read, expected) =
+        ("proximity domains".into(), "an SRAT that gives them CPUs and memory".into());
     Finding { table, offset: 0, read, expected, effect: Effect::TableIgnored }
 }

@@ -4,6 +4,7 @@ use super::{
     bytes::{u8_at, u32_at},
     finding::{Effect, Finding},
     header::{Entry, EntryForm, Table},
+    reserved,
     srat::ProcessorId,
 };
 use alloc::{collections::BTreeSet, format, vec::Vec};
@@ -19,10 +20,11 @@ pub struct Madt {
 }
 
 impl Madt {
-    /// Reads the local APICs (type 0), local x2APICs (9), GIC CPU interfaces (11) and RISC-V interrupt controllers
-    /// (24); other entries describe no CPUs.
-    pub(super) fn parse(table: &Table<'_>) -> Result<Self, Finding> {
+    /// Reads the local APICs (type 0), local x2APICs (9), GIC CPU interfaces (11) and RISC-V
+    /// interrupt controllers (24); other entries describe no CPUs.
+    pub(super) fn parse(table: &Table<'_>, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let mut madt = Self::default();
+        let mut enabled_entries = Vec::new();
         let mut seen = BTreeSet::new();
         for entry in table.entries(FIRST_ENTRY, EntryForm::Short)? {
             if !matches!(entry.kind, 0 | 9 | 11 | 24) {
@@ -38,15 +40,20 @@ impl Madt {
                     "one with an id and flags",
                 ));
             };
-            // These two ids mean "all CPUs", so they name none (`acpi_parse_lapic` in `arch/x86/kernel/acpi/boot.c`).
+            // These two ids mean "all CPUs", so they name none (`acpi_parse_lapic` in
+            // `arch/x86/kernel/acpi/boot.c`).
             let broadcast = matches!(
                 (entry.kind, id),
                 (0, ProcessorId::Apic(0xff)) | (9, ProcessorId::Apic(u32::MAX))
             );
-            if enabled && !broadcast && seen.insert(id) {
-                madt.processors.push(id);
+            if enabled && !broadcast {
+                enabled_entries.push(entry);
+                if seen.insert(id) {
+                    madt.processors.push(id);
+                }
             }
         }
+        reserved::check(table, enabled_entries, findings);
         Ok(madt)
     }
 }

@@ -1,49 +1,59 @@
 //! Tables from files.
 
-use super::Tables;
+use super::tables::Tables;
+use crate::bounded_file;
 use std::{
-    fs::{self, File},
-    io::{self, Read},
+    fs, io,
     path::{Path, PathBuf},
 };
 
-/// More than any machine's tables hold together; keeps a path such as `/dev/zero` from filling memory.
-const MAX_BYTES: u64 = 64 << 20;
+/// Bytes that one file of tables may have: several times the `acpidump` text of a large server.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Why no tables could be read.
+/// Reasons for which no tables were read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The path or something in it cannot be read; `/sys/firmware/acpi/tables` needs root.
+    /// The folder cannot be listed.
     #[error("cannot read ACPI tables from {}: {source}", path.display())]
-    Io {
-        /// What could not be read.
+    Folder {
+        /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is larger than any ACPI table.
-    #[error("{} is larger than {} MiB, expected ACPI tables", path.display(), MAX_BYTES >> 20)]
-    TooLarge {
+    /// A file cannot be read, is not regular or too large; `/sys/firmware/acpi/tables` needs root.
+    #[error("cannot read ACPI tables from {}: {source}", path.display())]
+    File {
         /// The file.
         path: PathBuf,
+        /// The reason.
+        source: bounded_file::Error,
     },
     /// There is something, but no table.
-    #[error("{} holds no ACPI table: expected a folder of raw tables, a raw table or the text of acpidump", path.display())]
+    #[error(
+        "{} holds no ACPI table: expected a folder of raw tables, a raw table or the text of \
+         acpidump", path.display()
+    )]
     NoTable {
-        /// What was read.
+        /// The file or folder.
         path: PathBuf,
     },
 }
 
-/// Reads the tables at `path`: `/sys/firmware/acpi/tables` or another folder of raw tables (or dumps), a file with one
-/// raw table, or one with the text of `acpidump`. Names of files do not matter; in a folder they are read in the order
-/// of their names, and what is no table is passed over.
+/// Reads the tables at `path`: `/sys/firmware/acpi/tables` or another folder of raw tables (or
+/// dumps), a file with one raw table, or one with the text of `acpidump`. Names of files do not
+/// matter; in a folder they are read in the order of their names, and files without a table are
+/// passed over.
+///
+/// # Errors
+/// The path or a file in the folder cannot be read or has more than [`MAX_FILE_BYTES`], the path is
+/// neither a folder nor a regular file, or there is no table.
 pub fn read(path: &Path) -> Result<Tables, ReadError> {
-    let io_error = |source| ReadError::Io { path: path.to_path_buf(), source };
     let mut files = Vec::new();
-    if fs::metadata(path).map_err(io_error)?.is_dir() {
-        for entry in fs::read_dir(path).map_err(io_error)? {
-            let file = entry.map_err(io_error)?.path();
+    if path.is_dir() {
+        let failed = |source| ReadError::Folder { path: path.to_path_buf(), source };
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let file = entry.map_err(failed)?.path();
             if file.is_file() {
                 files.push(file);
             }
@@ -54,22 +64,12 @@ pub fn read(path: &Path) -> Result<Tables, ReadError> {
     }
     let mut tables = Tables { source: path.display().to_string(), ..Tables::default() };
     for file in files {
-        tables.add(&read_file(&file)?);
+        let bytes = bounded_file::read(&file, MAX_FILE_BYTES)
+            .map_err(|source| ReadError::File { path: file, source })?;
+        tables.add(&bytes);
     }
-    match tables.met.is_empty() {
-        true => Err(ReadError::NoTable { path: path.to_path_buf() }),
-        false => Ok(tables),
-    }
-}
-
-fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    match read {
-        Err(source) => Err(ReadError::Io { path: path.to_path_buf(), source }),
-        Ok(_) if bytes.len() as u64 > MAX_BYTES => {
-            Err(ReadError::TooLarge { path: path.to_path_buf() })
-        }
-        Ok(_) => Ok(bytes),
+    match tables.has_any {
+        true => Ok(tables),
+        false => Err(ReadError::NoTable { path: path.to_path_buf() }),
     }
 }

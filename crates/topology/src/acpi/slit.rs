@@ -14,17 +14,20 @@ use alloc::{format, vec::Vec};
 const COUNT: usize = 36;
 const FIRST_DISTANCE: usize = 44;
 
+/// Senseless distances that are told one by one.
+const MAX_FAULTS: usize = 16;
+
 /// A System Locality Information Table whose distances make sense.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slit {
-    /// How many localities there are: the proximity domains 0 to this number, less one.
+    /// The number of localities: the proximity domains from 0 to this number, less one.
     pub localities: usize,
     // Row by row, localities * localities values.
     distances: Vec<Distance>,
 }
 
 impl Slit {
-    /// The distance that memory in `to` has from `from`; none where the table does not reach that far.
+    /// The distance from `from` to memory in `to`; none where the table does not reach that far.
     pub fn get(&self, from: Pxm, to: Pxm) -> Option<Distance> {
         let (from, to) = (from.0 as usize, to.0 as usize);
         if from >= self.localities || to >= self.localities {
@@ -33,8 +36,9 @@ impl Slit {
         self.distances.get(from * self.localities + to).copied()
     }
 
-    /// Reads the table. Linux ignores one in which a diagonal is not 10 or anything else is 10 or less
-    /// (`slit_valid` in `drivers/acpi/numa/srat.c`), and so does this.
+    /// Reads the table. Linux ignores one in which a diagonal is not 10 or anything else is 10 or
+    /// less (`slit_valid` in `drivers/acpi/numa/srat.c`), and so does this. Every such distance is
+    /// a finding, up to [`MAX_FAULTS`] of them.
     pub(super) fn parse(table: &Table<'_>, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let reject = |offset, read, expected| {
             Err(table.finding(offset, Effect::TableIgnored, read, expected))
@@ -57,21 +61,45 @@ impl Slit {
             findings.push(table.finding(FIRST_DISTANCE, Effect::Noted, read, expected));
         }
         let slit = Self { localities, distances: distances.to_vec() };
-        for (from, to, distance) in slit.pairs() {
-            let offset = FIRST_DISTANCE + from * localities + to;
-            let read = || format!("distance {distance} from PXM {from} to {to}");
-            if from == to && distance != Distances::LOCAL {
-                return reject(offset, read(), format!("{}", Distances::LOCAL));
+        let mut faults = slit.faults(table);
+        match faults.pop() {
+            None => {
+                slit.note_oddities(table, findings);
+                Ok(slit)
             }
-            if from != to && distance <= Distances::LOCAL {
-                return reject(offset, read(), format!("more than {}", Distances::LOCAL));
+            Some(last) => {
+                findings.append(&mut faults);
+                Err(last)
             }
         }
-        slit.note_oddities(table, findings);
-        Ok(slit)
     }
 
-    /// Distances may be asymmetric and places unreachable; both are rare enough to be worth a look.
+    /// The distances that make no sense, one by one, and how many there are beyond the bound.
+    fn faults(&self, table: &Table<'_>) -> Vec<Finding> {
+        let mut senseless = self.pairs().filter(|&(from, to, distance)| {
+            if from == to { distance != Distances::LOCAL } else { distance <= Distances::LOCAL }
+        });
+        let fault =
+            |offset, read, expected| table.finding(offset, Effect::TableIgnored, read, expected);
+        let each = |(from, to, distance)| {
+            let more_than = if from == to { "" } else { "more than " };
+            let read = format!("distance {distance} from PXM {from} to {to}");
+            fault(self.offset(from, to), read, format!("{more_than}{}", Distances::LOCAL))
+        };
+        let mut faults: Vec<_> = senseless.by_ref().take(MAX_FAULTS).map(each).collect();
+        if let Some((from, to, _)) = senseless.next() {
+            let read = format!("{} more such distances", 1 + senseless.count());
+            faults.push(fault(self.offset(from, to), read, "none".into()));
+        }
+        faults
+    }
+
+    /// The place of a distance in the table.
+    fn offset(&self, from: usize, to: usize) -> usize {
+        FIRST_DISTANCE + from * self.localities + to
+    }
+
+    /// Notes asymmetric distances and unreachable domains: both are allowed, and rare.
     fn note_oddities(&self, table: &Table<'_>, findings: &mut Vec<Finding>) {
         let back = |from, to| self.distances.get(to * self.localities + from).copied();
         let mut asymmetric =
@@ -81,7 +109,7 @@ impl Slit {
             let more = asymmetric.count();
             let read =
                 format!("PXM {from} to {to} is {there}, back {here} (and {more} more such pairs)");
-            let offset = FIRST_DISTANCE + from * self.localities + to;
+            let offset = self.offset(from, to);
             findings.push(table.finding(
                 offset,
                 Effect::Noted,
@@ -96,7 +124,7 @@ impl Slit {
             let read = format!(
                 "distance {distance} (unreachable) from PXM {from} to {to} (and {more} more such)"
             );
-            let offset = FIRST_DISTANCE + from * self.localities + to;
+            let offset = self.offset(from, to);
             findings.push(table.finding(
                 offset,
                 Effect::Noted,

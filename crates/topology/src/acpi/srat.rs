@@ -1,9 +1,11 @@
-//! The System Resource Affinity Table: what belongs to which proximity domain (ACPI 6.6, section 5.2.16).
+//! The System Resource Affinity Table: the proximity domains of CPUs and memory (ACPI 6.6, section
+//! 5.2.16).
 
 use super::{
     bytes::{array, u8_at, u16_at, u32_at, u64_at},
     finding::{Effect, Finding},
     header::{Entry, EntryForm, Table},
+    reserved,
 };
 use crate::{id::Pxm, model::MemoryRange};
 use alloc::{format, vec::Vec};
@@ -21,20 +23,20 @@ pub struct Srat {
     pub entries: Vec<SratEntry>,
 }
 
-/// An entry of the SRAT and where it stands.
+/// An entry of the SRAT and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SratEntry {
     /// Bytes from the start of the table.
     pub offset: usize,
-    /// The proximity domain of what the entry is about.
+    /// The proximity domain of the entry's subject.
     pub pxm: Pxm,
     /// Whether the entry counts; the operating system ignores those that do not.
     pub enabled: bool,
-    /// What the entry is about.
+    /// The CPU, memory or device that belongs to the domain.
     pub subject: Subject,
 }
 
-/// What an entry of the SRAT gives a proximity domain to.
+/// The subject of an entry of the SRAT: a CPU, memory or a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A CPU: local APIC (type 0), local x2APIC (2), GICC (3) or RINTC (7).
@@ -45,11 +47,11 @@ pub enum Subject {
     GicIts(u32),
     /// A device that reads and writes memory on its own account, such as a GPU (type 5).
     GenericInitiator(DeviceHandle),
-    /// Where memory may be attached whose performance firmware cannot know, such as a CXL host bridge (type 6).
+    /// A port to memory whose performance firmware cannot know, such as a CXL host bridge (type 6).
     GenericPort(DeviceHandle),
 }
 
-/// How firmware names a CPU; the key that joins the SRAT with the MADT.
+/// Firmware's name of a CPU; the key that joins the SRAT with the MADT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProcessorId {
     /// (x2)APIC id, on x86. The SAPIC EID of Itanium is not part of it.
@@ -67,7 +69,7 @@ impl ProcessorId {
     }
 }
 
-/// How firmware names a device (ACPI 6.6, section 5.2.16.6, "Device Handle").
+/// Firmware's name of a device (ACPI 6.6, section 5.2.16.6, "Device Handle").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceHandle {
     /// A device of the ACPI namespace.
@@ -104,10 +106,11 @@ impl fmt::Display for DeviceHandle {
 }
 
 impl Srat {
-    /// Reads the table. An entry shorter than its type rejects it, as in Linux (`bad_srat` in `arch/x86/mm/srat.c`,
-    /// `drivers/acpi/numa/srat.c`); unknown types are skipped.
+    /// Reads the table. An entry shorter than its type rejects it, as in Linux (`bad_srat` in
+    /// `arch/x86/mm/srat.c`, `drivers/acpi/numa/srat.c`); unknown types are skipped.
     pub(super) fn parse(table: &Table<'_>, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let mut srat = Self { revision: table.revision, entries: Vec::new() };
+        let mut enabled = Vec::new();
         for entry in table.entries(FIRST_ENTRY, EntryForm::Short)? {
             let Some(bytes) = length_of(entry.kind) else {
                 let read = format!("an entry of type {}", entry.kind);
@@ -120,7 +123,10 @@ impl Srat {
                 continue;
             };
             match srat.entry(&entry).filter(|_| entry.bytes.len() >= bytes) {
-                Some(known) => srat.entries.push(known),
+                Some(known) => {
+                    srat.entries.push(known);
+                    enabled.extend(known.enabled.then_some(entry));
+                }
                 None => {
                     let read =
                         format!("an entry of type {} of {} bytes", entry.kind, entry.bytes.len());
@@ -143,6 +149,7 @@ impl Srat {
                 ));
             }
         }
+        reserved::check(table, enabled, findings);
         Ok(srat)
     }
 

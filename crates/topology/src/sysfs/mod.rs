@@ -1,15 +1,20 @@
-//! Reads a machine from the files of a running Linux: `/sys/devices/system/node`, `/sys/devices/system/cpu`,
-//! `/proc/zoneinfo`, `/proc/buddyinfo`, and the devices under `/sys/bus/pci` and `/sys/class`.
+//! Reads a machine from the files of a running Linux: `/sys/devices/system/node`,
+//! `/sys/devices/system/cpu`, `/proc/zoneinfo`, `/proc/buddyinfo`, and the devices under
+//! `/sys/bus/pci` and `/sys/class`.
 //!
-//! The root is an argument, so a copy of another machine's files is read exactly as the host's own. Files change while
-//! they are read, kernels leave some of them out and permissions hide others: what is missing is noted and left
-//! unknown. Only a root that tells nothing at all is an error.
+//! The root is an argument, so a copy of another machine's files is read exactly as the host's own.
+//! Files change while they are read, kernels leave some of them out and permissions hide others: a
+//! missing file is noted and its content left unknown. Only a root without any of them is an error.
 
 mod cpus;
 mod devices;
+mod mask;
 mod nodes;
+mod note;
 mod source;
 mod zones;
+
+pub use note::{Error, Note};
 
 use crate::{
     distance::Distances,
@@ -18,60 +23,24 @@ use crate::{
 };
 use alloc::{string::ToString, vec, vec::Vec};
 use source::Source;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
-
-/// A file that could not be read as expected, so that the topology lacks what it tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    /// The file (or folder), below the root that was given.
-    pub file: PathBuf,
-    /// What was read or failed, what was expected, and what is done instead.
-    pub why: alloc::string::String,
-    /// Whether it is about how much memory there is to promise, and not only about how well placement knows the machine.
-    pub about_memory: bool,
-}
-
-impl core::fmt::Display for Note {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{}: {}", self.file.display(), self.why)
-    }
-}
-
-/// A root from which no machine can be read.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The root cannot be opened as a folder.
-    #[error("{}: cannot be read as the root of a Linux file tree: {error}", root.display())]
-    Root {
-        /// The root as it was given.
-        root: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The root has neither nodes nor CPUs nor memory to tell of.
-    #[error("{}: expected sys/devices/system/node, sys/devices/system/cpu or proc/meminfo below it, found none of them", root.display())]
-    Nothing {
-        /// The root as it was given.
-        root: PathBuf,
-    },
-}
+use std::path::Path;
 
 /// Reads the machine whose `/sys` and `/proc` lie below `root` (`/` for this host).
 ///
-/// A kernel without `CONFIG_NUMA` has no node directory; it becomes one node 0 with all CPUs and all of
-/// `/proc/meminfo`. What sysfs does not tell (`pxm`, firmware's CPU numbers, physical ranges) stays unknown.
+/// A kernel without `CONFIG_NUMA` has no node directory; it becomes one node 0 with all CPUs and all
+/// of `/proc/meminfo`. Properties that sysfs lacks (`pxm`, firmware's CPU numbers, physical ranges)
+/// stay unknown.
+///
+/// CPUs are read again, within bounds, while CPUs come or go meanwhile.
 ///
 /// # Errors
-/// If `root` is no readable folder, or nothing below it tells of a node, a CPU or memory.
+/// If `root` is no readable folder, or there is no file of a node, a CPU or memory below it.
 pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     read_but(None, false, root)
 }
 
-/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are about, are as they were
-/// then, unless it has other nodes now.
+/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are
+/// about, are taken from `known` unless other nodes exist or other CPUs are online now.
 ///
 /// # Errors
 /// As [`read`].
@@ -79,8 +48,9 @@ pub fn read_again(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>)
     read_but(Some(known), false, root)
 }
 
-/// The same, for who reads all the time: distances and HMAT's figures are as they were while all nodes have as much memory,
-/// zones while a node's free memory is what theirs add up to, but for a 64th.
+/// As [`read_again`], for a caller that reads in short intervals: distances and HMAT's figures are
+/// those of `known` while all nodes have as much memory, zones while theirs add up to a node's free
+/// memory, but for a 64th.
 ///
 /// # Errors
 /// As [`read`].
@@ -97,6 +67,7 @@ fn read_but(
     let ids = nodes::numbers(&mut source);
     let known =
         known.filter(|known| known.nodes.iter().map(|node| node.id).eq(ids.iter().copied()));
+    let known = known.filter(|known| cpus::are_online_as_in(&mut source, known));
     let cpus = known.map_or_else(|| cpus::read(&mut source, &ids), |known| known.cpus.clone());
     let (mut nodes, distances, performance) = if ids.is_empty() {
         let node = source.about_memory(nodes::without_numa);
@@ -137,7 +108,8 @@ fn read_but(
     Ok((topology, source.into_notes()))
 }
 
-/// A node gets its distances and figures with its memory.
+/// Whether all nodes have as much memory as they had: a node gets its distances and figures with its
+/// memory.
 fn has_memory_of(known: &Topology, nodes: &[Node]) -> bool {
     known.nodes.iter().map(|node| node.memory_bytes).eq(nodes.iter().map(|node| node.memory_bytes))
 }

@@ -1,7 +1,13 @@
-//! The file tree that is read, and what was noted on the way.
+//! The file tree that is read, and the notes made meanwhile.
 
-use super::{Error, Note};
-use crate::id::{Id, IdSet, InvalidList, MAX_ID};
+use super::{
+    mask,
+    note::{Error, Note},
+};
+use crate::{
+    bounded_file,
+    id::{CpuSet, Id, IdSet, InvalidList, MAX_ID},
+};
 use alloc::{format, string::String, vec::Vec};
 use core::fmt::Display;
 use std::{
@@ -11,14 +17,12 @@ use std::{
 };
 
 /// No file of `/sys` or `/proc` that is read as a whole comes near this; a root may hold anything.
-const LARGEST_FILE_BYTES: u64 = 16 << 20;
-/// Most are shorter. The kernel does not tell how long they are, and writes them anew for each read.
-const FIRST_BYTES: usize = 4 << 10;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// For a file that is read line by line: `/proc/zoneinfo` has some lines for each zone and CPU, which are 100 MiB on
-/// tens of nodes with thousands of CPUs.
-const MOST_LINES_BYTES: u64 = 1 << 30;
-const LONGEST_LINE_BYTES: u64 = 64 << 10;
+/// For a file that is read line by line: `/proc/zoneinfo` has some lines for each zone and CPU, which
+/// are 100 MiB on tens of nodes with thousands of CPUs.
+const MAX_LINES_BYTES: u64 = 1 << 30;
+const MAX_LINE_BYTES: u64 = 64 << 10;
 
 /// Paths given to its methods are relative to the root.
 pub(super) struct Source {
@@ -42,7 +46,25 @@ impl Source {
         self.notes.push(Note { file: self.root.join(path), why: format!("{why}"), about_memory });
     }
 
-    /// What `read` notes is about how much memory there is to promise.
+    /// The number of notes so far, for [`Source::forget_notes_after`].
+    pub(super) fn notes(&self) -> usize {
+        self.notes.len()
+    }
+
+    /// Drops later notes, those of a read that is done again.
+    pub(super) fn forget_notes_after(&mut self, notes: usize) {
+        self.notes.truncate(notes);
+    }
+
+    /// Reads without notes, for files that were read before.
+    pub(super) fn quietly<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        let notes = self.notes();
+        let result = read(self);
+        self.forget_notes_after(notes);
+        result
+    }
+
+    /// Marks the notes that `read` makes as affecting how much memory can be promised.
     pub(super) fn about_memory<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         self.about_memory = true;
         let result = read(self);
@@ -61,7 +83,7 @@ impl Source {
         }
     }
 
-    /// The text of a file that many kernels do not have; only trouble other than absence is noted.
+    /// The text of a file that many kernels do not have; only errors other than absence are noted.
     pub(super) fn text_if_any(&mut self, path: &str) -> Option<String> {
         match self.try_text(path) {
             Ok(text) => Some(text),
@@ -83,34 +105,38 @@ impl Source {
 
     /// Calls `each` with the lines of a file of any length, one after the other.
     pub(super) fn each_line(&self, path: &str, each: impl FnMut(&str)) -> io::Result<()> {
-        each_line(BufReader::new(self.open_file(path)?), MOST_LINES_BYTES, each)
+        each_line(BufReader::new(self.open_file(path)?), MAX_LINES_BYTES, each)
     }
 
     fn open_file(&self, path: &str) -> io::Result<File> {
-        let path = self.root.join(path);
-        // Opening a pipe or a device that somebody put there could wait for ever.
-        if !fs::metadata(&path)?.is_file() {
-            return Err(io::Error::other("expected a regular file"));
-        }
-        File::open(&path)
+        bounded_file::open(&self.root.join(path)).map_err(io::Error::from)
     }
 
     fn try_text(&self, path: &str) -> io::Result<String> {
-        let mut bytes = Vec::with_capacity(FIRST_BYTES);
-        self.open_file(path)?.take(LARGEST_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LARGEST_FILE_BYTES {
-            return Err(io::Error::other(format!("longer than {LARGEST_FILE_BYTES} bytes")));
-        }
+        let bytes = bounded_file::read_opened(self.open_file(path)?, MAX_FILE_BYTES)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The list (`0-3,8`) in a file that should be there.
-    pub(super) fn list<T: Id>(&mut self, path: &str) -> Option<IdSet<T>> {
-        let text = self.text(path)?;
-        self.parse_list(path, &text)
+    /// The CPUs of the file `list` (`0-3,8`), or else of the file `mask` (`0000010f`); kernels may lack
+    /// either or both.
+    pub(super) fn cpus_if_any(&mut self, list: &str, mask: &str) -> Option<CpuSet> {
+        let listed = self.list_if_any(list);
+        if listed.is_some() {
+            return listed;
+        }
+        let text = self.text_if_any(mask)?;
+        mask::parse(&text)
+            .map_err(|why| {
+                let read = quoted(text.trim());
+                self.note(
+                    mask,
+                    format_args!("read {read}, expected a mask such as 0000ffff: {why}"),
+                );
+            })
+            .ok()
     }
 
-    /// The list in a file that many kernels do not have.
+    /// The list (`0-3,8`) in a file that many kernels do not have.
     pub(super) fn list_if_any<T: Id>(&mut self, path: &str) -> Option<IdSet<T>> {
         let text = self.text_if_any(path)?;
         self.parse_list(path, &text)
@@ -172,7 +198,8 @@ impl Source {
         numbers
     }
 
-    /// Where a link leads, as a path below the root; none if there is no link or it leads out of the root.
+    /// The target of a link as a path below the root; none if there is no link or it leads out of the
+    /// root.
     pub(super) fn follow(&self, link: &str) -> Option<String> {
         let root = fs::canonicalize(&self.root).ok()?;
         let target = fs::canonicalize(self.root.join(link)).ok()?;
@@ -182,33 +209,31 @@ impl Source {
 
 fn each_line(
     mut reader: impl BufRead,
-    most_bytes: u64,
+    max_bytes: u64,
     mut each: impl FnMut(&str),
 ) -> io::Result<()> {
     let mut line = Vec::new();
-    let mut left = most_bytes;
+    let mut left = max_bytes;
     loop {
         line.clear();
-        let read = reader.by_ref().take(LONGEST_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
+        let read = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
         if read == 0 {
             return Ok(());
         }
-        if read == LONGEST_LINE_BYTES && !line.ends_with(b"\n") {
-            return Err(io::Error::other(format!(
-                "a line is longer than {LONGEST_LINE_BYTES} bytes"
-            )));
+        if read == MAX_LINE_BYTES && !line.ends_with(b"\n") {
+            return Err(io::Error::other(format!("a line is longer than {MAX_LINE_BYTES} bytes")));
         }
         left = left
             .checked_sub(read)
-            .ok_or_else(|| io::Error::other(format!("longer than {most_bytes} bytes")))?;
+            .ok_or_else(|| io::Error::other(format!("longer than {max_bytes} bytes")))?;
         each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
     }
 }
 
-/// What was read, short enough for a message.
+/// Text from a file, short enough for a message.
 pub(super) fn quoted(text: &str) -> String {
-    const LONGEST: usize = 40;
-    match text.char_indices().nth(LONGEST) {
+    const MAX_CHARS: usize = 40;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((cut, _)) => format!("{:?}...", &text[..cut]),
         None => format!("{text:?}"),
     }
@@ -220,10 +245,9 @@ mod tests {
 
     #[test]
     fn lines_are_read_within_bounds() {
-        let lines = |text: &str, most_bytes| {
+        let lines = |text: &str, max_bytes| {
             let mut lines = Vec::new();
-            let read =
-                each_line(text.as_bytes(), most_bytes, |line| lines.push(String::from(line)));
+            let read = each_line(text.as_bytes(), max_bytes, |line| lines.push(String::from(line)));
             (lines, read.map_err(|error| format!("{error}")))
         };
         assert_eq!(lines("a\n\nb", 4), (["a", "", "b"].map(String::from).into(), Ok(())));
@@ -231,7 +255,7 @@ mod tests {
             lines("a\n\nb\n", 4),
             (["a", ""].map(String::from).into(), Err("longer than 4 bytes".into()))
         );
-        let long = "x".repeat(LONGEST_LINE_BYTES as usize);
+        let long = "x".repeat(MAX_LINE_BYTES as usize);
         let told = Err("a line is longer than 65536 bytes".into());
         assert_eq!(
             lines(&format!("a\n{long}\nb"), 1 << 20),

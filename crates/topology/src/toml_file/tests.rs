@@ -94,13 +94,16 @@ fn where_tables_are_expected_their_name_is_told() {
 }
 
 #[test]
-fn what_is_no_text_is_not_read() {
+fn a_file_is_regular_text_of_at_most_1_mib() {
     let error = |path: &Path| read(path, "box").unwrap_err().to_string();
     assert!(error(Path::new("/no/such.toml")).starts_with("cannot read the box /no/such.toml: "));
-    assert_eq!(error(Path::new("/dev/zero")), "/dev/zero is larger than 1 MiB, expected a box");
+    let device = "cannot read the box /dev/zero: it is a device, expected a regular file";
+    assert_eq!(error(Path::new("/dev/zero")), device);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"size = 1 # \xff").unwrap();
-    assert!(error(file.path()).contains("invalid utf-8"));
+    assert!(error(file.path()).contains("it is not UTF-8: invalid utf-8"));
+    std::fs::write(file.path(), vec![b' '; (1 << 20) + 1]).unwrap();
+    assert!(error(file.path()).ends_with("it is larger than 1 MiB"));
     std::fs::write(file.path(), vec![b' '; 1 << 20]).unwrap();
     assert_eq!(read(file.path(), "box").unwrap().len(), 1 << 20);
 }
