@@ -1,8 +1,9 @@
-//! What the fuzz targets do with an input: one function a target, named as the target and its folder in `corpus/`.
+//! The fuzz targets: one function a target, named as the target and its folder in `corpus/`.
 //!
-//! `crates/topology/tests/corpus.rs` includes this file and replays the corpus through it, so it stands without any
-//! crate that only a fuzzer needs. Targets of the crate `linux`, which `topology` cannot see, are in `linux.rs`, and
-//! `crates/linux/tests/corpus.rs` includes that; those of `simulator` and `nearside` are in `scenario.rs` and `api.rs` likewise.
+//! `crates/topology/tests/corpus.rs` includes this file and replays the corpus through it, so it
+//! uses no crate that only a fuzzer needs. Targets of the crate `linux`, which `topology` cannot
+//! see, are in `linux.rs`, and `crates/linux/tests/corpus.rs` includes that; those of `simulator`
+//! and `nearside` are in `scenario.rs` and `api.rs` likewise.
 
 pub mod sysfs;
 
@@ -14,8 +15,8 @@ use nearside_topology::{
     machine_file,
 };
 
-/// Tables as raw bytes. An input may hold several, each as long as its header says, so that an SRAT, a SLIT and an HMAT
-/// can be tried together.
+/// Tables as raw bytes. An input may hold several, each as long as its header says, so that an
+/// SRAT, a SLIT and an HMAT can be tried together.
 pub fn acpi(input: &[u8]) {
     let mut raw = Vec::new();
     let mut rest = input;
@@ -26,7 +27,7 @@ pub fn acpi(input: &[u8]) {
         raw.push(table);
         rest = more;
     }
-    // Each is also tried alone: what precedes it must not shield it.
+    // Each is also tried alone: the tables before it must not shield it.
     raw.iter().for_each(|table| check_machine(&Tables::from_bytes(table)));
     check_machine(&Tables::from_bytes(rest));
     acpidump(hexadecimal(&raw).as_bytes());
@@ -112,7 +113,7 @@ fn machines() -> [Topology; 2] {
     ]
 }
 
-/// Whatever the tables say, the machine must be one that the rest of Nearside can rely on.
+/// For any tables, the machine must be one that the rest of Nearside can rely on.
 fn check_machine(tables: &Tables) {
     let (machine, findings) = acpi::topology(tables);
     // A table may still turn out to be of no use, which only changes the effect of what was found.
@@ -143,7 +144,7 @@ fn check_machine(tables: &Tables) {
                 && machine.node(performance.target).is_some()
         );
     }
-    // A table is either understood or spoken of; never dropped in silence.
+    // A table is either used or has a finding; none is dropped in silence.
     if tables.srat.is_none() {
         assert!(findings.iter().any(|finding| finding.table == acpi::Signature::SRAT));
     }

@@ -1,7 +1,7 @@
 //! The target `sysfs`: a machine's files of `/sys` and `/proc`.
 //!
-//! An input is an archive as in `crates/topology/fixtures`. It is unpacked below a folder of its own and must not reach
-//! beyond it, whatever it says; and it must be small, for the fuzzer to be fast.
+//! An input is an archive as in `crates/topology/fixtures`. It is unpacked below a folder of its
+//! own and must not reach beyond it; and it must be small, for the fuzzer to be fast.
 
 use nearside_topology::{
     CpuSet, MAX_NODES, Topology,
@@ -10,25 +10,25 @@ use nearside_topology::{
 };
 use std::{fs, io, os::unix::fs::symlink, path::Path};
 
-/// Files and links in an archive at most.
-const MOST_ENTRIES: usize = 64;
+/// The number of files and links in an archive.
+const MAX_ENTRIES: usize = 64;
 
-/// CPUs in a list at most: a machine has ten files for each.
-const MOST_CPUS: usize = 16;
+/// The number of CPUs in a list: a machine has ten files for each.
+const MAX_CPUS: usize = 16;
 
-/// What stands in an archive.
+/// An entry of an archive.
 enum Entry {
     File(String),
     Link(String),
 }
 
-/// Whatever the files say, the machine must be one that the rest of Nearside can rely on.
+/// For any files, the machine must be one that the rest of Nearside can rely on.
 pub fn sysfs(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let Some(entries) = archive(&text) else { return };
     let Ok(root) = folder() else { return };
     for (path, entry) in &entries {
-        // A file where another has a folder: what came first is there.
+        // A file where another has a folder: the first one stays.
         let _ = unpack(&root.path().join(path), entry);
     }
     let Ok((machine, notes)) = sysfs::read(root.path()) else { return };
@@ -101,13 +101,14 @@ fn archive(text: &str) -> Option<Vec<(String, Entry)>> {
         } else if let Some((pattern, content)) = line.split_once(": ") {
             files(pattern, &format!("{content}\n"), &mut entries)?;
         }
-        if entries.len() > MOST_ENTRIES {
+        if entries.len() > MAX_ENTRIES {
             return None;
         }
     }
     let links: Vec<_> =
         entries.iter().filter(|(_, entry)| matches!(entry, Entry::Link(_))).collect();
-    // Behind a link nothing is written; so every folder is where its path says, and links can be told to stay inside.
+    // Nothing is written behind a link, so every folder is at its path, and links can be checked to
+    // stay inside.
     let is_behind =
         |path: &str, link: &str| path.strip_prefix(link).is_some_and(|rest| rest.starts_with('/'));
     let stays = |(path, entry): &(String, Entry)| {
@@ -127,7 +128,7 @@ fn archive(text: &str) -> Option<Vec<(String, Entry)>> {
 
 /// The same file for each number of the list in braces, if there is one.
 fn files(pattern: &str, content: &str, entries: &mut Vec<(String, Entry)>) -> Option<()> {
-    if content.parse::<CpuSet>().is_ok_and(|list| list.len() > MOST_CPUS) {
+    if content.parse::<CpuSet>().is_ok_and(|list| list.len() > MAX_CPUS) {
         return None;
     }
     let file = || Entry::File(content.to_owned());
@@ -135,7 +136,7 @@ fn files(pattern: &str, content: &str, entries: &mut Vec<(String, Entry)>) -> Op
         None => entries.push((pattern.to_owned(), file())),
         Some((before, (list, after))) => {
             let numbers =
-                list.parse::<CpuSet>().ok().filter(|numbers| numbers.len() <= MOST_CPUS)?;
+                list.parse::<CpuSet>().ok().filter(|numbers| numbers.len() <= MAX_CPUS)?;
             entries
                 .extend(numbers.iter().map(|number| (format!("{before}{number}{after}"), file())));
         }

@@ -13,7 +13,10 @@ mod common;
 
 use acpi_builder::{Builder, ENABLED, GIB, acpidump, set_checksum, two_sockets};
 use serde_json::{Value, json};
-use std::process::{Command, Output, Stdio};
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
 
 /// Runs `nearside topology --sysfs MACHINE FLAGS...`.
 fn topology(machine: &str, flags: &[&str]) -> Output {
@@ -316,16 +319,65 @@ fn bad_requests_and_bad_sources_have_their_own_exit_codes() {
         "nearside: /nowhere: cannot be read as the root of a Linux file tree: No such file";
     assert!(message.starts_with(expected), "{message}");
     let empty = tempfile::tempdir().unwrap();
-    let pipe = empty.path().join("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let (code, message) = failed(&nearside(&["topology", "--acpi", pipe.to_str().unwrap()]));
-    assert_eq!(code, Some(1), "nobody writes into that pipe");
-    assert!(message.contains("unusable tables"), "{message}");
-    std::fs::remove_file(pipe).unwrap();
     let (code, message) =
         failed(&nearside(&["topology", "--sysfs", empty.path().to_str().unwrap()]));
     assert_eq!(code, Some(1));
     assert!(message.contains("found none of them"), "{message}");
+}
+
+#[test]
+fn fifos_and_large_files_are_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let fifo = fifo.to_str().unwrap();
+    for (flag, kind) in [("--machine", "the machine file"), ("--acpi", "ACPI tables from")] {
+        let (code, message) = failed(&nearside(&["topology", flag, fifo]));
+        let expected = format!("cannot read {kind} {fifo}: it is a FIFO, expected a regular file");
+        assert_eq!((code, message.trim()), (Some(1), &*format!("nearside: {expected}")));
+    }
+    let large = folder.path().join("large.toml");
+    std::fs::File::create(&large).unwrap().set_len((1 << 20) + 1).unwrap();
+    let (code, message) = failed(&nearside(&["topology", "--machine", large.to_str().unwrap()]));
+    assert_eq!(code, Some(1));
+    assert!(message.contains("large.toml: it is larger than 1 MiB"), "{message}");
+}
+
+#[test]
+fn tables_come_from_a_pipe_of_the_shell_too() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nearside"))
+        .args(["topology", "--acpi", "/dev/stdin"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let dump = acpidump(&[two_sockets().build()]);
+    child.stdin.take().unwrap().write_all(dump.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(report.starts_with("available: 2 nodes (0-1), 4 CPUs"), "{report}");
+    assert!(report.contains("source:    /dev/stdin"), "{report}");
+}
+
+#[test]
+fn a_second_srat_takes_the_place_of_a_broken_one() {
+    let broken = two_sockets().memory(1, 3 * GIB, 2 * GIB, ENABLED).build();
+    let madt = (0..4).fold(Builder::madt(), |madt, id| madt.madt_apic(id, true)).build();
+    let dump = acpidump(&[broken, two_sockets().build(), madt]);
+    let output = topology_of_tables(dump.as_bytes());
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{notes}");
+    assert!(notes.contains("is on node 1 although"), "{notes}");
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(report.starts_with("available: 2 nodes (0-1), 4 CPUs"), "{report}");
+}
+
+#[test]
+fn a_copy_with_masks_alone_has_its_cpus_online() {
+    let output = topology("copied-masks", &[]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(report.starts_with("available: 2 nodes (0-1), 32 CPUs on 16 cores"), "{report}");
+    assert!(!report.contains("offline:"), "{report}");
 }
 
 /// What is told of tables in a file.

@@ -1,7 +1,9 @@
-//! Reads files whose path a user or another program named: regular files only, and at most a given number of bytes.
+//! Reads files whose path a user or another program named: regular files only, and at most a given
+//! number of bytes.
 //!
-//! The open never waits (`O_NONBLOCK`), and the type is checked on the open descriptor, so neither a FIFO without a
-//! writer nor a device nor a file swapped in between can block the caller or fill its memory.
+//! The open never waits (`O_NONBLOCK`), and the type is checked on the open descriptor, so neither
+//! a FIFO without a writer nor a device nor a file swapped in between can block the caller or fill
+//! its memory.
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -14,17 +16,21 @@ use std::{
     path::Path,
 };
 
-/// A bound for files that people write by hand or Nearside itself writes: configuration, records, machine files.
+/// A bound for files that people write by hand or Nearside itself writes: configuration, records,
+/// machine files.
 pub const MAX_TEXT_BYTES: u64 = 1 << 20;
 
-/// Most files are shorter. The kernel writes those of `/proc` anew for each read, so few are better.
+/// Most files are shorter. The kernel writes those of `/proc` anew for each read, so few are
+/// better.
 const FIRST_BYTES: usize = 4 << 10;
 
-/// Flags that [`read_opened`] expects of an open that another crate makes (`openat` below a checked folder).
+/// Flags that [`read_opened`] expects of an open that another crate makes (`openat` below a checked
+/// folder).
 pub const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Reasons for which a file is not read. The texts continue a sentence such as "cannot read the record PATH: ".
+/// Reasons for which a file is not read. The texts continue a sentence such as "cannot read the
+/// record PATH: ".
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The system refused to open or read the file.
@@ -100,14 +106,16 @@ pub fn open(path: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Reads a file that the caller opened with [`OPEN_FLAGS`] (and more, `O_NOFOLLOW` for example) from its beginning.
+/// Reads a file that the caller opened with [`OPEN_FLAGS`] (and more, `O_NOFOLLOW` for example)
+/// from its beginning.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_opened(file: File, max_bytes: u64) -> Result<Vec<u8>, Error> {
     let metadata = file.metadata()?;
     check_regular(&metadata)?;
-    // Files of /proc and /sys have no length, and others may grow, so the bound is checked again below.
+    // Files of /proc and /sys have no length, and others may grow, so the bound is checked again
+    // below.
     let too_large = Error::TooLarge { max_bytes };
     if metadata.len() > max_bytes {
         return Err(too_large);

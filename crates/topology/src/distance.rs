@@ -39,13 +39,13 @@ impl TryFrom<Rows> for Distances {
     }
 }
 
-/// A table of distances that has not one row and one column for each node.
+/// A table of distances without one row and one column for each node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{nodes} nodes need {} distances, but there are {values}", nodes * nodes)]
 pub struct InvalidDistances {
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// How many values were given.
+    /// The number of values.
     pub values: usize,
 }
 
@@ -66,7 +66,7 @@ impl Distances {
         Ok(Self { nodes: nodes.to_vec(), rows: rows.to_vec(), index })
     }
 
-    /// What Linux assumes without a SLIT: 10 on a node, 20 between any two.
+    /// The distances that Linux assumes without a SLIT: 10 on a node, 20 between any two.
     pub fn uniform(nodes: &[NodeId]) -> Self {
         let n = nodes.len();
         let mut rows = vec![Self::REMOTE; n * n];
@@ -75,7 +75,8 @@ impl Distances {
         Self { nodes: nodes.to_vec(), rows, index }
     }
 
-    /// The distance that memory on `to` has for a CPU on `from`; for a node that is not in the table, what Linux assumes.
+    /// The distance of memory on `to` for a CPU on `from`; Linux's default for a node that is not
+    /// in the table.
     pub fn get(&self, from: NodeId, to: NodeId) -> Distance {
         match (self.position(from), self.position(to)) {
             (Some(i), Some(j)) => self.rows[i * self.nodes.len() + j],

@@ -1,4 +1,5 @@
-//! `fake=`: cuts a machine into more nodes than it has, as the kernel's `numa=fake=` does, to try anything anywhere.
+//! `fake=`: cuts a machine into more nodes than it has, as the kernel's `numa=fake=` does, so that
+//! any node count can be tried on any machine.
 //!
 //! | spec | meaning |
 //! |---|---|
@@ -6,22 +7,29 @@
 //! | `SIZEM`, `SIZEG` | as many nodes of this size as there is memory for |
 //! | `NU` | each physical node into N nodes of the same size |
 //!
-//! Memory is dealt as in Linux, `mm/numa_emulation.c` (`split_nodes_interleave`, `split_nodes_size_interleave_uniform`):
-//! in steps of 32 MiB, the emulated nodes taking turns over the physical nodes, and a remainder too small for another
-//! node goes to the last one of its physical node. As there, `N` may yield fewer nodes when the physical ones are of
-//! unequal size, and a node whose turn comes again gets more memory from wherever the turn stands. Distances and HMAT
-//! figures are those of the physical nodes that the emulated ones (first) lie on, so two on the same one are 10 apart.
+//! Memory is dealt as in Linux, `mm/numa_emulation.c` (`split_nodes_interleave`,
+//! `split_nodes_size_interleave_uniform`): in steps of 32 MiB, the emulated nodes taking turns over
+//! the physical nodes, and a remainder too small for another node goes to the last one of its
+//! physical node. As there, `N` may yield fewer nodes when the physical ones are of unequal size,
+//! and a node whose turn comes again gets more memory from the physical node whose turn it is.
+//! Distances and HMAT figures are those of the physical nodes that the emulated ones (first) lie
+//! on, so two on the same one are 10 apart.
 //!
-//! It differs from the kernel, on purpose, in this:
-//! - The kernel shows all CPUs of a physical node in each of its emulated nodes. Here a physical node's cores are dealt
-//!   out to its emulated nodes in turn, SMT siblings together, so that every CPU has one node and the emulated machine
-//!   behaves like a real one. With fewer cores than emulated nodes some have no CPU.
-//! - CPUs and devices of a physical node without memory go to the nearest emulated node, not to node 0.
-//! - Holes in the address space and the end of `ZONE_DMA32` do not shift the cuts: sizes count, addresses do not.
-//! - What the kernel silently raises or lowers (more than 1,024 nodes, nodes under 32 MiB) is refused.
+//! It differs from the kernel on purpose:
+//! - The kernel shows all CPUs of a physical node in each of its emulated nodes. Here a physical
+//!   node's cores are dealt out to its emulated nodes in turn, SMT siblings together, so that every
+//!   CPU has one node and the emulated machine behaves like a real one. With fewer cores than
+//!   emulated nodes some have no CPU.
+//! - CPUs and devices of a physical node without memory go to the nearest emulated node, not to
+//!   node 0.
+//! - Holes in the address space and the end of `ZONE_DMA32` do not shift the cuts: sizes count,
+//!   addresses do not.
+//! - Requests that the kernel silently raises or lowers (more than 1,024 nodes, nodes under 32 MiB)
+//!   are refused.
 //!
-//! Free memory, cache and huge pages are shared out in proportion to memory, without losing a page. Zones are left
-//! out: which emulated node would hold which zone depends on addresses. Emulated nodes have no PXM.
+//! Free memory, cache and huge pages are shared out in proportion to memory, without losing a page.
+//! Zones are left out, since the emulated node of a zone depends on addresses. Emulated nodes have
+//! no PXM.
 
 use crate::{
     distance::{Distance, Distances},
@@ -39,7 +47,7 @@ use core::{fmt, str::FromStr};
 /// Nodes are cut in multiples of this (`FAKE_NODE_MIN_SIZE` in Linux).
 pub const STEP_BYTES: u64 = 32 << 20;
 
-/// What `fake=` asks for.
+/// A request of `fake=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FakeSpec {
     /// `N`: this many nodes over the whole machine.
@@ -50,33 +58,35 @@ pub enum FakeSpec {
     Uniform(u32),
 }
 
-/// A `fake=` that is none.
+/// A text that is no request of `fake=`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fake={text}: {why}")]
 pub struct InvalidFakeSpec {
     /// The text as it was read.
     pub text: String,
-    /// What was expected instead.
+    /// The text that was expected instead.
     pub why: &'static str,
 }
 
 /// A machine that cannot be cut as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FakeError {
-    /// There is no telling what to cut.
-    #[error("fake={spec}: nothing in {machine} tells how much memory there is on {}", nodes.named())]
+    /// The amount of memory to cut is unknown.
+    #[error(
+        "fake={spec}: nothing in {machine} tells how much memory there is on {}", nodes.named()
+    )]
     UnknownMemory {
-        /// What was asked.
+        /// The request.
         spec: FakeSpec,
         /// The machine's source.
         machine: String,
-        /// The nodes of which nothing tells.
+        /// The nodes whose amount of memory is unknown.
         nodes: NodeSet,
     },
     /// No node has memory to cut.
     #[error("fake={spec}: {} has no node with memory", machine)]
     NoMemory {
-        /// What was asked.
+        /// The request.
         spec: FakeSpec,
         /// The machine's source.
         machine: String,
@@ -86,31 +96,32 @@ pub enum FakeError {
         "fake={spec}: nodes of {node_bytes} bytes, expected at least {STEP_BYTES} (32 MiB) each"
     )]
     TooSmall {
-        /// What was asked.
+        /// The request.
         spec: FakeSpec,
-        /// How large a node would be.
+        /// The size that a node would have.
         node_bytes: u64,
     },
     /// There would be more nodes than Linux can have.
     #[error("fake={spec}: {nodes} nodes, expected at most {MAX_NODES}")]
     TooMany {
-        /// What was asked.
+        /// The request.
         spec: FakeSpec,
-        /// How many nodes there would be.
+        /// The number of nodes that there would be.
         nodes: u64,
     },
     /// A physical node is too small to be cut into so many in steps of 32 MiB.
     #[error(
-        "fake={spec}: node {node} of {node_bytes} bytes yields only {got} nodes when cut in steps of 32 MiB"
+        "fake={spec}: node {node} of {node_bytes} bytes yields only {got} nodes when cut in steps \
+         of 32 MiB"
     )]
     TooFew {
-        /// What was asked.
+        /// The request.
         spec: FakeSpec,
         /// The physical node.
         node: NodeId,
         /// Its memory.
         node_bytes: u64,
-        /// How many nodes it yields.
+        /// The number of nodes that it yields.
         got: usize,
     },
 }
@@ -132,7 +143,7 @@ impl FromStr for FakeSpec {
     fn from_str(text: &str) -> Result<Self, InvalidFakeSpec> {
         let fail = |why| InvalidFakeSpec { text: text.to_string(), why };
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        // "+4" is a number to Rust, but not to anybody who reads a command line.
+        // "+4" is a number to Rust, but not on a command line.
         let number = match digits.bytes().all(|byte| byte.is_ascii_digit()) {
             true => digits.parse::<u64>().ok(),
             false => None,
@@ -162,7 +173,7 @@ impl FromStr for FakeSpec {
 /// Cuts `machine` into emulated nodes as `spec` asks.
 ///
 /// # Errors
-/// If it is not known how much memory the machine has, if that is too little for the nodes, or they would be more than
+/// The machine's memory is unknown or too little for the nodes, or there would be more of them than
 /// [`MAX_NODES`].
 pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> {
     let nodes = machine.nodes_of_unknown_memory();
@@ -218,7 +229,8 @@ pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> 
     Ok(topology)
 }
 
-/// A part of a physical node's memory: bytes `start..end` of it, wherever they lie in the address space.
+/// A part of a physical node's memory: bytes `start..end` of it, wherever they lie in the address
+/// space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Piece {
     emulated: NodeId,
@@ -236,7 +248,7 @@ fn cut(spec: &FakeSpec, sizes: Vec<(NodeId, u64)>) -> Result<Vec<Piece>, FakeErr
             if even < STEP_BYTES {
                 return Err(FakeError::TooSmall { spec: *spec, node_bytes: even });
             }
-            // What rounding down left over makes some of the nodes one step bigger.
+            // The remainder of rounding down makes some of the nodes one step bigger.
             let bigger = (even % STEP_BYTES).saturating_mul(nodes) / STEP_BYTES;
             let floor = step_down(even);
             let size = |turn| if turn < bigger { floor + STEP_BYTES } else { floor };
@@ -290,8 +302,8 @@ fn cut(spec: &FakeSpec, sizes: Vec<(NodeId, u64)>) -> Result<Vec<Piece>, FakeErr
     }
 }
 
-/// Deals out memory in turns over the physical nodes until none is left. `size` is that of the piece of each turn; a
-/// rest that is `too_small` goes with the piece before it.
+/// Deals out memory in turns over the physical nodes until none is left. `size` is that of the
+/// piece of each turn; a rest that is `too_small` goes with the piece before it.
 fn deal(
     sizes: Vec<(NodeId, u64)>,
     size: impl Fn(u64) -> u64,
@@ -411,7 +423,8 @@ fn add_pool(pools: &mut Vec<HugePagePool>, more: HugePagePool) {
     }
 }
 
-/// The parts of a node's address ranges that a piece takes; none where the ranges are not just the node's memory.
+/// The parts of a node's address ranges that a piece takes; none where the ranges are not just the
+/// node's memory.
 fn cut_ranges(node: &Node, piece: &Piece) -> Vec<MemoryRange> {
     let whole = node.ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.length_bytes));
     if whole != Some(node.memory_bytes) {

@@ -1,4 +1,5 @@
-//! What people type to name nodes and CPUs: one grammar that reads the lists of the kernel, numactl, libvirt and Xen.
+//! Lists of nodes and CPUs as people type them: one grammar for those of the kernel, numactl,
+//! libvirt and Xen.
 //!
 //! ```text
 //! set    = ["!"] ["+"] [item {("," | blank) item}]
@@ -12,16 +13,16 @@
 //! | `0-3,8` | these numbers | Linux, `lib/bitmap-str.c`, `bitmap_parselist` |
 //! | `0-31:2/8` | of every 8 numbers of the range the first 2 | the same |
 //! | `N` | the highest number there is | the same |
-//! | `all` | all that is allowed | the same, numactl, Xen |
+//! | `all` | all allowed ones | the same, numactl, Xen |
 //! | `1-4,^3` | without 3; items count from left to right | libvirt `<numatune>`, Xen `cpus=` |
-//! | `!0-1` | all that is allowed, without 0 and 1 | numactl(8) |
-//! | `+0-1` | the first and second of what is allowed | numactl(8) |
-//! | `node:1`, `nodes:0-1`, `^node:1` or `node:^1` | the CPUs of these nodes | Xen, `xl.cfg(5)`, `cpus=` |
+//! | `!0-1` | all allowed ones without 0 and 1 | numactl(8) |
+//! | `+0-1` | the first and second allowed one | numactl(8) |
+//! | `node:1`, `nodes:0-1`, `^node:1`, `node:^1` | the CPUs of these nodes | Xen `cpus=` |
 //!
-//! A number that does not exist is an error, so that a typing error is not silently less than was asked; inside a range
-//! numbers may be missing, as they are on machines with sparse node numbers. Whether a number that was written out is
-//! also *allowed* is for the caller to judge. numactl's `same` and Xen's per-vCPU lists need more than one list to make
-//! sense and are not read here.
+//! A number that does not exist is an error, so that a typing error does not silently mean fewer
+//! nodes. Inside a range numbers may be missing, as they are on machines with sparse node numbers.
+//! The caller judges whether a number that was written out is also *allowed*. numactl's `same` and
+//! Xen's per-vCPU lists need more than one list to make sense and are not read here.
 
 use crate::{
     id::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet},
@@ -35,14 +36,15 @@ use alloc::{
 use core::fmt;
 
 /// A list longer than this is refused: 8,192 CPUs, each written out, take 40,000 bytes.
-const LONGEST_LIST_BYTES: usize = 65_536;
+const MAX_LIST_BYTES: usize = 65_536;
 
-/// What a list of nodes is read against.
+/// The nodes that a list can name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeContext {
     /// The nodes that exist.
     pub existing: NodeSet,
-    /// The nodes that the asker may use (`Mems_allowed_list` of a process): what `all`, `!` and `+` start from.
+    /// The nodes that the requester may use (`Mems_allowed_list` of a process): `all`, `!` and `+`
+    /// start from them.
     pub allowed: NodeSet,
 }
 
@@ -52,19 +54,20 @@ impl NodeContext {
         Self { existing: topology.node_set(), allowed: topology.node_set() }
     }
 
-    /// The same machine for an asker who may use only `allowed`.
+    /// The same machine for a requester that may use only `allowed`.
     #[must_use]
     pub fn allowing(self, allowed: &NodeSet) -> Self {
         Self { allowed: self.existing.intersection(allowed), ..self }
     }
 }
 
-/// What a list of CPUs is read against.
+/// The CPUs that a list can name.
 #[derive(Debug, Clone)]
 pub struct CpuContext<'a> {
     /// The machine; only its online CPUs can be named.
     pub topology: &'a Topology,
-    /// The CPUs that the asker may use (`Cpus_allowed_list` of a process): what `all`, `!` and `+` start from.
+    /// The CPUs that the requester may use (`Cpus_allowed_list` of a process): `all`, `!` and `+`
+    /// start from them.
     pub allowed: CpuSet,
 }
 
@@ -74,7 +77,7 @@ impl<'a> CpuContext<'a> {
         Self { topology, allowed: online(topology) }
     }
 
-    /// The same machine for an asker who may use only `allowed`.
+    /// The same machine for a requester that may use only `allowed`.
     #[must_use]
     pub fn allowing(self, allowed: &CpuSet) -> Self {
         Self { allowed: online(self.topology).intersection(allowed), ..self }
@@ -85,14 +88,14 @@ fn online(topology: &Topology) -> CpuSet {
     topology.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect()
 }
 
-/// A list that cannot be read: where, what was read there, and what was expected.
+/// A list that cannot be read: the place, the text there, and the text expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrammarError {
     /// The list as it was given.
     pub text: String,
-    /// Where in it the trouble starts: 1 is the first character.
+    /// The place of the first wrong character: 1 is the first of the list.
     pub column: usize,
-    /// What the trouble is.
+    /// The reason.
     pub problem: Problem,
 }
 
@@ -102,9 +105,9 @@ pub enum Problem {
     /// Something else should stand there.
     #[error("read {read}, expected {expected}")]
     Unexpected {
-        /// What stands there.
+        /// The text that stands there.
         read: String,
-        /// What could stand there.
+        /// The text that could stand there.
         expected: &'static str,
     },
     /// The machine has no such node or CPU.
@@ -114,15 +117,15 @@ pub enum Problem {
         what: &'static str,
         /// The number that was read.
         number: u32,
-        /// What exists, in words.
+        /// The numbers that exist, in words.
         existing: String,
     },
-    /// A relative number counts past what is allowed.
+    /// A relative number counts past the last allowed one.
     #[error("there is no +{number}: {there_is}")]
     Beyond {
         /// The number that was read.
         number: u32,
-        /// What can be counted, in words.
+        /// The numbers that can be counted, in words.
         there_is: String,
     },
     /// A range's end lies before its start.
@@ -133,12 +136,12 @@ pub enum Problem {
         /// Where it ends.
         last: u32,
     },
-    /// A region's groups take nothing, or more than a group has.
+    /// A region's groups take none, or more than a group has.
     #[error("takes {used} of every {size}: expected at least 1, and no more than there are")]
     Groups {
-        /// How many of each group are taken.
+        /// Numbers taken of each group.
         used: u32,
-        /// How many make a group.
+        /// Numbers in a group.
         size: u32,
     },
     /// No node or CPU is left.
@@ -181,7 +184,8 @@ pub fn parse_some_nodes(text: &str, context: &NodeContext) -> Result<NodeSet, Gr
 /// Reads a list of CPUs, which may come out empty (`node:2` of a node without CPUs).
 ///
 /// # Errors
-/// If the list is malformed, or names a CPU that does not exist or is offline, or a node that does not exist.
+/// If the list is malformed, or names a CPU that does not exist or is offline, or a node that does
+/// not exist.
 pub fn parse_cpus(text: &str, context: &CpuContext<'_>) -> Result<CpuSet, GrammarError> {
     Parser::new(text, &online(context.topology), &context.allowed, Some(context.topology))?.set()
 }
@@ -205,7 +209,7 @@ fn some<T: Id>(text: &str, set: IdSet<T>) -> Result<IdSet<T>, GrammarError> {
     }
 }
 
-/// `1-4`, `all`, `0-31:2/8`: numbers before they are checked against what exists.
+/// `1-4`, `all`, `0-31:2/8`: numbers before the check that they exist.
 struct Region {
     /// First and last number; none for `all`.
     range: Option<(Number, Number)>,
@@ -238,7 +242,7 @@ impl<'a, T: Id> Parser<'a, T> {
         allowed: &IdSet<T>,
         machine: Option<&'a Topology>,
     ) -> Result<Self, GrammarError> {
-        if text.len() > LONGEST_LIST_BYTES {
+        if text.len() > MAX_LIST_BYTES {
             let problem = Problem::TooLong(text.len());
             return Err(GrammarError { text: String::new(), column: 1, problem });
         }
@@ -297,7 +301,7 @@ impl<'a, T: Id> Parser<'a, T> {
             Some(machine) => {
                 let nodes: Vec<NodeId> = machine.nodes.iter().map(|node| node.id).collect();
                 let nodes: NodeSet = self.select(&region, &nodes, &nodes)?.into_iter().collect();
-                // "node:all" means what "all" means: the CPUs that are allowed.
+                // "node:all" means the same as "all": the allowed CPUs.
                 let of_nodes = machine.cpus_of_nodes(&nodes);
                 let everywhere = region.range.is_none();
                 let pool = if everywhere { &self.allowed } else { &self.existing };
@@ -464,7 +468,7 @@ impl<'a, T: Id> Parser<'a, T> {
     }
 }
 
-/// What a relative number can name.
+/// The numbers that a relative number can name, in words.
 fn countable<T: Id>(allowed: &[T]) -> String {
     let (what, set) = (T::WHAT, allowed.iter().copied().collect::<IdSet<T>>());
     match allowed.len() {
@@ -479,7 +483,8 @@ fn is_separator(c: char) -> bool {
     c == ',' || c.is_ascii_whitespace()
 }
 
-/// Whether a number is among the used ones of its group; groups are counted from the start of the range.
+/// Whether a number is among the used ones of its group; groups are counted from the start of the
+/// range.
 fn in_groups(number: u32, start: u32, groups: Option<(u32, u32)>) -> bool {
     groups.is_none_or(|(used, size)| (number - start) % size < used)
 }

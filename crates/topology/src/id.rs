@@ -3,16 +3,17 @@
 use alloc::{string::String, vec::Vec};
 use core::{fmt, marker::PhantomData, str::FromStr};
 
-/// The largest number a set may hold. Linux stops at 1,024 nodes (`NODES_SHIFT` 10) and 8,192 CPUs (`NR_CPUS`); the
-/// bound keeps a typing error such as `0-4000000000` from asking for gigabytes.
+/// The largest number a set may hold. Linux stops at 1,024 nodes (`NODES_SHIFT` 10) and 8,192 CPUs
+/// (`NR_CPUS`); the bound keeps a typing error such as `0-4000000000` from asking for gigabytes.
 pub const MAX_ID: u32 = 65_535;
 
-/// One more than the largest number a node can have in Linux (`MAX_NUMNODES` with `NODES_SHIFT` 10).
+/// One more than the largest number a node can have in Linux (`MAX_NUMNODES` with `NODES_SHIFT`
+/// 10).
 pub const MAX_NODES: u32 = 1024;
 
 /// A small number that names a thing and can stand in an [`IdSet`].
 pub trait Id: Copy + Ord + fmt::Display {
-    /// What the number names, for messages: "node", "CPU".
+    /// The kind of thing that the number names, for messages: "node", "CPU".
     const WHAT: &'static str;
     /// The thing with this number.
     fn new(number: u32) -> Self;
@@ -27,14 +28,17 @@ macro_rules! id {
         #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
         pub struct $name(pub u32);
 
-        // What is read from a file may be put into a set next.
+        // A number from a file may be put into a set next.
         #[cfg(feature = "serde")]
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let number = u32::deserialize(deserializer)?;
                 match number <= $max {
                     true => Ok(Self(number)),
-                    false => Err(serde::de::Error::custom(format_args!("{} {number} is above {}", $what, $max))),
+                    false => Err(serde::de::Error::custom(format_args!(
+                        "{} {number} is above {}",
+                        $what, $max
+                    ))),
                 }
             }
         }
@@ -87,7 +91,8 @@ pub type NodeSet = IdSet<NodeId>;
 /// A set of logical CPUs.
 pub type CpuSet = IdSet<CpuId>;
 
-/// A set of numbered things, kept as a bit map; prints and parses as the kernel's lists do (`0-3,8`).
+/// A set of numbered things, kept as a bit map; prints and parses as the kernel's lists do
+/// (`0-3,8`).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct IdSet<T> {
     // Invariant: the last word is not 0, so that equal sets are equal vectors.
@@ -104,7 +109,7 @@ impl<T: Id> IdSet<T> {
     /// Adds `id`; true when it was not there before.
     ///
     /// # Panics
-    /// If the number is above [`MAX_ID`]; readers check what they read before they insert it.
+    /// If the number is above [`MAX_ID`]; readers check numbers before they insert them.
     pub fn insert(&mut self, id: T) -> bool {
         assert!(id.number() <= MAX_ID, "{} {} is above {MAX_ID}", T::WHAT, id.number());
         let (word, bit) = Self::place(id);
@@ -133,7 +138,7 @@ impl<T: Id> IdSet<T> {
         self.words.get(word).is_some_and(|w| w & bit != 0)
     }
 
-    /// How many there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
@@ -269,18 +274,19 @@ impl<T: Id> fmt::Debug for IdSet<T> {
     }
 }
 
-/// A list that is not one: what was read, and why it is none.
+/// A text that is no list, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is no list of numbers such as 0-3,8: {why}")]
 pub struct InvalidList {
     /// The text as it was read.
     pub text: String,
-    /// What is wrong with it, and where.
+    /// The part that is wrong, and the reason.
     pub why: String,
 }
 
 /// The kernel's list format as its own files use it: `0-3,8`, with nothing for the empty set
-/// (Linux, `lib/bitmap-str.c`, `bitmap_parselist`). The wider grammars that people type are in `grammar`.
+/// (Linux, `lib/bitmap-str.c`, `bitmap_parselist`). The wider grammars that people type are in
+/// `grammar`.
 impl<T: Id> FromStr for IdSet<T> {
     type Err = InvalidList;
 

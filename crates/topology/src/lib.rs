@@ -1,13 +1,5 @@
-//! What a NUMA machine is: the model, the parsers that read it, and the grammars that name parts of it.
-//!
-//! [`Topology`] explains the crate: a list of [`Node`]s, a list of [`Cpu`]s, the [`Distances`] between the nodes,
-//! measured [`Performance`] where firmware gives any, and the [`Device`]s that sit near a node. Every reader takes its
-//! source as an argument (a root directory or bytes) and there is no global state, so any machine can be read on any
-//! other.
-//!
-//! The model is `no_std` (with `alloc`); the feature `std` adds the readers that touch files, `machine-files` the one of TOML,
-//! and with it what others need to read theirs ([`toml_file`]).
-
+#![cfg_attr(feature = "machine-files", doc = include_str!("../README.md"))]
+#![cfg_attr(not(feature = "machine-files"), doc = "The model of a NUMA machine and its readers.")]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 

@@ -6,27 +6,28 @@ use crate::{
 };
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
-/// A NUMA machine: what it consists of and how far its parts are from each other.
+/// A NUMA machine: its parts and the distances between them.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Topology {
-    /// Where this was read, for messages: a path, a table, "fake=4 over ...".
+    /// The source it was read from, for messages: a path, a table, "fake=4 over ...".
     pub source: String,
     /// The nodes in rising order of their numbers, which may have gaps.
     pub nodes: Vec<Node>,
     /// The CPUs in rising order, offline ones included.
     pub cpus: Vec<Cpu>,
-    /// How far the nodes are from each other.
+    /// The distances between the nodes.
     pub distances: Distances,
     /// Latency and bandwidth between nodes where firmware gives them (HMAT).
     pub performance: Vec<Performance>,
-    /// Devices that lie near a node.
+    /// Devices with the node that they are near.
     pub devices: Vec<Device>,
-    /// Explicit huge pages that somebody has reserved and not touched yet, by rising page size.
+    /// Explicit huge pages that are reserved and not touched yet, by rising page size.
     pub reserved_huge_pages: Vec<ReservedHugePages>,
-    /// CPUs among which the scheduler moves nothing (`isolcpus=`, isolated cpusets): for those who bind their own threads.
+    /// CPUs that the kernel's scheduler leaves alone (`isolcpus=`, isolated cpusets), for threads
+    /// that are bound to them.
     pub isolated_cpus: CpuSet,
-    /// What domains may not use of it.
+    /// The part that domains may not use.
     pub withheld: Withheld,
 }
 
@@ -36,13 +37,13 @@ pub struct Topology {
 pub struct Node {
     /// The operating system's number.
     pub id: NodeId,
-    /// Firmware's number, where it is known.
+    /// Firmware's number; none if unknown.
     pub pxm: Option<Pxm>,
-    /// Memory in bytes; 0 for a memoryless node, and where nothing tells.
+    /// Memory in bytes; 0 for a memoryless node, and where it is unknown.
     pub memory_bytes: u64,
-    /// Nothing tells how much memory it has: there may be any amount, of which nothing can be promised.
+    /// True if the amount of memory is unknown: there may be any, and none can be promised.
     pub memory_is_unknown: bool,
-    /// What the memory is used for now; unknown where only firmware's tables were read.
+    /// The present use of the memory; none where only firmware's tables were read.
     pub state: Option<MemoryState>,
     /// The zones of the node's memory.
     pub zones: Vec<Zone>,
@@ -52,11 +53,11 @@ pub struct Node {
     pub ranges: Vec<MemoryRange>,
 }
 
-/// What a node's memory is used for, in bytes (`/sys/devices/system/node/nodeN/meminfo`).
+/// The present use of a node's memory, in bytes (`/sys/devices/system/node/nodeN/meminfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryState {
-    /// `MemFree`: used for nothing.
+    /// `MemFree`: memory in no use.
     pub free_bytes: u64,
     /// `Active(file)`: page cache in use.
     pub active_file_bytes: u64,
@@ -80,7 +81,8 @@ pub struct Zone {
     pub low_watermark_bytes: u64,
     /// Up to this many free bytes `kswapd` reclaims.
     pub high_watermark_bytes: u64,
-    /// What of its free memory is kept for those who cannot take memory from the node's higher zones (`lowmem_reserve`).
+    /// The part of the free memory that is kept for allocations which cannot use the node's higher
+    /// zones (`lowmem_reserve`).
     #[cfg_attr(feature = "serde", serde(default))]
     pub reserved_bytes: u64,
     /// Free blocks by order: entry `k` counts blocks of 2^k base pages.
@@ -95,30 +97,33 @@ pub struct HugePagePool {
     pub page_bytes: u64,
     /// Pages in the pool, surplus ones included.
     pub total_pages: u64,
-    /// Pages nobody uses.
+    /// Pages in no use.
     pub free_pages: u64,
     /// Pages beyond the configured number, given back when freed.
     pub surplus_pages: u64,
 }
 
-/// Explicit huge pages that were mapped and not touched yet (`resv_hugepages` in `/sys/kernel/mm/hugepages`).
+/// Explicit huge pages that were mapped and not touched yet (`resv_hugepages` in
+/// `/sys/kernel/mm/hugepages`).
 ///
-/// They still count as free in the nodes' pools. Which node each will come from is not known before it is touched.
+/// They still count as free in the nodes' pools. The node of each page is unknown until it is
+/// touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReservedHugePages {
     /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// How many, on all nodes together.
+    /// Their number on all nodes together.
     pub pages: u64,
 }
 
-/// What a cgroup above all domains allows them (`cpuset.cpus.effective`, `cpuset.mems.effective`).
+/// CPUs and nodes that a cgroup above all domains allows them (`cpuset.cpus.effective`,
+/// `cpuset.mems.effective`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
     /// CPUs.
     pub cpus: CpuSet,
-    /// Nodes they may have memory on.
+    /// Nodes on which they may have memory.
     pub memory_nodes: NodeSet,
     /// CPUs in isolated partitions anywhere (`cpuset.cpus.isolated` of the root).
     pub isolated_cpus: CpuSet,
@@ -126,13 +131,13 @@ pub struct Allowed {
     pub by: String,
 }
 
-/// What is there and not for domains.
+/// Parts of the machine that domains may not use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Withheld {
-    /// Online CPUs that a cgroup above all domains does not allow them.
+    /// Online CPUs that a cgroup above all domains does not allow.
     pub cpus: CpuSet,
-    /// Nodes with memory that it does not allow them.
+    /// Nodes with memory that it does not allow.
     pub memory_nodes: NodeSet,
     /// The path of that cgroup.
     pub by: String,
@@ -146,9 +151,9 @@ pub struct MemoryRange {
     pub start: u64,
     /// Bytes in the range.
     pub length_bytes: u64,
-    /// Memory may be added or removed here while the machine runs.
+    /// True if memory may be added or removed here while the machine runs.
     pub hot_pluggable: bool,
-    /// The memory keeps its content without power.
+    /// True if the memory keeps its content without power.
     pub non_volatile: bool,
 }
 
@@ -158,15 +163,15 @@ pub struct MemoryRange {
 pub struct Cpu {
     /// The operating system's number.
     pub id: CpuId,
-    /// Its node; unknown for a CPU that was never online.
+    /// Its node; none if unknown, as for a CPU that was never online.
     pub node: Option<NodeId>,
-    /// Whether it runs now.
+    /// Whether it is online now; true also where no file tells.
     pub online: bool,
-    /// The socket, where known.
+    /// The socket; none if unknown.
     pub package: Option<u32>,
     /// The core, named by its lowest CPU: CPUs with the same value are SMT siblings.
     pub core: CpuId,
-    /// The last-level cache, named by the lowest CPU that shares it.
+    /// The last-level cache, named by the lowest CPU that shares it; none if unknown.
     pub last_level_cache: Option<CpuId>,
     /// Firmware's number of the CPU: (x2)APIC id, or ACPI processor UID on Arm and RISC-V.
     pub firmware_id: Option<u32>,
@@ -187,7 +192,8 @@ impl Cpu {
     }
 }
 
-/// Who counts as an initiator (`accessN` of a node in sysfs; Linux, `Documentation/admin-guide/mm/numaperf.rst`).
+/// The class of initiators of a figure (`accessN` of a node in sysfs; Linux,
+/// `Documentation/admin-guide/mm/numaperf.rst`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "serde",
@@ -205,11 +211,11 @@ pub enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Performance {
-    /// Which class of initiators this is about.
+    /// The class of initiators.
     pub access: Access,
-    /// Where the CPU (or device) is.
+    /// The node of the CPU (or device).
     pub initiator: NodeId,
-    /// Where the memory is.
+    /// The node of the memory.
     pub target: NodeId,
     /// Read latency in nanoseconds.
     pub read_latency_ns: Option<u64>,
@@ -225,17 +231,17 @@ pub struct Performance {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Device {
-    /// What it is.
+    /// The kind of device.
     pub kind: DeviceKind,
     /// Its name: `0000:3b:00.0`, `eth0`, `nvme0n1`.
     pub name: String,
-    /// Its node; none where the system does not say (-1 in sysfs).
+    /// Its node; none if the system does not know it (-1 in sysfs).
     pub node: Option<NodeId>,
-    /// PCI class code (`0x020000`), where there is one.
+    /// PCI class code (`0x020000`); none for other devices.
     pub class: Option<u32>,
 }
 
-/// The kinds of devices that can be asked for by name.
+/// The kinds of devices that a request can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "serde",
@@ -252,8 +258,9 @@ pub enum DeviceKind {
 }
 
 impl Zone {
-    /// What whoever may take memory from any zone, as for movable pages, can have before a watermark is reached, in millionths
-    /// of that watermark (`__zone_watermark_ok` in Linux, `mm/page_alloc.c`).
+    /// Free memory that an allocation from any zone (movable pages, for example) can take before a
+    /// watermark is reached, in millionths of that watermark (`__zone_watermark_ok` in Linux,
+    /// `mm/page_alloc.c`).
     fn fill_ppm(&self, watermark_bytes: u64) -> u64 {
         let usable_bytes = self.free_bytes.saturating_sub(self.reserved_bytes);
         let ppm = u128::from(usable_bytes) * 1_000_000 / u128::from(watermark_bytes.max(1));
@@ -262,15 +269,15 @@ impl Zone {
 }
 
 impl Node {
-    /// How far the zone that has most left is from a watermark, in millionths of that: as long as one is above, nobody reclaims
-    /// (`pgdat_balanced` in Linux, `mm/vmscan.c`). A sum over zones would count what is reserved in the lower ones. None
-    /// where nothing tells.
+    /// The largest ratio of a zone's free memory to its watermark, in millionths: while one zone is
+    /// above its watermark, the kernel does not reclaim (`pgdat_balanced` in Linux, `mm/vmscan.c`).
+    /// A sum over zones would count the reserves of the lower ones. None if the zones are unknown.
     pub fn fill_ppm(&self, watermark_bytes: impl Fn(&Zone) -> u64) -> Option<u64> {
         let zones = self.zones.iter().filter(|zone| zone.name != "Device");
         zones.map(|zone| zone.fill_ppm(watermark_bytes(zone))).max()
     }
 
-    /// Its memory in bytes, where that is known.
+    /// Its memory in bytes; none if unknown.
     pub fn known_memory_bytes(&self) -> Option<u64> {
         (!self.memory_is_unknown).then_some(self.memory_bytes)
     }
@@ -289,8 +296,8 @@ impl Topology {
         self.cpus.get(at)
     }
 
-    /// The machine as domains may use it: CPUs that are isolated or not allowed count as offline, and nodes whose memory
-    /// is not allowed as nodes without memory.
+    /// The machine as domains may use it: CPUs that are isolated or not allowed count as offline,
+    /// and nodes whose memory is not allowed as nodes without memory.
     #[must_use]
     pub fn offered(mut self, allowed: Option<&Allowed>) -> Self {
         for cpu in self.cpus.iter_mut().filter(|cpu| cpu.online) {
@@ -325,7 +332,7 @@ impl Topology {
         self.cpus.iter().filter(is_isolated).filter(on).map(|cpu| cpu.id).collect()
     }
 
-    /// The machine for somebody who names these nodes, and so takes their isolated CPUs, too.
+    /// The machine for a request that names these nodes, which offers their isolated CPUs, too.
     #[must_use]
     pub fn with_isolated_of(mut self, nodes: &NodeSet) -> Self {
         let named = self.isolated_of(nodes);
@@ -338,12 +345,12 @@ impl Topology {
         self.nodes.iter().map(|node| node.id).collect()
     }
 
-    /// The numbers of the nodes that are known to have memory.
+    /// The numbers of the nodes with memory.
     pub fn memory_nodes(&self) -> NodeSet {
         self.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id).collect()
     }
 
-    /// The numbers of the nodes of which nothing tells how much memory they have.
+    /// The numbers of the nodes whose amount of memory is unknown.
     pub fn nodes_of_unknown_memory(&self) -> NodeSet {
         self.nodes.iter().filter(|node| node.memory_is_unknown).map(|node| node.id).collect()
     }
@@ -363,13 +370,13 @@ impl Topology {
         self.cpus.iter().filter(on).map(|cpu| cpu.id).collect()
     }
 
-    /// How many physical cores a node has online.
+    /// The number of a node's cores with an online CPU.
     pub fn cores_of(&self, node: NodeId) -> usize {
         let on = self.cpus.iter().filter(|cpu| cpu.online && cpu.node == Some(node));
         on.map(|cpu| cpu.core).collect::<BTreeSet<_>>().len()
     }
 
-    /// Memory of the whole machine in bytes, as far as it is known.
+    /// Memory of the whole machine in bytes, without nodes whose amount is unknown.
     pub fn memory_bytes(&self) -> u64 {
         self.nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add)
     }
@@ -383,11 +390,12 @@ impl Topology {
             .fold(0, u64::saturating_add)
     }
 
-    /// Performance of memory on `target` seen from CPUs on `initiator`, where firmware gives it.
+    /// Performance of memory on `target` seen from CPUs on `initiator`; none if firmware does not
+    /// give it.
     pub fn performance(&self, initiator: NodeId, target: NodeId) -> Option<&Performance> {
         let of_pair =
             self.performance.iter().filter(|p| p.initiator == initiator && p.target == target);
-        // access1 speaks of CPUs alone, so it is the better witness for a vCPU.
+        // access1 is about CPUs alone, so it is the better figure for a vCPU.
         of_pair.max_by_key(|p| p.access)
     }
 }
@@ -411,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_isolated_or_not_allowed_is_not_offered() {
+    fn isolated_and_forbidden_cpus_are_not_offered() {
         let node = |id| Node { id: NodeId(id), memory_bytes: 1 << 30, ..Node::default() };
         let machine = Topology {
             nodes: (0..3).map(node).collect(),

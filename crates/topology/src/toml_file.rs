@@ -1,5 +1,5 @@
-//! The part that readers of TOML files share: a bound on a file's size, and errors with file, line and
-//! key.
+//! The part that readers of TOML files share: a bound on a file's size, and errors with file, line
+//! and key.
 //!
 //! A format has structures for its keys, in which a value that has to be checked is a
 //! `Spanned<Value>`, so that the format's reader can word its own expectation. [`Reader::written`]

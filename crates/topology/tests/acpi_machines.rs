@@ -1,4 +1,4 @@
-//! Machines by their ACPI tables: what `topology` makes of tables that are in order.
+//! Machines by their ACPI tables: the result of `topology` for tables that are in order.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use nearside_topology::{
 };
 use std::path::Path;
 
-/// The machine of some raw tables, with what was found.
+/// The machine of some raw tables, with the findings.
 fn machine(tables: &[Vec<u8>]) -> (Topology, Vec<Finding>) {
     acpi::topology(&Tables::from_bytes(acpidump(tables).as_bytes()))
 }
@@ -64,7 +64,8 @@ fn without_a_slit_every_other_node_is_at_20() {
 
 #[test]
 fn nodes_are_numbered_as_domains_come_processors_before_memory() {
-    // Linux meets PXM 7 (a CPU), then 3 (a CPU behind a memory entry), then 5 (memory alone), whatever their numbers.
+    // Linux meets PXM 7 (a CPU), then 3 (a CPU behind a memory entry), then 5 (memory alone),
+    // whatever their numbers.
     let srat = Builder::srat(3)
         .memory(5, 0, GIB, ENABLED)
         .x2apic(7, 300, ENABLED)
@@ -125,15 +126,15 @@ fn every_type_of_entry_is_understood() {
     assert!(matches!(subjects[2], (1, Subject::Processor(ProcessorId::Apic(0x1234)))));
     assert!(matches!(subjects[3], (2, Subject::Processor(ProcessorId::Uid(0x22)))));
     assert!(matches!(subjects[4], (9, Subject::GicIts(0x33))));
+    assert!(matches!(subjects[5], (3, Subject::GenericInitiator(pci))
+            if pci.to_string() == "0000:3b:02.1"));
     assert!(
-        matches!(subjects[5], (3, Subject::GenericInitiator(handle)) if handle.to_string() == "0000:3b:02.1")
-    );
-    assert!(
-        matches!(subjects[6], (8, Subject::GenericPort(handle)) if handle.to_string() == "ACPI0016:5")
+        matches!(subjects[6], (8, Subject::GenericPort(acpi)) if acpi.to_string() == "ACPI0016:5")
     );
     assert!(matches!(subjects[7], (4, Subject::Processor(ProcessorId::Uid(0x44)))));
 
-    // The ITS and the port make no node; the initiator makes one without CPUs and memory, with a device on it.
+    // The ITS and the port make no node; the initiator makes one without CPUs and memory, with a
+    // device on it.
     let (machine, findings) = acpi::topology(&tables);
     assert_eq!(findings, []);
     expect_nodes(&machine, &[(0, "0", 1), (1, "1", 0), (2, "2", 0), (3, "", 0), (4, "3", 0)]);
@@ -176,7 +177,8 @@ fn memory_that_may_be_absent_is_listed_but_not_counted() {
 
 #[test]
 fn the_madt_gives_cpus_their_numbers() {
-    // SMT siblings come last in the MADT, as firmware for x86 has it; 7 is disabled, 9 is listed twice.
+    // SMT siblings come last in the MADT, as firmware for x86 has it; 7 is disabled, 9 is listed
+    // twice.
     let srat = Builder::srat(3)
         .apic(0, 0, ENABLED)
         .apic(0, 1, ENABLED)
@@ -255,7 +257,8 @@ fn the_hmat_gives_latency_and_bandwidth() {
         .attachment(0, 99, 3)
         // Access latency, 100 ps a unit, three initiators and two targets.
         .locality([0, 0], 100, &[0, 1, 2], &[0, 3], &[801, 1800, 1200, 0xffff, 0, 900])
-        // Read and write bandwidth apart; the write latency of one pair overrides its access latency.
+        // Read and write bandwidth apart; the write latency of one pair overrides its access
+        // latency.
         .locality([0, 4], 1000, &[0], &[0], &[200])
         .locality([0, 5], 1000, &[0], &[0], &[150])
         .locality([0, 2], 1000, &[0], &[0], &[95])

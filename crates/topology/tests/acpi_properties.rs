@@ -1,4 +1,4 @@
-//! What must hold for any ACPI table, sound or not.
+//! Properties of any ACPI table, sound or not.
 
 #![allow(
     clippy::unwrap_used,
@@ -91,7 +91,10 @@ proptest! {
     }
 
     #[test]
-    fn sound_tables_with_bytes_changed_are_answered(changes: Vec<(prop::sample::Index, u8)>, sum_up: bool) {
+    fn sound_tables_with_bytes_changed_are_answered(
+        changes: Vec<(prop::sample::Index, u8)>,
+        sum_up: bool,
+    ) {
         let mut all = tables();
         for (at, value) in changes {
             let index = at.index(all.iter().map(Vec::len).sum());
@@ -113,7 +116,10 @@ proptest! {
         for (kind, pxm, id, flags, [start, length_bytes], [segment, bus, devfn]) in entries {
             let before = table.build().len();
             let (written, subject) = match kind {
-                0 => (table.apic(pxm, id as u8, flags), Subject::Processor(ProcessorId::Apic(id & 0xff))),
+                0 => {
+                    let subject = Subject::Processor(ProcessorId::Apic(id & 0xff));
+                    (table.apic(pxm, id as u8, flags), subject)
+                }
                 1 => {
                     let (hot_pluggable, non_volatile) = (flags & 2 != 0, flags & 4 != 0);
                     let range = MemoryRange { start, length_bytes, hot_pluggable, non_volatile };
@@ -124,7 +130,8 @@ proptest! {
                 4 => (table.its(pxm, id), Subject::GicIts(id)),
                 5 => {
                     let handle = acpi::DeviceHandle::Pci { segment: segment.into(), bus, devfn };
-                    (table.initiator(pxm, [segment, bus, devfn], flags), Subject::GenericInitiator(handle))
+                    let written = table.initiator(pxm, [segment, bus, devfn], flags);
+                    (written, Subject::GenericInitiator(handle))
                 }
                 6 => {
                     let handle = acpi::DeviceHandle::Acpi { hid: *b"ACPI0016", uid: id };
@@ -145,8 +152,12 @@ proptest! {
     }
 
     #[test]
-    fn a_slit_is_read_back_as_it_was_written(n in 0..20usize, values in prop::collection::vec(11..=255u8, 400)) {
-        let rows: Vec<u8> = (0..n * n).map(|at| if at % (n + 1) == 0 { 10 } else { values[at] }).collect();
+    fn a_slit_is_read_back_as_it_was_written(
+        n in 0..20usize,
+        values in prop::collection::vec(11..=255u8, 400),
+    ) {
+        let distance = |at| if at % (n + 1) == 0 { 10 } else { values[at] };
+        let rows: Vec<u8> = (0..n * n).map(distance).collect();
         let slit = Tables::from_bytes(&Builder::slit(n as u64, &rows).build()).slit.unwrap();
         let pxm = |at: usize| nearside_topology::Pxm(at as u32);
         for (at, &distance) in rows.iter().enumerate() {

@@ -37,8 +37,8 @@ fn a_folder_of_raw_tables_under_any_names() {
     for (name, table) in ["a.dat", "whatever", "1"].iter().zip(two_nodes()) {
         put(name, &table);
     }
-    // As in /sys/firmware/acpi/tables: other tables, one without the usual header, and folders. And a
-    // file that is no table.
+    // As in /sys/firmware/acpi/tables: other tables, one without the usual header, and folders. And
+    // a file that is no table.
     put("DSDT", &Builder::other(b"DSDT").raw(&[1; 100]).build());
     put("FACS", b"FACS\x40\0\0\0");
     put("README", b"tables of machine 17\n");
@@ -71,22 +71,22 @@ fn a_dump_from_any_system() {
 
 #[test]
 fn characters_that_look_like_numbers_are_not_read_as_bytes() {
-    // The last line of a dump is short; what it holds as characters must not count.
+    // The last line of a dump is short; its characters must not count.
     let oem = Builder::other(b"SLIT").u64(1).raw(&[10]).build();
     let text = acpidump(&[oem]).replace(" .\n", " 0A\n");
     assert_eq!(Tables::from_bytes(text.as_bytes()).findings, []);
 }
 
 #[test]
-fn a_dump_with_a_line_missing_is_not_used() {
+fn a_dump_without_one_of_its_lines_is_not_used() {
     let text = acpidump(&[two_sockets().build()]);
     let gap: String = text
         .lines()
         .filter(|line| !line.contains("0040:"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let text = "SRAT at 0x40: read offset 0x50 in line 6 of the dump, expected bytes in hexadecimal \
-                from offset 0x40 on; the table is not used";
+    let text = "SRAT at 0x40: read offset 0x50 in line 6 of the dump, expected bytes in \
+                hexadecimal from offset 0x40 on; the table is not used";
     assert_eq!(findings_of(&gap), [text]);
 }
 

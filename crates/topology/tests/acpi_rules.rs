@@ -1,4 +1,5 @@
-//! The rules by which ACPI tables are judged: one broken table a rule, with the finding it must lead to.
+//! The rules by which ACPI tables are judged: one broken table a rule, with the finding that it
+//! must cause.
 
 #![allow(
     clippy::unwrap_used,
@@ -62,7 +63,8 @@ fn a_header_must_fit() {
     };
     check(
         0,
-        "read a length of 0 bytes, expected at least the 36 bytes of the header; the table is not used",
+        "read a length of 0 bytes, expected at least the 36 bytes of the header; \
+         the table is not used",
     );
     check(35, "a length of 35 bytes");
     check(length + 1, "expected at most the 192 bytes there are");
@@ -143,8 +145,10 @@ fn entries_of_unknown_types_are_skipped_by_their_length() {
     assert_eq!(
         texts,
         [
-            "SRAT at 0xc0: read an entry of type 8, expected types 0 to 7; this part is ignored, the table is still used",
-            "SRAT at 0xc5: read an entry of type 255, expected types 0 to 7; this part is ignored, the table is still used",
+            "SRAT at 0xc0: read an entry of type 8, expected types 0 to 7; this part is \
+             ignored, the table is still used",
+            "SRAT at 0xc5: read an entry of type 255, expected types 0 to 7; this part is \
+             ignored, the table is still used",
         ]
     );
 }
@@ -328,7 +332,8 @@ fn all_senseless_distances_are_findings_within_a_bound() {
 #[test]
 fn asymmetric_and_unreachable_distances_are_noted() {
     let slit = |distances: &[u8]| [two_sockets().build(), Builder::slit(2, distances).build()];
-    let text = "read PXM 0 to 1 is 30, back 17 (and 0 more such pairs), expected the same distance both ways";
+    let text = "read PXM 0 to 1 is 30, back 17 (and 0 more such pairs), \
+                expected the same distance both ways";
     let machine = expect(&slit(&[10, 30, 17, 10]), Signature::SLIT, 45, Noted, text);
     assert_eq!(machine.distances.get(NodeId(1), NodeId(0)), 17);
     let machine = expect(

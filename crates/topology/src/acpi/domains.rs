@@ -18,8 +18,8 @@ use alloc::{
 };
 use core::fmt;
 
-/// Holes that end here are no RAM: the PCI hole of x86 below 4 GiB, and below 1 TiB the addresses that
-/// AMD keeps for HyperTransport (0xfd_0000_0000 on, reserved by `iommu` and `e820` in Linux).
+/// Holes that end here are no RAM: the PCI hole of x86 below 4 GiB, and below 1 TiB the addresses
+/// that AMD keeps for HyperTransport (0xfd_0000_0000 on, reserved by `iommu` and `e820` in Linux).
 const ENDS_OF_HOLES: [u64; 2] = [4 << 30, 1 << 40];
 /// Legacy video memory and ROMs, missing on every x86 machine.
 const LEGACY_HOLE: (u64, u64) = (0xa_0000, 0x10_0000);
@@ -34,8 +34,8 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// Everything in one node of unknown memory: firmware's memory map, which would tell, is no ACPI
-    /// table.
+    /// Everything in one node of unknown memory: firmware's memory map, which would tell, is no
+    /// ACPI table.
     pub(super) fn one_node() -> Self {
         let nodes = vec![Node { memory_is_unknown: true, ..Node::default() }];
         Self { nodes, node_of_pxm: BTreeMap::new(), processors: Vec::new(), devices: Vec::new() }

@@ -112,9 +112,9 @@ fn byte(word: &[u8]) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// Whether `rest` shows `bytes` as characters. In a dump as it was printed the gap before it has two
-/// spaces or more; where tabs replace them the characters must be those of the bytes, since two of
-/// them may look like one more byte.
+/// Whether `rest` shows `bytes` as characters. In a dump as it was printed the gap before it has
+/// two spaces or more; where tabs replace them the characters must be those of the bytes, since two
+/// of them may look like one more byte.
 fn is_text_of(bytes: &[u8], gap: &[u8], rest: &[u8]) -> bool {
     if bytes.is_empty() || gap == b" " {
         return false;

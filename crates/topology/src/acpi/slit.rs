@@ -1,4 +1,5 @@
-//! The System Locality Information Table: distances between proximity domains (ACPI 6.6, section 5.2.17).
+//! The System Locality Information Table: distances between proximity domains (ACPI 6.6, section
+//! 5.2.17).
 
 use super::{
     bytes::u64_at,

@@ -221,7 +221,7 @@ fn length_of(kind: u16) -> Option<usize> {
 }
 
 fn device_handle(entry: &[u8]) -> Option<DeviceHandle> {
-    // The bus comes first: read as one little-endian number the two bytes would be the wrong way round.
+    // The bus comes first: read as one little-endian number the two bytes would be swapped.
     Some(match u8_at(entry, 3)? {
         0 => DeviceHandle::Acpi { hid: array(entry, 8)?, uid: u32_at(entry, 16)? },
         1 => DeviceHandle::Pci {

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Nodes of these sizes, 21 apart, each with 2 cores of 2 threads; siblings are `cpu` and `cpu + 2 * nodes`.
+/// Nodes of these sizes, 21 apart, each with 2 cores of 2 threads; siblings are `cpu` and `cpu + 2
+/// * nodes`.
 fn machine(sizes_mib: &[u64]) -> Topology {
     let count = sizes_mib.len() as u32;
     let ids: Vec<NodeId> = (0..count).map(NodeId).collect();
@@ -55,15 +56,18 @@ fn specs_are_read_and_printed() {
     let table = [
         (
             "",
-            "fake=: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+            "fake=: expected a number of nodes (4), a size (512M, 2G) or nodes for each node \
+             (2U)",
         ),
         (
             "+4",
-            "fake=+4: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+            "fake=+4: expected a number of nodes (4), a size (512M, 2G) or nodes for each node \
+             (2U)",
         ),
         (
             "G",
-            "fake=G: expected a number of nodes (4), a size (512M, 2G) or nodes for each node (2U)",
+            "fake=G: expected a number of nodes (4), a size (512M, 2G) or nodes for each node \
+             (2U)",
         ),
         ("0", "fake=0: expected 1 to 1024 nodes"),
         ("4096", "fake=4096: expected 1 to 1024 nodes"),
@@ -80,8 +84,9 @@ fn specs_are_read_and_printed() {
 #[test]
 fn n_nodes_share_one_node_and_its_remainder() {
     assert_eq!(sizes_mib(&cut_as(&machine(&[4096]), "4")), [1024; 4]);
-    // 1000 / 3 = 333.3; rounded down to 32 MiB: 320. The 13.3 left over three times make one node a step bigger, 352.
-    // After 352 and 320 there are 328 left, too little for another 320 beside the third node: it takes them all.
+    // 1000 / 3 = 333.3; rounded down to 32 MiB: 320. The 13.3 left over three times make one node a
+    // step bigger, 352. After 352 and 320 there are 328 left, too little for another 320 beside the
+    // third node: it takes them all.
     assert_eq!(sizes_mib(&cut_as(&machine(&[1000]), "3")), [352, 320, 328]);
 }
 
@@ -96,17 +101,20 @@ fn n_nodes_take_turns_over_the_physical_ones() {
 
 #[test]
 fn unequal_nodes_may_yield_fewer_than_asked() {
-    // A quarter is 1024. Node 0 has room for one with 512 left, too little for another; node 1 for two with 512 left.
+    // A quarter is 1024. Node 0 has room for one with 512 left, too little for another; node 1 for
+    // two with 512 left.
     assert_eq!(sizes_mib(&cut_as(&machine(&[1536, 2560]), "4")), [1536, 1024, 1536]);
 }
 
 #[test]
 fn fewer_than_the_physical_nodes_are_made_of_several() {
-    // Half is 1536, no node has it: nodes 0, 1, 2 go to the emulated nodes 0, 1, 0, and distances are those of the first.
+    // Half is 1536, no node has it: nodes 0, 1, 2 go to the emulated nodes 0, 1, 0, and distances
+    // are those of the first.
     let cut = cut_as(&machine(&[1024, 1024, 1024]), "2");
     assert_eq!(sizes_mib(&cut), [2048, 1024]);
     assert_eq!(cut.distances.get(NodeId(0), NodeId(1)), 21);
-    // No emulated node stands for physical node 2; its CPUs go to the nearest, the lower of two as far.
+    // No emulated node stands for physical node 2; its CPUs go to the nearest, the lower of two as
+    // far.
     assert_eq!(cut.cpus_of(NodeId(0)).to_string(), "0-1,4-7,10-11");
 }
 
@@ -138,7 +146,7 @@ fn cores_are_dealt_out_with_their_siblings() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_refused() {
+fn impossible_cuts_are_refused() {
     let refused = |sizes: &[u64], spec: &str| {
         fake(&machine(sizes), &spec.parse().unwrap()).unwrap_err().to_string()
     };
@@ -156,7 +164,7 @@ fn what_cannot_be_cut_is_refused() {
 }
 
 #[test]
-fn what_lies_on_a_node_is_shared_out() {
+fn memory_huge_pages_and_devices_are_shared_out() {
     let mut whole = machine(&[3072, 0]);
     whole.nodes[0].state = Some(MemoryState { free_bytes: 1000, ..MemoryState::default() });
     whole.nodes[0].huge_pages =
@@ -204,7 +212,8 @@ proptest! {
     ) {
         let mut whole = machine(&sizes);
         for node in &mut whole.nodes {
-            node.state = Some(MemoryState { free_bytes: node.memory_bytes / 3, ..MemoryState::default() });
+            let free_bytes = node.memory_bytes / 3;
+            node.state = Some(MemoryState { free_bytes, ..MemoryState::default() });
         }
         let spec = match kind {
             0 => FakeSpec::Nodes(nodes),
@@ -227,7 +236,11 @@ proptest! {
     }
 
     #[test]
-    fn no_text_and_no_size_breaks_it(text in "[0-9]{0,21}[MGUmgux]?|\\PC{0,8}", bytes: u64, others: u64) {
+    fn no_text_and_no_size_breaks_it(
+        text in "[0-9]{0,21}[MGUmgux]?|\\PC{0,8}",
+        bytes: u64,
+        others: u64,
+    ) {
         if let Ok(spec) = text.parse() {
             let mut whole = machine(&[1, 1]);
             whole.nodes[0].memory_bytes = bytes;

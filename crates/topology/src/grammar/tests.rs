@@ -2,7 +2,8 @@ use super::*;
 use crate::model::{Cpu, Node};
 use proptest::prelude::*;
 
-/// Nodes 0, 1, 2 and 8; CPUs 0-3 on node 0, 4-7 on node 1 (5 offline), 8-11 on node 2, none on node 8.
+/// Nodes 0, 1, 2 and 8; CPUs 0-3 on node 0, 4-7 on node 1 (5 offline), 8-11 on node 2, none on node
+/// 8.
 fn machine() -> Topology {
     let node = |id| Node { id: NodeId(id), ..Node::default() };
     let cpu = |id| Cpu { online: id != 5, ..Cpu::new(CpuId(id), NodeId(id / 4)) };
@@ -89,7 +90,7 @@ fn cpu_lists_of_every_tool_are_read() {
 }
 
 #[test]
-fn errors_tell_where_what_and_what_instead() {
+fn errors_name_the_column_the_text_and_the_expectation() {
     let table = [
         ("7", "\"7\", column 1: there is no node 7: this machine has nodes 0-2,8"),
         ("0,1-5", "\"0,1-5\", column 5: there is no node 5: this machine has nodes 0-2,8"),
@@ -101,15 +102,18 @@ fn errors_tell_where_what_and_what_instead() {
         ("!", "\"!\", column 2: read the end, expected a number or \"all\""),
         (
             "^1",
-            "\"^1\", column 1: read \"^1\", expected something to take away from first, as in all,^3",
+            "\"^1\", column 1: read \"^1\", expected something to take away from \
+             first, as in all,^3",
         ),
         (
             "0-2:0/2",
-            "\"0-2:0/2\", column 5: takes 0 of every 2: expected at least 1, and no more than there are",
+            "\"0-2:0/2\", column 5: takes 0 of every 2: expected at least 1, and no more than \
+             there are",
         ),
         (
             "0-2:1/0",
-            "\"0-2:1/0\", column 5: takes 1 of every 0: expected at least 1, and no more than there are",
+            "\"0-2:1/0\", column 5: takes 1 of every 0: expected at least 1, and no more than \
+             there are",
         ),
         ("0-2:1", "\"0-2:1\", column 6: read the end, expected \"/\" and the size of a group"),
         (
@@ -133,7 +137,8 @@ fn errors_tell_where_what_and_what_instead() {
         ("0,node:7", "\"0,node:7\", column 8: there is no node 7: this machine has nodes 0-2,8"),
         (
             "+node:1",
-            "\"+node:1\", column 2: read \"node:1\", expected a number: after + nothing but positions can be counted",
+            "\"+node:1\", column 2: read \"node:1\", expected a number: after + nothing but \
+             positions can be counted",
         ),
     ];
     for (text, expected) in table {
@@ -184,7 +189,8 @@ proptest! {
     #[test]
     fn what_is_printed_is_read_back(numbers in proptest::collection::btree_set(0u32..1024, 0..40)) {
         let set: NodeSet = numbers.into_iter().map(NodeId).collect();
-        let context = NodeContext { existing: (0..1024).map(NodeId).collect(), allowed: set.clone() };
+        let existing = (0..1024).map(NodeId).collect();
+        let context = NodeContext { existing, allowed: set.clone() };
         prop_assert_eq!(&parse_nodes(&set.to_string(), &context).unwrap(), &set);
         prop_assert_eq!(&parse_nodes("all", &context).unwrap(), &set);
         prop_assert_eq!(parse_nodes("!all", &context).unwrap(), NodeSet::new());
@@ -203,15 +209,23 @@ proptest! {
     }
 
     #[test]
-    fn the_kernels_lists_mean_what_the_kernel_says(start in 0u32..64, length in 1u32..64, used in 1u32..9, more in 0u32..9) {
+    fn lists_of_the_kernel_mean_the_same_as_there(
+        start in 0u32..64,
+        length in 1u32..64,
+        used in 1u32..9,
+        more in 0u32..9,
+    ) {
         let size = used + more;
         let end = start + length - 1;
-        let context = NodeContext { existing: (0..128).map(NodeId).collect(), allowed: NodeSet::new() };
+        let existing = (0..128).map(NodeId).collect();
+        let context = NodeContext { existing, allowed: NodeSet::new() };
         let mut expected = NodeSet::new();
-        // lib/bitmap-str.c, bitmap_set_region: from each group's start, `used` bits but none past the end.
+        // lib/bitmap-str.c, bitmap_set_region: from each group's start, `used` bits but none past
+        // the end.
         for group in (start..=end).step_by(size as usize) {
             expected.extend((group..(group + used).min(end + 1)).map(NodeId));
         }
-        prop_assert_eq!(parse_nodes(&format!("{start}-{end}:{used}/{size}"), &context).unwrap(), expected);
+        let parsed = parse_nodes(&format!("{start}-{end}:{used}/{size}"), &context);
+        prop_assert_eq!(parsed.unwrap(), expected);
     }
 }

@@ -81,9 +81,9 @@ fn read_once(source: &mut Source, nodes: &[NodeId], online: Option<&CpuSet>) -> 
     cpus
 }
 
-/// The CPUs that run, where the kernel's list of them is missing: old kernels have none for a machine
-/// without hot-plug, and copies of another machine's files may lack it. A CPU of which no file tells
-/// is taken to be online.
+/// The CPUs that run, where the kernel's list of them is missing: old kernels have none for a
+/// machine without hot-plug, and copies of another machine's files may lack it. A CPU of which no
+/// file tells is taken to be online.
 fn online_by_other_files(source: &mut Source, all: &CpuSet, places: &Places<'_>) -> CpuSet {
     let mut unknown = CpuSet::new();
     let offline = source.list_if_any::<CpuId>(&format!("{CPUS}/offline"));
@@ -114,7 +114,8 @@ fn online_by_other_files(source: &mut Source, all: &CpuSet, places: &Places<'_>)
 struct Places<'a> {
     /// All nodes; none on a kernel without NUMA.
     nodes: &'a [NodeId],
-    /// The nodes whose list or mask has a CPU. The kernel's own NUMA emulation lists a CPU on several.
+    /// The nodes whose list or mask has a CPU. The kernel's own NUMA emulation lists a CPU on
+    /// several.
     listed: BTreeMap<CpuId, Vec<NodeId>>,
     /// The nodes that a CPU is linked with: `nodeN/cpuM` or `cpuM/nodeN`. Offline CPUs keep theirs.
     linked: BTreeMap<CpuId, NodeSet>,
@@ -156,7 +157,8 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// The node of a CPU: the one that lists it; the one it is linked with where none or several do.
+    /// The node of a CPU: the one that lists it; the one it is linked with where none or several
+    /// do.
     fn node_of(&self, source: &mut Source, cpu: CpuId) -> Option<NodeId> {
         let listed = self.listed.get(&cpu).map_or(&[][..], Vec::as_slice);
         match listed {
@@ -282,8 +284,8 @@ fn package(source: &mut Source, cpu: CpuId) -> Option<Option<u32>> {
     Some(package)
 }
 
-/// Numbers the packages of CPUs `without` a number by the lists of CPUs in a package, in the order of
-/// their lowest CPU. Where some CPUs have a number and some have none, those stay unknown.
+/// Numbers the packages of CPUs `without` a number by the lists of CPUs in a package, in the order
+/// of their lowest CPU. Where some CPUs have a number and some have none, those stay unknown.
 fn number_packages(source: &mut Source, cpus: &mut [Cpu], without: &[usize]) {
     if cpus.iter().any(|cpu| cpu.package.is_some()) {
         return;
@@ -300,8 +302,8 @@ fn number_packages(source: &mut Source, cpus: &mut [Cpu], without: &[usize]) {
     }
 }
 
-/// Files of a CPU's folder `topology`, the list and the mask, under their names of today and of before
-/// Linux 5.3.
+/// Files of a CPU's folder `topology`, the list and the mask, under their names of today and of
+/// before Linux 5.3.
 type Files = [[&'static str; 2]; 2];
 
 const CORE: Files = [["core_cpus_list", "core_cpus"], ["thread_siblings_list", "thread_siblings"]];

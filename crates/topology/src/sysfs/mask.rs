@@ -1,6 +1,6 @@
-//! Masks of CPUs as the kernel prints them (`%*pb` in Linux, `lib/vsprintf.c`): hexadecimal words of 32
-//! bits, the highest first. Old kernels have no lists, and many copies of another machine's files
-//! have the masks alone.
+//! Masks of CPUs as the kernel prints them (`%*pb` in Linux, `lib/vsprintf.c`): hexadecimal words
+//! of 32 bits, the highest first. Old kernels have no lists, and many copies of another machine's
+//! files have the masks alone.
 
 use crate::id::{CpuId, CpuSet, MAX_ID};
 use alloc::{format, string::String};

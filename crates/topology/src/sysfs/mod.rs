@@ -27,9 +27,9 @@ use std::path::Path;
 
 /// Reads the machine whose `/sys` and `/proc` lie below `root` (`/` for this host).
 ///
-/// A kernel without `CONFIG_NUMA` has no node directory; it becomes one node 0 with all CPUs and all
-/// of `/proc/meminfo`. Properties that sysfs lacks (`pxm`, firmware's CPU numbers, physical ranges)
-/// stay unknown.
+/// A kernel without `CONFIG_NUMA` has no node directory; it becomes one node 0 with all CPUs and
+/// all of `/proc/meminfo`. Properties that sysfs lacks (`pxm`, firmware's CPU numbers, physical
+/// ranges) stay unknown.
 ///
 /// CPUs are read again, within bounds, while CPUs come or go meanwhile.
 ///
@@ -108,8 +108,8 @@ fn read_but(
     Ok((topology, source.into_notes()))
 }
 
-/// Whether all nodes have as much memory as they had: a node gets its distances and figures with its
-/// memory.
+/// Whether all nodes have as much memory as they had: a node gets its distances and figures with
+/// its memory.
 fn has_memory_of(known: &Topology, nodes: &[Node]) -> bool {
     known.nodes.iter().map(|node| node.memory_bytes).eq(nodes.iter().map(|node| node.memory_bytes))
 }

@@ -33,14 +33,14 @@ pub(super) fn read(source: &mut Source, id: NodeId) -> Node {
     Node { id, huge_pages, ..node }
 }
 
-/// The one node of a kernel that knows no nodes.
+/// The one node of a kernel without NUMA.
 pub(super) fn without_numa(source: &mut Source) -> Node {
     let node = with_memory(source, "proc/meminfo");
     let huge_pages = huge_pages(source, HUGE_PAGES);
     Node { huge_pages, ..node }
 }
 
-/// A node with its memory and the use of it, as far as `path` tells.
+/// A node with its memory and its use, as far as the file at `path` has them.
 fn with_memory(source: &mut Source, path: &str) -> Node {
     let (total, state) = memory(source, path);
     Node {
@@ -51,7 +51,8 @@ fn with_memory(source: &mut Source, path: &str) -> Node {
     }
 }
 
-/// Total bytes and their use, from `Node 0 MemFree:  1024 kB` (a node's file) or `MemFree:  1024 kB` (`/proc/meminfo`).
+/// Total bytes and their use, from `Node 0 MemFree:  1024 kB` (a node's file) or `MemFree:  1024
+/// kB` (`/proc/meminfo`).
 fn memory(source: &mut Source, path: &str) -> (Option<u64>, Option<MemoryState>) {
     let Some(text) = source.text(path) else { return (None, None) };
     let mut bytes = |key: &str| {
@@ -84,7 +85,7 @@ fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {
         let mut pages =
             |file: &str| source.number_if_any::<u64>(&format!("{pool}/{file}")).unwrap_or(0);
         match pages("nr_hugepages") {
-            // Most are, and of none there are none free.
+            // Most pools are empty, and an empty pool has no free pages.
             0 => HugePagePool { page_bytes, ..HugePagePool::default() },
             total_pages => HugePagePool {
                 page_bytes,
@@ -97,7 +98,7 @@ fn huge_pages(source: &mut Source, folder: &str) -> Vec<HugePagePool> {
     folders.into_iter().map(pool).collect()
 }
 
-/// What is reserved, which the kernel tells for all nodes together only.
+/// Reserved huge pages, which the kernel counts for all nodes together.
 pub(super) fn reserved_huge_pages(source: &mut Source) -> Vec<ReservedHugePages> {
     let folders = pool_folders(source, HUGE_PAGES);
     let reserved = |(page_bytes, pool): (u64, String)| {
@@ -119,7 +120,7 @@ fn pool_folders(source: &mut Source, folder: &str) -> Vec<(u64, String)> {
     pools
 }
 
-/// The distance rows; a row that cannot be believed is replaced by what Linux assumes without a SLIT.
+/// The rows of distances; a row that makes no sense is replaced by Linux's defaults without a SLIT.
 pub(super) fn distances(source: &mut Source, nodes: &[NodeId]) -> Distances {
     let assumed = Distances::uniform(nodes);
     let mut rows: Vec<Distance> = Vec::with_capacity(nodes.len() * nodes.len());
@@ -161,7 +162,8 @@ fn row(text: &str, nodes: usize) -> Result<Vec<Distance>, String> {
     Ok(row)
 }
 
-/// HMAT's figures: `nodeN/access{0,1}/initiators/` (Linux, `Documentation/admin-guide/mm/numaperf.rst`).
+/// HMAT's figures: `nodeN/access{0,1}/initiators/` (Linux,
+/// `Documentation/admin-guide/mm/numaperf.rst`).
 pub(super) fn performance(source: &mut Source, nodes: &[NodeId]) -> Vec<Performance> {
     let mut found = Vec::new();
     for &target in nodes {
@@ -173,8 +175,8 @@ pub(super) fn performance(source: &mut Source, nodes: &[NodeId]) -> Vec<Performa
             if initiators.is_empty() {
                 continue;
             }
-            // The kernel writes 0 where firmware gives no figure. It calls the bandwidth MiB/s but prints HMAT's own
-            // number, which is in MB/s (ACPI 6.6, section 5.2.28.4).
+            // The kernel writes 0 where firmware gives no figure. It calls the bandwidth MiB/s but
+            // prints HMAT's own number, which is in MB/s (ACPI 6.6, section 5.2.28.4).
             let mut figure = |file: &str| {
                 source.number_if_any::<u64>(&format!("{folder}/{file}")).filter(|&n| n > 0)
             };

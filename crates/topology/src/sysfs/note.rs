@@ -8,10 +8,11 @@ use std::{io, path::PathBuf};
 pub struct Note {
     /// The file (or folder), below the root that was given.
     pub file: PathBuf,
-    /// The content or error that was read, the content that was expected, and the value used instead.
+    /// The content or error that was read, the content that was expected, and the value used
+    /// instead.
     pub why: alloc::string::String,
-    /// Whether it affects how much memory can be promised, and not only how well placement knows the
-    /// machine.
+    /// Whether it affects how much memory can be promised, and not only how well placement knows
+    /// the machine.
     pub about_memory: bool,
 }
 

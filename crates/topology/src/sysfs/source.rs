@@ -19,8 +19,8 @@ use std::{
 /// No file of `/sys` or `/proc` that is read as a whole comes near this; a root may hold anything.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// For a file that is read line by line: `/proc/zoneinfo` has some lines for each zone and CPU, which
-/// are 100 MiB on tens of nodes with thousands of CPUs.
+/// For a file that is read line by line: `/proc/zoneinfo` has some lines for each zone and CPU,
+/// which are 100 MiB on tens of nodes with thousands of CPUs.
 const MAX_LINES_BYTES: u64 = 1 << 30;
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
@@ -87,7 +87,8 @@ impl Source {
     pub(super) fn text_if_any(&mut self, path: &str) -> Option<String> {
         match self.try_text(path) {
             Ok(text) => Some(text),
-            // A device without the attribute answers "no such device" or "invalid argument" on some kernels.
+            // A device without the attribute answers "no such device" or "invalid argument" on some
+            // kernels.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -117,8 +118,8 @@ impl Source {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The CPUs of the file `list` (`0-3,8`), or else of the file `mask` (`0000010f`); kernels may lack
-    /// either or both.
+    /// The CPUs of the file `list` (`0-3,8`), or else of the file `mask` (`0000010f`); kernels may
+    /// lack either or both.
     pub(super) fn cpus_if_any(&mut self, list: &str, mask: &str) -> Option<CpuSet> {
         let listed = self.list_if_any(list);
         if listed.is_some() {
@@ -189,7 +190,7 @@ impl Source {
     pub(super) fn numbered(&mut self, folder: &str, prefix: &str) -> Vec<u32> {
         let number = |name: &String| {
             let digits = name.strip_prefix(prefix)?;
-            // "node+1" and "node01" are not what the kernel writes.
+            // The kernel writes neither "node+1" nor "node01".
             let number = digits.parse().ok().filter(|n: &u32| format!("{n}") == digits)?;
             (number <= MAX_ID).then_some(number)
         };
@@ -198,8 +199,8 @@ impl Source {
         numbers
     }
 
-    /// The target of a link as a path below the root; none if there is no link or it leads out of the
-    /// root.
+    /// The target of a link as a path below the root; none if there is no link or it leads out of
+    /// the root.
     pub(super) fn follow(&self, link: &str) -> Option<String> {
         let root = fs::canonicalize(&self.root).ok()?;
         let target = fs::canonicalize(self.root.join(link)).ok()?;

@@ -1,4 +1,5 @@
-//! Zones, their watermarks and free blocks: `/proc/zoneinfo` and `/proc/buddyinfo` (Linux, `mm/vmstat.c`).
+//! Zones, their watermarks and free blocks: `/proc/zoneinfo` and `/proc/buddyinfo` (Linux,
+//! `mm/vmstat.c`).
 
 use super::source::Source;
 use crate::{
@@ -27,8 +28,8 @@ struct ZonePages {
     reserved: u64,
 }
 
-/// Gives the nodes the zones that are known of them, where these add up to what is free now: to have all of them written and
-/// read takes longer than all else that is read again.
+/// Gives the nodes the zones of the known machine if these still add up to the nodes' free memory:
+/// reading all zones takes longer than all other files that are read again.
 pub(super) fn stand(known: &Topology, nodes: &mut [Node]) -> bool {
     let is_same = |known: &Node, node: &Node| {
         let free_bytes = node.state.as_ref().map_or(0, |state| state.free_bytes);
@@ -82,9 +83,9 @@ pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
     }
 }
 
-/// The size of a base page. No file tells it, but a node's `MemTotal` is the sum of its zones' managed pages
-/// (`si_meminfo_node` in Linux, `mm/show_mem.c`), so the quotient does; memory that comes or goes between the two
-/// reads bends it a little, hence the nearest power of two.
+/// The size of a base page. No file has it, but a node's `MemTotal` is the sum of its zones'
+/// managed pages (`si_meminfo_node` in Linux, `mm/show_mem.c`), so the quotient does; memory that
+/// comes or goes between the two reads bends it a little, hence the nearest power of two.
 fn page_bytes(memory_bytes: u64, managed_pages: u64) -> u64 {
     let plausible = (0..=4).map(|shift| USUAL_PAGE_BYTES << shift);
     let off_by = |&page: &u64| memory_bytes.abs_diff(page.saturating_mul(managed_pages));
@@ -123,8 +124,8 @@ impl Zones {
     }
 }
 
-/// `        protection: (0, 1888, 128618, 128618, 128618)`: what is kept from those who could take memory from each zone, of
-/// which the last is the highest.
+/// `        protection: (0, 1888, 128618, 128618, 128618)`: pages kept from allocations that could
+/// use each zone; the last is the highest.
 fn protection(line: &str) -> Option<u64> {
     let by_zone = line.trim().strip_prefix("protection: (")?.strip_suffix(')')?;
     by_zone.rsplit(',').next()?.trim().parse().ok()
@@ -141,7 +142,7 @@ fn buddyinfo(text: &str) -> BTreeMap<(NodeId, String), Vec<u64>> {
     text.lines().filter_map(zone).collect()
 }
 
-/// `Node 0, zone   Normal...`: the node, and what follows the word `zone`.
+/// `Node 0, zone   Normal...`: the node, and the text after the word `zone`.
 fn heading(line: &str) -> Option<(NodeId, &str)> {
     let (node, zone) = line.strip_prefix("Node ")?.split_once(", zone")?;
     Some((NodeId(node.parse().ok()?), zone))
@@ -153,9 +154,24 @@ mod tests {
 
     #[test]
     fn watermarks_are_not_taken_from_the_per_cpu_lists() {
-        let text = "Node 0, zone   Normal\n  per-node stats\n      nr_free 9\n  pages free     300\n        boost    0\n        \
-                    min      10\n        low      20\n        high     30\n        managed  400\n        protection: (0, 0, 7, 50)\n  pagesets\n    cpu: 0\n              \
-                    count:    7\n              high:     55\n              batch:    8\n  start_pfn:           1\n";
+        let text = "\
+Node 0, zone   Normal
+  per-node stats
+      nr_free 9
+  pages free     300
+        boost    0
+        min      10
+        low      20
+        high     30
+        managed  400
+        protection: (0, 0, 7, 50)
+  pagesets
+    cpu: 0
+              count:    7
+              high:     55
+              batch:    8
+  start_pfn:           1
+";
         let normal = ZonePages {
             name: "Normal".into(),
             managed: 400,

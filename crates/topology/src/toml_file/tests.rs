@@ -57,13 +57,14 @@ fn numbers_are_those_allowed() {
 }
 
 #[test]
-fn what_toml_refuses_is_told_with_its_key() {
+fn errors_of_toml_name_the_key() {
     let cases = [
         ("size = 1\nname = 3", "f.toml:2: name: invalid type: integer `3`, expected a string"),
         ("size = 1\nsize = 2", "f.toml:2: size: duplicate key"),
         (
             "size = 99999999999999999999",
-            "f.toml:1: size: invalid type: integer `99999999999999999999` as i128, expected a number of 64 bits at most",
+            "f.toml:1: size: invalid type: integer `99999999999999999999` as i128, \
+             expected a number of 64 bits at most",
         ),
         ("size = 1\npart = [{}]", "f.toml:2: part: missing field `weight`"),
         // The message names the key itself, or there is none on that line.
@@ -81,7 +82,7 @@ fn what_toml_refuses_is_told_with_its_key() {
 }
 
 #[test]
-fn where_tables_are_expected_their_name_is_told() {
+fn errors_about_a_missing_table_name_it() {
     for text in ["[part]", "part.weight = 1", "[ \"part\" ]", "'part' = 3"] {
         let error = said(&format!("size = 1\n{text}\n"));
         assert!(error.starts_with("f.toml:2: invalid type: "), "{error}");

@@ -1,4 +1,5 @@
-//! Builds ACPI tables byte by byte, so that a test says what is in a table and no fixture is an opaque blob.
+//! Builds ACPI tables byte by byte, so that a test shows the content of its tables and no fixture
+//! is an opaque blob.
 
 #![allow(
     dead_code,
@@ -136,17 +137,17 @@ impl Builder {
         self.u32(0).u32(40).u16(flags).u16(0).u32(initiator).u32(memory).u32(0).u64(0).u64(0)
     }
 
-    /// Type 1; `what` is the hierarchy and the data type.
+    /// Type 1; `kind` is the hierarchy and the data type.
     pub fn locality(
         self,
-        what: [u8; 2],
+        kind: [u8; 2],
         base_unit: u64,
         initiators: &[u32],
         targets: &[u32],
         entries: &[u16],
     ) -> Self {
         let length = 32 + 4 * (initiators.len() + targets.len()) + 2 * entries.len();
-        let head = self.u32(1).u32(length as u32).raw(&what).u16(0);
+        let head = self.u32(1).u32(length as u32).raw(&kind).u16(0);
         let head =
             head.u32(initiators.len() as u32).u32(targets.len() as u32).u32(0).u64(base_unit);
         let lists = initiators.iter().chain(targets).fold(head, |table, &pxm| table.u32(pxm));
@@ -175,7 +176,8 @@ pub fn set_checksum(table: &mut [u8]) {
     table[9] = 0u8.wrapping_sub(table.iter().fold(0, |sum: u8, &byte| sum.wrapping_add(byte)));
 }
 
-/// Two sockets with two CPUs and 4 GiB each, by the machine's usual table: the smallest machine worth a test.
+/// Two sockets with two CPUs and 4 GiB each, by the machine's usual table: the smallest machine
+/// worth a test.
 pub fn two_sockets() -> Builder {
     Builder::srat(3)
         .apic(0, 0, ENABLED)

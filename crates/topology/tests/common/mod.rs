@@ -1,10 +1,11 @@
-//! Machines in one file each: a whole tree of `/sys` and `/proc` as text, unpacked into a folder for a test.
+//! Machines in one file each: a whole tree of `/sys` and `/proc` as text, unpacked into a folder
+//! for a test.
 //!
 //! ```text
 //! # a comment
-//! sys/devices/system/node/online: 0-1                       a file of one line
-//! sys/devices/system/cpu/cpu{0-3,8}/online: 1               the same file for each number of a list
-//! proc/meminfo:                                             a file of several lines, each of which starts with a tab
+//! sys/devices/system/node/online: 0-1              a file of one line
+//! sys/devices/system/cpu/cpu{0-3,8}/online: 1      the same file for each number of a list
+//! proc/meminfo:                                    a file of several lines, each after a tab
 //! sys/class/net/eth0/device -> ../../../devices/pci0/1      a link
 //! ```
 
@@ -19,7 +20,7 @@ pub(crate) fn machine(name: &str) -> io::Result<String> {
 }
 
 /// A machine unpacked into a folder that goes with the value.
-#[allow(dead_code, reason = "those who include this file need not use all of it")]
+#[allow(dead_code, reason = "a test that includes this file need not use all of it")]
 pub(crate) fn unpacked(name: &str) -> io::Result<tempfile::TempDir> {
     // Thousands of small files: in memory where the system has a folder for that.
     let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
