@@ -421,7 +421,8 @@ fn tables_of_affinities_that_lie_are_refused_with_table_and_offset() {
         (twice, "SRAT at 0xc0: read 0xc0000000 to 0x140000000 is on node 1 although"),
         (
             Vec::new(),
-            "holds no ACPI table: expected a folder of raw tables, a raw table or the text of acpidump",
+            "holds no ACPI table: expected a folder of raw tables, a raw table or the text of \
+             acpidump",
         ),
     ];
     for (table, expected) in cases {
