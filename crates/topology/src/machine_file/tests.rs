@@ -200,7 +200,8 @@ fn mistakes_are_named_with_line_and_key() {
         (PLAIN.replace("cpus = 3", "cpus = true"), "m.toml:12: node.cpus: a whole number"),
         (
             PLAIN.replace("= 1500", "= \"fast\""),
-            "m.toml:10: node.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s, or 0 for unlimited, is expected, not \"fast\"",
+            "m.toml:10: node.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s, or 0 for \
+             unlimited, is expected, not \"fast\"",
         ),
         (PLAIN.replace("= 1500", "= nan"), "m.toml:10: node.bandwidth_mb_per_s: a number"),
         (PLAIN.replace("= 1500", "= 0.5"), "m.toml:10: node.bandwidth_mb_per_s: a number"),
@@ -240,20 +241,24 @@ fn mistakes_are_named_with_line_and_key() {
         ),
         (
             PLAIN.replace("= 1500", "= -1"),
-            "m.toml:10: node.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s, or 0 for unlimited, is expected, not -1",
+            "m.toml:10: node.bandwidth_mb_per_s: a number from 1 to 1000000 MB/s, or 0 for \
+             unlimited, is expected, not -1",
         ),
         (
             PLAIN.replace("161.6", "nan"),
-            "m.toml:3: latency_ns: for node 0, a number from 0.001 to 1000000 ns is expected, not nan",
+            "m.toml:3: latency_ns: for node 0, a number from 0.001 to 1000000 ns is expected, \
+             not nan",
         ),
         (PLAIN.replace("[[90, 160], ", "["), "m.toml:3: latency_ns: 2 rows are expected"),
         (
             PLAIN.replace("[[10, 20]", "[[10, 20.0]"),
-            "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, not 20.0",
+            "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, \
+             not 20.0",
         ),
         (
             PLAIN.replace("[20, 10]]", "[20, 11]]"),
-            "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, not 11",
+            "m.toml:2: distance: for node 1, 10 to itself, 11 to 254 elsewhere, is expected, \
+             not 11",
         ),
         (PLAIN.replace("ways = 4", "ways = 4 4"), "m.toml:6: ways: "),
         (PLAIN.replace("[[node]]", "[[knot]]"), "m.toml:7: unknown field `knot`"),
@@ -264,7 +269,8 @@ fn mistakes_are_named_with_line_and_key() {
         ),
         (
             LINKED.replace("[\"hub\", 1]", "[\"hub\", 3]"),
-            "m.toml:27: link.between: a node from 0 to 2 or the name of a switch is expected, not 3",
+            "m.toml:27: link.between: a node from 0 to 2 or the name of a switch is expected, \
+             not 3",
         ),
         (
             LINKED.replace("[0, 2]", "[\"hub\", 0]"),
