@@ -1,13 +1,13 @@
-//! The daemon that runs, as other commands ask it (docs/api.md).
+//! A client of the daemon's API, for other commands (docs/api.md).
 
 use crate::{
     daemon::config,
     domains::{Domain, is_below},
     failure::Failure,
     output,
+    printable::printable,
     report::{
         control::{Control, StandingTold, StepTold},
-        domain::printable,
         set::Report,
     },
 };
@@ -33,52 +33,53 @@ use std::{
 };
 use tokio::{net::UnixStream, time::timeout};
 
-/// The daemon answers at once what it saw.
+/// Time for an answer to a read; the daemon answers from a snapshot, at once.
 const READ_WITHIN: Duration = Duration::from_secs(3);
-/// A little longer than it tries itself.
+/// Time for an answer to a change: a little more than the daemon takes at most.
 const CHANGE_WITHIN: Duration = Duration::from_secs(35);
 
-/// What is larger is no answer.
-const MOST_ANSWER_BYTES: usize = 64 << 20;
+/// Length of the largest answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Which daemon to ask, if any.
+/// The daemon to ask, if any.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Do not ask the daemon, though one runs: look, or act, without it
+    /// Do not ask the daemon, even if one runs: observe, or act, without it
     #[arg(long)]
     no_daemon: bool,
 
-    /// Where the daemon listens, if not at /run/nearside/api.socket
+    /// Path of the daemon's socket, if not /run/nearside/api.socket
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-/// Why the daemon does not tell, for people. It keeps nobody from looking themselves.
+/// The reason why the daemon did not answer, for people. Commands that read go on without the
+/// answer.
 pub(crate) type Notice = String;
 
-/// Why there is no answer.
+/// The reason for a missing answer.
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
-    /// Nobody was to be asked, or nobody listens where the daemon usually does, or not to this user.
-    #[error("nobody to ask")]
-    Nobody,
-    /// Nothing was sent.
+    /// `--no-daemon`, or no daemon at the usual path that this user may ask.
+    #[error("no daemon to ask")]
+    NoDaemon,
+    /// The request was not sent.
     #[error("cannot ask the daemon at {}: {why}", socket.display())]
     Unreached { socket: PathBuf, why: String },
-    /// It was sent, and may have been understood.
+    /// The request was sent, and the daemon may have acted on it.
     #[error("the daemon at {}: {why}", socket.display())]
     Broken { socket: PathBuf, why: String },
 }
 
-/// An answer.
+/// A response of the daemon.
 struct Answer {
     status: StatusCode,
     body: Vec<u8>,
 }
 
 impl Answer {
-    /// What an answer that is no success says.
+    /// The message of an error.
     fn error(&self) -> String {
         let body = serde_json::from_slice::<Value>(&self.body).ok();
         let said = body.as_ref().and_then(|body| body["error"].as_str());
@@ -87,18 +88,18 @@ impl Answer {
 }
 
 impl Args {
-    /// Adds to domains how they stand, and says what is wrong with the daemon's answer.
+    /// Adds the status of domains, and prints a note if the daemon's answer is unusable.
     pub(crate) fn tell_standing(&self, domains: &mut [Domain]) {
         output::note(self.add_standing(domains, READ_WITHIN).err());
     }
 
-    /// Adds to domains how they stand, where a daemon runs that this user may ask and that knows them.
+    /// Adds the status of the domains that the daemon knows, if one runs and this user may ask it.
     pub(crate) fn add_standing(
         &self,
         domains: &mut [Domain],
         within: Duration,
     ) -> Result<(), Notice> {
-        // Whoever names a socket wants to know of it that nobody answers.
+        // With `--socket`, a missing daemon is an error even if there is nothing to ask for.
         if domains.is_empty() && self.socket.is_none() {
             return Ok(());
         }
@@ -108,15 +109,16 @@ impl Args {
         Ok(())
     }
 
-    /// What the daemon makes of a domain; none where none runs that this user may ask, or it knows none of that name.
+    /// Status and steps of a domain; `None` without a daemon that this user may ask, or if the
+    /// daemon does not know the domain.
     pub(crate) fn control(&self, domain: &str) -> Result<Option<Control>, Notice> {
-        // Not /why, for which the daemon may have to look at what was just looked at here.
+        // Not /why, for which the daemon may read again what this command has just read.
         let plan: Option<Plan> = self.read("/plan", READ_WITHIN)?;
         Ok(plan.and_then(|plan| plan.about(domain)))
     }
 
-    /// Has the daemon make other nodes a domain's home. None where there is none to ask, or it says that it did nothing because
-    /// it is not ready or has not seen yet what was started a moment ago.
+    /// Has the daemon give a domain another home. `None` without a daemon to ask, or if the daemon
+    /// did nothing because it is not ready or does not know the domain yet.
     pub(crate) fn set_home(
         &self,
         domain: &str,
@@ -132,7 +134,8 @@ impl Args {
         )
     }
 
-    /// Has the daemon give a domain's home back to placement. None as of [`set_home`](Self::set_home).
+    /// Has the daemon give a domain's home back to placement. `None` as for
+    /// [`set_home`](Self::set_home).
     pub(crate) fn give_back(&self, domain: &str) -> Option<Result<Report, Failure>> {
         let path = format!("/domains/{}/affinity", percent_encoded(domain));
         self.change(domain, Request::delete(path).body(Body::empty()))
@@ -147,7 +150,7 @@ impl Args {
             Ok(Answer {
                 status: StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE, ..
             })
-            | Err(Unanswered::Nobody) => None,
+            | Err(Unanswered::NoDaemon) => None,
             Ok(answer) => Some(changed(domain, answer)),
             Err(unreached @ Unanswered::Unreached { .. }) => Some(Err(Failure::could_not(
                 format_args!("{unreached}; --no-daemon does without it"),
@@ -158,7 +161,7 @@ impl Args {
         }
     }
 
-    /// What a good answer says.
+    /// The content of a successful answer.
     fn read<T: DeserializeOwned>(&self, path: &str, within: Duration) -> Result<Option<T>, Notice> {
         match self.ask(Request::get(path).body(Body::empty()), within) {
             Ok(Answer { status: StatusCode::OK, body }) => match serde_json::from_slice(&body) {
@@ -168,8 +171,8 @@ impl Args {
             Ok(answer @ Answer { status: StatusCode::SERVICE_UNAVAILABLE, .. }) => {
                 Err(format!("the daemon: {}", answer.error()))
             }
-            // It knows no such domain, or this user may not ask.
-            Ok(_) | Err(Unanswered::Nobody) => Ok(None),
+            // An unknown domain, or a user who may not ask.
+            Ok(_) | Err(Unanswered::NoDaemon) => Ok(None),
             Err(unanswered) => Err(unanswered.to_string()),
         }
     }
@@ -180,7 +183,7 @@ impl Args {
         within: Duration,
     ) -> Result<Answer, Unanswered> {
         if self.no_daemon {
-            return Err(Unanswered::Nobody);
+            return Err(Unanswered::NoDaemon);
         }
         let socket = self.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET.into());
         let unreached = |why: String| Unanswered::Unreached { socket: socket.clone(), why };
@@ -197,7 +200,7 @@ impl Args {
                     | ErrorKind::PermissionDenied
                         if self.socket.is_none() =>
                     {
-                        Unanswered::Nobody
+                        Unanswered::NoDaemon
                     }
                     _ => unreached(error.to_string()),
                 })?;
@@ -217,12 +220,12 @@ async fn exchange(stream: UnixStream, mut request: Request<Body>) -> io::Result<
     let answered = async {
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = response.status();
-        let body = to_bytes(Body::new(response.into_body()), MOST_ANSWER_BYTES)
+        let body = to_bytes(Body::new(response.into_body()), MAX_ANSWER_BYTES)
             .await
             .map_err(io::Error::other)?;
         Ok(Answer { status, body: body.into() })
     };
-    // The connection has to be driven for as long as the answer comes in.
+    // The connection makes progress only while it is polled.
     let driven = async {
         match connection.await {
             Ok(()) => std::future::pending().await,
@@ -232,7 +235,7 @@ async fn exchange(stream: UnixStream, mut request: Request<Body>) -> io::Result<
     futures_lite::future::or(answered, driven).await
 }
 
-/// What the answer to a change says.
+/// The answer to a change.
 #[derive(Deserialize)]
 struct Changed {
     nodes_before: Vec<NodeId>,
@@ -246,7 +249,9 @@ fn changed(domain: &str, answer: Answer) -> Result<Report, Failure> {
     }
     let Changed { nodes_before, nodes, notes } =
         serde_json::from_slice(&answer.body).map_err(|error| {
-            Failure::could_not(format_args!("it was done; the daemon's answer: {error}"))
+            Failure::could_not(format_args!(
+                "the change was made, but the daemon's answer is unusable: {error}"
+            ))
         })?;
     let (nodes_before, nodes) = (nodes_before.into_iter().collect(), nodes.into_iter().collect());
     Ok(Report {
@@ -266,7 +271,7 @@ fn refused(answer: &Answer) -> Failure {
     }
 }
 
-/// A plan, as far as it tells of domains.
+/// The parts of a plan that concern domains.
 #[derive(Deserialize)]
 struct Plan {
     steps: Vec<PlanStep>,
@@ -281,7 +286,8 @@ struct PlanStep {
 }
 
 impl Plan {
-    /// What it says of a domain, or of the one that a group belongs to which was found and so has its path for a name.
+    /// Status and steps of a domain. For the path of a cgroup, they are those of the found domain
+    /// that contains it.
     fn about(mut self, domain: &str) -> Option<Control> {
         let known = self.standing.keys().filter(|known| is_below(domain, known));
         let (name, standing) =
@@ -291,7 +297,7 @@ impl Plan {
     }
 }
 
-/// A name as a part of a path.
+/// A name as one segment of a path.
 fn percent_encoded(name: &str) -> impl Display {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
 }
@@ -313,7 +319,7 @@ mod tests {
     };
     use tempfile::TempDir;
 
-    /// A daemon that serves.
+    /// A serving daemon.
     struct Daemon {
         folder: TempDir,
         api: Arc<Api>,
@@ -321,7 +327,7 @@ mod tests {
     }
 
     impl Daemon {
-        /// Changes are answered by `answer`.
+        /// Its changes get the answer of `answer`.
         fn new(answer: impl Fn() -> snapshot::Answer + Send + 'static) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let (sender, events) = sync_channel(1);
@@ -354,7 +360,7 @@ mod tests {
     }
 
     fn silent() -> Daemon {
-        Daemon::new(|| panic!("nobody was to change anything"))
+        Daemon::new(|| panic!("no change was expected"))
     }
 
     fn home(node: u32) -> NodeSet {
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn how_domains_stand_comes_in_the_daemons_words() {
+    fn a_domains_status_is_the_daemons_text() {
         let (daemon, snapshot) = (silent(), examples::snapshot());
         let mut domains = snapshot.stat.domains.clone();
         domains.push(Domain { name: "just-started".into(), ..Domain::default() });
@@ -396,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_below_one_that_was_found_is_part_of_that() {
+    fn a_cgroup_inside_a_found_one_belongs_to_it() {
         let standing = |name: &str| (name.to_owned(), json!({"place": name, "text": ""}));
         let step = |name: &str| json!({"domain": name, "text": name, "because": "", "nodes": [1]});
         let names = ["db", "/m/vm", "/m/vm/inner"];
@@ -425,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_nobody_is_asked_but_a_daemon_that_was_named_is_missed() {
+    fn a_missing_daemon_is_an_error_only_if_its_socket_was_named() {
         let daemon = silent();
         let name = examples::snapshot().stat.domains[0].name.clone();
         assert!(daemon.args().control(&name).unwrap().is_some());
@@ -442,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_is_stuck_is_no_source() {
+    fn a_stuck_control_loop_is_not_used() {
         let daemon = silent();
         let name = examples::snapshot().stat.domains[0].name.clone();
         let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
@@ -453,12 +459,12 @@ mod tests {
         assert!(daemon.args().control(&name).unwrap_err().contains("has not ended an interval"));
         assert!(
             daemon.args().set_home(&name, &home(1), None).is_none(),
-            "whoever may do it does it without"
+            "the command acts without the daemon"
         );
     }
 
     #[test]
-    fn a_change_is_reported_and_a_refusal_told() {
+    fn a_change_and_a_refusal_are_reported() {
         let snapshot = examples::snapshot();
         let record = snapshot.records.iter().flatten().next().unwrap();
         let (name, new) = (record.name.clone(), record.home.clone());
@@ -475,7 +481,7 @@ mod tests {
         assert!(unknown.code() == 2 && unknown.message().contains("no node 77"), "{unknown:?}");
         assert!(
             daemon.args().set_home("just-started", &new.nodes, None).is_none(),
-            "it knows no such domain"
+            "the daemon does not know the domain"
         );
         let daemon = Daemon::new(|| snapshot::Answer::Refused("no room".into()));
         let refused = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap_err();
@@ -483,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_answers_with_something_else_keeps_nobody_from_looking_and_may_have_made_a_change() {
+    fn an_unusable_answer_stops_no_read_and_may_follow_a_change() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();

@@ -1,9 +1,10 @@
 //! How a command ends when it does not end well.
 
-use crate::output;
+use crate::{output, printable::printable_lines};
 use std::{fmt::Display, process::ExitCode};
 
-/// A message for the user and the exit code that goes with it (design: 1 could not, 2 usage, 3 partly done).
+/// A message for the user and the exit code that goes with it (design: 1 could not, 2 usage, 3
+/// partly done).
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -47,7 +48,8 @@ impl Failure {
     /// Tells the user and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         let style = anstyle::AnsiColor::Red.on_default().bold();
-        output::tell(&format!("{style}nearside:{style:#} {}", self.message.trim_end()));
+        let message = printable_lines(self.message.trim_end());
+        output::tell(&format!("{style}nearside:{style:#} {message}"));
         ExitCode::from(self.code)
     }
 }

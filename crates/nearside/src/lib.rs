@@ -15,6 +15,7 @@ mod failure;
 mod interval;
 mod look;
 mod output;
+mod printable;
 mod progress;
 mod rehome;
 mod report;

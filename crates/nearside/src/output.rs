@@ -1,14 +1,18 @@
-//! The one place where anything is printed: what a command found to standard output, remarks to standard error.
+//! The one place where anything is printed: what a command found to standard output, remarks to
+//! standard error.
 
-use crate::failure::{Failure, Outcome};
+use crate::{
+    failure::{Failure, Outcome},
+    printable::printable_lines,
+};
 use serde::Serialize;
 use std::{
     fmt::Display,
     io::{self, Write},
 };
 
-/// Writes a report to standard output, in colour where that is a terminal. A reader that has seen enough (`| head`) is
-/// no failure.
+/// Writes a report to standard output, in colour where that is a terminal. A reader that has seen
+/// enough (`| head`) is no failure.
 pub(crate) fn print(report: &str) -> Outcome {
     let mut out = anstream::stdout().lock();
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
@@ -19,16 +23,17 @@ pub(crate) fn print(report: &str) -> Outcome {
     }
 }
 
-/// Writes a line to standard error, in one piece: commands that run side by side do not tear each other's apart.
+/// Writes a line to standard error, in one piece: commands that run side by side do not tear each
+/// other's apart.
 pub(crate) fn tell(line: &str) {
     // There is nobody left to tell that this could not be written.
     let _ = anstream::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Writes remarks to standard error, one a line.
+/// Writes remarks to standard error, one a line. Names in them may be those of found cgroups.
 pub(crate) fn note(notes: impl IntoIterator<Item = impl Display>) {
     for note in notes {
-        tell(&format!("nearside: note: {note}"));
+        tell(&format!("nearside: note: {}", printable_lines(&note.to_string())));
     }
 }
 

@@ -27,7 +27,6 @@ use signal_hook::{
     iterator::Signals,
 };
 use std::{
-    io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{
@@ -172,24 +171,11 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
     // Whoever rotated the audit log waits for that, whatever the configuration is.
     api.reopen_audit();
     let path = args.path();
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        // As at the start: all defaults.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && args.config.is_none() => {
-            String::new()
-        }
-        Err(error) => {
-            return output::note([format!(
-                "{}: {error}; the configuration stays as it was",
-                path.display()
-            )]);
-        }
-    };
-    let (config, told) = match keeper.config().reloaded(path, &text) {
+    let (config, note) = match keeper.config().reloaded(path, args.config.is_some()) {
         Ok(new) => new,
         Err(error) => return output::note([format!("{error}; the configuration stays as it was")]),
     };
-    output::note(told);
+    output::note(note);
     let access = match Access::new(&config.api) {
         Ok(access) => access,
         Err(error) => {
@@ -199,7 +185,7 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
             )]);
         }
     };
-    output::note(api.reconfigure(access, &config.api.socket, &config.audit.log).err());
+    output::note(api.reconfigure(access, &config.audit.log).err());
     keeper.reconfigure(config);
     output::note([match path.exists() {
         true => format!("{}: read again", path.display()),

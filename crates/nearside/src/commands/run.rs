@@ -4,6 +4,7 @@ use crate::{
     domains::open_host,
     failure::{Failure, Outcome},
     output,
+    printable::printable,
     report::plan,
     request::{AffinityArg, RequestArgs},
     size::parse_size,
@@ -125,7 +126,7 @@ fn try_run(args: &Args) -> Outcome {
                 .chain(&plan.limits)
                 .cloned()
                 .chain(fallback_notice(plan, nearside_scheduler::is_in_charge()));
-            all.for_each(|notice| output::tell(&format!("nearside: {notice}")));
+            all.for_each(|notice| output::tell(&format!("nearside: {}", printable(&notice))));
         }
     };
     match launch::launch(&mut host, &start, &command, &model, tell) {

@@ -1,4 +1,5 @@
-//! Who may do what: decided once a connection from what the kernel says of the process at its other end.
+//! Rights of a peer, decided once for each connection from what the kernel says of the peer's
+//! process.
 
 use super::config;
 use nearside_linux::sys;
@@ -6,7 +7,7 @@ use nix::unistd::{Gid, Group};
 use std::{fmt, io, os::fd::AsFd};
 use tokio::net::UnixStream;
 
-/// The process at the other end of a connection, as it was when it connected.
+/// The process at the other end of a connection, at the time it connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// Its user.
@@ -15,20 +16,20 @@ pub struct Caller {
     pub gid: u32,
     /// Its other groups.
     pub groups: Vec<u32>,
-    /// Its number; none where it is in a PID namespace that is not below this one. It may have ended meanwhile and its
-    /// number may be another's, so it is told and nothing is decided by it.
+    /// Its number, for messages alone: the process may have ended, and another may have its number.
+    /// `None` if it is in a PID namespace that is not below this one.
     pub pid: Option<i32>,
 }
 
 impl Caller {
-    /// Who is at the other end of a connected unix socket.
+    /// The process at the other end of a connected unix socket.
     ///
-    /// The kernel keeps all of it with the socket: `SO_PEERCRED`, and `SO_PEERGROUPS` for the supplementary groups. So
-    /// no process has to be looked up that could be another by then, and what counts are the groups that it has, not
-    /// those its user would have after a new login.
+    /// The kernel keeps all of this with the socket (`SO_PEERCRED`, `SO_PEERGROUPS`). So no process
+    /// is looked up that could be another one by then, and the groups are those of the process, not
+    /// those that its user would get at a new login.
     ///
     /// # Errors
-    /// Where the kernel does not say: nobody is answered then.
+    /// The kernel does not say; the connection is closed then.
     pub fn of(socket: &UnixStream) -> io::Result<Self> {
         let peer = socket.peer_cred()?;
         // A process that has no number here has 0.
@@ -54,33 +55,34 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Whom the configuration lets in.
+/// The users and groups that the configuration admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
-    /// The user that the daemon runs as, who may do everything, as root may.
+    /// The user that the daemon runs as. It may do everything, as root may.
     pub own_uid: u32,
     /// Members may read.
     pub read_gid: Option<u32>,
-    /// Members may change, too.
+    /// Members may read and change.
     pub admin_gid: Option<u32>,
 }
 
-/// What somebody may do.
+/// Rights of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rights {
-    /// Nothing.
+    /// None at all.
     None,
-    /// Ask.
+    /// To read.
     Read,
-    /// Ask and change.
+    /// To read and to change.
     Change,
 }
 
 impl Access {
-    /// As configured.
+    /// The access that a configuration describes.
     ///
     /// # Errors
-    /// Names a group that does not exist: leaving somebody out without a word would be taken for a fault elsewhere.
+    /// Names a group that does not exist. Without this error its members would be refused for no
+    /// visible reason.
     pub fn new(config: &config::Api) -> Result<Self, String> {
         Ok(Self {
             own_uid: rustix::process::geteuid().as_raw(),
@@ -97,7 +99,7 @@ impl Access {
         })
     }
 
-    /// What a caller may do.
+    /// The rights of a caller.
     pub fn rights(&self, caller: &Caller) -> Rights {
         if caller.uid == 0 || caller.uid == self.own_uid || caller.is_in(self.admin_gid) {
             Rights::Change
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_only_root_and_the_daemons_user_get_in() {
+    fn without_groups_only_root_and_the_daemons_user_have_rights() {
         let access = Access { own_uid: 1000, ..Access::default() };
         assert_eq!(access.rights(&caller(1000, 1000, &[])), Rights::Change);
         assert_eq!(access.rights(&caller(0, 0, &[])), Rights::Change);
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_who_connected() {
+    fn the_kernel_names_user_process_and_groups_of_a_peer() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let caller = runtime.block_on(async {
             let (near, _far) = UnixStream::pair().unwrap();
@@ -178,10 +180,10 @@ mod tests {
         assert_eq!(caller.pid, Some(std::process::id() as i32));
         let mut groups: Vec<u32> =
             rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
-        let mut told = caller.groups;
+        let mut of_caller = caller.groups;
         groups.sort_unstable();
-        told.sort_unstable();
-        assert_eq!(told, groups);
+        of_caller.sort_unstable();
+        assert_eq!(of_caller, groups);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Who changed what, and who was refused: one JSON object a line, in a file for root alone.
+//! The audit log: requests for changes, refused ones included, one JSON object a line, in a file
+//! for root alone.
 
 use super::{access::Caller, snapshot::Change};
 use crate::output;
@@ -12,33 +13,33 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// The file. What cannot be written is told and counted, and nothing else happens: a full disk must not end the daemon,
-/// nor keep an operator from giving a domain another home.
+/// The log's file. A line that cannot be written is counted, and the first one is reported. Nothing
+/// else follows: a full disk must neither end the daemon nor prevent a change.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
     file: Option<File>,
-    /// The last line broke off: the disk was full.
+    /// Whether the last line broke off because the disk was full.
     torn: bool,
-    /// Whether it was told that lines are lost; it is told once until one is written again.
-    told: bool,
+    /// Whether the loss of lines was reported. It is reported once until a line is written again.
+    reported: bool,
     lost: u64,
 }
 
 /// A line.
 #[derive(Debug, Serialize)]
 pub struct Entry<'a> {
-    /// When, in milliseconds since 1970.
+    /// Milliseconds since 1970.
     time_unix_ms: u64,
     uid: u32,
     gid: u32,
     pid: Option<i32>,
-    /// What was sent.
+    /// The request.
     method: &'a str,
     path: &'a str,
-    /// What that means; none where it was refused before that was known.
+    /// The change; `None` if the request was refused before its change was known.
     change: Option<ChangeJson<'a>>,
-    /// What was answered.
+    /// The answer.
     status: u16,
     error: Option<&'a str>,
 }
@@ -58,7 +59,7 @@ enum ChangeJson<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// What `caller` was answered just now.
+    /// A line for an answer to `caller` at this moment.
     pub fn new(
         caller: &Caller,
         method: &'a str,
@@ -91,22 +92,23 @@ impl<'a> Entry<'a> {
 }
 
 impl AuditLog {
-    /// The log at `path`, whose folder is made where it is not there. One that cannot be opened is tried again with each
-    /// line.
+    /// The log at `path`. A missing folder is made. If the file cannot be opened, each line tries
+    /// again.
     pub fn new(path: &Path) -> Self {
-        let mut log = Self { path: path.into(), file: None, torn: false, told: false, lost: 0 };
+        let mut log = Self { path: path.into(), file: None, torn: false, reported: false, lost: 0 };
         log.reopen(path);
         log
     }
 
-    /// Goes on in the file that is now at `path`: another one after logs were rotated, or configured otherwise.
+    /// Continues in the file that is now at `path`: logs may have been rotated, or the
+    /// configuration changed.
     pub fn reopen(&mut self, path: &Path) {
         self.path = path.into();
         self.torn = false;
-        self.file = open(path).map_err(|error| self.tell(&error)).ok();
+        self.file = open(path).map_err(|error| self.report(&error)).ok();
     }
 
-    /// The same in the file that is now where the log was.
+    /// The same at the log's own path.
     pub fn reopen_here(&mut self) {
         let path = self.path.clone();
         self.reopen(&path);
@@ -116,13 +118,13 @@ impl AuditLog {
     pub fn write(&mut self, entry: &Entry<'_>) {
         if let Err(error) = self.try_write(entry) {
             self.lost = self.lost.saturating_add(1);
-            self.tell(&error);
+            self.report(&error);
         } else {
-            self.told = false;
+            self.reported = false;
         }
     }
 
-    /// Lines that could not be written.
+    /// Number of lines that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -135,14 +137,14 @@ impl AuditLog {
             Some(file) => file,
             missing => missing.insert(open(&self.path)?),
         };
-        // In one piece where the disk allows it, so that nobody who follows the file sees half a line.
+        // In one call, so that a reader who follows the file sees whole lines.
         let written = file.write(&line)?;
         self.torn = written < line.len() && (written > 0 || self.torn);
         if written < line.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
-    fn tell(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.told, true) {
+    fn report(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.reported, true) {
             output::note([format!(
                 "audit log {}: {error}: changes are made and not recorded",
                 self.path.display()
@@ -151,8 +153,8 @@ impl AuditLog {
     }
 }
 
-/// Opens it to add lines. A link is not followed, and what is no file (a pipe without a reader) is neither waited for nor
-/// written to.
+/// Opens the file to add lines. A link is not followed. Anything but a regular file is refused
+/// without waiting (a pipe may have no reader).
 fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -166,7 +168,7 @@ fn open(path: &Path) -> io::Result<File> {
     let private = Mode::RUSR | Mode::WUSR;
     let file = rustix::fs::open(path, flags, private)?;
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
     }
     rustix::fs::fchmod(&file, private)?;
     Ok(fs::File::from(file))
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_who_when_what_and_how_it_ended() {
+    fn a_line_has_caller_time_change_and_outcome() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nearside/audit.log");
         let mut log = AuditLog::new(&path);
@@ -210,7 +212,9 @@ mod tests {
         let lines = lines(&path);
         assert_eq!(
             lines[0]["change"],
-            serde_json::json!({"do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null})
+            serde_json::json!({
+                "do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null,
+            })
         );
         assert_eq!(
             (&lines[0]["uid"], &lines[0]["pid"], &lines[0]["status"]),
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_added_to_and_made_private() {
+    fn an_existing_file_is_continued_and_made_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         fs::write(&path, "{}\n").unwrap();
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(lines(&path).len(), 2);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
-        // logrotate moves it away and has the daemon told.
+        // logrotate moves the file away and has the daemon reload.
         fs::rename(&path, folder.path().join("audit.log.1")).unwrap();
         log.reopen(&path);
         log.write(&Entry::new(&caller(), "PUT", "/", None, 404, None));
@@ -244,15 +248,15 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_loses_lines_and_nothing_else() {
+    fn a_full_disk_costs_lines_and_nothing_else() {
         let mut log = AuditLog::new(Path::new("/dev/full"));
         assert!(log.file.is_none());
-        // As if it were a file: each write ends with ENOSPC.
+        // In place of a file: each write ends with ENOSPC.
         log.file = Some(File::options().append(true).open("/dev/full").unwrap());
         for _ in 0..3 {
             log.write(&Entry::new(&caller(), "PUT", "/", None, 200, None));
         }
-        assert_eq!((log.lost(), log.told), (3, true));
+        assert_eq!((log.lost(), log.reported), (3, true));
     }
 
     #[test]

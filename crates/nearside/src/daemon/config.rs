@@ -1,50 +1,52 @@
-//! What the daemon goes by: a file in TOML in which everything has a default. `packaging/nearside.toml` explains each key.
+//! The daemon's configuration: a TOML file in which every key has a default.
+//! `packaging/nearside.toml` explains each key.
 
 use crate::size::parse_size;
 use nearside_linux::watch::Patterns;
 use nearside_policy::Tuning;
+use nearside_topology::bounded_file::{self, MAX_TEXT_BYTES};
 use serde::{Deserialize, Deserializer, de};
 use std::{
-    fmt, fs, io,
+    fmt, io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-/// Where the configuration is unless the command line names another file.
+/// Path of the configuration unless the command line names another.
 pub const DEFAULT_PATH: &str = "/etc/nearside/daemon.toml";
 
-/// Where the daemon listens unless that names another path.
+/// Path of the daemon's socket unless the configuration names another.
 pub const DEFAULT_SOCKET: &str = "/run/nearside/api.socket";
 
-/// All of it.
+/// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How long an interval of the control loop is.
+    /// Length of an interval of the control loop.
     #[serde(deserialize_with = "interval")]
     pub interval: Duration,
     /// Patterns of cgroups that are domains although `nearside run` did not start them.
     #[serde(deserialize_with = "found")]
     pub found: Patterns,
-    /// When the scheduler is attached.
+    /// Condition on which the scheduler is attached.
     pub scheduler: Scheduler,
-    /// Pages move from one node to another not faster than this.
+    /// Bound on moving pages from one node to another, in bytes per second.
     #[serde(rename = "rate", deserialize_with = "rate")]
     pub rate_bytes_per_s: u64,
     /// The API.
     pub api: Api,
     /// The record of changes.
     pub audit: Audit,
-    /// When the loop acts.
+    /// Constants of the control loop.
     pub tuning: Patience,
 }
 
-/// Who may ask and where.
+/// The API: its socket, and the groups that may use it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Api {
-    /// The socket.
+    /// Path of the socket.
     #[serde(deserialize_with = "absolute")]
     pub socket: PathBuf,
     /// Members of this group may read, besides root.
@@ -55,16 +57,16 @@ pub struct Api {
     pub admin_group: Option<String>,
 }
 
-/// Where changes are recorded.
+/// The audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Audit {
-    /// The file.
+    /// Path of the file.
     #[serde(deserialize_with = "absolute")]
     pub log: PathBuf,
 }
 
-/// The constants of the control loop that an operator may want otherwise ([`Tuning`] says what they mean).
+/// The constants of the control loop that an operator may change ([`Tuning`] explains them).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Patience {
@@ -97,16 +99,16 @@ pub struct Patience {
     pub memory_stall_percent: u64,
 }
 
-/// When the scheduler is attached.
+/// Condition on which the scheduler is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheduler {
-    /// Always; on a machine of one node, too.
+    /// Always, also on a machine of one node.
     On,
-    /// Where there are at least two nodes with CPUs and a domain.
+    /// While there are at least two nodes with CPUs, and a domain.
     #[default]
     Auto,
-    /// Never: CPU affinity stands in.
+    /// Never: CPU affinity serves instead.
     Off,
 }
 
@@ -157,29 +159,32 @@ impl Default for Patience {
 }
 
 impl Config {
-    /// The configuration in the file at `path`; all defaults where there is no such file and nobody asked for it.
+    /// Reads the file at `path`, a regular file of at most 1 MiB. If there is none, and
+    /// `must_exist` is false, all keys have their defaults.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// The fault of the file, in one line.
     pub fn read(path: &Path, must_exist: bool) -> Result<Self, Error> {
-        match fs::read_to_string(path) {
+        match bounded_file::read_text(path, MAX_TEXT_BYTES) {
             Ok(text) => Self::parse(path, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => {
+            Err(bounded_file::Error::Io(error))
+                if error.kind() == io::ErrorKind::NotFound && !must_exist =>
+            {
                 Ok(Self::default())
             }
             Err(error) => Err(Error { path: path.into(), line: None, what: error.to_string() }),
         }
     }
 
-    /// The same from the file's text; `path` is for messages.
+    /// Reads the text of a file; `path` is for messages.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// The fault of the text, in one line.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Error> {
         toml::from_str(text).map_err(|error| Error::at(path, text, &error))
     }
 
-    /// What the control loop goes by.
+    /// The constants of the control loop.
     pub fn tuning(&self) -> Tuning {
         let Patience {
             idle_look_intervals,
@@ -208,31 +213,32 @@ impl Config {
         }
     }
 
-    /// What is in force after the file was read again, and what to tell. What only a restart can change stays as it was.
+    /// Reads the file again, as [`read`](Self::read) does. The result is the configuration in force
+    /// from then on, and a note if a key keeps its former value until a restart.
     ///
     /// # Errors
-    /// What is wrong with the file.
-    pub fn reloaded(&self, path: &Path, text: &str) -> Result<(Self, Option<String>), Error> {
-        let new = Self::parse(path, text)?;
+    /// The fault of the file, in one line.
+    pub fn reloaded(&self, path: &Path, must_exist: bool) -> Result<(Self, Option<String>), Error> {
+        let new = Self::read(path, must_exist)?;
         if new.api.socket == self.api.socket {
             return Ok((new, None));
         }
         let socket = &self.api.socket;
-        let told = format!(
-            "{}: api.socket changes with a restart; it stays {} till then",
+        let note = format!(
+            "{}: api.socket changes with a restart; until then it stays {}",
             path.display(),
             socket.display()
         );
         let api = Api { socket: socket.clone(), ..new.api.clone() };
-        Ok((Self { api, ..new }, Some(told)))
+        Ok((Self { api, ..new }, Some(note)))
     }
 }
 
-/// What is wrong with a configuration.
+/// A fault of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     path: PathBuf,
-    /// Its number, and what it says.
+    /// The line's number and text.
     line: Option<(usize, String)>,
     what: String,
 }
@@ -268,18 +274,18 @@ fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Erro
     Patterns::parse(patterns).map_err(de::Error::custom)
 }
 
-/// Shorter ones would leave no time for anything else, longer ones would not follow any load.
+/// Shorter intervals would leave no time for other work, longer ones would not follow any load.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(600);
 
-/// A value of the key; what is of another type is answered with an example.
+/// A value of the key. A value of another type is an error with an example.
 fn typed<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     example: &str,
 ) -> Result<T, D::Error> {
-    let told = |error: D::Error| {
+    let with_example = |error: D::Error| {
         de::Error::custom(format!("{}, as in {example}", error.to_string().trim_end()))
     };
-    T::deserialize(deserializer).map_err(told)
+    T::deserialize(deserializer).map_err(with_example)
 }
 
 fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -306,7 +312,7 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text: String = typed(deserializer, "\"1G\"")?;
     match parse_size(&text) {
         Ok(0) => Err(de::Error::custom(
-            "with a rate of 0 nothing would ever come home: expected at least 1",
+            "a rate of 0 would keep all memory off its home: expected at least 1",
         )),
         Ok(bytes) => Ok(bytes),
         Err(why) => Err(de::Error::custom(format!("{text:?}: {why}"))),
@@ -317,11 +323,11 @@ fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
     let path: PathBuf = typed(deserializer, "\"/var/log/nearside/audit.log\"")?;
     match path.is_absolute() && path.file_name().is_some() {
         true => Ok(path),
-        false => Err(de::Error::custom(format!("{path:?}: expected the path of a file from / on"))),
+        false => Err(de::Error::custom(format!("{path:?}: expected the absolute path of a file"))),
     }
 }
 
-/// Nobody's group is written as an empty text: TOML has no null.
+/// An empty string stands for no group: TOML has no null.
 fn group<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let name: String = typed(deserializer, "\"libvirt\"")?;
     Ok(Some(name).filter(|name| !name.is_empty()))
@@ -360,18 +366,18 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_what_holds_without_it() {
+    fn the_example_file_has_the_defaults() {
         assert_eq!(parse(EXAMPLE), Ok(Config::default()));
         assert_eq!(parse(""), Ok(Config::default()));
         assert_eq!(Config::default().tuning(), Tuning::default());
     }
 
     #[test]
-    fn the_example_has_every_key() {
+    fn the_example_file_has_every_key() {
         let keys = |text: &str| {
             text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count()
         };
-        // Debug lists the fields, one a line, with those of three tables.
+        // Debug prints one field a line, those of the three tables included.
         let fields = format!("{:#?}", Config::default());
         let fields =
             fields.lines().filter(|line| line.contains(": ") && !line.ends_with(" {")).count();
@@ -379,10 +385,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_all_that_can_be_said() {
-        let text = "interval = \"500ms\"\nfound = [\"machine.slice/*\"]\nscheduler = \"off\"\nrate = \"200M\"\n\
+    fn every_kind_of_key_can_be_set() {
+        let text = "interval = \"500ms\"\nfound = [\"machine.slice/*\"]\n\
+                    scheduler = \"off\"\nrate = \"200M\"\n\
                     [api]\nsocket = \"/run/x\"\nread_group = \"ops\"\nadmin_group = \"adm\"\n\
-                    [audit]\nlog = \"/var/log/x\"\n[tuning]\nidle_look_intervals = 4\ntrouble_percent = 20\n";
+                    [audit]\nlog = \"/var/log/x\"\n\
+                    [tuning]\nidle_look_intervals = 4\ntrouble_percent = 20\n";
         let config = parse(text).unwrap();
         assert_eq!(config.interval, Duration::from_millis(500));
         assert_eq!((config.scheduler, config.rate_bytes_per_s), (Scheduler::Off, 200 << 20));
@@ -393,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_line_key_and_what_was_expected() {
+    fn a_fault_is_named_with_line_key_and_expectation() {
         let cases = [
             (
                 "\nintervall = \"2s\"",
@@ -410,7 +418,7 @@ mod tests {
             ("found = \"a\"", "expected a sequence, as in [\"machine.slice/*\"]"),
             (
                 "[audit]\nlog = 1",
-                "line 2 (`log = 1`): invalid type: integer `1`, expected path string, as in \"/var/",
+                "line 2 (`log = 1`): invalid type: integer `1`, expected path string, as in \"/",
             ),
             ("rate = \"1X\"", "(`rate = \"1X\"`): \"1X\": \"X\" is no unit"),
             ("rate = \"0\"", "expected at least 1"),
@@ -419,7 +427,7 @@ mod tests {
             ("found = [\n  \"a\",\n  \"a//b\",\n]", "line 1 (`found = [`): \"a//b\" is no pattern"),
             (
                 "[api]\nsocket = \"run/x\"",
-                "line 2 (`socket = \"run/x\"`): \"run/x\": expected the path",
+                "line 2 (`socket = \"run/x\"`): \"run/x\": expected the absolute path",
             ),
             ("[api]\nport = 80", "unknown field `port`"),
             ("[tuning]\npatience_intervals = 0", "0: expected a whole number from 1 to"),
@@ -436,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_no_error_unless_it_was_named() {
+    fn a_missing_file_is_an_error_only_if_it_was_named() {
         let missing = Path::new("/nonexistent/daemon.toml");
         assert_eq!(Config::read(missing, false), Ok(Config::default()));
         assert!(
@@ -449,15 +457,49 @@ mod tests {
 
     #[test]
     fn a_bad_file_is_refused_and_a_good_one_changes_all_but_the_socket() {
-        let path = Path::new("daemon.toml");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("daemon.toml");
         let old = parse("rate = \"5M\"").unwrap();
-        let error = old.reloaded(path, "rate = \"fast\"").unwrap_err().to_string();
-        assert!(error.starts_with("daemon.toml"), "{error}");
+        let reload = |config: &Config, text: &str| {
+            std::fs::write(&path, text).unwrap();
+            config.reloaded(&path, true)
+        };
+        let error = reload(&old, "rate = \"fast\"").unwrap_err().to_string();
+        assert!(error.contains("daemon.toml, line 1"), "{error}");
 
         let other = "rate = \"6M\"\n[api]\nsocket = \"/run/other\"\nread_group = \"ops\"";
-        let (new, told) = old.reloaded(path, other).unwrap();
+        let (new, note) = reload(&old, other).unwrap();
         assert_eq!((new.rate_bytes_per_s, new.api.read_group.as_deref()), (6 << 20, Some("ops")));
-        assert_eq!((&new.api.socket, told.is_some()), (&old.api.socket, true));
-        assert_eq!(new.reloaded(path, "rate = \"6M\"").unwrap().1, None);
+        assert_eq!((&new.api.socket, note.is_some()), (&old.api.socket, true));
+        assert_eq!(reload(&new, "rate = \"6M\"").unwrap().1, None);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(new.reloaded(&path, false).unwrap(), (Config::default(), None));
+        assert!(new.reloaded(&path, true).is_err());
+    }
+
+    /// A read of a FIFO without a writer would never return.
+    #[test]
+    fn only_a_regular_file_of_at_most_1_mib_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), mode).unwrap();
+        let comments = |bytes: u64| format!("#{}", "x".repeat(bytes as usize - 1));
+        std::fs::write(path("largest"), comments(MAX_TEXT_BYTES)).unwrap();
+        std::fs::write(path("larger"), comments(MAX_TEXT_BYTES + 1)).unwrap();
+        std::fs::write(path("latin1"), b"# \xe4").unwrap();
+        assert_eq!(Config::read(&path("largest"), true), Ok(Config::default()));
+        for (name, expected) in [
+            ("fifo", "fifo: it is a FIFO, expected a regular file"),
+            ("larger", "larger: it is larger than 1 MiB"),
+            ("latin1", "latin1: it is not UTF-8: "),
+        ] {
+            for error in [
+                Config::read(&path(name), false).unwrap_err(),
+                Config::default().reloaded(&path(name), false).unwrap_err(),
+            ] {
+                assert!(error.to_string().contains(expected), "{error}");
+            }
+        }
     }
 }

@@ -1,11 +1,13 @@
-//! `/metrics`: a snapshot in the words of Prometheus (OpenMetrics text).
+//! `/metrics`: a snapshot as metrics of Prometheus.
 //!
-//! What node_exporter's collector `meminfo_numa` tells of nodes has its names here, so that dashboards fit both: the
-//! field's name in the kernel's `meminfo` and `numastat` of a node, without a unit. All others begin with `nearside_`.
+//! Metrics of nodes that node_exporter's collector `meminfo_numa` has, too, have its names, so that
+//! dashboards fit both: the field's name in the kernel's `meminfo` and `numastat` of a node,
+//! without a unit. All others begin with `nearside_`.
 
 use super::snapshot::{DomainTotals, Snapshot};
 use crate::domains::Domain;
 use nearside_linux::counters::Counters;
+use nearside_policy::PartId;
 use nearside_topology::{MemoryState, Node, NodeId, Topology};
 use prometheus_client::{
     collector::Collector,
@@ -15,11 +17,8 @@ use prometheus_client::{
 };
 use std::{fmt, sync::Arc};
 
-/// The `Content-Type`.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// All metrics as text. `audit_lost` counts changes that could not be recorded.
-pub(super) fn text(snapshot: Arc<Snapshot>, audit_lost: u64) -> Result<String, fmt::Error> {
+/// All metrics in OpenMetrics. `audit_lost` counts changes that could not be recorded.
+pub(super) fn page(snapshot: Arc<Snapshot>, audit_lost: u64) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Metrics { snapshot, audit_lost }));
     let mut text = String::new();
@@ -33,10 +32,10 @@ struct Metrics {
     audit_lost: u64,
 }
 
-/// A metric's name, what it means, and its unit, which the encoder adds to the name.
+/// A metric's name, its help text, and its unit, which the encoder adds to the name.
 type About<'a> = (&'static str, &'a str, Option<Unit>);
 
-/// Where metrics are written, one after the other. Those without any value are left with what they mean.
+/// A page to which metrics are added. A metric without values has its help text alone.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -90,7 +89,7 @@ impl Metrics {
         page.gauge(
             (
                 "nearside_scheduler_attached",
-                "Whether the scheduler that knows node affinity is attached (1) or not",
+                "1 if the scheduler that knows node affinity is attached, else 0",
                 None,
             ),
             alone(u64::from(*scheduler_attached)),
@@ -103,10 +102,7 @@ impl Metrics {
             ),
             numa_balancing.iter().map(|&mode| ([], mode)),
         )?;
-        page.gauge(
-            ("nearside_domains", "Domains there are", None),
-            alone(stat.domains.len() as u64),
-        )?;
+        page.gauge(("nearside_domains", "Domains", None), alone(stat.domains.len() as u64))?;
         page.counter(
             ("nearside_audit_lost", "Lines of the audit log that could not be written", None),
             alone(self.audit_lost),
@@ -115,7 +111,7 @@ impl Metrics {
 
     fn nodes(&self, page: &mut Page<'_>) -> fmt::Result {
         let Topology { nodes, withheld, .. } = &self.snapshot.topology;
-        // What is withheld from domains was left out of the snapshot: there is no telling how much it is.
+        // The snapshot has no figures of memory that is withheld from domains.
         let is_offered = |node: &&Node| !withheld.memory_nodes.contains(node.id);
         let total =
             nodes.iter().filter(is_offered).map(|node| (of_node(node.id), node.memory_bytes));
@@ -123,7 +119,7 @@ impl Metrics {
             ("node_memory_numa_MemTotal", "Memory information field MemTotal, in bytes", None),
             total,
         )?;
-        // The metric's name, the field of `meminfo`, and what holds it.
+        // The metric's name, the field of `meminfo`, and its value.
         type Field = (&'static str, &'static str, fn(&MemoryState) -> u64);
         let fields: [Field; 4] = [
             ("node_memory_numa_MemFree", "MemFree", |state| state.free_bytes),
@@ -141,32 +137,32 @@ impl Metrics {
         }
         type Count = (&'static str, &'static str, fn(&Counters) -> u64);
         let counts: [Count; 6] = [
-            ("node_memory_numa_numa_hit", "Pages taken from the node as wanted", |counters| {
+            ("node_memory_numa_numa_hit", "Pages allocated on the node as intended", |counters| {
                 counters.hit_pages
             }),
             (
                 "node_memory_numa_numa_miss",
-                "Pages taken from the node although another one was wanted",
+                "Pages allocated on the node although another one was intended",
                 |counters| counters.miss_pages,
             ),
             (
                 "node_memory_numa_numa_foreign",
-                "Pages wanted from the node and taken from another one",
+                "Pages intended for the node and allocated on another one",
                 |counters| counters.foreign_pages,
             ),
             (
                 "node_memory_numa_interleave_hit",
-                "Pages taken from the node as an interleaving policy wanted",
+                "Pages allocated on the node as an interleaving policy intended",
                 |counters| counters.interleave_hit_pages,
             ),
             (
                 "node_memory_numa_local_node",
-                "Pages taken from the node by a CPU of the node",
+                "Pages allocated on the node by a CPU of the node",
                 |counters| counters.local_node_pages,
             ),
             (
                 "node_memory_numa_other_node",
-                "Pages taken from the node by a CPU of another one",
+                "Pages allocated on the node by a CPU of another node",
                 |counters| counters.other_node_pages,
             ),
         ];
@@ -179,24 +175,24 @@ impl Metrics {
         page.gauge(
             (
                 "nearside_node_outstanding",
-                "Memory promised to domains and not used yet",
+                "Memory reserved for domains and not used yet",
                 Some(Unit::Bytes),
             ),
             stat.iter().map(|node| (of_node(node.node), node.outstanding_bytes)),
         )?;
         page.gauge(
-            ("nearside_node_unclaimed", "Memory that can still be promised", Some(Unit::Bytes)),
+            ("nearside_node_unclaimed", "Memory available to claims", Some(Unit::Bytes)),
             stat.iter().map(|node| (of_node(node.node), node.unclaimed_bytes)),
         )?;
         page.gauge(
-            ("nearside_node_claimed_vcpus", "vCPUs promised to domains", None),
+            ("nearside_node_claimed_vcpus", "vCPUs reserved for domains", None),
             stat.iter().map(|node| (of_node(node.node), node.claimed_vcpus)),
         )?;
         let paces = self.snapshot.history.nodes.iter();
         page.gauge(
             (
                 "nearside_node_pace",
-                "Part of the full rate at which pages may leave or come",
+                "Fraction of the full rate at which pages may leave or arrive",
                 Some(ratio()),
             ),
             paces.map(|(&node, history)| (of_node(node), parts(history.pace_ppm))),
@@ -206,7 +202,7 @@ impl Metrics {
     fn domains(&self, page: &mut Page<'_>) -> fmt::Result {
         let domains = &self.snapshot.stat.domains;
         page.gauge(
-            ("nearside_domain_home", "The nodes of a domain's home: 1 for each", None),
+            ("nearside_domain_home", "1 for each node of the domain's home", None),
             domains.iter().flat_map(|domain| {
                 let nodes = domain.home.iter().flat_map(|home| home.nodes.iter());
                 nodes.map(|node| (on_node(domain, node), 1_u64))
@@ -215,23 +211,20 @@ impl Metrics {
         page.gauge(
             (
                 "nearside_domain_local_share",
-                "Sum over nodes of share of CPU time x share of own memory: how likely an access is local",
+                "Sum over nodes of share of CPU time x share of own memory: probability of a local \
+                 access",
                 Some(ratio()),
             ),
             domains.iter().filter_map(|domain| Some((of(domain), domain.local_share?))),
         )?;
         page.gauge(
-            (
-                "nearside_domain_debt",
-                "Own memory that lies off the domain's home",
-                Some(Unit::Bytes),
-            ),
+            ("nearside_domain_debt", "Own memory off the domain's home", Some(Unit::Bytes)),
             domains.iter().filter_map(|domain| Some((of(domain), domain.debt_bytes?))),
         )?;
         page.gauge(
             (
                 "nearside_domain_own",
-                "Own memory by node: without files and what the kernel keeps",
+                "Own memory by node, without files and kernel memory",
                 Some(Unit::Bytes),
             ),
             domains.iter().flat_map(|domain| {
@@ -239,19 +232,21 @@ impl Metrics {
             }),
         )?;
         page.gauge(
-            ("nearside_domain_claimed", "Memory promised to the domain by node", Some(Unit::Bytes)),
+            (
+                "nearside_domain_claimed",
+                "Memory reserved for the domain by node",
+                Some(Unit::Bytes),
+            ),
             domains.iter().flat_map(|domain| {
                 let claimed = domain.claim.iter().flat_map(|claim| &claim.bytes);
                 claimed.map(|(&node, &bytes)| (on_node(domain, node), bytes))
             }),
         )?;
-        let known = |domain: &Domain| {
-            self.snapshot.history.domains.get(&nearside_policy::PartId::of(&domain.name))
-        };
+        let known = |domain: &Domain| self.snapshot.history.domains.get(&PartId::of(&domain.name));
         page.gauge(
             (
                 "nearside_domain_demand_vcpus",
-                "CPUs that the domain uses and waits for, smoothed",
+                "CPUs that the domain uses or waits for, smoothed",
                 None,
             ),
             domains
@@ -261,7 +256,7 @@ impl Metrics {
         page.gauge(
             (
                 "nearside_domain_trouble_intervals",
-                "For how many intervals it has been off its home or waiting",
+                "Intervals of contention in a row: off its home, or waiting for CPUs",
                 None,
             ),
             domains
@@ -272,7 +267,7 @@ impl Metrics {
         let totals =
             |domain: &Domain| self.snapshot.totals.domains.get(&domain.name).unwrap_or(&nothing);
         page.counter(
-            ("nearside_domain_homes", "Homes that the control loop gave the domain", None),
+            ("nearside_domain_homes", "Homes that the control loop gave to the domain", None),
             domains.iter().map(|domain| (of(domain), totals(domain).homes)),
         )?;
         page.counter(
@@ -280,11 +275,7 @@ impl Metrics {
             domains.iter().map(|domain| (of(domain), totals(domain).moved_bytes)),
         )?;
         page.counter(
-            (
-                "nearside_domain_stayed",
-                "Memory that did not move when it should have, by reason",
-                Some(Unit::Bytes),
-            ),
+            ("nearside_domain_stayed", "Memory that failed to move, by reason", Some(Unit::Bytes)),
             domains.iter().flat_map(|domain| {
                 let stayed = totals(domain).stayed_bytes.iter();
                 stayed.map(|(why, &bytes)| {
@@ -311,7 +302,7 @@ fn on_node(domain: &Domain, node: NodeId) -> [Label; 2] {
     [("domain", domain.name.clone()), ("node", node.to_string())]
 }
 
-/// Prometheus has it in the singular.
+/// Prometheus uses the singular.
 fn ratio() -> Unit {
     Unit::Other("ratio".into())
 }
@@ -323,16 +314,20 @@ fn parts(ppm: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::snapshot::{Seen, SeenDomain, examples};
+    use crate::daemon::{
+        exposition::Exposition,
+        snapshot::{Seen, SeenDomain, examples},
+    };
+    use std::collections::BTreeSet;
 
-    fn page() -> String {
-        text(Arc::new(examples::snapshot()), 2).unwrap()
+    fn open_metrics() -> String {
+        page(Arc::new(examples::snapshot()), 2).unwrap()
     }
 
     #[test]
     fn domains_and_nodes_have_their_figures() {
-        let page = page();
-        let lines: Vec<&str> = page.lines().collect();
+        let open_metrics = open_metrics();
+        let text = Exposition::Text.encode(open_metrics.clone());
         for expected in [
             r#"nearside_intervals_total 17"#,
             r#"nearside_scheduler_attached 1"#,
@@ -343,7 +338,6 @@ mod tests {
             r#"node_memory_numa_MemTotal{node="0"} 2147483648"#,
             r#"node_memory_numa_MemFree{node="1"} 943718400"#,
             r#"node_memory_numa_numa_hit_total{node="0"} 1600"#,
-            r#"# UNIT nearside_domain_debt_bytes bytes"#,
             r#"nearside_domain_local_share_ratio{domain="db"} 1.0"#,
             r#"nearside_domain_debt_bytes{domain="web-frontend"} 67108864"#,
             r#"nearside_domain_home{domain="web-frontend",node="2"} 1"#,
@@ -352,15 +346,19 @@ mod tests {
             r#"nearside_domain_stayed_bytes_total{domain="web-frontend",reason="busy"} 8192"#,
             r#"nearside_domain_refusals_total{domain="web-frontend"} 1"#,
             r#"nearside_domain_refusals_total{domain="db"} 0"#,
-            r#"# EOF"#,
         ] {
-            assert!(lines.contains(&expected), "{expected}\n{page}");
+            for page in [&open_metrics, &text] {
+                assert!(page.lines().any(|line| line == expected), "{expected}\n{page}");
+            }
         }
+        let counter = "# TYPE nearside_domain_moved_bytes";
+        assert!(open_metrics.contains(&format!("{counter} counter\n")), "{open_metrics}");
+        assert!(text.contains(&format!("{counter}_total counter\n")), "{text}");
     }
 
     #[test]
-    fn each_metric_says_what_it_means_and_ends_with_its_unit() {
-        let page = page();
+    fn open_metrics_has_help_and_type_of_each_metric_and_units_in_names() {
+        let page = open_metrics();
         let (mut helped, mut name) = (0, "");
         for line in page.lines() {
             match line.split(' ').collect::<Vec<_>>()[..] {
@@ -373,18 +371,49 @@ mod tests {
                 _ => assert!(line.starts_with(name), "{line} below {name}"),
             }
         }
-        assert!(helped > 20);
+        assert!(helped > 20 && page.ends_with("# EOF\n"));
+    }
+
+    /// The rules of text format 0.0.4 that promtool checks.
+    #[test]
+    fn the_text_format_has_help_and_type_right_before_the_samples_of_their_name() {
+        let page = Exposition::Text.encode(open_metrics());
+        let (mut name, mut kind) = ("", "");
+        let (mut names, mut samples) = (BTreeSet::new(), BTreeSet::new());
+        let mut lines = page.lines();
+        while let Some(line) = lines.next() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (metric, text) = help.split_once(' ').unwrap();
+                assert!(!text.is_empty() && !text.contains('\\'), "{line}");
+                assert!(names.insert(metric), "{metric} occurs twice");
+                let next = lines.next().unwrap();
+                kind = next
+                    .strip_prefix(&format!("# TYPE {metric} "))
+                    .unwrap_or_else(|| panic!("{next}"));
+                assert_eq!(kind == "counter", metric.ends_with("_total"), "{next}");
+                name = metric;
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            assert!(matches!(kind, "gauge" | "counter"), "{line}");
+            assert_eq!(series.split('{').next(), Some(name), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            assert!(samples.insert(series), "{series} occurs twice");
+        }
+        assert!(names.len() > 20 && page.ends_with('\n'));
     }
 
     #[test]
-    fn names_that_others_chose_stay_within_their_quotes() {
+    fn label_values_are_escaped() {
         let cgroup = "/machine.slice/a\"b\\x2d\n.scope";
         let found = SeenDomain { cgroup: cgroup.into(), ..SeenDomain::default() };
         let snapshot = Snapshot::new(Seen { domains: vec![found], ..Seen::default() });
-        let page = text(Arc::new(snapshot), 0).unwrap();
-        assert!(
-            page.contains(r#"refusals_total{domain="/machine.slice/a\"b\\x2d\n.scope"} 0"#),
-            "{page}"
-        );
+        let page = page(Arc::new(snapshot), 0).unwrap();
+        for page in
+            [Exposition::Text, Exposition::OpenMetrics].map(|form| form.encode(page.clone()))
+        {
+            let sample = r#"refusals_total{domain="/machine.slice/a\"b\\x2d\n.scope"} 0"#;
+            assert!(page.contains(sample), "{page}");
+        }
     }
 }

@@ -40,6 +40,7 @@ pub mod attachment;
 pub mod audit;
 pub mod charge;
 pub mod config;
+mod exposition;
 pub(crate) mod inbox;
 pub(crate) mod keeper;
 mod metrics;

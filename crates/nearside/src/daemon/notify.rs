@@ -1,4 +1,4 @@
-//! What systemd is told (`sd_notify(3)`). Where it did not start this process nothing is told.
+//! Messages to systemd (`sd_notify(3)`). There are none if systemd did not start this process.
 
 use crate::output;
 use sd_notify::NotifyState;
@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-/// How long something [`slow`] may take: ten times the watchdog of the unit that is shipped, which an emulated host has exceeded.
-/// Before the start is over `TimeoutStartSec=` says so.
+/// Bound on [`slow`] work: ten times the watchdog of the shipped unit, which work on an emulated
+/// host has exceeded. During the start, `TimeoutStartSec=` is the bound.
 const SLOW: Duration = Duration::from_secs(300);
 
-/// Whether systemd was told that the start is over.
+/// Whether [`ready`] was sent.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The first interval has ended and the API answers.
@@ -20,7 +20,8 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
-/// The configuration is read again; [`ready`] ends that. `Type=notify-reload` has to know when it began, too.
+/// The configuration is being read again, until [`ready`]. `Type=notify-reload` needs the time of
+/// its begin, too.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -38,15 +39,17 @@ pub fn alive(status: &str) {
     tell(&[NotifyState::Watchdog, NotifyState::Status(&one_line(status))]);
 }
 
-/// The loop is alive, in the middle of something that takes long. Nothing is said before [`ready`]: the first word has systemd's
-/// watchdog begin, and a start may take longer than it waits (loading the scheduler does on a slow host).
+/// The loop is alive, in the middle of long work. Nothing is sent before [`ready`]: the first
+/// message starts systemd's watchdog, and a start may take longer than that waits (loading the
+/// scheduler on a slow host does).
 pub fn busy() {
     if STARTED.load(Ordering::Relaxed) {
         tell(&[NotifyState::Watchdog]);
     }
 }
 
-/// Does what may take longer than systemd's watchdog waits, though not for ever: loading the scheduler does on a slow host.
+/// Does work that may take longer than systemd's watchdog waits, within a bound: loading the
+/// scheduler on a slow host.
 pub fn slow<T>(work: impl FnOnce() -> T) -> T {
     let usual = watchdog().filter(|&usual| usual < SLOW && STARTED.load(Ordering::Relaxed));
     let wait_for = |wait: Duration| {
@@ -63,18 +66,19 @@ pub fn slow<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// How long systemd waits for [`alive`] before it ends this process; none where it does not wait.
+/// Time for which systemd waits for [`alive`] before it ends this process; `None` without a
+/// watchdog.
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }
 
-/// A line break would begin another message.
+/// A status in one line: a line break would begin another message.
 fn one_line(status: &str) -> String {
     status.replace(char::is_control, " ")
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    // systemd itself acts on what it does not hear in time.
+    // systemd itself acts on a message that is missing.
     if let Err(error) = sd_notify::notify(states) {
         output::note([format!("telling systemd: {error}")]);
     }
@@ -85,11 +89,12 @@ mod tests {
     use super::*;
     use std::{os::unix::net::UnixDatagram, process::Command};
 
-    /// Set for a copy of this program, since the environment of one that has threads cannot be changed.
+    /// Set for a copy of this program, since the environment of one that has threads cannot be
+    /// changed.
     const CHILD: &str = "NEARSIDE_TEST_NOTIFIES";
 
     #[test]
-    fn systemd_hears_the_life_of_the_daemon() {
+    fn systemd_gets_a_message_for_each_event_of_the_daemon() {
         if std::env::var_os(CHILD).is_some() {
             busy();
             slow(|| ());
@@ -105,7 +110,10 @@ mod tests {
         let path = folder.path().join("notify");
         let systemd = UnixDatagram::bind(&path).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "daemon::notify::tests::systemd_hears_the_life_of_the_daemon"])
+            .args([
+                "--exact",
+                "daemon::notify::tests::systemd_gets_a_message_for_each_event_of_the_daemon",
+            ])
             .envs([
                 (CHILD, "1".as_ref()),
                 ("NOTIFY_SOCKET", path.as_os_str()),
@@ -116,18 +124,18 @@ mod tests {
             .unwrap();
         assert!(child.status.success(), "{child:?}");
         systemd.set_nonblocking(true).unwrap();
-        let hear = || {
+        let receive = || {
             let mut message = [0; 256];
             let length = systemd.recv(&mut message).unwrap();
             String::from_utf8(message[..length].to_vec()).unwrap()
         };
-        assert_eq!(hear(), "READY=1\nSTATUS=one READY=0\n");
-        assert_eq!(hear(), "WATCHDOG_USEC=300000000\nWATCHDOG=1\n");
-        assert_eq!(hear(), "STATUS=loading\n");
-        assert_eq!(hear(), "WATCHDOG_USEC=30000000\nWATCHDOG=1\n");
-        assert!(hear().starts_with("RELOADING=1\nMONOTONIC_USEC="));
-        assert_eq!(hear(), "WATCHDOG=1\nSTATUS=3 domains\n");
-        assert_eq!(hear(), "STOPPING=1\n");
+        assert_eq!(receive(), "READY=1\nSTATUS=one READY=0\n");
+        assert_eq!(receive(), "WATCHDOG_USEC=300000000\nWATCHDOG=1\n");
+        assert_eq!(receive(), "STATUS=loading\n");
+        assert_eq!(receive(), "WATCHDOG_USEC=30000000\nWATCHDOG=1\n");
+        assert!(receive().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        assert_eq!(receive(), "WATCHDOG=1\nSTATUS=3 domains\n");
+        assert_eq!(receive(), "STOPPING=1\n");
         assert!(systemd.recv(&mut [0; 8]).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! Where the loop and the API meet: what the loop publishes, and what it is asked for.
+//! Where the control loop and the API meet: snapshots that the loop publishes, and events that it
+//! takes.
 
 use super::access::Caller;
 use crate::{
@@ -16,28 +17,30 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// What the loop saw, decided and did in an interval: what a [`Snapshot`] is made from.
+/// An interval of the control loop: what it observed, decided and did. A [`Snapshot`] is made from
+/// it.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// The machine, with what its memory is used for.
+    /// The machine, with the use of its memory.
     pub topology: Topology,
     /// The domains in the order of their names.
     pub domains: Vec<SeenDomain>,
-    /// What the page allocator counted on each node since boot, at the interval's begin and at its end.
+    /// Counters of the page allocator on each node since boot, at the begin and at the end of the
+    /// interval.
     pub counters: BTreeMap<NodeId, [Option<Counters>; 2]>,
-    /// For how long CPU time and counters were watched.
+    /// Time between the two samples of CPU time and counters.
     pub length: Duration,
-    /// How long an interval is meant to be.
+    /// Configured length of an interval.
     pub interval: Duration,
-    /// What was decided.
+    /// The decisions.
     pub plan: ControlPlan,
-    /// What is remembered; how each domain stands is in it.
+    /// What the loop keeps from interval to interval, the status of each domain included.
     pub history: History,
-    /// What was done since the daemon was started.
+    /// Totals since the start of the daemon.
     pub totals: Totals,
     /// Whether the scheduler is attached.
     pub scheduler_attached: bool,
-    /// `kernel.numa_balancing`; none where the kernel has none.
+    /// `kernel.numa_balancing`; `None` if the kernel has no such sysctl.
     pub numa_balancing: Option<u64>,
 }
 
@@ -46,50 +49,50 @@ pub struct Seen {
 pub struct SeenDomain {
     /// The path of its cgroup.
     pub cgroup: String,
-    /// What is recorded of it; none where it was found and has no home yet.
+    /// Its record; `None` for a found cgroup without a home.
     pub record: Option<Record>,
-    /// What it uses.
+    /// Its use of CPUs and memory.
     pub usage: Usage,
-    /// Huge pages of its claim that it has reserved and not touched yet, in bytes.
+    /// Bytes of huge pages of its claim that it has reserved and not touched yet.
     pub reserved_bytes: u64,
 }
 
-/// What was done since the daemon was started.
+/// Totals since the start of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Intervals that ended.
     pub intervals: u64,
-    /// What was done to each domain there is.
+    /// By domain that exists.
     pub domains: BTreeMap<String, DomainTotals>,
 }
 
-/// What was done to a domain.
+/// Totals of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DomainTotals {
-    /// Homes that the loop gave it.
+    /// Homes that the loop gave to it.
     pub homes: u64,
     /// Bytes of its memory that moved.
     pub moved_bytes: u64,
-    /// Bytes that did not move when they should have, by reason; what is tried again counts again.
+    /// Bytes that failed to move, by reason. A page that fails again counts again.
     pub stayed_bytes: BTreeMap<StayedWhy, u64>,
-    /// Steps that were refused.
+    /// Steps refused.
     pub refusals: u64,
 }
 
 impl Totals {
-    /// Counts a home that a domain got.
+    /// Counts a new home of a domain.
     pub fn count_home(&mut self, domain: &str) {
         let totals = self.domains.entry(domain.to_owned()).or_default();
         totals.homes = totals.homes.saturating_add(1);
     }
 
-    /// Forgets the domains that have ended.
+    /// Drops the totals of domains that have ended.
     pub fn keep_only<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         let names: std::collections::BTreeSet<&str> = names.collect();
         self.domains.retain(|name, _| names.contains(name.as_str()));
     }
 
-    /// Counts how a step of a domain ended.
+    /// Counts the outcome of a step.
     pub fn count(&mut self, domain: &str, outcome: &Outcome) {
         let totals = self.domains.entry(domain.to_owned()).or_default();
         match outcome {
@@ -108,13 +111,13 @@ impl Totals {
     }
 }
 
-/// A machine and its domains after an interval, for whoever asks. It never changes.
+/// A machine and its domains after an interval. It never changes.
 #[derive(Debug)]
 pub struct Snapshot {
     pub(crate) topology: Topology,
     /// Nodes and domains in numbers. Its domains are in the order of `records`.
     pub(crate) stat: Stat,
-    /// How long an interval is meant to be. The first that is looked at has no length.
+    /// Configured length of an interval. The first interval has no measured length.
     pub(crate) interval: Duration,
     pub(crate) records: Vec<Option<Record>>,
     pub(crate) plan: ControlPlan,
@@ -125,7 +128,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What is told of what was seen.
+    /// A snapshot of an interval.
     pub fn new(seen: Seen) -> Self {
         let Seen {
             topology,
@@ -173,7 +176,7 @@ impl Snapshot {
         }
     }
 
-    /// The domain of that name; for a path, the domain that this cgroup is or belongs to.
+    /// The domain of a name, or of the path of its cgroup or of one inside.
     pub(crate) fn domain(&self, name: &str) -> Option<(&Domain, &Option<Record>)> {
         let mut all = self.stat.domains.iter().zip(&self.records);
         match name.starts_with('/') {
@@ -185,7 +188,8 @@ impl Snapshot {
     }
 }
 
-/// The latest snapshot. Whoever reads holds it as long as wanted; the loop replaces it and never waits for readers.
+/// The latest snapshot. A reader may hold it for any time: the loop replaces it and never waits for
+/// readers.
 #[derive(Debug, Default)]
 pub struct Published {
     latest: RwLock<Option<(Instant, Arc<Snapshot>)>>,
@@ -193,7 +197,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// Replaces it.
+    /// Replaces the latest snapshot.
     pub fn publish(&self, snapshot: Snapshot) {
         self.publish_as_of(snapshot, Instant::now());
     }
@@ -205,32 +209,34 @@ impl Published {
             &mut *self.latest.write().unwrap_or_else(PoisonError::into_inner),
             new,
         );
-        // Not while the lock is held: it may be the last to let go of a large thing.
+        // After the lock is released: this may be the last reference, and freeing a snapshot takes
+        // time.
         drop(old);
     }
 
-    /// It, and when it was published; none before the first interval has ended.
+    /// The latest snapshot and the time of its publication; `None` until the first interval has
+    /// ended.
     pub fn latest(&self) -> Option<(Instant, Arc<Snapshot>)> {
         self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// So many looks in a row have failed, the last one for this reason: it is not what it was.
-    pub fn fails(&self, looks: u64, why: &str) {
-        let failure = format!("the last {looks} looks at the host failed: {why}");
+    /// Records that the last observations have failed, and the reason of the last failure.
+    pub fn fails(&self, observations: u64, why: &str) {
+        let failure = format!("the last {observations} observations of the host failed: {why}");
         *self.failure.write().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
-    /// Why nothing was published lately, where the loop knows.
+    /// The reason why nothing was published lately, if observations fail.
     pub fn failure(&self) -> Option<String> {
         self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What the loop is told while it waits for the next interval. The API sends changes; whoever handles signals may send
-/// the others, so that the loop has one thing to wait for.
+/// An event for the control loop. The API sends changes and the signal handler the others, so the
+/// loop waits at one place.
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody who may wants something changed.
+    /// A permitted change.
     Change(Asked),
     /// Read the configuration again.
     Reload,
@@ -238,40 +244,40 @@ pub enum Event {
     Stop,
 }
 
-/// A change that somebody wants, and where the answer goes.
+/// A requested change, and the way of its answer.
 #[derive(Debug)]
 pub struct Asked {
-    /// What.
+    /// The change.
     pub change: Change,
-    /// Who.
+    /// The process that asks for it.
     pub caller: Arc<Caller>,
-    /// Whoever asked waits for this. It may be dropped: then they are told that it was not done.
+    /// Sends the answer. If it is dropped, the API answers that nothing was changed.
     pub answer: oneshot::Sender<Answer>,
 }
 
-/// What can be changed. The domain exists and the nodes are the machine's, as far as the last snapshot knows.
+/// A change. The domain and the nodes exist in the last snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Change {
-    /// Make these nodes its home, of origin explicit. Memory it has elsewhere comes home as debt in the intervals that
-    /// follow.
+    /// Makes nodes the domain's home, of origin explicit. Its memory elsewhere comes home as debt
+    /// in later intervals.
     SetAffinity {
-        /// Whose.
+        /// The domain's name.
         domain: String,
-        /// Which.
+        /// The nodes.
         nodes: NodeSet,
-        /// How its vCPUs are bound to it; as it is where none is given.
+        /// The binding of its vCPUs to the home; `None` leaves it as it is.
         affinity: Option<Affinity>,
     },
-    /// Let placement choose again: its origin becomes auto.
+    /// Gives the home back to placement: its origin becomes auto.
     Release {
-        /// Whose.
+        /// The domain's name.
         domain: String,
     },
 }
 
 impl Change {
-    /// Whose it is.
+    /// The domain's name.
     pub fn domain(&self) -> &str {
         match self {
             Self::SetAffinity { domain, .. } | Self::Release { domain } => domain,
@@ -279,27 +285,28 @@ impl Change {
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// It was made.
+    /// The change was made.
     Done {
-        /// The home it had.
+        /// The nodes of the former home.
         nodes_before: NodeSet,
-        /// The home it has.
+        /// The new home.
         home: Home,
-        /// What else there is to say, for people.
+        /// Remarks for people.
         notes: Vec<String>,
     },
-    /// The domain has ended meanwhile.
+    /// The domain has ended.
     Gone,
-    /// It makes no sense: these nodes are none for this domain.
+    /// The request makes no sense: the domain may not use these nodes.
     Unusable(String),
-    /// It cannot be made: no room, its owner would undo it, the machine does not allow it.
+    /// The change is refused: not enough memory is available, the cgroup's owner would undo it, or
+    /// the machine does not allow it.
     Refused(String),
 }
 
-/// A snapshot made up for tests.
+/// An invented snapshot for tests.
 #[cfg(test)]
 pub(crate) mod examples {
     use super::*;
@@ -395,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_keeps_what_was_published_when_asked() {
+    fn a_reader_keeps_its_snapshot_when_a_new_one_is_published() {
         let published = Published::default();
         assert!(published.latest().is_none());
         published.publish(examples::snapshot());
@@ -408,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_add_up_and_do_not_overflow() {
+    fn totals_add_up_and_saturate() {
         let mut totals = Totals::default();
         for _ in 0..2 {
             totals.count("a", &Outcome::Applied { moved_bytes: u64::MAX });

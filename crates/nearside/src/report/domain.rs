@@ -7,7 +7,7 @@ use super::{
     },
     units::short,
 };
-use crate::domains::Domain;
+use crate::{domains::Domain, printable::printable};
 use nearside_linux::usage::Account;
 use nearside_policy::{Affinity, ByNode, CpuReason, Origin, total};
 use std::fmt::Display;
@@ -24,12 +24,6 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
         Origin::Explicit => "explicit",
         Origin::Adopted => "adopted",
     }
-}
-
-/// Text that somebody else chose, without what a terminal would obey.
-pub(crate) fn printable(text: &str) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    text.chars().map(escaped).collect()
 }
 
 /// How vCPUs are bound to the home; a star marks a binding that is Nearside's own.

@@ -2,8 +2,7 @@
 
 use super::{
     domain::{
-        affinity, by_node, dash, local, memory_by_node, origin, others, printable, stands,
-        used_of_claim,
+        affinity, by_node, dash, local, memory_by_node, origin, others, stands, used_of_claim,
     },
     table::{
         Side::{Left, Right},
@@ -12,6 +11,7 @@ use super::{
     units::short,
 };
 use crate::domains::Domain;
+use crate::printable::printable;
 use nearside_policy::{CpuReason, total};
 use serde::Serialize;
 

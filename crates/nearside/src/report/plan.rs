@@ -1,6 +1,7 @@
 //! What would be done, for `--dry-run`.
 
 use super::json::{ClaimJson, members};
+use crate::printable::printable;
 use nearside_policy::{Action, Batch, CpuReason, PageMove, Plan, Step};
 use nearside_topology::{CpuId, NodeId};
 use serde::Serialize;
@@ -9,10 +10,11 @@ use serde::Serialize;
 pub(crate) fn text(plan: &Plan) -> String {
     let mut text = String::from(if is_empty(plan) { "nothing to do\n" } else { "would do:\n" });
     for (number, step) in steps_of(plan).enumerate() {
-        text += &format!("  {}. {} ({})\n", number + 1, step.text, step.because);
+        let step_text = printable(&format!("{} ({})", step.text, step.because));
+        text += &format!("  {}. {step_text}\n", number + 1);
     }
     for limit in &plan.limits {
-        text += &format!("note: {limit}\n");
+        text += &format!("note: {}\n", printable(limit));
     }
     text
 }

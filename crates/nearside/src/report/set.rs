@@ -1,6 +1,7 @@
 //! `nearside set`: what became of a domain's memory.
 
 use super::{json, units::size};
+use crate::printable::printable;
 use nearside_policy::Stayed;
 use nearside_topology::NodeSet;
 use serde::Serialize;
@@ -44,12 +45,13 @@ pub(crate) fn text(report: &Report) -> String {
         true => format!("; {} moved", size(report.moved_bytes)),
         false => String::new(),
     };
-    let mut text = format!("{name}: home is {} ({before}){moved}\n", nodes.named());
+    let (name, nodes) = (printable(name), nodes.named());
+    let mut text = format!("{name}: home is {nodes} ({before}){moved}\n");
     for (why, bytes) in &report.stayed_bytes {
         text += &format!("  {} stayed: {}\n", size(*bytes), why.words());
     }
     for note in &report.notes {
-        text += &format!("note: {note}\n");
+        text += &format!("note: {}\n", printable(note));
     }
     text
 }

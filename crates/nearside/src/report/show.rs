@@ -1,7 +1,7 @@
 //! `nearside show`: everything about one domain.
 
 use super::{
-    domain::{affinity, dash, local, origin, printable},
+    domain::{affinity, dash, local, origin},
     json,
     table::{
         Side::{self, Left, Right},
@@ -10,6 +10,7 @@ use super::{
     units::{count, short},
 };
 use crate::domains::Domain;
+use crate::printable::printable;
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
     store::Record,

@@ -1,7 +1,7 @@
 //! `nearside stat`: what each node has, what was promised of it, and what the allocator counted.
 
 use super::{
-    domain::{by_node, dash, local, memory_by_node, others, printable, stands},
+    domain::{by_node, dash, local, memory_by_node, others, stands},
     heap::{self, ZoneHeap},
     table::{
         Side::{Left, Right},
@@ -10,6 +10,7 @@ use super::{
     units::short,
 };
 use crate::domains::Domain;
+use crate::printable::printable;
 use nearside_linux::counters::Counters;
 use nearside_policy::{Observation, PageSize, Promisable, promisable};
 use nearside_topology::{Node, NodeId, ReservedHugePages};

@@ -2,7 +2,7 @@
 
 use super::{
     control::{Control, StepTold},
-    domain::{origin, printable},
+    domain::origin,
     json,
     place_text::vcpus_per_core,
     show::Allowed,
@@ -12,6 +12,7 @@ use super::{
     },
     units::{count, size},
 };
+use crate::printable::printable;
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
     store::Record,
@@ -41,7 +42,7 @@ pub(crate) fn text(record: &Record, decision: &Decision) -> String {
 fn heading(record: &Record, decision: &Decision) -> String {
     let who =
         if decision.request.nodes.is_some() { "an operator chose" } else { "placement chose" };
-    format!("{}: {who} {}\n", record.name, decision.chosen.nodes.named())
+    format!("{}: {who} {}\n", printable(&record.name), decision.chosen.nodes.named())
 }
 
 fn asked(decision: &Decision) -> String {

@@ -4,11 +4,12 @@ use super::{
     state::{Pane, State},
     table::{Cell, Column, Mood, columns_of, widths, write, write_row},
 };
+use crate::printable::printable;
 use crate::{
     domains::Domain,
     look::Look,
     report::{
-        domain::{by_node, dash, local, memory_by_node, origin, printable, stands, used_of_claim},
+        domain::{by_node, dash, local, memory_by_node, origin, stands, used_of_claim},
         stat::NodeStat,
         table::Side::{Left, Right},
         units::{count, short},

@@ -1,54 +1,92 @@
 //! Answers.
 
+use super::limits::MAX_BODY_BYTES;
 use axum::{
     body::Body,
-    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    http::{
+        HeaderValue, StatusCode,
+        header::{CONNECTION, CONTENT_TYPE},
+    },
     response::Response,
 };
 use serde::Serialize;
 
-/// The message of an answer that is no success, kept with it for the audit log.
+/// The message of an error, kept with its response for the audit log.
 #[derive(Debug, Clone)]
-pub(super) struct Told(pub(super) String);
+pub(super) struct Message(pub(super) String);
 
-/// An answer that is no success: a status, and what to say.
+/// An error: a status, and a message for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
     status: StatusCode,
     message: String,
+    /// Whether the connection ends with it.
+    closes: bool,
 }
 
 #[derive(Serialize)]
-struct Error<'a> {
+struct ErrorJson<'a> {
     error: &'a str,
 }
 
 impl Failed {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), closes: false }
+    }
+
+    /// The same, after which the connection takes no further request.
+    pub(super) fn closing(self) -> Self {
+        Self { closes: true, ..self }
     }
 
     pub(super) fn into_response(self) -> Response {
-        let Self { status, message } = self;
-        // Text is always JSON.
-        let mut body = serde_json::to_vec_pretty(&Error { error: &message }).unwrap_or_default();
-        body.push(b'\n');
+        let (status, body) = (self.status, self.body());
         let mut response = with_type("application/json", body);
         *response.status_mut() = status;
-        response.extensions_mut().insert(Told(message));
+        if self.closes {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.extensions_mut().insert(Message(self.message));
         response
+    }
+
+    /// A whole HTTP message for a connection that ends with it.
+    pub(super) fn last_words(&self) -> Vec<u8> {
+        let body = self.body();
+        let (code, reason) =
+            (self.status.as_str(), self.status.canonical_reason().unwrap_or_default());
+        let retry = match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => "Retry-After: 1\r\n",
+            _ => "",
+        };
+        let head = format!(
+            "HTTP/1.1 {code} {reason}\r\nContent-Type: application/json\r\n{retry}\
+             Connection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        [head.into_bytes(), body].concat()
+    }
+
+    fn body(&self) -> Vec<u8> {
+        // Text is always JSON.
+        let error = ErrorJson { error: &self.message };
+        let mut body = serde_json::to_vec_pretty(&error).unwrap_or_default();
+        body.push(b'\n');
+        body
     }
 }
 
 pub(super) fn too_large() -> Failed {
-    let kib = super::MOST_BODY_BYTES >> 10;
-    Failed::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        format!("the body is too large: at most {kib} KiB are read"),
-    )
+    let kib = MAX_BODY_BYTES >> 10;
+    let message = format!("the body is too large: at most {kib} KiB are read");
+    Failed::new(StatusCode::PAYLOAD_TOO_LARGE, message).closing()
 }
 
-/// Data, as `--format json` prints it.
+pub(super) fn ending() -> Failed {
+    Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending: nothing was changed")
+}
+
+/// Data, in the form that `--format json` prints.
 pub(super) fn json(data: &impl Serialize) -> Result<Response, Failed> {
     let mut body = serde_json::to_vec_pretty(data).map_err(|error| {
         Failed::new(StatusCode::INTERNAL_SERVER_ERROR, format!("JSON: {error}"))

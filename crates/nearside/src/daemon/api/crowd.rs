@@ -1,16 +1,16 @@
-//! How many are connected.
+//! Connections by user.
 
-use super::Limits;
+use super::limits::Limits;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// By user, how many connections there are.
+/// The number of connections of each user.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Crowd(Arc<Mutex<HashMap<u32, usize>>>);
 
-/// A connection's place; it is free again when this is dropped.
+/// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Seat {
     crowd: Crowd,
@@ -20,7 +20,7 @@ pub(super) struct Seat {
 const ROOT: u32 = 0;
 
 impl Crowd {
-    /// A place for a connection of a user, where there is one.
+    /// A place for a connection of a user, if one is free.
     pub(super) fn enter(&self, uid: u32, limits: &Limits) -> Option<Seat> {
         let mut by_user = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let others: usize =
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_some_of_the_places_and_root_some_of_its_own() {
+    fn each_user_has_a_share_of_the_places_and_root_has_places_of_its_own() {
         let limits = Limits { connections: 3, connections_of_a_user: 2, ..Limits::default() };
         let crowd = Crowd::default();
         let enter = |uid| crowd.enter(uid, &limits);

@@ -1,0 +1,144 @@
+//! Requests that read.
+
+use super::{
+    answer::{self, Failed},
+    latest::{aged, latest, named},
+    state::{Api, Groups},
+};
+use crate::{
+    daemon::{exposition::Exposition, metrics, snapshot::Snapshot},
+    report::{
+        control::{ControlJson, DomainJson, WhyJson},
+        list::List,
+        topology_json::Machine,
+        why::Unplaced,
+    },
+};
+use axum::{
+    http::{HeaderMap, StatusCode, header::ACCEPT},
+    response::Response,
+};
+use nearside_policy::PartId;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// The description for programs, which a test holds against the table of routes.
+pub(super) const OPENAPI: &str = include_str!("../../../../../docs/openapi.json");
+
+/// What a reading request is answered from.
+pub(super) struct Reading<'a> {
+    api: &'a Api,
+    snapshot: &'a Arc<Snapshot>,
+    /// The domain in the path.
+    name: &'a str,
+    headers: &'a HeaderMap,
+}
+
+/// A function that answers a reading request.
+pub(super) type Read = fn(&Reading<'_>) -> Result<Response, Failed>;
+
+/// Answers from the latest snapshot.
+pub(super) fn from_latest(
+    api: &Api,
+    name: &str,
+    headers: &HeaderMap,
+    read: Read,
+) -> Result<Response, Failed> {
+    latest(api).and_then(|snapshot| read(&Reading { api, snapshot: &snapshot, name, headers }))
+}
+
+/// The same from a thread of its own, since the answer takes a look at the host.
+pub(super) async fn from_look(
+    api: Arc<Api>,
+    name: String,
+    headers: HeaderMap,
+    read: Read,
+) -> Result<Response, Failed> {
+    // The look keeps it to its end, also after the client has hung up. The semaphore is never
+    // closed.
+    let permit = Arc::clone(&api.looks).acquire_owned().await;
+    let looking = tokio::task::spawn_blocking(move || {
+        let answered = from_latest(&api, &name, &headers, read);
+        drop(permit);
+        answered
+    });
+    looking.await.unwrap_or_else(|_| {
+        Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending"))
+    })
+}
+
+pub(super) fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
+    answer::json(&List { domains: &reading.snapshot.stat.domains })
+}
+
+pub(super) fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
+    let (domain, record) = named(reading.snapshot, reading.name)?;
+    let known = reading.snapshot.history.domains.get(&PartId::of(&domain.name));
+    answer::json(&DomainJson::new(domain, record, known))
+}
+
+pub(super) fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
+    let Snapshot { plan, history, .. } = &**reading.snapshot;
+    let (domain, record) = named(reading.snapshot, reading.name)?;
+    let Groups { tree, proc } = &reading.api.groups;
+    let unplaced = || {
+        let group = tree.group(&domain.cgroup);
+        let group = group.map_err(|error| Failed::new(StatusCode::NOT_FOUND, error.to_string()))?;
+        Ok(Unplaced::read(tree, proc, &group, record.as_ref()))
+    };
+    let known = history.domains.get(&PartId::of(&domain.name));
+    answer::json(&WhyJson::new(domain, record.as_ref(), known, plan, unplaced)?)
+}
+
+pub(super) fn topology(reading: &Reading<'_>) -> Result<Response, Failed> {
+    answer::json(&Machine::new(&reading.snapshot.topology))
+}
+
+pub(super) fn plan(reading: &Reading<'_>) -> Result<Response, Failed> {
+    answer::json(&ControlJson::new(&reading.snapshot.plan, &reading.snapshot.history))
+}
+
+pub(super) fn stat(reading: &Reading<'_>) -> Result<Response, Failed> {
+    answer::json(&reading.snapshot.stat)
+}
+
+pub(super) fn metrics(reading: &Reading<'_>) -> Result<Response, Failed> {
+    let accepted = reading.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let exposition = Exposition::accepted(accepted);
+    let page = metrics::page(Arc::clone(reading.snapshot), reading.api.audit().lost());
+    let page =
+        page.map_err(|error| Failed::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(answer::with_type(exposition.content_type(), exposition.encode(page)))
+}
+
+pub(super) fn openapi(_: &Api) -> Result<Response, Failed> {
+    Ok(answer::with_type("application/json", OPENAPI))
+}
+
+/// The state of the control loop.
+#[derive(Serialize)]
+struct Health {
+    version: &'static str,
+    interval: u64,
+    age_ms: u64,
+    domains: usize,
+    scheduler_attached: bool,
+    numa_balancing: Option<u64>,
+    audit_lost: u64,
+}
+
+pub(super) fn health(api: &Api) -> Result<Response, Failed> {
+    if let Some(failure) = api.published.failure() {
+        return Err(Failed::new(StatusCode::SERVICE_UNAVAILABLE, failure));
+    }
+    let (age, snapshot) = aged(api)?;
+    answer::json(&Health {
+        version: env!("CARGO_PKG_VERSION"),
+        interval: snapshot.plan.interval,
+        age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        domains: snapshot.stat.domains.len(),
+        scheduler_attached: snapshot.scheduler_attached,
+        numa_balancing: snapshot.numa_balancing,
+        audit_lost: api.audit().lost(),
+    })
+}

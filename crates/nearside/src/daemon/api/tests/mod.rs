@@ -1,0 +1,8 @@
+//! Tests that send bytes over real sockets.
+
+mod changing;
+mod connections;
+mod description;
+mod harness;
+mod property;
+mod reading;
