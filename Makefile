@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install test lint unit lab-test compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install test lint unit api-test lab-test compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -32,7 +32,7 @@ install: ## what `make build` built, below PREFIX (default /usr/local), its syst
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 
-test: install-deps lint deny unit lab-test compare-test demo-test ## everything CI checks, about three quarters of an hour on 2 cores
+test: install-deps lint deny unit api-test lab-test compare-test demo-test ## everything CI checks, about three quarters of an hour on 2 cores
 	@echo "make test: all passed"
 
 lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell and Python scripts
@@ -49,6 +49,11 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 unit: ## the tests that need no lab
 	cargo test --workspace
 	python3 -m unittest discover --start-directory lab --pattern '*_test.py'
+
+api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
+	scripts/install build api
+	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
+	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
