@@ -3,6 +3,8 @@
 CACHE := $(or $(NEARSIDE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nearside)
 export PATH := $(CACHE)/tools/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
+TIMES := $(CURDIR)/lab/test_times.py
+
 FUZZ_SECONDS ?= 600
 PREFIX ?= /usr/local
 
@@ -12,6 +14,13 @@ PREFIX ?= /usr/local
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
+
+# Durations of tests, for the list at the end of `make test`.
+.PHONY: forget-times
+test: export NEARSIDE_TEST_TIMES := $(CURDIR)/target/test-times
+test: forget-times
+forget-times:
+	@mkdir -p target && rm -f target/test-times
 
 demo: ## boot four nodes and watch Nearside at work (two to three minutes, once built)
 	scripts/install build lab
@@ -34,6 +43,7 @@ install: ## what `make build` built, below PREFIX (default /usr/local), its syst
 
 test: install-deps lint deny unit api-test lab-test compare-test demo-test ## everything CI checks, about three quarters of an hour on 2 cores
 	@echo "make test: all passed"
+	@$(TIMES) show
 
 lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell and Python scripts
 	cargo fmt --all --check
@@ -47,8 +57,13 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	  lab/run lab/calibrate lab/compare lab/measure lab/test lab/*.py lab/demo-guest docs/images/draw-demo
 
 unit: ## the tests that need no lab
-	cargo test --workspace
-	python3 -m unittest discover --start-directory lab --pattern '*_test.py'
+	cargo test --workspace --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]'
+	$(TIMES) time "lab's Python tests" -- python3 -m unittest discover --start-directory lab --pattern '*_test.py'
+
+api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
+	scripts/install build api
+	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
+	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
 
 api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
 	scripts/install build api
@@ -62,7 +77,7 @@ compare-test: ## in modelled time, a guest that hangs and a workload on stock Li
 	mkdir -p target && rm -f target/hung.json
 	lab/run --model one-node --counters target/hung.json -- busybox halt -f; test $$? -eq 123
 	test -s target/hung.json
-	lab/compare --quick
+	$(TIMES) time "lab/compare --quick, its build included" -- lab/compare --quick
 
 model-test: ## modelled time against its machine files, and some figures of the scheduler under it (on request; ten minutes)
 	lab/calibrate pairs
@@ -76,9 +91,8 @@ figures: ## docs/performance/calibration.md and comparison.md, measured anew (ho
 	lab/calibrate --required; calibrated=$$?; lab/compare --required && exit $$calibrated
 
 demo-test: ## the demo, which fails where a command of it does
-	cargo build --package nearside
-	cargo build --package nearside-lab --bins --features in-lab
-	lab/demo debug
+	lab/test --build
+	$(TIMES) time "lab/demo" -- lab/demo debug
 
 deny: ## licences, banned crates and sources of all dependencies
 	cargo deny --all-features check licenses bans sources

@@ -14,7 +14,7 @@ calibrate = load_program("calibrate")
 
 
 class Kept(unittest.TestCase):
-    def test_what_was_cut_off_is_made_again(self):
+    def test_cut_off_results_are_made_again(self):
         told = SimpleNamespace(stdout="a/6.1-amd64/b\nQEMU 10\n")
         made = []
 

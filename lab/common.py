@@ -15,7 +15,7 @@ CACHE = Path(
 
 
 class LabError(Exception):
-    """The lab cannot do what was asked; the message says why."""
+    """The lab cannot carry out a request; the message says why."""
 
 
 def end_with_parent():

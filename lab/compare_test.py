@@ -43,7 +43,7 @@ class Options(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("'warehouse', 'skewed'", said)
 
-    def test_who_asks_for_nothing_gets_the_warehouse(self):
+    def test_the_default_is_the_warehouse(self):
         options, _ = self.parse("--seeds", "2")
         self.assertEqual(
             (options.workload, options.jobs, options.asked),
@@ -54,7 +54,7 @@ class Options(unittest.TestCase):
             ("x460-small", [4, 8, 12, 16], 2, []),
         )
 
-    def test_what_quick_and_required_settle_is_not_to_be_asked_for(self):
+    def test_options_that_quick_and_required_settle_are_refused(self):
         options, _ = self.parse("--quick", "text", "--machine", "pairs")
         self.assertEqual(
             (options.workload, options.machine, options.contenders),
@@ -169,7 +169,7 @@ class Required(unittest.TestCase):
         page.write_text(f"{part.begin}\n{part.end}\n")
         return page
 
-    def test_a_contender_alone_and_what_of_the_others_was_found_is_written_and_the_rest_named(self):
+    def test_known_results_of_other_contenders_are_written_and_missing_ones_named(self):
         with tempfile.TemporaryDirectory() as folder:
             page, runner = self.page(folder), FakeRunner(found=["balancing"])
             code, commands = self.compare(page, runner, contenders=["stock"])
@@ -184,7 +184,7 @@ class Required(unittest.TestCase):
             )
             self.assertIn("# stock", commands)
 
-    def test_a_guest_that_fails_leaves_what_the_others_found_and_is_told(self):
+    def test_a_failed_guest_leaves_the_other_results_and_the_exit_code_1(self):
         with tempfile.TemporaryDirectory() as folder:
             page = self.page(folder)
             code, _ = self.compare(page, FakeRunner(), contenders=["stock", "nearside"])

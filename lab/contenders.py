@@ -1,16 +1,16 @@
-"""Who places domains on NUMA nodes in a comparison, and what some of them know."""
+"""The contenders of a comparison: each places domains on NUMA nodes in its own way."""
 
-# Control intervals of everybody (Nearside's daemon, NUMA balancing) are so many times shorter than
-# by default: a second of the guest stands for so many (docs/adr/0010-comparing.md).
+# Control intervals of all contenders (Nearside's daemon, NUMA balancing) are shorter than by
+# default by this factor: a second of the guest stands for so many (docs/adr/0010-comparing.md).
 FASTER = 20
 
-# Who places the domains, and what that is called in the table. The order is the table's.
+# Contenders, in the table's order, and their descriptions there.
 CONTENDERS = {
     "stock": "stock kernel, NUMA balancing off",
     "balancing": "stock kernel, NUMA balancing on",
     "numad": "cpuset a domain, as numad advises",
     "pin-naive": "cpuset a domain, nodes in turn",
-    "pin-oracle": "cpuset a domain, by who knows the work",
+    "pin-oracle": "cpuset a domain, placed knowing the work",
     "xen": "Xen 4.20: a PV guest a domain, placed by libxl",
     "nearside": "Nearside: placement, scheduler, daemon",
     "local": "bound: all lines local, CPUs shared out ideally",
@@ -25,8 +25,8 @@ def naive_pins(domains, machine):
 
 
 def oracle_pins(domains, machine):
-    """The node of each domain, by somebody who knows how much CPU time each will need: the most
-    demanding one first, each to the node that has least to do for its CPUs."""
+    """The node of each domain, given the CPU time that each will need: the most demanding domain
+    first, each to the node with the least load for its CPUs."""
     load, pins = [0] * len(machine.nodes), [0] * len(domains)
     for number in sorted(range(len(domains)), key=lambda number: -domains[number]["work"]):
         pins[number] = min(

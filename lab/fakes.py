@@ -1,4 +1,4 @@
-"""What tests of comparisons have in place of guests, and how tests get at programs."""
+"""Fake guests and results for tests of comparisons, and programs as modules."""
 
 import importlib.util
 import sys
@@ -48,7 +48,7 @@ def result(total_ms, busy_ms=(0, 0), fetched=((0, 0), (0, 0))):
 
 
 class FakeRunner:
-    """Results by what a contender does; `pin-oracle` does what `pin-naive` does."""
+    """Results by contender; `pin-oracle` binds like `pin-naive`."""
 
     def __init__(self, found=()):
         known = {**result(100, (1, 1)), "command": "# known"}

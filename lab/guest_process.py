@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # many times in all.
 BOOT_SECONDS = 600
 
-# What QEMU may take to end by itself where it was told to.
+# Seconds that QEMU gets to end by itself after SIGTERM.
 LAST_WORDS_SECONDS = 5
 
 EXIT_HANGS = 123
@@ -55,15 +55,15 @@ class Interrupted(Exception):
 
 
 def interrupt(number, _frame):
-    # Once: Ctrl-C may come together with the end of whoever called, and must not keep this from
-    # tidying up.
+    # Once: Ctrl-C may arrive together with the caller's end, and must not interrupt the cleaning
+    # up.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise Interrupted(number)
 
 
 def stop(child):
-    """Ends virtme-run and QEMU for certain: they share a process group of their own. Who still runs
+    """Ends virtme-run and QEMU for certain: they share a process group of their own. A running QEMU
     may write a last report first."""
     with contextlib.suppress(ProcessLookupError):
         if child.poll() is None:
@@ -122,7 +122,7 @@ def run_batch(command, environment, timeout, booted, before_output=show_nothing,
 
 
 def show_last_words(run, verbose):
-    """The end of what the guest's kernel wrote to its console."""
+    """Shows the end of the guest's console."""
     log = run / "console.log"
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     say("its console ends with" if lines else "its console is empty")
@@ -144,8 +144,8 @@ def is_held(folder):
 
 
 def new_run():
-    """A folder for this run, held by the descriptor that comes with it. Folders that nobody holds
-    any more (a SIGKILL leaves them) are swept away."""
+    """A folder for this run, and the descriptor that holds it. Removes folders without a holder,
+    which a SIGKILL leaves."""
     runs = CACHE / "guests"
     runs.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "guests.lock", "w") as lock:

@@ -21,7 +21,7 @@ from guest_process import (
 )
 from qemu_machine import machine_arguments
 
-# Folders that are the guest's own; of the host's only what is shared is visible there.
+# Folders of the guest's own. Of the host's, only shared paths are visible there.
 OWN_FOLDERS = (Path("/tmp"), Path("/var/tmp"))
 
 BOOTS = 3
@@ -30,14 +30,14 @@ BOOTS = 3
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "COLUMNS", "NO_COLOR", "CLICOLOR_FORCE", "CI", "TZ")
 PASSED_ON_PREFIXES = ("NEARSIDE_", "CARGO_", "RUST_", "RUSTUP_", "INSTA_", "PROPTEST_")
 
-# Shortens the boot or keeps emulation quiet; none of it changes what a test can see of NUMA.
+# Shortens the boot or keeps emulation quiet. No test can see a difference in NUMA.
 KERNEL_ARGUMENTS = [
     "mitigations=off",
     "audit=0",
     "nowatchdog",  # an emulated CPU waits long for its turn on a busy host
     "rcupdate.rcu_cpu_stall_suppress=1",
     "oops=panic",  # a kernel bug ends the guest and so fails the test
-    # Devices nobody uses here. Only udev (--systemd) would load their drivers, at about half a
+    # Devices without a use here. Only udev (--systemd) would load their drivers, at about half a
     # second each.
     "module_blacklist=button,evdev,pcspkr,serio_raw,psmouse,lpc_ich,i2c_i801,iTCO_wdt,iTCO_vendor_support,intel_pmc_bxt,"
     "i6300esb,watchdog,qemu_fw_cfg,ahci,libahci,sr_mod,sg,kvm,kvm_amd,kvm_intel,ccp,aesni_intel,powernow_k8,acpi_cpufreq,"
@@ -123,12 +123,12 @@ def overlays(directories):
 
 
 def kept_below(top, paths):
-    """What is shared from below a folder that the guest has one of its own in place of."""
+    """Shared paths below a folder of the guest's own."""
     return [path for path in paths if below(path, top) and path != top]
 
 
 def write_settings(run, options, cwd, shared):
-    """What lab/guest needs to know, as shell assignments."""
+    """Writes the settings of lab/guest, as shell assignments."""
     exports = {
         name: value
         for name, value in os.environ.items()

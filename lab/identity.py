@@ -14,7 +14,7 @@ import xen
 from common import LAB, LabError
 from qemu_machine import machine_arguments
 
-# Of what QEMU brings, what runs in the guest before its kernel.
+# QEMU's firmware that runs in the guest before its kernel.
 FIRMWARE = ("bios-256k.bin", "pvh.bin", "multiboot_dma.bin")
 
 
@@ -120,8 +120,8 @@ def commit():
 
 @functools.cache
 def libraries(program, setting):
-    """What the loader loads for it where it is run with these words before it, as lab/run finds it;
-    with the loader itself."""
+    """Libraries that the loader loads for a program behind these words, as lab/run finds them, with
+    the loader itself."""
     told = subprocess.run([*setting, "ldd", program], capture_output=True, text=True, check=False)
     found = [Path(path) for path in re.findall(r"=> (/\S+)", told.stdout)]
     return [*found, initramfs.LOADER] if found else []
@@ -129,7 +129,7 @@ def libraries(program, setting):
 
 @functools.cache
 def xen_files(image):
-    """What guests under Xen are made of beside the workload: dom0's modules belong to the kernel's
+    """Files of guests under Xen beside the workload. dom0's modules belong to the kernel's
     image."""
     packages = xen.Packages()
     loaded = [

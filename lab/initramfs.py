@@ -71,7 +71,7 @@ def write_entry(out, number, name, mode, content):
 
 
 def libraries(program):
-    """What the loader would load for it here."""
+    """Libraries that the loader would load for a program here."""
     done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
     if missing := re.findall(r"^\s*(\S+) => not found", done.stdout, re.MULTILINE):
         raise LabError(f"{program} needs {', '.join(missing)}, which this machine lacks")

@@ -1,4 +1,4 @@
-"""Guests under modelled time (lab/numatime): QEMU, the plugin, and what such a guest boots."""
+"""Guests under modelled time (lab/numatime): QEMU, the plugin, and their initramfs."""
 
 import ctypes
 import functools
@@ -19,17 +19,17 @@ from initramfs import Initramfs
 # The plugin hooks into this QEMU; it checks the binary itself, too.
 QEMU_MAJOR = 10
 
-# What the plugin's watchdog makes QEMU exit with (numatime.h).
+# QEMU's exit code after the plugin's watchdog (numatime.h).
 EXIT_WATCHDOG = 86
 
-# .. and where the guest comes to its time's limit.
+# .. and after the limit of the guest's time.
 EXIT_TIME_LIMIT = 87
 
 # How far the clocks of CPUs may be apart, if nothing else is asked for.
 QUANTUM_US = 10
 
-# Of the host beside the guest's memory: QEMU with translated code, and what the plugin knows of
-# each line (numatime/directory.c).
+# Host memory beside the guest's: QEMU with translated code, and the plugin's records of each line
+# (numatime/directory.c).
 QEMU_BYTES = 1 << 30
 LINE_BYTES, KNOWN_BYTES = 64, 9
 
@@ -85,7 +85,7 @@ def build_plugin():
             try:
                 os.rename(f"{partial}/build", folder)
             except OSError:
-                # Somebody else has built the same meanwhile.
+                # Another process has built the same meanwhile.
                 if not folder.is_dir():
                     raise
     return folder / "libnumatime.so"
@@ -142,7 +142,7 @@ def check_host(machine):
 
 
 def host_bytes(guest_bytes):
-    """What a guest of so much memory takes of the host's."""
+    """Host memory that a guest with so much memory takes."""
     return guest_bytes + guest_bytes // LINE_BYTES * KNOWN_BYTES + QEMU_BYTES
 
 

@@ -4,7 +4,7 @@ from common import LabError
 
 
 class Part:
-    """What stands between the lines of one program."""
+    """The part of a page between the lines of one program."""
 
     def __init__(self, path, program):
         self.path = path
@@ -13,7 +13,7 @@ class Part:
         )
 
     def split(self):
-        """What stands before it and after."""
+        """The text before the part, and the text after it."""
         before, begin, rest = self.path.read_text().partition(self.begin)
         _, end, after = rest.partition(self.end)
         if not begin or not end:
@@ -23,6 +23,6 @@ class Part:
         return before, after
 
     def write(self, text):
-        """In place of what is there."""
+        """Replaces the part."""
         before, after = self.split()
         self.path.write_text(f"{before}{self.begin}\n\n{text}\n{self.end}{after}")

@@ -50,8 +50,7 @@ SET = (
     Part("warehouse", (4, 8, 12), FAR),
 )
 
-# What is required of Nearside: a workload, domains, and on which machine; so many times as fast as
-# who.
+# Requirements on Nearside: workload, domains, machine; speed relative to another contender.
 REQUIRED = (
     ("warehouse", 16, "x460-small", 1.4, "stock"),
     ("warehouse", 16, "x460-small", 0.97, "local"),
@@ -59,7 +58,7 @@ REQUIRED = (
     ("warehouse", 8, "one-node", 0.99, "stock"),
     ("sdet", 8, "one-node", 0.99, "stock"),
 )
-# .. and this before all who place domains.
+# .. and here ahead of all contenders that place domains.
 AHEAD = ("warehouse", 16, "x460-small")
 
 # Gains in throughput, in percent by number of domains: the NUMA patch set for Xen, 2006, on an IBM
@@ -70,13 +69,13 @@ PUBLISHED = {
 }
 PUBLISHED_MACHINE = "x460-small"
 
-# Who writes the part of the page.
+# The program that writes the part of the page.
 PROGRAM = "lab/compare --required"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What there is to show."""
+    """Everything that the page shows."""
 
     rows: dict  # by machine, workload and number of domains, by contender
     name_of: callable  # the name of a machine
@@ -156,7 +155,7 @@ def verdict(value, least):
 
 
 def ahead(shown):
-    """What it says of whoever comes nearest, and whether Nearside is ahead of everybody outside the
+    """A line on the nearest contender, and whether Nearside is ahead of all contenders outside the
     spread."""
     row_of = shown.at(*AHEAD)
     others = [name for name in shown.names if name not in (*shown.bounds, "nearside")]
@@ -208,7 +207,7 @@ def requirements(shown):
 
 
 def published(shown):
-    """What was published beside what is reached here, by number of domains."""
+    """Published gains beside the gains reached here, by number of domains."""
     columns = max(PUBLISHED.values(), key=len)
     for workload, gains in PUBLISHED.items():
         yield f"`{workload}`, published", *(f"{gains[domains]:+.1f} %" for domains in columns)
@@ -223,12 +222,12 @@ def summary(shown):
     yield from ("**Required and reached**, by the medians:", "")
     yield from (*table(["required of Nearside", "reached", ""], requirements(shown)), "")
     yield from (
-        "**Beside published gains** of NUMA support in Xen (a patch set of 2006): throughput on an",
-        "IBM x460 of 4 nodes and 16 sockets. Both of its runs bound virtual CPUs to their node's CPUs,",
-        "so that only the memory's place differed. Here: Nearside against stock Linux without NUMA",
-        f"balancing on `{PUBLISHED_MACHINE}`, which models that machine with 2 CPUs a node and assumed",
-        "latencies; stock may run a thread on any CPU. `sdet` is in the spirit of SDET, `dbench` a",
-        "fixed load.",
+        "**Beside published gains** of NUMA support in Xen (a patch set of 2006): throughput on",
+        "an IBM x460 of 4 nodes and 16 sockets. Both of its runs bound virtual CPUs to CPUs of",
+        "their node, so that only the memory's place differed. Here: Nearside against stock Linux",
+        f"without NUMA balancing on `{PUBLISHED_MACHINE}`, which models that machine with 2 CPUs a",
+        "node and assumed latencies; stock may run a thread on any CPU. `sdet` is in the spirit of",
+        "SDET, `dbench` a fixed load.",
         "",
     )
     headings = [f"{domains} domains" for domains in max(PUBLISHED.values(), key=len)]
@@ -238,10 +237,10 @@ def summary(shown):
 def tables(shown):
     """Of each workload: times, the curve over ratios, and counters."""
     yield from (
-        "Time until all work is done: the median, with the range in parentheses where three seeds ran;",
-        "`x`: speed relative to stock without NUMA balancing; last, speed relative to the bound.",
-        "Ratio: latency of the farthest node's lines over that of local ones. Two contenders that bind",
-        "alike share a trial.",
+        "Time until all work is done: the median, with the range in parentheses where three seeds",
+        "ran; `x`: speed relative to stock without NUMA balancing; last, speed relative to the",
+        "bound. Ratio: latency of the farthest node's lines over that of local ones. Two",
+        "contenders that bind alike share a trial.",
         "",
     )
     groups = {}
@@ -280,7 +279,7 @@ def tables(shown):
             for contender in present
             if contender in row_of and contender not in shown.bounds
         ]
-        yield from (f"What the counters say of {domains} domains:", "")
+        yield from (f"Counters of {domains} domains:", "")
         values = (
             [shown.names[c], *(show(row_of[c].median(figure)) for _, figure, show in shown.figures)]
             for c in counted
@@ -289,7 +288,8 @@ def tables(shown):
 
 
 def text_of(shown, made, missing):
-    """`made`: when and of what. `missing`: what of each point."""
+    """The text. `made`: dates and sources of the results. `missing`: lines on points without
+    results."""
     if not shown.rows:
         raise LabError("none of these comparisons has been made yet")
     parts = [*legend(made), *summary(shown), *tables(shown)]

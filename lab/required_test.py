@@ -36,7 +36,7 @@ class Text(unittest.TestCase):
             for name, ms in times.items()
         }
 
-    def test_what_is_required_is_judged_by_the_medians(self):
+    def test_requirements_are_judged_by_the_medians(self):
         times = self.warehouse(
             stock=(230, 240, 250), nearside=(150, 151, 155), local=(149, 150, 151)
         )
@@ -69,7 +69,7 @@ class Text(unittest.TestCase):
         self.assertIn(("`dbench`, published", "+0.0 %", "+7.8 %", "+24.5 %", "+50.0 %"), published)
         self.assertIn(("`dbench`, Nearside", "", "", "", "+60.0 %"), published)
 
-    def test_ahead_is_who_is_faster_than_everybody_at_their_best(self):
+    def test_ahead_means_faster_than_the_best_of_every_other_contender(self):
         others = {
             name.replace("-", "_"): (300, 310)
             for name in CONTENDERS

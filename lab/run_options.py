@@ -135,7 +135,7 @@ def parse_options(arguments, description=None):
         type=int,
         default=1,
         metavar="N",
-        help="of what is left to chance (default 1; 0: nothing)",
+        help="seed of chance (default 1; 0: no chance)",
     )
     apart = "how far CPUs' clocks may be apart (default %(default)s)"
     model.add_argument(
@@ -179,7 +179,7 @@ def parse_options(arguments, description=None):
         "absent: none mounted",
     )
     command = parser.add_argument_group("the command")
-    command.add_argument("--user", default="root", help="who runs CMD (default root)")
+    command.add_argument("--user", default="root", help="user that runs CMD (default root)")
     command.add_argument(
         "--env",
         type=variable,
@@ -224,7 +224,7 @@ def parse_options(arguments, description=None):
             name for name in OF_THE_MACHINE if getattr(options, name) != parser.get_default(name)
         ]
     ):
-        parser.error(f"--model says what the machine is: it goes without --{named[0]}")
+        parser.error(f"--model names the machine: it goes without --{named[0]}")
     if not 0 <= options.time_limit <= 1e6:
         parser.error("--time-limit must be 0 to 1,000,000 seconds")
     if not 0 <= options.timeout <= 1e6:

@@ -1,4 +1,4 @@
-"""What came of a comparison: the figures of its results, tables, plots and commands."""
+"""Results of a comparison: figures, tables, plots and commands."""
 
 import statistics
 from dataclasses import dataclass
@@ -92,8 +92,7 @@ def rows_of(results):
 # -- tables --
 
 
-# What the table shows of each contender beside its time: the heading, the figure, and how it is
-# shown.
+# Figures of each contender in the table beside its time: heading, figure, format.
 FIGURES = (
     ("local share", local_share, lambda share: f"{100 * share:.1f} %"),
     ("remote lines (M)", remote_lines("fetched"), lambda count: f"{count / 1e6:.2f}"),
@@ -151,7 +150,7 @@ def table_lines(row_of):
 
 
 def lacking(results):
-    """By point what has no result: contenders, and which seeds of them if it is not all."""
+    """Trials without a result, by point: contenders, with their seeds where others have results."""
     wanted, missing = {}, {}
     for trial, result in results.items():
         point = trial.machine, trial.workload, trial.domains
@@ -185,7 +184,7 @@ def table(results):
 
 
 def provenance(results):
-    """When these were made, and by what."""
+    """Dates of these results, and the versions that made them."""
     found = sorted(filter(None, results.values()), key=lambda result: result["ended"])
     if not found:
         return "no results"
@@ -205,7 +204,7 @@ def write_commands(folder, results):
     comparisons stay, as their tables do."""
     file, head = (
         folder / "commands",
-        "# From the top of the repository. For the plugin's counters, add --counters FILE before --.",
+        "# From the repository's top. For the plugin's counters, add --counters FILE before --.",
     )
     lines = file.read_text().splitlines()[1:] if file.exists() else []
     commands = dict(zip(lines[::2], lines[1::2], strict=False))

@@ -20,7 +20,7 @@ class Counters(unittest.TestCase):
     def test_cpus_that_were_busy_a_little_longer_than_the_machine_were_not_halted(self):
         self.assertEqual(str(tables.halted_share(result(100, busy_ms=(100, 100.01)))), "0.0")
 
-    def test_local_is_what_comes_from_the_own_node(self):
+    def test_local_lines_come_from_the_cpus_own_node(self):
         self.assertAlmostEqual(tables.local_share(result(100, (1, 1), ((30, 10), (5, 55)))), 0.85)
 
     def test_a_bound_is_cpu_time_shared_out(self):
@@ -54,7 +54,7 @@ class Table(unittest.TestCase):
             svg = (Path(folder) / "w.m.svg").read_text()
         self.assertTrue(svg.startswith("<svg") and "stroke-dasharray" in svg)
 
-    def test_what_has_no_result_is_told(self):
+    def test_trials_without_a_result_are_named(self):
         wanted = [
             Trial("w", "m", domains, c, seed)
             for domains in (2, 4)
@@ -90,7 +90,7 @@ class Table(unittest.TestCase):
             self.assertIn(text, svg)
         self.assertEqual(svg.count("<polyline"), 3)
 
-    def test_where_results_come_from_is_told_of_those_that_are_shown(self):
+    def test_provenance_covers_the_shown_results(self):
         when = ((5, "b"), (3, "a"), (4, "b"))
         made = [
             {**result(1), "ended": f"2026-11-2{day}T01:00:00+00:00", "commit": commit}

@@ -32,10 +32,10 @@ DBENCH_END = 'Rename "\\clients\\client1\\nothing" "\\clients\\client1\\nowhere"
 # Host seconds for one guest, before it counts as stuck.
 GUEST_SECONDS = 1800
 
-# What the plugin's marks enclose.
+# The plugin's marks around the measured time.
 MARK_BEGIN, MARK_END = 1, 2
 
-# What comes of a result or counters that somebody's end has cut off.
+# Errors of results or counters that are cut off.
 UNREADABLE = (
     LabError,
     OSError,
@@ -52,28 +52,26 @@ def say(message):
 
 
 def call(*command):
-    """What a program of the lab prints; it says itself what goes wrong."""
+    """The output of a program of the lab, which reports its own errors."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=LAB.parent)
     if done.returncode:
         raise LabError(f"{command[0]} failed")
     return done.stdout.strip()
 
 
-def build(package, binary):
-    """As users have it: what the daemon itself costs is in the times."""
-    say(f"building {binary}")
-    command = [
-        "cargo",
-        "build",
-        "--release",
-        "--package",
-        package,
-        "--bin",
-        binary,
-        "--message-format=json-render-diagnostics",
-    ]
+# Programs of the guests, and their packages.
+PROGRAMS = {"workloads": "nearside-workloads", "nearside": "nearside"}
+
+
+def build(*names):
+    """Builds programs as users have them, since times include the daemon's own cost. One command
+    builds them all, so that their dependencies are built once. Returns paths by name."""
+    say(f"building {' and '.join(names)}")
+    command = ["cargo", "build", "--release", "--message-format=json-render-diagnostics"]
+    for name in names:
+        command += ["--package", PROGRAMS[name], "--bin", name]
     messages = [json.loads(line) for line in call(*command).splitlines() if line.startswith("{")]
-    return Path(next(m["executable"] for m in messages if m.get("executable")))
+    return {m["target"]["name"]: Path(m["executable"]) for m in messages if m.get("executable")}
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Trial:
 
 
 def cache_kib(machine):
-    """What a CPU has of caches where all are busy: its own, and its share of a node's."""
+    """KiB of caches for a CPU when all are busy: its own, and its share of a node's."""
     shared = (
         machine.last_level.bytes / max(node.cpus for node in machine.nodes)
         if machine.last_level
@@ -102,7 +100,7 @@ def cache_kib(machine):
 
 
 class Runner:
-    """Runs trials, or takes what an earlier run found."""
+    """Runs trials, or takes their results from earlier runs."""
 
     def __init__(self, results, image):
         self.results, self.image, self.described, self.files = results, image, {}, identity.Files()
@@ -110,12 +108,12 @@ class Runner:
         self.began_with = {path: self.files.digest(path) for path in identity.read_by_guests()}
         for folder in ("trials", "machines", "bin", "failed"):
             (results / folder).mkdir(exist_ok=True)
-        # A build meanwhile must not change what the guests run; where it lies is part of what they
-        # see.
+        # Copies: a build meanwhile must not change the guests' programs. Their place is part of the
+        # guest.
         self.programs = {}
-        for package, binary in (("nearside-workloads", "workloads"), ("nearside", "nearside")):
-            self.programs[binary] = results / "bin" / binary
-            shutil.copy2(build(package, binary), self.programs[binary])
+        for name, built in build(*PROGRAMS).items():
+            self.programs[name] = results / "bin" / name
+            shutil.copy2(built, self.programs[name])
         nearside.use(self.programs["nearside"])
         found = modelled.find_qemu()
         self.common = [
@@ -206,7 +204,7 @@ class Runner:
         return [*command, "--pins", ",".join(map(str, pins))]
 
     def setting(self, trial):
-        """What stands before lab/run, which takes libraries along from where the loader finds them:
+        """Words before lab/run, which takes libraries along from where the loader finds them:
         dbench needs one that this machine need not have."""
         if trial.workload != "dbench":
             return ()
@@ -253,8 +251,7 @@ class Runner:
         return identity.digest(*contents, shlex.join(emulated), shlex.join(self.command(trial)))
 
     def refuse_changes(self):
-        """Guests that somebody's edit made different from those before must not pass for the
-        same."""
+        """Refuses to go on after an edit: guests before and after it differ."""
         changed = [
             path
             for path, at_first in self.began_with.items()
@@ -297,9 +294,7 @@ class Runner:
             seconds = time.monotonic() - started
             self.refuse_changes()
             if self.file(trial) != file:
-                what = (
-                    "what it depends on (a program, a library or the machine) changed while it ran"
-                )
+                what = "a program, a library or the machine changed while it ran"
                 raise LabError(f"{trial}: {what}. It is not kept. Start again.")
             try:
                 found = result_of(done.returncode, done.stdout, counters)
@@ -339,7 +334,7 @@ class Runner:
 
 
 def result_of(code, printed, counters):
-    """What a guest found, all of which can be shown. Raises one of UNREADABLE."""
+    """The result of a guest, if all of it can be shown. Raises one of UNREADABLE."""
     if code:
         raise LabError(f"exit code {code}")
     lines = [line for line in printed.splitlines() if line.startswith("{")]

@@ -88,7 +88,7 @@ class FakeLab:
     def runner(self):
         fakes = (
             (trials, "LAB", self.lab),
-            (trials, "build", lambda *_: self.folder / "program"),
+            (trials, "build", lambda *names: dict.fromkeys(names, self.folder / "program")),
             (identity, "LAB", self.lab),
             (identity, "executable", lambda name: self.folder / Path(name).name),
             (identity, "libraries", lambda *_: [self.folder / "libc"]),
@@ -120,7 +120,7 @@ class Identity(unittest.TestCase):
         self.lab.append(name, text)
         return self.runner().identity(self.trial) != before
 
-    def test_whatever_the_guest_is_made_of_makes_another_result(self):
+    def test_another_file_of_the_guest_makes_another_result(self):
         files = ["qemu", *identity.FIRMWARE, "busybox", "libc", "program", "7.1-amd64/vmlinuz"]
         files += [
             f"lab/{name}"
@@ -135,11 +135,11 @@ class Identity(unittest.TestCase):
         for name in files:
             self.assertTrue(self.changes(name), name)
 
-    def test_whoever_only_tells_of_it_does_not(self):
+    def test_files_that_only_describe_the_guest_make_no_other_result(self):
         for name in ("m.toml", "lab/run", "lab/machines.py", "lab/common.py"):
             self.assertFalse(self.changes(name), name)
 
-    def test_a_machine_counts_by_what_is_made_of_it(self):
+    def test_a_machine_counts_by_its_arguments(self):
         before = self.runner().identity(self.trial)
         for old, new in (("memory_mib = 256", "memory_mib = 512"), ("30", "31"), ("90", "91")):
             text = (LAB / "machines/pairs.toml").read_text()
@@ -147,7 +147,7 @@ class Identity(unittest.TestCase):
             self.lab.write("m.toml", text.replace(old, new))
             self.assertNotEqual(self.runner().identity(self.trial), before, new)
 
-    def test_a_result_says_when_and_of_what_it_was_made(self):
+    def test_a_result_names_its_date_and_its_versions(self):
         runner = self.runner()
         kept = runner.run(self.trial)
         self.assertEqual(runner.found(self.trial), json.loads(json.dumps(kept)))
@@ -156,7 +156,7 @@ class Identity(unittest.TestCase):
         )
         self.assertRegex(kept["ended"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")
 
-    def test_what_is_edited_while_a_guest_runs_ends_the_set_and_its_result_is_not_kept(self):
+    def test_an_edit_while_a_guest_runs_ends_the_set_and_drops_its_result(self):
         for edited in ("lab/modelled.py", "lab/run", "libc", "m.toml", "7.1-amd64/vmlinuz"):
             runner = self.runner()
             shutil.copy(self.lab.folder / "m.toml", self.lab.folder / "before.toml")
@@ -213,7 +213,7 @@ class Running(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as said:
             return run_all(runner, trials, jobs), said.getvalue()
 
-    def test_what_is_the_same_runs_once_and_what_is_found_not_at_all(self):
+    def test_equal_trials_run_once_and_known_ones_not_at_all(self):
         runner, trials = (
             FakeRunner(found=["stock"]),
             self.trials("stock", "pin-naive", "pin-oracle"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-/* xen-clock begin|end: has the plugin report its counters, and prints the machine's time in nanoseconds, before or after the other. */
+/* xen-clock begin|end: has the plugin report its counters, and prints the machine's time in ns,
+ * before or after the other. */
 #include <stdio.h>
 #include <string.h>
 #include <x86intrin.h>

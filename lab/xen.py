@@ -15,11 +15,11 @@ import modelled
 from common import LAB, LabError
 from initramfs import Initramfs
 
-# dom0 serves nobody: it holds the toolstack, the guests' kernel and their file system.
+# dom0 does no work of its own: it holds the toolstack, the guests' kernel and their file system.
 DOM0_CPUS = 2
 DOM0_MIB = 512
 
-# What a guest's kernel and its file system need beside the domain.
+# MiB for a guest's kernel and its file system beside the domain.
 GUEST_MIB = 92
 
 # Xen's scheduler balances by the load of the last 2 to the power of 30 ns. What goes by seconds is
@@ -59,7 +59,7 @@ PAGE_BYTES = 4096
 
 
 class Packages:
-    """What Debian has of Xen: its own libraries come along, as this machine's may be older."""
+    """Debian's Xen. Its own libraries come along, since this machine's may be older."""
 
     def __init__(self):
         found = subprocess.run(
@@ -101,7 +101,7 @@ class Packages:
 
 
 def sources():
-    """What a result depends on beside the kernel and the workload."""
+    """Files that a result depends on beside the kernel and the workload."""
     packages = Packages()
     own = [LAB / name for name in ("xen.py", "xen-dom0-init", "xen-domu-init", "xen-clock.c")]
     return [*own, packages.hypervisor_file, *packages.programs().values()]
@@ -144,7 +144,7 @@ def configuration(number, domain):
 
 
 def settings(program, domain):
-    """What a guest's init needs to know of its domain."""
+    """Settings of a guest's init: its domain."""
     words = shlex.join([str(program), "domain", *domain["program"]])
     return f"delay_ms={domain['delay_ms']}\nrun_domain() {{ {words}; }}\n"
 

@@ -73,7 +73,7 @@ class Results(unittest.TestCase):
         self.assertEqual(xen.bytes_by_node(SAID)[1], {"0": 0, "1": 26624 << 12})
         self.assertEqual(xen.soft_affinity(SAID), {"d0": "2-3", "d1": "all"})
 
-    def test_a_result_is_what_the_workload_would_have_printed(self):
+    def test_a_result_has_the_shape_of_the_workloads_output(self):
         late = {**DOMAIN, "delay_ms": 300}
         result = xen.result_of(SAID, "warehouse", [DOMAIN, late])
         self.assertEqual(result["total_ms"], 800)
@@ -84,7 +84,7 @@ class Results(unittest.TestCase):
             [{"nodes": [1], "soft_affinity": "2-3"}, {"nodes": [0, 1], "soft_affinity": "all"}],
         )
 
-    def test_what_is_missing_is_no_result(self):
+    def test_missing_lines_make_no_result(self):
         for said in (
             SAID.replace("done 1", "undone"),
             SAID.replace("begin", "end"),

@@ -1,6 +1,6 @@
-//! A daemon in the guest, and what it is asked.
+//! A daemon in the guest, and requests to it.
 
-use crate::{Signal, await_that, nearside, send, words};
+use crate::command::{Signal, await_that, nearside, send, words};
 use serde_json::Value;
 use std::{
     fs,
@@ -22,7 +22,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with intervals of 100 ms and what else the configuration is to say.
+    /// Starts one with intervals of 100 ms and these lines of configuration.
     pub fn start(config: &str) -> Self {
         Self::start_with("", config)
     }
@@ -64,7 +64,7 @@ impl Daemon {
         send(self.child.id(), signal);
     }
 
-    /// What it has said so far.
+    /// Its output so far.
     pub fn said(&mut self) -> String {
         let mut text = vec![0; self.log.metadata().unwrap().len() as usize];
         self.log.read_exact_at(&mut text, 0).unwrap();
@@ -109,7 +109,8 @@ pub fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value
 pub fn ask_once(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}",
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}",
         body.len()
     );
     let mut stream = UnixStream::connect(SOCKET).ok()?;
@@ -121,7 +122,7 @@ pub fn ask_once(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, 
     Some((code, serde_json::from_str(body).unwrap_or_else(|_| body.into())))
 }
 
-/// What the API answers.
+/// The answer of the API.
 pub fn get(path: &str) -> Value {
     let (code, body) = ask("GET", path, None).expect("an answer");
     assert_eq!(code, 200, "{path}: {body}");

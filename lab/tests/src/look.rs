@@ -1,19 +1,19 @@
 //! Figures of `nearside stat` that belong together.
 
-use crate::json;
+use crate::command::json;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// One look of `nearside stat` at nodes and domains.
+/// One sample of nodes and domains by `nearside stat`.
 ///
-/// Figures of one look can be compared to the byte. Those of two looks cannot: page cache, slabs
-/// and the lists of free pages that the kernel keeps for each CPU come and go, tens of MiB of them.
+/// Figures of one sample can be compared to the byte. Those of two samples cannot: page cache,
+/// slabs and the kernel's lists of free pages for each CPU change by tens of MiB.
 #[derive(Debug)]
 pub struct Look(Value);
 
 impl Look {
-    /// Looks, and checks what holds in every look: what a node still has to promise is what is
-    /// there less what its domains are owed.
+    /// Takes a sample and checks it: bytes available for claims on a node are the allocatable ones
+    /// less its domains' outstanding claims.
     pub fn take() -> Self {
         let look = Self(json("stat --interval 0"));
         let (promisable, owed) = (look.nodes("promisable_bytes"), look.nodes("outstanding_bytes"));
@@ -48,7 +48,7 @@ impl Look {
         by_node(&self.domain_named(name)[figure])
     }
 
-    /// What is promised to a domain, in bytes by node.
+    /// A domain's claim, in bytes by node.
     pub fn claim(&self, name: &str) -> BTreeMap<u32, u64> {
         by_node(&self.domain_named(name)["claim"]["bytes"])
     }
@@ -58,7 +58,7 @@ impl Look {
         self.each_domain().map(|domain| domain["name"].as_str().unwrap()).collect()
     }
 
-    /// Nobody runs and nothing is owed to anybody.
+    /// Asserts that no domain runs and no claim is outstanding.
     pub fn assert_nothing_is_promised(&self) {
         assert_eq!(self.names(), [""; 0]);
         for figure in ["outstanding_bytes", "claimed_vcpus"] {
@@ -87,4 +87,10 @@ pub fn by_node(bytes: &Value) -> BTreeMap<u32, u64> {
     let each = bytes.as_object().unwrap_or_else(|| panic!("not by node: {bytes}")).iter();
     let numbers = each.map(|(node, bytes)| (node.parse().unwrap(), bytes.as_u64().unwrap()));
     numbers.filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+/// Bytes available for claims on each node, as `nearside stat` shows them. The next sample may
+/// differ by some MiB.
+pub fn unclaimed_bytes() -> Vec<u64> {
+    Look::take().nodes("unclaimed_bytes")
 }

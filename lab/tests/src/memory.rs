@@ -1,5 +1,6 @@
 //! Where the memory of processes lies, as `/proc/PID/numa_maps` tells it (numa(7)).
 
+use crate::files::read;
 use std::{collections::BTreeMap, fs};
 
 /// One line of `numa_maps`.
@@ -64,7 +65,7 @@ pub fn mapping(process: u32, address: u64) -> Mapping {
 /// map of files), in bytes: how much there is, and how much of it lies off a node. `tree` is where
 /// the cgroup v2 tree is mounted.
 pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
-    let group = crate::read(&format!("{tree}/nearside/{domain}/cgroup.procs"));
+    let group = read(&format!("{tree}/nearside/{domain}/cgroup.procs"));
     let all: Vec<_> =
         group.lines().flat_map(|process| mappings(process.parse().unwrap())).collect();
     // Where a private mapping of a file has pages of both kinds, which of them lie where is not
@@ -88,7 +89,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// What processes hold. One that shares memory with another is counted with it.
+    /// Memory of processes. Shared memory counts once for each of them.
     pub fn of(processes: impl IntoIterator<Item = u32>) -> Self {
         let mut own = Self::default();
         for mapping in processes.into_iter().flat_map(mappings) {
@@ -113,7 +114,7 @@ impl Own {
 /// up every two seconds (`mm/memcontrol.c`).
 pub fn charged(group: &str) -> BTreeMap<u32, u64> {
     let mut charged = BTreeMap::new();
-    for line in crate::read(&format!("{group}/memory.numa_stat")).lines() {
+    for line in read(&format!("{group}/memory.numa_stat")).lines() {
         let Some(by_node) = line.strip_prefix("anon ").or_else(|| line.strip_prefix("shmem "))
         else {
             continue;
@@ -128,7 +129,7 @@ pub fn charged(group: &str) -> BTreeMap<u32, u64> {
 
 /// A figure of a node's `meminfo`, in bytes.
 pub fn node_memory(node: usize, figure: &str) -> u64 {
-    let text = crate::read(&format!("/sys/devices/system/node/node{node}/meminfo"));
+    let text = read(&format!("/sys/devices/system/node/node{node}/meminfo"));
     let line = text.lines().find_map(|line| line.split_once(&format!(" {figure}:")));
     let (_, amount) = line.unwrap_or_else(|| panic!("{figure} of node {node}"));
     amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024

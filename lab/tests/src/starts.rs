@@ -1,7 +1,11 @@
 //! Many domains started at once, of a size of which only so many fit.
 
 use crate::{
-    Domain, MIB, Own, nearside, node_memory, status, stderr, unclaimed_bytes, words, write,
+    command::{nearside, stderr, words},
+    domain::Domain,
+    files::{MIB, status, write},
+    look::unclaimed_bytes,
+    memory::{Own, node_memory},
 };
 use std::{
     io::{BufRead, BufReader, Write},
@@ -36,7 +40,7 @@ impl Levelling {
         panic!("the nodes cannot be levelled: {:?} can be promised on them", unclaimed_bytes());
     }
 
-    /// Its domains, by process, and what they claim.
+    /// Its domains, by process, and their claims.
     pub fn claims(&self) -> impl Iterator<Item = (u32, u64)> {
         self.0.iter().map(|(domain, bytes)| (domain.process(), *bytes))
     }
@@ -96,7 +100,7 @@ pub fn go_on(children: &mut [Child]) {
     }
 }
 
-/// Whether it says "ready"; what was refused, or has ended, closes its output without a word.
+/// True once it prints "ready"; a refused or ended start closes its output without a word.
 fn is_ready(child: &mut Child) -> bool {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -108,7 +112,7 @@ fn is_ready(child: &mut Child) -> bool {
 /// that give way.
 ///
 /// `claims` are domains on one node each, by process, and what they claim.
-pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (u32, u64)>) {
+pub fn assert_the_kernel_covers_all_claims(claims: impl IntoIterator<Item = (u32, u64)>) {
     let (mut promised, mut taken) = ([0; 4], [0; 4]);
     for (process, bytes) in claims {
         // Strict domains are confined to the node they were promised.
@@ -131,7 +135,7 @@ pub fn assert_the_kernel_has_what_is_promised(claims: impl IntoIterator<Item = (
     }
 }
 
-/// Asserts that what was refused was refused for want of memory.
+/// Asserts that these starts were refused for want of memory.
 pub fn assert_refused(children: Vec<Child>) {
     for child in children {
         let output = child.wait_with_output().unwrap();

@@ -1,4 +1,4 @@
-//! A host without a cgroup v2 tree: no domain can be made, which is said; what needs none works.
+//! A host without a cgroup v2 tree: domains are refused with the reason; the rest works.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{Look, read, run, run_as_nobody, stderr, stdout, words};
@@ -11,7 +11,7 @@ fn the_guest_is_the_machine_these_tests_are_about() {
 }
 
 #[test]
-fn what_needs_domains_is_refused_and_leaves_nothing() {
+fn commands_on_domains_are_refused_and_leave_nothing() {
     let marker = "/tmp/started";
     let run_it = format!("run --name none --memory 8M -- touch {marker}");
     let dry_run = "run --name none --memory 8M --dry-run -- true";
@@ -40,7 +40,7 @@ fn what_needs_domains_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn what_needs_none_works() {
+fn commands_without_domains_work() {
     for line in ["topology", "place --cpus 1 --memory 8M", "stat --heap"] {
         for output in [run(words(line)), run_as_nobody(words(line))] {
             assert!(output.status.success(), "{line}: {}", stderr(&output));
@@ -59,7 +59,7 @@ fn what_needs_none_works() {
 }
 
 #[test]
-fn the_doctor_says_what_is_missing() {
+fn the_doctor_names_the_missing_parts() {
     for output in [run(words("doctor --format json")), run_as_nobody(words("doctor --format json"))]
     {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

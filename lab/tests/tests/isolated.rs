@@ -5,7 +5,7 @@
 use nearside_lab::{Domain, await_that, daemon::Daemon, json, read, run, status, stderr, words};
 
 #[test]
-fn why_there_is_no_scheduler_is_said_once_and_homes_are_kept_all_the_same() {
+fn the_reason_for_no_scheduler_is_reported_once_and_homes_are_kept() {
     assert_eq!(read("/sys/devices/system/cpu/isolated"), "7");
     let mut daemon = Daemon::start("scheduler = \"auto\"");
     let domain = Domain::start(

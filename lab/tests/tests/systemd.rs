@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
-    Domain, Look, MIB, assert_refused, assert_the_kernel_has_what_is_promised, await_that,
+    Domain, Look, MIB, assert_refused, assert_the_kernel_covers_all_claims, await_that,
     daemon::get, domains, end, json, nearside, parallel_starts, read, run, status, stderr, stdout,
     unclaimed_bytes, words, write,
 };
@@ -45,7 +45,8 @@ fn the_guest_is_the_machine_these_tests_are_about() {
 
 #[test]
 fn a_domain_is_a_scope_with_its_limits_and_its_home() {
-    let flags = "--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 2 --cpu-limit 1.5 --memory-limit 96M";
+    let flags = "--quiet --name web --cpus 2 --memory 64M --policy strict --nodes 2 \
+                 --cpu-limit 1.5 --memory-limit 96M";
     let domain = Domain::start(flags, "--mib 32 --threads 2");
     assert_eq!(property("ActiveState"), "active");
     assert_eq!(property("Slice"), "nearside.slice");
@@ -100,7 +101,7 @@ fn nearsides_own_binding_is_lifted_and_restored_through_systemd() {
 }
 
 #[test]
-fn the_unit_of_somebody_else_is_bound_through_systemd_too() {
+fn foreign_units_are_bound_through_systemd_too() {
     let scope = "other-1.scope";
     let command = ["--scope", "--unit", scope, "sleep", "infinity"];
     let mut other = to_ask("systemd-run").arg("--quiet").args(command).spawn().unwrap();
@@ -158,7 +159,7 @@ fn a_command_that_is_not_found_leaves_no_scope() {
 }
 
 #[test]
-fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
+fn a_slices_limits_are_reported_and_not_taken_for_done() {
     let slice = |cpus: &str| {
         let set = ["set-property", "--runtime", "nearside.slice", &format!("AllowedCPUs={cpus}")]
             .map(str::to_owned);
@@ -167,14 +168,14 @@ fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
     let shown = "grep Cpus_allowed_list /proc/self/status";
     let on_node_2 =
         &format!("run --name web --cpus 2 --memory 8M --nodes 2 --affinity hard -- {shown}");
-    // A slice without anybody in it is not there yet, and nobody can tell what it will allow.
+    // An empty slice does not exist yet, and its limits are unknown.
     assert!(to_ask("systemctl").args(["stop", "nearside.slice"]).status().unwrap().success());
     slice("0-4");
     let surprised = run(words(on_node_2));
     assert_eq!(surprised.status.code(), Some(125));
     let said = stderr(&surprised);
     assert!(said.contains("cpuset.cpus 4-5") && said.contains("allow 4"), "{said}");
-    // What is left of its home serves; where nothing is, that is said.
+    // The rest of its home serves; an empty rest is reported.
     let _resident = Domain::start("--quiet --name resident --memory 8M --nodes 0", "--mib 1");
     let narrowed = run(words(on_node_2));
     slice("0-3");
@@ -192,7 +193,8 @@ fn what_the_slice_does_not_allow_is_said_and_not_taken_for_done() {
 fn the_command_begins_at_home() {
     // systemd answers before it has written its cgroups; the command must not be faster.
     for _ in 0..40 {
-        let files = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && cat cpuset.cpus.effective cpuset.mems.effective";
+        let files = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && \
+                     cat cpuset.cpus.effective cpuset.mems.effective";
         let flags =
             "run -q --name web --cpus 2 --memory 8M --policy strict --nodes 3 -- sh -c".split(' ');
         let output = run(flags.chain([files]));
@@ -227,8 +229,10 @@ fn a_forbidden_policy_is_not_taken_for_an_unknown_one() {
 fn a_service_is_placed_and_stopped_with_all_that_is_in_its_domain() {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let unit = format!(
-        "[Service]\nType=exec\nExecStart={binary} run --name web --memory 8M --policy strict --nodes 1 -- \
-         /bin/sh -c 'sleep 1000 & exec sleep 1000'\nExecStopPost=-/usr/bin/systemctl stop nearside-web.scope\n"
+        "[Service]\nType=exec\n\
+         ExecStart={binary} run --name web --memory 8M --policy strict --nodes 1 -- \
+         /bin/sh -c 'sleep 1000 & exec sleep 1000'\n\
+         ExecStopPost=-/usr/bin/systemctl stop nearside-web.scope\n"
     );
     std::fs::write("/run/systemd/system/placed.service", unit).unwrap();
     let systemctl = |words: &[&str]| to_ask("systemctl").args(words).output().unwrap();
@@ -274,7 +278,7 @@ fn of_ten_parallel_starts_the_four_that_fit_run() {
     let look = Look::take();
     assert_eq!((running.len(), refused.len()), (4, 6), "{bytes} bytes each: {look:?}");
     look.assert_nothing_is_promised_twice();
-    assert_the_kernel_has_what_is_promised(running.iter().map(|child| (child.id(), bytes)));
+    assert_the_kernel_covers_all_claims(running.iter().map(|child| (child.id(), bytes)));
     assert_refused(refused);
     end(running);
     Look::take().assert_nothing_is_promised();
@@ -346,7 +350,7 @@ impl Unit {
         stdout(&output).trim().to_owned()
     }
 
-    /// What `systemctl status` shows, the end of the journal included.
+    /// The output of `systemctl status`, with the end of the journal.
     fn status() -> String {
         stdout(
             &to_ask("systemctl")
@@ -439,7 +443,7 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     domain.end();
 }
 
-/// A unit of somebody else's with one process; it ends with this.
+/// A foreign unit with one process; it ends when this is dropped.
 struct Other {
     unit: &'static str,
 }
@@ -472,7 +476,7 @@ impl Other {
         list.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// What systemd was told, and where it runs.
+    /// The unit's settings in systemd, and its place.
     fn bound(&self) -> (String, String) {
         let arguments = ["show", "--value", "--property", "AllowedCPUs", self.unit];
         let told = to_ask("systemctl").args(arguments).output().unwrap();
@@ -491,7 +495,7 @@ impl Drop for Other {
 }
 
 #[test]
-fn nothing_of_somebody_elses_stays_bound_that_nobody_else_bound() {
+fn no_binding_by_nearside_outlives_it_on_foreign_units() {
     let scheduler = || read("/sys/kernel/sched_ext/state");
     let unbound = || (String::new(), "0-7".to_owned());
     let theirs = || ("0 2 4 6".to_owned(), "0,2,4,6".to_owned());
@@ -505,11 +509,11 @@ fn nothing_of_somebody_elses_stays_bound_that_nobody_else_bound() {
     await_that("the scheduler is attached", || scheduler() == "enabled");
     assert_eq!([service.bound(), kept.bound(), scope.bound()], [unbound(), theirs(), unbound()]);
 
-    // Without the scheduler only what ends with its unit is bound.
+    // Without the scheduler, only bindings that end with their unit are made.
     configure(&format!("{found}\nscheduler = \"off\""));
     reload();
     await_that("the scheduler is detached", || scheduler() == "disabled");
-    // (Whoever asks systemd all the time keeps it from answering the daemon.)
+    // (Constant requests would keep systemd from answering the daemon.)
     await_that("its home's CPUs stand in at the scope", || {
         status(scope.processes()[0], "Cpus_allowed_list") != "0-7"
     });
@@ -528,11 +532,11 @@ fn nothing_of_somebody_elses_stays_bound_that_nobody_else_bound() {
     assert!(!Path::new("/run/systemd/system.control/found-a.service.d").exists());
     assert!(!Path::new("/run/systemd/system.control/found-b.service.d").exists());
 
-    // The next one takes nothing of it for somebody else's wish.
+    // The next daemon takes none of it for a foreign setting.
     configure(found);
     systemctl("start nearside.service");
     await_that("it has a home again", || service.home()["origin"] == "auto");
-    // What goes with its pattern is no domain any more.
+    // Without its pattern, the unit is no domain any more.
     configure("");
     reload();
     await_that("they are forgotten", || domains().is_empty());
@@ -541,7 +545,7 @@ fn nothing_of_somebody_elses_stays_bound_that_nobody_else_bound() {
 }
 
 #[test]
-fn the_home_of_somebody_elses_unit_is_set_and_given_back() {
+fn the_home_of_a_foreign_unit_is_set_and_given_back() {
     let service = Other::service("found-d.service", "");
     let kept = Other::service("found-e.service", "AllowedCPUs=2-3");
     let set = |other: &Other, flags: &str| run(words(&format!("set {} {flags}", other.path())));

@@ -73,7 +73,7 @@ fn main() {
         unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     }
     let (address, bytes) = match args.kind {
-        // What lies below is in use by the time it could be touched again.
+        // The memory below is in use by the time it could be touched again.
         Kind::Stack => (deepen_stack(bytes), 0),
         Kind::Heap => (extend_heap(bytes), bytes),
         kind => (map(kind, bytes), args.touch.unwrap_or(args.mib) << 20),
@@ -123,13 +123,13 @@ fn main() {
             touch(address, bytes);
             println!("touched");
         }
-        // Ends when whoever holds the other end lets go of it.
+        // Ends when the other end is closed.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stop.store(true, Ordering::Relaxed);
     });
 }
 
-/// Pins memory until what this returns is closed: io_uring_setup(2), io_uring_register(2).
+/// Pins memory until the returned descriptor is closed: io_uring_setup(2), io_uring_register(2).
 fn pin(address: usize, bytes: usize) -> OwnedFd {
     const REGISTER_BUFFERS: libc::c_uint = 0;
     // struct io_uring_params, which the kernel fills in; nothing of it is asked for.
@@ -138,7 +138,7 @@ fn pin(address: usize, bytes: usize) -> OwnedFd {
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     let ring = libc::c_int::try_from(ring).unwrap_or(-1);
     assert!(ring >= 0, "io_uring_setup: {}", std::io::Error::last_os_error());
-    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    // SAFETY: the descriptor was just opened and has no other owner.
     let ring = unsafe { OwnedFd::from_raw_fd(ring) };
     let buffer = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
     // SAFETY: the buffer is this program's own memory, and nothing is read or written there.

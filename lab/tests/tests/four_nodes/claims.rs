@@ -1,9 +1,9 @@
-//! Claims: nothing is promised twice, whoever starts at the same time.
+//! Claims: no memory is claimed twice, however many starts run at a time.
 
 use nearside_lab::{
-    Domain, Levelling, Look, MIB, Own, Signal, assert_refused,
-    assert_the_kernel_has_what_is_promised, await_that, domains, end, go_on, huge_pages, json,
-    nearside, parallel_starts, read, run, send, stderr, toucher, unclaimed_bytes, words,
+    Domain, Levelling, Look, MIB, Own, Signal, assert_refused, assert_the_kernel_covers_all_claims,
+    await_that, domains, end, go_on, huge_pages, json, nearside, parallel_starts, read, run, send,
+    stderr, toucher, unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -33,7 +33,7 @@ fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
             "round {round}: {look:?}"
         );
         let claims = running.iter().map(|child| (child.id(), bytes));
-        assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
+        assert_the_kernel_covers_all_claims(claims.chain(levelling.claims()));
         assert_refused(refused);
         end(running);
     }
@@ -42,7 +42,7 @@ fn of_twenty_parallel_starts_the_eight_that_fit_run_twenty_times_over() {
 }
 
 #[test]
-fn what_was_promised_is_there_when_it_is_touched() {
+fn claimed_memory_is_there_when_it_is_touched() {
     let mut levelling = Levelling::default();
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
@@ -62,7 +62,7 @@ fn what_was_promised_is_there_when_it_is_touched() {
     assert_refused(refused);
     go_on(&mut running);
     let claims = running.iter().map(|child| (child.id(), bytes));
-    assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
+    assert_the_kernel_covers_all_claims(claims.chain(levelling.claims()));
     let look = Look::take();
     look.assert_nothing_is_promised_twice();
     for name in look.names().into_iter().filter(|name| name.starts_with('p')) {
@@ -79,7 +79,7 @@ fn killed_for_memory() -> u64 {
 }
 
 #[test]
-fn whoever_runs_gets_all_its_memory_at_home_though_all_touch_theirs_as_soon_as_they_run() {
+fn parallel_starts_get_all_memory_at_home_though_each_touches_it_at_once() {
     let (mut levelling, killed_before) = (Levelling::default(), killed_for_memory());
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
@@ -98,7 +98,7 @@ fn whoever_runs_gets_all_its_memory_at_home_though_all_touch_theirs_as_soon_as_t
     assert_eq!(killed_for_memory(), killed_before);
     look.assert_nothing_is_promised_twice();
     let claims = running.iter().map(|child| (child.id(), bytes));
-    assert_the_kernel_has_what_is_promised(claims.chain(levelling.claims()));
+    assert_the_kernel_covers_all_claims(claims.chain(levelling.claims()));
     for child in &running {
         let own = Own::of([child.id()]);
         assert!(own.bytes.len() == 1 && own.total() >= mib * MIB, "{mib} MiB: {own:?}");
@@ -107,7 +107,7 @@ fn whoever_runs_gets_all_its_memory_at_home_though_all_touch_theirs_as_soon_as_t
     end(running);
 }
 
-/// What the memory controller may be late with: 64 pages for each of 8 CPUs (`mm/memcontrol.c`).
+/// Lag of the memory controller: 64 pages for each of 8 CPUs (`mm/memcontrol.c`).
 const LAG_BYTES: u64 = 8 * 64 * 4096;
 
 #[test]
@@ -183,7 +183,7 @@ fn huge_pages_that_others_reserved_are_not_promised_and_a_domains_own_not_taken_
     assert_eq!(huge_mib(), (vec![0, 0], 0));
     full.end();
 
-    // Somebody without a claim has mapped as much as is free beyond it. It may come from any node.
+    // A process without a claim has mapped all free memory beyond it. It may come from any node.
     let mut other = std::process::Command::new(toucher())
         .args(words("--mib 30 --kind huge --touch 0"))
         .stdin(Stdio::piped())
@@ -225,7 +225,7 @@ fn a_claim_lives_as_long_as_the_domain_not_as_its_launcher() {
     );
     assert!(run(words("run --name orphan --memory 8M -- true")).status.code() == Some(125));
     send(process.parse().unwrap(), Signal::TERM);
-    // Nobody here is its parent, who would be told.
+    // Its parent, which would get its status, is not here.
     await_that("the orphan's domain ends", || domains().is_empty());
     assert!(run(words("run -q --name orphan --memory 8M -- true")).status.success());
 }

@@ -11,7 +11,8 @@ use nearside_linux::{
     watch::{Patterns, Turn},
 };
 use nearside_policy::{
-    Action, Affinity, Batch, History, Home, Machine, MemoryPolicy, Origin, Outcome,
+    Action, Affinity, Batch, History, Home, Machine, MemoryPolicy, Needs, Origin, Outcome,
+    PageMove, Reason, Step, Transaction,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -31,9 +32,9 @@ fn host() -> Host {
 /// Moves so many MiB of a domain from one node to another.
 fn batch(host: &mut Host, domain: &str, from: u32, to: u32, mib: u64) -> Outcome {
     let nodes = NodeSet::from([NodeId(to)]);
-    let batch = Some(Batch { from: NodeId(from), most_bytes: mib * MIB });
-    let action = Action::MovePages { domain: domain.into(), nodes, rate_bytes_per_s: None, batch };
-    host.apply(&action, &mut |_| ControlFlow::Continue(()))
+    let batch = Some(Batch { from: NodeId(from), max_bytes: mib * MIB });
+    let pages = PageMove { part: domain.into(), nodes, rate_bytes_per_s: None, batch };
+    host.move_pages(&pages, &mut |_| ControlFlow::Continue(()))
 }
 
 fn moved_bytes(outcome: &Outcome) -> u64 {
@@ -50,7 +51,8 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
     for kind in ["anon", "thp", "shm", "huge"] {
         let pages = if kind == "huge" { "--page-size 2M" } else { "" };
         let flags = format!(
-            "--quiet --name comer --cpus 2 --memory {SIZE_MIB}M --policy preferred --nodes 1 {pages}"
+            "--quiet --name comer --cpus 2 --memory {SIZE_MIB}M \
+             --policy preferred --nodes 1 {pages}"
         );
         let domain = Domain::start(&flags, &format!("--mib {SIZE_MIB} --kind {kind} --threads 2"));
         let set = run(words("set comer --nodes 2"));
@@ -74,7 +76,7 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
             assert!(moved_bytes(&outcome) > 0, "{kind}: {outcome:?} {:?}", domain.filled());
         }
         assert_eq!(domain.filled_mib(), [(2, SIZE_MIB)].into(), "{kind}");
-        // Nothing is left to come, but for what the kernel keeps.
+        // All pages have come, but for those that the kernel keeps.
         let outcome = batch(&mut host, "comer", 1, 2, 24);
         assert!(moved_bytes(&outcome) < MIB, "{kind}: {outcome:?}");
         let elsewhere = batch(&mut host, "comer", 2, 3, 24);
@@ -110,7 +112,7 @@ fn nearsides_own_binding_is_lifted_and_restored_in_the_kernel() {
     domain.end();
 }
 
-/// A group that somebody else made, with a process in it that has filled memory on node 0.
+/// A foreign group, with a process in it that has filled memory on node 0.
 struct Stranger {
     child: Child,
 }
@@ -173,7 +175,7 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
     let seen = watcher
         .look(&History::default(), Turn { interval: 1, now_ns: 1, ..Turn::default() })
         .unwrap();
-    let state = seen.machine.domains.iter().find(|domain| domain.name == name).unwrap();
+    let state = seen.machine.parts.iter().find(|part| part.id.domain() == name).unwrap();
     assert!(
         state.home.is_none()
             && state.claim.is_none()
@@ -188,8 +190,9 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
         policy: MemoryPolicy::Local,
     };
     host.take_up(name, watcher.found_by(name).map(|pattern| (pattern, &home))).unwrap();
-    let set = host
-        .apply(&Action::SetHome { domain: name.into(), home }, &mut |_| ControlFlow::Continue(()));
+    let action = Action::SetHome { part: name.into(), home };
+    let steps = vec![Step { action, reason: Reason::Placed }];
+    let set = host.apply(&Transaction { steps, needs: Needs::default() });
     assert_eq!(set, Outcome::Applied { moved_bytes: 0 });
     host.put_down();
     host.unlock();
@@ -217,7 +220,7 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
 }
 
 #[test]
-fn where_domains_run_and_what_they_hold_is_watched() {
+fn places_and_memory_of_domains_are_watched() {
     let domain = Domain::start(
         &format!("--quiet --name busy --cpus 2 --memory {SIZE_MIB}M --policy strict --nodes 1"),
         &format!("--mib {SIZE_MIB} --threads 2 --spin"),
@@ -238,7 +241,7 @@ fn where_domains_run_and_what_they_hold_is_watched() {
         groups.map(used).iter().zip(before).all(|(now, before)| *now > before + 200_000)
     });
     let seen = watcher.look(&History::default(), turn(2)).unwrap();
-    let (own, other) = (&seen.loads["busy"], &seen.loads["/strangers/one"]);
+    let (own, other) = (&seen.loads[&"busy".into()], &seen.loads[&"/strangers/one".into()]);
     let nodes = |by_node: &nearside_policy::ByNode| {
         by_node.keys().copied().collect::<NodeSet>().to_string()
     };
@@ -256,11 +259,11 @@ fn where_domains_run_and_what_they_hold_is_watched() {
         own.cpu_ns[&NodeId(1)] >= 200_000_000 && other.cpu_ns[&NodeId(0)] >= 200_000_000,
         "{own:?} {other:?}"
     );
-    let busy = seen.machine.domains.iter().find(|domain| domain.name == "busy").unwrap();
+    let busy = seen.machine.parts.iter().find(|part| part.id.domain() == "busy").unwrap();
     assert!(busy.resident_bytes[&NodeId(1)] >= (SIZE_MIB - 1) * MIB, "{busy:?}");
     assert!(seen.nodes[&NodeId(1)].busy_ns > 0 && seen.nodes.len() == 4, "{:?}", seen.nodes);
     drop(stranger);
     domain.end();
     let seen = watcher.look(&History::default(), turn(3)).unwrap();
-    assert_eq!(seen.machine.domains.len(), 0);
+    assert_eq!(seen.machine.parts.len(), 0);
 }

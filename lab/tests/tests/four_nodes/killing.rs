@@ -48,7 +48,7 @@ fn kill(mut child: Child) -> Left {
     Left { program, group: Path::new(GROUP).exists(), record: Path::new(RECORD).exists() }
 }
 
-/// Nothing is promised to the killed one, and the next who starts sweeps up after it.
+/// A killed start has no claim, and the next start sweeps up after it.
 fn assert_no_claim_is_left() {
     Look::take().assert_nothing_is_promised();
     let next = run(words("run -q --name sweeper --memory 1M -- true"));
@@ -74,7 +74,7 @@ fn while_it_waits_for_the_lock() {
     assert_no_claim_is_left();
 }
 
-/// Whoever enters a group below Nearside's stops there, until this is dropped.
+/// Stops each process that enters a group below Nearside's, until this is dropped.
 struct Frozen;
 
 impl Frozen {
@@ -145,7 +145,7 @@ fn at_any_moment_between() {
         thread::sleep(whole * step / 14);
         let left = kill(doomed);
         Look::take().assert_nothing_is_promised();
-        // What the sweep leaves of a killed start, the next of the same name finds.
+        // The next start of the same name finds the rest that the sweep leaves.
         assert!(left.group || !left.record, "{left:?}");
     }
     assert_no_claim_is_left();

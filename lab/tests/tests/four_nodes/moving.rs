@@ -21,7 +21,7 @@ fn start(flags: &str, kind: &str) -> Domain {
     Domain::start(&flags, &format!("--mib {SIZE_MIB} --kind {kind} --threads 2"))
 }
 
-/// What a move did, and the code it ended with.
+/// A move's report and its exit code.
 fn set(flags: &str) -> (serde_json::Value, Output) {
     let output = run(words(&format!("set mover --format json {flags}")));
     (serde_json::from_slice(&output.stdout).unwrap_or_default(), output)
@@ -64,7 +64,7 @@ fn strict_memory_of_every_kind_moves_to_the_last_page_and_its_policy_with_it() {
         assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5", "{kind}");
         assert_eq!(record()["home"]["origin"], "explicit");
         assert!(record()["moving_to"].is_null());
-        // Not what the memory controller lags behind, but the last huge page.
+        // Not the memory controller's lag, but the last huge page.
         let mover = &json("list")["domains"][0];
         assert!(mover["debt_bytes"].as_u64().unwrap() < 4 * MIB, "{kind}: {mover}");
         domain.end();
@@ -74,7 +74,7 @@ fn strict_memory_of_every_kind_moves_to_the_last_page_and_its_policy_with_it() {
 }
 
 #[test]
-fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
+fn moving_a_preferred_domain_reports_that_its_processes_keep_their_policy() {
     let domain = start("--policy preferred --nodes 1", "anon");
     let output = run(words("set mover --nodes 3 --move-memory"));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -86,7 +86,7 @@ fn a_preferred_domain_is_told_that_its_processes_keep_their_policy() {
 }
 
 #[test]
-fn mapped_files_stay_with_the_others_who_use_them() {
+fn mapped_files_stay_with_their_other_users() {
     let domain = start("--policy preferred --nodes 1", "anon");
     let mut other = Command::new(toucher());
     let mut other =
@@ -159,7 +159,7 @@ fn in_a_larger_home_running_processes_stay_bound_to_one_node_and_are_told_so() {
 }
 
 #[test]
-fn memory_goes_where_the_new_home_was_promised_it_and_what_is_at_home_stays() {
+fn memory_goes_to_the_new_claim_and_memory_at_home_stays() {
     // Node 2 is nearest to node 3, and nodes 0 and 1 belong to the new home just as well.
     for (policy, from, stays_mib) in [("strict", "3", 0), ("interleave", "2-3", SIZE_MIB / 2)] {
         let domain = start(&format!("--policy {policy} --nodes {from}"), "anon");
@@ -234,7 +234,7 @@ fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
 }
 
 #[test]
-fn a_domain_that_ends_during_its_move_is_said_to_have_ended() {
+fn a_domain_that_ends_during_its_move_is_reported_as_ended() {
     let domain = start("--policy strict --nodes 1", "anon");
     let mover = slow_move(&domain, 2, 2);
     domain.end();
@@ -310,7 +310,7 @@ fn pinned_pages_are_busy_and_stay_to_the_last_one() {
 }
 
 #[test]
-fn what_no_process_maps_stays_and_is_named() {
+fn memory_that_no_process_maps_stays_and_is_named() {
     let script = "dd if=/dev/zero of=/dev/shm/left bs=1M count=16 2>&1 && echo ready && read line";
     let mut child = nearside()
         .args(words("run --quiet --name mover --memory 64M --policy preferred --nodes 1 -- sh -c"))
@@ -341,7 +341,7 @@ fn what_no_process_maps_stays_and_is_named() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_changes_nothing() {
+fn senseless_requests_are_refused_and_change_nothing() {
     let domain = start("--policy strict --nodes 1", "anon");
     std::fs::create_dir("/sys/fs/cgroup/foreign").unwrap();
     let cases = [
@@ -372,11 +372,12 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!(record()["home"]["nodes"], "1");
 }
 
-/// What a move shows on a terminal, with these redirections.
+/// Output of a move on a terminal, with these redirections.
 fn shown_on_a_terminal(to: u32, redirections: &str) -> String {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let script = format!(
-        "stty cols 100; {binary} set mover --nodes {to} --move-memory --rate 64M {redirections}; echo code $?"
+        "stty cols 100; \
+         {binary} set mover --nodes {to} --move-memory --rate 64M {redirections}; echo code $?"
     );
     let mut command = Command::new("script");
     let output = command
@@ -396,7 +397,7 @@ fn a_bar_tells_how_far_a_move_is_on_a_terminal_and_nowhere_else() {
     let shown = shown_on_a_terminal(2, ">/tmp/report");
     assert!(shown.contains(BAR) && shown.contains("of 64"), "{shown:?}");
     assert_eq!(domain.filled_mib(), all_on(2));
-    // The report is for whoever reads the file.
+    // The report goes to the file.
     let report = read("/tmp/report");
     assert!(
         report.contains("mover") && !report.contains(BAR) && !report.contains('\r'),

@@ -25,7 +25,7 @@ fn size_mib(kind: &str) -> u64 {
     if kind == "stack" { 4 } else { 64 }
 }
 
-/// The memory of which an ordinary process is made: what it maps, its heap and its stack.
+/// The memory of an ordinary process: its mappings, its heap and its stack.
 const ORDINARY: [&str; 3] = ["anon", "heap", "stack"];
 
 /// Asserts that memory of a kind lies on these nodes alone, in these parts of 4. Some pages more
@@ -120,7 +120,7 @@ fn preferred_many_spills_only_where_its_home_is_full() {
     let pool = |node: u32| {
         format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
     };
-    // A preference takes no more of a node than what lies above its watermarks.
+    // A preference takes no more of a node than the memory above its watermarks.
     let reserves = Look::take().nodes("reserve_bytes");
     for node in [2, 3] {
         let free_bytes = node_memory(node as usize, "MemFree");
@@ -134,14 +134,14 @@ fn preferred_many_spills_only_where_its_home_is_full() {
     let mib = domain.filled_mib();
     let on = |nodes: [u32; 2]| nodes.iter().filter_map(|node| mib.get(node)).sum::<u64>();
     assert_eq!(domain.policy(), "prefer (many):2-3");
-    // What the kernel keeps back of a node for itself is not given away for a preference.
+    // The kernel's own reserve of a node is not given away for a preference.
     assert!(on([0, 1]) >= 8 && on([2, 3]) >= 24, "{too_many} MiB were filled: {mib:?}");
     domain.end();
     [2, 3].into_iter().for_each(|node| write(&pool(node), "0"));
 }
 
 #[test]
-fn interleaved_memory_lies_in_equal_parts_whoever_touched_it() {
+fn interleaved_memory_lies_in_equal_parts_whichever_thread_touched_it() {
     for kind in ORDINARY {
         let (policy, bytes, _) = filled("--policy interleave --nodes 0,2", kind);
         assert_eq!(policy, "interleave:0,2", "{kind}");

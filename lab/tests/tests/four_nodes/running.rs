@@ -1,4 +1,4 @@
-//! `run` stands in the place of the command, and what it refuses leaves nothing behind.
+//! `run` becomes the command, and its refusals leave nothing behind.
 
 use nearside_lab::{
     Domain, Look, MIB, Signal, await_that, domains, nearside, read, run, send, status, stderr,
@@ -44,7 +44,7 @@ fn stands_in(before: &str, command: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_cannot_be_executed_has_the_exit_codes_of_env_and_leaves_nothing() {
+fn commands_that_cannot_be_executed_exit_like_env_and_leave_nothing() {
     let folder = Path::new("/tmp/unfit");
     fs::create_dir_all(folder.join("folder")).unwrap();
     let file = |name: &str, text: &str, mode| {
@@ -83,7 +83,7 @@ fn what_cannot_be_executed_has_the_exit_codes_of_env_and_leaves_nothing() {
 }
 
 #[test]
-fn signals_are_dealt_with_as_whoever_started_it_had_it() {
+fn signal_dispositions_are_those_of_the_caller() {
     let look = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
     // Signals 32 and 33 are the C library's own: it takes them when a thread starts.
     let seen = |status: &str| {
@@ -135,7 +135,7 @@ fn it_needs_no_open_streams() {
         );
         Command::new("bash").args(["-c", &script]).status().unwrap().code()
     };
-    // There is a notice to tell each time, and nobody to hear it.
+    // Each run has a notice to print, and standard error is closed.
     for streams in ["<&- >&- 2>&-", "2>/dev/full", "2>&1 | exec true; exit ${PIPESTATUS[0]}"] {
         assert_eq!(code("sh -c 'exit 7'", streams), Some(7), "{streams}");
         assert_eq!(code("/no/such", streams), Some(127), "{streams}");
@@ -143,7 +143,7 @@ fn it_needs_no_open_streams() {
 }
 
 #[test]
-fn what_is_refused_says_why_and_leaves_nothing() {
+fn refusals_name_their_reason_and_leave_nothing() {
     let cases = [
         ("--nodes 9 --memory 10M", "node 9"),
         ("--nodes 1,^1 --memory 10M", "no node"),
@@ -202,7 +202,8 @@ fn a_second_domain_of_the_same_name_is_refused_until_the_first_has_ended() {
 
 #[test]
 fn affinity_and_limits_hold_before_the_first_instruction() {
-    let flags = "--quiet --name tight --cpus 2 --memory 32M --nodes 2 --affinity hard --cpu-limit 1.5 --memory-limit 64M";
+    let flags = "--quiet --name tight --cpus 2 --memory 32M --nodes 2 --affinity hard \
+                 --cpu-limit 1.5 --memory-limit 64M";
     let domain = Domain::start(flags, "--mib 16");
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5");
     let group = "/sys/fs/cgroup/nearside/tight";
@@ -213,9 +214,10 @@ fn affinity_and_limits_hold_before_the_first_instruction() {
 }
 
 #[test]
-fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
+fn the_stand_in_for_soft_affinity_is_reported_and_recorded_as_nearsides_own() {
     let output = run(words(
-        "run --name soft --cpus 2 --memory 8M --nodes 3 -- grep Cpus_allowed_list /proc/self/status",
+        "run --name soft --cpus 2 --memory 8M --nodes 3 \
+         -- grep Cpus_allowed_list /proc/self/status",
     ));
     assert!(stdout(&output).trim().ends_with("6-7"), "{}", stdout(&output));
     assert_eq!(
@@ -235,7 +237,7 @@ fn the_stand_in_for_soft_affinity_is_said_and_recorded_as_nearsides_own() {
 }
 
 #[test]
-fn what_a_group_above_withholds_is_neither_offered_nor_taken() {
+fn resources_that_a_group_above_withholds_are_neither_offered_nor_taken() {
     let parent = "/sys/fs/cgroup/nearside";
     // The group above all domains is made with the first of them.
     assert!(run(words("run -q --name first --memory 8M -- true")).status.success());
@@ -300,7 +302,8 @@ fn a_dry_run_tells_and_does_nothing() {
 fn exec_joins_a_domain_with_its_cpus_and_policy() {
     let _domain =
         Domain::start("-q --name home --memory 16M --policy preferred --nodes 2", "--mib 4");
-    let script = "grep -h Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; grep -c prefer:2 /proc/self/numa_maps";
+    let script = "grep -h Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; \
+                  grep -c prefer:2 /proc/self/numa_maps";
     let output = nearside().args(["exec", "home", "--", "sh", "-c", script]).output().unwrap();
     let text = stdout(&output);
     let lines: Vec<_> = text.lines().collect();
@@ -343,7 +346,7 @@ fn start_twin() -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// One of the two runs, the other is told so, and what is there is the one's.
+/// One of the two runs, the other is refused, and all traces are the first one's.
 fn assert_one_runs(mut twins: [Child; 2]) {
     let is_ready = |child: &mut Child| {
         let mut line = String::new();
@@ -375,7 +378,7 @@ fn assert_one_runs(mut twins: [Child; 2]) {
 
 #[test]
 fn of_two_domains_of_one_name_that_start_at_once_one_runs() {
-    // Sweeps up what other tests have left, and makes the lock where nobody has yet.
+    // Sweeps up after other tests, and makes the lock if there is none yet.
     assert!(run(words("run -q --name sweeper --memory 1M -- true")).status.success());
     for _ in 0..2 {
         let barrier = Barrier::new(2);

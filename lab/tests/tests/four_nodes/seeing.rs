@@ -1,4 +1,4 @@
-//! What is shown is what the kernel's own files say.
+//! Reports agree with the kernel's own files.
 
 use nearside_lab::{
     Domain, MIB, Own, await_that, by_node, charged, json, nearside, node_memory, read, run, stderr,
@@ -147,7 +147,7 @@ fn a_local_share_is_that_of_the_bytes_and_the_cpu_time_shown_with_it() {
     }
 }
 
-/// What `nearside` answers from the CPUs of a node, so that what it needs itself comes from there.
+/// The answer of `nearside` run on a node's CPUs, so that its own memory comes from there.
 fn json_from(node: u32, line: &str) -> Value {
     let cpus = read(&format!("/sys/devices/system/node/node{node}/cpulist"));
     let mut command = Command::new("taskset");
@@ -158,7 +158,7 @@ fn json_from(node: u32, line: &str) -> Value {
 }
 
 #[test]
-fn a_frame_of_top_tells_what_list_tells() {
+fn a_frame_of_top_agrees_with_list() {
     let flags = "--quiet --name framed --cpus 2 --memory 128M --policy interleave --nodes 1,3";
     let framed = Domain::start(flags, "--mib 24");
     settled("/sys/fs/cgroup/nearside/framed", &[framed.process()], record_bytes("framed"));
@@ -224,7 +224,7 @@ fn the_heap_is_that_of_buddyinfo() {
     }
 }
 
-/// What the kernel calls the counters that `stat` shows.
+/// The kernel's names of the counters that `stat` shows.
 const COUNTERS: [(&str, &str); 6] = [
     ("hit_pages", "numa_hit"),
     ("miss_pages", "numa_miss"),
@@ -333,7 +333,7 @@ impl Drop for Foreign {
 }
 
 #[test]
-fn a_group_that_somebody_else_made_is_shown_with_its_bytes() {
+fn a_foreign_group_is_shown_with_its_bytes() {
     // Wherever a domain has been, the root hands its controllers down.
     let domain = Domain::start("--quiet --name own --memory 8M", "--mib 1");
     let foreign = Foreign::start();

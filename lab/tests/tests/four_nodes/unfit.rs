@@ -27,7 +27,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn where_records_find_no_room_what_was_recorded_stays() {
+fn records_that_find_no_room_leave_the_earlier_ones() {
     let _mounted = Mounted::with("size=64k,mode=755");
     let domain =
         Domain::start("-q --name kept --cpus 2 --memory 16M --policy strict --nodes 1", "--mib 4");
@@ -111,7 +111,7 @@ fn in_a_box(script: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn domains_live_in_what_is_mounted_of_the_tree() {
+fn domains_live_in_the_mounted_part_of_the_tree() {
     let bind = "mount --bind /sys/fs/cgroup/box /sys/fs/cgroup && ";
     let (code, text) = in_a_box(&format!("{bind} $run --name inner -- cat /proc/self/cgroup"));
     assert_eq!((code, text.trim()), (Some(0), "0::/box/nearside/inner"));

@@ -34,7 +34,7 @@ fn everything_can_be_looked_at() {
 }
 
 #[test]
-fn nothing_can_be_changed_and_it_is_said_what_that_needs() {
+fn changes_are_refused_with_the_rights_that_they_need() {
     let domain = Domain::start("-q --name web --memory 32M --policy strict --nodes 1", "--mib 16");
     let record = read(RECORD);
     let cases = [

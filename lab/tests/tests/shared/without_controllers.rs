@@ -42,7 +42,7 @@ fn policy_and_affinity_hold_without_cpusets() {
 }
 
 #[test]
-fn what_cannot_work_is_said_once() {
+fn limits_of_the_host_are_reported_once() {
     for dry in ["", "--dry-run"] {
         let output = run(words(&format!(
             "run {dry} --name bare --memory 8M --policy strict --nodes 1 -- true"
@@ -104,7 +104,7 @@ fn threads_that_are_started_while_others_are_bound_do_not_escape() {
         "--name bare --cpus 2 --memory 64M --policy preferred --nodes 1",
         "--mib 8 --restless",
     );
-    // Many times, for what may go wrong goes wrong between two instructions.
+    // Many times, since a race would lie between two instructions.
     for (node, cpus) in [(2, "4-5"), (3, "6-7"), (1, "2-3")].repeat(3) {
         let output = run(words(&format!("set bare --nodes {node}")));
         assert!(output.status.success(), "{}", stderr(&output));
@@ -121,7 +121,7 @@ fn threads_that_are_started_while_others_are_bound_do_not_escape() {
 }
 
 #[test]
-fn what_a_program_does_to_its_own_threads_outlives_nearsides_binding() {
+fn a_programs_own_affinity_outlives_nearsides_binding() {
     let domain =
         Domain::start("--quiet --name bare --cpus 2 --memory 64M --nodes 1", "--mib 8 --spin");
     let tasks = std::fs::read_dir(format!("/proc/{}/task", domain.process())).unwrap();
@@ -158,7 +158,7 @@ fn the_commands_that_only_look_work() {
 }
 
 #[test]
-fn memory_that_nobody_may_see_is_said_to_be_hidden_and_not_taken_for_none() {
+fn hidden_memory_is_reported_as_hidden_not_as_none() {
     let domain = Domain::start("-q --name bare --memory 16M --policy strict --nodes 1", "--mib 8");
     let output = run_as_nobody(words("list --format json"));
     assert!(output.status.success(), "{}", stderr(&output));
