@@ -41,7 +41,7 @@ install: ## what `make build` built, below PREFIX (default /usr/local), its syst
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 
-test: install-deps lint deny unit api-test lab-test compare-test demo-test ## everything CI checks, about three quarters of an hour on 2 cores
+test: install-deps lint deny unit api-test lab-test compare-test demo-test ## everything CI checks, at most 35 minutes on 2 idle cores
 	@echo "make test: all passed"
 	@$(TIMES) show
 

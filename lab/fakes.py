@@ -24,10 +24,17 @@ def result(total_ms, busy_ms=(0, 0), fetched=((0, 0), (0, 0))):
     def mark(busy, lines, now_ns):
         zeros = [0, 0]
         vcpus = [
-            {"node": cpu, "now_ns": now_ns, "idle_ns": now_ns - busy[cpu] * 1e6, "stall_ns": busy[cpu] * 5e5, "fetched": lines[cpu],
-             "code_fetched": zeros, "cache_to_cache": zeros}
+            {
+                "node": cpu,
+                "now_ns": now_ns,
+                "idle_ns": now_ns - busy[cpu] * 1e6,
+                "stall_ns": busy[cpu] * 5e5,
+                "fetched": lines[cpu],
+                "code_fetched": zeros,
+                "cache_to_cache": zeros,
+            }
             for cpu in (0, 1)
-        ]  # fmt: skip
+        ]
         return {"machine_ns": 1e9 + total_ms * 1e6 if any(busy) else 1e9, "vcpus": vcpus}
 
     begin, end = mark((0, 0), ((0, 0), (0, 0)), 2e8), mark(busy_ms, fetched, 1e9 + total_ms * 1e6)
