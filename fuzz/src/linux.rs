@@ -5,7 +5,7 @@ use nearside_linux::{
     counters,
     facts::Facts,
     memory, migrate,
-    store::{Record, Store},
+    store::{Change, Journal, Part, Store},
     usage,
 };
 use nearside_policy::{
@@ -101,8 +101,9 @@ pub fn procfs(input: &[u8]) {
     }
 }
 
-/// A record in the store: as other versions of Nearside wrote it, or whoever else.
+/// A record in the store, or a journal: as another version of Nearside or another program wrote it.
 pub fn record(input: &[u8]) {
+    journal_in_store(input).expect("only the journal is wrong");
     // Of a domain that was started, and of one that was found.
     for (name, file) in [("x", "x.json"), ("/a", "%2Fa.json")] {
         record_in_store(input, name, file).expect("only the record is wrong");
@@ -135,12 +136,17 @@ fn record_in_store(input: &[u8], name: &str, file: &str) -> Result<(), Box<dyn s
     assert!(broken.is_empty());
     // Its file is where changes of it are written.
     assert_eq!(record.name, name);
-    assert_eq!(record.claim.is_none(), record.found_by.is_some());
-    if let Some(claim) = &record.claim {
-        _ = claim.nodes();
-        assert!(total(&outstanding(claim, &ByNode::new(), &ByNode::new())) <= claim.total_bytes());
+    for part in record.parts() {
+        assert_eq!(part.claim.is_none(), record.found_by.is_some());
+        assert_eq!(part.decision.is_none(), record.found_by.is_some());
+        if let Some(claim) = &part.claim {
+            _ = claim.nodes();
+            assert!(
+                total(&outstanding(claim, &ByNode::new(), &ByNode::new())) <= claim.total_bytes()
+            );
+        }
+        plan_beside(&record.name, part);
     }
-    plan_beside(&record);
 
     let locked = store.lock()?;
     locked.put(&record)?;
@@ -160,13 +166,30 @@ fn record_in_store(input: &[u8], name: &str, file: &str) -> Result<(), Box<dyn s
     Ok(())
 }
 
-/// Gives a home to another domain, and another home to the recorded one.
-fn plan_beside(record: &Record) {
+fn journal_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+    let folder = folder()?;
+    let store = Store::new(folder.path(), "this boot");
+    let locked = store.lock()?;
+    fs::write(folder.path().join("journal.json"), input)?;
+    let Ok(Some(journal)) = locked.unfinished() else { return Ok(()) };
+    locked.end_journal()?;
+    locked.begin_journal(&journal)?;
+    assert_eq!(locked.unfinished()?.as_ref(), Some(&journal));
+    // A name may be too long for a file's; then none of the changes is made.
+    let undo = Journal { changes: journal.changes.iter().map(Change::reversed).collect() };
+    if locked.put_all(&journal.changes).is_ok() {
+        _ = locked.put_all(&undo.changes);
+    }
+    Ok(())
+}
+
+/// Gives a home to another domain, and another home to the recorded part.
+fn plan_beside(name: &str, part: &Part) {
     let domain = PartState {
-        id: record.name.as_str().into(),
-        home: Some(record.home.clone()),
-        claim: record.claim.clone(),
-        memory_nodes: record.memory_nodes.clone(),
+        id: name.into(),
+        home: Some(part.home.clone()),
+        claim: part.claim.clone(),
+        memory_nodes: part.memory_nodes.clone(),
         resident_bytes: ByNode::from([(NodeId(0), 1 << 20)]),
         ..PartState::default()
     };
@@ -174,8 +197,8 @@ fn plan_beside(record: &Record) {
     let request = Request {
         vcpus: 2,
         memory_bytes: 1 << 20,
-        page_size: record.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size),
-        policy: record.home.policy,
+        page_size: part.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size),
+        policy: part.home.policy,
         nodes: None,
         near: Vec::new(),
     };
@@ -184,16 +207,16 @@ fn plan_beside(record: &Record) {
     }
     let nodes = NodeSet::from([NodeId(1)]);
     let wish = Rehome {
-        part: record.name.as_str().into(),
+        part: name.into(),
         affinity: None,
         nodes,
         move_memory: true,
         rate_bytes_per_s: None,
     };
     _ = rehome(&wish, &observation);
-    _ = home_after(&wish, Some(&record.home));
-    if let Some(claim) = &record.claim {
-        _ = later_policy_nodes(&record.home, claim, &observation.topology);
+    _ = home_after(&wish, Some(&part.home));
+    if let Some(claim) = &part.claim {
+        _ = later_policy_nodes(&part.home, claim, &observation.topology);
     }
 }
 

@@ -39,16 +39,16 @@ pub enum Error {
         /// What it takes.
         needs: &'static str,
     },
-    /// A record that cannot be read.
+    /// A record, or the journal, that cannot be read.
     #[error(
-        "{}: no record that this version of Nearside can read: {why}. Use the version that wrote it, or remove the file \
-         once the domain has ended",
+        "{}: cannot read the record: {why}. Use the version of Nearside that wrote it, or remove \
+         the file once the domain has ended",
         path.display()
     )]
     Record {
-        /// Its file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason, with the version that wrote it as far as the file names one.
         why: String,
     },
     /// A system call failed.

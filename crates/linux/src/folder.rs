@@ -2,13 +2,14 @@
 //! owner and mode are looked at, and its files are reached from there: no path is followed twice, and no link at all.
 
 use crate::error::{Error, IoContext};
+use nearside_topology::bounded_file;
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, Stat},
     io::Errno,
 };
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Write},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -98,17 +99,7 @@ impl Folder {
             }
             opened => opened.at(path)?,
         };
-        let (meta, own) =
-            (rustix::fs::fstat(&opened).at(path)?, rustix::process::geteuid().as_raw());
-        if meta.st_uid != 0 && meta.st_uid != own {
-            return Err(refused(path, &format!("belongs to user {}", meta.st_uid)));
-        }
-        if meta.st_mode & OTHERS_WRITE != 0 {
-            return Err(refused(
-                path,
-                &format!("may be written by others (mode {:o})", meta.st_mode & 0o7777),
-            ));
-        }
+        refuse_others(&rustix::fs::fstat(&opened).at(path)?, path)?;
         Ok(Some(Self { path: path.into(), opened }))
     }
 
@@ -180,16 +171,27 @@ impl Folder {
         Ok((kind == FileType::Fifo).then_some(opened))
     }
 
-    /// The content of a file; none where there is no such file.
+    /// The content of a file of Nearside's own, of any length; none where there is no such file.
+    ///
+    /// # Errors
+    /// As [`Self::read_within`].
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        self.read_within(name, u64::MAX)
+    }
+
+    /// The content of a file; none where there is no such file.
+    ///
+    /// # Errors
+    /// Where it cannot be read, is no regular file, has more than `max_bytes`, or could have been
+    /// written by a user other than root and this process's.
+    pub fn read_within(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, Error> {
         let path = self.path.join(name);
-        let mut file = match self.open_file(name, OFlags::RDONLY, Mode::empty()) {
+        let file = match self.open_file(name, bounded_file::OPEN_FLAGS, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             opened => opened.at(&path)?,
         };
-        let mut content = Vec::new();
-        file.read_to_end(&mut content).at(&path)?;
-        Ok(Some(content))
+        refuse_others(&rustix::fs::fstat(&file).at(&path)?, &path)?;
+        bounded_file::read_opened(file, max_bytes).map(Some).at(&path)
     }
 
     /// Puts a file in the place of an earlier one, which stays as it is unless all of the new one could be written.
@@ -236,6 +238,18 @@ impl Folder {
             removed => Ok(removed?),
         }
     }
+}
+
+/// Refuses a folder or file that a user other than root and this process's owns or may write.
+fn refuse_others(meta: &Stat, path: &Path) -> Result<(), Error> {
+    if meta.st_uid != 0 && meta.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(refused(path, &format!("belongs to user {}", meta.st_uid)));
+    }
+    if meta.st_mode & OTHERS_WRITE != 0 {
+        let mode = meta.st_mode & 0o7777;
+        return Err(refused(path, &format!("may be written by others (mode {mode:o})")));
+    }
+    Ok(())
 }
 
 fn refused(path: &Path, why: &str) -> Error {

@@ -98,7 +98,7 @@ impl Host {
         let tree = Tree::find(&paths.root.join("proc/self/mountinfo"))?;
         let boot_id_file = paths.root.join("proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(&boot_id_file).at(&boot_id_file)?;
-        let store = Store::new(&paths.state, &boot_id);
+        let store = Store::new(&paths.state, &boot_id).with_proc(&paths.root.join("proc"));
         let booted_with_systemd = Systemd::runs(&paths.root);
         Ok(Self {
             paths,
@@ -366,10 +366,10 @@ impl Host {
         let group = self.current_group()?;
         self.refuse_other_owners()?;
         if !self.set_cpuset(&group, MEMORY_NODES, nodes)? {
-            let policy = self.current.as_ref().map(|record| record.home.policy);
+            let policy = self.current.as_ref().map(|record| record.part().home.policy);
             self.go_without_cpuset(policy)?;
         }
-        self.change(|record| record.memory_nodes = Some(nodes.clone()))
+        self.change(|record| record.part_mut().memory_nodes = Some(nodes.clone()))
     }
 
     fn bind_cpus(&mut self, cpus: &CpuSet, on_behalf: CpuReason) -> Result<(), Error> {
@@ -388,7 +388,8 @@ impl Host {
             }
         }
         self.change(|record| {
-            record.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf, replaces: None })
+            record.part_mut().cpus =
+                Some(CpuBinding { cpus: cpus.clone(), on_behalf, replaces: None })
         })
     }
 
@@ -453,9 +454,12 @@ impl Host {
     ) -> Result<Outcome, Error> {
         let group = self.current_group()?;
         let topology = self.topology()?;
-        self.change(|record| record.moving_to = Some(nodes.clone()))?;
-        let claim =
-            self.current.as_ref().and_then(|record| record.claim.clone()).unwrap_or_default();
+        self.change(|record| record.part_mut().moving_to = Some(nodes.clone()))?;
+        let claim = self
+            .current
+            .as_ref()
+            .and_then(|record| record.part().claim.clone())
+            .unwrap_or_default();
         let (ours, store) = (self.current.clone(), self.store.clone());
         let is_ours = || ours.as_ref().is_some_and(|ours| is_unchanged(&store, ours));
         // Moving takes minutes; others may start and stop domains meanwhile, and even change this one: the last wins.
@@ -489,9 +493,10 @@ impl Host {
             )));
         }
         if !moved.interrupted {
-            self.change(|record| record.moving_to = None)?;
+            self.change(|record| record.part_mut().moving_to = None)?;
         }
-        let is_confined = self.current.as_ref().is_some_and(|record| record.memory_nodes.is_some());
+        let is_confined =
+            self.current.as_ref().is_some_and(|record| record.part().memory_nodes.is_some());
         let outcome = moved.clone().into_outcome();
         self.notices.extend(
             moved.notices(is_confined && group.has(MEMORY_NODES.file) && may_go_on(&outcome)),
@@ -525,7 +530,7 @@ impl Host {
             // What was found has what it holds, and no more is promised to it.
             Action::Claim { claim, .. } => self.change(|record| {
                 if record.found_by.is_none() {
-                    record.claim = Some(claim.clone());
+                    record.part_mut().claim = Some(claim.clone());
                 }
             }),
             Action::SetHome { home, .. } => self.set_home(home),
@@ -533,7 +538,7 @@ impl Host {
             Action::BindCpus { cpus, on_behalf, .. } => self.bind_cpus(cpus, *on_behalf),
             Action::SetMemoryPolicy { policy, nodes, .. } => {
                 take_policy(*policy, nodes)?;
-                self.change(|record| record.policy_nodes = Some(nodes.clone()))
+                self.change(|record| record.part_mut().policy_nodes = Some(nodes.clone()))
             }
             Action::UnbindCpus { part } => self.lift_fallback(part.domain()).map(drop),
             Action::Forget { part } => self.forget_found(part.domain()).map(drop),
@@ -573,18 +578,18 @@ impl Machine for Host {
         let proc = self.proc();
         let state = |record: Record| {
             let group = self.tree.group(&record.cgroup)?;
-            let (memory, claim) = (memory::of_group(&group, &proc), record.claim.as_ref());
+            let (memory, claim) = (memory::of_group(&group, &proc), record.part().claim.as_ref());
             let (resident_bytes, kernel_bytes) =
                 (memory.compared_to(claim), memory.kept_by_kernel(claim));
             let unmapped_bytes = memory.unmapped_by_any(claim);
             let reserved_bytes = claim
                 .map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &resident_bytes));
             Ok(PartState {
-                id: PartId::of(record.name),
+                id: PartId::of(record.name.as_str()),
                 cgroup: CgroupId(record.inode),
-                home: Some(record.home),
-                claim: record.claim,
-                memory_nodes: record.memory_nodes,
+                home: Some(record.part().home.clone()),
+                claim: record.part().claim.clone(),
+                memory_nodes: record.part().memory_nodes.clone(),
                 resident_bytes,
                 kernel_bytes,
                 unmapped_bytes,
@@ -598,7 +603,7 @@ impl Machine for Host {
         Ok(Observation {
             topology: topology.offered(self.allowed().as_ref()),
             parts: domains,
-            reservations: Vec::new(),
+            reservations: self.store.reservations(&self.tree).iter().map(Into::into).collect(),
         })
     }
 

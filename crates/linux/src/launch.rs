@@ -6,7 +6,7 @@ use crate::{
     confine::{CPUS, bind},
     error::{Error, IoContext},
     host::Host,
-    store::Record,
+    store::{Part, Record},
     sys,
 };
 use nearside_policy::{
@@ -145,6 +145,8 @@ pub fn launch(
         affinity: wish.affinity,
         policy: wish.request.policy,
     };
+    let claim = Some(decision.chosen.claim.clone());
+    let part = Part { claim, decision: Some(decision), ..Part::at(home) };
     let boot_id = host.boot_id().to_owned();
     host.edit(Record {
         name: wish.name.clone(),
@@ -156,14 +158,8 @@ pub fn launch(
             .map_or(0, |since| since.as_secs()),
         found_by: None,
         command: command.words(),
-        home,
-        claim: Some(decision.chosen.claim.clone()),
         limits: wish.limits,
-        decision: Some(decision),
-        cpus: None,
-        memory_nodes: None,
-        policy_nodes: None,
-        moving_to: None,
+        parts: part.into(),
     });
     for step in &plan.transaction.steps {
         if let Outcome::Refused { why } = host.apply_step(&step.action) {
@@ -209,10 +205,10 @@ pub fn enter(
 ) -> Result<Infallible, LaunchError> {
     let group = host.tree().group(&record.cgroup)?;
     group.enter(process::id())?;
-    if let Some(nodes) = &record.policy_nodes {
-        take_policy(record.home.policy, nodes)?;
+    if let Some(nodes) = &record.part().policy_nodes {
+        take_policy(record.part().home.policy, nodes)?;
     }
-    if let Some(binding) = record.cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
+    if let Some(binding) = record.part().cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
         bind(process::id().cast_signed(), &binding.cpus)?;
     }
     Err(command.execute())

@@ -86,16 +86,16 @@ fn a_found_group_gets_a_record_with_its_first_change_and_no_claim() {
     assert_eq!(apply(&mut host, &Action::Claim { part: domain(), claim }), done);
     let record = made.record("/m/vm");
     assert_eq!(
-        (record.claim, record.found_by.as_deref(), &record.home),
-        (None, Some("m/*"), &home(&[1]))
+        (&record.part().claim, record.found_by.as_deref(), &record.part().home),
+        (&None, Some("m/*"), &home(&[1]))
     );
     assert_eq!(apply(&mut host, &Action::SetHome { part: domain(), home: home(&[0]) }), done);
     host.put_down();
-    assert_eq!(made.record("/m/vm").home, home(&[0]));
+    assert_eq!(made.record("/m/vm").part().home, home(&[0]));
 
     // The next change is of what is recorded by then, whatever the home of the one who found it.
     host.take_up("/m/vm", Some(("m/*", &home(&[1])))).unwrap();
-    assert_eq!(host.edited().unwrap().home, home(&[0]));
+    assert_eq!(host.edited().unwrap().part().home, home(&[0]));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn where_somebody_elses_group_may_run_is_left_alone() {
         );
         host.put_down();
         assert!(host.restore_fallback(path).unwrap_err().to_string().contains(owner));
-        assert_eq!((made.record(path).cpus, made.bound(path)), (None, false));
+        assert_eq!((made.record(path).part().cpus.clone(), made.bound(path)), (None, false));
     }
 }
 
@@ -138,11 +138,11 @@ fn nearsides_own_binding_is_lifted_and_restored_and_its_record_says_so() {
     assert_eq!(made.read("cg/nearside/x/cpuset.cpus"), "2-3");
     let binding =
         CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces: None };
-    assert_eq!(made.record(OWN).cpus, Some(binding));
+    assert_eq!(made.record(OWN).part().cpus.clone(), Some(binding));
     assert!(!host.restore_fallback(OWN).unwrap(), "it is bound");
     host.lock().unwrap();
     assert!(host.lift_fallback(OWN).unwrap());
-    assert_eq!((made.record(OWN).cpus, made.bound("/nearside/x")), (None, false));
+    assert_eq!((made.record(OWN).part().cpus.clone(), made.bound("/nearside/x")), (None, false));
     host.unlock();
     assert!(!host.lift_fallback("none").unwrap() && !host.restore_fallback("none").unwrap());
 }
@@ -154,7 +154,7 @@ fn a_binding_that_does_not_come_into_force_is_not_recorded() {
     made.found(OWN, |_| {});
     let said = made.host().restore_fallback(OWN).unwrap_err().to_string();
     assert!(said.contains("is not in force"), "{said}");
-    assert_eq!((made.record(OWN).cpus, made.bound(OWN)), (None, false));
+    assert_eq!((made.record(OWN).part().cpus.clone(), made.bound(OWN)), (None, false));
 }
 
 #[test]
@@ -162,16 +162,17 @@ fn what_an_operator_bound_or_chose_stays() {
     let made = made();
     made.group("nearside/x", "2-3\n");
     let binding = CpuBinding { cpus: cpus(&[2]), on_behalf: CpuReason::Operator, replaces: None };
-    made.found(OWN, |record| record.cpus = Some(binding.clone()));
+    made.found(OWN, |record| record.part_mut().cpus = Some(binding.clone()));
     let mut host = made.host();
     assert!(!host.lift_fallback(OWN).unwrap() && !host.restore_fallback(OWN).unwrap());
-    assert_eq!(made.record(OWN).cpus, Some(binding));
+    assert_eq!(made.record(OWN).part().cpus.clone(), Some(binding));
     for change in [
-        |record: &mut Record| record.home.affinity = Affinity::Hard,
-        |record: &mut Record| record.home.origin = Origin::Adopted,
+        |record: &mut Record| record.part_mut().home.affinity = Affinity::Hard,
+        |record: &mut Record| record.part_mut().home.origin = Origin::Adopted,
     ] {
         made.found(OWN, |record| {
-            (record.cpus, record.home) = (None, home(&[1]));
+            let part = record.part_mut();
+            (part.cpus, part.home) = (None, home(&[1]));
             change(record);
         });
         assert!(!made.host().restore_fallback(OWN).unwrap());
@@ -185,7 +186,7 @@ fn one_lock_serves_many_domains_and_who_needs_a_binding_is_known_without_it() {
     fs::create_dir_all(made.path("run/systemd/system")).unwrap();
     for path in ["/m/vm", "/machine.slice/machine-qemu\\x2d1.scope"] {
         made.group(&path[1..], "0-3");
-        made.found(path, |record| record.home.origin = Origin::Auto);
+        made.found(path, |record| record.part_mut().home.origin = Origin::Auto);
     }
     let mut host = made.host();
     let topology = host.topology().unwrap();
@@ -198,12 +199,12 @@ fn one_lock_serves_many_domains_and_who_needs_a_binding_is_known_without_it() {
         record
     };
     assert!(
-        !wants(&other(|record| record.home.nodes = nodes(&[0, 1]))),
+        !wants(&other(|record| record.part_mut().home.nodes = nodes(&[0, 1]))),
         "a home of all nodes binds nobody"
     );
-    assert!(!wants(&other(|record| record.home.affinity = Affinity::Hard)));
+    assert!(!wants(&other(|record| record.part_mut().home.affinity = Affinity::Hard)));
     assert!(
-        !wants(&other(|record| record.home.origin = Origin::Adopted)),
+        !wants(&other(|record| record.part_mut().home.origin = Origin::Adopted)),
         "kept there by whoever chose it"
     );
     let libvirts = made.record("/machine.slice/machine-qemu\\x2d1.scope");
@@ -263,7 +264,7 @@ fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
 
     // Before the first chunk the home becomes another one.
     let (mut begun, _) = host.begin_batches(&[batch("/m/a", 0)]);
-    made.found("/m/a", |record| record.home.nodes = nodes(&[0]));
+    made.found("/m/a", |record| record.part_mut().home.nodes = nodes(&[0]));
     host.move_batches(&mut begun, later, &|| ControlFlow::Continue(()));
     let ended = host.end_batches(begun);
     assert!(matches!(ended[..], [(_, Outcome::Partly { interrupted: true, .. })]), "{ended:?}");
@@ -279,7 +280,7 @@ fn a_unit_that_would_stay_bound_when_it_is_started_anew_is_not_bound() {
         assert!(made.host().may_bind(&made.record(path)).is_err());
         let said = made.host().restore_fallback(path).unwrap_err().to_string();
         assert!(said.contains("when it is started anew"), "{said}");
-        assert_eq!((made.record(path).cpus, made.bound(path)), (None, false));
+        assert_eq!((made.record(path).part().cpus.clone(), made.bound(path)), (None, false));
     }
 }
 
@@ -298,27 +299,27 @@ fn cpus_that_somebody_else_set_are_neither_replaced_nor_taken_away() {
     refused(&apply(&mut host, &bind(CpuReason::Fallback)), "somebody else");
     host.put_down();
     host.unlock();
-    assert_eq!((theirs(), made.record(OWN).cpus), ("0,2\n".into(), None));
+    assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), None));
 
     // They were set after Nearside had bound it: its own binding is gone.
     let own =
         |replaces| CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces };
-    made.found(OWN, |record| record.cpus = Some(own(None)));
+    made.found(OWN, |record| record.part_mut().cpus = Some(own(None)));
     assert!(host.lift_fallback(OWN).unwrap());
-    assert_eq!((theirs(), made.record(OWN).cpus), ("0,2\n".into(), None));
+    assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), None));
 
     // Whoever was killed before it had bound it left nothing but a record.
     made.file("cg/nearside/x/cpuset.cpus", "\n");
     made.file("cg/nearside/x/cpuset.cpus.effective", "2-3\n");
-    made.found(OWN, |record| record.cpus = Some(own(None)));
+    made.found(OWN, |record| record.part_mut().cpus = Some(own(None)));
     assert!(host.restore_fallback(OWN).unwrap());
-    assert_eq!((theirs().as_str(), made.record(OWN).cpus), ("2-3", Some(own(None))));
+    assert_eq!((theirs().as_str(), made.record(OWN).part().cpus.clone()), ("2-3", Some(own(None))));
     made.file("cg/nearside/x/cpuset.cpus", "0,2\n");
 
     // Whoever was killed while it changed the binding left one of the two, and both are known for Nearside's own.
-    made.found(OWN, |record| record.cpus = Some(own(Some(cpus(&[0, 2])))));
+    made.found(OWN, |record| record.part_mut().cpus = Some(own(Some(cpus(&[0, 2])))));
     assert!(host.lift_fallback(OWN).unwrap());
-    assert_eq!((made.record(OWN).cpus, made.bound(OWN)), (None, false));
+    assert_eq!((made.record(OWN).part().cpus.clone(), made.bound(OWN)), (None, false));
 }
 
 #[test]

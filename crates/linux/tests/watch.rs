@@ -6,7 +6,7 @@ mod common;
 use common::{Made, home};
 use nearside_linux::{
     Host, Paths,
-    store::Record,
+    store::{Part, Record},
     watch::{Patterns, Turn, Watcher},
 };
 use nearside_policy::{
@@ -89,14 +89,8 @@ fn found(path: &str, inode: u64, boot_id: &str, home: Home) -> Record {
         started_unix_s: 0,
         found_by: Some("m/*".into()),
         command: Vec::new(),
-        home,
-        claim: None,
         limits: Limits::default(),
-        decision: None,
-        cpus: None,
-        memory_nodes: None,
-        policy_nodes: None,
-        moving_to: None,
+        parts: Part::at(home).into(),
     }
 }
 
@@ -312,13 +306,13 @@ fn records_are_read_again_when_they_change() {
     made.put(made.record("/m/vm"));
     assert_eq!(home(2), (Some("1".into()), 1, Vec::new()));
     let mut record = made.record("/m/vm");
-    record.home.nodes = NodeSet::from([NodeId(0)]);
+    record.part_mut().home.nodes = NodeSet::from([NodeId(0)]);
     made.put(record);
     assert_eq!(home(3).0.as_deref(), Some("0"));
     made.file("run/nearside/domains/%2Fm%2Fvm.json", "{");
     let (nodes, records, notices) = home(4);
     assert_eq!((nodes, records, notices.len()), (None, 0, 1), "{notices:?}");
-    assert!(notices[0].contains("%2Fm%2Fvm.json: no record"), "{notices:?}");
+    assert!(notices[0].contains("%2Fm%2Fvm.json: cannot read"), "{notices:?}");
     fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
     assert_eq!(home(5), (None, 0, Vec::new()));
 }

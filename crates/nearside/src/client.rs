@@ -467,7 +467,7 @@ mod tests {
     fn a_change_and_a_refusal_are_reported() {
         let snapshot = examples::snapshot();
         let record = snapshot.records.iter().flatten().next().unwrap();
-        let (name, new) = (record.name.clone(), record.home.clone());
+        let (name, new) = (record.name.clone(), record.part().home.clone());
         let done = snapshot::Answer::Done {
             nodes_before: home(1),
             home: new.clone(),

@@ -49,15 +49,15 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn new(cgroup: &str, record: Option<&Record>, usage: Usage) -> Self {
-        let home = record.map(|record| record.home.clone());
-        let claim = record.and_then(|record| record.claim.clone());
+        let home = record.map(|record| record.part().home.clone());
+        let claim = record.and_then(|record| record.part().claim.clone());
         let seen = usage.memory_seen != usage::Account::Hidden;
         let resident_bytes = usage.memory.compared_to(claim.as_ref());
         Self {
             name: record.map_or(cgroup, |record| &record.name).to_owned(),
             cgroup: cgroup.to_owned(),
             cpus_bound_by: record
-                .and_then(|record| record.cpus.as_ref())
+                .and_then(|record| record.part().cpus.as_ref())
                 .map(|binding| binding.on_behalf),
             outstanding_bytes: claim
                 .as_ref()

@@ -38,7 +38,7 @@ pub(crate) fn carry_out(
 
     let mut report = Report {
         name: wish.part.to_string(),
-        nodes_before: before.home.nodes.clone(),
+        nodes_before: before.part().home.nodes.clone(),
         nodes: wish.nodes.clone(),
         asked_to_move: wish.move_memory,
         confined: true,
@@ -81,16 +81,16 @@ pub(crate) fn carry_out(
 /// Gives a home that an operator chose back to placement; which one that is. None where the domain has ended, or has none.
 pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, Failure> {
     let Some(record) = host.record(domain) else { return Ok(None) };
-    if record.home.origin == Origin::Adopted {
+    if record.part().home.origin == Origin::Adopted {
         return Err(Failure::could_not(format_args!(
             "somebody else keeps {domain} on {}: whoever does can let it go, and its home is placement's then",
-            record.home.nodes.named()
+            record.part().home.nodes.named()
         )));
     }
     host.take_up(domain, None).map_err(Failure::could_not)?;
     let given = host.edited().map(|record| {
-        record.home.origin = Origin::Auto;
-        record.home.clone()
+        record.part_mut().home.origin = Origin::Auto;
+        record.part().home.clone()
     });
     let saved = host.save().map_err(Failure::could_not);
     host.put_down();
@@ -100,7 +100,7 @@ pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, F
 /// The record of the domain at its new home. From here on the home is the new one, even if its memory is not there yet:
 /// its claim and its CPUs are.
 fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Observation) -> Record {
-    let home = home_after(wish, Some(&before.home));
+    let home = home_after(wish, Some(&before.part().home));
     let claim = plan.transaction.steps.iter().find_map(|step| match &step.action {
         Action::Claim { claim, .. } => Some(claim),
         _ => None,
@@ -108,7 +108,10 @@ fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Obser
     // A plan without steps binds nothing, so nothing is to be bound later either.
     let policy_nodes =
         claim.and_then(|claim| later_policy_nodes(&home, claim, &observation.topology));
-    Record { home, policy_nodes, ..before.clone() }
+    let mut after = before.clone();
+    let part = after.part_mut();
+    (part.home, part.policy_nodes) = (home, policy_nodes);
+    after
 }
 
 fn failed(action: &dyn std::fmt::Display, why: &str, undone: Result<(), String>) -> Failure {
@@ -126,10 +129,11 @@ fn undo(host: &mut Host, before: Record) -> Result<(), String> {
     }
     let part = PartId::of(&before.name);
     let mems = before
+        .part()
         .memory_nodes
         .clone()
         .map(|nodes| Action::ConfineMemory { part: part.clone(), nodes });
-    let cpus = before.cpus.clone();
+    let cpus = before.part().cpus.clone();
     let cpus = cpus.map(|binding| Action::BindCpus {
         part,
         cpus: binding.cpus,

@@ -192,7 +192,7 @@ impl Host {
         let Some(record) = self.store.living(domain, &self.tree)? else {
             return Err(Error::Refused(format!("{domain} has ended, or has no home")));
         };
-        let home = &record.home.nodes;
+        let home = &record.part().home.nodes;
         if !nodes.is_subset(home) || home.contains(*from) {
             let home = home.named();
             return Err(Error::Refused(format!(
@@ -207,7 +207,7 @@ impl Host {
             from: *from,
             most_bytes: *max_bytes,
             rate_bytes_per_s: *rate_bytes_per_s,
-            claim: record.claim.clone(),
+            claim: record.part().claim.clone(),
         };
         Ok((
             *from,

@@ -72,18 +72,18 @@ impl Host {
 
     fn lift(&mut self, record: &Record) -> Result<bool, Error> {
         let Some(own) =
-            record.cpus.as_ref().filter(|binding| binding.on_behalf == CpuReason::Fallback)
+            record.part().cpus.as_ref().filter(|binding| binding.on_behalf == CpuReason::Fallback)
         else {
             return Ok(false);
         };
         // The record last: whoever is killed in between leaves a binding that is known and lifted by the next.
         self.unbind(own)?;
-        self.change(|record| record.cpus = None)?;
+        self.change(|record| record.part_mut().cpus = None)?;
         Ok(true)
     }
 
     fn restore(&mut self, record: &Record) -> Result<bool, Error> {
-        let is_bound = match &record.cpus {
+        let is_bound = match &record.part().cpus {
             None => false,
             Some(binding) => binding.on_behalf == CpuReason::Operator || !self.was_broken_off()?,
         };
@@ -92,9 +92,9 @@ impl Host {
         }
         self.refuse_other_owners()?;
         let topology = self.topology()?.offered(self.allowed().as_ref());
-        let cpus = topology.cpus_of_nodes(&record.home.nodes);
+        let cpus = topology.cpus_of_nodes(&record.part().home.nodes);
         if cpus.is_empty() {
-            let home = record.home.nodes.named();
+            let home = record.part().home.nodes.named();
             return Err(Error::Refused(format!(
                 "{}: no CPU is online on its home, {home}",
                 record.name
@@ -112,7 +112,7 @@ impl Host {
     /// Binds the domain that is being changed to CPUs, in place of those it was bound to before. What somebody else set stays.
     pub(super) fn stand_in(&mut self, cpus: &CpuSet) -> Result<(), Error> {
         let group = self.current_group()?;
-        let before = self.current.as_ref().and_then(|record| record.cpus.clone());
+        let before = self.current.as_ref().and_then(|record| record.part().cpus.clone());
         if let Some(others) = cpus_of_others(&group, before.as_ref())? {
             return Err(Error::Refused(format!(
                 "{} is kept on CPUs {others} ({}) by somebody else, who has to change that",
@@ -125,7 +125,7 @@ impl Host {
         let replaces = before.as_ref().map(|before| before.cpus.clone());
         let mut binding =
             CpuBinding { cpus: cpus.clone(), on_behalf: CpuReason::Fallback, replaces };
-        self.change(|record| record.cpus = Some(binding.clone()))?;
+        self.change(|record| record.part_mut().cpus = Some(binding.clone()))?;
         let bound = self.confine_to(&group, &binding);
         if let Err(error) = bound {
             match &before {
@@ -135,11 +135,11 @@ impl Host {
                 )?,
                 None => self.unbind(&binding)?,
             }
-            self.change(|record| record.cpus = before)?;
+            self.change(|record| record.part_mut().cpus = before)?;
             return Err(error);
         }
         if binding.replaces.take().is_some() {
-            self.change(|record| record.cpus = Some(binding))?;
+            self.change(|record| record.part_mut().cpus = Some(binding))?;
         }
         Ok(())
     }
@@ -197,12 +197,14 @@ impl Host {
 /// done on one node.
 pub fn wants_fallback(record: &Record, topology: &Topology) -> bool {
     let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
-    record.cpus.is_none() && needs_binding(record) && !with_cpus.is_subset(&record.home.nodes)
+    record.part().cpus.is_none()
+        && needs_binding(record)
+        && !with_cpus.is_subset(&record.part().home.nodes)
 }
 
 /// Whether a domain needs a binding to stay at home. One that somebody else keeps somewhere needs none.
 fn needs_binding(record: &Record) -> bool {
-    record.home.affinity == Affinity::Soft && !record.is_kept_by_others()
+    record.part().home.affinity == Affinity::Soft && !record.is_kept_by_others()
 }
 
 impl CpuBinding {

@@ -1,7 +1,11 @@
 //! Domains as a daemon changes them: as they are recorded by then, and groups that were found and have no record yet.
 
 use super::{Home, Host, later_policy_nodes};
-use crate::{error::Error, store::Record, watch::owner};
+use crate::{
+    error::Error,
+    store::{Part, Record},
+    watch::owner,
+};
 use nearside_policy::{Limits, Owner};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -57,31 +61,25 @@ impl Host {
                 .map_or(0, |since| since.as_secs()),
             found_by: Some(pattern.into()),
             command: Vec::new(),
-            home: home.clone(),
-            claim: None,
             limits: Limits::default(),
-            decision: None,
-            cpus: None,
-            memory_nodes: None,
-            policy_nodes: None,
-            moving_to: None,
+            parts: Part::at(home.clone()).into(),
         }))
     }
 
     /// Gives the domain that is being changed another home.
     pub(super) fn set_home(&mut self, home: &Home) -> Result<(), Error> {
-        let claim = self.current.as_ref().and_then(|record| record.claim.clone());
+        let claim = self.current.as_ref().and_then(|record| record.part().claim.clone());
         let policy_nodes = match claim {
             Some(claim) => later_policy_nodes(home, &claim, &self.topology()?),
             None => None,
         };
         self.change(|record| {
-            if record.home.nodes != home.nodes {
+            if record.part().home.nodes != home.nodes {
                 // Where somebody wanted its memory before is over.
-                record.moving_to = None;
+                record.part_mut().moving_to = None;
             }
-            record.home = home.clone();
-            record.policy_nodes = policy_nodes;
+            record.part_mut().home = home.clone();
+            record.part_mut().policy_nodes = policy_nodes;
         })
     }
 

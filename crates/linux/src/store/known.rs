@@ -1,7 +1,11 @@
 //! Records as they were last read: read again only when their folder, and then which of their files, changed.
 
-use super::{SUFFIX, Store, parse};
-use crate::{Error, folder::Stamp, store::Record};
+use super::{
+    format::MAX_RECORD_BYTES,
+    record::{Record, Reservation, Subject},
+    records::{SUFFIX, Store, parse},
+};
+use crate::{cgroup::Tree, error::Error, folder::Stamp};
 use std::{
     collections::BTreeMap,
     time::{Duration, SystemTime},
@@ -17,7 +21,7 @@ pub struct Known {
     /// The folder as it was, where it surely has not changed since.
     folder: Option<Stamp>,
     /// By file.
-    files: BTreeMap<String, (Stamp, Result<Record, String>)>,
+    files: BTreeMap<String, (Stamp, Result<Subject, String>)>,
 }
 
 impl Known {
@@ -41,11 +45,12 @@ impl Known {
             let known = self.files.remove(&file).filter(|(before, _)| *before == stamp);
             let entry = match known {
                 Some(known) => known,
-                None => match domains.read(&file)? {
-                    Some(text) => {
-                        (stamp, parse(&domains, &file, &text).1.map_err(|error| error.to_string()))
-                    }
+                None => match domains.read_within(&file, MAX_RECORD_BYTES).transpose() {
                     None => continue,
+                    Some(text) => {
+                        let subject = text.and_then(|text| parse(&domains, &file, &text).subject);
+                        (stamp, subject.map_err(|error| error.to_string()))
+                    }
                 },
             };
             files.insert(file, entry);
@@ -57,15 +62,35 @@ impl Known {
         Ok(true)
     }
 
-    /// The records of this boot; whether their domains live is not looked at.
+    /// The records of this boot, of domains that have ended too.
     pub fn records<'a>(&'a self, store: &'a Store) -> impl Iterator<Item = &'a Record> {
-        let records = self.files.values().filter_map(|(_, record)| record.as_ref().ok());
-        records.filter(|record| record.boot_id == store.boot_id)
+        let records = self.subjects().filter_map(|subject| match subject {
+            Subject::Domain(record) => Some(record),
+            Subject::Reservation(_) => None,
+        });
+        records.filter(|record| record.boot_id == store.boot_id())
     }
 
-    /// What is wrong with those that cannot be read.
+    /// The reservations whose lifetime lasts.
+    pub fn reservations<'a>(
+        &'a self,
+        store: &'a Store,
+        tree: &'a Tree,
+    ) -> impl Iterator<Item = &'a Reservation> {
+        let reservations = self.subjects().filter_map(|subject| match subject {
+            Subject::Reservation(reservation) => Some(reservation),
+            Subject::Domain(_) => None,
+        });
+        reservations.filter(|reservation| store.lives(&reservation.lifetime, tree))
+    }
+
+    fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.files.values().filter_map(|(_, subject)| subject.as_ref().ok())
+    }
+
+    /// The errors of records that cannot be read.
     pub fn broken(&self) -> impl Iterator<Item = &str> {
-        self.files.values().filter_map(|(_, record)| record.as_ref().err().map(String::as_str))
+        self.files.values().filter_map(|(_, subject)| subject.as_ref().err().map(String::as_str))
     }
 }
 

@@ -16,6 +16,7 @@
 //! Tickets decide the order alone. Were all of them removed, one process would still be admitted
 //! at a time.
 
+use super::process::Process;
 use crate::{
     error::{Error, IoContext},
     folder::Folder,
@@ -246,11 +247,12 @@ impl Ticket {
     fn ahead(&self, proc: &Path) -> Result<Option<OwnedFd>, Error> {
         let mut lower: Vec<_> = names(&self.queue)?.filter(|name| *name < self.name).collect();
         lower.sort_unstable();
+        let is_stopped = |pid| Process::read(proc, pid).is_some_and(|it| it.is_stopped());
         for name in lower.into_iter().rev() {
             let file = name.to_string();
             let Some(fifo) = self.queue.open_fifo(&file)? else { continue };
             match state(&fifo).at(&self.path(&name))? {
-                State::InLine if is_stopped(proc, name.pid) => {}
+                State::InLine if is_stopped(name.pid) => {}
                 State::InLine => return Ok(Some(fifo)),
                 State::Aside => {}
                 State::Ended => self.queue.remove(&file)?,
@@ -304,14 +306,6 @@ fn flock(file: &OwnedFd) -> Result<bool, Errno> {
         Err(Errno::INTR | Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// True if the process was stopped, by a signal or a debugger.
-fn is_stopped(proc: &Path, pid: u32) -> bool {
-    let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
-    // The command's name stands in parentheses and may contain any byte.
-    let after = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
-    matches!(after, [b' ', b'T' | b't', ..])
 }
 
 /// The process that has the flock on `lock`; none where the kernel does not name it.

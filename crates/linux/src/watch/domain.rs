@@ -164,13 +164,13 @@ impl Watched {
 
     /// As it was seen last, with what is recorded of it.
     pub(super) fn state(&self, name: &str, record: Option<&Record>) -> PartState {
-        let claim = record.and_then(|record| record.claim.as_ref());
+        let claim = record.and_then(|record| record.part().claim.as_ref());
         PartState {
             id: PartId::of(name),
             cgroup: CgroupId(self.inode),
-            home: record.map(|record| record.home.clone()),
+            home: record.map(|record| record.part().home.clone()),
             claim: claim.cloned(),
-            memory_nodes: match record.and_then(|record| record.memory_nodes.clone()) {
+            memory_nodes: match record.and_then(|record| record.part().memory_nodes.clone()) {
                 Some(own) => Some(own),
                 None => self.others_memory_nodes.clone(),
             },
@@ -224,7 +224,7 @@ impl Watched {
             bound_to: self.bound_to.clone(),
             has_cpuset: self.has_cpuset,
             near: record
-                .and_then(|record| record.decision.as_ref())
+                .and_then(|record| record.part().decision.as_ref())
                 .map(|decision| decision.request.near.clone())
                 .unwrap_or_default(),
         })
@@ -245,7 +245,7 @@ impl Watched {
         is_close: bool,
         buffer: &mut Buffer,
     ) {
-        let claim = record.and_then(|record| record.claim.as_ref());
+        let claim = record.and_then(|record| record.part().claim.as_ref());
         if !look.has_huge_pages {
             self.huge.clear();
         } else if is_thorough {
@@ -300,7 +300,7 @@ impl Watched {
         let used_ns = by_scheduler.as_ref().map(total).or(used_ns);
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
-        let home = record.map(|record| &record.home);
+        let home = record.map(|record| &record.part().home);
         let is_known_where =
             by_scheduler.is_some() || look.offered.nodes.len() == 1 && !self.ran_on.is_empty();
         let runs_as_before = is_known_where
@@ -351,18 +351,18 @@ impl Watched {
         let before = if self.threads_ns.is_none() { &threads } else { &self.threads };
         let used = cpu::between(before, &threads, since_ns);
         self.ran_on = cpu::weights(&used);
-        let own = record.and_then(|record| record.cpus.as_ref());
+        let own = record.and_then(|record| record.part().cpus.as_ref());
         self.has_cpuset = cpus_of_others(&self.group, own).ok().flatten().is_some();
         self.bound_to = match own.is_some() && !self.has_cpuset {
             // Nearside's own bond, be it for an operator.
             true => None,
             false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
         };
-        self.others_memory_nodes = match record.is_some_and(|record| record.memory_nodes.is_some())
-        {
-            true => None,
-            false => self.memory_nodes_of_others(look.offered),
-        };
+        self.others_memory_nodes =
+            match record.is_some_and(|record| record.part().memory_nodes.is_some()) {
+                true => None,
+                false => self.memory_nodes_of_others(look.offered),
+            };
         if self.bound_to.is_none() {
             // Memory that may lie there only makes a home as well.
             self.bound_to.clone_from(&self.others_memory_nodes);

@@ -204,11 +204,13 @@ impl Watcher {
             .map(|(name, watched)| watched.state(name, self.records.get(name)))
             .collect();
         let topology = machine.clone().offered(allowed.as_ref());
+        let reservations =
+            self.known.reservations(&self.store, &self.tree).map(Into::into).collect();
         self.machine = Some((machine, online));
         Ok(ControlObservation {
             interval: turn.interval,
             length_ns,
-            machine: Observation { topology, parts: states, reservations: Vec::new() },
+            machine: Observation { topology, parts: states, reservations },
             loads,
             nodes: happened.nodes,
             memory_stall_ppm: happened.memory_stall_ppm,

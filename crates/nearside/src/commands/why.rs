@@ -80,7 +80,7 @@ fn tell<T>(
     let host = domains::open_host()?;
     let (group, record) = domains::find(&host, domain)?;
     if let Some(record) = &record
-        && let Some(decision) = &record.decision
+        && let Some(decision) = &record.part().decision
     {
         return Ok(placed(record, decision));
     }

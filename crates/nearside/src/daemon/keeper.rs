@@ -338,7 +338,7 @@ impl Keeper {
             return Outcome::Refused { why: error.to_string() };
         }
         // The home it had, or the one that an earlier step of this plan gave it.
-        let home_now = self.host.edited().map(|record| record.home.clone());
+        let home_now = self.host.edited().map(|record| record.part().home.clone());
         let is_expected = home_now.as_ref() == home_seen || home_now.as_ref() == home_planned;
         let outcome = match is_expected {
             true => self.host.apply_step(&step.action),
@@ -393,7 +393,7 @@ impl Keeper {
     /// Where the domains prefer to run.
     fn affinities(&self) -> Affinities {
         let affinity = |record: &Record| {
-            let nodes = record.home.nodes.clone();
+            let nodes = record.part().home.nodes.clone();
             Some((record.inode, scheduler::Affinity { home: nodes.first()?, nodes }))
         };
         self.watcher.records().filter_map(affinity).collect()
@@ -568,7 +568,7 @@ fn names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
 
 /// Whether a domain's CPUs are bound in the scheduler's stead.
 fn is_bound_for_scheduler(record: &Record) -> bool {
-    record.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
+    record.part().cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
 }
 
 /// What the control loop is told of a batch.

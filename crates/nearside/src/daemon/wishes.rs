@@ -37,7 +37,7 @@ fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affin
             None => Answer::Gone,
             Some(record) => Answer::Done {
                 nodes_before: report.nodes_before,
-                home: record.home,
+                home: record.part().home.clone(),
                 notes: report.notes,
             },
         },
@@ -57,7 +57,7 @@ fn prefer(
             "{domain} was not started by `nearside run`: whoever made that cgroup binds it to CPUs; here it can prefer them"
         ));
     }
-    let before = host.record(domain).map(|record| record.home);
+    let before = host.record(domain).map(|record| record.part().home.clone());
     if let Some(kept) = before
         .as_ref()
         .filter(|home| home.origin == Origin::Adopted && !nodes.is_subset(&home.nodes))
@@ -104,7 +104,7 @@ fn prefer_unbound(
         return Answer::Refused(error.to_string());
     }
     let Some(record) = host.edited() else { return Answer::Gone };
-    record.home = home.clone();
+    record.part_mut().home = home.clone();
     let nodes_before = before.map(|home| home.nodes).unwrap_or_default();
     match host.save() {
         Ok(()) => Answer::Done { nodes_before, home, notes: host.take_notices() },
@@ -228,7 +228,7 @@ mod tests {
         host.take_up(NAME, None).unwrap();
         let adopted =
             |home: &mut Home| (home.origin, home.affinity) = (Origin::Adopted, Affinity::Hard);
-        adopted(&mut host.edited().unwrap().home);
+        adopted(&mut host.edited().unwrap().part_mut().home);
         host.save().unwrap();
         host.put_down();
         for refused in [put(&mut host, &[0, 2]), delete(&mut host, Some("m/*"))] {
@@ -237,7 +237,7 @@ mod tests {
             };
             assert!(why.contains("somebody else keeps /m/vm on node 0"), "{why}");
         }
-        assert_eq!(host.record(NAME).unwrap().home.origin, Origin::Adopted);
+        assert_eq!(host.record(NAME).unwrap().part().home.origin, Origin::Adopted);
         assert_eq!(home(&put(&mut host, &[0])), ("0".into(), Origin::Explicit, Affinity::Soft));
         assert_eq!(
             home(&delete(&mut host, Some("m/*"))),

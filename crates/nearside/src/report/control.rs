@@ -201,7 +201,9 @@ impl<'a> WhyJson<'a> {
         plan: &'a ControlPlan,
         unplaced: impl FnOnce() -> Result<Unplaced, E>,
     ) -> Result<Self, E> {
-        let placed = match record.and_then(|record| Some((record, record.decision.as_ref()?))) {
+        let placed = match record
+            .and_then(|record| Some((record, record.part().decision.as_ref()?)))
+        {
             Some((record, decision)) => PlacedJson::Decided(Box::new(Why::new(record, decision))),
             None => PlacedJson::Found(Box::new(unplaced()?)),
         };

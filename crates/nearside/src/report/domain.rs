@@ -117,7 +117,10 @@ pub(crate) mod examples {
     use super::*;
     use crate::report::control::StandingTold;
     use nearside_linux::{
-        memory::MemoryByKind, store::CpuBinding, store::Record, threads::CpuUse, usage::Usage,
+        memory::MemoryByKind,
+        store::{CpuBinding, Part, Record},
+        threads::CpuUse,
+        usage::Usage,
     };
     use nearside_policy::{
         Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy, PageSize,
@@ -189,22 +192,14 @@ pub(crate) mod examples {
             model: CostModel::default(),
             chosen: chosen.clone(),
         };
-        Record {
-            name: "db".into(),
-            boot_id: "b".into(),
-            cgroup: "/nearside/db".into(),
-            inode: 7,
-            started_unix_s: 1_000_000,
-            found_by: None,
-            command: vec!["/usr/bin/postgres".into(), "-D".into(), "/srv/my data".into()],
-            home: Home {
-                nodes: chosen.nodes.clone(),
-                origin: Origin::Auto,
-                affinity: Affinity::Soft,
-                policy: MemoryPolicy::Strict,
-            },
+        let home = Home {
+            nodes: chosen.nodes.clone(),
+            origin: Origin::Auto,
+            affinity: Affinity::Soft,
+            policy: MemoryPolicy::Strict,
+        };
+        let part = Part {
             claim: Some(chosen.claim),
-            limits: Limits { cpus: Some(1.5), memory_bytes: None },
             decision: Some(decision),
             cpus: Some(CpuBinding {
                 cpus: CpuSet::from([CpuId(2), CpuId(3)]),
@@ -213,7 +208,18 @@ pub(crate) mod examples {
             }),
             memory_nodes: Some(nodes(&[1])),
             policy_nodes: Some(nodes(&[1])),
-            moving_to: None,
+            ..Part::at(home)
+        };
+        Record {
+            name: "db".into(),
+            boot_id: "b".into(),
+            cgroup: "/nearside/db".into(),
+            inode: 7,
+            started_unix_s: 1_000_000,
+            found_by: None,
+            command: vec!["/usr/bin/postgres".into(), "-D".into(), "/srv/my data".into()],
+            limits: Limits { cpus: Some(1.5), memory_bytes: None },
+            parts: part.into(),
         }
     }
 
@@ -246,13 +252,15 @@ pub(crate) mod examples {
             affinity: Affinity::Hard,
             policy: MemoryPolicy::WeightedInterleave,
         };
-        let cpus =
-            record().cpus.map(|binding| CpuBinding { on_behalf: CpuReason::Operator, ..binding });
+        let mut part = record().part().clone();
+        part.home = home;
+        if let Some(binding) = &mut part.cpus {
+            binding.on_behalf = CpuReason::Operator;
+        }
         Record {
             name: "web-frontend".into(),
             cgroup: "/nearside/web-frontend".into(),
-            home,
-            cpus,
+            parts: part.into(),
             ..record()
         }
     }

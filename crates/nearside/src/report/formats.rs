@@ -147,7 +147,7 @@ fn topology() {
 #[test]
 fn place_and_why() {
     let record = examples::record();
-    let decision = record.decision.as_ref().unwrap();
+    let decision = record.part().decision.as_ref().unwrap();
     let printed = to_value(Placed::new("/", decision)).unwrap();
     check("`nearside place ", &["Decisions"], "decision", &printed);
 
@@ -197,7 +197,10 @@ fn set() {
         decision: None,
         transaction: Transaction {
             steps: vec![
-                step(Action::Claim { part: part(), claim: examples::record().claim.unwrap() }),
+                step(Action::Claim {
+                    part: part(),
+                    claim: examples::record().part().claim.clone().unwrap(),
+                }),
                 step(Action::ConfineMemory { part: part(), nodes: nodes() }),
                 step(Action::BindCpus { part: part(), cpus, on_behalf: CpuReason::Fallback }),
             ],
@@ -250,7 +253,7 @@ fn what_the_api_answers() {
     let own = printed.as_object_mut().unwrap();
     let why: BTreeSet<String> = to_value(Why::new(
         record.as_ref().unwrap(),
-        record.as_ref().unwrap().decision.as_ref().unwrap(),
+        record.as_ref().unwrap().part().decision.as_ref().unwrap(),
     ))
     .unwrap()
     .as_object()

@@ -119,9 +119,9 @@ impl<'a> Why<'a> {
         Self {
             name: &record.name,
             cgroup: &record.cgroup,
-            home: HomeJson::new(&record.home),
-            claim: record.claim.as_ref().map(ClaimJson::new),
-            moving_to: record.moving_to.as_ref().map(members),
+            home: HomeJson::new(&record.part().home),
+            claim: record.part().claim.as_ref().map(ClaimJson::new),
+            moving_to: record.part().moving_to.as_ref().map(members),
             decision: DecisionJson::new(decision),
         }
     }
@@ -248,11 +248,11 @@ impl<'a> RecordJson<'a> {
             found_by: record.found_by.as_deref(),
             command: &record.command,
             limits: record.limits,
-            cpus: record.cpus.as_ref().map(cpus),
-            memory_nodes: record.memory_nodes.as_ref().map(members),
-            policy_nodes: record.policy_nodes.as_ref().map(members),
-            moving_to: record.moving_to.as_ref().map(members),
-            decision: record.decision.as_ref().map(DecisionJson::new),
+            cpus: record.part().cpus.as_ref().map(cpus),
+            memory_nodes: record.part().memory_nodes.as_ref().map(members),
+            policy_nodes: record.part().policy_nodes.as_ref().map(members),
+            moving_to: record.part().moving_to.as_ref().map(members),
+            decision: record.part().decision.as_ref().map(DecisionJson::new),
         }
     }
 }

@@ -153,7 +153,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
         Some(pattern) => facts.add("found by", format!("the pattern {}", printable(pattern))),
         None => facts.add("command", command(&record.command)),
     }
-    let home = &record.home;
+    let home = &record.part().home;
     facts.add(
         "home",
         format!(
@@ -164,7 +164,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             affinity(&show.domain).trim_end_matches('*')
         ),
     );
-    if let Some(binding) = &record.cpus {
+    if let Some(binding) = &record.part().cpus {
         facts.add(
             "",
             match binding.on_behalf {
@@ -180,7 +180,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             },
         );
     }
-    if let Some(nodes) = &record.moving_to {
+    if let Some(nodes) = &record.part().moving_to {
         facts.add(
             "moving to",
             format!(
@@ -190,7 +190,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             ),
         );
     }
-    let Some(claim) = &record.claim else {
+    let Some(claim) = &record.part().claim else {
         return facts.add("claim", "none: what it holds is its own, nothing more is promised");
     };
     let pages = match claim.page_size {
@@ -354,7 +354,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn show() -> Show {
-        let record = Record { moving_to: Some(nodes(&[1])), ..examples::record() };
+        let mut record = examples::record();
+        record.part_mut().moving_to = Some(nodes(&[1]));
         let usage = examples::usage(&[1, 2], &[100, 900], &[20, 478], &[0, 3]);
         let memory =
             MemoryByKind { file: ByNode::from([(NodeId(0), 9 * MIB)]), ..usage.memory.clone() };
@@ -399,15 +400,14 @@ pub(crate) mod tests {
     fn a_domain_that_was_found_has_a_home_and_no_claim() {
         let mut show = show();
         let path = "/machine.slice/vm.scope".to_owned();
+        let mut part = examples::record().part().clone();
+        (part.claim, part.decision, part.cpus) = (None, None, None);
         let record = Record {
             name: path.clone(),
             cgroup: path.clone(),
             found_by: Some("machine.slice/*".into()),
             command: Vec::new(),
-            claim: None,
-            decision: None,
-            cpus: None,
-            moving_to: None,
+            parts: part.into(),
             ..examples::record()
         };
         show.domain = Domain::new(&path, Some(&record), show.domain.usage);

@@ -15,7 +15,7 @@ use super::{
 use crate::printable::printable;
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
-    store::Record,
+    store::{Part, Record},
     usage,
 };
 use nearside_policy::{
@@ -30,7 +30,7 @@ pub(crate) fn text(record: &Record, decision: &Decision) -> String {
     [
         heading(record, decision),
         asked(decision),
-        affinity(record.home.affinity),
+        affinity(record.part().home.affinity),
         chosen(decision),
         runners_up(decision),
         assumptions(decision),
@@ -198,7 +198,7 @@ fn assumptions(decision: &Decision) -> String {
 /// How the domain's home and claim differ from what was decided.
 fn since(record: &Record, decision: &Decision) -> String {
     let mut changes = Vec::new();
-    let Record { home, claim, .. } = record;
+    let Part { home, claim, moving_to, .. } = record.part();
     if home.nodes != decision.chosen.nodes {
         changes.push(format!("the home is now {} ({})", home.nodes.named(), origin(home.origin)));
     } else if home.origin == Origin::Explicit && decision.request.nodes.is_none() {
@@ -212,7 +212,7 @@ fn since(record: &Record, decision: &Decision) -> String {
             claim.nodes().named()
         ));
     }
-    if let Some(nodes) = &record.moving_to {
+    if let Some(nodes) = moving_to {
         changes.push(format!("moving its memory to {} was begun and not finished", nodes.named()));
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
@@ -267,7 +267,7 @@ impl Unplaced {
         Self {
             name: group.path().into(),
             cgroup: group.path().into(),
-            home: record.map(|record| record.home.clone()),
+            home: record.map(|record| record.part().home.clone()),
             found_by: record.and_then(|record| record.found_by.clone()),
             allowed: Allowed::read(tree, group),
             policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),
@@ -323,23 +323,23 @@ mod tests {
     #[test]
     fn a_decision_of_placements() {
         let record = examples::record();
-        insta::assert_snapshot!("why", text(&record, record.decision.as_ref().unwrap()));
+        insta::assert_snapshot!("why", text(&record, record.part().decision.as_ref().unwrap()));
     }
 
     #[test]
     fn an_operators_choice_and_what_came_after() {
         let mut record = examples::record();
-        let mut decision = record.decision.take().unwrap();
+        let mut decision = record.part_mut().decision.take().unwrap();
         decision.request.nodes = Some(nodes(&[3]));
         decision.chosen = examples::candidate(&[3], [1.25, 1.1, 1.0], 900);
-        record.home = Home {
+        record.part_mut().home = Home {
             nodes: nodes(&[0, 2]),
             origin: Origin::Explicit,
             affinity: Affinity::Hard,
-            ..record.home
+            ..record.part().home
         };
-        record.claim = Some(examples::candidate(&[0, 2], [1.0; 3], 0).claim);
-        record.moving_to = Some(nodes(&[0, 2]));
+        record.part_mut().claim = Some(examples::candidate(&[0, 2], [1.0; 3], 0).claim);
+        record.part_mut().moving_to = Some(nodes(&[0, 2]));
         decision.left_out = examples::left_out();
         insta::assert_snapshot!("why_explicit", text(&record, &decision));
     }
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_decision_that_says_nothing_of_vcpus_a_core_is_read() {
         let record = examples::record();
-        let mut written = serde_json::to_value(record.decision.as_ref().unwrap()).unwrap();
+        let mut written = serde_json::to_value(record.part().decision.as_ref().unwrap()).unwrap();
         written["chosen"].as_object_mut().unwrap().remove("vcpus_per_core_ppm").unwrap();
         let decision: Decision = serde_json::from_value(written).unwrap();
         assert_eq!(decision.chosen.vcpus_per_core_ppm, None);
@@ -419,7 +419,7 @@ mod tests {
             policies,
         };
         insta::assert_snapshot!("why_unplaced", unplaced_text(&unplaced));
-        unplaced.home = Some(examples::record().home);
+        unplaced.home = Some(examples::record().part().home.clone());
         unplaced.found_by = Some("machine.slice/*".into());
         insta::assert_snapshot!("why_found", unplaced_text(&unplaced));
     }

@@ -407,7 +407,10 @@ fn a_decision_in_a_narrow_terminal() {
     let (look, mut state) = (look(), state(NARROW));
     let record = examples::record();
     press(&mut state, &look, "\n");
-    state.explained("db", crate::report::why::text(&record, record.decision.as_ref().unwrap()));
+    state.explained(
+        "db",
+        crate::report::why::text(&record, record.part().decision.as_ref().unwrap()),
+    );
     insta::assert_snapshot!("why", frame(&state, &look));
 }
 

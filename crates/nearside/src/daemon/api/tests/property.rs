@@ -82,15 +82,15 @@ fn decide(seen: &mut Seen, change: &Change) -> Answer {
     let Some(record) = records.into_iter().find(|record| record.name == change.domain()) else {
         return Answer::Refused("the domain has no home yet".into());
     };
-    let nodes_before = record.home.nodes.clone();
-    record.home = match change {
+    let nodes_before = record.part().home.nodes.clone();
+    record.part_mut().home = match change {
         Change::SetAffinity { nodes, affinity, .. } => Home {
             nodes: nodes.clone(),
             origin: Origin::Explicit,
-            affinity: affinity.unwrap_or(record.home.affinity),
-            ..record.home.clone()
+            affinity: affinity.unwrap_or(record.part().home.affinity),
+            ..record.part().home.clone()
         },
-        Change::Release { .. } => Home { origin: Origin::Auto, ..record.home.clone() },
+        Change::Release { .. } => Home { origin: Origin::Auto, ..record.part().home.clone() },
     };
-    Answer::Done { nodes_before, home: record.home.clone(), notes: Vec::new() }
+    Answer::Done { nodes_before, home: record.part().home.clone(), notes: Vec::new() }
 }

@@ -58,7 +58,7 @@ fn answers_equal_the_json_of_commands() {
     let record = crate::report::domain::examples::record();
     let printed = serde_json::to_value(crate::report::json::Why::new(
         &record,
-        record.decision.as_ref().unwrap(),
+        record.part().decision.as_ref().unwrap(),
     ))
     .unwrap();
     for (key, value) in printed.as_object().unwrap() {
@@ -95,11 +95,13 @@ fn why_of_a_found_cgroup_has_its_limits_and_policies() {
     // Once it has a home, the pattern that found it is known.
     let mut seen = examples::seen();
     let record = seen.domains[0].record.clone().unwrap();
+    let mut part = record.part().clone();
+    part.decision = None;
     let found = Record {
         name: UNPLACED_GROUP.into(),
         cgroup: UNPLACED_GROUP.into(),
         found_by: Some("system.slice/*".into()),
-        decision: None,
+        parts: part.into(),
         ..record
     };
     expected["home"] = daemon.ask(&get("/domains/db")).json()["home"].clone();

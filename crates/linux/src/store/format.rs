@@ -1,0 +1,266 @@
+//! The text of records: JSON with a version, which any version of Nearside can tell the lifetime from.
+
+use super::record::{Lifetime, Parts, Record, Reservation, Subject};
+use crate::error::Error;
+use nearside_policy::{ByNode, Limits, PageSize};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::Path;
+
+/// The version of the format, for records and the journal alike. A version of Nearside refuses
+/// every other one.
+const VERSION: u64 = 1;
+
+/// The program that writes, which a refusal names.
+const WRITER: &str = concat!("nearside ", env!("CARGO_PKG_VERSION"));
+
+/// The longest record or journal, in bytes.
+pub(super) const MAX_RECORD_BYTES: u64 = nearside_topology::bounded_file::MAX_TEXT_BYTES;
+
+/// The characters of a writer's name that a message repeats.
+const MAX_WRITER: usize = 64;
+
+/// A versioned file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordFile {
+    version: u64,
+    written_by: String,
+    lifetime: Lifetime,
+    subject: Body,
+}
+
+/// The keys that every version has, each of any type.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Header {
+    version: Option<Value>,
+    written_by: Option<Value>,
+    lifetime: Value,
+    // The keys of the lifetime before there were versions.
+    boot_id: Value,
+    cgroup: Value,
+    inode: Value,
+}
+
+/// A subject inside another file, with its lifetime.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stored {
+    lifetime: Lifetime,
+    subject: Body,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Body {
+    Domain(DomainBody),
+    Reservation(ReservationBody),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DomainBody {
+    name: String,
+    started_unix_s: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    found_by: Option<String>,
+    command: Vec<String>,
+    limits: Limits,
+    parts: Parts,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReservationBody {
+    name: String,
+    bytes: ByNode,
+    page_size: PageSize,
+}
+
+/// A record as far as it could be read.
+pub(super) struct Parsed {
+    /// None where not even that can be read.
+    pub(super) lifetime: Option<Lifetime>,
+    pub(super) subject: Result<Subject, Error>,
+}
+
+impl From<Subject> for Stored {
+    fn from(subject: Subject) -> Self {
+        let lifetime = subject.lifetime();
+        let subject = match subject {
+            Subject::Domain(record) => Body::Domain(DomainBody {
+                name: record.name,
+                started_unix_s: record.started_unix_s,
+                found_by: record.found_by,
+                command: record.command,
+                limits: record.limits,
+                parts: record.parts,
+            }),
+            Subject::Reservation(Reservation { name, bytes, page_size, .. }) => {
+                Body::Reservation(ReservationBody { name, bytes, page_size })
+            }
+        };
+        Self { lifetime, subject }
+    }
+}
+
+impl TryFrom<Stored> for Subject {
+    type Error = &'static str;
+
+    fn try_from(stored: Stored) -> Result<Self, Self::Error> {
+        match (stored.subject, stored.lifetime) {
+            (Body::Domain(body), Lifetime::Cgroup { boot_id, path, inode }) => {
+                let DomainBody { name, started_unix_s, found_by, command, limits, parts } = body;
+                let cgroup = path;
+                let record = Record {
+                    name,
+                    boot_id,
+                    cgroup,
+                    inode,
+                    started_unix_s,
+                    found_by,
+                    command,
+                    limits,
+                    parts,
+                };
+                record.contradiction().map_or(Ok(Self::Domain(record)), Err)
+            }
+            (Body::Domain(_), Lifetime::Lease { .. }) => {
+                Err("the lifetime of a domain must be that of its cgroup")
+            }
+            (Body::Reservation(ReservationBody { name, bytes, page_size }), lifetime) => {
+                Ok(Self::Reservation(Reservation { name, lifetime, bytes, page_size }))
+            }
+        }
+    }
+}
+
+/// The text of a record.
+pub(super) fn text(subject: &Subject) -> Result<Vec<u8>, serde_json::Error> {
+    let Stored { lifetime, subject } = subject.clone().into();
+    versioned(|version, written_by| RecordFile { version, written_by, lifetime, subject })
+}
+
+/// The text of a file that starts with the version and the writer.
+pub(super) fn versioned<T: Serialize>(
+    file: impl FnOnce(u64, String) -> T,
+) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec_pretty(&file(VERSION, WRITER.into()))
+}
+
+/// Reads the record in the file at `path`.
+pub(super) fn parse(path: &Path, text: &[u8]) -> Parsed {
+    let header: Header = serde_json::from_slice(text).unwrap_or_default();
+    let subject = check_version(&header, path).and_then(|()| {
+        let broken = |why: String| broken(path, why, &header);
+        let RecordFile { lifetime, subject, .. } =
+            serde_json::from_slice(text).map_err(|error| broken(error.to_string()))?;
+        Stored { lifetime, subject }.try_into().map_err(|why: &str| broken(why.into()))
+    });
+    Parsed { lifetime: lifetime(header), subject }
+}
+
+/// Reads another versioned file.
+pub(super) fn parse_versioned<T: for<'t> Deserialize<'t>>(
+    path: &Path,
+    text: &[u8],
+) -> Result<T, Error> {
+    let header: Header = serde_json::from_slice(text).unwrap_or_default();
+    check_version(&header, path)?;
+    serde_json::from_slice(text).map_err(|error| broken(path, error.to_string(), &header))
+}
+
+fn check_version(header: &Header, path: &Path) -> Result<(), Error> {
+    match header.version.as_ref().map(Value::as_u64) {
+        // Without any version the full parse says what is wrong.
+        None if header.boot_id.is_null() => Ok(()),
+        None => Err(broken(path, "it has no version".into(), header)),
+        Some(Some(VERSION)) => Ok(()),
+        Some(version) => {
+            let version = version.map_or("an unknown version".into(), |it| format!("version {it}"));
+            Err(broken(path, format!("its format is {version}, expected {VERSION}"), header))
+        }
+    }
+}
+
+fn broken(path: &Path, why: String, header: &Header) -> Error {
+    let writer = header.written_by.as_ref().and_then(Value::as_str).map(|writer| {
+        let name: String = writer.chars().take(MAX_WRITER).flat_map(char::escape_debug).collect();
+        format!(" ({name} wrote it)")
+    });
+    Error::Record { path: path.into(), why: why + &writer.unwrap_or_default() }
+}
+
+fn lifetime(header: Header) -> Option<Lifetime> {
+    if header.version.is_some() {
+        return serde_json::from_value(header.lifetime).ok();
+    }
+    let (boot_id, path) = (header.boot_id.as_str()?.into(), header.cgroup.as_str()?.into());
+    Some(Lifetime::Cgroup { boot_id, path, inode: header.inode.as_u64()? })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The text of a record with one key changed, as another version of Nearside may write it.
+    pub(in crate::store) fn changed(subject: &Subject, key: &str, to: Value) -> Vec<u8> {
+        let mut value: Value = serde_json::from_slice(&text(subject).unwrap()).unwrap();
+        value[key] = to;
+        value.to_string().into_bytes()
+    }
+
+    fn reservation() -> Subject {
+        let lifetime = Lifetime::Lease {
+            boot_id: "b".into(),
+            pid: 7,
+            start_time_ticks: 9,
+            expires_unix_s: Some(11),
+        };
+        let bytes = [(nearside_topology::NodeId(3), 4096)].into();
+        Reservation { name: "libc".into(), lifetime, bytes, page_size: PageSize::Base }.into()
+    }
+
+    #[test]
+    fn text_of_a_reservation_is_documented_json() {
+        let expected = serde_json::json!({
+            "version": 1,
+            "written_by": WRITER,
+            "lifetime": {
+                "lease": { "boot_id": "b", "pid": 7, "start_time_ticks": 9, "expires_unix_s": 11 }
+            },
+            "subject": {
+                "reservation": { "name": "libc", "bytes": { "3": 4096 }, "page_size": "base" }
+            }
+        });
+        let written = text(&reservation()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), expected);
+        let parsed = parse(Path::new("x"), &written);
+        assert_eq!(parsed.subject.unwrap(), reservation());
+    }
+
+    #[test]
+    fn lifetime_is_read_from_any_version_and_the_writer_named() {
+        let mut later: Value =
+            serde_json::from_slice(&changed(&reservation(), "version", 2.into())).unwrap();
+        later["written_by"] = "nearside 7.0\u{1b}".into();
+        later["subject"] = "unknown".into();
+        later["lifetime"]["lease"]["renewed"] = 1.into();
+        let parsed = parse(Path::new("x"), later.to_string().as_bytes());
+        assert_eq!(parsed.lifetime, Some(reservation().lifetime()));
+        let error = parsed.subject.unwrap_err().to_string();
+        let expected = "x: cannot read the record: its format is version 2, expected 1 \
+                        (nearside 7.0\\u{1b} wrote it). Use";
+        assert!(error.starts_with(expected), "{error}");
+        let of_no_version = br#"{"boot_id":"b","cgroup":"/a","inode":7,"home":{}}"#;
+        let parsed = parse(Path::new("x"), of_no_version);
+        let (boot_id, path) = ("b".into(), "/a".into());
+        assert_eq!(parsed.lifetime, Some(Lifetime::Cgroup { boot_id, path, inode: 7 }));
+        assert!(parsed.subject.unwrap_err().to_string().contains("it has no version"));
+        for unknown in ["[]", "{", r#"{"version":1}"#, r#"{"version":2,"lifetime":{"moon":{}}}"#] {
+            let parsed = parse(Path::new("x"), unknown.as_bytes());
+            assert!(parsed.lifetime.is_none() && parsed.subject.is_err(), "{unknown}");
+        }
+    }
+}

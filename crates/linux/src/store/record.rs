@@ -1,0 +1,288 @@
+//! The subjects of the store: domains, and memory that is reserved for anything else.
+
+use nearside_policy::{
+    self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, Origin, PageSize,
+};
+use nearside_topology::{CpuSet, NodeSet};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, iter};
+
+/// A subject of the store.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Subject {
+    /// A domain.
+    Domain(Record),
+    /// Memory that belongs to no domain.
+    Reservation(Reservation),
+}
+
+/// The record of a domain. It counts while the domain's cgroup lives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// The boot during which it was started (`/proc/sys/kernel/random/boot_id`).
+    pub boot_id: String,
+    /// The path of its cgroup.
+    pub cgroup: String,
+    /// The inode of that cgroup.
+    pub inode: u64,
+    /// The time at which it was started, or found, in seconds since 1970.
+    pub started_unix_s: u64,
+    /// The pattern that found its cgroup; none for a domain that Nearside started.
+    pub found_by: Option<String>,
+    /// The command that was started; empty for a domain that was found.
+    pub command: Vec<String>,
+    /// The most it may use.
+    pub limits: Limits,
+    /// Its parts.
+    pub parts: Parts,
+}
+
+/// The parts of a domain, at least one: an ordinary domain has one, a virtual machine one for each
+/// cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Part>", into = "Vec<Part>")]
+pub struct Parts {
+    first: Part,
+    others: Vec<Part>,
+}
+
+/// The part of a domain that has one home.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// The cell of a virtual machine; none for the one part of an ordinary domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<CellId>,
+    /// Its home.
+    pub home: Home,
+    /// Memory and vCPUs claimed for it; none where the domain was found.
+    pub claim: Option<Claim>,
+    /// The placement behind its first home; none where the domain was found.
+    pub decision: Option<Decision>,
+    /// CPUs it is bound to, and on whose behalf.
+    pub cpus: Option<CpuBinding>,
+    /// Nodes its memory is confined to (`cpuset.mems`).
+    pub memory_nodes: Option<NodeSet>,
+    /// The nodes of its processes' memory policy, for processes that start later.
+    pub policy_nodes: Option<NodeSet>,
+    /// The destination of an interrupted move of its memory.
+    pub moving_to: Option<NodeSet>,
+}
+
+/// CPUs that a part is bound to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuBinding {
+    /// The CPUs.
+    pub cpus: CpuSet,
+    /// On whose behalf: Nearside lifts its own fallback when it can, an operator's binding never.
+    pub on_behalf: CpuReason,
+    /// The CPUs it is bound to until `cpus` have been set: they count as Nearside's own, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<CpuSet>,
+}
+
+/// Memory that belongs to no domain. It is reserved while its lifetime lasts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reservation {
+    /// Its name.
+    pub name: String,
+    /// The lifetime.
+    pub lifetime: Lifetime,
+    /// Reserved bytes by node.
+    pub bytes: ByNode,
+    /// The pages the bytes are made of.
+    pub page_size: PageSize,
+}
+
+/// The time during which a subject counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lifetime {
+    /// As long as a cgroup lives: same boot, same inode, a process in it.
+    Cgroup {
+        /// The boot (`/proc/sys/kernel/random/boot_id`).
+        boot_id: String,
+        /// The cgroup's path.
+        path: String,
+        /// The cgroup's inode.
+        inode: u64,
+    },
+    /// As long as a process lives, and not beyond the expiry.
+    Lease {
+        /// The boot.
+        boot_id: String,
+        /// The process.
+        pid: u32,
+        /// The process's start in clock ticks since boot (`/proc/PID/stat`), which tells it from a
+        /// later one of the same number.
+        start_time_ticks: u64,
+        /// The expiry in seconds since 1970, if any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_unix_s: Option<u64>,
+    },
+}
+
+/// A change of one subject. Both sides have the same name and kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The record before; none where there was none.
+    pub before: Option<Subject>,
+    /// The record after; none where it is removed.
+    pub after: Option<Subject>,
+}
+
+impl Record {
+    /// Its first part: the only one of an ordinary domain.
+    pub fn part(&self) -> &Part {
+        &self.parts.first
+    }
+
+    /// The same, to be changed.
+    pub fn part_mut(&mut self) -> &mut Part {
+        &mut self.parts.first
+    }
+
+    /// All its parts.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter()
+    }
+
+    /// True if something other than Nearside keeps the domain on its home.
+    pub fn is_kept_by_others(&self) -> bool {
+        self.part().home.origin == Origin::Adopted
+    }
+
+    /// The lifetime of its cgroup.
+    pub fn lifetime(&self) -> Lifetime {
+        let Self { boot_id, cgroup, inode, .. } = self;
+        Lifetime::Cgroup { boot_id: boot_id.clone(), path: cgroup.clone(), inode: *inode }
+    }
+
+    /// The reason why this cannot be a record, if there is one: no part of it is missing by accident.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        let has_all = |part: &Part| part.claim.is_some() && part.decision.is_some();
+        let has_none = |part: &Part| part.claim.is_none() && part.decision.is_none();
+        let cells: BTreeSet<_> = self.parts().map(|part| part.cell).collect();
+        if cells.len() < self.parts().count() || cells.len() > 1 && cells.contains(&None) {
+            return Some("each of several parts must be a cell of its own");
+        }
+        match &self.found_by {
+            None if self.parts().all(has_all) => None,
+            None => Some(
+                "it has no claim or no decision, as a domain that was found, and no pattern that \
+                 found it",
+            ),
+            Some(_) if !self.parts().all(has_none) => {
+                Some("a domain that was found has neither a claim nor a decision")
+            }
+            Some(_) if self.name != self.cgroup => {
+                Some("the name of a domain that was found must be the path of its cgroup")
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+impl Parts {
+    /// The parts in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &Part> {
+        iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        iter::once(&mut self.first).chain(&mut self.others)
+    }
+}
+
+impl From<Part> for Parts {
+    fn from(part: Part) -> Self {
+        Self { first: part, others: Vec::new() }
+    }
+}
+
+impl From<Parts> for Vec<Part> {
+    fn from(parts: Parts) -> Self {
+        iter::once(parts.first).chain(parts.others).collect()
+    }
+}
+
+impl TryFrom<Vec<Part>> for Parts {
+    type Error = &'static str;
+
+    fn try_from(parts: Vec<Part>) -> Result<Self, Self::Error> {
+        let mut parts = parts.into_iter();
+        let first = parts.next().ok_or("a domain has at least one part")?;
+        Ok(Self { first, others: parts.collect() })
+    }
+}
+
+impl Part {
+    /// The one part of an ordinary domain, of which nothing but the home is known.
+    pub fn at(home: Home) -> Self {
+        Self {
+            cell: None,
+            home,
+            claim: None,
+            decision: None,
+            cpus: None,
+            memory_nodes: None,
+            policy_nodes: None,
+            moving_to: None,
+        }
+    }
+}
+
+impl Subject {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Domain(record) => &record.name,
+            Self::Reservation(reservation) => &reservation.name,
+        }
+    }
+
+    /// True if the other is a record of the same subject.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let is_domain = |subject: &Self| matches!(subject, Self::Domain(_));
+        is_domain(self) == is_domain(other) && self.name() == other.name()
+    }
+
+    /// Its lifetime.
+    pub fn lifetime(&self) -> Lifetime {
+        match self {
+            Self::Domain(record) => record.lifetime(),
+            Self::Reservation(reservation) => reservation.lifetime.clone(),
+        }
+    }
+}
+
+impl From<Record> for Subject {
+    fn from(record: Record) -> Self {
+        Self::Domain(record)
+    }
+}
+
+impl From<Reservation> for Subject {
+    fn from(reservation: Reservation) -> Self {
+        Self::Reservation(reservation)
+    }
+}
+
+impl From<&Reservation> for policy::Reservation {
+    fn from(reservation: &Reservation) -> Self {
+        let Reservation { name, bytes, page_size, .. } = reservation.clone();
+        Self { name, bytes, page_size }
+    }
+}
+
+impl Change {
+    /// The change back.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        Self { before: self.after.clone(), after: self.before.clone() }
+    }
+}

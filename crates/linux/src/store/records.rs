@@ -1,0 +1,395 @@
+//! The store: the records and the lock on them.
+
+use super::{
+    format::{self, MAX_RECORD_BYTES, Parsed},
+    journal::{self, Journal},
+    lock::{self, Wait},
+    process::Process,
+    record::{Change, Lifetime, Record, Reservation, Subject},
+};
+use crate::{
+    cgroup::{Cgroup, Tree},
+    error::{Error, IoContext},
+    folder::Folder,
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// The folder in the store that has a record for each subject.
+const DOMAINS: &str = "domains";
+pub(super) const SUFFIX: &str = ".json";
+/// The start of the name of a reservation's file, which no domain's file has.
+const RESERVATION: &str = "reservation+";
+
+/// The longest name of a record's file: `NAME_MAX` (255 bytes) less the suffix while it is written.
+const MAX_FILE_NAME: usize = 255 - ".new".len();
+
+/// The folder of records.
+#[derive(Debug, Clone)]
+pub struct Store {
+    directory: PathBuf,
+    boot_id: String,
+    proc: PathBuf,
+}
+
+/// The store while this process alone may change it. The lock is free again when this is dropped,
+/// and when the process executes a program or ends.
+#[derive(Debug)]
+pub struct Locked {
+    store: Store,
+    own: Folder,
+    domains: Folder,
+    _held: lock::Held,
+}
+
+/// The file of a record.
+struct Entry {
+    file: String,
+    parsed: Parsed,
+}
+
+impl Store {
+    /// The store in `directory`, as of the boot that `boot_id` names. It is made with the first
+    /// lock.
+    pub fn new(directory: &Path, boot_id: &str) -> Self {
+        let (directory, boot_id) = (directory.into(), boot_id.trim().into());
+        Self { directory, boot_id, proc: "/proc".into() }
+    }
+
+    /// The same store, which looks for processes in another folder than `/proc`.
+    #[must_use]
+    pub fn with_proc(self, proc: &Path) -> Self {
+        Self { proc: proc.into(), ..self }
+    }
+
+    /// The boot.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// A lease that lasts as long as this process, and not beyond the expiry.
+    ///
+    /// # Errors
+    /// Where `/proc` does not show this process.
+    pub fn lease(&self, expires_unix_s: Option<u64>) -> Result<Lifetime, Error> {
+        let pid = std::process::id();
+        let process = Process::read(&self.proc, pid).ok_or_else(|| {
+            let path = self.proc.join(pid.to_string()).join("stat");
+            Error::Refused(format!("{} does not show this process", path.display()))
+        })?;
+        let (boot_id, start_time_ticks) = (self.boot_id.clone(), process.start_time_ticks);
+        Ok(Lifetime::Lease { boot_id, pid, start_time_ticks, expires_unix_s })
+    }
+
+    /// The subjects whose lifetime lasts, by file, and the errors of records that cannot be read.
+    /// An unreadable record of a subject that has ended is left out.
+    pub fn subjects(&self, tree: &Tree) -> (Vec<Subject>, Vec<Error>) {
+        let entries = match self
+            .domains()
+            .and_then(|domains| domains.map_or(Ok(Vec::new()), |domains| entries(&domains)))
+        {
+            Ok(entries) => entries,
+            Err(error) => return (Vec::new(), vec![error]),
+        };
+        let (mut alive, mut broken) = (Vec::new(), Vec::new());
+        for entry in entries.into_iter().filter(|entry| !self.has_ended(entry, tree)) {
+            match entry.parsed.subject {
+                Ok(subject) => alive.push(subject),
+                Err(error) => broken.push(error),
+            }
+        }
+        (alive, broken)
+    }
+
+    /// The records of domains that live, by name, and the errors of records that cannot be read.
+    pub fn records(&self, tree: &Tree) -> (Vec<Record>, Vec<Error>) {
+        let (subjects, broken) = self.subjects(tree);
+        let mut records: Vec<_> = subjects.into_iter().filter_map(domain).collect();
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        (records, broken)
+    }
+
+    /// The reservations whose lifetime lasts. Errors are those of [`Self::records`].
+    pub fn reservations(&self, tree: &Tree) -> Vec<Reservation> {
+        let reservation = |subject| match subject {
+            Subject::Reservation(reservation) => Some(reservation),
+            Subject::Domain(_) => None,
+        };
+        self.subjects(tree).0.into_iter().filter_map(reservation).collect()
+    }
+
+    /// The record of one domain as it was written last, even if the domain has ended.
+    pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
+        let Some(domains) = self.domains()? else { return Ok(None) };
+        let file = domain_file(name);
+        let Some(text) = domains.read_within(&file, MAX_RECORD_BYTES)? else { return Ok(None) };
+        Ok(domain(parse(&domains, &file, &text).subject?))
+    }
+
+    /// The record of one domain, if that lives.
+    pub fn living(&self, name: &str, tree: &Tree) -> Result<Option<Record>, Error> {
+        Ok(self.record(name)?.filter(|record| self.lives(&record.lifetime(), tree)))
+    }
+
+    /// Waits for the lock without a bound.
+    pub fn lock(&self) -> Result<Locked, Error> {
+        let proc = &self.proc;
+        self.lock_waiting(Wait { at_most: None, proc, notify: &mut |_| {}, meanwhile: &mut || {} })
+    }
+
+    /// Waits for the lock for at most this long, and calls `meanwhile` at least once a second.
+    ///
+    /// # Errors
+    /// As [`Self::lock_waiting`].
+    pub fn lock_within(
+        &self,
+        at_most: Duration,
+        mut meanwhile: fn(),
+        proc: &Path,
+    ) -> Result<Locked, Error> {
+        let at_most = Some(at_most);
+        self.lock_waiting(Wait { at_most, proc, notify: &mut |_| {}, meanwhile: &mut meanwhile })
+    }
+
+    /// Waits for the lock. Processes get it in the order in which they asked.
+    ///
+    /// # Errors
+    /// Where the store cannot be made or trusted. [`Error::Refused`], which names the process that
+    /// holds the lock, where the wait reaches its bound.
+    pub fn lock_waiting(&self, mut wait: Wait<'_>) -> Result<Locked, Error> {
+        let mut locked = || {
+            let own = Folder::make(&self.directory)?;
+            let domains = own.make_below(DOMAINS)?;
+            let held = lock::take(&own, &mut wait)?;
+            Ok(Locked { store: self.clone(), own, domains, _held: held })
+        };
+        locked().map_err(needs_root)
+    }
+
+    pub(super) fn domains(&self) -> Result<Option<Folder>, Error> {
+        Folder::open(&self.directory)?.map_or(Ok(None), |own| own.below(DOMAINS))
+    }
+
+    fn has_ended(&self, entry: &Entry, tree: &Tree) -> bool {
+        entry.parsed.lifetime.as_ref().is_some_and(|lifetime| !self.lives(lifetime, tree))
+    }
+
+    /// True while a lifetime lasts.
+    pub fn lives(&self, lifetime: &Lifetime, tree: &Tree) -> bool {
+        match lifetime {
+            Lifetime::Cgroup { boot_id, path, inode } => {
+                let is_it = |group: &Cgroup| group.inode().is_ok_and(|found| found == *inode);
+                *boot_id == self.boot_id
+                    && tree.group(path).is_ok_and(|group| is_it(&group) && group.populated())
+            }
+            Lifetime::Lease { boot_id, pid, start_time_ticks, expires_unix_s } => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let holder = Process::read(&self.proc, *pid);
+                *boot_id == self.boot_id
+                    && expires_unix_s.is_none_or(|expiry| now.as_secs() < expiry)
+                    && holder.is_some_and(|holder| {
+                        holder.lives() && holder.start_time_ticks == *start_time_ticks
+                    })
+            }
+        }
+    }
+}
+
+impl Locked {
+    /// Writes the record of a domain, in place of an earlier one.
+    pub fn put(&self, record: &Record) -> Result<(), Error> {
+        self.write(&record.clone().into())
+    }
+
+    /// Writes a reservation, in place of an earlier one.
+    pub fn reserve(&self, reservation: &Reservation) -> Result<(), Error> {
+        self.write(&reservation.clone().into())
+    }
+
+    /// Makes all changes, or none: where one is refused, those before it are taken back.
+    ///
+    /// # Errors
+    /// The refusal; also where the earlier records could not be restored.
+    pub fn put_all(&self, changes: &[Change]) -> Result<(), Error> {
+        for (at, change) in changes.iter().enumerate() {
+            let Err(error) = self.change(change) else { continue };
+            let mut restored = changes[..at].iter().rev().map(|done| self.change(&done.reversed()));
+            return match restored.find_map(Result::err) {
+                None => Err(error),
+                Some(also) => Err(Error::Refused(format!("{error}; it was not undone: {also}"))),
+            };
+        }
+        Ok(())
+    }
+
+    fn change(&self, change: &Change) -> Result<(), Error> {
+        match change {
+            Change { after: Some(after), .. } => self.write(after),
+            Change { before: Some(before), .. } => self.domains.remove(&file(before)),
+            Change { before: None, after: None } => Ok(()),
+        }
+    }
+
+    fn write(&self, subject: &Subject) -> Result<(), Error> {
+        let (name, file) = (subject.name(), file(subject));
+        if file.len() > MAX_FILE_NAME {
+            return Err(Error::Refused(format!(
+                "{name} cannot be recorded: its file's name would have {} bytes, at most \
+                 {MAX_FILE_NAME} are possible",
+                file.len()
+            )));
+        }
+        let text =
+            format::text(subject).map_err(io::Error::from).at(&self.domains.path().join(&file))?;
+        if text.len() as u64 > MAX_RECORD_BYTES {
+            return Err(Error::Refused(format!(
+                "{name} cannot be recorded: its record would have {} bytes, at most \
+                 {MAX_RECORD_BYTES} are possible (command and arguments are part of it)",
+                text.len()
+            )));
+        }
+        self.domains.replace(&file, &text)
+    }
+
+    /// Removes the record of a domain; fine if it is gone already.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        self.domains.remove(&domain_file(name))
+    }
+
+    /// Removes a reservation; fine if it is gone already.
+    pub fn release(&self, name: &str) -> Result<(), Error> {
+        self.domains.remove(&reservation_file(name))
+    }
+
+    /// Writes down what a transaction is about to change, before its first effect.
+    ///
+    /// # Errors
+    /// Where it cannot be written, and where an earlier transaction is unfinished.
+    pub fn begin_journal(&self, journal: &Journal) -> Result<(), Error> {
+        if self.unfinished()?.is_some() {
+            return Err(Error::Refused("an earlier transaction is unfinished".into()));
+        }
+        journal::write(&self.own, &self.store.boot_id, journal)
+    }
+
+    /// Removes the journal, after the records of the transaction have been written.
+    pub fn end_journal(&self) -> Result<(), Error> {
+        journal::remove(&self.own)
+    }
+
+    /// The transaction that a process was killed in, if there is one.
+    ///
+    /// # Errors
+    /// Where the journal cannot be read, because another version wrote it for example.
+    pub fn unfinished(&self) -> Result<Option<Journal>, Error> {
+        journal::read(&self.own, &self.store.boot_id)
+    }
+
+    /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the errors of
+    /// records that cannot be read and whose subjects live.
+    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Vec<Error>, Error> {
+        let mut broken = Vec::new();
+        for entry in entries(&self.domains)? {
+            match self.store.has_ended(&entry, tree) {
+                true => self.domains.remove(&entry.file)?,
+                false => broken.extend(entry.parsed.subject.err()),
+            }
+        }
+        // A process that makes a cgroup enters it before it lets the lock go, so an empty one has
+        // no owner any more.
+        let groups = parent
+            .and_then(|parent| tree.group(parent).ok())
+            .into_iter()
+            .flat_map(|parent| parent.children());
+        for group in groups.filter(|group| !group.populated()) {
+            for below in group.subtree().iter().rev() {
+                // One that cannot be removed yet counts for nothing, and the next process tries again.
+                let _ = below.remove();
+            }
+        }
+        Ok(broken)
+    }
+}
+
+fn domain(subject: Subject) -> Option<Record> {
+    match subject {
+        Subject::Domain(record) => Some(record),
+        Subject::Reservation(_) => None,
+    }
+}
+
+/// The file of a subject.
+fn file(subject: &Subject) -> String {
+    match subject {
+        Subject::Domain(record) => domain_file(&record.name),
+        Subject::Reservation(reservation) => reservation_file(&reservation.name),
+    }
+}
+
+fn domain_file(name: &str) -> String {
+    escaped(name) + SUFFIX
+}
+
+fn reservation_file(name: &str) -> String {
+    format!("{RESERVATION}{}{SUFFIX}", escaped(name))
+}
+
+/// A name as part of a file's name: other bytes than plain ones are written as `%` and two digits,
+/// so that no name leads out of the folder and no two have the same file.
+fn escaped(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@\\".contains(&byte);
+    let letter = |byte: u8| {
+        if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
+    name.bytes().map(letter).collect()
+}
+
+/// Files that have gone meanwhile are left out.
+fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
+    let entry = |file: String| {
+        let parsed = match domains.read_within(&file, MAX_RECORD_BYTES).transpose()? {
+            Ok(text) => parse(domains, &file, &text),
+            Err(error) => Parsed { lifetime: None, subject: Err(error) },
+        };
+        Some(Entry { file, parsed })
+    };
+    Ok(domains
+        .names()?
+        .into_iter()
+        .filter(|name| name.ends_with(SUFFIX))
+        .filter_map(entry)
+        .collect())
+}
+
+/// Reads a record, which must have the name of its file: it is written and removed by its name.
+pub(super) fn parse(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
+    let path = domains.path().join(file);
+    let Parsed { lifetime, subject } = format::parse(&path, text);
+    let subject = subject.and_then(|subject| {
+        let why = format!("read the name {:?}, expected that of the file", subject.name());
+        match self::file(&subject) == file {
+            true => Ok(subject),
+            false => Err(Error::Record { path, why }),
+        }
+    });
+    Parsed { lifetime, subject }
+}
+
+/// Adds to an error of permission what is needed.
+fn needs_root(error: Error) -> Error {
+    match error {
+        Error::File { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+            Error::NotPermitted {
+                what: format!("record claims in {}", path.display()),
+                needs: "root",
+            }
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;
