@@ -1,4 +1,5 @@
-//! Targets of the crate `linux`: what the kernel tells of processes and groups, and what Nearside itself recorded.
+//! Targets of the crate `linux`: what the kernel tells of processes and groups, and what Nearside
+//! itself recorded.
 
 use nearside_linux::{
     cgroup::Tree,
@@ -34,8 +35,8 @@ const FILES: [(&str, &str); 15] = [
     ("osrelease", "proc/sys/kernel/osrelease"),
 ];
 
-/// The kernel's text files about processes, groups and itself. In an input each starts with a line `@NAME`; `@ROOT`
-/// stands for the folder they are unpacked in.
+/// The kernel's text files about processes, groups and itself. In an input each starts with a line
+/// `@NAME`; `@ROOT` stands for the folder they are unpacked in.
 pub fn procfs(input: &[u8]) {
     let sections = sections(input);
     let text = |name: &str| {

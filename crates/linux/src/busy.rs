@@ -1,10 +1,11 @@
-//! How long the CPUs of each node worked since boot (`/proc/stat`).
+//! The time for which the CPUs of each node worked since boot (`/proc/stat`).
 
 use nearside_policy::ByNode;
 use nearside_topology::{CpuId, Topology};
 use std::path::Path;
 
-/// CPU time by node, in ns; none where the kernel does not tell. A node all of whose CPUs were idle has 0.
+/// CPU time by node, in ns; none where the kernel does not count it. A node whose CPUs were all
+/// idle has 0.
 pub fn busy_ns(root: &Path, topology: &Topology) -> Option<ByNode> {
     Some(parse(&crate::read::text(&root.join("proc/stat")).ok()?, topology))
 }
@@ -41,7 +42,8 @@ mod tests {
         let machine = Topology { cpus, ..Topology::default() };
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         // One line is cut off, one of a CPU that is not the machine's.
-        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 50 7 4 5 5 0 0\ncpu1 1 1\ncpu3 0 0 0 9 9 0 0 0 0 0\n\
+        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 50 7 4 5 5 0 0\ncpu1 1 1\n\
+                    cpu3 0 0 0 9 9 0 0 0 0 0\n\
                     cpu9 7 7 7 7 7 7 7 7 0 0\nintr 9 1 1\n";
         assert_eq!(parse(text, &machine), [(NodeId(0), 15 * tick_ns), (NodeId(1), 0)].into());
         assert_eq!(busy_ns(Path::new("/no/such/folder"), &machine), None);

@@ -1,4 +1,5 @@
-//! What the page allocator counted on each node since boot (`/sys/devices/system/node/nodeN/numastat`).
+//! The counters of the page allocator on each node since boot
+//! (`/sys/devices/system/node/nodeN/numastat`).
 
 use nearside_topology::NodeId;
 use serde::Serialize;
@@ -24,7 +25,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -46,7 +47,7 @@ pub fn counters(root: &Path, node: NodeId) -> Option<Counters> {
     Some(parse(&fs::read_to_string(file).ok()?))
 }
 
-/// Lines such as `numa_hit 76557759`; a counter that is not there is 0.
+/// Lines such as `numa_hit 76557759`; a missing counter is 0.
 fn parse(text: &str) -> Counters {
     let mut counters = Counters::default();
     for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
@@ -73,7 +74,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let node = folder.path().join("sys/devices/system/node/node3");
         fs::create_dir_all(&node).unwrap();
-        let text = "numa_hit 10\nnuma_miss 2\nnuma_foreign 3\ninterleave_hit 4\nlocal_node 5\nother_node 7\nnew 1\n";
+        let text = "numa_hit 10\nnuma_miss 2\nnuma_foreign 3\ninterleave_hit 4\nlocal_node 5\n\
+                    other_node 7\nnew 1\n";
         fs::write(node.join("numastat"), text).unwrap();
         let read = counters(folder.path(), NodeId(3)).unwrap();
         let expected = Counters {

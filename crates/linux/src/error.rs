@@ -28,7 +28,8 @@ pub enum Error {
     },
     /// Nothing of the kind is mounted.
     #[error(
-        "no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need one, see `nearside doctor`"
+        "no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need \
+         one, see `nearside doctor`"
     )]
     NoCgroupTree,
     /// It takes more privilege.

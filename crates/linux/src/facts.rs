@@ -1,5 +1,6 @@
-//! What decides whether and how well Nearside can work on a host: the kernel's features and settings, the cgroup layout,
-//! who owns it, and this process's privileges. Collecting them changes nothing.
+//! Facts that decide whether and how well Nearside can work on a host: the kernel's features and
+//! settings, the cgroup layout and its owner, and this process's privileges. Collecting them
+//! changes nothing.
 
 use crate::{
     cgroup::Tree,
@@ -17,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Facts about a host. What cannot be found out is none.
+/// Facts about a host. An unknown fact is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Facts {
     /// `/proc/sys/kernel/osrelease`
@@ -28,7 +29,8 @@ pub struct Facts {
     pub nodes: NodeSet,
     /// Nodes that have memory.
     pub memory_nodes: NodeSet,
-    /// Memory policies that the kernel took for a thread of this process; none where nothing was tried.
+    /// Memory policies that the kernel accepted for a thread of this process; none where none was
+    /// tried.
     pub policies: Option<Vec<MemoryPolicy>>,
     /// A filter of system calls keeps this process from setting some or all of them.
     pub policies_forbidden: bool,
@@ -48,7 +50,7 @@ pub struct Facts {
     pub system_bus: bool,
     /// A scheduler in BPF.
     pub sched_ext: SchedExt,
-    /// What placement leaves out.
+    /// CPUs that placement leaves out.
     pub left_out: LeftOut,
     /// `/sys/devices/system/cpu/isolated`, empty where none is.
     pub isolated_cpus: Option<String>,
@@ -64,32 +66,32 @@ pub struct Facts {
     pub has_pressure: bool,
     /// The chosen word of `/sys/kernel/security/lockdown`.
     pub lockdown: Option<String>,
-    /// Who this process is.
+    /// This process's privileges.
     pub privileges: Privileges,
     /// Records of domains can be written.
     pub state_writable: bool,
-    /// Why records of domains are not believed, whoever may write them.
+    /// The reason why records of domains are not believed, if there is one.
     pub state_refused: Option<String>,
 }
 
 /// The cgroup trees of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Cgroups {
-    /// Where version 2 is mounted.
+    /// The mount point of version 2.
     pub v2: Option<PathBuf>,
     /// The controllers that version 2 has.
     pub v2_controllers: BTreeSet<String>,
-    /// Whether this process may make groups at its root.
+    /// True if this process may make groups at its root.
     pub v2_writable: bool,
     /// Processes in its first group, a container's, keep controllers from the groups below.
     pub v2_blocked: bool,
     /// The group of version 2 that this process is in.
     pub own_group: Option<String>,
-    /// Whether this process may make groups in that.
+    /// True if this process may make groups in that one.
     pub own_group_writable: bool,
     /// The controllers that version 1 has taken; they are missing in version 2.
     pub v1_controllers: BTreeSet<String>,
-    /// Groups whose CPUs are taken out of everybody else's: path and `cpuset.cpus.partition`.
+    /// Groups that take CPUs for themselves alone: path and `cpuset.cpus.partition`.
     pub partitions: Vec<(String, String)>,
 }
 
@@ -104,7 +106,7 @@ pub struct SchedExt {
     pub has_btf: bool,
 }
 
-/// What this process may do.
+/// The privileges of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Privileges {
     /// Effective user.
@@ -129,7 +131,7 @@ pub enum Capability {
 }
 
 impl Privileges {
-    /// Whether a capability is in force.
+    /// True if a capability is in force.
     pub const fn has(self, capability: Capability) -> bool {
         self.capabilities & (1 << capability as u32) != 0
     }
@@ -147,8 +149,9 @@ impl Privileges {
 }
 
 impl Facts {
-    /// Collects the facts of the host whose files lie below `root`, with records in `state`. With `try_policies` the
-    /// running kernel is asked for each memory policy, by a thread that ends afterwards.
+    /// Collects the facts of the host whose files lie below `root`, with records in `state`. With
+    /// `try_policies`, a thread that ends afterwards asks the running kernel for each memory
+    /// policy.
     pub fn collect(root: &Path, state: &Path, try_policies: bool) -> Self {
         let read = |file: &str| {
             crate::read::text(&root.join(file)).ok().map(|text| text.trim().to_owned())
@@ -205,7 +208,7 @@ impl Facts {
         }
     }
 
-    /// The kernel's version, as far as it can be told from its release.
+    /// The kernel's version, as far as its release tells it.
     pub fn kernel_version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.kernel_release.as_ref()?.split(|c: char| !c.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -240,14 +243,14 @@ impl Cgroups {
         }
     }
 
-    /// Whether version 2 has a controller.
+    /// True if version 2 has a controller.
     pub fn has(&self, controller: &str) -> bool {
         self.v2_controllers.contains(controller)
     }
 }
 
-/// `33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct`: what stands in a version 1 mount's options
-/// besides `rw` and the like, named hierarchies left out.
+/// `33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct`: the options of a version 1
+/// mount besides `rw` and the like, without named hierarchies.
 fn v1_controllers(mountinfo: &str) -> BTreeSet<String> {
     const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "cpuacct", "memory", "hugetlb"];
     let options = mountinfo.lines().filter_map(|line| {
@@ -274,7 +277,7 @@ fn boot_options(command_line: &str) -> Vec<String> {
     command_line.split_whitespace().filter(known).map(str::to_owned).collect()
 }
 
-/// Asks the kernel for every policy that is a task's.
+/// Asks the kernel for every policy of a task.
 fn policies(memory_nodes: &NodeSet) -> Vec<(MemoryPolicy, PolicySupport)> {
     let own = MemoryPolicy::ALL.into_iter().filter(|&policy| policy != MemoryPolicy::Restrictive);
     own.map(|policy| (policy, sys::memory_policy_support(policy, memory_nodes))).collect()
@@ -290,7 +293,7 @@ fn swap_total_bytes(meminfo: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Whether a folder can be written to, or made.
+/// True if a folder can be written to, or made.
 fn can_be_made(folder: &Path) -> bool {
     let there = folder.ancestors().find(|folder| folder.exists());
     there.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok())
@@ -312,7 +315,8 @@ mod tests {
         };
         let tree = root.join("cg2");
         let mountinfo = format!(
-            "33 31 0:30 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n40 31 0:37 / /cg/s rw - cgroup cgroup \
+            "33 31 0:30 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+             40 31 0:37 / /cg/s rw - cgroup cgroup \
              rw,name=systemd\n41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n",
             tree.display()
         );

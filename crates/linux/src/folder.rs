@@ -1,5 +1,6 @@
-//! A folder whose files decide about claims. Nobody but root and ourselves may have a say in it, so it is opened once, its
-//! owner and mode are looked at, and its files are reached from there: no path is followed twice, and no link at all.
+//! A folder whose files decide about claims. Only root and the user of this process may write to
+//! it. It is opened once, its owner and mode are checked, and its files are reached from the open
+//! folder: no path is followed twice, and no link at all.
 
 use crate::error::{Error, IoContext};
 use nearside_topology::bounded_file;
@@ -15,15 +16,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Everybody may look, nobody else may write.
+/// All may read, no other user may write.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
-/// A file that is of no use to anybody else.
+/// For files that are of no use to other users.
 const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o600);
 /// Write permission for the group and for others.
 const OTHERS_WRITE: RawMode = 0o022;
 
-/// What changes when a file, or a folder, is changed or replaced.
+/// Changes when a file, or a folder, is changed or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -44,7 +45,7 @@ impl Stamp {
         }
     }
 
-    /// When it was changed.
+    /// The time of the change.
     pub fn changed(&self) -> SystemTime {
         let since =
             Duration::new(u64::try_from(self.seconds).unwrap_or(0), self.nanoseconds as u32);
@@ -60,13 +61,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder at `path`; none where nothing is there. Links are followed on the way to it, but it must not be
-    /// one itself.
+    /// Opens the folder at `path`; none where nothing is there. Links are followed on the way to
+    /// it, but it must not be one itself.
     pub fn open(path: &Path) -> Result<Option<Self>, Error> {
         Self::open_at(rustix::fs::CWD, path, path)
     }
 
-    /// The same, after making it where it is not there.
+    /// The same, but makes the folder where nothing is there.
     pub fn make(path: &Path) -> Result<Self, Error> {
         Self::make_at(rustix::fs::CWD, path, path)
     }
@@ -76,12 +77,12 @@ impl Folder {
         Self::open_at(&self.opened, Path::new(name), &self.path.join(name))
     }
 
-    /// The same, after making it where it is not there.
+    /// The same, but makes the folder where nothing is there.
     pub fn make_below(&self, name: &str) -> Result<Self, Error> {
         Self::make_at(&self.opened, Path::new(name), &self.path.join(name))
     }
 
-    /// Where it is, for messages.
+    /// Its path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -116,12 +117,12 @@ impl Folder {
         Ok(folder)
     }
 
-    /// As it is now.
+    /// Its present stamp.
     pub fn stamp(&self) -> Result<Stamp, Error> {
         rustix::fs::fstat(&self.opened).map(|meta| Stamp::of(&meta)).at(&self.path)
     }
 
-    /// One of its files as it is now; none where there is no such file.
+    /// The present stamp of one of its files; none where there is no such file.
     pub fn stamp_of(&self, name: &str) -> Result<Option<Stamp>, Error> {
         match rustix::fs::statat(&self.opened, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(None),
@@ -142,7 +143,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// The names of all that is in it, of whatever kind.
+    /// The names of all entries, of any kind.
     pub(crate) fn all_names(&self) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.opened).at(&self.path)? {
@@ -194,7 +195,8 @@ impl Folder {
         bounded_file::read_opened(file, max_bytes).map(Some).at(&path)
     }
 
-    /// Puts a file in the place of an earlier one, which stays as it is unless all of the new one could be written.
+    /// Puts a file in the place of an earlier one. The earlier one stays unless all of the new one
+    /// could be written.
     pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let fresh = format!("{name}.new");
         let replaced = (|| {
@@ -221,7 +223,7 @@ impl Folder {
         self.unlink(name).at(&self.path.join(name))
     }
 
-    /// Opens a file, making it where it is not there, to hold a lock on.
+    /// Opens a file to hold a lock on, and makes it where it is not there.
     pub fn lock_file(&self, name: &str) -> Result<OwnedFd, Error> {
         let opened = self.open_file(name, OFlags::WRONLY | OFlags::CREATE, PRIVATE_MODE);
         opened.map(OwnedFd::from).at(&self.path.join(name))
@@ -255,7 +257,8 @@ fn refuse_others(meta: &Stat, path: &Path) -> Result<(), Error> {
 fn refused(path: &Path, why: &str) -> Error {
     let path = path.display();
     Error::Refused(format!(
-        "{path} {why}: what it says of claims cannot be trusted. Find out who made it, then remove it: it will be made anew"
+        "{path} {why}: claims in it cannot be trusted. Find out which user made it, then remove it: \
+         it will be made anew"
     ))
 }
 
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn a_folder_of_another_user_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        // Only root can give a folder away; whoever else runs the tests finds a stranger's nowhere that surely exists.
+        // Only root can give a folder away, and no folder of another user surely exists elsewhere.
         if std::os::unix::fs::chown(root.path(), Some(12_345), None).is_ok() {
             let said = Folder::open(root.path()).unwrap_err().to_string();
             assert!(said.contains("belongs to user 12345"), "{said}");

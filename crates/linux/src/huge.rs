@@ -1,21 +1,20 @@
-//! The explicit huge pages of a group: how many, of which sizes, and where they lie.
+//! The explicit huge pages of a group: their number, sizes and nodes.
 
-use crate::{cgroup::Cgroup, memory};
+pub use crate::mappings::HugePages;
+
+use crate::{cgroup::Cgroup, mappings};
 use nearside_policy::{ByNode, Claim, PageSize, outstanding};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-/// Bytes by node, by the size of a page in bytes.
-pub type HugePages = BTreeMap<u64, ByNode>;
-
 /// The huge pages of a group and those below it.
 ///
-/// A controller of their own charges them (`hugetlb.*`), which systemd does not enable: without it they are looked up
-/// in the processes' mappings, if the machine has any.
+/// A controller of their own charges them (`hugetlb.*`), which systemd does not enable. Without it
+/// they are looked up in the processes' mappings, if the machine has any.
 pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
-    let mapped = || memory::mapped_by(group, proc).huge;
+    let mapped = || mappings::mapped_by(group, proc).huge;
     match charged(group) {
         Some(pools) if pools.is_empty() => HugePages::new(),
         Some(pools) => {
@@ -32,10 +31,12 @@ pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
     }
 }
 
-/// Bytes that a group has reserved in the pages of its claim and not touched yet: part of what is still owed to it.
+/// Bytes that a group has reserved in the pages of its claim and not touched yet: part of what its
+/// claim still owes it.
 ///
-/// The kernel tells only how many pages are reserved on the whole machine, and the controller's `rsvd` files are not
-/// there under systemd. But a mapping reserves all of its pages when it is made, unless it says otherwise.
+/// The kernel counts reserved pages on the whole machine only, and the controller's `rsvd` files
+/// are missing under systemd. But a mapping reserves all of its pages when it is made, unless it
+/// says otherwise.
 pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByNode) -> u64 {
     let PageSize::Huge(page_bytes) = claim.page_size else { return 0 };
     // Of no interest beyond what is owed, so for most domains nothing has to be read.
@@ -53,11 +54,12 @@ pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByN
     untouched.into_values().fold(0, u64::saturating_add)
 }
 
-/// Bytes without a page, by what is mapped: device, inode and offset.
+/// Bytes without a page, by mapped object: device, inode and offset.
 type Untouched = BTreeMap<String, u64>;
 
-/// Adds the mappings in `/proc/PID/smaps` (proc_pid_smaps(5)) that have reserved pages of this size. What several
-/// processes map is untouched as far as none has touched it; a child's copy of a private mapping has reserved nothing.
+/// Adds the mappings in `/proc/PID/smaps` (proc_pid_smaps(5)) that have reserved pages of this
+/// size. A page that several processes map is untouched if none has touched it. A child's copy of a
+/// private mapping has reserved nothing.
 fn add_untouched(smaps: &str, page_bytes: u64, untouched: &mut Untouched) {
     let (mut object, mut bytes, mut size) = (String::new(), 0, 0);
     for line in smaps.lines() {
@@ -91,14 +93,14 @@ fn add_untouched(smaps: &str, page_bytes: u64, untouched: &mut Untouched) {
     }
 }
 
-/// What is charged in pages of one size.
+/// The charge in pages of one size.
 struct Pool {
     page_bytes: u64,
     bytes: u64,
     by_node: ByNode,
 }
 
-/// The sizes of which anything is charged; none where the controller is not there.
+/// The sizes with a charge; none without the controller.
 fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
     let entries = std::fs::read_dir(group.directory()).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -109,18 +111,20 @@ fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
         // Linux 5.17. "total" takes the groups below into account, "hugetlb..." does not.
         let stat =
             group.read(&format!("hugetlb.{size}.numa_stat")).ok().flatten().unwrap_or_default();
-        let by_node = memory::numa_stat(&stat).remove("total").unwrap_or_default();
+        let by_node = mappings::numa_stat(&stat).remove("total").unwrap_or_default();
         Some(Pool { page_bytes, bytes, by_node })
     };
     let pools: Vec<_> = names.filter_map(pool).collect();
     (!pools.is_empty()).then(|| pools.into_iter().filter(|pool| pool.bytes > 0).collect())
 }
 
-/// Where `bytes` that are charged lie, by witnesses from the best to the worst; no more of them than are charged.
+/// The nodes of `bytes` that are charged, by witnesses from the best to the worst; never more than
+/// are charged.
 ///
-/// The controller's figures by node are the worse witness: a page that moved to another node stays on its old one there
-/// (`hugetlb_cgroup_migrate` in `mm/hugetlb_cgroup.c`; seen on Linux 6.16, no longer on 7.3), and when it is freed the
-/// new one's figure falls below 0, which reads as nearly 2^64.
+/// The controller's figures by node are the worse witness. A page that moved to another node stays
+/// on its old one there (`hugetlb_cgroup_migrate` in `mm/hugetlb_cgroup.c`; seen on Linux 6.16, no
+/// longer on 7.3), and when it is freed the new node's figure falls below 0, which reads as nearly
+/// 2^64.
 fn place(bytes: u64, witnesses: [&ByNode; 2]) -> ByNode {
     let mut placed = ByNode::new();
     let mut left = bytes;
@@ -134,7 +138,8 @@ fn place(bytes: u64, witnesses: [&ByNode; 2]) -> ByNode {
     placed
 }
 
-/// The size in the name of a file of the controller: `64KB`, `2MB`, `1GB` (`mem_fmt` in `mm/hugetlb_cgroup.c`).
+/// The size in the name of a file of the controller: `64KB`, `2MB`, `1GB` (`mem_fmt` in
+/// `mm/hugetlb_cgroup.c`).
 fn page_bytes(size: &str) -> Option<u64> {
     let shift = [("KB", 10), ("MB", 20), ("GB", 30)];
     let (number, shift) =
@@ -142,8 +147,8 @@ fn page_bytes(size: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Whether any are set aside or in use, of whatever size (`Hugetlb` in `/proc/meminfo`, Linux 4.16; a kernel without
-/// huge pages has no such line).
+/// True if any are set aside or in use, of any size (`Hugetlb` in `/proc/meminfo`, Linux 4.16; a
+/// kernel without huge pages has no such line).
 fn host_has_any(proc: &Path) -> bool {
     let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Hugetlb:"));
@@ -173,7 +178,8 @@ mod tests {
             made.file("cgroup.procs", "10\n");
             made.file(
                 "10/numa_maps",
-                "7000 bind:1 file=/anon_hugepage huge anon=2 N1=2 kernelpagesize_kB=2048\n8000 default anon=1 N0=1\n",
+                "7000 bind:1 file=/anon_hugepage huge anon=2 N1=2 kernelpagesize_kB=2048\n\
+                 8000 default anon=1 N0=1\n",
             );
             made
         }
@@ -233,16 +239,17 @@ mod tests {
     /// A mapping as smaps has it, shortened.
     fn mapping(range: &str, rest: &str, page_kib: u64, touched_kib: u64, flags: &str) -> String {
         format!(
-            "{range} rw-p {rest}\nSize:   8 kB\nKernelPageSize:     {page_kib} kB\nRss:    0 kB\nShared_Hugetlb:  0 \
-             kB\nPrivate_Hugetlb:   {touched_kib} kB\nProtectionKey:  0\nVmFlags: rd wr mr {flags}\n"
+            "{range} rw-p {rest}\nSize:   8 kB\nKernelPageSize:     {page_kib} kB\nRss:    0 kB\n\
+             Shared_Hugetlb:  0 kB\nPrivate_Hugetlb:   {touched_kib} kB\nProtectionKey:  0\n\
+             VmFlags: rd wr mr {flags}\n"
         )
     }
 
     #[test]
     fn what_was_mapped_and_not_touched_is_reserved() {
         let text = [
-            // 8 MiB with one page touched, 4 MiB of another object, and what is not counted: pages of another size,
-            // nothing reserved, ordinary pages.
+            // 8 MiB with one page touched, 4 MiB of another object, and what is not counted: pages
+            // of another size, nothing reserved, ordinary pages.
             mapping(
                 "200000-a00000",
                 "00000000 00:10 7   /anon_hugepage (deleted)",

@@ -1,9 +1,10 @@
 //! The Linux host as a machine: discover, observe, apply.
 //!
-//! [`Host`] explains the crate: it reads the machine and its domains into an observation, and applies the actions that
-//! `nearside-policy` decides upon: cgroups ([`cgroup`], or [`systemd`] where that owns them), memory policies and
-//! moving pages ([`sys`], [`migrate`]). What it knows of running domains is in the [`store`]. A daemon, which looks again and
-//! again, does so by [`watch`].
+//! Start from [`Host`]. It reads the machine and its domains into an observation, and applies the
+//! transactions that `nearside-policy` decides upon: cgroups ([`cgroup`], or [`systemd`] where that
+//! owns them), memory policies ([`sys`]) and moving pages ([`migrate`]). The records of running
+//! domains are in the [`store`]. A daemon samples the host once an interval with a
+//! [`Watcher`](watch::Watcher).
 
 pub mod busy;
 pub mod cgroup;
@@ -15,6 +16,7 @@ pub mod folder;
 mod host;
 pub mod huge;
 pub mod launch;
+mod mappings;
 pub mod memory;
 pub mod migrate;
 mod mountinfo;

@@ -1,15 +1,16 @@
-//! Which mount of the cgroup v2 tree to work in. There may be several: on hybrid hosts and in containers, of the whole
-//! tree or of a part, and one may hide another (proc_pid_mountinfo(5)).
+//! The mount of the cgroup v2 tree to work in. Hybrid hosts and containers have several, of the
+//! whole tree or of a part, and one may hide another (proc_pid_mountinfo(5)).
 
 use std::path::PathBuf;
 
 /// A mount of the cgroup v2 tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) point: PathBuf,
-    /// The group that it begins with, in the words of this process's cgroup namespace (cgroup_namespaces(7)): `/` for
-    /// all that the namespace has, `/docker/7` for a part of it, `/../..` for what begins outside of it.
+    /// The group that it begins with, in the words of this process's cgroup namespace
+    /// (cgroup_namespaces(7)): `/` for the whole namespace, `/docker/7` for a part of it, `/../..`
+    /// for a group outside of it.
     pub(crate) begins: String,
 }
 
@@ -24,8 +25,8 @@ struct Line<'a> {
     kind: &'a str,
 }
 
-/// The mount to work in: of the whole tree rather than of a part, writable rather than not, where it usually is rather
-/// than elsewhere. None where none can be reached.
+/// The mount to work in: of the whole tree rather than of a part, writable rather than not, at the
+/// usual place rather than elsewhere. None where none can be reached.
 pub(crate) fn cgroup2(mountinfo: &str) -> Option<Mount> {
     let lines: Vec<Line<'_>> = mountinfo.lines().filter_map(line).collect();
     let reached = lines.iter().filter(|line| line.kind == "cgroup2" && is_reached(line, &lines));
@@ -56,7 +57,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// Whether its path leads to a mount: nothing was mounted later over it, or over a folder on the way to it.
+/// True if its path leads to a mount: no later mount covers it, or a folder on the way to it.
 fn is_reached(mount: &Line<'_>, all: &[Line<'_>]) -> bool {
     let (mut at, mut via) = (mount, mount);
     // Not more steps than there are mounts, whatever the text says of parents.
@@ -110,7 +111,8 @@ fn unescape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const ROOT: &str = "23 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n24 23 0:22 / /sys rw,nosuid - sysfs sysfs rw\n";
+    const ROOT: &str = "23 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                        24 23 0:22 / /sys rw,nosuid - sysfs sysfs rw\n";
 
     fn chosen(lines: &str) -> Option<(String, String)> {
         let mount = cgroup2(&format!("{ROOT}{lines}"))?;
@@ -140,7 +142,8 @@ mod tests {
             // The container's own namespace, as docker and podman set it up.
             (
                 "a container",
-                "900 23 0:300 / /sys rw - sysfs sysfs rw\n901 900 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n",
+                "900 23 0:300 / /sys rw - sysfs sysfs rw\n\
+                 901 900 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n",
                 ("/sys/fs/cgroup", "/"),
             ),
             // The host's namespace, and only the container's own group bound there.
@@ -158,7 +161,8 @@ mod tests {
             // docker -v /sys/fs/cgroup:/host beside the container's own.
             (
                 "the host's beside one's own",
-                "900 23 0:26 /../.. /host rw - cgroup2 cgroup rw\n901 24 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
+                "900 23 0:26 /../.. /host rw - cgroup2 cgroup rw\n\
+                 901 24 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
                 ("/sys/fs/cgroup", "/"),
             ),
             (
@@ -169,35 +173,42 @@ mod tests {
             ),
             (
                 "where it usually is",
-                "30 23 0:26 / /opt/cg rw - cgroup2 none rw\n31 24 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n",
+                "30 23 0:26 / /opt/cg rw - cgroup2 none rw\n\
+                 31 24 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n",
                 ("/sys/fs/cgroup", "/"),
             ),
             (
                 "a writable one",
-                "31 24 0:26 / /sys/fs/cgroup ro - cgroup2 none rw\n32 23 0:26 / /opt/cg rw - cgroup2 none rw\n",
+                "31 24 0:26 / /sys/fs/cgroup ro - cgroup2 none rw\n\
+                 32 23 0:26 / /opt/cg rw - cgroup2 none rw\n",
                 ("/opt/cg", "/"),
             ),
             (
                 "mounted twice at one place",
-                "30 24 0:26 /old /sys/fs/cgroup rw - cgroup2 a rw\n31 30 0:26 /new /sys/fs/cgroup rw - cgroup2 b rw\n",
+                "30 24 0:26 /old /sys/fs/cgroup rw - cgroup2 a rw\n\
+                 31 30 0:26 /new /sys/fs/cgroup rw - cgroup2 b rw\n",
                 ("/sys/fs/cgroup", "/new"),
             ),
             (
                 "hidden by a file system over it",
-                "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 a rw\n31 30 0:40 / /sys/fs/cgroup rw - tmpfs b rw\n\
+                "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 a rw\n\
+                 31 30 0:40 / /sys/fs/cgroup rw - tmpfs b rw\n\
                  32 31 0:26 /part /sys/fs/cgroup/unified rw - cgroup2 c rw\n",
                 ("/sys/fs/cgroup/unified", "/part"),
             ),
             (
                 "hidden by a file system over a folder above it",
-                "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 a rw\n31 24 0:40 / /sys/fs rw - tmpfs b rw\n\
+                "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 a rw\n\
+                 31 24 0:40 / /sys/fs rw - tmpfs b rw\n\
                  32 23 0:26 /part /mnt rw - cgroup2 c rw\n",
                 ("/mnt", "/part"),
             ),
             (
                 "hidden with all that is below a covered one",
-                "30 24 0:40 / /sys/fs/cgroup rw - tmpfs a rw\n31 30 0:26 / /sys/fs/cgroup/unified rw - cgroup2 b rw\n\
-                 32 30 0:41 / /sys/fs/cgroup rw - tmpfs c rw\n33 23 0:26 /part /mnt rw - cgroup2 d rw\n",
+                "30 24 0:40 / /sys/fs/cgroup rw - tmpfs a rw\n\
+                 31 30 0:26 / /sys/fs/cgroup/unified rw - cgroup2 b rw\n\
+                 32 30 0:41 / /sys/fs/cgroup rw - tmpfs c rw\n\
+                 33 23 0:26 /part /mnt rw - cgroup2 d rw\n",
                 ("/mnt", "/part"),
             ),
         ];
@@ -208,7 +219,8 @@ mod tests {
 
     #[test]
     fn a_root_that_was_mounted_over_another_hides_nothing_of_its_own() {
-        let text = "1 1 0:1 / / rw - rootfs rootfs rw\n23 1 8:1 / / rw - ext4 a rw\n30 23 0:26 / /cg rw - cgroup2 b rw\n";
+        let text = "1 1 0:1 / / rw - rootfs rootfs rw\n23 1 8:1 / / rw - ext4 a rw\n\
+                    30 23 0:26 / /cg rw - cgroup2 b rw\n";
         assert_eq!(cgroup2(text).unwrap().point.to_str(), Some("/cg"));
     }
 

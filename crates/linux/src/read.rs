@@ -1,5 +1,6 @@
-//! Reading the kernel's own files. Each read of one is a call of a function that writes it, and their length says nothing: a buffer
-//! that is large enough from the start takes two calls where the standard library's, which grows from 32 bytes, takes ten.
+//! Reads the kernel's own files. Each read calls a function that writes the content, and the length
+//! of a file is unknown. A buffer that is large enough from the start takes two calls; the standard
+//! library's, which grows from 32 bytes, takes ten.
 
 use std::{
     fs::File,
@@ -8,21 +9,21 @@ use std::{
     path::Path,
 };
 
-/// What is read at once; most files of a cgroup are shorter.
+/// The first size of a buffer; most files of a cgroup are shorter.
 pub(crate) const FIRST_BYTES: usize = 8 << 10;
 
-/// Reads a file from its beginning, which the kernel takes for writing its content anew.
+/// Reads a file from its beginning, which makes the kernel write its content anew.
 pub(crate) fn whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     until(file, buffer, |read, _| read == 0)
 }
 
-/// The same for a file that is one record: the kernel writes as much of it as there is room for (`seq_read_iter` in
-/// `fs/seq_file.c`), so that it has ended where room is left.
+/// The same for a file that is one record. The kernel writes as much of it as there is room for
+/// (`seq_read_iter` in `fs/seq_file.c`), so it has ended where room is left.
 pub(crate) fn record(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     until(file, buffer, |read, room| read < room)
 }
 
-/// `is_end`: by how much was read and for how much there was room.
+/// `is_end` takes the bytes read and the room there was for them.
 fn until(
     file: &File,
     buffer: &mut Vec<u8>,
@@ -47,8 +48,8 @@ fn until(
     }
 }
 
-/// The text of a file. Names stand in some that others chose (of threads, files, mount points): they need not be UTF-8, and what
-/// else the file tells is not lost for that.
+/// The text of a file. Some files contain names that other programs chose (of threads, files, mount
+/// points). These need not be UTF-8, and the rest of the file must not be lost for that.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let length = whole(&File::open(path)?, &mut bytes)?;
@@ -57,8 +58,8 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Reads a file of `/proc` that is one record, which the kernel writes at once where there is room (`single_open` in
-/// `fs/seq_file.c`).
+/// Reads a file of `/proc` that is one record. The kernel writes it at once where there is room
+/// (`single_open` in `fs/seq_file.c`).
 pub(crate) fn at_once<'b>(path: &Path, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     let length = File::open(path)?.read(buffer)?;
     Ok(&buffer[..length])

@@ -1,4 +1,4 @@
-//! Where threads run: on which node each was last seen, and how much CPU time each node gave them over an interval.
+//! The nodes that threads run on, and the CPU time they used there over an interval.
 
 use crate::{cgroup::Cgroup, read::at_once};
 use nearside_policy::ByNode;
@@ -11,29 +11,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest time between two looks at a thread.
+/// The longest time between two samples of a thread.
 const STEP: Duration = Duration::from_millis(50);
 
-/// More than `/proc/PID/stat` is long: 52 numbers of at most 20 digits, and a name.
+/// More than the length of `/proc/PID/stat`: 52 numbers of at most 20 digits, and a name.
 const MOST_STAT_BYTES: usize = 2048;
 
-/// At most this many looks in an interval, so that a long one costs no more than a short one.
+/// The most samples in an interval, so that a long one costs no more than a short one.
 const MAX_STEPS: u32 = 20;
 
-/// Where the threads of a group are and have been.
+/// The nodes of a group's threads, and their CPU time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct CpuUse {
     /// Threads by the node of the CPU they run on or ran on last, at the end of the interval.
     pub threads: ByNode,
     /// CPU time in nanoseconds by node over the interval.
     ///
-    /// An approximation: every 50 ms (a twentieth of the interval, if that is longer), what a thread used since the
-    /// last look counts for the node it is seen on. What a thread uses between its last look and its end is not seen.
+    /// An approximation: every 50 ms (a twentieth of the interval, if that is longer), the CPU time
+    /// of a thread since its last sample counts for the node it runs on at that moment. Time
+    /// between its last sample and its end is lost.
     pub time_ns: ByNode,
 }
 
 impl CpuUse {
-    /// How much each node counts as a place of computation: CPU time, or where nothing ran, each thread alike.
+    /// The weight of each node as a place of computation: CPU time, or where nothing ran, the
+    /// number of threads.
     pub fn weight(&self) -> &ByNode {
         if self.time_ns.values().any(|&time| time > 0) { &self.time_ns } else { &self.threads }
     }
@@ -42,18 +44,19 @@ impl CpuUse {
 /// A thread at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Where it runs or ran last.
+    /// The node it runs on, or ran on last.
     pub(crate) node: NodeId,
-    /// CPU time since it was started.
+    /// CPU time since its start.
     pub(crate) runtime_ns: u64,
-    /// Time it was runnable and did not run; 0 where the kernel does not tell.
+    /// Time it was runnable and did not run; 0 where the kernel does not count it.
     pub(crate) waited_ns: u64,
 }
 
 /// Threads by number.
 pub(crate) type Threads = BTreeMap<i32, Seen>;
 
-/// Watches the threads of groups, and of the groups below them, for `interval`. The answers are in the groups' order.
+/// Samples the threads of groups, and of the groups below them, for `interval`. The answers are in
+/// the groups' order.
 pub fn watch(
     groups: &[Cgroup],
     proc: &Path,
@@ -81,11 +84,11 @@ pub fn watch(
     uses
 }
 
-/// Adds what was used between two looks.
+/// Adds the CPU time between two samples.
 fn count_time(time_ns: &mut ByNode, before: &Threads, after: &Threads, between: Duration) {
     let most_ns = u64::try_from(between.as_nanos()).unwrap_or(u64::MAX);
     for (thread, seen) in after {
-        // One that was not there before was started since, or has moved in with all the time it ever used.
+        // A new thread was started since, or has moved in with all the time it ever used.
         let used_ns = match before.get(thread) {
             Some(earlier) => seen.runtime_ns.saturating_sub(earlier.runtime_ns),
             None => seen.runtime_ns.min(most_ns),
@@ -100,7 +103,7 @@ fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
     group.all_threads().into_iter().filter_map(look).collect()
 }
 
-/// A thread's place and CPU time; none if it is gone meanwhile or hidden (`hidepid=`).
+/// A thread's node and CPU time; none if it has ended or is hidden (`hidepid=`).
 pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
     // Below "task", the files speak of the thread alone and not of its whole process.
     let folder = proc.join(format!("{thread}/task/{thread}"));
@@ -116,7 +119,7 @@ pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen>
     Some(Seen { node, runtime_ns, waited_ns: figures.next().unwrap_or(0) })
 }
 
-/// What is of use in `/proc/PID/stat` (proc_pid_stat(5)).
+/// The useful fields of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     /// Fields 14 and 15, user and system time.
@@ -127,7 +130,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // Field 2 is the command's name in parentheses, which may hold blanks and parentheses of its own.
+        // Field 2 is the command's name in parentheses, which may hold blanks and parentheses of
+        // its own.
         let (_, after_name) = text.rsplit_once(')')?;
         let mut fields = after_name.split_whitespace().skip(14 - 3);
         let mut next = |skip: usize| fields.nth(skip)?.parse::<u64>().ok();
@@ -154,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_name_may_look_like_fields() {
-        let name = "7 (a) R 1 (b)) S 1 7 7 0 -1 4194560 0 0 0 0 12 30 0 0 20 0 1 0 5 1 1 18446744073709551615 \
+        let name = "7 (a) R 1 (b)) S 1 7 7 0 -1 4194560 0 0 0 0 12 30 0 0 20 0 1 0 5 1 1 \
+                    18446744073709551615 \
                     1 1 0 0 0 0 0 0 0 0 0 0 17 6 0 0 0 0 0";
         assert_eq!(Stat::parse(name), Some(Stat { cpu_time_ns: 420_000_000, cpu: CpuId(6) }));
         assert_eq!(Stat::parse("7 (short) S 1 7"), None);
@@ -165,7 +170,8 @@ mod tests {
     fn time_counts_for_the_node_a_thread_is_seen_on() {
         let mut time_ns = ByNode::new();
         let before = threads(&[(1, 0, 500), (2, 0, 900), (3, 1, 100)]);
-        // 1 stayed, 2 moved to node 1, 3 is gone, 4 is new, 5 moved in from elsewhere with a long past.
+        // 1 stayed, 2 moved to node 1, 3 is gone, 4 is new, 5 moved in from elsewhere with a long
+        // past.
         let after = threads(&[(1, 0, 700), (2, 1, 950), (4, 1, 30), (5, 2, 1_000_000)]);
         count_time(&mut time_ns, &before, &after, Duration::from_nanos(1000));
         assert_eq!(time_ns, ByNode::from([(NodeId(0), 200), (NodeId(1), 80), (NodeId(2), 1000)]));

@@ -1,6 +1,7 @@
-//! What a domain uses: processes, where its threads run, where its memory lies, and how well the two agree.
+//! The use of a domain: processes, the nodes its threads run on, the nodes its memory lies on, and
+//! how well the two agree.
 //!
-//! Any cgroup can be looked at, whoever made it.
+//! This works for any cgroup.
 
 use crate::{
     cgroup::Cgroup,
@@ -17,36 +18,38 @@ use std::{
     time::Duration,
 };
 
-/// What a cgroup and those below it use.
+/// The use of a cgroup and those below it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Usage {
     /// Live processes.
     pub processes: usize,
-    /// Where its threads are and have been.
+    /// The nodes of its threads, and their CPU time.
     pub cpu: CpuUse,
     /// Its memory.
     pub memory: MemoryByKind,
-    /// How its memory was seen.
+    /// The account that its memory comes from.
     pub memory_seen: Account,
-    /// Processes whose memory was not seen, where it is not charged.
+    /// Processes whose memory is unknown, where it is not charged.
     pub hidden_processes: usize,
 }
 
-/// Two ways to see a domain's memory, which need not agree.
+/// The accounts of a domain's memory, which need not agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Account {
-    /// As the memory controller charges it: a page is whose who touched it first, page cache and kernel memory included.
+    /// As the memory controller charges it: to the group that touched a page first, page cache and
+    /// kernel memory included.
     Charged,
-    /// As its processes map it (`numa_maps`): a shared page counts for whoever maps it.
+    /// As its processes map it (`numa_maps`): a shared page counts for each group that maps it.
     Mapped,
-    /// Not at all: no controller charges it, and none of its processes' `numa_maps` can be read.
+    /// Unknown: no controller charges it, and none of its processes' `numa_maps` can be read.
     #[default]
     Hidden,
 }
 
 impl Usage {
-    /// The local share of the domain's own memory (files and the kernel's memory left out), where it can be told.
+    /// The local share of the domain's own memory (without files and the kernel's memory), where it
+    /// is known.
     pub fn local_share(&self) -> Option<f64> {
         local_share(self.cpu.weight(), &self.memory.own())
     }
@@ -57,8 +60,8 @@ impl Usage {
     }
 }
 
-/// What groups use, with their CPU time over `interval`, in the groups' order. Memory is looked at afterwards, as the
-/// kernel charges it where it does, else as processes map it.
+/// The use of each group, in the groups' order, with CPU time over `interval`. Memory is read
+/// afterwards, as the kernel charges it where it does, else as processes map it.
 pub fn usage(
     groups: &[Cgroup],
     proc: &Path,
@@ -100,11 +103,13 @@ pub struct Mapped {
     pub policies: BTreeMap<String, ByNode>,
     /// Processes whose mappings were read.
     pub processes: usize,
-    /// Processes whose mappings may not be read (`CAP_SYS_PTRACE` is needed for those of other users).
+    /// Processes whose mappings may not be read (`CAP_SYS_PTRACE` is needed for those of other
+    /// users).
     pub hidden_processes: usize,
 }
 
-/// Reads every process's `numa_maps`, which takes its `mmap_lock`: for looking at one domain, not for every second.
+/// Reads every process's `numa_maps`, which takes its `mmap_lock`: for one domain, not for every
+/// second.
 pub fn mapped(group: &Cgroup, proc: &Path) -> Mapped {
     let mut mapped = Mapped::default();
     let mut maps = Vec::new();

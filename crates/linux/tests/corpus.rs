@@ -1,4 +1,5 @@
-//! Replays the corpus of the fuzz targets, so that what a fuzzer once found is tried by every run of the tests.
+//! Replays the corpus of the fuzz targets, so that what a fuzzer once found is tried by every run
+//! of the tests.
 
 #![allow(
     clippy::unwrap_used,

@@ -16,6 +16,7 @@ use nearside_policy::{
 use nearside_topology::{NodeId, NodeSet};
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -45,7 +46,8 @@ impl Made {
         );
     }
 
-    /// The threads of a group, by number, CPU, CPU time and waiting. The kernel knows no threads of such numbers.
+    /// The threads of a group, by number, CPU, CPU time and waiting. The kernel knows no threads of
+    /// such numbers.
     fn threads(&self, path: &str, threads: &[(u32, u32, u64, u64)]) {
         let numbers: String =
             threads.iter().map(|(thread, ..)| format!("{}\n", 9_000_000 + thread)).collect();
@@ -162,7 +164,8 @@ fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
     );
 }
 
-/// 17 domains of 512 threads have more than are looked at in an interval; the last in the alphabet is not taken for idle.
+/// 17 domains of 512 threads have more than are looked at in an interval; the last in the alphabet
+/// is not taken for idle.
 #[test]
 fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
     let made = made();
@@ -316,7 +319,8 @@ fn records_are_read_again_when_they_change() {
     fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
     assert_eq!(home(5), (None, 0, Vec::new()));
 }
-/// What the kernel needs long to tell is asked again when its sum has changed, and else at each fourth look.
+/// What the kernel needs long to tell is asked again when its sum has changed, and else at each
+/// fourth look.
 #[test]
 fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
     let made = made();
@@ -340,8 +344,9 @@ fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
     assert_eq!(followed, [true; 4]);
 }
 
-/// Of a domain that uses more CPU time from the seventeenth look on and none at the last: how long it waited, as told at each.
-/// It waits another time in each interval, so what is told changes when its threads were looked at.
+/// Of a domain that uses more CPU time from the seventeenth look on and none at the last: how long
+/// it waited, as told at each. It waits another time in each interval, so what is told changes when
+/// its threads were looked at.
 fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<Option<u64>> {
     made.group("m/vm", 0, [0, 0]);
     let mut watcher = made.watcher(&["m/*"]);
@@ -372,7 +377,8 @@ fn threads_are_looked_at_less_often_where_it_is_known_where_they_ran() {
     alone.file("sys/devices/system/node/node0/distance", "10");
     for (made, has_scheduler) in [(made(), true), (alone, false)] {
         let told = told_of_waiting(&made, has_scheduler);
-        // The ninth look is thorough. From then on one in four, until it uses more CPU time than before.
+        // The ninth look is thorough. From then on one in four, until it uses more CPU time than
+        // before.
         assert!((1..=2).contains(&looks(&told[9..16])), "{told:?}");
         assert_eq!(looks(&told[16..20]), 3, "{told:?}");
         // That it idles is known at once.
@@ -407,6 +413,31 @@ fn what_takes_reading_mappings_is_read_again_after_a_move() {
     assert_eq!(held(3, second, &["/m/vm"]), by_node([0, 4096]));
 }
 
+#[test]
+fn reports_of_moves_survive_a_failed_sample() {
+    let made = made();
+    made.group("m/vm", 0, [4096, 0]);
+    made.put(made.record("/m/vm"));
+    let mut watcher = made.watcher(&["m/*"]);
+    let report = |domain: &str| MoveReport {
+        part: domain.into(),
+        from: NodeId(0),
+        moved_bytes: 4096,
+        stayed: Stayed::new(),
+    };
+    let mut look = |interval, moved: &[&str]| {
+        let turn = Turn { moved: moved.iter().copied().map(report).collect(), ..turn(interval) };
+        watcher.look(&History::default(), turn).map(|seen| seen.moved)
+    };
+    let folder = made.path("run/nearside/domains");
+    let allow = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o777);
+    assert!(look(1, &["/m/vm"]).is_err());
+    allow(0o755);
+    assert_eq!(look(2, &["/m/other"]).unwrap(), [report("/m/vm"), report("/m/other")]);
+    assert_eq!(look(3, &[]).unwrap(), []);
+}
+
 /// A thousand groups of this host, each with a process that sleeps.
 struct Thousand {
     sleepers: Vec<Child>,
@@ -435,10 +466,11 @@ fn resident_mib() -> u64 {
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() / 256
 }
 
-/// What watching costs natively: `cargo test --release -p nearside-linux --test watch -- --ignored --nocapture`, as root.
+/// What watching costs natively: `cargo test --release -p nearside-linux --test watch -- --ignored
+/// --nocapture`, as root.
 ///
-/// The files are the kernel's own. Where no memory controller is in the cgroup v2 tree, `memory.numa_stat` is that of
-/// version 1, which has fewer lines.
+/// The files are the kernel's own. Where no memory controller is in the cgroup v2 tree,
+/// `memory.numa_stat` is that of version 1, which has fewer lines.
 #[test]
 #[ignore = "a measurement, which makes a thousand cgroups and needs root"]
 fn a_thousand_idle_domains() {
@@ -537,7 +569,8 @@ fn a_thousand_idle_domains() {
     let (look_us, decide_us) = (mean(|cost| cost.0), mean(|cost| cost.1));
     let percent = |us: u64| us as f64 / (INTERVAL_NS / 1000) as f64 * 100.0;
     println!(
-        "steady: {look_us} us to look = {:.2} % of a CPU at 2 s, {decide_us} us to decide = {:.2} %; {} MiB more",
+        "steady: {look_us} us to look = {:.2} % of a CPU at 2 s, {decide_us} us to decide = \
+         {:.2} %; {} MiB more",
         percent(look_us),
         percent(decide_us),
         resident_mib() - before_mib

@@ -1,4 +1,5 @@
-//! What of a process can move: its mappings with pages off the target, and which of their pages are present.
+//! The movable memory of a process: its mappings with pages off the target, and their present
+//! pages.
 
 use crate::memory::{Kind, Mapping, numa_maps};
 use crate::{Error, error::IoContext};
@@ -6,17 +7,17 @@ use nearside_policy::ByNode;
 use nearside_topology::{NodeId, NodeSet};
 use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, path::Path};
 
-/// Which pages shall move.
+/// The pages that shall move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All that lie off these nodes.
+    /// All pages off these nodes.
     Off(NodeSet),
-    /// Those of this node.
+    /// The pages on this node.
     Of(NodeId),
 }
 
 impl Wanted {
-    /// Whether those on `node` shall.
+    /// True if those on `node` shall.
     pub(super) fn holds(&self, node: NodeId) -> bool {
         match self {
             Self::Off(nodes) => !nodes.contains(node),
@@ -43,10 +44,10 @@ pub(super) struct Area {
     pub(super) page_bytes: u64,
     /// Explicit huge pages.
     pub(super) huge: bool,
-    /// Such pages when it was read; after that many the search can stop. Unknown for a private mapping of a file, of
-    /// which only the written pages are the process's own.
+    /// Such pages when it was read; after that many the search can stop. Unknown for a private
+    /// mapping of a file, of which only the written pages are the process's own.
     pub(super) wanted_pages: Option<u64>,
-    /// What other processes may map, too: device and inode.
+    /// The shared object: device and inode.
     pub(super) object: Option<String>,
 }
 
@@ -68,7 +69,7 @@ pub(super) fn read(process: &Path, wanted: &Wanted) -> Result<Areas, Error> {
     Ok(parse(&text("numa_maps")?, &text("maps")?, wanted))
 }
 
-/// The areas that two files of a process tell of, which were read one after the other.
+/// The areas in two files of a process, which were read one after the other.
 pub(super) fn parse(numa_maps_text: &str, maps_text: &str, wanted: &Wanted) -> Areas {
     let mappings = numa_maps(numa_maps_text);
     let ends = ranges(maps_text);
@@ -76,7 +77,7 @@ pub(super) fn parse(numa_maps_text: &str, maps_text: &str, wanted: &Wanted) -> A
     Areas { areas, mappings }
 }
 
-/// What `/proc/PID/maps` says of a mapping, beyond its start.
+/// The fields of a mapping in `/proc/PID/maps`, besides its start.
 #[derive(Debug)]
 pub(super) struct Range {
     end: u64,
@@ -112,8 +113,9 @@ pub(super) fn ranges(maps: &str) -> BTreeMap<u64, Range> {
     maps.lines().filter_map(range).collect()
 }
 
-/// None where nothing of the mapping can move: nothing that shall, gone since, or shared pages of a file, which belong to
-/// the page cache and so to whoever else uses the file (docs/adr/0005-moving-pages.md).
+/// None where no page of the mapping can move: none that shall, gone since, or shared pages of a
+/// file, which belong to the page cache and so to all that use the file
+/// (docs/adr/0005-moving-pages.md).
 fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Option<Area> {
     let start = mapping.start as u64;
     let range = ranges.get(&start)?;
@@ -122,7 +124,7 @@ fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Op
     if wanted_bytes == 0 || (is_file && range.shared) {
         return None;
     }
-    // What the kernel would not write; behind the last page addresses can still be counted.
+    // The kernel would not write this; addresses behind the last page must still be countable.
     if mapping.page_bytes == 0
         || start >= range.end
         || range.end.checked_add(mapping.page_bytes).is_none()
@@ -139,17 +141,20 @@ fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Op
     })
 }
 
-/// `PM_PRESENT` and `PM_FILE` (`Documentation/admin-guide/mm/pagemap.rst`); both are shown without privileges.
+/// `PM_PRESENT` and `PM_FILE` (`Documentation/admin-guide/mm/pagemap.rst`); both are shown without
+/// privileges.
 const PRESENT: u64 = 1 << 63;
 const FILE_OR_SHARED: u64 = 1 << 61;
 
 /// Entries of `/proc/PID/pagemap` read at once: 256 KiB for 128 MiB of addresses.
 const ENTRIES: u64 = 1 << 15;
 
-/// Calls `each` with the addresses of pages in `area` that may have to move, in batches, until it says to stop.
+/// Calls `each` with the addresses of pages in `area` that may have to move, in batches, until it
+/// says to stop.
 ///
-/// The kernel's page map tells cheaply (8 bytes a page, holes included) which pages there are, so that a large mapping
-/// of which little is touched costs little. Explicit huge pages are few: all of them are named.
+/// The kernel's page map is a cheap list of present pages (8 bytes a page, holes included), so a
+/// large mapping that is hardly touched costs little. Explicit huge pages are few: all of them are
+/// named.
 pub(super) fn each_batch(
     area: &Area,
     pagemap: &File,

@@ -1,9 +1,9 @@
-//! Moving one batch of pages, and finding out what became of each.
+//! Moves one batch of pages, and finds out where each page is then.
 //!
-//! What `move_pages(2)` answers is not the whole truth (`do_pages_move` in `mm/migrate.c`): it goes through the pages
-//! in runs, says nothing about a run of which a page did not move, and does not come to the pages behind it; and of a
-//! large folio only the first page named counts, the next is busy, being on the move already. So the rest is tried
-//! again, and where the pages lie afterwards decides.
+//! The answer of `move_pages(2)` is incomplete (`do_pages_move` in `mm/migrate.c`). It goes through
+//! the pages in runs, says nothing about a run of which a page did not move, and does not reach the
+//! pages behind it. Of a large folio only the first page named counts; the next is busy, because it
+//! is moving already. So the rest is tried again, and the final nodes of the pages decide.
 
 use super::target::Targets;
 use crate::sys::{NOT_SAID, PageStatus};
@@ -11,29 +11,29 @@ use nearside_policy::StayedWhy;
 use nearside_topology::NodeId;
 use std::{collections::BTreeMap, io};
 
-/// The kernel, as far as one process's pages go.
+/// The kernel's calls for the pages of one process.
 pub(super) trait Kernel {
-    /// Where the pages at these addresses lie.
+    /// The nodes of the pages at these addresses.
     fn nodes(&mut self, addresses: &[usize]) -> io::Result<Vec<PageStatus>>;
-    /// Moves them to `node`; [`NOT_SAID`] for those of which nothing is known.
+    /// Moves them to `node`; [`NOT_SAID`] for pages without an answer.
     fn move_to(&mut self, addresses: &[usize], node: NodeId) -> io::Result<Vec<PageStatus>>;
 }
 
 /// A page off the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Where the process sees it.
+    /// Its address in the process.
     pub(super) address: usize,
     /// The node it lies on.
     pub(super) from: NodeId,
 }
 
-/// What became of the pages of a batch: how many.
+/// The outcome of a batch, in pages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
     /// On target now.
     pub(super) moved: u64,
-    /// Not there any more.
+    /// Gone.
     pub(super) gone: u64,
     /// Still off the target, by reason.
     pub(super) stayed: BTreeMap<StayedWhy, u64>,
@@ -96,7 +96,8 @@ fn by_target(
     (groups, homeless)
 }
 
-/// Tries to move the pages to `target`; answers for each what the kernel said, `ENOMEM` for all when it had no room.
+/// Tries to move the pages to `target`; answers for each what the kernel said, `ENOMEM` for all
+/// when it had no room.
 fn attempt(
     kernel: &mut impl Kernel,
     addresses: &[usize],
@@ -110,7 +111,8 @@ fn attempt(
         let answers = match kernel.move_to(rest, target) {
             Ok(answers) => answers,
             Err(error) => {
-                // EACCES is about one page only as a page's own answer; here the node is not allowed.
+                // EACCES is about one page only as a page's own answer; here the node is not
+                // allowed.
                 let all = if errno(&error) == libc::EACCES { libc::EPERM } else { errno(&error) };
                 said.resize(addresses.len(), Err(all));
                 break;
@@ -124,9 +126,10 @@ fn attempt(
         let run = answers[first..].iter().take_while(|answer| is_silent(answer)).count();
         let behind = first + run;
         said.extend(answers.iter().take(behind + 1));
-        // A run of one page with a busy one behind it is the mark of a large folio that did not move. Naming it again
-        // by each of its pages would be in vain and slow, and its size is not known; but it is aligned to it. So go on
-        // at an address that is aligned to twice as much each time.
+        // A run of one page with a busy one behind it is the mark of a large folio that did not
+        // move. Naming it again by each of its pages would be in vain and slow, and its size is not
+        // known; but it is aligned to it. So go on at an address that is aligned to twice as much
+        // each time.
         let is_large = run == 1 && answers.get(behind) == Some(&Err(libc::EBUSY));
         stuck_in_a_row = match is_large {
             true if first > 0 => 1,

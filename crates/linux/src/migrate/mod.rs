@@ -1,10 +1,11 @@
 //! Moving a domain's pages to other nodes (docs/adr/0005-moving-pages.md).
 //!
-//! Pass by pass over the group's processes, each pass over the mappings that still have pages off the target (`areas`),
-//! each mapping in batches (`batch`) that keep to a rate (`pace`), each page to a target with room, as was
-//! promised (`target`). A daemon moves parts of several domains at a time (`part`). Only the domain's own memory moves: anonymous, shared and huge pages, and pages of private file
-//! mappings that were written; what of it no process maps is told (`unmapped`). The memory this takes does not grow with
-//! the domain.
+//! Pass by pass over the group's processes, each pass over the mappings that still have pages off
+//! the target (`areas`), each mapping in batches (`batch`) that keep to a rate (`pace`), each page
+//! to a target with room, as claimed (`target`). A daemon moves parts of several domains at a time
+//! (`part`). Only the domain's own memory moves: anonymous, shared and huge pages, and written
+//! pages of private file mappings; memory that no process maps is reported (`unmapped`). The memory
+//! this takes does not grow with the domain.
 
 mod areas;
 mod batch;
@@ -36,45 +37,50 @@ use std::{
 };
 use target::Targets;
 
-/// Passes over all processes at most: a domain that allocates off the target faster than pages move never ends.
+/// The most passes over all processes: a domain that allocates off the target faster than pages
+/// move never ends.
 const PASSES: usize = 6;
 
-/// In how many passes a busy page is tried.
+/// The passes in which a busy page is tried.
 const TRIES: usize = 3;
 
-/// Addresses with pages off `nodes` and the size of these pages, by the text of a process's `numa_maps` and `maps`: for
-/// the fuzzer.
+/// Addresses with pages off `nodes` and the size of these pages, from the text of a process's
+/// `numa_maps` and `maps`: for the fuzzer.
 #[doc(hidden)]
 pub fn areas_off(numa_maps: &str, maps: &str, nodes: &NodeSet) -> Vec<(Range<u64>, u64)> {
     let areas = areas::parse(numa_maps, maps, &Wanted::Off(nodes.clone())).areas;
     areas.into_iter().map(|area| (area.start..area.end, area.page_bytes)).collect()
 }
 
-/// What became of a domain's pages.
+/// The outcome for a domain's pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Moved {
     /// Bytes that moved.
     pub moved_bytes: u64,
-    /// Bytes that stayed off the target, by reason. A shared object that several processes map counts once.
+    /// Bytes that stayed off the target, by reason. A shared object that several processes map
+    /// counts once.
     pub stayed: Stayed,
-    /// Bytes that were freed or swapped out, or whose process ended, before they could move. Nothing of them is left
-    /// behind, so they are no failure.
+    /// Bytes that were freed or swapped out, or whose process ended, before they could move. This
+    /// is no failure.
     pub gone_bytes: u64,
-    /// Bytes of mapped files off the target. They are the page cache's and are left alone: others may use them, too.
+    /// Bytes of mapped files off the target. They belong to the page cache and are left alone:
+    /// other domains may use them, too.
     pub file_bytes: u64,
-    /// Processes whose mappings could not be read, and why.
+    /// Processes whose mappings could not be read, and the reason.
     pub unread: Vec<String>,
-    /// Broken off before the end.
+    /// True if it was interrupted.
     pub interrupted: bool,
 }
 
 impl Moved {
-    /// What the user should know beyond the outcome, for a domain whose `cpuset.mems` is narrowed next or not.
+    /// Notices for the user beyond the outcome. `cpuset.mems` of the domain is narrowed next, or
+    /// not.
     pub fn notices(&self, is_narrowed_next: bool) -> Vec<String> {
         let mib = |bytes: u64| bytes >> 20;
         let mut notices = Vec::new();
         if mib(self.file_bytes) > 0 {
-            // cpuset_migrate_mm moves with MPOL_MF_MOVE_ALL whatever is mapped (kernel/cgroup/cpuset.c).
+            // cpuset_migrate_mm moves all mapped pages with MPOL_MF_MOVE_ALL
+            // (kernel/cgroup/cpuset.c).
             let fate = if is_narrowed_next {
                 "are taken along by the kernel"
             } else {
@@ -104,11 +110,11 @@ impl Moved {
     }
 }
 
-/// Moves the memory of all processes in `group` that lies off `nodes` to them, so that each gets what `claim` promises
-/// there; what lies on one of them already stays.
+/// Moves the memory of all processes in `group` that lies off `nodes` to them, so that each gets
+/// its part of `claim`. Memory on one of them stays there.
 ///
-/// Not faster than `rate_bytes_per_s`, where given. `progress` is asked before each batch, and at least every 100 ms,
-/// whether to go on.
+/// `rate_bytes_per_s` bounds the rate, if given. `progress` decides before each batch, and at least
+/// every 100 ms, whether to go on.
 pub fn move_group(
     group: &Cgroup,
     proc: &Path,
@@ -146,8 +152,8 @@ pub fn move_group(
         let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
         mover.moved.interrupted =
             processes.into_iter().any(|process| mover.process(process).is_break());
-        // What moved may have been replaced meanwhile, by processes that appeared in between, too; a pass that finds
-        // nothing to move is the proof that nothing is left.
+        // New pages may have replaced moved ones, in new processes, too. A pass that finds nothing
+        // to move proves that nothing is left.
         let moved_some = mover.moved.moved_bytes > before_bytes;
         let busy = mover.pass.stayed().contains_key(&StayedWhy::Busy);
         if mover.moved.interrupted || !(moved_some || busy && number < TRIES) {
@@ -167,13 +173,13 @@ pub fn move_group(
     moved
 }
 
-/// What one pass over all processes left behind.
+/// The remainders of one pass over all processes.
 #[derive(Debug, Default)]
 struct Pass {
     private: Stayed,
-    /// By object: what stayed of it in the process in which most did.
+    /// By object: the remainder in the process with the largest one.
     shared: BTreeMap<String, Stayed>,
-    /// Of the process it is at: what stayed by object, private memory being none.
+    /// The remainder of the present process by object; private memory has none.
     here: BTreeMap<Option<String>, Stayed>,
     /// The folder of that process.
     at: PathBuf,
@@ -183,7 +189,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// Comes to a process, or goes on with it.
+    /// Begins a process, or goes on with it.
     fn enter(&mut self, process: &Path) {
         if self.at != process {
             self.leave();
@@ -191,7 +197,7 @@ impl Pass {
         }
     }
 
-    /// Closes the account of the process it is at.
+    /// Closes the account of the present process.
     fn leave(&mut self) {
         let here = std::mem::take(&mut self.here);
         let is_busy = here.values().any(|stayed| stayed.contains_key(&StayedWhy::Busy));
@@ -233,19 +239,19 @@ struct Mover<'a> {
     rate_bytes_per_s: Option<u64>,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     total_bytes: u64,
-    /// How much may still be tried.
+    /// Bytes that may still be tried.
     left_bytes: u64,
-    /// After so many batches somebody else's turn comes, who sees to the rests as well; where none is given this goes on to
-    /// the end and rests itself.
+    /// The batches after which another domain's turn comes; its caller then sees to the rests as
+    /// well. Without a number this goes on to the end and rests itself.
     batches_left: Option<usize>,
-    /// Whether something was left alone because no more may be tried.
+    /// True if memory was left alone because no more may be tried.
     is_spent: bool,
     moved: Moved,
     pass: Pass,
 }
 
 impl Mover<'_> {
-    /// Moves what one process has that shall move.
+    /// Moves the pages of one process that shall move.
     fn process(&mut self, process: i32) -> ControlFlow<()> {
         let mut areas = self.areas_of(process);
         let flow = self.areas(process, &mut areas);
@@ -253,7 +259,7 @@ impl Mover<'_> {
         flow
     }
 
-    /// What one process has that shall move.
+    /// Reads the areas of one process that shall move.
     fn areas_of(&mut self, process: i32) -> VecDeque<Area> {
         let directory = self.proc.join(process.to_string());
         match areas::read(&directory, &self.wanted) {
@@ -275,13 +281,13 @@ impl Mover<'_> {
     }
 
     fn unread(&mut self, directory: &Path, error: &crate::Error) {
-        // One that ended has nothing left to move.
+        // A process that ended has nothing left to move.
         if directory.exists() {
             self.pass.unread.push(error.to_string());
         }
     }
 
-    /// Moves what these areas of a process have that shall move. Those that were gone through are taken away.
+    /// Moves the pages in these areas of a process, and removes finished areas.
     fn areas(&mut self, process: i32, areas: &mut VecDeque<Area>) -> ControlFlow<()> {
         let directory = self.proc.join(process.to_string());
         let path = directory.join("pagemap");
@@ -305,7 +311,8 @@ impl Mover<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Moves what one mapping has that shall move; adds what stays to `stayed`. The area is what is left to go through.
+    /// Moves the pages of one mapping, and adds the remainder to `stayed`. The area becomes the
+    /// rest of it.
     fn area(
         &mut self,
         area: &mut Area,
@@ -398,8 +405,8 @@ impl Mover<'_> {
     }
 }
 
-/// The pages among `addresses` that shall move. Those that are not there, or are no page of a node's (the zero page,
-/// device memory), are none.
+/// The pages among `addresses` that shall move. Missing pages, and pages of no node (the zero page,
+/// device memory), do not count.
 fn on_wanted(
     kernel: &mut OfProcess,
     wanted: &Wanted,
@@ -413,7 +420,7 @@ fn on_wanted(
 /// The pages of one process, by system calls.
 struct OfProcess {
     process: i32,
-    /// Whether pages that other processes map may move; found out by trying.
+    /// True if pages that other processes map may move; found out by trying.
     all: bool,
 }
 
@@ -434,7 +441,8 @@ impl Kernel for OfProcess {
     }
 }
 
-/// Whether a process has a device open through VFIO, which pins the memory that the device may address.
+/// True if a process has a device open through VFIO, which pins the memory that the device may
+/// address.
 fn uses_vfio(process: &Path) -> bool {
     let Ok(descriptors) = std::fs::read_dir(process.join("fd")) else { return false };
     let mut files =

@@ -1,18 +1,18 @@
-//! Keeping to a rate: how large a batch may be, and how long to rest after one.
+//! The rate: the size of a batch, and the rest after one.
 
 use std::time::Duration;
 
-/// A batch takes at most this long at the rate asked for, so that the domain and whoever wants to break off never wait
-/// longer for it.
+/// The longest time of a batch at the rate asked for, so that the domain, and a user who
+/// interrupts, wait no longer.
 const BATCH: Duration = Duration::from_millis(50);
 
-/// No batch has more pages than this, however high the rate: it bounds the memory that addresses take (128 KiB).
+/// The most pages in a batch, at any rate: it bounds the memory that addresses take (128 KiB).
 pub(super) const MOST_PAGES: usize = 1 << 14;
 
 /// The longest rest at once, so that an interruption is noticed promptly.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
 
-/// How many pages of this size one batch has: at least one.
+/// The pages of this size in one batch: at least one.
 pub(super) fn batch_pages(rate_bytes_per_s: Option<u64>, page_bytes: u64) -> usize {
     let Some(rate) = rate_bytes_per_s else { return MOST_PAGES };
     let bytes = u128::from(rate) * BATCH.as_millis() / 1000;
@@ -20,9 +20,10 @@ pub(super) fn batch_pages(rate_bytes_per_s: Option<u64>, page_bytes: u64) -> usi
     usize::try_from(pages).map_or(MOST_PAGES, |pages| pages.clamp(1, MOST_PAGES))
 }
 
-/// How long to rest after a batch that moved `bytes` and took `took`, so that both together keep to the rate.
+/// The rest after a batch that moved `bytes` and took `took`, so that both together keep to the
+/// rate.
 ///
-/// Each batch pays for itself: time in which nothing could be moved is not saved up for a burst later.
+/// Each batch pays for itself: time in which nothing could be moved is not saved for a burst later.
 pub(super) fn rest(rate_bytes_per_s: Option<u64>, bytes: u64, took: Duration) -> Duration {
     let Some(rate) = rate_bytes_per_s else { return Duration::ZERO };
     let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));

@@ -1,7 +1,8 @@
-//! Moving a part: so many bytes of one node, and the next time on from there.
+//! Moving a part: a number of bytes of one node, and the next time on from there.
 //!
-//! Finding out which mappings of a process have pages on a node walks its page tables (`numa_maps`). A daemon that moves
-//! a gigabyte every two seconds must not do that for each, so a [`Walk`] keeps what was found and not gone through yet.
+//! To find the mappings of a process that have pages on a node, the kernel walks its page tables
+//! (`numa_maps`). A daemon that moves a gigabyte every two seconds must not do that for each, so a
+//! [`Walk`] keeps the mappings that are found and not finished.
 
 use super::{Moved, Mover, Pass, Wanted, areas::Area, pace, target::Targets};
 use crate::{cgroup::Cgroup, memory};
@@ -15,41 +16,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A part of what a domain has on a node.
+/// A part of a domain's memory on a node.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The domain's cgroup.
     pub group: Cgroup,
-    /// Where processes are seen.
+    /// The folder of processes.
     pub proc: PathBuf,
     /// The machine.
     pub topology: Arc<Topology>,
-    /// Where to.
+    /// The target nodes.
     pub to: NodeSet,
-    /// Where from.
+    /// The source node.
     pub from: NodeId,
-    /// At most so many bytes.
+    /// The most bytes.
     pub most_bytes: u64,
-    /// Not faster than this.
+    /// The highest rate.
     pub rate_bytes_per_s: Option<u64>,
-    /// What is promised to the domain, if anything is.
+    /// The claim of the domain, if it has one.
     pub claim: Option<Claim>,
 }
 
 /// How far the search for a domain's pages on a node has come.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// The process it is at, with what is left of it.
+    /// The present process, with the rest of it.
     at: Option<(i32, VecDeque<Area>)>,
-    /// Those that come after it.
+    /// The processes after it.
     later: VecDeque<i32>,
 }
 
 impl Walk {
-    /// Goes on among the processes that there are now; whether it is at its beginning.
+    /// Goes on among the present processes. True at the beginning of the walk.
     ///
-    /// A process's number may be another one's by now, which is no matter within the domain. New processes, and new
-    /// mappings of those that were gone through, are found by the next walk.
+    /// The number of a process may be another's by now, which is no matter within the domain. New
+    /// processes, and new mappings of finished ones, are found by the next walk.
     fn go_on(&mut self, processes: &BTreeSet<i32>) -> bool {
         self.at.take_if(|(process, _)| !processes.contains(process));
         self.later.retain(|process| processes.contains(process));
@@ -60,13 +61,13 @@ impl Walk {
         begins
     }
 
-    /// One that has these processes before it.
+    /// A walk that has these processes before it.
     #[cfg(test)]
     pub(crate) fn of(processes: &[i32]) -> Self {
         Self { at: None, later: processes.iter().copied().collect() }
     }
 
-    /// Whether everything was gone through.
+    /// True if everything is finished.
     pub fn has_ended(&self) -> bool {
         self.at.is_none() && self.later.is_empty()
     }
@@ -77,17 +78,17 @@ impl Walk {
 pub struct Moving {
     part: Part,
     left_bytes: u64,
-    /// Whether it began where its walk did; none before the first chunk.
+    /// True if it began where its walk did; none before the first chunk.
     is_whole: Option<bool>,
     is_done: bool,
     moved: Moved,
     pass: Pass,
 }
 
-/// What became of a chunk.
+/// The outcome of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chunk {
-    /// It was moved, or broken off. To keep to the rate, the next one shall come so much later.
+    /// It was moved, or interrupted. To keep to the rate, the next one shall come after this time.
     More(Duration),
     /// There is nothing left to try.
     Last,
@@ -112,8 +113,8 @@ impl Moving {
         Progress { done_bytes: self.moved.moved_bytes, total_bytes: self.part.most_bytes }
     }
 
-    /// Moves a batch of what lies behind where `walk` is. What does not move counts as well, and is tried again by the next
-    /// walk. `progress` is asked as by [`move_group`](super::move_group).
+    /// Moves a batch behind the position of `walk`. Pages that do not move count as well, and the
+    /// next walk tries them again. `progress` is asked as by [`move_group`](super::move_group).
     pub fn chunk(
         &mut self,
         walk: &mut Walk,
@@ -155,7 +156,7 @@ impl Moving {
         }
     }
 
-    /// What became of it, be it done or not.
+    /// The outcome, finished or not.
     pub fn end(self, walk: &Walk) -> Moved {
         let Self { part, is_whole, is_done, mut moved, mut pass, .. } = self;
         pass.leave();
@@ -179,7 +180,7 @@ impl Moving {
     }
 }
 
-/// The next process and what it has on the node.
+/// The next process and its areas on the node.
 fn next(walk: &mut Walk, mover: &mut Mover<'_>) -> Option<(i32, VecDeque<Area>)> {
     walk.at
         .take()

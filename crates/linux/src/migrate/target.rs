@@ -1,8 +1,9 @@
-//! Where a page goes: the target with room that most of what is promised there is missing on.
+//! The target of a page: the one with room on which most of the claim is missing.
 //!
-//! How far it comes from is no reason: all nodes of a home are its own, its vCPUs run on all of them, and what counts
-//! afterwards is how far a page lies from those. Going to the nearest of them would heap all pages of one old node onto one
-//! new one, whose memory then all vCPUs share, and which was promised a part only.
+//! The distance of the move does not count: all nodes of a home are its own, its vCPUs run on all
+//! of them, and only the distance from those counts afterwards. The nearest node as a target would
+//! collect all pages of an old node, whose memory all vCPUs would then share, and it was claimed
+//! for a part only.
 
 use nearside_policy::ByNode;
 use nearside_topology::{NodeId, NodeSet, Topology};
@@ -11,14 +12,16 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// The nodes that pages move to, and how much room they are thought to have.
+/// The nodes that pages move to, and the room they are thought to have.
 #[derive(Debug)]
 pub(super) struct Targets<'a> {
     topology: &'a Topology,
     nodes: NodeSet,
-    /// Free bytes by size of page and node when the machine was read, less what was sent there since.
+    /// Free bytes by size of page and node when the machine was read, less what was sent there
+    /// since.
     room_bytes: BTreeMap<(u64, NodeId), u64>,
-    /// Bytes by size of page and node that are promised there and not there yet, less what was sent there since.
+    /// Bytes by size of page and node that are claimed there and missing there, less pages sent
+    /// there since.
     missing_bytes: BTreeMap<(u64, NodeId), u64>,
     /// Those that the kernel found full, by size of page.
     full: BTreeSet<(u64, NodeId)>,
@@ -35,7 +38,7 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// With what is promised on each node, in pages of one size, and what of that is there.
+    /// With the claim on each node, in pages of one size, and the part of it that is there.
     pub(super) fn promised(mut self, page_bytes: u64, promised: &ByNode, there: &ByNode) -> Self {
         let missing = |(&node, &bytes): (&NodeId, &u64)| {
             ((page_bytes, node), bytes.saturating_sub(there.get(&node).copied().unwrap_or(0)))
@@ -48,9 +51,9 @@ impl<'a> Targets<'a> {
         &self.nodes
     }
 
-    /// The target for `bytes` of pages of this size: of those with room the one on which most is missing, and once all
-    /// have what was promised, the one with the most room, so that they fill evenly. None when the kernel found all of
-    /// them full.
+    /// The target for `bytes` of pages of this size: of those with room the one on which most is
+    /// missing, and once no claim is missing, the one with the most room, so that they fill evenly.
+    /// None when the kernel found all of them full.
     pub(super) fn choose(&mut self, page_bytes: u64, bytes: u64) -> Option<NodeId> {
         let open = self.nodes.iter().filter(|&node| !self.full.contains(&(page_bytes, node)));
         let ranked = open.map(|node| {
@@ -118,7 +121,7 @@ mod tests {
         by_node.iter().map(|&(node, mib)| (NodeId(node), mib * MIB)).collect()
     }
 
-    /// Where this many MiB go, in blocks of 2 MiB.
+    /// The nodes that this many MiB go to, in blocks of 2 MiB.
     fn sent(targets: &mut Targets<'_>, all_mib: u64) -> BTreeMap<u32, u64> {
         let mut sent = BTreeMap::new();
         for _ in 0..all_mib / 2 {
@@ -134,12 +137,12 @@ mod tests {
         let promised = mib(&[(0, 20), (1, 20), (2, 20)]);
         let mut from_elsewhere = targets().promised(4096, &promised, &mib(&[(3, 60)]));
         assert_eq!(sent(&mut from_elsewhere, 60), [(0, 20), (1, 20), (2, 20)].into());
-        // Of less than was promised each gets its part.
+        // Of less than the claim each gets its part.
         let mut half = targets().promised(4096, &promised, &mib(&[(3, 30)]));
         assert_eq!(sent(&mut half, 30), [(0, 10), (1, 10), (2, 10)].into());
         let mut partly_there = targets().promised(4096, &promised, &mib(&[(2, 30), (3, 30)]));
         assert_eq!(sent(&mut partly_there, 30), [(0, 14), (1, 16)].into(), "most room first");
-        // What was never promised goes where there is most room.
+        // Memory beyond the claim goes where there is most room.
         let mut beyond = targets().promised(4096, &promised, &mib(&[(3, 160)]));
         assert_eq!(sent(&mut beyond, 160), [(0, 20), (1, 20), (2, 120)].into());
     }

@@ -1,5 +1,5 @@
-//! What is charged to a domain and mapped by none of its processes: files of tmpfs, shared memory that nobody is
-//! attached to. No call moves it, since all of them go by a process's addresses.
+//! Memory that is charged to a domain and that none of its processes maps: files of tmpfs,
+//! unattached shared memory. No call moves it, because all of them take a process's addresses.
 
 use super::areas;
 use crate::{
@@ -11,18 +11,19 @@ use nearside_policy::debt_bytes;
 use nearside_topology::NodeSet;
 use std::{collections::BTreeSet, path::Path};
 
-/// What the domain allocates or frees between two readings could look like this; what is there each time is.
+/// Allocations between two readings could look like this; only memory that is in both readings
+/// counts.
 const LOOKS: usize = 3;
 
-/// Pages by which the memory controller's figures may be off for each CPU. A CPU keeps up to 64 to itself
-/// (`MEMCG_CHARGE_BATCH`), and as many of each wait for somebody to read them (`memcg_vmstats_needs_flush` in
-/// `mm/memcontrol.c`), or for two seconds.
+/// Pages by which the memory controller's figures may be off for each CPU. A CPU keeps up to 64 to
+/// itself (`MEMCG_CHARGE_BATCH`), and as many of each wait for a reader
+/// (`memcg_vmstats_needs_flush` in `mm/memcontrol.c`), or for two seconds.
 const LAG_PAGES: u64 = 2 * 64;
 
 /// Bytes by kind: anonymous, shared, huge.
 type Kinds = [u64; 3];
 
-/// Bytes off `nodes` that are charged to the group and not mapped, as far as they are beyond doubt.
+/// Bytes off `nodes` that are charged to the group and not mapped, beyond doubt.
 pub(super) fn bytes_off(group: &Cgroup, proc: &Path, nodes: &NodeSet, online_cpus: usize) -> u64 {
     let lag_bytes = online_cpus as u64 * LAG_PAGES * sys::page_bytes();
     let mut least = u64::MAX;
@@ -35,7 +36,7 @@ pub(super) fn bytes_off(group: &Cgroup, proc: &Path, nodes: &NodeSet, online_cpu
     least
 }
 
-/// None where it cannot be told, or is too little to be looked for.
+/// None where it is unknown, or too little to be looked for.
 fn look(group: &Cgroup, proc: &Path, nodes: &NodeSet, lag_bytes: u64) -> Option<u64> {
     let charged = || -> Option<Kinds> {
         let memory = memory::charged(group, proc)?;
@@ -54,8 +55,8 @@ fn look(group: &Cgroup, proc: &Path, nodes: &NodeSet, lag_bytes: u64) -> Option<
     )
 }
 
-/// What all processes map off `nodes`; none where one of them does not show it. What several map counts for each: of
-/// shared memory each has touched a part of its own.
+/// The bytes that all processes map off `nodes`; none where one of them hides its mappings. Shared
+/// memory counts for each process that maps it: each has touched a part of its own.
 fn mapped(group: &Cgroup, proc: &Path, nodes: &NodeSet) -> Option<Kinds> {
     let mut all = Kinds::default();
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
@@ -68,14 +69,14 @@ fn mapped(group: &Cgroup, proc: &Path, nodes: &NodeSet) -> Option<Kinds> {
                 all.iter_mut().zip(kinds).for_each(|(all, bytes)| *all = all.saturating_add(bytes));
             }
             _ if folder.exists() => return None,
-            // It has ended, and what it mapped is not charged any more.
+            // It has ended, and its memory is not charged any more.
             _ => {}
         }
     }
     Some(all)
 }
 
-/// The same of one process, by the texts of three files below `/proc/PID`.
+/// The same for one process, from the texts of three files below `/proc/PID`.
 fn mapped_by(numa_maps: &str, maps: &str, mountinfo: &str, nodes: &NodeSet) -> Kinds {
     let (ranges, tmpfs) = (areas::ranges(maps), tmpfs_devices(mountinfo));
     let mut kinds = Kinds::default();
@@ -86,7 +87,7 @@ fn mapped_by(numa_maps: &str, maps: &str, mountinfo: &str, nodes: &NodeSet) -> K
             Kind::Huge => 2,
             // Its pages are charged as shared memory, wherever it is mounted.
             Kind::File if device.is_some_and(|device| tmpfs.contains(device)) => 1,
-            // Those pages of a file that were written are anonymous; which, is not said.
+            // Written pages of a file are anonymous; the file does not say which.
             Kind::Anonymous | Kind::File => 0,
         };
         kinds[kind] = kinds[kind].saturating_add(debt_bytes(&mapping.bytes, nodes));
@@ -94,7 +95,8 @@ fn mapped_by(numa_maps: &str, maps: &str, mountinfo: &str, nodes: &NodeSet) -> K
     kinds
 }
 
-/// The devices of tmpfs mounts, as `maps` writes them (`00:1b`), from `mountinfo` (proc_pid_mountinfo(5)).
+/// The devices of tmpfs mounts, as `maps` writes them (`00:1b`), from `mountinfo`
+/// (proc_pid_mountinfo(5)).
 fn tmpfs_devices(mountinfo: &str) -> BTreeSet<String> {
     // 25 30 0:22 / /run rw,nosuid - tmpfs tmpfs rw
     let device = |line: &str| {
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(told(0, 16 * 4096 + lag + 1), lag + 1);
         assert_eq!(told(0, 16 * 4096 + lag), 0);
         assert_eq!(told(6 * 4096 + lag + 7, 0), lag + 7);
-        // One that does not show what it maps may map all of it.
+        // A process that hides its mappings may map all of it.
         file("11/status", "");
         assert_eq!(told(0, 1 << 30), 0);
     }

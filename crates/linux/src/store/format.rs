@@ -1,4 +1,5 @@
-//! The text of records: JSON with a version, which any version of Nearside can tell the lifetime from.
+//! The text of records: JSON with a version, which any version of Nearside can tell the lifetime
+//! from.
 
 use super::record::{Lifetime, Parts, Record, Reservation, Subject};
 use crate::error::Error;

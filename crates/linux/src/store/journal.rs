@@ -58,7 +58,8 @@ pub(super) fn write(own: &Folder, boot_id: &str, journal: &Journal) -> Result<()
     let text = text.map_err(io::Error::from).at(&own.path().join(JOURNAL))?;
     if text.len() as u64 > MAX_JOURNAL_BYTES {
         return Err(Error::Refused(format!(
-            "the records of one transaction take {} bytes, at most {MAX_JOURNAL_BYTES} are possible",
+            "the records of one transaction take {} bytes, at most {MAX_JOURNAL_BYTES} \
+             are possible",
             text.len()
         )));
     }

@@ -1,4 +1,5 @@
-//! Records as they were last read: read again only when their folder, and then which of their files, changed.
+//! Records as they were last read. They are read again only when their folder has changed, and only
+//! the changed files.
 
 use super::{
     format::MAX_RECORD_BYTES,
@@ -11,24 +12,24 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A folder that was changed so short a time before it was read may have been changed again without a trace: its time
-/// of change is that of the kernel's last tick.
+/// A folder that changed this shortly before it was read may have changed again without a trace:
+/// its time of change is that of the kernel's last tick.
 const GRAIN: Duration = Duration::from_secs(1);
 
 /// The records of this boot, as they were last read.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The folder as it was, where it surely has not changed since.
+    /// The stamp of the folder, if it surely has not changed since.
     folder: Option<Stamp>,
     /// By file.
     files: BTreeMap<String, (Stamp, Result<Subject, String>)>,
 }
 
 impl Known {
-    /// Reads what has changed. Whether anything may have.
+    /// Reads the changed records. True if any may have changed.
     ///
     /// # Errors
-    /// Where the folder cannot be read or trusted; what was known stays.
+    /// Where the folder cannot be read or trusted; the known records stay.
     pub fn refresh(&mut self, store: &Store) -> Result<bool, Error> {
         let Some(domains) = store.domains()? else {
             self.folder = None;
@@ -40,7 +41,8 @@ impl Known {
         }
         let mut files = BTreeMap::new();
         for file in domains.names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
-            // Looked at before it is read: what replaces it in between is read twice rather than not at all.
+            // The stamp before the content: a file that is replaced in between is read twice rather
+            // than not at all.
             let Some(stamp) = domains.stamp_of(&file)? else { continue };
             let known = self.files.remove(&file).filter(|(before, _)| *before == stamp);
             let entry = match known {

@@ -76,7 +76,8 @@ pub struct LockWait {
 pub struct Holder {
     /// Its number.
     pub pid: u32,
-    /// Its command's name (`/proc/PID/comm`), as the process chose it; none where it cannot be read.
+    /// Its command's name (`/proc/PID/comm`), as the process chose it; none where it cannot be
+    /// read.
     pub command: Option<String>,
 }
 

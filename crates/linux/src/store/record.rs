@@ -44,7 +44,7 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Part>", into = "Vec<Part>")]
 pub struct Parts {
-    first: Part,
+    first: Box<Part>,
     others: Vec<Part>,
 }
 
@@ -161,7 +161,8 @@ impl Record {
         Lifetime::Cgroup { boot_id: boot_id.clone(), path: cgroup.clone(), inode: *inode }
     }
 
-    /// The reason why this cannot be a record, if there is one: no part of it is missing by accident.
+    /// The reason why this cannot be a record, if there is one: no part of it is missing by
+    /// accident.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let has_all = |part: &Part| part.claim.is_some() && part.decision.is_some();
         let has_none = |part: &Part| part.claim.is_none() && part.decision.is_none();
@@ -189,24 +190,24 @@ impl Record {
 impl Parts {
     /// The parts in their order.
     pub fn iter(&self) -> impl Iterator<Item = &Part> {
-        iter::once(&self.first).chain(&self.others)
+        iter::once(&*self.first).chain(&self.others)
     }
 
     /// The same, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Part> {
-        iter::once(&mut self.first).chain(&mut self.others)
+        iter::once(&mut *self.first).chain(&mut self.others)
     }
 }
 
 impl From<Part> for Parts {
     fn from(part: Part) -> Self {
-        Self { first: part, others: Vec::new() }
+        Self { first: Box::new(part), others: Vec::new() }
     }
 }
 
 impl From<Parts> for Vec<Part> {
     fn from(parts: Parts) -> Self {
-        iter::once(parts.first).chain(parts.others).collect()
+        iter::once(*parts.first).chain(parts.others).collect()
     }
 }
 
@@ -216,7 +217,7 @@ impl TryFrom<Vec<Part>> for Parts {
     fn try_from(parts: Vec<Part>) -> Result<Self, Self::Error> {
         let mut parts = parts.into_iter();
         let first = parts.next().ok_or("a domain has at least one part")?;
-        Ok(Self { first, others: parts.collect() })
+        Ok(Self { first: Box::new(first), others: parts.collect() })
     }
 }
 

@@ -288,8 +288,8 @@ impl Locked {
         journal::read(&self.own, &self.store.boot_id)
     }
 
-    /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the errors of
-    /// records that cannot be read and whose subjects live.
+    /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the errors
+    /// of records that cannot be read and whose subjects live.
     pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Vec<Error>, Error> {
         let mut broken = Vec::new();
         for entry in entries(&self.domains)? {
@@ -306,7 +306,8 @@ impl Locked {
             .flat_map(|parent| parent.children());
         for group in groups.filter(|group| !group.populated()) {
             for below in group.subtree().iter().rev() {
-                // One that cannot be removed yet counts for nothing, and the next process tries again.
+                // One that cannot be removed yet counts for nothing, and the next process tries
+                // again.
                 let _ = below.remove();
             }
         }

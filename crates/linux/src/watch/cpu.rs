@@ -1,24 +1,24 @@
-//! Where a domain ran since it was looked at last, and how long it waited.
+//! The nodes a domain ran on since its last sample, and the time it waited.
 //!
-//! `cpu.stat` says how much CPU time a domain used. On which nodes, a scheduler that counts it says exactly; else its
-//! threads do, each by the CPU it is seen on. Looking at threads takes two files each, so those of an idle domain are left
-//! alone most of the time.
+//! `cpu.stat` has the CPU time of a domain. A scheduler that counts it by node is exact; otherwise
+//! threads are read, and each counts for the CPU it runs on. Threads take two files each, so those
+//! of an idle domain are left alone most of the time.
 
 use crate::threads::{Seen, Threads};
 use nearside_policy::{ByNode, total};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
-/// Threads of a domain that are looked at; of one that has more they stand for all.
+/// The most threads of a domain that are read; of a larger one they stand for all.
 const MOST_THREADS: usize = 512;
 
-/// In this part of a domain's CPU time, in percent, all that matters is taken to run: helpers that hardly run may be bound
-/// otherwise than its vCPUs.
+/// The threads with this part of a domain's CPU time, in percent, are all that matter: helpers that
+/// hardly run may be bound otherwise than its vCPUs.
 const MOST_PERCENT: u64 = 90;
 
-/// What one thread did between two looks.
+/// The CPU time of one thread between two samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ThreadUse {
-    /// As it is now.
+    /// Its present state.
     pub(super) seen: Seen,
     /// CPU time since.
     pub(super) used_ns: u64,
@@ -26,8 +26,8 @@ pub(super) struct ThreadUse {
     pub(super) waited_ns: u64,
 }
 
-/// Those of a domain's threads that are looked at. They are as good as drawn by lot, so that the first ones, which may be mere
-/// helpers, do not speak for all; and whoever is among them stays so while others come and go.
+/// The threads of a domain that are read. A hash chooses them, so that the first ones, which may be
+/// mere helpers, do not speak for all; a chosen thread stays chosen while others come and go.
 pub(super) fn sample(mut threads: Vec<i32>) -> Vec<i32> {
     if threads.len() > MOST_THREADS {
         // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4).
@@ -37,11 +37,11 @@ pub(super) fn sample(mut threads: Vec<i32>) -> Vec<i32> {
     threads
 }
 
-/// What the threads of `after` did since `before`, which is `since_ns` ago.
+/// The CPU time of the threads of `after` since `before`, which is `since_ns` ago.
 pub(super) fn between(before: &Threads, after: &Threads, since_ns: u64) -> Vec<(i32, ThreadUse)> {
     let thread = |(&thread, &seen): (&i32, &Seen)| {
         let earlier = before.get(&thread);
-        // One that was not there before was started since, or has moved in with all the time it ever used.
+        // A new thread was started since, or has moved in with all the time it ever used.
         let since = |now: u64, then: Option<u64>| {
             then.map_or(now.min(since_ns), |then| now.saturating_sub(then))
         };
@@ -52,7 +52,7 @@ pub(super) fn between(before: &Threads, after: &Threads, since_ns: u64) -> Vec<(
     after.iter().map(thread).collect()
 }
 
-/// CPU time by the node where each thread was seen; where none ran, each counts alike.
+/// CPU time by the node each thread was seen on; where none ran, each thread counts alike.
 pub(super) fn weights(threads: &[(i32, ThreadUse)]) -> ByNode {
     let ran = threads.iter().any(|(_, thread)| thread.used_ns > 0);
     let mut weights = ByNode::new();
@@ -70,7 +70,7 @@ pub(super) fn split(whole_ns: u64, weights: &ByNode) -> ByNode {
     weights.iter().map(|(&node, &weight)| (node, part(weight))).filter(|(_, ns)| *ns > 0).collect()
 }
 
-/// What was counted since, by node; none where nothing was counted before.
+/// The counts since `before`, by node; none without earlier counts.
 pub(super) fn since(before: Option<&ByNode>, now: &ByNode) -> Option<ByNode> {
     let before = before?;
     let on = |node| before.get(node).copied().unwrap_or(0);
@@ -82,8 +82,8 @@ pub(super) fn since(before: Option<&ByNode>, now: &ByNode) -> Option<ByNode> {
     )
 }
 
-/// The nodes on which threads are kept by their hard affinity, of those `offered` that have CPUs: none where they may run on
-/// all. `affinity` is what each may run on, its cpuset included.
+/// The nodes that hard affinity keeps threads on, of those `offered` that have CPUs: none where
+/// they may run on all. `affinity` is the CPUs that a thread may run on, its cpuset included.
 ///
 /// Those threads count that make up most of the CPU time; where none ran, all of them.
 pub(super) fn kept_on(
@@ -101,7 +101,7 @@ pub(super) fn kept_on(
             break;
         }
         counted_ns = counted_ns.saturating_add(ns);
-        // One that has ended binds nobody.
+        // A thread that has ended binds nothing.
         cpus = affinity(thread).map_or(cpus.clone(), |own| cpus.union(&own));
     }
     let with_cpus: NodeSet =

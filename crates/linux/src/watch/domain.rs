@@ -1,4 +1,4 @@
-//! One domain: the files it is watched by, and what was seen of it last.
+//! One domain: its files, and its last sample.
 
 use super::{
     cpu,
@@ -22,32 +22,32 @@ use std::{collections::BTreeMap, path::Path};
 /// The files of a domain that stay open.
 pub(super) const FILES: u64 = 4;
 
-/// A domain that uses less of a CPU than this, in thousandths, is idle enough for its threads to be left alone.
+/// A domain below this use of a CPU, in thousandths, is idle; its threads are then left alone.
 const BUSY_MILLI: u64 = 10;
 
-/// After so many looks that is looked at which takes the kernel long to tell and seldom changes alone: the threads of a busy
-/// domain where a scheduler counts CPU time by node, or one node is all there is, and it used as much as before (how long they
-/// waited and what keeps them elsewhere stands until then), and on which nodes memory lies of which there is as much as before.
+/// Samples between two reads of slow counters. These are the threads of a busy domain whose nodes
+/// are known otherwise (a scheduler counts CPU time by node, or there is one node) and that used as
+/// much as before, and the nodes of memory of which there is as much as before.
 const CLOSE_LOOKS: u64 = 4;
 
-/// After so many looks even the threads of an idle domain are looked at, and what takes reading all mappings.
+/// Samples between two reads of everything: the threads of an idle domain, and all mappings.
 const THOROUGH_LOOKS: u64 = 8;
 
-/// What all domains are looked at with.
+/// The common input of the samples of all domains.
 #[derive(Debug)]
 pub(super) struct Look<'a> {
     pub(super) now_ns: u64,
     pub(super) interval: u64,
     pub(super) proc: &'a Path,
-    /// The machine as domains may use it.
+    /// The machine as offered to domains.
     pub(super) offered: &'a Topology,
     pub(super) has_huge_pages: bool,
     pub(super) systemd: bool,
     /// CPU time that a scheduler counted, by the inode of the domain's cgroup.
     pub(super) scheduler: Option<&'a BTreeMap<u64, ByNode>>,
-    /// Threads that may still be looked at in this interval.
+    /// Threads that may still be read in this interval.
     pub(super) threads_left: usize,
-    /// Whether those of some domain did not fit into that.
+    /// True if the threads of some domain were too many for that.
     pub(super) is_short: bool,
 }
 
@@ -62,35 +62,35 @@ pub(super) struct Watched {
     memory_current: Kept,
     numa_stat: Kept,
     looks: u64,
-    /// When it was looked at last, and in which interval.
+    /// The time and the interval of the last sample.
     looked_ns: u64,
     looked_in: u64,
     usage_ns: Option<u64>,
     by_scheduler: Option<ByNode>,
     threads: Threads,
     threads_ns: Option<u64>,
-    /// CPU time over the interval at whose end its threads were looked at, where the last look but idle ones saw them.
+    /// CPU time over the interval of the last read of its threads; none after idle ones.
     used_ns: Option<u64>,
     /// Its home then.
     home_then: Option<Home>,
-    /// Where it ran when its threads were looked at.
+    /// The nodes its threads ran on at that read.
     ran_on: ByNode,
-    /// How long they had waited then, and since when.
+    /// The time they had waited then, and over which time.
     waited: Waited,
-    /// Where others keep it.
+    /// The nodes that something other than Nearside keeps it on.
     bound_to: Option<NodeSet>,
-    /// Whether others have set CPUs of its cpuset.
+    /// True if something other than Nearside has set CPUs of its cpuset.
     has_cpuset: bool,
-    /// Where others let it have memory.
+    /// The nodes that something other than Nearside confines its memory to.
     others_memory_nodes: Option<NodeSet>,
     huge: HugePages,
     mapped: MemoryByKind,
     memory: MemoryByKind,
     memory_seen: Account,
-    /// What was charged to it when its memory was looked at by node.
+    /// Its charge when its memory was read by node.
     charged_bytes: Option<u64>,
     processes: usize,
-    /// CPU time by node over the last look's interval.
+    /// CPU time by node over the interval of the last sample.
     time_ns: ByNode,
     resident_bytes: ByNode,
     reserved_bytes: u64,
@@ -142,17 +142,17 @@ impl Watched {
         self.group.path()
     }
 
-    /// Whether it was not looked at yet.
+    /// True before its first sample.
     pub(super) fn is_new(&self) -> bool {
         self.looks == 0
     }
 
-    /// Whether its files stay open.
+    /// True if its files stay open.
     pub(super) fn stays_open(&self) -> bool {
         self.stays_open
     }
 
-    /// Whether a process is in it, as far as that can be told: one of which it cannot has not ended.
+    /// True if a process is in it. Where that is unknown the domain has not ended.
     pub(super) fn is_populated(&mut self, buffer: &mut Buffer) -> bool {
         match self.events.try_read(self.group.directory(), self.stays_open, buffer) {
             Ok(events) => {
@@ -162,7 +162,7 @@ impl Watched {
         }
     }
 
-    /// As it was seen last, with what is recorded of it.
+    /// Its last sample, with its record.
     pub(super) fn state(&self, name: &str, record: Option<&Record>) -> PartState {
         let claim = record.and_then(|record| record.part().claim.as_ref());
         PartState {
@@ -181,8 +181,8 @@ impl Watched {
         }
     }
 
-    /// What it used when it was looked at last; threads, and where memory lies, as of the last close look at the longest,
-    /// processes, and threads that do next to nothing, as of the last thorough one.
+    /// Its use in the last sample. Threads and the nodes of memory are as of the last close sample
+    /// at the latest; processes and idle threads are as of the last thorough one.
     pub(super) fn usage(&self) -> Usage {
         let mut threads = ByNode::new();
         for thread in self.threads.values() {
@@ -197,8 +197,8 @@ impl Watched {
         }
     }
 
-    /// Looks at what it did and holds. None at the first look, which has nothing to compare with. `has_moved`: pages of
-    /// it were moved since.
+    /// Samples its load and memory. None at the first sample, which has nothing to compare with.
+    /// `has_moved`: pages of it were moved since.
     pub(super) fn look(
         &mut self,
         look: &mut Look<'_>,
@@ -230,9 +230,11 @@ impl Watched {
         })
     }
 
-    /// Not that of all domains in the same interval, hence the inode; what was not looked at for long is looked at closely.
+    /// The inode spreads the close samples of domains over intervals. After a long pause a sample
+    /// is close.
     fn is_close_look(&self, interval: u64) -> bool {
-        let phase = self.inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32; // 2^64 divided by the golden ratio
+        // 2^64 divided by the golden ratio.
+        let phase = self.inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let is_turn = self.looks.wrapping_add(phase).is_multiple_of(CLOSE_LOOKS);
         self.looks < CLOSE_LOOKS || interval.saturating_sub(self.looked_in) > 1 || is_turn
     }
@@ -281,7 +283,7 @@ impl Watched {
         }
     }
 
-    /// CPU time by node and waiting, since the look before.
+    /// CPU time by node and waiting since the sample before.
     fn look_at_cpu(
         &mut self,
         look: &mut Look<'_>,
@@ -306,7 +308,8 @@ impl Watched {
         let runs_as_before = is_known_where
             && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then))
             && home == self.home_then.as_ref();
-        // Whether others still keep it is asked each time, for that is counted in looks.
+        // Whether something else still keeps it is asked each time, because confirmations are
+        // counted in samples.
         let is_kept = self.bound_to.is_some() || self.has_cpuset;
         let is_due = is_close || is_kept || !runs_as_before;
         let mut by_threads_ns = ByNode::new();
@@ -329,8 +332,8 @@ impl Watched {
         (cpu_ns, over_part(waited_ns, over_ns, since_ns))
     }
 
-    /// CPU time by node since threads were looked at before, and how long they waited. None where as many as may be looked
-    /// at in an interval were: then where they ran before stands.
+    /// CPU time by node since the last read of threads, and the time they waited. None if this
+    /// interval's bound of threads is reached; the nodes they ran on before then stand.
     fn look_at_threads(
         &mut self,
         look: &mut Look<'_>,
@@ -346,7 +349,7 @@ impl Watched {
             .into_iter()
             .filter_map(|thread| Some((thread, threads::see(thread, look.proc, look.offered)?)))
             .collect();
-        // The first time there is nothing to compare with.
+        // The first read has nothing to compare with.
         let since_ns = self.threads_ns.map_or(0, |before| look.now_ns.saturating_sub(before));
         let before = if self.threads_ns.is_none() { &threads } else { &self.threads };
         let used = cpu::between(before, &threads, since_ns);
@@ -354,7 +357,7 @@ impl Watched {
         let own = record.and_then(|record| record.part().cpus.as_ref());
         self.has_cpuset = cpus_of_others(&self.group, own).ok().flatten().is_some();
         self.bound_to = match own.is_some() && !self.has_cpuset {
-            // Nearside's own bond, be it for an operator.
+            // This is Nearside's own binding, perhaps for an operator.
             true => None,
             false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
         };
@@ -364,7 +367,7 @@ impl Watched {
                 false => self.memory_nodes_of_others(look.offered),
             };
         if self.bound_to.is_none() {
-            // Memory that may lie there only makes a home as well.
+            // Memory that is confined makes a home as well.
             self.bound_to.clone_from(&self.others_memory_nodes);
         }
         self.threads = threads;
@@ -379,7 +382,7 @@ impl Watched {
         Some((by_node, Waited { waited_ns, since_ns }))
     }
 
-    /// What its cpuset allows it, where that is not all memory there is for domains.
+    /// The nodes that its cpuset allows, where these are not all nodes with memory for domains.
     fn memory_nodes_of_others(&self, offered: &Topology) -> Option<NodeSet> {
         let text = self.group.read("cpuset.mems.effective").ok()??;
         let all = offered.memory_nodes();
@@ -388,24 +391,24 @@ impl Watched {
     }
 }
 
-/// How long threads were runnable and did not run, over which time.
+/// The time for which threads were runnable and did not run, and over which time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Waited {
     waited_ns: u64,
     since_ns: u64,
 }
 
-/// But for a quarter: what domains get of a full machine varies from interval to interval.
+/// Up to a quarter of difference: shares of a full machine vary from interval to interval.
 fn is_steady(now: u64, before: u64) -> bool {
     now.abs_diff(before) <= before / 4
 }
 
-/// But for a 64th.
+/// Up to a 64th of difference.
 fn is_about(now: u64, before: u64) -> bool {
     now.abs_diff(before) <= before / 64
 }
 
-/// The part of what happened in `since_ns` that falls on the last `over_ns`.
+/// The part of `amount`, which came about in `since_ns`, that falls on the last `over_ns`.
 fn over_part(amount: u64, over_ns: u64, since_ns: u64) -> u64 {
     match over_ns < since_ns {
         true => (u128::from(amount) * u128::from(over_ns) / u128::from(since_ns)) as u64,

@@ -1,15 +1,16 @@
-//! A file of a cgroup's, or of the kernel's, that is read again and again: opened once where descriptors suffice.
+//! A file of a cgroup, or of the kernel, that is read again and again: opened once where
+//! descriptors suffice.
 
 use crate::{cgroup::is_gone, read};
 use std::{fs::File, io, path::Path};
 
 type Read = fn(&File, &mut Vec<u8>) -> io::Result<usize>;
 
-/// What files are read into, one after the other.
+/// The buffer that files are read into, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Buffer(Vec<u8>);
 
-/// A file that stays open between two looks.
+/// A file that stays open between two reads.
 #[derive(Debug)]
 pub(super) struct Kept {
     name: &'static str,
@@ -18,17 +19,17 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// The file of that name; it is opened when it is first read.
+    /// The file of that name; the first read opens it.
     pub(super) const fn new(name: &'static str) -> Self {
         Self { name, read: read::whole, file: None }
     }
 
-    /// The same for a file that is one record, as all of a cgroup's but its lists are.
+    /// The same for a file that is one record, as all files of a cgroup but its lists are.
     pub(super) const fn of_one_record(name: &'static str) -> Self {
         Self { name, read: read::record, file: None }
     }
 
-    /// What it says now. None where nothing can be read.
+    /// Its present content. None where nothing can be read.
     pub(super) fn read<'b>(
         &mut self,
         folder: &Path,
@@ -38,10 +39,11 @@ impl Kept {
         self.try_read(folder, stays_open, buffer).ok()?
     }
 
-    /// What it says now. None where it is not there, be it that its controller is not enabled or its group gone.
+    /// Its present content. None where the file is missing: its controller is not enabled, or its
+    /// group has ended.
     ///
     /// # Errors
-    /// Where that cannot be told: descriptors or memory do not suffice.
+    /// Where that is unknown: descriptors or memory do not suffice.
     pub(super) fn try_read<'b>(
         &mut self,
         folder: &Path,
@@ -59,7 +61,7 @@ impl Kept {
         })();
         match read {
             Ok(length) => Ok(std::str::from_utf8(&buffer.0[..length]).ok()),
-            // One of a controller that was disabled may come again.
+            // The file of a controller that was disabled may come again.
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -83,13 +85,14 @@ mod tests {
             fs::write(folder.path().join("a"), &text).unwrap();
             assert_eq!(read(true).as_ref(), Some(&text));
         }
-        // Another one of that name is not seen while the first is open, and is once it need not stay so.
+        // Another one of that name is not seen while the first is open, and is once it need not
+        // stay so.
         fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
         fs::write(folder.path().join("a"), "another").unwrap();
         assert_eq!([read(false), read(false)], [Some("less".into()), Some("another".into())]);
         fs::write(folder.path().join("a"), [0xff]).unwrap();
         assert_eq!(read(false), None);
-        // What is not there is another thing than what cannot be read for now.
+        // A missing file differs from one that cannot be read for now.
         let read = |name| {
             Kept::new(name).try_read(folder.path(), true, &mut Buffer::default()).map(|_| ())
         };

@@ -1,11 +1,13 @@
-//! Watching: what the control loop is told once an interval (docs/adr/0008-daemon.md).
+//! The samples of the control loop, one an interval (docs/adr/0008-daemon.md).
 //!
-//! Most of a host's domains are idle most of the time, so a look costs little where nothing happens: each domain's
-//! files are opened once and read again from the beginning (`kept`), only those of domains whose turn it is
-//! ([`History::next_look`]), and of the others what was seen before stands. Threads are looked at where CPU time was used
-//! (`cpu`), records are read again when their folder has changed ([`Known`]).
+//! Most domains of a host are idle most of the time, so a sample costs little where nothing
+//! happens. The files of a domain are opened once and read again from the beginning (`kept`), and
+//! only those of domains that are due ([`History::next_look`]); the last sample stands for the
+//! others. Threads are read where CPU time was used (`cpu`), records when their folder has changed
+//! ([`Known`]).
 //!
-//! Who is in: the domains of `nearside run`, and the groups that patterns name ([`Patterns`]), whosever they are (`owner`).
+//! Samples cover the domains of `nearside run` and the groups that patterns match ([`Patterns`]),
+//! of any owner (`owner`).
 
 mod cpu;
 mod domain;
@@ -38,36 +40,37 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Threads of all domains that are looked at in an interval.
+/// The most threads of all domains that are read in an interval.
 const MOST_THREADS: usize = 8192;
 
-/// After so many intervals zones are read again even where a node's free memory is as before: watermarks can be set.
+/// Intervals between two reads of zones even where a node's free memory is as before: watermarks
+/// can be set.
 const INTERVALS_OF_ZONES: u64 = 8;
 
-/// Descriptors that are left to others: sockets, the scheduler's maps, what is opened for a moment.
+/// Descriptors that are left for other uses: sockets, the scheduler's maps, short reads.
 const SPARE_DESCRIPTORS: u64 = 256;
 
-/// Notices that are kept so that they are not said again; those beyond are not said at all.
+/// The most notices that are kept to avoid repetition. Further ones are dropped.
 const MOST_SAID: usize = 1024;
 
 /// The group of systemd itself, which is a scope as others are.
 const INIT: &str = "/init.scope";
 
-/// Where Nearside keeps the domains it starts.
+/// The groups of the domains that Nearside starts.
 const PARENTS: [&str; 2] = ["/nearside", "/nearside.slice"];
 
-/// What an interval's look is told.
+/// The input of an interval's sample.
 #[derive(Debug, Clone, Default)]
 pub struct Turn<'a> {
     /// The number of the interval.
     pub interval: u64,
-    /// The time, in ns since whenever; it never goes back.
+    /// The monotonic time in ns.
     pub now_ns: u64,
-    /// Whether a scheduler that knows node affinity is attached.
+    /// True if a scheduler that knows node affinity is attached.
     pub soft_affinity: bool,
     /// CPU time by node that it counted since it was attached, by the inode of a domain's cgroup.
     pub scheduler: Option<&'a BTreeMap<u64, ByNode>>,
-    /// What became of the pages that were to move.
+    /// Reports of the pages that were to move.
     pub moved: Vec<MoveReport>,
 }
 
@@ -86,24 +89,27 @@ pub struct Watcher {
     records: BTreeMap<String, Record>,
     /// By name, the domains that run.
     domains: BTreeMap<String, Watched>,
-    /// By name, the pattern that found those that were found.
+    /// By name, the pattern that found a domain.
     found_by: BTreeMap<String, String>,
-    /// How many domains' files may stay open.
+    /// The most domains whose files may stay open.
     most_open: u64,
-    /// The machine as it was read last, as it is.
+    /// The machine as it was read last, and the online CPUs then.
     machine: Option<(Topology, String)>,
     nodes: NodeWatch,
+    /// The reports of moved pages that no sample has passed on yet.
+    moved: Vec<MoveReport>,
     looked_ns: Option<u64>,
-    /// The domain that was looked at first in the last interval.
+    /// The first domain of the last interval's sample.
     looked_first: Option<String>,
     buffer: Buffer,
     notices: Vec<String>,
-    /// What was said already: what is so in one interval mostly is in the next.
+    /// Notices that were given: what holds in one interval mostly holds in the next.
     said: BTreeSet<String>,
 }
 
 impl Host {
-    /// Begins to watch. Lets this process have as many open files as it may, for each domain keeps some.
+    /// Begins to watch. Raises this process's limit of open files to the hard limit, because each
+    /// domain keeps some.
     pub fn watcher(&self, patterns: Patterns) -> Watcher {
         Watcher {
             root: self.root().into(),
@@ -123,6 +129,7 @@ impl Host {
             most_open: raise_open_files().saturating_sub(SPARE_DESCRIPTORS) / FILES,
             machine: None,
             nodes: NodeWatch::new(self.root()),
+            moved: Vec::new(),
             looked_ns: None,
             looked_first: None,
             buffer: Buffer::default(),
@@ -133,22 +140,23 @@ impl Host {
 }
 
 impl Watcher {
-    /// Looks for groups by other patterns from now on.
+    /// Replaces the patterns.
     pub fn set_patterns(&mut self, patterns: Patterns) {
         self.patterns = patterns;
     }
 
-    /// What is recorded of the domains that run, in the order of their names.
+    /// The records of the domains that run, in the order of their names.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values().filter(|record| self.domains.contains_key(&record.name))
     }
 
-    /// The pattern by which a domain was found, whether it has a record yet or not.
+    /// The pattern that found a domain, which need not have a record yet.
     pub fn found_by(&self, domain: &str) -> Option<&str> {
         self.found_by.get(domain).map(String::as_str)
     }
 
-    /// Domains that have a record because a pattern found them that is none any more, and that no other names.
+    /// Domains that have a record because of a pattern that was removed, and that no other pattern
+    /// matches.
     pub fn no_longer_named(&self) -> Vec<String> {
         let unnamed = self.records.values().filter(|record| !stays(&self.patterns, record));
         let names = unnamed.map(|record| record.name.clone());
@@ -160,7 +168,7 @@ impl Watcher {
         self.domains.get(domain).map(Watched::inode)
     }
 
-    /// What a domain used when it was looked at last.
+    /// The last sample of a domain's use.
     pub fn usage(&self, domain: &str) -> Option<Usage> {
         self.domains.get(domain).map(Watched::usage)
     }
@@ -170,27 +178,34 @@ impl Watcher {
         self.domains.get(domain).map(Watched::path)
     }
 
-    /// Takes what has to be said to the user; the same is said once.
+    /// Takes the notices for the user; each is given once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 
-    /// What there is to see in this interval.
+    /// Samples the host.
     ///
     /// # Errors
-    /// Where the records or the machine cannot be read. What was seen before stays for the next look.
-    pub fn look(&mut self, history: &History, turn: Turn<'_>) -> Result<ControlObservation, Error> {
+    /// Where the records or the machine cannot be read. Earlier samples stay for the next one.
+    pub fn look(
+        &mut self,
+        history: &History,
+        mut turn: Turn<'_>,
+    ) -> Result<ControlObservation, Error> {
+        // Kept until a sample succeeds: one that fails must not lose them.
+        self.moved.append(&mut turn.moved);
         self.read_records()?;
         self.find();
-        // CPUs and devices are read again when CPUs have come or gone.
+        let root = self.root.clone();
         let (before, online) = match self.machine.take() {
-            Some((machine, online)) if online == self.online_cpus() => (machine, online),
-            _ => (self.machine(sysfs::read)?, self.online_cpus()),
+            Some((machine, online)) if online == online_cpus(&root) => (machine, online),
+            _ => read_after(|| online_cpus(&root), || self.machine(sysfs::read))?,
         };
         let allowed = host::allowed(&self.tree, self.systemd);
         let offered = before.clone().offered(allowed.as_ref());
         let loads = self.look_at_domains(history, &turn, &offered);
-        // Free memory after what is resident: what is touched in between then counts twice instead of not at all.
+        // Free memory after resident memory: pages touched in between count twice rather than not
+        // at all.
         let machine = match turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
             true => self.machine(|root| sysfs::read_again(&before, root))?,
             false => self.machine(|root| sysfs::read_changes(&before, root))?,
@@ -216,13 +231,8 @@ impl Watcher {
             memory_stall_ppm: happened.memory_stall_ppm,
             soft_affinity: turn.soft_affinity,
             numa_balancing: self.numa_balancing(),
-            moved: turn.moved,
+            moved: std::mem::take(&mut self.moved),
         })
-    }
-
-    /// Which CPUs are online, as the kernel writes it.
-    fn online_cpus(&self) -> String {
-        std::fs::read_to_string(self.root.join("sys/devices/system/cpu/online")).unwrap_or_default()
     }
 
     fn numa_balancing(&self) -> Option<u64> {
@@ -249,7 +259,7 @@ impl Watcher {
         }
     }
 
-    /// Looks at those whose turn it is; forgets those that have ended.
+    /// Samples the domains that are due, and forgets those that have ended.
     fn look_at_domains(
         &mut self,
         history: &History,
@@ -273,15 +283,15 @@ impl Watcher {
             is_short: false,
         };
         let mut loads = BTreeMap::new();
-        let moved: BTreeSet<&str> = turn.moved.iter().map(|report| report.part.domain()).collect();
+        let moved: BTreeSet<&str> = self.moved.iter().map(|report| report.part.domain()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
-        // The history may be of a daemon before this one, which knew a domain that this one has not seen yet.
+        // The history may be of an earlier daemon, which knew a domain that is new to this one.
         let is_due = |name: &str, watched: &Watched| {
             history.next_look(&PartId::of(name)) <= turn.interval || watched.is_new()
         };
         let mut due: Vec<_> =
             self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
-        // Whoever comes first may leave no threads for the others, so that is another one each time.
+        // The first domain may leave no threads for the others, so each interval has another first.
         let first = due.partition_point(|(name, _)| {
             self.looked_first.as_ref().is_some_and(|before| *name <= before)
         });
@@ -314,7 +324,7 @@ impl Watcher {
         loads
     }
 
-    /// Takes in what has changed in the records.
+    /// Reads the records that have changed.
     fn read_records(&mut self) -> Result<(), Error> {
         if !self.known.refresh(&self.store)? {
             return Ok(());
@@ -323,7 +333,7 @@ impl Watcher {
         broken.into_iter().for_each(|broken| self.say(broken));
         let records = self.known.records(&self.store);
         self.records = records.map(|record| (record.name.clone(), record.clone())).collect();
-        // Those that were found and have no record are looked for in each interval anyway.
+        // Domains that were found and have no record are looked for in each interval anyway.
         let (records, found_by) = (&self.records, &self.found_by);
         self.domains.retain(|name, watched| match records.get(name) {
             Some(record) => watched.inode() == record.inode,
@@ -332,7 +342,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Takes in the groups that have a record or are named by a pattern, and lets go of those that are gone.
+    /// Adds the groups that have a record or match a pattern, and drops those that are gone.
     fn find(&mut self) {
         let found = self.named_by_patterns();
         // A group of that path may have ended and be there again.
@@ -371,20 +381,20 @@ impl Watcher {
         self.found_by = found.into_iter().map(|(name, found)| (name, found.pattern)).collect();
     }
 
-    /// The groups that patterns name and that are no part of another domain, nor have one as a part, nor this process, nor
-    /// what runs the host.
+    /// The groups that patterns match and that are not part of another domain, nor contain one, nor
+    /// this process, nor the processes that run the host.
     fn named_by_patterns(&self) -> BTreeMap<String, Found> {
         let own: BTreeSet<&str> =
             self.records.values().map(|record| record.cgroup.as_str()).collect();
         let above_own: BTreeSet<&str> = own.iter().flat_map(|path| ancestors(path)).collect();
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        // In the order of their paths: whoever is within another comes after it.
+        // In the order of their paths: a group within another comes after it.
         for group in self.patterns.find(&self.tree) {
             let path = group.group.path();
             let this = self.own.as_deref().unwrap_or("/");
             let is_hosts =
                 path == INIT || path == this || ancestors(this).any(|above| above == path);
-            // What lies directly in the tree's root is all services, or all users, or all machines.
+            // A group directly in the tree's root is all services, or all users, or all machines.
             let is_all =
                 ancestors(path).next().is_none() && path.ends_with(".slice") && !group.by_name;
             if is_hosts || is_all {
@@ -401,7 +411,23 @@ impl Watcher {
     }
 }
 
-/// Whether a domain with a record stays one where no pattern names its group now: one that was found goes with its pattern.
+/// The CPUs that are online, as the kernel writes them.
+fn online_cpus(root: &Path) -> String {
+    std::fs::read_to_string(root.join("sys/devices/system/cpu/online")).unwrap_or_default()
+}
+
+/// Reads the machine, and before it the list of online CPUs. If that changes during the read, the
+/// next sample finds another list and reads the machine again.
+fn read_after(
+    online: impl FnOnce() -> String,
+    machine: impl FnOnce() -> Result<Topology, Error>,
+) -> Result<(Topology, String), Error> {
+    let online = online();
+    Ok((machine()?, online))
+}
+
+/// True if a domain with a record stays one although no pattern matches its group: a domain that
+/// was found goes with its pattern.
 fn stays(patterns: &Patterns, record: &Record) -> bool {
     record.found_by.as_deref().is_none_or(|pattern| patterns.has(pattern))
 }
@@ -411,11 +437,28 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at]).filter(|above| !above.is_empty())
 }
 
-/// Lets this process have as many open files as its hard limit says; says how many those are.
+/// Raises this process's limit of open files to its hard limit, and returns the limit.
 fn raise_open_files() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => maximum.unwrap_or(u64::MAX),
         Err(_) => current.unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn cpus_that_change_during_a_read_are_read_again() {
+        let online = Cell::new("0-1");
+        let read = || {
+            online.set("0-3");
+            Ok(Topology::default())
+        };
+        let (_, seen) = read_after(|| online.get().into(), read).unwrap();
+        assert_ne!(seen, online.get(), "the next sample reads again");
     }
 }

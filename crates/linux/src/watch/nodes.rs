@@ -1,4 +1,4 @@
-//! What happened on nodes since the look before: CPU time, and whether somebody had to wait for memory.
+//! The load of nodes since the sample before: CPU time, and waits for memory.
 
 use super::kept::{Buffer, Kept};
 use crate::busy;
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The files that tell of nodes, and what they told last.
+/// The files about nodes, and their last content.
 #[derive(Debug)]
 pub(super) struct NodeWatch {
     proc: PathBuf,
@@ -21,19 +21,19 @@ pub(super) struct NodeWatch {
     before: Option<Counted>,
 }
 
-/// What was counted since boot.
+/// Counters since boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Counted {
     busy_ns: ByNode,
     /// Of the host.
     shortage: Shortage,
-    /// Of the nodes whose own files tell.
+    /// Of the nodes that have files of their own.
     by_node: BTreeMap<NodeId, Shortage>,
-    /// None where the kernel does not tell (`CONFIG_PSI`, `psi=`).
+    /// None where the kernel does not count it (`CONFIG_PSI`, `psi=`).
     stalled_us: Option<u64>,
 }
 
-/// What tells that memory was short.
+/// Counters of a shortage of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Shortage {
     stalls: u64,
@@ -41,7 +41,7 @@ struct Shortage {
     background_pages: u64,
 }
 
-/// What happened since the look before.
+/// The load since the sample before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Happened {
     pub(super) nodes: BTreeMap<NodeId, NodeLoad>,
@@ -61,7 +61,7 @@ impl NodeWatch {
         }
     }
 
-    /// What happened in the `length_ns` since the look before; nothing at the first.
+    /// The load in the `length_ns` since the sample before; none at the first.
     pub(super) fn look(
         &mut self,
         topology: &Topology,
@@ -101,7 +101,8 @@ impl NodeWatch {
 
 fn happened(before: &Counted, now: &Counted, topology: &Topology, length_ns: u64) -> Happened {
     let of_host = now.shortage.since(before.shortage);
-    // Some kernels count what concerns the host and others what concerns a node: which of them is pressed is to be seen.
+    // Some kernels count for the host and others for each node. The former need a guess at the
+    // pressed nodes.
     let pressed = pressed(&topology.nodes);
     let load = |node: &Node| {
         let on = |by_node: &ByNode| by_node.get(&node.id).copied().unwrap_or(0);
@@ -137,8 +138,8 @@ impl Shortage {
     }
 }
 
-/// The nodes on which somebody may have had to reclaim: those below their high watermark, up to which the kernel goes on
-/// reclaiming; where that is over on all of them, the fullest.
+/// The nodes on which tasks may have had to reclaim: those below their high watermark, up to which
+/// the kernel reclaims; if there is none, the fullest.
 fn pressed(nodes: &[Node]) -> Vec<NodeId> {
     let fill = |node: &Node| Some((node.fill_ppm(|zone| zone.high_watermark_bytes)?, node.id));
     let fills: Vec<_> = nodes.iter().filter_map(fill).collect();
@@ -168,7 +169,8 @@ fn shortage(text: &str) -> Option<Shortage> {
     found
 }
 
-/// From `/proc/pressure/memory` (`Documentation/accounting/psi.rst`): for how long some task waited since boot.
+/// From `/proc/pressure/memory` (`Documentation/accounting/psi.rst`): the time for which some task
+/// waited since boot.
 fn stalled_us(text: &str) -> Option<u64> {
     text.lines()
         .find(|line| line.starts_with("some "))?
@@ -232,7 +234,8 @@ mod tests {
         let mut look = || watch.look(&machine, 2_000_000_000, &mut Buffer::default());
         file(
             "proc/stat",
-            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 1 1 50 7 1 1 5 0 0\ncpu3 0 0 0 9 0 0 0 0 0 0\nintr 9 1 1\n",
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 1 1 50 7 1 1 5 0 0\ncpu3 0 0 0 9 0 0 0 0 0 0\n\
+             intr 9 1 1\n",
         );
         file(
             "proc/vmstat",
@@ -241,7 +244,8 @@ mod tests {
         assert_eq!(look(), Happened::default());
         file(
             "proc/stat",
-            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 3 2 2 90 9 2 2 9 0 0\ncpu3 7 0 0 9 0 0 0 0 0 0\ncpu9 1 1\n",
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 3 2 2 90 9 2 2 9 0 0\ncpu3 7 0 0 9 0 0 0 0 0 0\n\
+             cpu9 1 1\n",
         );
         file(
             "proc/vmstat",
@@ -259,7 +263,7 @@ mod tests {
         };
         let expected = [(NodeId(0), load(6, 0, 0)), (NodeId(1), load(7, 2, 20))].into();
         assert_eq!(look(), Happened { nodes: expected, memory_stall_ppm: None });
-        // A kernel that counts by node says more than one that counts for the host.
+        // A kernel that counts by node is more exact than one that counts for the host.
         file("sys/devices/system/node/node0/vmstat", "nr_free_pages 7\npgscan_direct 5\n");
         file("proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=201000\n");
         assert_eq!(look().memory_stall_ppm, Some(100_000));

@@ -1,19 +1,21 @@
-//! Whose cgroup a domain's is, by its path.
+//! The owner of a domain's cgroup, by its path.
 
 use nearside_policy::Owner;
 
-/// Whoever made the group at `path` and would take changes back. `systemd`: whether it runs this machine.
+/// The program that made the group at `path` and would revert changes. `systemd`: true if it runs
+/// this machine.
 ///
-/// systemd answers for its units, which lie in slices. A scope is always transient: it ends with its processes, and what was
-/// set for it ends with it. What is below a unit is its payload's: a container runtime's, a
-/// service's own, or those of a user's systemd, which is another one.
+/// systemd owns its units, which lie in slices. A scope is always transient: it ends with its
+/// processes, and its settings end with it. Groups below a unit belong to its payload: a container
+/// runtime, a service, or the systemd of a user, which is another one.
 pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let is_slice = |part: &&str| part.ends_with(".slice");
     let is_scope = |part: &&str| part.ends_with(".scope");
     let is_unit = |part: &&str| is_slice(part) || is_scope(part) || part.ends_with(".service");
     let is_libvirts = |part: &&str| {
-        // machine-qemu\x2d1\x2dvm.scope below machine.slice; without systemd machine/qemu-1-vm.libvirt-qemu.
+        // machine-qemu\x2d1\x2dvm.scope below machine.slice; without systemd
+        // machine/qemu-1-vm.libvirt-qemu.
         part.starts_with("machine-qemu")
             || part.starts_with("machine-lxc")
             || part.contains(".libvirt-")

@@ -12,7 +12,7 @@ pub struct Patterns(Vec<Pattern>);
 struct Pattern {
     text: String,
     levels: Vec<GlobMatcher>,
-    /// Whether it names groups in full, on its last level.
+    /// True if it names groups in full, on its last level.
     is_name: bool,
 }
 
@@ -24,37 +24,38 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// What makes a name a glob.
+/// Characters that make a name a glob.
 const GLOB: [char; 4] = ['*', '?', '[', '{'];
 
-/// A pattern that is none.
+/// An invalid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, as in machine.slice/*"
+    "{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, \
+         as in machine.slice/*"
 )]
 pub struct PatternError {
     /// The pattern.
     pub pattern: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
-/// A group that a pattern names.
+/// A group that a pattern matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) group: Cgroup,
     pub(super) inode: u64,
     pub(super) pattern: String,
-    /// Whether it names the group in full.
+    /// True if it names the group in full.
     pub(super) by_name: bool,
 }
 
 impl Patterns {
-    /// Reads patterns. The first level has to begin with a name, for what is on that level is the host's own: its slices, and
-    /// what runs the host.
+    /// Reads patterns. The first level must begin with a name, because the groups on that level are
+    /// the host's own: its slices, and the processes that run the host.
     ///
     /// # Errors
-    /// With the first that is none.
+    /// The first invalid pattern.
     pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, PatternError> {
         texts
             .into_iter()
@@ -63,13 +64,13 @@ impl Patterns {
             .map(Self)
     }
 
-    /// Whether this is the text of one of them.
+    /// True if this is the text of one of them.
     pub(super) fn has(&self, text: &str) -> bool {
         self.0.iter().any(|pattern| pattern.text == text)
     }
 
-    /// The groups of `tree` that they name, whether there is a process in them or not. One that two patterns name is
-    /// the first one's.
+    /// The groups of `tree` that they match, with or without processes. A group that two patterns
+    /// match counts for the first.
     pub(super) fn find(&self, tree: &Tree) -> Vec<Found> {
         let mut found: Vec<Found> = Vec::new();
         for pattern in &self.0 {

@@ -48,21 +48,30 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut host = domains::open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let (found, broken) = domains::running(&host, args.all)?;
+    let has_unreadable = !broken.is_empty();
     output::note(broken);
     let interval = if found.is_empty() { Duration::ZERO } else { args.interval };
     let mut domains = domains::look(&host, &found, &topology, interval);
     args.daemon.tell_standing(&mut domains);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
-        output::note([format!(
-            "no domain runs: `nearside run` starts one{}",
-            instead(host.tree())
-        )]);
+        output::note([none(has_unreadable, host.tree())]);
     }
     args.format.print(&List { domains: &domains }, |data| list::text(data, args.nodes))
 }
 
-/// What there is to see where no domain runs.
+/// The note where no domain is listed.
+fn none(has_unreadable: bool, tree: &Tree) -> String {
+    let instead = instead(tree);
+    match has_unreadable {
+        true => {
+            format!("no domain is listed, but one whose record cannot be read may run{instead}")
+        }
+        false => format!("no domain runs: `nearside run` starts one{instead}"),
+    }
+}
+
+/// The commands that show the processes outside domains.
 fn instead(tree: &Tree) -> &'static str {
     let in_root = || {
         tree.group("/")
@@ -80,6 +89,16 @@ fn instead(tree: &Tree) -> &'static str {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn an_unreadable_record_is_no_proof_that_no_domain_runs() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "").unwrap();
+        let tree = Tree::at(root.path()).unwrap();
+        assert_eq!(none(false, &tree), "no domain runs: `nearside run` starts one");
+        let expected = "no domain is listed, but one whose record cannot be read may run";
+        assert_eq!(none(true, &tree), expected);
+    }
 
     #[test]
     fn where_no_domain_runs_it_is_said_where_the_processes_are() {
