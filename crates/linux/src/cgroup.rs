@@ -209,8 +209,9 @@ impl Cgroup {
     /// Writes one of its files.
     pub fn write(&self, file: &str, text: &str) -> Result<(), Error> {
         let path = self.directory.join(file);
-        // No create: a missing file means a missing controller, and a plain file must never appear here.
-        let opened = fs::OpenOptions::new().write(true).open(&path);
+        // No create: a missing file means a missing controller, and a plain file must never appear
+        // here. The kernel ignores the truncation.
+        let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
         opened
             .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
             .at_writing(&path, text)

@@ -3,7 +3,6 @@
 use crate::{
     cgroup::Cgroup,
     error::{Error, IoContext},
-    store::CpuBinding,
     sys,
 };
 use nearside_topology::{CpuId, CpuSet, Id, IdSet};
@@ -71,18 +70,13 @@ pub(crate) fn possible_cpus(root: &Path) -> Result<CpuSet, Error> {
     text.trim().parse().map_err(|_| refused(format!("{:?} is no list of CPUs", text.trim())))
 }
 
-/// The CPUs that somebody else has set for a group, as they are written there; none where nobody has, where these leave out
-/// nothing, or are Nearside's `own`.
-pub(crate) fn cpus_of_others(
-    group: &Cgroup,
-    own: Option<&CpuBinding>,
-) -> Result<Option<String>, Error> {
+/// The CPUs that another program has set for a group, as they are written there. None if they leave
+/// out nothing, or are those of one of Nearside's `own` bindings.
+pub(crate) fn cpus_of_others(group: &Cgroup, own: &[&CpuSet]) -> Result<Option<String>, Error> {
     let text = group.read(CPUS.file)?.unwrap_or_default();
     let (text, set) = (text.trim(), text.trim().parse::<CpuSet>().ok());
-    let is_own =
-        |own: &CpuBinding| set.as_ref() == Some(&own.cpus) || set.is_some() && set == own.replaces;
-    Ok((!own.is_some_and(is_own) && !leaves_out_nothing(group, CPUS, text))
-        .then(|| text.to_owned()))
+    let is_own = set.is_some_and(|set| own.contains(&&set));
+    Ok((!is_own && !leaves_out_nothing(group, CPUS, text)).then(|| text.to_owned()))
 }
 
 /// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start
@@ -243,9 +237,9 @@ mod tests {
             fs::write(group.directory().join("cpuset.cpus"), own).unwrap();
             assert_eq!(
                 confines_nothing(&group, CPUS).unwrap(),
-                cpus_of_others(&group, None).unwrap().is_none()
+                cpus_of_others(&group, &[]).unwrap().is_none()
             );
-            cpus_of_others(&group, None).unwrap()
+            cpus_of_others(&group, &[]).unwrap()
         };
         assert_eq!(of_others("0-7\n", "\n"), None);
         assert_eq!(of_others("0-7\n", "0-7\n"), None);

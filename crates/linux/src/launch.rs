@@ -5,14 +5,11 @@
 use crate::{
     confine::{CPUS, bind},
     error::{Error, IoContext},
-    host::Host,
-    store::{Part, Record},
+    host::{Host, NewDomain, Refusal},
     sys,
 };
-use nearside_policy::{
-    CostModel, Home, Machine, MemoryPolicy, Origin, Outcome, Plan, Start, StartRefusal, start,
-};
-use nearside_topology::NodeSet;
+use nearside_policy::{CostModel, Machine, MemoryPolicy, Plan, Start, StartRefusal, start};
+use nearside_topology::{NodeSet, Topology};
 use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
@@ -20,7 +17,6 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
     process,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// Where programs are looked for without a `PATH`, as the C library has it.
@@ -53,6 +49,9 @@ pub enum LaunchError {
     /// It has no place here, or its name is taken.
     #[error(transparent)]
     Refused(#[from] StartRefusal),
+    /// A step was refused, or what it needs no longer holds.
+    #[error(transparent)]
+    Change(#[from] Refusal),
     /// The host did not let it happen.
     #[error(transparent)]
     Host(#[from] Error),
@@ -116,7 +115,7 @@ fn is_executable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What would be done to start a domain.
+/// The plan that would start a domain.
 pub fn plan(host: &mut Host, wish: &Start, model: &CostModel) -> Result<Plan, LaunchError> {
     let observation = host.observe()?;
     let plan = start(wish, &observation, model)?;
@@ -124,57 +123,33 @@ pub fn plan(host: &mut Host, wish: &Start, model: &CostModel) -> Result<Plan, La
     Ok(plan)
 }
 
-/// Becomes the domain and executes `command` in it. Returns only if that fails, and then nothing is left behind.
+/// Becomes the domain and executes `command` in it. Returns only if that fails, and then nothing
+/// is left behind.
 ///
-/// `tell` is called once with the plan before the command starts, and with what the user should know.
+/// `known` is the machine as it was read before: other processes wait for the lock meanwhile.
+/// `tell` is called once with the plan and the remarks for the user, before the command starts.
 pub fn launch(
     host: &mut Host,
     wish: &Start,
     command: &Command,
     model: &CostModel,
+    known: &Topology,
     tell: &mut dyn FnMut(&Plan, &[String]),
 ) -> Result<Infallible, LaunchError> {
-    host.lock()?;
     let back = host.tree().group_of(&host.proc().join("self/cgroup"))?;
-    let plan = plan(host, wish, model)?;
-    let decision =
-        plan.decision.clone().ok_or_else(|| Error::Refused("the plan has no placement".into()))?;
-    let home = Home {
-        nodes: decision.chosen.nodes.clone(),
-        origin: if wish.request.nodes.is_some() { Origin::Explicit } else { Origin::Auto },
-        affinity: wish.affinity,
-        policy: wish.request.policy,
-    };
-    let claim = Some(decision.chosen.claim.clone());
-    let part = Part { claim, decision: Some(decision), ..Part::at(home) };
-    let boot_id = host.boot_id().to_owned();
-    host.edit(Record {
-        name: wish.name.clone(),
-        boot_id,
-        cgroup: String::new(),
-        inode: 0,
-        started_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
-        found_by: None,
-        command: command.words(),
-        limits: wish.limits,
-        parts: part.into(),
-    });
-    for step in &plan.transaction.steps {
-        if let Outcome::Refused { why } = host.apply_step(&step.action) {
-            let also = host
-                .abandon(&back)
-                .err()
-                .map_or_else(String::new, |also| format!("; nor could it be undone: {also}"));
-            return Err(Error::Refused(format!("cannot {}: {why}{also}", step.action)).into());
-        }
-    }
+    let mut session = host.begin()?;
+    let plan = start(wish, session.observe(Some(known))?, model)?;
+    session.check_host(&plan.transaction.steps, wish.request.policy)?;
+    let decision = plan.decision.clone();
+    let decision = decision.ok_or_else(|| Error::Refused("the plan has no placement".into()))?;
+    session.start(&plan.transaction, &NewDomain { command: command.words(), decision })?;
+    // A terminal may be stopped or full, so the lock is free before anything is written to it.
+    drop(session);
     tell(&plan, &host.take_notices());
-    // The lock is let go by the execution itself, so nobody sees a domain that does not run yet.
     let error = command.execute();
-    // What cannot be undone now is swept up by the next start; why the command did not run matters more.
-    let _ = host.abandon(&back);
+    // The next start removes what cannot be undone now. Why the command did not run matters more.
+    let abandoned = host.begin().and_then(|mut session| session.abandon(&wish.name, &back));
+    let _ = abandoned;
     Err(error)
 }
 
@@ -197,20 +172,23 @@ pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
     }
 }
 
-/// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only if that fails.
-pub fn enter(
-    host: &mut Host,
-    record: &Record,
-    command: &Command,
-) -> Result<Infallible, LaunchError> {
-    let group = host.tree().group(&record.cgroup)?;
+/// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only
+/// if that fails.
+pub fn enter(host: &mut Host, name: &str, command: &Command) -> Result<Infallible, LaunchError> {
+    // Under the lock, so that the policy is that of the domain's present home.
+    let session = host.begin()?;
+    let record = session.record(name)?;
+    let record = record.ok_or_else(|| Error::Refused(format!("{name} has ended")))?;
+    let group = session.tree().group(&record.cgroup)?;
     group.enter(process::id())?;
-    if let Some(nodes) = &record.part().policy_nodes {
-        take_policy(record.part().home.policy, nodes)?;
+    let part = record.part();
+    if let Some(nodes) = &part.policy_nodes {
+        take_policy(part.home.policy, nodes)?;
     }
-    if let Some(binding) = record.part().cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
+    if let Some(binding) = part.cpus.as_ref().filter(|_| !group.has(CPUS.file)) {
         bind(process::id().cast_signed(), &binding.cpus)?;
     }
+    drop(session);
     Err(command.execute())
 }
 

@@ -1,11 +1,12 @@
 //! The Linux host as a machine: discover, observe, apply.
 //!
 //! Start from [`Host`]. It reads the machine and its domains into an observation, and applies the
-//! transactions that `nearside-policy` decides upon: cgroups ([`cgroup`], or [`systemd`] where that
-//! owns them), memory policies ([`sys`]) and moving pages ([`migrate`]). The records of running
-//! domains are in the [`store`]. A daemon samples the host once an interval with a
+//! transactions that `nearside-policy` decides upon, under the lock of a [`Session`]: cgroups
+//! through their owners, memory policies ([`sys`]), and records ([`store`]). Pages move outside the
+//! lock ([`migrate`]). A daemon samples the host once an interval with a
 //! [`Watcher`](watch::Watcher).
 
+mod actuator;
 pub mod busy;
 pub mod cgroup;
 mod confine;
@@ -29,4 +30,4 @@ pub mod usage;
 pub mod watch;
 
 pub use error::Error;
-pub use host::{Batches, Host, Paths, wants_fallback};
+pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};

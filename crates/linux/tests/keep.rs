@@ -5,12 +5,13 @@ mod common;
 
 use common::{Made, home};
 use nearside_linux::{
-    Host,
-    store::{CpuBinding, Record},
+    Refusal, Waiting,
+    store::{CpuBinding, Record, Store},
     wants_fallback,
 };
 use nearside_policy::{
-    Action, Affinity, Batch, Claim, CpuReason, Machine, Origin, Outcome, PageMove, PartId,
+    Action, Affinity, Batch, Claim, CpuReason, Home, Machine, Origin, Outcome, PageMove, PartId,
+    Reason, Step, Transaction,
 };
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use std::{
@@ -29,14 +30,12 @@ impl Made {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// Whether a group's cpuset names CPUs. The kernel takes each write for the whole; a plain file
-    /// keeps the rest.
+    /// Whether a group's cpuset names CPUs. The kernel takes each write for the whole; a plain file keeps the rest.
     fn bound(&self, path: &str) -> bool {
         !self.read(&format!("cg{path}/cpuset.cpus")).starts_with('\n')
     }
 
-    /// A group with a process and a cpuset, which the made-up kernel has in force before it is
-    /// written.
+    /// A group with a process and a cpuset, which the made-up kernel has in force before it is written.
     fn group(&self, path: &str, cpus_in_force: &str) {
         self.file(&format!("cg/{path}/cgroup.events"), "populated 1\n");
         self.file(&format!("cg/{path}/cpuset.cpus"), "\n");
@@ -45,11 +44,47 @@ impl Made {
 
     /// A domain of that path with a home on node 1, found, and changed by `change`.
     fn found(&self, path: &str, change: impl FnOnce(&mut Record)) {
+        if self.host().record(path).is_none() {
+            self.settle(path, &[1]).unwrap();
+        }
+        let mut record = self.record(path);
+        change(&mut record);
+        let locked = self.store().lock().unwrap();
+        locked.put(&record).unwrap();
+    }
+
+    fn store(&self) -> Store {
+        Store::new(&self.path("run/nearside"), "b")
+    }
+
+    /// Gives a cgroup that a pattern found a home.
+    fn settle(&self, path: &str, on: &[u32]) -> Result<(), Refusal> {
         let mut host = self.host();
-        host.take_up(path, Some(("*/*", &home(&[1])))).unwrap();
-        change(host.edited().unwrap());
-        host.save().unwrap();
-        host.put_down();
+        let mut session = host.begin().unwrap();
+        session.found(path, "*/*");
+        let action = Action::SetHome { part: path.into(), home: home(on) };
+        let seen = session.record(path).unwrap().map(|record| session.state_of(&record));
+        let steps = vec![Step { action, reason: Reason::Placed }];
+        session.apply(&Transaction::new(steps, &seen.unwrap_or_default()))
+    }
+
+    /// Applies one step to a recorded domain.
+    fn apply(&self, path: &str, action: Action) -> Result<(), String> {
+        let mut host = self.host();
+        let mut session = host.begin().unwrap();
+        let seen = session.state_of(&session.record(path).unwrap().unwrap());
+        let steps = vec![Step { action, reason: Reason::Placed }];
+        session.apply(&Transaction::new(steps, &seen)).map_err(|refusal| refusal.to_string())
+    }
+
+    fn bind(&self, path: &str) -> Result<bool, String> {
+        let mut host = self.host();
+        let bound = host.begin().unwrap().bind_to_home(path);
+        bound.map_err(|refusal| refusal.to_string())
+    }
+
+    fn unbind(&self, path: &str) -> bool {
+        self.host().begin().unwrap().unbind(path).unwrap()
     }
 
     fn record(&self, name: &str) -> Record {
@@ -65,43 +100,30 @@ fn cpus(cpus: &[u32]) -> CpuSet {
     cpus.iter().map(|&cpu| CpuId(cpu)).collect()
 }
 
-fn apply(host: &mut Host, action: &Action) -> Outcome {
-    host.apply_step(action)
-}
-
 fn refused(outcome: &Outcome, why: &str) {
     assert!(matches!(outcome, Outcome::Refused { why: said } if said.contains(why)), "{outcome:?}");
 }
 
 #[test]
-fn a_found_group_gets_a_record_with_its_first_change_and_no_claim() {
+fn a_found_group_gets_a_record_with_its_first_home_and_no_claim() {
     let made = made();
     made.group("m/vm", "0-3");
-    let mut host = made.host();
-    assert!(host.take_up("/m/vm", None).unwrap_err().to_string().contains("has ended"));
-    assert!(host.take_up("/m/none", Some(("m/*", &home(&[0])))).is_err());
-    host.take_up("/m/vm", Some(("m/*", &home(&[1])))).unwrap();
+    assert!(made.settle("/m/none", &[0]).unwrap_err().to_string().contains("has ended"));
     assert!(made.host().record("/m/vm").is_none(), "nothing has changed yet");
-    let (domain, claim) =
-        (|| PartId::of("/m/vm"), Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() });
-    let done = Outcome::Applied { moved_bytes: 0 };
-    assert_eq!(apply(&mut host, &Action::Claim { part: domain(), claim }), done);
+    made.settle("/m/vm", &[1]).unwrap();
+    let claim = Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() };
+    made.apply("/m/vm", Action::Claim { part: "/m/vm".into(), claim }).unwrap();
     let record = made.record("/m/vm");
     assert_eq!(
         (&record.part().claim, record.found_by.as_deref(), &record.part().home),
-        (&None, Some("m/*"), &home(&[1]))
+        (&None, Some("*/*"), &home(&[1]))
     );
-    assert_eq!(apply(&mut host, &Action::SetHome { part: domain(), home: home(&[0]) }), done);
-    host.put_down();
+    made.settle("/m/vm", &[0]).unwrap();
     assert_eq!(made.record("/m/vm").part().home, home(&[0]));
-
-    // The next change is of what is recorded by then, whatever the home of the one who found it.
-    host.take_up("/m/vm", Some(("m/*", &home(&[1])))).unwrap();
-    assert_eq!(host.edited().unwrap().part().home, home(&[0]));
 }
 
 #[test]
-fn where_somebody_elses_group_may_run_is_left_alone() {
+fn a_cgroup_of_another_owner_is_not_bound() {
     let made = made();
     fs::create_dir_all(made.path("run/systemd/system")).unwrap();
     for (path, owner) in [
@@ -111,17 +133,13 @@ fn where_somebody_elses_group_may_run_is_left_alone() {
     ] {
         made.group(&path[1..], "0-3");
         made.found(path, |_| {});
-        let mut host = made.host();
-        host.take_up(path, None).unwrap();
-        let (domain, on_behalf) = (|| PartId::of(path), CpuReason::Fallback);
-        let bind = Action::BindCpus { part: domain(), cpus: cpus(&[2, 3]), on_behalf };
-        refused(&apply(&mut host, &bind), &format!("a cgroup of {owner}"));
-        refused(
-            &apply(&mut host, &Action::ConfineMemory { part: domain(), nodes: nodes(&[1]) }),
-            owner,
-        );
-        host.put_down();
-        assert!(host.restore_fallback(path).unwrap_err().to_string().contains(owner));
+        let (part, on_behalf) = (|| PartId::of(path), CpuReason::Fallback);
+        let bind = Action::BindCpus { part: part(), cpus: cpus(&[2, 3]), on_behalf };
+        let confine = Action::ConfineMemory { part: part(), nodes: nodes(&[1]) };
+        for why in [made.apply(path, bind), made.apply(path, confine), made.bind(path).map(drop)] {
+            let why = why.unwrap_err();
+            assert!(why.contains(&format!("a cgroup of {owner}")), "{why}");
+        }
         assert_eq!((made.record(path).part().cpus.clone(), made.bound(path)), (None, false));
     }
 }
@@ -130,23 +148,19 @@ fn where_somebody_elses_group_may_run_is_left_alone() {
 const OWN: &str = "/nearside/x";
 
 #[test]
-fn nearsides_own_binding_is_lifted_and_restored_and_its_record_says_so() {
+fn a_fallback_binding_is_made_and_lifted_with_its_record() {
     let made = made();
     made.group("nearside/x", "2-3\n");
     made.found(OWN, |_| {});
-    let mut host = made.host();
-    assert!(!host.lift_fallback(OWN).unwrap(), "nothing is bound");
-    assert!(host.restore_fallback(OWN).unwrap());
+    assert!(!made.unbind(OWN), "nothing is bound");
+    assert!(made.bind(OWN).unwrap());
     assert_eq!(made.read("cg/nearside/x/cpuset.cpus"), "2-3");
-    let binding =
-        CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces: None };
-    assert_eq!(made.record(OWN).part().cpus.clone(), Some(binding));
-    assert!(!host.restore_fallback(OWN).unwrap(), "it is bound");
-    host.lock().unwrap();
-    assert!(host.lift_fallback(OWN).unwrap());
+    let binding = CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback };
+    assert_eq!(made.record(OWN).part().cpus, Some(binding));
+    assert!(!made.bind(OWN).unwrap(), "it is bound");
+    assert!(made.unbind(OWN));
     assert_eq!((made.record(OWN).part().cpus.clone(), made.bound("/nearside/x")), (None, false));
-    host.unlock();
-    assert!(!host.lift_fallback("none").unwrap() && !host.restore_fallback("none").unwrap());
+    assert!(!made.unbind("none") && !made.bind("none").unwrap());
 }
 
 #[test]
@@ -154,79 +168,70 @@ fn a_binding_that_does_not_come_into_force_is_not_recorded() {
     let made = made();
     made.group("nearside/x", "0-1\n");
     made.found(OWN, |_| {});
-    let said = made.host().restore_fallback(OWN).unwrap_err().to_string();
-    assert!(said.contains("is not in force"), "{said}");
+    let why = made.bind(OWN).unwrap_err();
+    assert!(why.contains("is not in force"), "{why}");
     assert_eq!((made.record(OWN).part().cpus.clone(), made.bound(OWN)), (None, false));
 }
 
 #[test]
-fn what_an_operator_bound_or_chose_stays() {
+fn a_binding_or_home_of_an_operator_stays() {
     let made = made();
     made.group("nearside/x", "2-3\n");
-    let binding = CpuBinding { cpus: cpus(&[2]), on_behalf: CpuReason::Operator, replaces: None };
+    let binding = CpuBinding { cpus: cpus(&[2]), on_behalf: CpuReason::Operator };
     made.found(OWN, |record| record.part_mut().cpus = Some(binding.clone()));
-    let mut host = made.host();
-    assert!(!host.lift_fallback(OWN).unwrap() && !host.restore_fallback(OWN).unwrap());
-    assert_eq!(made.record(OWN).part().cpus.clone(), Some(binding));
+    assert!(!made.unbind(OWN) && !made.bind(OWN).unwrap());
+    assert_eq!(made.record(OWN).part().cpus, Some(binding));
     for change in [
-        |record: &mut Record| record.part_mut().home.affinity = Affinity::Hard,
-        |record: &mut Record| record.part_mut().home.origin = Origin::Adopted,
+        |home: &mut Home| home.affinity = Affinity::Hard,
+        |home: &mut Home| home.origin = Origin::Adopted,
     ] {
         made.found(OWN, |record| {
             let part = record.part_mut();
             (part.cpus, part.home) = (None, home(&[1]));
-            change(record);
+            change(&mut part.home);
         });
-        assert!(!made.host().restore_fallback(OWN).unwrap());
+        assert!(!made.bind(OWN).unwrap());
     }
     assert!(!made.bound(OWN));
 }
 
 #[test]
-fn one_lock_serves_many_domains_and_who_needs_a_binding_is_known_without_it() {
+fn a_domain_needs_a_fallback_unless_its_home_is_everywhere_or_bound() {
     let made = made();
-    fs::create_dir_all(made.path("run/systemd/system")).unwrap();
-    for path in ["/m/vm", "/machine.slice/machine-qemu\\x2d1.scope"] {
-        made.group(&path[1..], "0-3");
-        made.found(path, |record| record.part_mut().home.origin = Origin::Auto);
-    }
-    let mut host = made.host();
-    let topology = host.topology().unwrap();
-    let wants = |record: &Record| wants_fallback(record, &topology);
-    let record = made.record("/m/vm");
-    assert!(wants(&record));
-    let other = |change: fn(&mut Record)| {
-        let mut record = record.clone();
-        change(&mut record);
-        record
+    made.group("m/vm", "0-3");
+    made.found("/m/vm", |_| {});
+    let topology = made.host().topology().unwrap();
+    let wants = |change: fn(&mut Home)| {
+        let mut record = made.record("/m/vm");
+        change(&mut record.part_mut().home);
+        wants_fallback(&record, &topology)
     };
-    assert!(
-        !wants(&other(|record| record.part_mut().home.nodes = nodes(&[0, 1]))),
-        "a home of all nodes binds nobody"
-    );
-    assert!(!wants(&other(|record| record.part_mut().home.affinity = Affinity::Hard)));
-    assert!(
-        !wants(&other(|record| record.part_mut().home.origin = Origin::Adopted)),
-        "kept there by whoever chose it"
-    );
-    let libvirts = made.record("/machine.slice/machine-qemu\\x2d1.scope");
-    assert!(host.may_bind(&libvirts).unwrap_err().to_string().contains("libvirt"));
-
-    host.lock().unwrap();
-    for path in ["/m/vm", "/m/vm", "/machine.slice/machine-qemu\\x2d1.scope"] {
-        let _ = host.restore_fallback(path);
-        host.take_up(path, None).unwrap();
-        host.put_down();
-    }
-    let mut other = made.host();
-    other.wait_for_lock_at_most(Duration::ZERO, || {});
-    assert!(other.lock().unwrap_err().to_string().contains("holds"), "it was held all the time");
-    host.unlock();
-    other.lock().unwrap();
+    assert!(wants(|_| {}));
+    assert!(!wants(|home| home.nodes = nodes(&[0, 1])), "a home of all nodes needs no binding");
+    assert!(!wants(|home| home.affinity = Affinity::Hard));
+    assert!(!wants(|home| home.origin = Origin::Adopted), "the owner binds it");
 }
 
-/// The kernel moves nothing of processes that are not there, but who is asked how often can be
-/// seen.
+#[test]
+fn a_session_holds_the_lock_until_it_is_dropped() {
+    let made = made();
+    made.group("m/vm", "0-3");
+    made.found("/m/vm", |_| {});
+    let mut host = made.host();
+    let mut session = host.begin().unwrap();
+    for _ in 0..3 {
+        let _ = session.bind_to_home("/m/vm");
+    }
+    let mut other = made.host();
+    let at_most = Some(Duration::ZERO);
+    other.set_waiting(Waiting { at_most, ..Waiting::default() });
+    let why = other.begin().unwrap_err().to_string();
+    assert!(why.contains("holds"), "{why}");
+    drop(session);
+    other.begin().unwrap();
+}
+
+/// The kernel moves nothing of processes that are not there, but who is asked how often can be seen.
 #[test]
 fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
     let made = made();
@@ -281,61 +286,43 @@ fn a_unit_that_would_stay_bound_when_it_is_started_anew_is_not_bound() {
         made.group(&path[1..], "0-3");
         made.found(path, |_| {});
         assert!(made.host().may_bind(&made.record(path)).is_err());
-        let said = made.host().restore_fallback(path).unwrap_err().to_string();
-        assert!(said.contains("when it is started anew"), "{said}");
+        let why = made.bind(path).unwrap_err();
+        assert!(why.contains("when it is started anew"), "{why}");
         assert_eq!((made.record(path).part().cpus.clone(), made.bound(path)), (None, false));
     }
 }
 
 #[test]
-fn cpus_that_somebody_else_set_are_neither_replaced_nor_taken_away() {
+fn cpus_that_another_program_set_are_neither_replaced_nor_lifted() {
     let made = made();
     let theirs = || made.read("cg/nearside/x/cpuset.cpus");
     made.group("nearside/x", "0,2\n");
     made.file("cg/nearside/x/cpuset.cpus", "0,2\n");
     made.found(OWN, |_| {});
-    let mut host = made.host();
-    let said = host.restore_fallback(OWN).unwrap_err().to_string();
-    assert!(said.contains("CPUs 0,2") && said.contains("somebody else"), "{said}");
-    host.take_up(OWN, None).unwrap();
-    let bind = |on_behalf| Action::BindCpus { part: OWN.into(), cpus: cpus(&[2, 3]), on_behalf };
-    refused(&apply(&mut host, &bind(CpuReason::Fallback)), "somebody else");
-    host.put_down();
-    host.unlock();
+    let why = made.bind(OWN).unwrap_err();
+    assert!(why.contains("another program binds /nearside/x to CPUs 0,2"), "{why}");
+    let own = CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback };
+    let (part, cpus, on_behalf) = (PartId::of(OWN), own.cpus.clone(), CpuReason::Fallback);
+    let why = made.apply(OWN, Action::BindCpus { part, cpus, on_behalf }).unwrap_err();
+    assert!(why.contains("another program binds"), "{why}");
     assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), None));
 
-    // They were set after Nearside had bound it: its own binding is gone.
-    let own =
-        |replaces| CpuBinding { cpus: cpus(&[2, 3]), on_behalf: CpuReason::Fallback, replaces };
-    made.found(OWN, |record| record.part_mut().cpus = Some(own(None)));
-    assert!(host.lift_fallback(OWN).unwrap());
+    // Another program replaced Nearside's binding: only the record goes.
+    made.found(OWN, |record| record.part_mut().cpus = Some(own.clone()));
+    assert!(made.unbind(OWN));
     assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), None));
-
-    // Whoever was killed before it had bound it left nothing but a record.
-    made.file("cg/nearside/x/cpuset.cpus", "\n");
-    made.file("cg/nearside/x/cpuset.cpus.effective", "2-3\n");
-    made.found(OWN, |record| record.part_mut().cpus = Some(own(None)));
-    assert!(host.restore_fallback(OWN).unwrap());
-    assert_eq!((theirs().as_str(), made.record(OWN).part().cpus.clone()), ("2-3", Some(own(None))));
-    made.file("cg/nearside/x/cpuset.cpus", "0,2\n");
-
-    // Whoever was killed while it changed the binding left one of the two, and both are known for
-    // Nearside's own.
-    made.found(OWN, |record| record.part_mut().cpus = Some(own(Some(cpus(&[0, 2])))));
-    assert!(host.lift_fallback(OWN).unwrap());
-    assert_eq!((made.record(OWN).part().cpus.clone(), made.bound(OWN)), (None, false));
 }
 
 #[test]
-fn a_domain_whose_pattern_is_gone_is_forgotten_and_what_bound_it_is_lifted() {
+fn a_domain_whose_pattern_is_gone_is_unbound_and_forgotten() {
     let made = made();
     made.group("nearside/x", "2-3\n");
     made.found(OWN, |_| {});
-    let mut host = made.host();
-    assert!(host.restore_fallback(OWN).unwrap() && made.bound(OWN));
-    assert!(host.forget_found(OWN).unwrap());
-    assert!(!made.bound(OWN) && host.record(OWN).is_none());
-    assert!(!host.forget_found(OWN).unwrap());
+    assert!(made.bind(OWN).unwrap() && made.bound(OWN));
+    let forget = || made.host().begin().unwrap().forget(OWN).unwrap();
+    assert!(forget());
+    assert!(!made.bound(OWN) && made.host().record(OWN).is_none());
+    assert!(!forget());
 }
 
 #[test]
@@ -359,13 +346,11 @@ fn a_batch_goes_to_the_home_that_is_recorded_now() {
     refused(&batch("/m/vm", &[0], 1), "changed the home of /m/vm to node 1");
     refused(&batch("/m/vm", &[1], 1), "changed the home");
     refused(&batch("/m/other", &[1], 0), "has ended");
-    // What is charged to it and mapped by nobody is told, so that nobody looks for it all the time.
-    // The kernel's part never comes.
+    // What is charged to it and mapped by nobody is told, so that nobody looks for it all the time. The kernel's part never comes.
     made.file("cg/m/vm/memory.numa_stat", "anon N0=8192 N1=0\npagetables N0=4096 N1=0\n");
     let outcome = batch("/m/vm", &[1], 0);
     assert!(
-        matches!(&outcome, Outcome::Partly { stayed, interrupted: false, .. }
-            if stayed.values().eq(&[8192])),
+        matches!(&outcome, Outcome::Partly { stayed, interrupted: false, .. } if stayed.values().eq(&[8192])),
         "{outcome:?}"
     );
 }

@@ -6,7 +6,7 @@ mod common;
 use common::{Made, home};
 use nearside_linux::{
     Host, Paths,
-    store::{Part, Record},
+    store::{Part, Record, Store},
     watch::{Patterns, Turn, Watcher},
 };
 use nearside_policy::{
@@ -74,10 +74,8 @@ impl Made {
     }
 
     fn put(&self, record: Record) {
-        let mut host = self.host();
-        host.lock().unwrap();
-        host.edit(record);
-        host.save().unwrap();
+        let store = Store::new(&self.path("run/nearside"), "b");
+        store.lock().unwrap().put(&record).unwrap();
     }
 }
 
@@ -533,7 +531,7 @@ fn a_thousand_idle_domains() {
         all.sleepers.push(sleeper);
     }
 
-    let mut host =
+    let host =
         Host::open(Paths { root: folder.path().into(), state: folder.path().join("run/nearside") })
             .unwrap();
     let boot_id = host.boot_id().to_owned();
@@ -543,15 +541,15 @@ fn a_thousand_idle_domains() {
     let mut cost = Vec::new();
     for interval in 1..=60 {
         if interval == 3 {
-            host.lock().unwrap();
+            let store = Store::new(&folder.path().join("run/nearside"), &boot_id);
+            let locked = store.lock().unwrap();
             for (number, group) in
                 (0..DOMAINS).map(|number| (number, cg.join(format!("b/{number}"))))
             {
                 let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(group).unwrap());
-                host.edit(found(&format!("/b/{number}"), inode, &boot_id, home(&[0])));
-                host.save().unwrap();
+                let record = found(&format!("/b/{number}"), inode, &boot_id, home(&[0]));
+                locked.put(&record).unwrap();
             }
-            host.unlock();
         }
         let begin = cpu_time_ns();
         let seen = watcher.look(&history, turn(interval)).unwrap();

@@ -13,6 +13,7 @@ pub mod daemon;
 mod domains;
 mod failure;
 mod interval;
+mod lock;
 mod look;
 mod output;
 mod printable;

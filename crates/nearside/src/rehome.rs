@@ -1,10 +1,10 @@
-//! Another home for a domain that runs, carried out on this host: for `set`, and for the daemon.
+//! Another home for a running domain: for `set`, and for the daemon.
 
-use crate::{domains::named, failure::Failure, report::set::Report};
-use nearside_linux::{Host, store::Record};
+use crate::{failure::Failure, report::set::Report};
+use nearside_linux::{Host, Refusal};
 use nearside_policy::{
-    Action, Home, Machine, Observation, Origin, Outcome as Applied, PartId, Plan, Progress, Rehome,
-    RehomeRefusal, home_after, later_policy_nodes, may_go_on, rehome,
+    Action, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress, Reason,
+    Rehome, RehomeRefusal, Step, Transaction, may_go_on, rehome,
 };
 use std::ops::ControlFlow;
 
@@ -16,135 +16,106 @@ pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
     }
 }
 
-/// The plan for a wish, and the observation behind it.
-pub(crate) fn plan(host: &mut Host, wish: &Rehome) -> Result<(Plan, Observation), Failure> {
+/// The plan for a wish, from the host as it is now.
+pub(crate) fn plan(host: &mut Host, wish: &Rehome) -> Result<Plan, Failure> {
     let observation = host.observe().map_err(Failure::could_not)?;
-    Ok((rehome(wish, &observation).map_err(refused)?, observation))
+    rehome(wish, &observation).map_err(refused)
 }
 
-/// Carries the wish out, step by step, with the affinity as for [`plan`].
-/// `watch` is called while pages move, and may break off.
+/// Carries a wish out: the change of home as one transaction, then the move of the memory without
+/// the lock, then the confinement to the new home. `watch` is called while pages move, and may
+/// interrupt them.
 pub(crate) fn carry_out(
     host: &mut Host,
     wish: &Rehome,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, Failure> {
-    host.lock().map_err(Failure::could_not)?;
-    let (plan, observation) = plan(host, wish)?;
-    let before = named(host, wish.part.domain())?;
-    let record = record_after(wish, &before, &plan, &observation);
-    host.edit(record);
-    host.save().map_err(Failure::could_not)?;
+    let mut session = host.begin().map_err(Failure::could_not)?;
+    let observation = session.observe(None).map_err(Failure::could_not)?;
+    let plan = rehome(wish, observation).map_err(refused)?;
+    let home_before = observation.part(&wish.part).and_then(|part| part.home.clone());
+    session.apply(&plan.transaction).map_err(Failure::could_not)?;
+    drop(session);
 
     let mut report = Report {
-        name: wish.part.to_string(),
-        nodes_before: before.part().home.nodes.clone(),
+        name: wish.part.domain().into(),
+        nodes_before: home_before.map(|home| home.nodes).unwrap_or_default(),
         nodes: wish.nodes.clone(),
         asked_to_move: wish.move_memory,
         confined: true,
         ..Report::default()
     };
-    report.notes.extend(plan.limits.clone());
-    for step in &plan.transaction.steps {
-        if let Applied::Refused { why } = host.apply_step(&step.action) {
-            let undone = undo(host, before);
-            return Err(failed(&step.action, &why, undone));
+    report.notes.extend(plan.limits);
+    if let Some(step) = &plan.moves {
+        let outcome = host.move_pages(&step.action, watch);
+        report.confined = may_go_on(&outcome);
+        match outcome {
+            Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
+            Applied::Partly { moved_bytes, stayed, interrupted } => {
+                report.moved_bytes += moved_bytes;
+                report.stayed_bytes = stayed;
+                report.interrupted = interrupted;
+            }
+            // The new home stands: some of the memory may be there already.
+            Applied::Refused { why } => {
+                return Err(Failure::could_not(format_args!("cannot {}: {why}", step.action)));
+            }
         }
     }
-    let Some(step) = &plan.moves else {
-        report.notes.extend(host.take_notices());
-        return Ok(report);
-    };
-    let outcome = host.move_pages(&step.action, watch);
-    let goes_on = may_go_on(&outcome);
-    match outcome {
-        Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
-        Applied::Partly { moved_bytes, stayed, interrupted } => {
-            report.moved_bytes += moved_bytes;
-            report.stayed_bytes = stayed;
-            report.interrupted = interrupted;
-        }
-        // Where memory has moved already, the new home stands.
-        Applied::Refused { why } => return Err(failed(&step.action, &why, Ok(()))),
-    }
-    report.confined = goes_on;
-    let narrowing = plan.afterwards.filter(|_| goes_on).map_or_else(Vec::new, |it| it.steps);
-    for step in narrowing {
-        if let Applied::Refused { why } = host.apply_step(&step.action) {
-            return Err(failed(&step.action, &why, Ok(())));
-        }
+    if let Some(narrowing) = plan.afterwards.filter(|_| report.confined)
+        && let Applied::Refused { why } = host.apply(&narrowing)
+    {
+        return Err(Failure::could_not(why));
     }
     report.notes.extend(host.take_notices());
     Ok(report)
 }
 
-/// Gives a home that an operator chose back to placement; which one that is. None where the domain has ended, or has none.
+/// Gives a home that an operator chose back to placement, and returns it. None if the domain has
+/// ended, or has no home.
 pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, Failure> {
-    let Some(record) = host.record(domain) else { return Ok(None) };
-    if record.part().home.origin == Origin::Adopted {
+    let mut session = host.begin().map_err(Failure::could_not)?;
+    let Some(record) = session.record(domain).map_err(Failure::could_not)? else {
+        return Ok(None);
+    };
+    let before = &record.part().home;
+    if before.origin == Origin::Adopted {
         return Err(Failure::could_not(format_args!(
-            "somebody else keeps {domain} on {}: whoever does can let it go, and its home is placement's then",
-            record.part().home.nodes.named()
+            "the owner of its cgroup binds {domain} to {}: once that binding is lifted, placement \
+             chooses its home",
+            before.nodes.named()
         )));
     }
-    host.take_up(domain, None).map_err(Failure::could_not)?;
-    let given = host.edited().map(|record| {
-        record.part_mut().home.origin = Origin::Auto;
-        record.part().home.clone()
-    });
-    let saved = host.save().map_err(Failure::could_not);
-    host.put_down();
-    saved.map(|()| given)
+    let home = Home { origin: Origin::Auto, ..before.clone() };
+    let (from, to) = (before.nodes.clone(), home.nodes.clone());
+    let action = Action::SetHome { part: PartId::of(domain), home: home.clone() };
+    let step = Step { action, reason: Reason::NewHome { from, to } };
+    let transaction = Transaction::new(vec![step], &session.state_of(&record));
+    session.apply(&transaction).map_err(Failure::could_not)?;
+    Ok(Some(home))
 }
 
-/// The record of the domain at its new home. From here on the home is the new one, even if its memory is not there yet:
-/// its claim and its CPUs are.
-fn record_after(wish: &Rehome, before: &Record, plan: &Plan, observation: &Observation) -> Record {
-    let home = home_after(wish, Some(&before.part().home));
-    let claim = plan.transaction.steps.iter().find_map(|step| match &step.action {
-        Action::Claim { claim, .. } => Some(claim),
-        _ => None,
-    });
-    // A plan without steps binds nothing, so nothing is to be bound later either.
-    let policy_nodes =
-        claim.and_then(|claim| later_policy_nodes(&home, claim, &observation.topology));
-    let mut after = before.clone();
-    let part = after.part_mut();
-    (part.home, part.policy_nodes) = (home, policy_nodes);
-    after
-}
-
-fn failed(action: &dyn std::fmt::Display, why: &str, undone: Result<(), String>) -> Failure {
-    let also = undone
-        .err()
-        .map_or_else(String::new, |also| format!("; nor could it be taken back: {also}"));
-    Failure::could_not(format_args!("cannot {action}: {why}{also}"))
-}
-
-/// Puts the record and the nodes that are allowed back. Says why not.
-fn undo(host: &mut Host, before: Record) -> Result<(), String> {
-    if host.edited().is_none() {
-        // The domain has ended, or is another command's to change.
-        return Ok(());
-    }
-    let part = PartId::of(&before.name);
-    let mems = before
-        .part()
-        .memory_nodes
-        .clone()
-        .map(|nodes| Action::ConfineMemory { part: part.clone(), nodes });
-    let cpus = before.part().cpus.clone();
-    let cpus = cpus.map(|binding| Action::BindCpus {
-        part,
-        cpus: binding.cpus,
-        on_behalf: binding.on_behalf,
-    });
-    host.edit(before);
-    host.save().map_err(|error| error.to_string())?;
-    for action in mems.iter().chain(&cpus) {
-        if let Applied::Refused { why } = host.apply_step(action) {
-            return Err(why);
-        }
-    }
-    Ok(())
+/// A home for a domain that a pattern found. The scheduler prefers it; nothing of the domain's
+/// cgroup changes but Nearside's own binding, which goes with the former home.
+pub(crate) fn prefer(
+    host: &mut Host,
+    domain: &str,
+    pattern: &str,
+    home: &Home,
+) -> Result<Option<Home>, Refusal> {
+    let mut session = host.begin()?;
+    session.found(domain, pattern);
+    let record = session.record(domain)?;
+    let before = record.as_ref().map(|record| record.part().home.clone());
+    let part = || PartId::of(domain);
+    let from = before.as_ref().map(|home| home.nodes.clone()).unwrap_or_default();
+    let reason = Reason::NewHome { from, to: home.nodes.clone() };
+    let binding = record.as_ref().and_then(|record| record.part().cpus.as_ref());
+    let has_fallback = binding.is_some_and(|it| it.on_behalf == CpuReason::Fallback);
+    let unbind = has_fallback.then(|| Action::UnbindCpus { part: part() });
+    let actions = unbind.into_iter().chain([Action::SetHome { part: part(), home: home.clone() }]);
+    let steps = actions.map(|action| Step { action, reason: reason.clone() }).collect();
+    let seen = record.map(|record| session.state_of(&record)).unwrap_or_default();
+    session.apply(&Transaction::new(steps, &seen))?;
+    Ok(before)
 }

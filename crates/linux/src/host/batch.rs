@@ -3,7 +3,7 @@
 //! Each way from one node to another has a rate of its own, so all ways go on at the same time. Each node that pages leave
 //! has a thread, which moves a chunk of one way while the others rest; so what an interval moves takes at most a CPU a node.
 
-use super::{Host, is_unchanged};
+use super::Host;
 use crate::{
     error::Error,
     migrate::{Chunk, LONGEST_NAP, Moved, Moving, Part, Walk},
@@ -300,6 +300,11 @@ fn chunk(
         true => ControlFlow::Continue(()),
         false => progress(so_far),
     })
+}
+
+/// Whether the record of a domain is as it was.
+pub(super) fn is_unchanged(store: &Store, record: &Record) -> bool {
+    store.record(&record.name).is_ok_and(|now| now.as_ref() == Some(record))
 }
 
 #[cfg(test)]

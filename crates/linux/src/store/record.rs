@@ -79,9 +79,6 @@ pub struct CpuBinding {
     pub cpus: CpuSet,
     /// On whose behalf: Nearside lifts its own fallback when it can, an operator's binding never.
     pub on_behalf: CpuReason,
-    /// The CPUs it is bound to until `cpus` have been set: they count as Nearside's own, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<CpuSet>,
 }
 
 /// Memory that belongs to no domain. It is reserved while its lifetime lasts.

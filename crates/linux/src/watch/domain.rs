@@ -3,9 +3,9 @@
 use super::{
     cpu,
     kept::{Buffer, Kept},
-    owner::owner,
 };
 use crate::{
+    actuator::owner,
     cgroup::Cgroup,
     confine::cpus_of_others,
     huge::{self, HugePages},
@@ -355,7 +355,8 @@ impl Watched {
         let used = cpu::between(before, &threads, since_ns);
         self.ran_on = cpu::weights(&used);
         let own = record.and_then(|record| record.part().cpus.as_ref());
-        self.has_cpuset = cpus_of_others(&self.group, own).ok().flatten().is_some();
+        let own_cpus: Vec<_> = own.iter().map(|binding| &binding.cpus).collect();
+        self.has_cpuset = cpus_of_others(&self.group, &own_cpus).ok().flatten().is_some();
         self.bound_to = match own.is_some() && !self.has_cpuset {
             // This is Nearside's own binding, perhaps for an operator.
             true => None,

@@ -13,10 +13,8 @@ mod cpu;
 mod domain;
 mod kept;
 mod nodes;
-mod owner;
 mod patterns;
 
-pub(crate) use owner::owner;
 pub use patterns::{PatternError, Patterns};
 
 use crate::{

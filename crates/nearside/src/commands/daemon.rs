@@ -5,10 +5,10 @@ use crate::{
         access::Access,
         api::{Api, Groups, Limits, Server},
         audit::AuditLog,
-        charge::Charge,
         config::{Config, DEFAULT_PATH},
+        control_loop::ControlLoop,
         inbox::Inbox,
-        keeper::Keeper,
+        scheduler::SchedulerControl,
         snapshot::Event,
     },
     domains::open_host,
@@ -111,13 +111,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
         env!("CARGO_PKG_VERSION"),
         config.api.socket.display()
     )]);
-    let charge = Charge::new(Options {
+    let scheduler = SchedulerControl::new(Options {
         stall_after: args.stall_scheduler_after_ms.map(Duration::from_millis),
         watchdog: args.scheduler_watchdog_ms.map(Duration::from_millis),
         ..Options::default()
     });
-    let mut keeper = Keeper::new(host, watcher, config, state, charge, Arc::clone(&api));
-    keeper.run(&Inbox::new(events), |keeper| reload(keeper, &api, args));
+    let mut control_loop =
+        ControlLoop::new(host, watcher, config, state, scheduler, Arc::clone(&api));
+    control_loop.run(&Inbox::new(events), |control_loop| reload(control_loop, &api, args));
     server.stop();
     Ok(())
 }
@@ -167,11 +168,11 @@ fn hear_signals(events: SyncSender<Event>) -> Result<(), Failure> {
 }
 
 /// Reads the configuration again. One that is wrong changes nothing.
-fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
+fn reload(control_loop: &mut ControlLoop, api: &Api, args: &Args) {
     // Whoever rotated the audit log waits for that, whatever the configuration is.
     api.reopen_audit();
     let path = args.path();
-    let (config, note) = match keeper.config().reloaded(path, args.config.is_some()) {
+    let (config, note) = match control_loop.config().reloaded(path, args.config.is_some()) {
         Ok(new) => new,
         Err(error) => return output::note([format!("{error}; the configuration stays as it was")]),
     };
@@ -186,7 +187,7 @@ fn reload(keeper: &mut Keeper, api: &Api, args: &Args) {
         }
     };
     output::note(api.reconfigure(access, &config.audit.log).err());
-    keeper.reconfigure(config);
+    control_loop.reconfigure(config);
     output::note([match path.exists() {
         true => format!("{}: read again", path.display()),
         false => format!("there is no {}: the defaults hold", path.display()),

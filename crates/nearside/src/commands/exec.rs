@@ -4,14 +4,15 @@ use super::run;
 use crate::{
     domains::{self, open_host},
     failure::{Failure, Outcome},
+    lock::{WaitArgs, waiting},
 };
 use nearside_linux::launch::{self, Command};
 use std::ffi::OsString;
 
 /// Run another command in a domain, at its home, with its policy
 ///
-/// Linux lets nobody change the memory policy of a process that runs. Processes started this way get the domain's
-/// present one, as after `nearside set`.
+/// Linux cannot change the memory policy of a running process from outside. Processes started this
+/// way get the domain's present policy, as after `nearside set`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nearside exec DOMAIN [--] CMD...")]
 #[command(after_help = "\
@@ -25,12 +26,15 @@ pub(crate) struct Args {
     /// The domain, see `nearside list`
     domain: String,
 
+    #[command(flatten)]
+    wait: WaitArgs,
+
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Comes back only when the command was not started.
+/// Returns only if the command was not started.
 pub(crate) fn run(args: &Args) -> Outcome {
     run::own_codes(try_exec(args))
 }
@@ -42,11 +46,12 @@ fn try_exec(args: &Args) -> Outcome {
     let record = domains::named(&host, &args.domain)?;
     if record.found_by.is_some() {
         return Err(Failure::could_not(format_args!(
-            "{} was not started by `nearside run`: start processes in that cgroup through whoever manages it",
+            "{} was not started by `nearside run`: the program that manages that cgroup starts its processes",
             record.name
         )));
     }
-    match launch::enter(&mut host, &record, &command) {
+    host.set_waiting(waiting(args.wait.at_most()));
+    match launch::enter(&mut host, &record.name, &command) {
         Ok(never) => match never {},
         Err(error) => Err(run::failure(error)),
     }

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let mut host = domains::open_host()?;
+    let host = domains::open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let (found, broken) = domains::running(&host, args.all)?;
     let has_unreadable = !broken.is_empty();

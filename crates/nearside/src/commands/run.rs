@@ -3,6 +3,7 @@
 use crate::{
     domains::open_host,
     failure::{Failure, Outcome},
+    lock::{WaitArgs, waiting},
     output,
     printable::printable,
     report::plan,
@@ -27,10 +28,10 @@ const NOT_FOUND: u8 = 127;
 
 /// Start a command as a domain, at a home of its own
 ///
-/// Claims memory and vCPUs, chooses a home (or takes that of --nodes), binds the domain to it, and runs the command in
-/// its own place: signals, terminal and exit code are the command's. What is claimed is promised to nobody else until
-/// the domain's last process has ended. Needs root, and so the command starts as root: put setpriv in front of it to
-/// drop privileges.
+/// Claims memory and vCPUs, chooses a home (or takes that of --nodes), binds the domain to it, and
+/// executes the command in its own place: signals, terminal and exit code are the command's. The
+/// claim lasts until the domain's last process has ended. Needs root, so the command starts as
+/// root: put setpriv in front of it to drop privileges.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "nearside run [OPTIONS] --memory SIZE [--] CMD...")]
 #[command(after_help = "\
@@ -66,11 +67,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true, help_heading = LIMITS)]
     memory_limit: Option<u64>,
 
-    /// Say what would be done, and do nothing
+    /// Print the steps, and take none
     #[arg(long, help_heading = None)]
     dry_run: bool,
 
-    /// Say nothing but errors
+    #[command(flatten)]
+    wait: WaitArgs,
+
+    /// Print nothing but errors
     #[arg(long, short, help_heading = None)]
     quiet: bool,
 
@@ -89,12 +93,12 @@ fn parse_cpu_limit(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Comes back only when the command was not started (or with `--dry-run`).
+/// Returns only if the command was not started (or with `--dry-run`).
 pub(crate) fn run(args: &Args) -> Outcome {
     own_codes(try_run(args))
 }
 
-/// Gives every failure of Nearside's own one of the codes that commands in its place do not use.
+/// Gives each failure of Nearside itself a code that the command does not use.
 pub(super) fn own_codes(outcome: Outcome) -> Outcome {
     outcome.map_err(
         |failure| if failure.code() < FAILED { failure.with_code(FAILED) } else { failure },
@@ -129,10 +133,11 @@ fn try_run(args: &Args) -> Outcome {
             all.for_each(|notice| output::tell(&format!("nearside: {}", printable(&notice))));
         }
     };
-    match launch::launch(&mut host, &start, &command, &model, tell) {
+    host.set_waiting(waiting(args.wait.at_most()));
+    match launch::launch(&mut host, &start, &command, &model, &topology, tell) {
         Ok(never) => match never {},
         Err(error) => {
-            // What could not be read may be why.
+            // A file that could not be read may be the reason.
             if !args.quiet {
                 output::note(host.take_notices());
             }
@@ -145,7 +150,7 @@ pub(super) fn failure(error: LaunchError) -> Failure {
     let code = match error {
         LaunchError::NotFound(_) | LaunchError::NoInterpreter(_) => NOT_FOUND,
         LaunchError::NotExecutable { .. } => NOT_EXECUTABLE,
-        LaunchError::Refused(_) | LaunchError::Host(_) => FAILED,
+        LaunchError::Refused(_) | LaunchError::Change(_) | LaunchError::Host(_) => FAILED,
     };
     Failure::could_not(error).with_code(code)
 }
@@ -161,19 +166,19 @@ fn default_name(command: &[OsString]) -> Result<String, Failure> {
     }
 }
 
-/// The policy asked for, if it can be set here; by default the softest that keeps memory at home.
+/// The requested policy, if the kernel knows it; by default the softest that keeps memory at home.
 fn usable_policy(
     asked: Option<MemoryPolicy>,
     nodes: usize,
     support: impl Fn(MemoryPolicy) -> PolicySupport,
 ) -> Result<MemoryPolicy, Failure> {
     let default = MemoryPolicy::PreferredMany;
-    // A kernel without NUMA knows no policies and needs none: there is one node.
+    // A kernel without NUMA has no policies and needs none: there is one node.
     if nodes <= 1 {
         return Ok(asked.unwrap_or(default));
     }
     let policy = match asked {
-        // That is one of cgroups.
+        // The cgroup enforces it, not the task's policy.
         Some(MemoryPolicy::Restrictive) => return Ok(MemoryPolicy::Restrictive),
         Some(policy) => policy,
         None if support(default) == PolicySupport::Unknown => MemoryPolicy::Preferred,
@@ -195,9 +200,10 @@ fn usable_policy(
     }
 }
 
-/// The stand-in for soft affinity is said once, since it pins what was not to be pinned.
+/// The remark on the stand-in for soft affinity, which binds a domain that asked for no binding.
 ///
-/// While Nearside's own is in charge the binding lasts only until the daemon's next interval, and nothing is said.
+/// While Nearside's scheduler is attached, the binding lasts only until the daemon's next interval,
+/// and no remark is made.
 fn fallback_notice(plan: &Plan, scheduler_is_in_charge: bool) -> Option<String> {
     plan.transaction.steps.iter().find_map(|step| match &step.action {
         Action::BindCpus { cpus, on_behalf: CpuReason::Fallback, .. }
@@ -219,7 +225,7 @@ mod tests {
     use PolicySupport::{Forbidden, Known, Unknown};
 
     #[test]
-    fn what_can_be_set_decides_about_the_policy() {
+    fn the_default_policy_is_the_softest_that_the_kernel_knows() {
         type Kernel = fn(MemoryPolicy) -> PolicySupport;
         let all: Kernel = |_| Known;
         let old: Kernel = |policy| {

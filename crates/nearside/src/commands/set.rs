@@ -4,6 +4,7 @@ use crate::{
     client,
     domains::{find, open_host},
     failure::{Failure, Outcome},
+    lock::{WaitArgs, waiting},
     output::{self, Format},
     progress::Meter,
     rehome::{self, carry_out, give_back},
@@ -26,13 +27,15 @@ use std::{
     },
 };
 
-/// Give a running domain another home, and take its memory there
+/// Give a running domain another home, and move its memory there
 ///
-/// The home, the claim and the CPUs change at once. With --move-memory its pages follow, in batches, while the old and
-/// the new home are allowed. Interrupted (Ctrl-C), it stops after the batch it is at; the same command goes on.
+/// The home, the claim and the CPUs change at once, or not at all. With --move-memory the pages
+/// follow in batches, while the old and the new home are allowed. Ctrl-C stops the move after the
+/// present batch; the same command resumes it.
 ///
-/// Where the daemon runs it makes the change, for root and for members of its admin group, and brings the memory itself; only
-/// with --move-memory root does it here and now. Cgroups that the daemon found are given a home by the daemon only.
+/// If the daemon runs, it makes the change for root and for members of its admin group, and moves
+/// the memory itself; with --move-memory, root makes the change here and now. Only the daemon
+/// gives a home to cgroups that it found.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("home").required(true).args(["nodes", "auto"]), after_help = "\
 Examples:
@@ -47,7 +50,7 @@ Exit codes:
   0  done
   1  refused or failed
   2  the command line was not understood
-  3  partly done: some memory stayed where it was, or you interrupted it")]
+  3  partly done: some memory did not move, or you interrupted it")]
 pub(crate) struct Args {
     /// The domain, see `nearside list`
     domain: String,
@@ -56,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SET", allow_hyphen_values = true)]
     nodes: Option<String>,
 
-    /// Give its home back to placement, which may change it from then on
+    /// Let placement choose its home from now on
     #[arg(long, conflicts_with_all = ["nodes", "affinity", "move_memory", "dry_run"])]
     auto: bool,
 
@@ -72,11 +75,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES/S", value_parser = parse_rate, requires = "move_memory", allow_hyphen_values = true)]
     rate: Option<Rate>,
 
-    /// Say what would be done, and do nothing
+    /// Print the steps, and take none
     #[arg(long)]
     dry_run: bool,
 
-    /// How to report it
+    #[command(flatten)]
+    wait: WaitArgs,
+
+    /// The format of the report
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -104,6 +110,7 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut host = open_host()?;
+    host.set_waiting(waiting(args.wait.at_most()));
     let (group, record) = find(&host, &args.domain)?;
     let is_found = record.as_ref().is_none_or(|record| record.found_by.is_some());
     let domain = record.map_or_else(|| group.path().to_owned(), |record| record.name);
@@ -130,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.dry_run {
         let planned = rehome::plan(&mut host, &wish);
         output::note(host.take_notices());
-        let (mut plan, _) = planned?;
+        let mut plan = planned?;
         if !wish.move_memory && !plan::is_empty(&plan) {
             plan.limits.push(STAYS.into());
         }

@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let mut host = domains::open_host()?;
+    let host = domains::open_host()?;
     let found = domains::find(&host, &args.domain)?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let mut looked = domains::look(&host, std::slice::from_ref(&found), &topology, args.interval);

@@ -204,7 +204,6 @@ pub(crate) mod examples {
             cpus: Some(CpuBinding {
                 cpus: CpuSet::from([CpuId(2), CpuId(3)]),
                 on_behalf: CpuReason::Fallback,
-                replaces: None,
             }),
             memory_nodes: Some(nodes(&[1])),
             policy_nodes: Some(nodes(&[1])),

@@ -155,5 +155,8 @@ fn what_is_no_file_is_said() {
     let error = read(Path::new("/no/such/scenario.toml")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read the scenario /no/such/scenario.toml: "), "{error}");
     let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
-    assert_eq!(error, "cannot read the scenario /dev/zero: it is a device, expected a regular file");
+    assert_eq!(
+        error,
+        "cannot read the scenario /dev/zero: it is a device, expected a regular file"
+    );
 }

@@ -11,8 +11,8 @@ use nearside_linux::{
     watch::{Patterns, Turn},
 };
 use nearside_policy::{
-    Action, Affinity, Batch, History, Home, Machine, MemoryPolicy, Needs, Origin, Outcome,
-    PageMove, Reason, Step, Transaction,
+    Action, Affinity, Batch, History, Home, Machine, MemoryPolicy, Origin, Outcome, PageMove,
+    Reason, Step, Transaction,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -97,9 +97,9 @@ fn nearsides_own_binding_is_lifted_and_restored_in_the_kernel() {
     let recorded = || json("show soft")["record"]["cpus"].clone();
     assert_eq!((bound_to().as_str(), recorded()), ("2-3", serde_json::json!([2, 3])));
     let mut host = host();
-    assert!(host.lift_fallback("soft").unwrap());
+    assert!(host.begin().unwrap().unbind("soft").unwrap());
     assert_eq!((bound_to().as_str(), recorded()), ("0-7", serde_json::Value::Null));
-    assert!(host.restore_fallback("soft").unwrap());
+    assert!(host.begin().unwrap().bind_to_home("soft").unwrap());
     assert_eq!((bound_to().as_str(), recorded()), ("2-3", serde_json::json!([2, 3])));
     domain.end();
 
@@ -107,7 +107,7 @@ fn nearsides_own_binding_is_lifted_and_restored_in_the_kernel() {
         "--quiet --name hard --cpus 2 --memory 8M --nodes 1 --affinity hard",
         "--mib 4",
     );
-    assert!(!host.lift_fallback("hard").unwrap());
+    assert!(!host.begin().unwrap().unbind("hard").unwrap());
     assert_eq!(status(domain.process(), "Cpus_allowed_list"), "2-3");
     domain.end();
 }
@@ -189,13 +189,12 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
         affinity: Affinity::Soft,
         policy: MemoryPolicy::Local,
     };
-    host.take_up(name, watcher.found_by(name).map(|pattern| (pattern, &home))).unwrap();
     let action = Action::SetHome { part: name.into(), home };
     let steps = vec![Step { action, reason: Reason::Placed }];
-    let set = host.apply(&Transaction { steps, needs: Needs::default() });
-    assert_eq!(set, Outcome::Applied { moved_bytes: 0 });
-    host.put_down();
-    host.unlock();
+    let mut session = host.begin().unwrap();
+    session.found(name, watcher.found_by(name).unwrap());
+    session.apply(&Transaction::new(steps, &seen.machine)).unwrap();
+    drop(session);
     assert_eq!(stranger.mib_by_node(), [(0, 16)].into());
     assert!(moved_bytes(&batch(&mut host, name, 0, 3, 64)) >= 16 * MIB);
     assert_eq!(stranger.mib_by_node(), [(3, 16)].into());
@@ -213,7 +212,7 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
         "{}",
         stderr(&exec)
     );
-    let said = host.restore_fallback(name).unwrap_err().to_string();
+    let said = host.begin().unwrap().bind_to_home(name).unwrap_err().to_string();
     assert!(said.contains("a cgroup of another program"), "{said}");
     drop(stranger);
     assert_eq!(json("list")["domains"], serde_json::json!([]));

@@ -137,10 +137,10 @@ fn a_programs_own_affinity_outlives_nearsides_binding() {
     assert_eq!((allowed(pinned), allowed(free)), ("2-3".into(), "2-3".into()));
     pin(pinned, "2");
     let mut host = Host::open(Paths::default()).unwrap();
-    assert!(host.lift_fallback("bare").unwrap());
+    assert!(host.begin().unwrap().unbind("bare").unwrap());
     assert_eq!((allowed(pinned), allowed(free)), ("2".into(), "0-7".into()));
     pin(pinned, "5");
-    assert!(host.restore_fallback("bare").unwrap());
+    assert!(host.begin().unwrap().bind_to_home("bare").unwrap());
     assert_eq!((allowed(pinned), allowed(free)), ("5".into(), "2-3".into()));
     let moved = run(words("set bare --nodes 3"));
     assert!(moved.status.success(), "{}", stderr(&moved));

@@ -1,4 +1,5 @@
-//! What the control loop remembers, kept beside the records so that a daemon that is started again goes on with it.
+//! The control loop's history on disk, beside the records: a daemon that is started again continues
+//! from it.
 
 use nearside_linux::{Error, folder::Folder};
 use nearside_policy::History;
@@ -9,24 +10,25 @@ const FILE: &str = "history.json";
 /// The history and the interval it is of.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Remembered {
-    /// The boot in which it was written: another's cgroups are gone.
+pub struct PersistedState {
+    /// The boot in which it was written: cgroups of another boot are gone.
     pub boot_id: String,
-    /// The last interval; the next one goes on counting, for the history speaks of intervals by their numbers.
+    /// The number of the last interval. Counting continues from it, because the history refers to
+    /// intervals by number.
     pub interval: u64,
-    /// What `control` remembered after it.
+    /// The history after it.
     pub history: History,
 }
 
-impl Remembered {
-    /// What was written last in this boot. Nothing where nothing was; where it cannot be read it is forgotten, and what has to
-    /// be said about that comes with it.
+impl PersistedState {
+    /// Reads the state of this boot. A file that cannot be read is ignored, with a remark for the
+    /// log.
     pub fn read(state: &Folder, boot_id: &str) -> (Self, Option<String>) {
         let fresh = Self { boot_id: boot_id.into(), ..Self::default() };
         let forgotten = |why: String| {
             let path = state.path().join(FILE);
             Some(format!(
-                "what was remembered of loads is forgotten and learnt again: {}: {why}",
+                "the history of loads cannot be read and is learnt again: {}: {why}",
                 path.display()
             ))
         };
@@ -41,10 +43,10 @@ impl Remembered {
         }
     }
 
-    /// Writes it in place of what was there.
+    /// Replaces the file.
     ///
     /// # Errors
-    /// Where the file cannot be written; the earlier one stays as it is.
+    /// If the file cannot be written; the earlier one stays.
     pub fn write(&self, state: &Folder) -> Result<(), Error> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Refused(error.to_string()))?;
         state.replace(FILE, &text)
@@ -62,18 +64,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
         assert_eq!(
-            Remembered::read(&state, "b"),
-            (Remembered { boot_id: "b".into(), ..Remembered::default() }, None)
+            PersistedState::read(&state, "b"),
+            (PersistedState { boot_id: "b".into(), ..PersistedState::default() }, None)
         );
-        let mut remembered =
-            Remembered { boot_id: "b".into(), interval: 41, ..Remembered::default() };
-        remembered
+        let mut persisted =
+            PersistedState { boot_id: "b".into(), interval: 41, ..PersistedState::default() };
+        persisted
             .history
             .domains
             .insert("db".into(), DomainHistory { next_look: 44, ..DomainHistory::default() });
-        remembered.write(&state).unwrap();
-        assert_eq!(Remembered::read(&state, "b"), (remembered, None));
-        let (other_boot, said) = Remembered::read(&state, "c");
+        persisted.write(&state).unwrap();
+        assert_eq!(PersistedState::read(&state, "b"), (persisted, None));
+        let (other_boot, said) = PersistedState::read(&state, "c");
         assert_eq!((other_boot.interval, other_boot.history, said), (0, History::default(), None));
     }
 
@@ -89,8 +91,8 @@ mod tests {
             r#"{"boot_id": "b", "interval": -1, "history": {}}"#,
         ] {
             fs::write(folder.path().join(FILE), text).unwrap();
-            let (remembered, said) = Remembered::read(&state, "b");
-            assert_eq!(remembered.interval, 0);
+            let (persisted, said) = PersistedState::read(&state, "b");
+            assert_eq!(persisted.interval, 0);
             assert!(said.is_some_and(|said| said.contains("history.json")), "{text}");
         }
     }

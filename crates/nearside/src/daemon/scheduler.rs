@@ -1,4 +1,4 @@
-//! The scheduler in charge, and what it was told of domains.
+//! Attaching and detaching the scheduler, and the homes it was given.
 
 use super::{
     attachment::{Attachment, Needs, Todo},
@@ -13,14 +13,14 @@ pub type Affinities = BTreeMap<u64, Affinity>;
 
 /// The scheduler, as far as it is attached.
 #[derive(Debug, Default)]
-pub struct Charge {
+pub struct SchedulerControl {
     attachment: Attachment,
     scheduler: Option<Scheduler>,
     told: Affinities,
     options: Options,
 }
 
-impl Charge {
+impl SchedulerControl {
     /// None is attached yet; this is what one will be attached with.
     pub fn new(options: Options) -> Self {
         Self { options, ..Self::default() }

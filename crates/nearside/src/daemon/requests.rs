@@ -1,39 +1,41 @@
-//! What operators ask the daemon for, carried out between two intervals.
+//! Changes that operators ask the daemon for, carried out between two intervals.
 
 use super::snapshot::{Answer, Change};
-use crate::rehome::{carry_out, give_back};
-use nearside_linux::Host;
-use nearside_policy::{Affinity, Home, MemoryPolicy, Observation, Origin, Rehome, may_be_home};
+use crate::rehome::{self, carry_out, give_back};
+use nearside_linux::{Host, Refusal};
+use nearside_policy::{
+    Affinity, Home, MemoryPolicy, Observation, Origin, Rehome, Unmet, may_be_home,
+};
 use nearside_topology::NodeSet;
 use std::ops::ControlFlow;
 
-/// Does it. `found_by`: the pattern by which the domain was found, where it was.
+/// Carries a change out. `found_by` is the pattern that found the domain, if one did.
 pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -> Answer {
-    let answer = match change {
+    match change {
         Change::SetAffinity { domain, nodes, affinity } => match found_by {
             Some(pattern) => prefer(host, domain, pattern, nodes, *affinity),
             None => rehome(host, domain, nodes, *affinity),
         },
         Change::Release { domain } => release(host, domain, found_by.is_some()),
-    };
-    host.put_down();
-    host.unlock();
-    answer
+    }
 }
 
-/// Another home for a domain of `nearside run`. Its memory follows as debt, at the rate of the control loop.
+/// Another home for a domain of `nearside run`. Its memory follows as debt, at the rate of the
+/// control loop.
 fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affinity>) -> Answer {
     let wish = Rehome {
         part: domain.into(),
-        affinity,
         nodes: nodes.clone(),
+        affinity,
         move_memory: false,
         rate_bytes_per_s: None,
     };
-    match host.record(domain).map(|_| carry_out(host, &wish, &mut |_| ControlFlow::Continue(()))) {
-        None => Answer::Gone,
-        Some(Err(failure)) => Answer::Refused(failure.message().to_owned()),
-        Some(Ok(report)) => match host.record(domain) {
+    if host.record(domain).is_none() {
+        return Answer::Gone;
+    }
+    match carry_out(host, &wish, &mut |_| ControlFlow::Continue(())) {
+        Err(failure) => Answer::Refused(failure.message().to_owned()),
+        Ok(report) => match host.record(domain) {
             None => Answer::Gone,
             Some(record) => Answer::Done {
                 nodes_before: report.nodes_before,
@@ -44,7 +46,7 @@ fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affin
     }
 }
 
-/// A home for a domain that was found: it is preferred, and nothing of its cgroup is touched that is its owner's.
+/// A home for a domain that was found.
 fn prefer(
     host: &mut Host,
     domain: &str,
@@ -54,39 +56,18 @@ fn prefer(
 ) -> Answer {
     if affinity == Some(Affinity::Hard) {
         return Answer::Refused(format!(
-            "{domain} was not started by `nearside run`: whoever made that cgroup binds it to CPUs; here it can prefer them"
+            "{domain} was not started by `nearside run`: the owner of its cgroup binds it to CPUs; \
+             Nearside can make it prefer them"
         ));
     }
     let before = host.record(domain).map(|record| record.part().home.clone());
-    if let Some(kept) = before
-        .as_ref()
-        .filter(|home| home.origin == Origin::Adopted && !nodes.is_subset(&home.nodes))
-    {
+    let adopted = before.filter(|home| home.origin == Origin::Adopted);
+    if let Some(bound) = adopted.filter(|home| !nodes.is_subset(&home.nodes)) {
         return Answer::Unusable(format!(
-            "nodes: somebody else keeps {domain} on {}",
-            kept.nodes.named()
+            "nodes: the owner of its cgroup binds {domain} to {}",
+            bound.nodes.named()
         ));
     }
-    // What stands in for the scheduler goes with the home it is for, and is no bond of its owner's.
-    let was_bound = match host.lift_fallback(domain) {
-        Ok(was_bound) => was_bound,
-        Err(error) => return Answer::Refused(error.to_string()),
-    };
-    let answer = prefer_unbound(host, domain, pattern, nodes, before);
-    if was_bound && !matches!(answer, Answer::Done { .. }) {
-        // Should this fail, the loop does it.
-        let _ = host.restore_fallback(domain);
-    }
-    answer
-}
-
-fn prefer_unbound(
-    host: &mut Host,
-    domain: &str,
-    pattern: &str,
-    nodes: &NodeSet,
-    before: Option<Home>,
-) -> Answer {
     let topology = match host.offered_to(domain) {
         Ok(topology) => topology,
         Err(error) => return Answer::Refused(error.to_string()),
@@ -100,19 +81,17 @@ fn prefer_unbound(
         affinity: Affinity::Soft,
         policy: MemoryPolicy::Local,
     };
-    if let Err(error) = host.take_up(domain, Some((pattern, &home))) {
-        return Answer::Refused(error.to_string());
-    }
-    let Some(record) = host.edited() else { return Answer::Gone };
-    record.part_mut().home = home.clone();
-    let nodes_before = before.map(|home| home.nodes).unwrap_or_default();
-    match host.save() {
-        Ok(()) => Answer::Done { nodes_before, home, notes: host.take_notices() },
-        Err(error) => Answer::Refused(error.to_string()),
+    match rehome::prefer(host, domain, pattern, &home) {
+        Ok(before) => {
+            let nodes_before = before.map(|home| home.nodes).unwrap_or_default();
+            Answer::Done { nodes_before, home, notes: host.take_notices() }
+        }
+        Err(Refusal::Unmet(Unmet::Ended(_))) => Answer::Gone,
+        Err(refusal) => Answer::Refused(refusal.to_string()),
     }
 }
 
-/// From here on the control loop may choose again.
+/// Gives the home back: the control loop may choose it again.
 fn release(host: &mut Host, domain: &str, is_found: bool) -> Answer {
     match give_back(host, domain) {
         Ok(Some(home)) => {
@@ -225,17 +204,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         put(&mut host, &[0]);
-        host.take_up(NAME, None).unwrap();
-        let adopted =
-            |home: &mut Home| (home.origin, home.affinity) = (Origin::Adopted, Affinity::Hard);
-        adopted(&mut host.edited().unwrap().part_mut().home);
-        host.save().unwrap();
-        host.put_down();
+        let mut adopted = host.record(NAME).unwrap().part().home.clone();
+        (adopted.origin, adopted.affinity) = (Origin::Adopted, Affinity::Hard);
+        rehome::prefer(&mut host, NAME, "m/*", &adopted).unwrap();
         for refused in [put(&mut host, &[0, 2]), delete(&mut host, Some("m/*"))] {
             let (Answer::Unusable(why) | Answer::Refused(why)) = &refused else {
                 panic!("{refused:?}")
             };
-            assert!(why.contains("somebody else keeps /m/vm on node 0"), "{why}");
+            assert!(why.contains("the owner of its cgroup binds /m/vm to node 0"), "{why}");
         }
         assert_eq!(host.record(NAME).unwrap().part().home.origin, Origin::Adopted);
         assert_eq!(home(&put(&mut host, &[0])), ("0".into(), Origin::Explicit, Affinity::Soft));

@@ -1,0 +1,111 @@
+//! Cgroups that Nearside owns: it writes the kernel's files itself.
+
+use super::{Actuator, PARENT};
+use crate::{
+    cgroup::{Cgroup, Tree},
+    confine::{CPUS, Cpuset, MEMORY_NODES, is_in_force, possible_cpus},
+    error::Error,
+};
+use nearside_policy::Limits;
+use nearside_topology::{CpuSet, Id, IdSet, NodeSet};
+use std::path::PathBuf;
+
+/// The controllers that domains get if the tree has them.
+const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "hugetlb"];
+
+/// The period of `cpu.max`, in microseconds (the kernel's default).
+const CPU_PERIOD_US: u64 = 100_000;
+
+/// Nearside, without systemd.
+#[derive(Debug)]
+pub(super) struct Direct {
+    root: PathBuf,
+}
+
+impl Direct {
+    pub(super) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    fn set<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
+        if !group.has(set.file) {
+            return Ok(false);
+        }
+        group.write(set.file, &wanted.to_string())?;
+        is_in_force(group, set, wanted)
+    }
+}
+
+impl Actuator for Direct {
+    fn create(&self, tree: &Tree, domain: &str, limits: Limits) -> Result<Cgroup, Error> {
+        let (root, parent) = (tree.group("/")?, tree.group(PARENT)?);
+        let group = tree.group(&format!("{PARENT}/{domain}"))?;
+        if !parent.exists() {
+            parent.create()?;
+        }
+        // If a controller cannot be enabled, the domain does without, and the step that needs it
+        // says so.
+        for above in [&root, &parent] {
+            CONTROLLERS.iter().for_each(|controller| drop(above.enable_below(&[controller])));
+        }
+        group.create()?;
+        if let Err(error) = limit_and_enter(&group, limits) {
+            // The group is still empty. If it cannot be removed, the next sweep removes it.
+            let _ = group.remove();
+            return Err(error);
+        }
+        Ok(group)
+    }
+
+    fn may_bind(&self, _: &Cgroup) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_cpus(&self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error> {
+        Self::set(group, CPUS, cpus)
+    }
+
+    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error> {
+        if !group.has(CPUS.file) {
+            return Ok(false);
+        }
+        // An empty line: a write of no bytes never reaches the kernel's function. Older kernels
+        // (6.16 is one) let no group with processes have an empty set (`validate_change` in
+        // `kernel/cgroup/cpuset.c`): it gets all CPUs that may ever be there.
+        match group.write(CPUS.file, "\n") {
+            Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ENOSPC) => {
+                let all = possible_cpus(&self.root)?;
+                group.write(CPUS.file, &all.to_string()).map(|()| true)
+            }
+            written => written.map(|()| true),
+        }
+    }
+
+    fn set_memory_nodes(&self, group: &Cgroup, nodes: &NodeSet) -> Result<bool, Error> {
+        if nodes.is_empty() && group.has(MEMORY_NODES.file) {
+            return group.write(MEMORY_NODES.file, "\n").map(|()| true);
+        }
+        Self::set(group, MEMORY_NODES, nodes)
+    }
+}
+
+fn limit_and_enter(group: &Cgroup, limits: Limits) -> Result<(), Error> {
+    for (file, asked) in
+        [("cpu.max", limits.cpus.is_some()), ("memory.max", limits.memory_bytes.is_some())]
+    {
+        if asked && !group.has(file) {
+            return Err(Error::Refused(format!(
+                "{} has no {file}: its controller cannot be enabled here",
+                group.path()
+            )));
+        }
+    }
+    if let Some(cpus) = limits.cpus {
+        let quota_us = (cpus * CPU_PERIOD_US as f64) as u64;
+        group.write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?;
+    }
+    if let Some(bytes) = limits.memory_bytes {
+        group.write("memory.max", &bytes.to_string())?;
+    }
+    group.enter(std::process::id())
+}

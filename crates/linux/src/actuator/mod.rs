@@ -1,0 +1,185 @@
+//! How the owner of a cgroup is asked for a change.
+//!
+//! Each cgroup has one owner: Nearside itself, systemd, libvirt, kubelet or another program. The
+//! owner rewrites the settings of its cgroups as it sees fit, so a change is made through the
+//! owner or not at all. One [`Actuator`] stands for each owner; [`Actuators`] chooses by the
+//! cgroup's path.
+
+mod direct;
+mod kubelet;
+mod libvirt;
+mod other;
+mod owner;
+mod systemd;
+
+pub(crate) use owner::owner;
+
+use crate::{
+    cgroup::{Cgroup, Tree},
+    error::Error,
+    systemd::Systemd,
+};
+use direct::Direct;
+use kubelet::Kubelet;
+use libvirt::Libvirt;
+use nearside_policy::{Limits, Owner};
+use nearside_topology::{CpuSet, NodeSet};
+use other::{Other, SystemdUnit};
+use std::{fmt::Debug, path::PathBuf, sync::Arc};
+
+/// The cgroup below which domains live if systemd does not own the tree.
+pub(crate) const PARENT: &str = "/nearside";
+
+/// Asks the owner of a cgroup for changes.
+pub(crate) trait Actuator: Debug {
+    /// Creates the cgroup of a new domain with its limits, and moves this process into it.
+    fn create(&self, tree: &Tree, domain: &str, limits: Limits) -> Result<Cgroup, Error>;
+
+    /// Checks that the owner lets Nearside confine this cgroup.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason and the place where the owner is to be asked.
+    fn may_bind(&self, group: &Cgroup) -> Result<(), Error>;
+
+    /// Allows the cgroup these CPUs only. False if it has no cpuset.
+    fn set_cpus(&self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error>;
+
+    /// Allows the cgroup all CPUs that its parent may use. False if it has no cpuset.
+    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error>;
+
+    /// Allows the cgroup memory on these nodes only; on all that its parent may use if the set is
+    /// empty. False if it has no cpuset.
+    fn set_memory_nodes(&self, group: &Cgroup, nodes: &NodeSet) -> Result<bool, Error>;
+}
+
+/// The actuators of a host.
+#[derive(Debug)]
+pub(crate) struct Actuators {
+    root: PathBuf,
+    booted_with_systemd: bool,
+    /// Connected when it is first needed.
+    systemd: Option<Arc<Systemd>>,
+}
+
+impl Actuators {
+    pub(crate) fn new(root: PathBuf, booted_with_systemd: bool) -> Self {
+        Self { root, booted_with_systemd, systemd: None }
+    }
+
+    /// Whether systemd owns the tree.
+    pub(crate) fn booted_with_systemd(&self) -> bool {
+        self.booted_with_systemd
+    }
+
+    /// The cgroup below which Nearside creates domains itself; none if systemd creates them.
+    pub(crate) fn parent(&self) -> Option<&'static str> {
+        (!self.booted_with_systemd).then_some(PARENT)
+    }
+
+    /// The actuator for a domain that Nearside starts.
+    pub(crate) fn for_new(&mut self) -> Result<Box<dyn Actuator>, Error> {
+        match self.booted_with_systemd {
+            true => Ok(Box::new(systemd::Scope::new(self.systemd()?, self.root.clone()))),
+            false => Ok(Box::new(Direct::new(self.root.clone()))),
+        }
+    }
+
+    /// The actuator for the cgroup at `path`.
+    pub(crate) fn for_group(&mut self, path: &str) -> Result<Box<dyn Actuator>, Error> {
+        Ok(match owner(path, self.booted_with_systemd) {
+            Owner::Nearside => return self.for_new(),
+            Owner::Systemd => Box::new(systemd::Scope::new(self.systemd()?, self.root.clone())),
+            Owner::SystemdUnit => Box::new(SystemdUnit),
+            Owner::Libvirt => Box::new(Libvirt),
+            Owner::Kubelet => Box::new(Kubelet),
+            Owner::Foreign => Box::new(Other),
+        })
+    }
+
+    /// Checks that the owner of the cgroup at `path` lets Nearside confine it. Unlike
+    /// [`for_group`](Self::for_group) this connects to nothing.
+    ///
+    /// # Errors
+    /// As [`Actuator::may_bind`].
+    pub(crate) fn may_bind(&self, group: &Cgroup) -> Result<(), Error> {
+        match owner(group.path(), self.booted_with_systemd) {
+            Owner::Nearside | Owner::Systemd => Ok(()),
+            Owner::SystemdUnit => SystemdUnit.may_bind(group),
+            Owner::Libvirt => Libvirt.may_bind(group),
+            Owner::Kubelet => Kubelet.may_bind(group),
+            Owner::Foreign => Other.may_bind(group),
+        }
+    }
+
+    fn systemd(&mut self) -> Result<Arc<Systemd>, Error> {
+        if let Some(connected) = &self.systemd {
+            return Ok(Arc::clone(connected));
+        }
+        let connected = Arc::new(Systemd::connect()?);
+        self.systemd = Some(Arc::clone(&connected));
+        Ok(connected)
+    }
+}
+
+/// An owner that lets Nearside change nothing: every change is refused with its reason.
+trait Refusing: Debug {
+    /// The reason, with the place where the owner is to be asked.
+    fn reason(&self, path: &str) -> String;
+}
+
+impl<T: Refusing> Actuator for T {
+    fn create(&self, _: &Tree, domain: &str, _: Limits) -> Result<Cgroup, Error> {
+        Err(Error::Refused(format!("only Nearside creates the cgroup of {domain}")))
+    }
+
+    fn may_bind(&self, group: &Cgroup) -> Result<(), Error> {
+        Err(Error::Refused(self.reason(group.path())))
+    }
+
+    fn set_cpus(&self, group: &Cgroup, _: &CpuSet) -> Result<bool, Error> {
+        self.may_bind(group).map(|()| false)
+    }
+
+    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error> {
+        self.may_bind(group).map(|()| false)
+    }
+
+    fn set_memory_nodes(&self, group: &Cgroup, _: &NodeSet) -> Result<bool, Error> {
+        self.may_bind(group).map(|()| false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_that_rewrite_their_cgroups_refuse_every_change_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
+        let tree = Tree::at(folder.path()).unwrap();
+        let mut actuators = Actuators::new(folder.path().into(), true);
+        for (path, owner) in [
+            ("/kubepods.slice/pod1.slice", "kubelet"),
+            ("/machine.slice/machine-qemu\\x2d1.scope", "libvirt"),
+            ("/a.service/payload", "another program"),
+            ("/system.slice/cron.service", "systemctl set-property"),
+        ] {
+            let group = tree.group(path).unwrap();
+            let actuator = actuators.for_group(path).unwrap();
+            let cpus: CpuSet = "0".parse().unwrap();
+            let refusals = [
+                actuator.may_bind(&group),
+                actuators.may_bind(&group),
+                actuator.set_cpus(&group, &cpus).map(drop),
+                actuator.clear_cpus(&group).map(drop),
+                actuator.set_memory_nodes(&group, &NodeSet::new()).map(drop),
+                actuator.create(&tree, "db", Limits::default()).map(drop),
+            ];
+            for (number, refusal) in refusals.into_iter().enumerate() {
+                let why = refusal.unwrap_err().to_string();
+                assert!(number == 5 || why.contains(owner), "{path}: {why}");
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The records that a transaction leads to: pure functions over records and steps.
+
+use crate::store::{CpuBinding, Part, Record};
+use nearside_policy::{
+    Action, Affinity, CpuReason, Decision, Home, PartId, Step, later_policy_nodes,
+};
+use nearside_topology::{NodeSet, Topology};
+
+/// What is recorded of a new domain beside its home and claim.
+#[derive(Debug, Clone)]
+pub struct NewDomain {
+    /// The command with its arguments.
+    pub command: Vec<String>,
+    /// The placement behind its home.
+    pub decision: Decision,
+}
+
+/// A record after a step. None once its domain is forgotten.
+///
+/// `topology` is the machine as domains may use it. `is_new`: this transaction creates the domain.
+pub(super) fn record_after(
+    mut record: Record,
+    step: &Step,
+    is_new: bool,
+    topology: &Topology,
+) -> Option<Record> {
+    let was_found = record.found_by.is_some();
+    let Some(part) = part_mut(&mut record, step.action.part()) else { return Some(record) };
+    match &step.action {
+        Action::Create { .. } => {}
+        // A domain that a pattern found claims nothing beyond the memory that it holds.
+        Action::Claim { claim, .. } => part.claim = (!was_found).then(|| claim.clone()),
+        Action::SetHome { home, .. } => set_home(part, home, is_new, topology),
+        Action::ConfineMemory { nodes, .. } => part.memory_nodes = Some(nodes.clone()),
+        Action::BindCpus { cpus, on_behalf, .. } => {
+            part.cpus = Some(CpuBinding { cpus: cpus.clone(), on_behalf: *on_behalf });
+        }
+        Action::UnbindCpus { .. } => part.cpus = None,
+        Action::SetMemoryPolicy { nodes, .. } => part.policy_nodes = Some(nodes.clone()),
+        Action::Forget { .. } => return None,
+    }
+    Some(record)
+}
+
+fn part_mut<'a>(record: &'a mut Record, id: &PartId) -> Option<&'a mut Part> {
+    record.parts.iter_mut().find(|part| part.cell == id.cell())
+}
+
+fn set_home(part: &mut Part, home: &Home, is_new: bool, topology: &Topology) {
+    if part.home.nodes != home.nodes {
+        // An interrupted move to the former home does not go on.
+        part.moving_to = None;
+    }
+    // The policy of a new domain comes with a step of its own, or not at all on one node.
+    if !is_new {
+        let claim = part.claim.as_ref();
+        part.policy_nodes = claim.and_then(|claim| later_policy_nodes(home, claim, topology));
+    }
+    part.home = home.clone();
+}
+
+/// Whether Nearside's own binding is to stand in for a scheduler that knows node affinity: the
+/// domain prefers a home of fewer than all nodes with CPUs, and is not bound yet.
+pub fn wants_fallback(record: &Record, topology: &Topology) -> bool {
+    let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
+    let part = record.part();
+    part.cpus.is_none() && needs_binding(record) && !with_cpus.is_subset(&part.home.nodes)
+}
+
+/// Whether a domain needs a binding to stay at home without such a scheduler. A domain that the
+/// owner of its cgroup binds needs none.
+pub(super) fn needs_binding(record: &Record) -> bool {
+    record.part().home.affinity == Affinity::Soft && !record.is_kept_by_others()
+}
+
+/// Whether Nearside binds its CPUs in place of a scheduler.
+pub(super) fn has_fallback(part: &Part) -> bool {
+    part.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
+}

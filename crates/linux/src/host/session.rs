@@ -1,0 +1,540 @@
+//! Changes under the lock: a transaction is applied as a whole, or rolled back.
+//!
+//! The order of a transaction on domains that exist:
+//!
+//! 1. The needs are checked against fresh figures.
+//! 2. The journal is written: the records before and after.
+//! 3. The steps take effect, one by one (cgroups, CPU affinity).
+//! 4. The records are written, and the journal is removed. This commits the transaction.
+//!
+//! A refused step rolls the effects back, and so does dropping the transaction half-way. If the
+//! process is killed, the journal stays, and the next process that takes the lock rolls back. So
+//! each record on disk is the one before or the one after, and all of them agree once the lock is
+//! held again.
+//!
+//! A new domain needs no journal: its cgroup ends with this process, its only member, and a
+//! record without a living cgroup does not count.
+
+use super::{
+    Host, NewDomain, part_of,
+    records::{has_fallback, needs_binding, record_after},
+};
+use crate::{
+    cgroup::{Cgroup, Tree},
+    error::{Error, IoContext},
+    launch::take_policy,
+    store::{Change, Journal, Locked, Part, Record, Subject},
+};
+use nearside_policy::{
+    Action, CpuReason, Limits, MemoryPolicy, Observation, PartId, PartState, Reason, Step,
+    Transaction, Unmet,
+};
+use nearside_topology::Topology;
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// The host while this process alone may change it.
+#[derive(Debug)]
+pub struct Session<'h> {
+    pub(super) host: &'h mut Host,
+    pub(super) lock: Locked,
+    /// The machine and its domains under this lock, with the changes that were applied since.
+    seen: Option<Observation>,
+    /// The patterns that found cgroups, by path.
+    found_by: BTreeMap<String, String>,
+}
+
+/// Why a transaction was not applied. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A need no longer holds.
+    #[error(transparent)]
+    Unmet(#[from] Unmet),
+    /// A step was refused.
+    #[error("cannot {action}: {why}")]
+    Step {
+        /// The part that it would have changed.
+        part: PartId,
+        /// The step in words.
+        action: String,
+        /// The reason.
+        why: Error,
+    },
+    /// The records could not be read or written.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// A transaction under way. Dropped before it is committed, it is rolled back.
+struct Pending<'s, 'h> {
+    session: &'s mut Session<'h>,
+    changes: Vec<Change>,
+    has_journal: bool,
+    /// Effects to take back, the latest last.
+    undo: Vec<Undo>,
+    is_committed: bool,
+}
+
+/// How to take an effect back.
+enum Undo {
+    /// Leave the new cgroup for the one before, and remove it.
+    Create { group: Cgroup, back: Cgroup },
+    /// Give a part its former bindings.
+    Bindings { before: Record, after: Record, part: PartId },
+}
+
+impl<'h> Session<'h> {
+    /// Rolls an unfinished transaction back, and removes the remains of dead domains.
+    pub(super) fn new(host: &'h mut Host, lock: Locked) -> Result<Self, Error> {
+        let mut session = Self { host, lock, seen: None, found_by: BTreeMap::new() };
+        session.roll_back_unfinished()?;
+        let Self { host, lock, .. } = &session;
+        // The record of a living domain that cannot be read may hold a claim, so nothing is
+        // promised until an operator has looked.
+        let unreadable = lock.sweep(&host.tree, host.actuators.parent())?;
+        unreadable.into_iter().next().map_or(Ok(session), Err)
+    }
+
+    /// Reads the machine and its domains, once a session. CPUs and devices are as in `known`.
+    ///
+    /// # Errors
+    /// If the machine cannot be read.
+    pub fn observe(&mut self, known: Option<&Topology>) -> Result<&Observation, Error> {
+        let seen = match self.seen.take() {
+            Some(seen) => seen,
+            None => self.host.observe_from(known)?,
+        };
+        Ok(self.seen.insert(seen))
+    }
+
+    /// The record of one domain that lives.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
+        self.host.store.living(name, &self.host.tree)
+    }
+
+    /// The cgroup tree.
+    pub fn tree(&self) -> &Tree {
+        &self.host.tree
+    }
+
+    /// Refuses steps that this host cannot take.
+    pub(crate) fn check_host(&mut self, steps: &[Step], policy: MemoryPolicy) -> Result<(), Error> {
+        self.host.check(steps, policy)
+    }
+
+    /// The parts of a domain as they are recorded, without its memory: the observation for a
+    /// transaction that needs none.
+    pub fn state_of(&self, record: &Record) -> Observation {
+        observed(record)
+    }
+
+    /// Names the pattern that found a cgroup, so that its first home gives it a record.
+    pub fn found(&mut self, path: &str, pattern: &str) {
+        self.found_by.insert(path.into(), pattern.into());
+    }
+
+    /// Applies a transaction to domains that exist.
+    ///
+    /// # Errors
+    /// If a need no longer holds, or a step is refused. Then nothing is changed.
+    pub fn apply(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
+        self.apply_with(transaction, None)
+    }
+
+    /// Makes this process a new domain.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn start(&mut self, transaction: &Transaction, new: &NewDomain) -> Result<(), Refusal> {
+        self.apply_with(transaction, Some(new))
+    }
+
+    /// Takes back a domain that this process became: leaves its cgroup for `back`.
+    ///
+    /// # Errors
+    /// If the record or the cgroup cannot be removed.
+    pub fn abandon(&mut self, name: &str, back: &Cgroup) -> Result<(), Error> {
+        let Some(record) = self.host.store.record(name)? else { return Ok(()) };
+        self.lock.remove(name)?;
+        let group = self.host.tree.group(&record.cgroup)?;
+        self.leave(&group, back)
+    }
+
+    /// A scope of systemd ends with its last process, which this one is.
+    fn leave(&self, group: &Cgroup, back: &Cgroup) -> Result<(), Error> {
+        if self.host.booted_with_systemd() || !group.exists() {
+            return Ok(());
+        }
+        back.enter(std::process::id())?;
+        group.remove().at(group.directory())
+    }
+
+    fn apply_with(
+        &mut self,
+        transaction: &Transaction,
+        new: Option<&NewDomain>,
+    ) -> Result<(), Refusal> {
+        if transaction.is_empty() {
+            return Ok(());
+        }
+        self.check(transaction)?;
+        let mut pending = Pending {
+            session: self,
+            changes: Vec::new(),
+            has_journal: false,
+            undo: Vec::new(),
+            is_committed: false,
+        };
+        match new {
+            None => pending.plan(transaction)?,
+            Some(new) => pending.create(transaction, new)?,
+        }
+        pending.take_steps(transaction)?;
+        pending.commit()?;
+        if let Some(seen) = &mut self.seen {
+            transaction.steps.iter().for_each(|step| seen.change(&step.action));
+        }
+        Ok(())
+    }
+
+    /// Checks the needs against fresh figures.
+    fn check(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
+        let needs = &transaction.needs;
+        let is_about_memory = !needs.memory.is_empty();
+        // Cgroups without a record are not in the observation of all domains.
+        let mut subjects = Vec::new();
+        for id in needs.parts.keys() {
+            let state = match self.record(id.domain())? {
+                Some(record) => {
+                    record.parts().map(|part| part_of(&record, part)).find(|state| state.id == *id)
+                }
+                None => self.host.found_state(id),
+            };
+            subjects.extend(state);
+        }
+        let fresh = match is_about_memory || !needs.free_names.is_empty() {
+            true => with_subjects(self.observe(None)?.clone(), subjects),
+            false => with_subjects(Observation::default(), subjects),
+        };
+        Ok(needs.check(&fresh)?)
+    }
+
+    /// Puts Nearside's own binding in the place of a scheduler that knows node affinity. False if
+    /// the domain needs none, or has one.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn bind_to_home(&mut self, name: &str) -> Result<bool, Refusal> {
+        let Some(record) = self.record(name)? else { return Ok(false) };
+        if record.part().cpus.is_some() || !needs_binding(&record) {
+            return Ok(false);
+        }
+        let topology = self.host.topology()?.offered(self.host.allowed().as_ref());
+        let home = &record.part().home.nodes;
+        let cpus = topology.cpus_of_nodes(home);
+        if cpus.is_empty() {
+            let why = format!("{name}: no CPU is online on its home, {}", home.named());
+            return Err(Error::Refused(why).into());
+        }
+        let (part, on_behalf) = (PartId::of(name), CpuReason::Fallback);
+        self.change(&record, Action::BindCpus { part, cpus, on_behalf }, Reason::NoScheduler)?;
+        Ok(true)
+    }
+
+    /// Lifts Nearside's own binding of a domain's CPUs, never an operator's. False if there was
+    /// none.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn unbind(&mut self, name: &str) -> Result<bool, Refusal> {
+        match self.record(name)? {
+            Some(record) if has_fallback(record.part()) => {
+                let action = Action::UnbindCpus { part: PartId::of(name) };
+                self.change(&record, action, Reason::SchedulerAttached).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Forgets a domain that a pattern found. False if there is none.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn forget(&mut self, name: &str) -> Result<bool, Refusal> {
+        let record = self.record(name)?.filter(|record| record.found_by.is_some());
+        let Some(record) = record else { return Ok(false) };
+        let part = || PartId::of(name);
+        let unbind = has_fallback(record.part()).then(|| Action::UnbindCpus { part: part() });
+        let actions = unbind.into_iter().chain([Action::Forget { part: part() }]);
+        let steps = actions.map(|action| Step { action, reason: Reason::NoLongerNamed });
+        let transaction = Transaction::new(steps.collect(), &observed(&record));
+        self.apply(&transaction).map(|()| true)
+    }
+
+    fn change(&mut self, record: &Record, action: Action, reason: Reason) -> Result<(), Refusal> {
+        self.apply(&Transaction::new(vec![Step { action, reason }], &observed(record)))
+    }
+
+    /// Gives the domains of an unfinished transaction their former bindings and records.
+    fn roll_back_unfinished(&mut self) -> Result<(), Error> {
+        let Some(journal) = self.lock.unfinished()? else { return Ok(()) };
+        for change in journal.changes.iter().rev() {
+            let Some((before, after)) = before_and_after(change) else { continue };
+            if !self.host.store.lives(&after.lifetime(), &self.host.tree) {
+                continue;
+            }
+            for part in after.parts() {
+                let id = part_of(&after, part).id;
+                if let Err(error) = self.host.restore_bindings(&before, &after, &id) {
+                    self.host
+                        .notice(&format!("{id}: its former bindings are not restored: {error}"));
+                }
+            }
+            self.host.notice(&format!(
+                "{}: an unfinished change of its home was rolled back",
+                after.name
+            ));
+        }
+        let reversed: Vec<_> = journal.changes.iter().rev().map(Change::reversed).collect();
+        self.lock.put_all(&reversed)?;
+        self.lock.end_journal()
+    }
+}
+
+/// The observation of a single domain that is recorded so.
+fn observed(record: &Record) -> Observation {
+    let parts = record.parts().map(|part| part_of(record, part)).collect();
+    Observation { parts, ..Observation::default() }
+}
+
+fn with_subjects(mut seen: Observation, subjects: Vec<PartState>) -> Observation {
+    for subject in subjects {
+        match seen.parts.iter_mut().find(|part| part.id == subject.id) {
+            // Homes and identities are those of the records as they are now.
+            Some(part) => (part.home, part.cgroup) = (subject.home, subject.cgroup),
+            None => seen.parts.push(subject),
+        }
+    }
+    seen
+}
+
+impl Pending<'_, '_> {
+    /// Works out the records that the transaction leads to, and writes the journal.
+    fn plan(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
+        let topology = self.topology(transaction)?;
+        let mut after: BTreeMap<String, (Option<Record>, Option<Record>)> = BTreeMap::new();
+        for step in &transaction.steps {
+            let id = step.action.part();
+            if !after.contains_key(id.domain()) {
+                let before = self.session.record(id.domain())?;
+                let now = match &before {
+                    Some(record) => record.clone(),
+                    None => self.record_of_found(id, transaction)?,
+                };
+                after.insert(id.domain().into(), (before, Some(now)));
+            }
+            if let Some((_, now)) = after.get_mut(id.domain()) {
+                *now = now.take().and_then(|record| record_after(record, step, false, &topology));
+            }
+        }
+        let subject = |record: Option<Record>| record.map(Subject::from);
+        self.changes = after
+            .into_values()
+            .map(|(before, after)| Change { before: subject(before), after: subject(after) })
+            .collect();
+        let journal = Journal { changes: self.changes.clone() };
+        self.session.lock.begin_journal(&journal)?;
+        self.has_journal = true;
+        Ok(())
+    }
+
+    /// The machine as domains may use it. Only a new home asks for it.
+    fn topology(&self, transaction: &Transaction) -> Result<Topology, Error> {
+        let host = &self.session.host;
+        match &self.session.seen {
+            Some(seen) => Ok(seen.topology.clone()),
+            None if transaction.steps.iter().any(|step| is_home(&step.action)) => {
+                Ok(host.topology()?.offered(host.allowed().as_ref()))
+            }
+            None => Ok(Topology::default()),
+        }
+    }
+
+    /// The first record of a cgroup that a pattern found.
+    fn record_of_found(&self, id: &PartId, transaction: &Transaction) -> Result<Record, Refusal> {
+        let ended = || Refusal::from(Unmet::Ended(id.clone()));
+        let path = id.domain();
+        let host = &self.session.host;
+        let (group, home) = (host.tree.group(path)?, first_home(id, transaction));
+        let pattern = self.session.found_by.get(path).ok_or_else(ended)?;
+        let inode = group.inode().ok().filter(|_| group.populated()).ok_or_else(ended)?;
+        let home = home.ok_or_else(ended)?;
+        Ok(Record {
+            name: path.into(),
+            boot_id: host.boot_id().into(),
+            cgroup: path.into(),
+            inode,
+            started_unix_s: now_unix_s(),
+            found_by: Some(pattern.clone()),
+            command: Vec::new(),
+            limits: Limits::default(),
+            parts: Part::at(home).into(),
+        })
+    }
+
+    /// Creates the cgroup of a new domain, with this process in it, and works out its record.
+    fn create(&mut self, transaction: &Transaction, new: &NewDomain) -> Result<(), Refusal> {
+        let created = transaction.steps.iter().find_map(|step| match &step.action {
+            Action::Create { part, limits } => Some((step, part, *limits)),
+            _ => None,
+        });
+        let missing = |what: &str| Error::Refused(format!("the transaction has no {what}"));
+        let (step, id, limits) = created.ok_or_else(|| missing("new domain"))?;
+        let home = first_home(id, transaction).ok_or_else(|| missing("home"))?;
+        let topology = self.topology(transaction)?;
+        let host = &mut self.session.host;
+        let refused = |why| refused(step, why);
+        host.refuse_limits_without_controllers(limits).map_err(refused)?;
+        let back = host.tree.group_of(&host.proc().join("self/cgroup"))?;
+        let actuator = host.actuators.for_new().map_err(refused)?;
+        let group = actuator.create(&host.tree, id.domain(), limits).map_err(refused)?;
+        self.undo.push(Undo::Create { group: group.clone(), back });
+        let record = Record {
+            name: id.domain().into(),
+            boot_id: host.boot_id().into(),
+            cgroup: group.path().into(),
+            inode: group.inode().at(group.directory())?,
+            started_unix_s: now_unix_s(),
+            found_by: None,
+            command: new.command.clone(),
+            limits,
+            parts: Part { decision: Some(new.decision.clone()), ..Part::at(home) }.into(),
+        };
+        let after = transaction
+            .steps
+            .iter()
+            .try_fold(record, |record, step| record_after(record, step, true, &topology));
+        self.changes = vec![Change { before: None, after: after.map(Subject::from) }];
+        Ok(())
+    }
+
+    /// Takes the effect of every step.
+    fn take_steps(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
+        for step in &transaction.steps {
+            self.take_step(&step.action).map_err(|why| refused(step, why))?;
+        }
+        Ok(())
+    }
+
+    fn take_step(&mut self, action: &Action) -> Result<(), Error> {
+        match action {
+            // These change records alone. The cgroup exists by now.
+            Action::Create { .. }
+            | Action::Claim { .. }
+            | Action::SetHome { .. }
+            | Action::Forget { .. } => Ok(()),
+            Action::SetMemoryPolicy { policy, nodes, .. } => take_policy(*policy, nodes),
+            Action::ConfineMemory { .. } | Action::BindCpus { .. } | Action::UnbindCpus { .. } => {
+                let (before, after) = self.records_of(action.part())?;
+                // Before the effect: a refused step may have taken effect in part.
+                let part = action.part().clone();
+                let undo = Undo::Bindings { before: before.clone(), after: after.clone(), part };
+                self.undo.push(undo);
+                self.session.host.take_binding(action, &before, &after)
+            }
+        }
+    }
+
+    fn records_of(&self, id: &PartId) -> Result<(Record, Record), Error> {
+        let mut pairs = self.changes.iter().filter_map(before_and_after);
+        let its = pairs.find(|(before, _)| before.name == id.domain());
+        its.ok_or_else(|| Error::Refused(format!("{id} is not part of this transaction")))
+    }
+
+    /// Writes the records. From here on the transaction holds.
+    fn commit(mut self) -> Result<(), Refusal> {
+        self.session.lock.put_all(&self.changes)?;
+        // A journal that cannot be removed would be rolled back by the next process.
+        if self.has_journal {
+            self.session.lock.end_journal()?;
+        }
+        self.is_committed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Pending<'_, '_> {
+    fn drop(&mut self) {
+        if self.is_committed {
+            return;
+        }
+        for undo in std::mem::take(&mut self.undo).into_iter().rev() {
+            let undone = match undo {
+                Undo::Create { group, back } => self.session.leave(&group, &back),
+                Undo::Bindings { before, after, part } => {
+                    self.session.host.restore_bindings(&before, &after, &part)
+                }
+            };
+            if let Err(error) = undone {
+                self.session.host.notice(&format!("a refused change could not be undone: {error}"));
+            }
+        }
+        let reversed: Vec<_> = self.changes.iter().rev().map(Change::reversed).collect();
+        let restored = match self.has_journal {
+            true => {
+                self.session.lock.put_all(&reversed).and_then(|()| self.session.lock.end_journal())
+            }
+            false => self.session.lock.put_all(&reversed),
+        };
+        // The journal stays, and the next process rolls back.
+        if let Err(error) = restored {
+            self.session.host.notice(&format!("a refused change could not be undone: {error}"));
+        }
+    }
+}
+
+/// The record of a domain before and after a change. Where there is none, a record without
+/// bindings stands for it: a cgroup without a home is not bound.
+fn before_and_after(change: &Change) -> Option<(Record, Record)> {
+    let record = |subject: &Option<Subject>| match subject {
+        Some(Subject::Domain(record)) => Some(record.clone()),
+        _ => None,
+    };
+    let bare = |record: &Record| Record {
+        parts: Part::at(record.part().home.clone()).into(),
+        ..record.clone()
+    };
+    match (record(&change.before), record(&change.after)) {
+        (Some(before), Some(after)) => Some((before, after)),
+        (None, Some(after)) => Some((bare(&after), after)),
+        (Some(before), None) => Some((before.clone(), bare(&before))),
+        (None, None) => None,
+    }
+}
+
+fn is_home(action: &Action) -> bool {
+    matches!(action, Action::SetHome { .. })
+}
+
+fn first_home(id: &PartId, transaction: &Transaction) -> Option<nearside_policy::Home> {
+    transaction.steps_of(id).find_map(|step| match &step.action {
+        Action::SetHome { home, .. } => Some(home.clone()),
+        _ => None,
+    })
+}
+
+fn refused(step: &Step, why: Error) -> Refusal {
+    Refusal::Step { part: step.action.part().clone(), action: step.action.to_string(), why }
+}
+
+fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

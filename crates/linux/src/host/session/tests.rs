@@ -1,0 +1,461 @@
+//! Transactions on a made-up host: plain files stand for the kernel's.
+
+use super::*;
+use crate::{Paths, store::CpuBinding};
+use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin};
+use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
+use proptest::prelude::*;
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+const MIB: u64 = 1 << 20;
+const NODES: u32 = 4;
+/// Memory of a node that can be claimed.
+const FREE_MIB: u64 = 400;
+
+/// A host of four nodes with two CPUs each.
+struct Made {
+    folder: tempfile::TempDir,
+}
+
+impl Made {
+    fn new() -> Self {
+        let made = Self { folder: tempfile::tempdir().unwrap() };
+        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
+        made.file("proc/self/mountinfo", &mount);
+        made.file("proc/sys/kernel/random/boot_id", "b\n");
+        made.file("cg/cgroup.controllers", "cpuset memory\n");
+        made.file("sys/devices/system/cpu/online", "0-7\n");
+        fs::create_dir(made.path("run")).unwrap();
+        for node in 0..NODES {
+            let folder = format!("sys/devices/system/node/node{node}");
+            made.file(&format!("{folder}/cpulist"), &format!("{}-{}", 2 * node, 2 * node + 1));
+            let distances =
+                (0..NODES).map(|other| if other == node { "10" } else { "20" }.to_owned());
+            made.file(&format!("{folder}/distance"), &distances.collect::<Vec<_>>().join(" "));
+            let (total, free) = (4 * FREE_MIB * 1024, FREE_MIB * 1024);
+            let text =
+                format!("Node {node} MemTotal: {total} kB\nNode {node} MemFree: {free} kB\n");
+            made.file(&format!("{folder}/meminfo"), &text);
+        }
+        made
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    fn host(&self) -> Host {
+        let root: &Path = self.folder.path();
+        Host::open(Paths { root: root.into(), state: self.path("run/nearside") }).unwrap()
+    }
+
+    /// A cgroup of Nearside's with a process in it. What is written to its cpuset is in force.
+    fn group(&self, name: &str) {
+        let folder = format!("cg/nearside/{name}");
+        self.file(&format!("{folder}/cgroup.events"), "populated 1\n");
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            self.file(&format!("{folder}/{file}"), "\n");
+            self.obey(name, file);
+        }
+    }
+
+    /// Lets the made-up kernel put what is written in force.
+    fn obey(&self, name: &str, file: &str) {
+        let effective = self.path(&format!("cg/nearside/{name}/{file}.effective"));
+        let _ = fs::remove_file(&effective);
+        symlink(file, effective).unwrap();
+    }
+
+    /// Lets the made-up kernel refuse: the groups above allow something else.
+    fn refuse(&self, name: &str, file: &str) {
+        let effective = format!("cg/nearside/{name}/{file}.effective");
+        let _ = fs::remove_file(self.path(&effective));
+        self.file(&effective, "9\n");
+    }
+
+    /// A recorded domain on a node, bound and confined to it.
+    fn domain(&self, name: &str, node: u32, claim_mib: u64) -> Record {
+        self.group(name);
+        let group = self.host().tree().group(&format!("/nearside/{name}")).unwrap();
+        for (file, text) in
+            [("cpuset.cpus", cpus(node).to_string()), ("cpuset.mems", node.to_string())]
+        {
+            group.write(file, &text).unwrap();
+        }
+        let decision = decision(&self.host().topology().unwrap());
+        let part = Part {
+            claim: Some(claim(node, claim_mib)),
+            decision: Some(decision),
+            cpus: Some(binding(node)),
+            memory_nodes: Some(nodes(node)),
+            policy_nodes: Some(nodes(node)),
+            ..Part::at(home(node))
+        };
+        let record = Record {
+            name: name.into(),
+            boot_id: "b".into(),
+            cgroup: group.path().into(),
+            inode: group.inode().unwrap(),
+            started_unix_s: 1,
+            found_by: None,
+            command: vec!["sleep".into()],
+            limits: Limits::default(),
+            parts: part.into(),
+        };
+        self.host().begin().unwrap().lock.put(&record).unwrap();
+        record
+    }
+
+    /// The records, and the bindings in force, of all domains.
+    fn state(&self) -> Vec<(Record, String, String)> {
+        let (records, broken) = self.host().records();
+        assert!(broken.is_empty(), "{broken:?}");
+        let read = |record: &Record, file: &str| {
+            let text = fs::read_to_string(self.path(&format!("cg{}/{file}", record.cgroup)));
+            text.unwrap().trim().to_owned()
+        };
+        let bindings = |record: Record| {
+            let (cpus, mems) = (read(&record, "cpuset.cpus"), read(&record, "cpuset.mems"));
+            (record, cpus, mems)
+        };
+        records.into_iter().map(bindings).collect()
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.path("run/nearside/journal.json")
+    }
+}
+
+fn nodes(node: u32) -> NodeSet {
+    NodeSet::from([NodeId(node)])
+}
+
+fn cpus(node: u32) -> CpuSet {
+    CpuSet::from([CpuId(2 * node), CpuId(2 * node + 1)])
+}
+
+fn binding(node: u32) -> CpuBinding {
+    CpuBinding { cpus: cpus(node), on_behalf: CpuReason::Fallback }
+}
+
+fn home(node: u32) -> Home {
+    Home {
+        nodes: nodes(node),
+        origin: Origin::Auto,
+        affinity: Affinity::Soft,
+        policy: MemoryPolicy::Strict,
+    }
+}
+
+fn claim(node: u32, mib: u64) -> Claim {
+    Claim { bytes: [(NodeId(node), mib * MIB)].into(), ..Claim::default() }
+}
+
+fn decision(topology: &Topology) -> nearside_policy::Decision {
+    let request = nearside_policy::Request {
+        vcpus: 1,
+        memory_bytes: MIB,
+        page_size: Default::default(),
+        policy: MemoryPolicy::Strict,
+        nodes: None,
+        near: Vec::new(),
+    };
+    let seen = Observation::of(topology.clone());
+    nearside_policy::place(&request, &seen, &Default::default()).unwrap()
+}
+
+/// The steps that give a domain a home on another node.
+fn going(name: &str, node: u32, claim_mib: u64) -> Vec<Step> {
+    let part = || PartId::from(name);
+    let (from, to) = (NodeSet::new(), nodes(node));
+    let reason = Reason::NewHome { from, to: to.clone() };
+    let actions = [
+        Action::Claim { part: part(), claim: claim(node, claim_mib) },
+        Action::ConfineMemory { part: part(), nodes: to },
+        Action::BindCpus { part: part(), cpus: cpus(node), on_behalf: CpuReason::Fallback },
+        Action::SetHome { part: part(), home: home(node) },
+    ];
+    actions.into_iter().map(|action| Step { action, reason: reason.clone() }).collect()
+}
+
+fn exchange(made: &Made, mib: u64) -> Transaction {
+    let steps = [going("a", 1, mib), going("b", 0, mib)].concat();
+    Transaction::new(steps, &made.host().observe_from(None).unwrap())
+}
+
+#[test]
+fn an_exchange_changes_both_domains() {
+    let made = Made::new();
+    made.domain("a", 0, 300);
+    made.domain("b", 1, 300);
+    made.host().begin().unwrap().apply(&exchange(&made, 300)).unwrap();
+    let after: Vec<_> = made
+        .state()
+        .into_iter()
+        .map(|(record, cpus, mems)| (record.part().home.nodes.to_string(), cpus, mems))
+        .collect();
+    let expected = [("1", "2-3", "1"), ("0", "0-1", "0")];
+    assert_eq!(after, expected.map(|(home, cpus, mems)| (home.into(), cpus.into(), mems.into())));
+    assert!(!made.journal().exists());
+}
+
+#[test]
+fn a_refused_half_of_an_exchange_takes_the_other_half_back() {
+    for (name, file) in [("a", "cpuset.mems"), ("b", "cpuset.mems"), ("b", "cpuset.cpus")] {
+        let made = Made::new();
+        made.domain("a", 0, 300);
+        made.domain("b", 1, 300);
+        let (before, transaction) = (made.state(), exchange(&made, 300));
+        made.refuse(name, file);
+        let refusal = made.host().begin().unwrap().apply(&transaction).unwrap_err();
+        assert!(refusal.to_string().contains("is not in force"), "{refusal}");
+        made.obey(name, file);
+        assert_eq!(made.state(), before, "{name} {file}");
+        assert!(!made.journal().exists());
+    }
+}
+
+#[test]
+fn a_home_that_another_command_changed_drops_the_transaction() {
+    let made = Made::new();
+    made.domain("a", 0, 100);
+    let seen = made.host().observe_from(None).unwrap();
+    let late = Transaction::new(going("a", 2, 100), &seen);
+    let first = Transaction::new(going("a", 1, 100), &seen);
+    made.host().begin().unwrap().apply(&first).unwrap();
+    let before = made.state();
+    let refusal = made.host().begin().unwrap().apply(&late).unwrap_err().to_string();
+    assert_eq!(refusal, "another command has changed the home of a to node 1");
+    assert_eq!(made.state(), before);
+}
+
+#[test]
+fn a_start_that_took_the_memory_drops_the_transaction() {
+    let made = Made::new();
+    made.domain("a", 0, 300);
+    let late = Transaction::new(going("a", 1, 300), &made.host().observe_from(None).unwrap());
+    made.domain("new", 1, 200);
+    let before = made.state();
+    let refusal = made.host().begin().unwrap().apply(&late).unwrap_err().to_string();
+    assert_eq!(refusal, "node 1 has 200 MiB available by now and 300 MiB are needed");
+    assert_eq!(made.state(), before);
+}
+
+#[test]
+fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
+    let made = Made::new();
+    fs::create_dir_all(made.path("proc")).unwrap();
+    symlink("/proc/self", made.path(&format!("proc/{}", std::process::id()))).unwrap();
+    made.domain("a", 0, 300);
+    let mut host = made.host();
+    let lifetime = host.store.lease(None).unwrap();
+    let bytes = [(NodeId(1), 200 * MIB)].into();
+    let reservation = crate::store::Reservation {
+        name: "libc".into(),
+        lifetime,
+        bytes,
+        page_size: Default::default(),
+    };
+    host.begin().unwrap().lock.reserve(&reservation).unwrap();
+    let seen = host.observe_from(None).unwrap();
+    let transaction = Transaction::new(going("a", 1, 300), &seen);
+    let refusal = host.begin().unwrap().apply(&transaction).unwrap_err().to_string();
+    assert_eq!(refusal, "node 1 has 200 MiB available by now and 300 MiB are needed");
+    host.begin().unwrap().lock.release("libc").unwrap();
+    host.begin().unwrap().apply(&transaction).unwrap();
+}
+
+/// Kills the process in a transaction: after so many steps, and so many records.
+fn kill(made: &Made, transaction: &Transaction, steps: usize, records: usize) {
+    let mut host = made.host();
+    let mut session = host.begin().unwrap();
+    let mut pending = Pending {
+        session: &mut session,
+        changes: Vec::new(),
+        has_journal: false,
+        undo: Vec::new(),
+        is_committed: false,
+    };
+    pending.plan(transaction).unwrap();
+    for step in &transaction.steps[..steps] {
+        pending.take_step(&step.action).unwrap();
+    }
+    if steps == transaction.steps.len() {
+        let records = records.min(pending.changes.len());
+        pending.session.lock.put_all(&pending.changes[..records]).unwrap();
+    }
+    // A killed process takes nothing back.
+    std::mem::forget(pending);
+}
+
+#[test]
+fn a_process_killed_at_any_step_leaves_nothing_of_its_transaction() {
+    for steps in 0..=8 {
+        for records in 0..=2 {
+            let made = Made::new();
+            made.domain("a", 0, 300);
+            made.domain("b", 1, 300);
+            let (before, transaction) = (made.state(), exchange(&made, 300));
+            kill(&made, &transaction, steps, records);
+            assert!(made.journal().exists());
+            let mut host = made.host();
+            drop(host.begin().unwrap());
+            let notices = host.take_notices();
+            assert!(notices.iter().any(|notice| notice.contains("rolled back")), "{notices:?}");
+            assert_eq!(made.state(), before, "{steps} steps, {records} records");
+            assert!(!made.journal().exists());
+        }
+    }
+}
+
+#[test]
+fn a_roll_back_leaves_domains_alone_that_have_ended() {
+    let made = Made::new();
+    made.domain("a", 0, 300);
+    made.domain("b", 1, 300);
+    let transaction = exchange(&made, 300);
+    kill(&made, &transaction, 8, 2);
+    made.file("cg/nearside/b/cgroup.events", "populated 0\n");
+    drop(made.host().begin().unwrap());
+    let left: Vec<_> = made.state().into_iter().map(|(record, ..)| record.name).collect();
+    assert_eq!(left, ["a"]);
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// A domain gets a home on a node.
+    Move { one: usize, node: u32 },
+    /// Two domains exchange homes.
+    Exchange { one: usize, other: usize },
+    /// A new domain claims memory.
+    Start { node: u32, mib: u64 },
+    /// The plan of the interval before is applied late.
+    Late,
+}
+
+fn events() -> impl Strategy<Value = (Event, Option<(usize, bool)>, Option<(usize, usize)>)> {
+    let event = prop_oneof![
+        (0..8_usize, 0..NODES).prop_map(|(one, node)| Event::Move { one, node }),
+        (0..8_usize, 0..8_usize).prop_map(|(one, other)| Event::Exchange { one, other }),
+        (0..NODES, 1..200_u64).prop_map(|(node, mib)| Event::Start { node, mib }),
+        Just(Event::Late),
+    ];
+    let refusal = proptest::option::of((0..8_usize, any::<bool>()));
+    let kill = proptest::option::weighted(0.3, (0..=8_usize, 0..=2_usize));
+    (event, refusal, kill)
+}
+
+/// Claims by node, in MiB.
+fn claimed(made: &Made) -> [u64; NODES as usize] {
+    let mut sums = [0; NODES as usize];
+    for (record, ..) in made.state() {
+        let part = record.part();
+        for (node, bytes) in part.claim.iter().flat_map(|claim| &claim.bytes) {
+            sums[node.0 as usize] += bytes / MIB;
+        }
+    }
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Random plans, some of them late, with random refusals and kills: each transaction holds as
+    /// a whole or not at all, and claims never exceed a node.
+    #[test]
+    fn transactions_hold_as_a_whole_or_not_at_all(
+        events in proptest::collection::vec(events(), 1..20),
+    ) {
+        let made = Made::new();
+        made.domain("d0", 0, 150);
+        made.domain("d1", 1, 250);
+        let mut late: Option<Transaction> = None;
+        for (number, (event, refusal, death)) in events.into_iter().enumerate() {
+            let before = made.state();
+            let name = |n: usize| before[n % before.len()].0.name.clone();
+            let node_of = |n: usize| {
+                before[n % before.len()].0.part().home.nodes.first().unwrap().0
+            };
+            let mib = |n: usize| {
+                before[n % before.len()].0.part().claim.as_ref().unwrap().total_bytes() / MIB
+            };
+            let seen = made.host().observe_from(None).unwrap();
+            let steps = match event {
+                Event::Move { one, node } => going(&name(one), node, mib(one)),
+                Event::Exchange { one, other } if name(one) != name(other) => [
+                    going(&name(one), node_of(other), mib(one)),
+                    going(&name(other), node_of(one), mib(other)),
+                ]
+                .concat(),
+                Event::Exchange { one, .. } => going(&name(one), node_of(one), mib(one)),
+                Event::Start { node, mib } => {
+                    // Another process starts a domain, if its claim fits.
+                    if seen.unclaimed_bytes(NodeId(node), Default::default()) >= mib * MIB {
+                        made.domain(&format!("s{number}"), node, mib);
+                    }
+                    continue;
+                }
+                Event::Late => match late.take() {
+                    Some(transaction) => transaction.steps,
+                    None => continue,
+                },
+            };
+            let transaction = match late.take() {
+                // The plan that was made before is applied now, this one in the next interval.
+                Some(earlier) => {
+                    late = Some(Transaction::new(steps, &seen));
+                    earlier
+                }
+                None if number % 3 == 0 => {
+                    late = Some(Transaction::new(steps, &seen));
+                    continue;
+                }
+                None => Transaction::new(steps, &seen),
+            };
+            let refusing = refusal.map(|(n, is_cpus)| {
+                let file = if is_cpus { "cpuset.cpus" } else { "cpuset.mems" };
+                (name(n), file)
+            });
+            if let Some((name, file)) = &refusing {
+                made.refuse(name, file);
+            }
+            let is_fresh = transaction.needs.check(&seen).is_ok();
+            let applied = match death {
+                Some((steps, records)) if is_fresh && refusing.is_none() => {
+                    kill(&made, &transaction, steps.min(transaction.steps.len()), records);
+                    drop(made.host().begin().unwrap());
+                    Err("killed".to_owned())
+                }
+                _ => made.host().begin().unwrap().apply(&transaction).map_err(|why| why.to_string()),
+            };
+            if let Some((name, file)) = &refusing {
+                made.obey(name, file);
+            }
+            let after = made.state();
+            match applied {
+                Err(why) => prop_assert_eq!(&after, &before, "{}", why),
+                Ok(()) => {
+                    for (record, cpus, mems) in &after {
+                        let part = record.part();
+                        let node = part.home.nodes.first().unwrap();
+                        prop_assert_eq!(&part.claim.as_ref().unwrap().nodes(), &part.home.nodes);
+                        prop_assert_eq!(cpus, &super::tests::cpus(node.0).to_string());
+                        prop_assert_eq!(mems, &node.to_string());
+                    }
+                }
+            }
+            prop_assert!(!made.journal().exists());
+            let sums = claimed(&made);
+            prop_assert!(sums.iter().all(|&mib| mib <= FREE_MIB), "{:?}", sums);
+        }
+    }
+}

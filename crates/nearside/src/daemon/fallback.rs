@@ -1,0 +1,78 @@
+//! Nearside's own CPU bindings: they stand in for a scheduler that knows node affinity while none
+//! is attached.
+
+use super::{notify, reported::Reported};
+use crate::report::units::count;
+use nearside_linux::{Host, Refusal, Session, store::Record};
+use nearside_policy::CpuReason;
+
+/// A change of one domain by its name. False if there was nothing to change.
+pub(super) type DomainChange = fn(&mut Session<'_>, &str) -> Result<bool, Refusal>;
+
+/// Binds domains to the CPUs of their homes, as far as the owners of their cgroups let Nearside.
+/// False if the lock could not be taken.
+pub(super) fn bind(
+    host: &mut Host,
+    reported: &mut Reported,
+    wanting: &[Record],
+    is_over: impl Fn() -> bool,
+) -> bool {
+    let (bound, left): (Vec<_>, Vec<_>) =
+        wanting.iter().partition(|record| host.may_bind(record).is_ok());
+    if !left.is_empty() {
+        reported.report([format!(
+            "{} cannot be bound to the CPUs of their homes meanwhile, because of the owners of \
+             their cgroups (see `nearside why`)",
+            count(left.len(), "domain")
+        )]);
+    }
+    let names = names(bound.into_iter());
+    for_each_domain(host, reported, &names, |session, name| session.bind_to_home(name), is_over)
+}
+
+/// Changes domains one after the other under one lock until `is_over`. The rest follow in the next
+/// interval. False if the lock could not be taken.
+pub(super) fn for_each_domain(
+    host: &mut Host,
+    reported: &mut Reported,
+    names: &[String],
+    change: DomainChange,
+    is_over: impl Fn() -> bool,
+) -> bool {
+    // Most intervals change no domain. Then no start waits for the lock.
+    if names.is_empty() {
+        return true;
+    }
+    let mut session = match host.begin() {
+        Ok(session) => session,
+        Err(error) => {
+            reported.report([format!("nothing is changed in this interval: {error}")]);
+            return false;
+        }
+    };
+    for name in names {
+        notify::busy();
+        match change(&mut session, name) {
+            Ok(true) => reported.changed(name),
+            Ok(false) => {}
+            Err(refusal) => reported.report_of(name, &refusal.to_string()),
+        }
+        if is_over() {
+            break;
+        }
+    }
+    true
+}
+
+/// The names of the domains that Nearside binds in place of a scheduler.
+pub(super) fn bound_names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
+    let is_bound = |record: &&Record| {
+        let binding = record.part().cpus.as_ref();
+        binding.is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
+    };
+    names(records.filter(is_bound))
+}
+
+fn names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
+    records.map(|record| record.name.clone()).collect()
+}
