@@ -8,7 +8,9 @@ use nearside_lab::{
     unclaimed_bytes, words, write,
 };
 use nearside_linux::{Host, Paths};
-use nearside_policy::{Affinity, Home, MemoryPolicy, Origin};
+use nearside_policy::{
+    Action, Affinity, Home, MemoryPolicy, Observation, Origin, Reason, Step, Transaction,
+};
 use nearside_topology::{NodeId, NodeSet};
 use std::{
     collections::BTreeMap,
@@ -89,12 +91,12 @@ fn nearsides_own_binding_is_lifted_and_restored_through_systemd() {
         let both = |allowed: &str, in_force: &str| (allowed.to_owned(), in_force.to_owned());
         assert_eq!(bound_to(), both("2-3", "2-3"));
         let mut host = Host::open(Paths::default()).unwrap();
-        assert!(host.lift_fallback("web").unwrap());
+        assert!(host.begin().unwrap().unbind("web").unwrap());
         assert_eq!(bound_to(), both("", "0-7"), "{policy}");
         // It is not there again when systemd writes everything anew.
         assert!(to_ask("systemctl").arg("daemon-reload").status().unwrap().success());
         assert_eq!(bound_to(), both("", "0-7"), "{policy}");
-        assert!(host.restore_fallback("web").unwrap());
+        assert!(host.begin().unwrap().bind_to_home("web").unwrap());
         assert_eq!(bound_to(), both("2-3", "2-3"), "{policy}");
         domain.end();
     }
@@ -117,15 +119,17 @@ fn foreign_units_are_bound_through_systemd_too() {
         affinity: Affinity::Soft,
         policy: MemoryPolicy::Local,
     };
-    host.take_up(&path, Some(("system.slice/*", &home))).unwrap();
-    host.save().unwrap();
-    host.put_down();
-    host.unlock();
+    let action = Action::SetHome { part: path.as_str().into(), home };
+    let steps = vec![Step { action, reason: Reason::Placed }];
+    let mut session = host.begin().unwrap();
+    session.found(&path, "system.slice/*");
+    session.apply(&Transaction::new(steps, &Observation::default())).unwrap();
+    drop(session);
     let process = read(&format!("/sys/fs/cgroup{path}/cgroup.procs")).parse().unwrap();
-    assert!(host.restore_fallback(&path).unwrap());
+    assert!(host.begin().unwrap().bind_to_home(&path).unwrap());
     assert_eq!(status(process, "Cpus_allowed_list"), "4-5");
     assert_eq!(domains(), [path.as_str()]);
-    assert!(host.lift_fallback(&path).unwrap());
+    assert!(host.begin().unwrap().unbind(&path).unwrap());
     assert_eq!(status(process, "Cpus_allowed_list"), "0-7");
     other.kill().unwrap();
     other.wait().unwrap();
