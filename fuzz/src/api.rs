@@ -1,4 +1,4 @@
-//! The target of the crate `nearside`: what the daemon's API is sent.
+//! The target of the crate `nearside`: requests to the daemon's API.
 
 use nearside::daemon::{
     access::{Access, Caller},
@@ -21,8 +21,8 @@ use std::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-/// What an administrator sends over one connection, several requests perhaps. The same bytes are tried as a
-/// configuration.
+/// Bytes that an administrator sends over one connection, perhaps several requests. The same bytes
+/// are also read as a configuration.
 pub fn api(input: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder for the audit log");
     let log = folder.path().join("audit.log");
@@ -43,7 +43,7 @@ pub fn api(input: &[u8]) {
         let (mut near, far) = duplex(1 << 16);
         let root = Caller { uid: 0, gid: 0, groups: Vec::new(), pid: Some(1) };
         let serving = tokio::spawn(serve(api, root, far));
-        // It may hang up before it has read all.
+        // The server may close the connection before it has read all.
         let _ = near.write_all(input).await;
         let _ = near.shutdown().await;
         let mut heard = Vec::new();
@@ -57,7 +57,7 @@ pub fn api(input: &[u8]) {
         String::from_utf8_lossy(&heard)
     );
     assert!(!heard.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&heard));
-    // Whatever was sent, each line of the audit log stays one object.
+    // For any request, each line of the audit log is one object.
     for line in fs::read_to_string(&log).expect("the log is text").lines() {
         let object: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
         assert!(object.is_object());
@@ -71,7 +71,7 @@ pub fn api(input: &[u8]) {
     }
 }
 
-/// A machine of two nodes and a domain that was found on it.
+/// A machine of two nodes with one found domain.
 fn seen() -> Seen {
     let node = |id| Node { id: NodeId(id), memory_bytes: 1 << 30, ..Node::default() };
     let topology = Topology { nodes: vec![node(0), node(1)], ..Topology::default() };

@@ -3,7 +3,7 @@
 use nearside_simulator::{Contender, Options, scenario, simulate};
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, Topology};
 
-/// Scenarios as TOML; small ones are played for a while.
+/// Scenarios in TOML. Small ones are played for a while.
 pub fn scenario(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let scenario = match scenario::parse("input", text) {
@@ -20,7 +20,7 @@ pub fn scenario(input: &[u8]) {
         seed: threads,
         hmat: false,
     };
-    // What does not fit is refused.
+    // A scenario that does not fit the machine is refused.
     let Ok(simulation) = simulate(&machine(), &scenario, &options) else { return };
     for played in simulation.played {
         assert!(
