@@ -79,7 +79,8 @@ fn seen() -> Seen {
     Seen { topology, domains: vec![found], ..Seen::default() }
 }
 
-/// A loop that makes one change, refuses the next, has lost the domain of the third, and drops the fourth.
+/// A loop that makes one change, refuses the next, has lost the domain of the third, and drops the
+/// fourth.
 fn the_loop() -> &'static SyncSender<Event> {
     static LOOP: OnceLock<SyncSender<Event>> = OnceLock::new();
     LOOP.get_or_init(|| {

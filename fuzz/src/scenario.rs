@@ -1,4 +1,5 @@
-//! The target of the crate `simulator`: scenarios. `crates/simulator/tests/corpus.rs` includes this file and replays the corpus.
+//! The target of the crate `simulator`: scenarios. `crates/simulator/tests/corpus.rs` includes this
+//! file and replays the corpus.
 
 use nearside_simulator::{Contender, Options, scenario, simulate};
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, Topology};
