@@ -238,7 +238,7 @@ fn machine() -> Topology {
     Topology { nodes: vec![node(0), node(1)], cpus, ..Topology::default() }
 }
 
-/// The files of an input by name; what stands before the first is nothing.
+/// The files of an input by name; text before the first is ignored.
 fn sections(input: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let mut sections = Vec::new();
     for line in input.split_inclusive(|&byte| byte == b'\n') {

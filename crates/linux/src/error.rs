@@ -1,4 +1,4 @@
-//! What can go wrong with a host.
+//! Errors of this crate.
 
 use std::{
     io,
@@ -16,12 +16,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A file of the kernel's did not take what was written to it.
+    /// The kernel refused a write to one of its files.
     #[error("{}: writing \"{text}\": {source}", path.display())]
     Write {
         /// Which.
         path: PathBuf,
-        /// What was written.
+        /// The text of the write.
         text: String,
         /// Why not.
         source: io::Error,
@@ -35,9 +35,9 @@ pub enum Error {
     /// It takes more privilege.
     #[error("not permitted to {what}: this needs {needs}")]
     NotPermitted {
-        /// What was tried.
+        /// The attempt.
         what: String,
-        /// What it takes.
+        /// The missing privilege.
         needs: &'static str,
     },
     /// A record, or the journal, that cannot be read.
@@ -55,17 +55,17 @@ pub enum Error {
     /// A system call failed.
     #[error("{what}: {source}")]
     Call {
-        /// What was to be done.
+        /// The purpose of the call.
         what: String,
         /// Why it was not.
         source: io::Error,
     },
-    /// systemd did not do what it was asked for.
+    /// systemd refused a request.
     #[error("systemd: {what}: {why}")]
     Systemd {
-        /// What it was asked for.
+        /// The request.
         what: String,
-        /// What it answered.
+        /// The answer.
         why: String,
     },
     /// It cannot be done, for a reason that stands in the text.
@@ -73,13 +73,13 @@ pub enum Error {
     Refused(String),
 }
 
-/// Adds to an error of the operating system what it was about.
+/// Adds the subject to an error of the operating system.
 pub(crate) trait IoContext<T> {
-    /// The file it was about.
+    /// The file.
     fn at(self, path: &Path) -> Result<T, Error>;
-    /// The file it was about and what was written to it.
+    /// The file, and the text of a write to it.
     fn at_writing(self, path: &Path, text: &str) -> Result<T, Error>;
-    /// The call it was about.
+    /// The call.
     fn doing(self, what: &str) -> Result<T, Error>;
 }
 

@@ -261,7 +261,7 @@ fn v1_controllers(mountinfo: &str) -> BTreeSet<String> {
     words.filter(|word| CONTROLLERS.contains(word)).map(str::to_owned).collect()
 }
 
-/// The options of the kernel's command line that change what Nearside can do.
+/// The options of the kernel's command line that matter to Nearside.
 fn boot_options(command_line: &str) -> Vec<String> {
     const NAMES: [&str; 8] = [
         "isolcpus",

@@ -200,7 +200,7 @@ impl Folder {
     pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let fresh = format!("{name}.new");
         let replaced = (|| {
-            // What a killed writer left is not written to: somebody may read it.
+            // The file of a killed writer may have a reader, so it is replaced.
             self.unlink(&fresh)?;
             let mut file = self.open_file(
                 &fresh,
@@ -212,7 +212,7 @@ impl Folder {
             rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
         })();
         if replaced.is_err() {
-            // It is in nobody's way but takes room, which may be what was missing.
+            // It takes room, and the error may be a lack of room.
             let _ = self.unlink(&fresh);
         }
         replaced.doing(&format!("write {}", self.path.join(name).display()))
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_have_made_is_refused() {
+    fn folders_that_others_could_have_made_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         fs::create_dir(path("good")).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_stays() {
+    fn a_file_that_cannot_be_replaced_stays() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::make(&root.path().join("own")).unwrap();
         folder.replace("a", b"before").unwrap();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_can_be_read_by_all_and_written_by_nobody_else() {
+    fn own_files_are_readable_by_all_and_writable_by_their_owner() {
         let root = tempfile::tempdir().unwrap();
         // The whole process has it for a moment; no other test minds.
         let umask = rustix::process::umask(Mode::from_raw_mode(0o077));

@@ -39,14 +39,14 @@ pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
 /// says otherwise.
 pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByNode) -> u64 {
     let PageSize::Huge(page_bytes) = claim.page_size else { return 0 };
-    // Of no interest beyond what is owed, so for most domains nothing has to be read.
+    // No more counts than the claim still owes, so for most domains nothing has to be read.
     if outstanding(claim, resident, &ByNode::new()).values().all(|&bytes| bytes == 0) {
         return 0;
     }
     let mut untouched = Untouched::new();
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     for process in processes {
-        // One that hides its mappings counts as somebody who has no claim.
+        // A process that hides its mappings counts as one without a claim.
         if let Ok(text) = crate::read::text(&proc.join(format!("{process}/smaps"))) {
             add_untouched(&text, page_bytes, &mut untouched);
         }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_lies_where_it_is_mapped_and_else_where_the_controller_says() {
+    fn mappings_locate_charged_pages_before_the_controller_does() {
         let made = Made::new();
         let charge = |size: &str, current: u64, stat: &str| {
             made.file(&format!("hugetlb.{size}.current"), &format!("{current}\n"));
@@ -219,7 +219,7 @@ mod tests {
         };
         charge("2MB", 0, "total=0 N0=0 N1=0\nhugetlb=0 N0=0 N1=0\n");
         assert_eq!(made.huge(), HugePages::new(), "mapped, but charged to somebody else");
-        // A kernel that leaves moved pages where they were, and a file that nobody maps.
+        // A kernel that leaves moved pages on their old node, and a file without mappings.
         charge("2MB", 6 * MIB, "total=6291456 N0=6291456 N1=0\nhugetlb=0 N0=0 N1=0\n");
         charge("1GB", 1 << 30, "total=1073741824 N0=0 N1=1073741824\n");
         let expected = [(2 * MIB, by_node(&[2 * MIB, 4 * MIB])), (1 << 30, by_node(&[0, 1 << 30]))];
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mapped_and_not_touched_is_reserved() {
+    fn mapped_and_untouched_pages_are_reserved() {
         let text = [
             // 8 MiB with one page touched, 4 MiB of another object, and what is not counted: pages
             // of another size, nothing reserved, ordinary pages.

@@ -287,7 +287,7 @@ ffff default
     }
 
     #[test]
-    fn what_several_processes_share_counts_once() {
+    fn memory_that_processes_share_counts_once() {
         let one = numa_maps(
             "7f00 default file=/memfd:x N0=100 kernelpagesize_kB=4\n8000 default anon=1 N0=1",
         );

@@ -36,7 +36,7 @@ pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
     };
     // The kernel counts shared memory among the files.
     let file = without(&files, &shared);
-    // Of what is mapped, too, so that all of it could be shared memory: the rest of that is not.
+    // All mapped bytes could be shared memory; shared memory beyond them is unmapped.
     let unmapped =
         stat.get("file_mapped").map_or_else(ByNode::new, |mapped| without(&shared, mapped));
     MemoryByKind {
@@ -89,11 +89,11 @@ mod tests {
     }
 
     #[test]
-    fn only_shared_memory_beyond_all_that_is_mapped_is_mapped_by_nobody_for_sure() {
+    fn shared_memory_beyond_all_mapped_files_is_unmapped() {
         let unmapped = |text: &str| charged_by(text, HugePages::new()).unmapped_by_any(None);
         let cases: [(&str, &[u64]); 4] = [
             ("file N0=90 N1=9\nshmem N0=50 N1=9\nfile_mapped N0=20 N1=0", &[30, 9]),
-            // Mapped is other files' or its own, nobody knows.
+            // The mapped bytes may be of this or of other files.
             ("file N0=90 N1=9\nshmem N0=50 N1=9\nfile_mapped N0=60 N1=9", &[]),
             ("file N0=90\nshmem N0=0\nfile_mapped N0=0", &[]),
             ("file N0=90\nshmem N0=50", &[]),

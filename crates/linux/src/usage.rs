@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_needs_no_look_at_mappings() {
+    fn charged_memory_needs_no_mappings() {
         let made = Made::new();
         made.file("cgroup/a/memory.numa_stat", "anon N0=100 N1=0\nfile N0=5 N1=9\n");
         let usage = made.usage();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_shows_is_not_taken_for_none() {
+    fn hidden_memory_is_not_taken_for_none() {
         let usage = Made::new().usage();
         assert_eq!((usage.memory_seen, usage.local_share()), (Account::Hidden, None));
     }

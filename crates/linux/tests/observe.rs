@@ -31,7 +31,7 @@ fn made_up(root: &Path) -> Host {
 }
 
 #[test]
-fn domains_are_offered_what_the_group_above_them_allows() {
+fn domains_are_offered_the_cpus_and_nodes_of_the_group_above() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = made_up(folder.path());
     assert_eq!(host.allowed(), None, "no cpuset controller");
@@ -55,12 +55,12 @@ fn domains_are_offered_what_the_group_above_them_allows() {
 }
 
 #[test]
-fn what_could_not_be_read_of_memory_is_said_once() {
+fn unreadable_memory_files_are_noted_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = made_up(folder.path());
     let free_bytes = host.topology().unwrap().nodes[0].state.unwrap().free_bytes;
     host.observe().unwrap();
-    // That no CPU tells its caches is no news to anybody who runs in a virtual machine.
+    // CPUs without caches are normal in virtual machines, so no note is given.
     let notices = host.take_notices();
     assert_eq!((free_bytes, notices.len()), (1 << 20, 1), "{notices:?}");
     assert!(

@@ -1,4 +1,4 @@
-//! Watching a made-up host; and, if asked for, what watching a thousand domains of this one costs.
+//! Watching a made-up host; on request, the cost of watching a thousand domains of this one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -35,7 +35,7 @@ impl Made {
         self.host().watcher(Patterns::parse(patterns).unwrap())
     }
 
-    /// A group with a process, and what it used and holds.
+    /// A group with a process, its CPU time and its memory.
     fn group(&self, path: &str, usage_us: u64, bytes: [u64; 2]) {
         self.file(&format!("cg/{path}/cgroup.events"), "populated 1\nfrozen 0\n");
         self.file(&format!("cg/{path}/cpu.stat"), &format!("usage_usec {usage_us}\nuser_usec 0\n"));
@@ -140,12 +140,12 @@ fn a_domain_is_told_of_from_its_second_look_on() {
 }
 
 #[test]
-fn what_is_not_due_keeps_what_was_seen_and_an_idle_domain_keeps_its_place() {
+fn domains_that_are_not_due_keep_their_last_sample() {
     let made = made();
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 2, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
-    // What was not seen yet is looked at, whenever the history would have it.
+    // A new domain is sampled at once, whatever the history says.
     let first = watcher.look(&due("/m/vm", 5), turn(1)).unwrap();
     assert_eq!(first.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
     made.group("m/vm", 8_000, [0, 4096]);
@@ -207,7 +207,7 @@ fn a_scheduler_knows_better_where_a_domain_ran() {
         assert!(seen.soft_affinity);
         seen.loads[&"/m/vm".into()].cpu_ns.clone()
     };
-    // What it counted before it was asked first may be of any time.
+    // Its counts before the first sample may be of any time.
     assert_eq!(look(2, 1_000_000, [0, 7 * SECOND_NS]), by_node([SECOND_NS, 0]));
     assert_eq!(
         look(3, 3_000_000, [SECOND_NS / 2, 8 * SECOND_NS]),
@@ -273,7 +273,7 @@ fn neither_the_host_nor_this_process_is_a_domain() {
 }
 
 #[test]
-fn what_was_found_goes_with_its_pattern() {
+fn found_domains_go_with_their_pattern() {
     let made = made();
     made.group("m/vm", 0, [0, 0]);
     made.group("m/db", 0, [0, 0]);
@@ -386,7 +386,7 @@ fn threads_are_looked_at_less_often_where_it_is_known_where_they_ran() {
 }
 
 #[test]
-fn what_takes_reading_mappings_is_read_again_after_a_move() {
+fn mappings_are_read_again_after_a_move() {
     let made = made();
     made.group("m/vm", 0, [0, 0]);
     fs::remove_file(made.path("cg/m/vm/memory.numa_stat")).unwrap();

@@ -56,7 +56,7 @@ pub(super) struct Area {
 pub(super) struct Areas {
     /// The ranges.
     pub(super) areas: Vec<Area>,
-    /// All its mappings, for the account of what is left.
+    /// All its mappings, for the account of the remainder.
     pub(super) mappings: Vec<Mapping>,
 }
 
@@ -215,7 +215,7 @@ mod tests {
 ";
 
     #[test]
-    fn what_is_the_domains_own_and_off_target_is_found() {
+    fn own_memory_off_the_target_is_found() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("numa_maps"), NUMA_MAPS).unwrap();
         std::fs::write(folder.path().join("maps"), MAPS).unwrap();

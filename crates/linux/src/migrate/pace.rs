@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_makes_up_for_what_was_too_fast() {
+    fn a_rest_makes_up_for_a_fast_batch() {
         let ms = Duration::from_millis;
         assert_eq!(rest(Some(100 * MIB), 5 * MIB, ms(20)), ms(30));
         assert_eq!(rest(Some(100 * MIB), 5 * MIB, ms(80)), ms(0));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_target_gets_what_was_promised_on_it_less_what_is_there() {
+    fn each_target_gets_its_claim_less_its_resident_memory() {
         let topology = machine([100, 200, 300, 400]);
         let targets = || Targets::new(&topology, &set(&[0, 1, 2]));
         let promised = mib(&[(0, 20), (1, 20), (2, 20)]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_target_is_passed_over_until_somebody_looks_again() {
+    fn a_full_target_is_passed_over_until_the_next_pass() {
         let topology = machine([100, 100, 100, 100]);
         let mut targets =
             Targets::new(&topology, &set(&[1, 2])).promised(4096, &mib(&[(1, 20)]), &ByNode::new());

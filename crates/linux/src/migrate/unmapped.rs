@@ -136,7 +136,7 @@ mod tests {
 ";
 
     #[test]
-    fn each_mapping_counts_as_what_its_pages_are_charged_as() {
+    fn each_mapping_counts_as_its_pages_are_charged() {
         let home = NodeSet::from([NodeId(0)]);
         assert_eq!(mapped_by(NUMA_MAPS, MAPS, MOUNTINFO, &home), [6 * 4096, 16 * 4096, 4 << 20]);
         assert_eq!(
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_charged_and_not_mapped_is_told_and_only_beyond_the_lag() {
+    fn charged_memory_beyond_mappings_and_lag_is_unmapped() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);

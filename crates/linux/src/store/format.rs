@@ -174,7 +174,7 @@ pub(super) fn parse_versioned<T: for<'t> Deserialize<'t>>(
 
 fn check_version(header: &Header, path: &Path) -> Result<(), Error> {
     match header.version.as_ref().map(Value::as_u64) {
-        // Without any version the full parse says what is wrong.
+        // Without any version the full parse gives the reason.
         None if header.boot_id.is_null() => Ok(()),
         None => Err(broken(path, "it has no version".into(), header)),
         Some(Some(VERSION)) => Ok(()),

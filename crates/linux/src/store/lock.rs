@@ -277,7 +277,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // The next in line removes what stays.
+        // The next in line removes a ticket that stays.
         let _ = self.queue.remove(&self.name.to_string());
     }
 }

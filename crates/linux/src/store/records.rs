@@ -264,7 +264,7 @@ impl Locked {
         self.domains.remove(&reservation_file(name))
     }
 
-    /// Writes down what a transaction is about to change, before its first effect.
+    /// Writes the changes of a transaction, before its first effect.
     ///
     /// # Errors
     /// Where it cannot be written, and where an earlier transaction is unfinished.
@@ -379,7 +379,7 @@ pub(super) fn parse(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
     Parsed { lifetime, subject }
 }
 
-/// Adds to an error of permission what is needed.
+/// Names the missing privilege in an error of permission.
 fn needs_root(error: Error) -> Error {
     match error {
         Error::File { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cpu_stat_says_is_split_by_where_threads_were() {
+    fn cpu_time_is_split_by_the_nodes_of_threads() {
         for (whole, weights, expected) in [
             (100, vec![(0, 1), (1, 3)], vec![(0, 25), (1, 75)]),
             (100, vec![(0, 0), (1, 3)], vec![(1, 100)]),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_keeps_the_threads_that_run_keeps_the_domain() {
+    fn a_domain_is_kept_where_its_running_threads_are() {
         // Two CPUs a node; those of node 3 are not for domains.
         let cpu = |cpu| Cpu { online: cpu < 6, ..Cpu::new(CpuId(cpu), NodeId(cpu / 2)) };
         let machine = Topology { cpus: (0..8).map(cpu).collect(), ..Topology::default() };

@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_over_long_falls_in_part_on_the_last_interval() {
+    fn a_part_of_a_long_wait_falls_on_the_last_interval() {
         assert_eq!(over_part(800, 2, 16), 100);
         assert_eq!(over_part(800, 16, 16), 800);
         assert_eq!(over_part(800, 2, 0), 800);

@@ -101,7 +101,7 @@ pub struct Watcher {
     looked_first: Option<String>,
     buffer: Buffer,
     notices: Vec<String>,
-    /// Notices that were given: what holds in one interval mostly holds in the next.
+    /// Notices that were given: most hold for many intervals.
     said: BTreeSet<String>,
 }
 

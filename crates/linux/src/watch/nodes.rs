@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_had_to_reclaim() {
+    fn nodes_below_their_high_watermark_are_pressed() {
         let ids = |free_mib: &[u64]| {
             pressed(&machine(free_mib).nodes).iter().map(|id| id.0).collect::<Vec<_>>()
         };
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_as_what_happened_since() {
+    fn load_is_the_difference_of_counters() {
         let folder = tempfile::tempdir().unwrap();
         let file = |path: &str, text: &str| {
             let path = folder.path().join(path);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_named() {
+    fn invalid_patterns_are_named() {
         for (pattern, why) in [
             ("", "a level is empty"),
             ("a//b", "a level is empty"),

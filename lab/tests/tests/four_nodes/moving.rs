@@ -43,8 +43,11 @@ fn slow_move(domain: &Domain, to: u32, mib_per_s: u32) -> Child {
     mover
 }
 
+/// The recorded part of the domain.
 fn record() -> serde_json::Value {
-    serde_json::from_str(&read("/run/nearside/domains/mover.json")).unwrap()
+    let text = read("/run/nearside/domains/mover.json");
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["subject"]["domain"]["parts"][0].take()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 
 /// The store's folder, set for a copy of this program that a test starts.
 const FOLDER: &str = "NEARSIDE_TEST_LOCK";
-/// What that copy does: `hold`, `execute` or `repeat`.
+/// The task of that copy: `hold`, `execute` or `repeat`.
 const ACT: &str = "NEARSIDE_TEST_LOCK_ACT";
 
 fn own(folder: &Path) -> Folder {
@@ -95,7 +95,7 @@ impl Process {
     }
 }
 
-/// What a copy of this program does. False in the test itself.
+/// The body of a copy of this program. False in the test itself.
 fn is_child() -> bool {
     let Some(folder) = std::env::var_os(FOLDER) else { return false };
     let own = own(Path::new(&folder));
