@@ -10,8 +10,8 @@ use nearside_linux::{
     watch::{Patterns, Turn, Watcher},
 };
 use nearside_policy::{
-    ByNode, ControlObservation, DomainHistory, History, Home, Limits, MoveReport, Owner, Stayed,
-    Tuning, control,
+    ByNode, ControlObservation, Controller, History, Home, Homes, Limits, MoveReport, Owner,
+    PartHistory, Stayed, Tuning,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -108,8 +108,8 @@ fn by_node(amounts: [u64; 2]) -> ByNode {
 
 /// A history in which a domain is looked at in that interval again.
 fn due(domain: &str, interval: u64) -> History {
-    let known = DomainHistory { next_look: interval, ..DomainHistory::default() };
-    History { domains: [(domain.into(), known)].into(), ..History::default() }
+    let known = PartHistory { next_sample: interval, ..PartHistory::default() };
+    History { parts: [(domain.into(), known)].into(), ..History::default() }
 }
 
 #[test]
@@ -554,7 +554,7 @@ fn a_thousand_idle_domains() {
         let begin = cpu_time_ns();
         let seen = watcher.look(&history, turn(interval)).unwrap();
         let looked = cpu_time_ns();
-        history = control(&tuning, &seen, &history).1;
+        history = Homes { tuning }.plan(&seen, &history).1;
         cost.push(((looked - begin) / 1000, (cpu_time_ns() - looked) / 1000, seen.loads.len()));
         assert_eq!(seen.machine.parts.len(), DOMAINS);
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -376,9 +376,9 @@ mod tests {
         for domain in &domains {
             let known = snapshot
                 .history
-                .domains
+                .parts
                 .get(&domain.name.as_str().into())
-                .map(|known| known.standing.to_string());
+                .map(|known| known.status.to_string());
             assert_eq!(
                 domain.standing.as_ref().map(|standing| standing.text.clone()),
                 known,

@@ -1,16 +1,22 @@
-//! How long a round of the control loop takes. Figures and their reading: docs/performance/decisions.md.
+//! How long a round of the control loop takes. Figures and their reading:
+//! docs/performance/decisions.md.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{
-    Affinity, Claim, ControlObservation, DomainLoad, History, Home, MemoryPolicy, Origin,
-    PartState, Tuning, control,
+    Affinity, Claim, ControlObservation, ControlPlan, Controller, History, Home, Homes,
+    MemoryPolicy, Origin, PartId, PartLoad, PartState, Tuning,
 };
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, NodeSet, Topology};
 
 const GIB: u64 = 1 << 30;
 const INTERVAL_NS: u64 = 2_000_000_000;
+
+/// The plan of the homes controller, and the history after it.
+fn decide(tuning: &Tuning, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
+    Homes { tuning: *tuning }.plan(seen, history)
+}
 
 /// Nodes of 16 cores and 256 GiB, all as far from each other.
 fn machine(nodes: u32) -> Topology {
@@ -46,19 +52,19 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
             affinity: Affinity::Soft,
             policy: MemoryPolicy::Preferred,
         };
-        let name = format!("machine-qemu-{number}.scope");
+        let id = PartId::of(format!("machine-qemu-{number}.scope"));
         let cpu_ns = milli_vcpus * INTERVAL_NS / 1000;
         let runs = NodeId((number + beside) % nodes);
-        let load = DomainLoad {
+        let load = PartLoad {
             over_ns: INTERVAL_NS,
             cpu_ns: [(runs, cpu_ns)].into(),
-            ..DomainLoad::default()
+            ..PartLoad::default()
         };
-        seen.loads.insert(name.as_str().into(), load);
+        seen.loads.insert(id.clone(), load);
         seen.nodes.entry(runs).or_default().busy_ns += cpu_ns;
         let resident_bytes = claim.bytes.clone();
         seen.machine.parts.push(PartState {
-            id: name.as_str().into(),
+            id,
             home: Some(home),
             claim: Some(claim),
             memory_nodes: None,
@@ -70,19 +76,20 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
     seen
 }
 
-/// The observation of the next interval, with those looked at whose turn it is, and what is remembered by then.
+/// The observation of the next interval, with those looked at whose turn it is, and what is
+/// remembered by then.
 fn later(mut seen: ControlObservation, intervals: u64) -> (ControlObservation, History) {
     let all = seen.loads.clone();
     let mut history = History::default();
     for _ in 0..intervals {
         seen.interval += 1;
         seen.loads = all.clone();
-        seen.loads.retain(|name, _| history.next_look(name) <= seen.interval);
-        history = control(&Tuning::default(), &seen, &history).1;
+        seen.loads.retain(|name, _| history.next_sample(name) <= seen.interval);
+        history = decide(&Tuning::default(), &seen, &history).1;
     }
     seen.interval += 1;
     seen.loads = all;
-    seen.loads.retain(|name, _| history.next_look(name) <= seen.interval);
+    seen.loads.retain(|name, _| history.next_sample(name) <= seen.interval);
     (seen, history)
 }
 
@@ -98,7 +105,7 @@ fn rounds(criterion: &mut Criterion) {
     ];
     for (name, seen) in cases {
         let (seen, history) = later(seen, 31);
-        group.bench_function(name, |bench| bench.iter(|| control(&tuning, &seen, &history)));
+        group.bench_function(name, |bench| bench.iter(|| decide(&tuning, &seen, &history)));
     }
     group.finish();
 }

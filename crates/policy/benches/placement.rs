@@ -10,8 +10,8 @@ use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId, Topology}
 
 const GIB: u64 = 1 << 30;
 
-/// Nodes of 8 cores with 2 threads and 64 GiB. Four nodes are a socket (12), four sockets a chassis (20), chassis are 40
-/// apart, and each step beyond the next chassis adds 1.
+/// Nodes of 8 cores with 2 threads and 64 GiB. Four nodes are a socket (12), four sockets a chassis
+/// (20), chassis are 40 apart, and each step beyond the next chassis adds 1.
 fn machine(nodes: u32) -> Topology {
     let ids: Vec<NodeId> = (0..nodes).map(NodeId).collect();
     let distance = |from: u32, to: u32| -> Distance {

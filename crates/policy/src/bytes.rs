@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// An amount of memory, which prints in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
+/// An amount of memory, which prints in the largest unit that keeps it at 1 or more: `512 MiB`,
+/// `15.5 GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 

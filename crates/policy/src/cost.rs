@@ -1,29 +1,34 @@
 //! The cost of a set of nodes as a home: one predicted slow-down.
 //!
 //! # Problem
-//! A home trades CPUs against memory: few nodes keep memory near but may be short of cores, many nodes have cores
-//! enough but the vCPUs of one find their memory on another. Distances, SMT siblings, bandwidth and devices pull in
-//! further directions. To compare any two homes all of it has to become one number that an operator can check.
+//! A home trades CPUs against memory: few nodes keep memory near but may be short of cores, many
+//! nodes have cores enough but the vCPUs of one find their memory on another. Distances, SMT
+//! siblings, bandwidth and devices pull in further directions. To compare any two homes all of it
+//! has to become one number that an operator can check.
 //!
 //! # Approach
-//! `layout` predicts where the domain's vCPUs and pages come to lie. From that follow three factors, each 1 for a domain
-//! alone on idle cores with everything local, and their product is the predicted slow-down:
+//! `layout` predicts where the domain's vCPUs and pages come to lie. From that follow three
+//! factors, each 1 for a domain alone on idle cores with everything local, and their product is the
+//! predicted slow-down:
 //!
-//! - **cpu**: a node with `r` busy vCPUs on `c` cores with `t` threads gives the throughput of min(r, c) cores, plus
-//!   [`CostModel::smt_gain`] of a core for each of min(r, t) - c siblings in use. The domain alone would take
-//!   vCPUs / throughput times as long. The share of that throughput which the machine does not gain, because it is taken
-//!   from residents, counts as lost: the factor grows by that share, and a little more where many wait already
-//!   ([`CostModel::crowding`]). Were it not counted, each domain on a busy machine would spread over the CPUs of others,
-//!   none would be faster in the end, and all would be remote.
-//! - **memory**: every vCPU uses all pages alike, so the mean latency is the sum over pairs of nodes of (share of vCPUs
-//!   on one) x (share of pages on the other) x (relative latency). The latency of a node whose bandwidth is exceeded by
-//!   what residents and this domain are expected to use grows by that ratio. A vCPU waits
-//!   [`CostModel::memory_share`] of its time for local memory: the factor is 1 - share + share x latency.
-//! - **devices**: 1 + [`CostModel::device_share`] x (mean latency between vCPUs and the devices asked for - 1).
+//! - **cpu**: a node with `r` busy vCPUs on `c` cores with `t` threads gives the throughput of
+//!   min(r, c) cores, plus [`CostModel::smt_gain`] of a core for each of min(r, t) - c siblings in
+//!   use. The domain alone would take vCPUs / throughput times as long. The share of that
+//!   throughput which the machine does not gain, because it is taken from residents, counts as
+//!   lost: the factor grows by that share, and a little more where many wait already
+//!   ([`CostModel::crowding`]). Were it not counted, each domain on a busy machine would spread
+//!   over the CPUs of others, none would be faster in the end, and all would be remote.
+//! - **memory**: every vCPU uses all pages alike, so the mean latency is the sum over pairs of
+//!   nodes of (share of vCPUs on one) x (share of pages on the other) x (relative latency). The
+//!   latency of a node whose bandwidth is exceeded by what residents and this domain are expected
+//!   to use grows by that ratio. A vCPU waits [`CostModel::memory_share`] of its time for local
+//!   memory: the factor is 1 - share + share x latency.
+//! - **devices**: 1 + [`CostModel::device_share`] x (mean latency between vCPUs and the devices
+//!   asked for - 1).
 //!
 //! # Units
-//! Everything is a whole number of millionths (ppm) and rounded up: the order of candidates does not depend on the
-//! order of additions, the compiler or the processor.
+//! Everything is a whole number of millionths (ppm) and rounded up: the order of candidates does
+//! not depend on the order of additions, the compiler or the processor.
 //!
 //! # Properties
 //! - A domain that fits idle cores of one node with all its pages costs exactly 1,000,000.
@@ -32,52 +37,13 @@
 //! Rationale and assumptions: docs/adr/0002-placement-cost.md.
 
 use crate::{
-    MemoryPolicy, PageSize, Parts, SlowDown,
+    CostModel, MemoryPolicy, PageSize, Parts, SlowDown,
+    index::{IndexVec, NodeIndex},
     layout::{Layout, TooSmall},
     view::{NodeView, PPM, UNREACHABLE, View},
 };
 use nearside_topology::Distances;
-use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-
-/// What the prediction assumes about a domain of which nothing is known yet.
-///
-/// Shares are taken to lie between 0 and 1; the nearest of the two stands in for what lies outside.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CostModel {
-    /// What a second busy thread adds to a core, as a share of a core's throughput.
-    pub smt_gain: f64,
-    /// What work taken from residents costs on top of being lost, for each vCPU more that a core has to serve.
-    pub crowding: f64,
-    /// Share of its time that a vCPU waits for memory when all of it is local and unloaded.
-    pub memory_share: f64,
-    /// Share of its time that a vCPU waits for the devices asked for when they are local.
-    pub device_share: f64,
-    /// Memory bandwidth that a busy vCPU uses, in MB/s.
-    pub vcpu_bandwidth_mb_s: f64,
-}
-
-impl Default for CostModel {
-    fn default() -> Self {
-        Self {
-            smt_gain: 0.25,
-            crowding: 0.05,
-            memory_share: 0.4,
-            device_share: 0.1,
-            vcpu_bandwidth_mb_s: 2000.0,
-        }
-    }
-}
-
-impl CostModel {
-    /// What `vcpus` are expected to draw from a node that holds `part` of their `whole` memory, in kB/s.
-    pub(crate) fn demand_kb_s(&self, vcpus: u64, part: u64, whole: u64) -> u64 {
-        let vcpu_kb_s = (self.vcpu_bandwidth_mb_s * 1000.0).round() as u64;
-        let all_kb_s = u128::from(vcpus.saturating_mul(vcpu_kb_s));
-        let drawn_kb_s = (all_kb_s * u128::from(part)).div_ceil(u128::from(whole).max(1));
-        u64::try_from(drawn_kb_s).unwrap_or(u64::MAX)
-    }
-}
 
 /// A request in the units of costing.
 #[derive(Debug, Clone)]
@@ -87,15 +53,16 @@ pub(crate) struct Ask {
     pub(crate) pages: u64,
     pub(crate) policy: MemoryPolicy,
     pub(crate) page_size: PageSize,
-    /// Indices of the nodes of devices.
-    pub(crate) near: Vec<usize>,
+    /// The nodes of devices.
+    pub(crate) near: Vec<NodeIndex>,
 }
 
-/// How good a home is, best first: least slow-down, then fewest vCPUs a core, then most free pages afterwards.
+/// How good a home is, best first: least slow-down, then fewest vCPUs a core, then most free pages
+/// afterwards.
 ///
-/// The second decides where cores idle: a domain that shares a node with others takes cache and bandwidth from them, of
-/// which the slow-down knows only what firmware tells of bandwidth.
-pub(crate) type Standing = (SlowDown, u64, Reverse<u64>);
+/// The second decides where cores idle: a domain that shares a node with others takes cache and
+/// bandwidth from them, of which the slow-down knows only what firmware tells of bandwidth.
+pub(crate) type Score = (SlowDown, u64, Reverse<u64>);
 
 /// What living on a set of nodes would mean.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +80,7 @@ pub(crate) struct Prediction {
 }
 
 impl Prediction {
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn score(&self) -> Score {
         (self.slow_down, self.vcpus_per_core_ppm, Reverse(self.free_after_pages))
     }
 }
@@ -127,7 +94,8 @@ pub(crate) enum Unfit {
     TooSlow,
 }
 
-/// Predicts slow-downs of one request on one machine. Holds the buffers, so that looking at a set allocates little.
+/// Predicts slow-downs of one request on one machine. Holds the buffers, so that looking at a set
+/// allocates little.
 #[derive(Debug)]
 pub(crate) struct Costing<'a> {
     pub(crate) view: &'a View,
@@ -135,32 +103,37 @@ pub(crate) struct Costing<'a> {
     model: &'a CostModel,
     layout: Layout,
     // Sum of the latencies to the devices asked for, by node, in millionths.
-    device_latency_ppm: Vec<u64>,
-    // By node, of use where there are pages: the sum of the latencies of all vCPUs to it, in millionths.
-    latency_of_vcpus_ppm: Vec<u64>,
+    device_latency_ppm: IndexVec<NodeIndex, u64>,
+    // By node, of use where there are pages: the sum of the latencies of all vCPUs to it, in
+    // millionths.
+    latency_of_vcpus_ppm: IndexVec<NodeIndex, u64>,
 }
 
 impl<'a> Costing<'a> {
     pub(crate) fn new(view: &'a View, ask: &'a Ask, model: &'a CostModel) -> Self {
-        let n = view.nodes.len();
         // DMA does not stop where the SLIT says so; it is as far as a SLIT can say.
         let farthest_ppm = u64::from(Distances::UNREACHABLE) * PPM / 10;
         let latency = |ppm: u32| if ppm == UNREACHABLE { farthest_ppm } else { u64::from(ppm) };
-        let to_devices =
-            |from| ask.near.iter().map(|&to| latency(view.latencies_ppm(from)[to])).sum();
+        let to_devices = |from| -> u64 {
+            ask.near.iter().map(|&to| latency(view.latencies_ppm(from)[to])).sum()
+        };
         Self {
             view,
             ask,
             model,
             layout: Layout::new(view),
-            device_latency_ppm: (0..n).map(to_devices).collect(),
-            latency_of_vcpus_ppm: vec![0; n],
+            device_latency_ppm: view.nodes.indices().map(to_devices).collect(),
+            latency_of_vcpus_ppm: IndexVec::filled(0, view.nodes.len()),
         }
     }
 
-    /// What living on `set` (rising indices) would mean, as long as it can be no slower than `bound`: all factors are at
-    /// least 1, so a set whose first is above it need not be looked at further.
-    pub(crate) fn predict(&mut self, set: &[usize], bound: SlowDown) -> Result<Prediction, Unfit> {
+    /// What living on `set` (rising) would mean, as long as it can be no slower than `bound`: all
+    /// factors are at least 1, so a set whose first is above it need not be looked at further.
+    pub(crate) fn predict(
+        &mut self,
+        set: &[NodeIndex],
+        bound: SlowDown,
+    ) -> Result<Prediction, Unfit> {
         if set.iter().all(|&i| self.view.nodes[i].cores == 0) {
             return Err(Unfit::NoCpus);
         }
@@ -178,15 +151,15 @@ impl<'a> Costing<'a> {
             devices: SlowDown(self.devices_ppm()),
         };
         let in_set = set.iter().fold(0, |sum, &i| sum + self.layout.pages_on(i));
-        let unclaimed = set
+        let available = set
             .iter()
-            .fold(0, |sum: u64, &i| sum.saturating_add(self.view.nodes[i].unclaimed_pages));
+            .fold(0, |sum: u64, &i| sum.saturating_add(self.view.nodes[i].available_pages));
         Ok(Prediction {
             slow_down: parts.product(),
             parts,
             vcpus_per_core_ppm: self.vcpus_per_core_ppm(),
             spilled_pages: self.ask.pages - in_set,
-            free_after_pages: (unclaimed - in_set).min(self.view.unclaimed_pages - self.ask.pages),
+            free_after_pages: (available - in_set).min(self.view.available_pages - self.ask.pages),
             has_idle_node: set.iter().any(|&i| !self.layout.uses(i)),
         })
     }
@@ -257,7 +230,7 @@ impl<'a> Costing<'a> {
     }
 
     // By how much a node's bandwidth is exceeded; 1,000,000 where it is not, or is not known.
-    fn load_ppm(&self, i: usize) -> u64 {
+    fn load_ppm(&self, i: NodeIndex) -> u64 {
         let node = &self.view.nodes[i];
         let Some(bandwidth_kb_s) = node.bandwidth_kb_s else { return PPM };
         let own_kb_s =

@@ -5,7 +5,8 @@ use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A predicted slow-down, in millionths: 1,000,000 is a domain alone on cores of its own with all memory local.
+/// A predicted slow-down, in millionths: 1,000,000 is a domain alone on cores of its own with all
+/// memory local.
 ///
 /// Whole numbers make the order of candidates the same on every machine and build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -16,7 +17,8 @@ impl SlowDown {
     /// No slow-down.
     pub const NONE: Self = Self(1_000_000);
 
-    /// The nearest whole millionth of `factor`; what is not a number or beyond all bounds is the largest slow-down.
+    /// The nearest whole millionth of `factor`; what is not a number or beyond all bounds is the
+    /// largest slow-down.
     pub fn from_factor(factor: f64) -> Self {
         if factor.is_finite() { Self((factor * 1e6).round() as u64) } else { Self(u64::MAX) }
     }
@@ -42,8 +44,8 @@ pub struct Candidate {
     pub slow_down: SlowDown,
     /// What it is made of.
     pub parts: Parts,
-    /// vCPUs a core on the nodes where its own would run, residents' included: the mean over its vCPUs, in millionths.
-    /// Not known of records that were written before it was noted.
+    /// vCPUs a core on the nodes where its own would run, residents' included: the mean over its
+    /// vCPUs, in millionths. Not known of records that were written before it was noted.
     #[serde(default)]
     pub vcpus_per_core_ppm: Option<u64>,
     /// What would be promised: vCPUs and bytes by node, spilled bytes included.
@@ -72,7 +74,8 @@ pub struct Decision {
     pub request: Request,
     /// The home.
     pub chosen: Candidate,
-    /// The next best, best first. Where the operator chose the nodes, what placement would have taken.
+    /// The next best, best first. Where the operator chose the nodes, what placement would have
+    /// taken.
     pub runners_up: Vec<Candidate>,
     /// CPUs and memory of the machine that did not count.
     #[serde(default)]
@@ -138,7 +141,8 @@ pub enum Refusal {
     },
     /// More than is known to be there, while nobody can tell whether it would fit.
     #[error(
-        "{} are more than is known to be there: nothing in {machine} tells how much memory there is on {}",
+        "{} are more than is known to be there: nothing in {machine} tells how much memory there is \
+         on {}",
         Bytes(*needed_bytes),
         nodes.named()
     )]

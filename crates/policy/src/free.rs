@@ -9,19 +9,22 @@ use serde::Serialize;
 pub struct Promisable {
     /// Used for nothing (`MemFree`), or free pages of the pool.
     pub free_bytes: u64,
-    /// Page cache and kernel caches that the kernel gives up under pressure, less the part it keeps for itself.
+    /// Page cache and kernel caches that the kernel gives up under pressure, less the part it keeps
+    /// for itself.
     pub reclaimable_bytes: u64,
     /// What the kernel keeps free: the sum of the zones' high watermarks.
     pub reserve_bytes: u64,
-    /// The result: free + reclaimable - reserve, never below 0. Claims that are not resident yet are still in it.
+    /// The result: free + reclaimable - reserve, never below 0. Claims that are not resident yet
+    /// are still in it.
     pub promisable_bytes: u64,
 }
 
 /// How much of `node` can be promised in pages of this size.
 ///
-/// For ordinary pages this is the kernel's own estimate of available memory (`si_mem_available` in `mm/show_mem.c`) for
-/// one node: half of each cache, or the low watermark if that is less, is taken to be in use. A node of which only
-/// firmware's tables are known counts as empty. For huge pages it is what the pool has free.
+/// For ordinary pages this is the kernel's own estimate of available memory (`si_mem_available` in
+/// `mm/show_mem.c`) for one node: half of each cache, or the low watermark if that is less, is
+/// taken to be in use. A node of which only firmware's tables are known counts as empty. For huge
+/// pages it is what the pool has free.
 pub fn promisable(node: &Node, page_size: PageSize) -> Promisable {
     match (page_size, &node.state) {
         (PageSize::Huge(page_bytes), _) => {

@@ -1,25 +1,29 @@
 //! Where a domain's vCPUs and pages come to lie when a set of nodes is its home.
 //!
-//! Both follow what the kernel does, not what would be best: a prediction is about what will happen.
+//! Both follow what the kernel does, not what would be best: a prediction is about what will
+//! happen.
 
 use crate::{
     MemoryPolicy,
+    index::{Index, IndexVec, NodeIndex},
     view::{PPM, UNREACHABLE, View},
 };
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// A domain's vCPUs and pages on every node of a [`View`], by the view's indices.
+/// A domain's vCPUs and pages on every node of a [`View`].
 ///
-/// Both are kept for all nodes and beside them which nodes have any, so that a small home on a large machine is laid
-/// out without a look at every node.
+/// Both are kept for all nodes and beside them which nodes have any, so that a small home on a
+/// large machine is laid out without a look at every node.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
-    vcpus: Vec<u64>,
-    pages: Vec<u64>,
-    runners: Vec<usize>,
-    holders: Vec<usize>,
+    vcpus: IndexVec<NodeIndex, u64>,
+    pages: IndexVec<NodeIndex, u64>,
+    // Invariant: exactly the nodes with vCPUs, rising.
+    runners: Vec<NodeIndex>,
+    // Invariant: exactly the nodes with pages.
+    holders: Vec<NodeIndex>,
     // Whether all vCPUs reach the memory of a node.
-    reached: Vec<bool>,
+    reached: IndexVec<NodeIndex, bool>,
 }
 
 /// The most pages that could be had where they were asked for.
@@ -32,43 +36,44 @@ impl Layout {
     pub(crate) fn new(view: &View) -> Self {
         let n = view.nodes.len();
         Self {
-            vcpus: vec![0; n],
-            pages: vec![0; n],
+            vcpus: IndexVec::filled(0, n),
+            pages: IndexVec::filled(0, n),
             runners: Vec::new(),
             holders: Vec::new(),
-            reached: vec![true; n],
+            reached: IndexVec::filled(true, n),
         }
     }
 
     /// The nodes with vCPUs and how many there are, by rising index.
-    pub(crate) fn vcpus(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+    pub(crate) fn vcpus(&self) -> impl Iterator<Item = (NodeIndex, u64)> + '_ {
         self.runners.iter().map(|&i| (i, self.vcpus[i]))
     }
 
     /// The nodes with pages and how many there are, in no particular order.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (NodeIndex, u64)> + '_ {
         self.holders.iter().map(|&i| (i, self.pages[i]))
     }
 
     /// How many pages are on a node.
-    pub(crate) fn pages_on(&self, i: usize) -> u64 {
+    pub(crate) fn pages_on(&self, i: NodeIndex) -> u64 {
         self.pages[i]
     }
 
     /// Whether a node gets a vCPU or a page.
-    pub(crate) fn uses(&self, i: usize) -> bool {
+    pub(crate) fn uses(&self, i: NodeIndex) -> bool {
         self.vcpus[i] > 0 || self.pages[i] > 0
     }
 
     /// Puts each vCPU where the fewest compete for a core.
     ///
-    /// One at a time, that is the node with the least (vCPUs it then has / cores), rounded up to millionths; among
-    /// equals the lowest number. A core is thus shared only when no core of the set idles. All at once it is: find the
-    /// least level of load at which all vCPUs fit, fill every node to just below it, and give what is left to the
-    /// nodes that reach it, lowest numbers first.
+    /// One at a time, that is the node with the least (vCPUs it then has / cores), rounded up to
+    /// millionths; among equals the lowest number. A core is thus shared only when no core of the
+    /// set idles. All at once it is: find the least level of load at which all vCPUs fit, fill
+    /// every node to just below it, and give what is left to the nodes that reach it, lowest
+    /// numbers first.
     ///
     /// A set without CPUs leaves every vCPU out.
-    pub(crate) fn spread_vcpus(&mut self, view: &View, set: &[usize], vcpus: u64) {
+    pub(crate) fn spread_vcpus(&mut self, view: &View, set: &[NodeIndex], vcpus: u64) {
         self.runners.drain(..).for_each(|i| self.vcpus[i] = 0);
         let (mut cores, mut busy) = (0, 0);
         for node in set.iter().map(|&i| &view.nodes[i]).filter(|node| node.cores > 0) {
@@ -78,12 +83,12 @@ impl Layout {
         if cores == 0 {
             return;
         }
-        let room_at = |level_ppm: u64, i: usize| {
+        let room_at = |level_ppm: u64, i: NodeIndex| {
             let node = &view.nodes[i];
             (level_ppm * node.cores / PPM).saturating_sub(node.busy)
         };
-        // Residents only make it tighter, so not everything fits at `low`; rounding down loses less than one vCPU a node,
-        // so everything does at `high`.
+        // Residents only make it tighter, so not everything fits at `low`; rounding down loses less
+        // than one vCPU a node, so everything does at `high`.
         let (mut low, mut high) = (
             (vcpus * PPM / cores).saturating_sub(1),
             (vcpus + busy + set.len() as u64) * PPM / cores + 1,
@@ -118,19 +123,20 @@ impl Layout {
     /// Puts the pages where the policy takes them from, given where the vCPUs are.
     ///
     /// - *preferred*: all on one node, the set's *primary*;
-    /// - *interleave*: equal parts on the set's nodes with memory; *weighted-interleave*: parts in proportion to their
-    ///   bandwidth where it is known for all of them, else equal ones;
-    /// - every other policy (and interleaving over nodes of which none has memory): where the vCPUs are, in proportion
-    ///   to their number, for a page lies where it is touched first.
+    /// - *interleave*: equal parts on the set's nodes with memory; *weighted-interleave*: parts in
+    ///   proportion to their bandwidth where it is known for all of them, else equal ones;
+    /// - every other policy (and interleaving over nodes of which none has memory): where the vCPUs
+    ///   are, in proportion to their number, for a page lies where it is touched first.
     ///
-    /// What does not fit a node goes to the others, nearest to that node first, lowest numbers among equals; node by
-    /// node, after every node took its own. The policies that confine stop at the set's nodes; *preferred-many* takes
-    /// the set's nodes first; the rest fall back as the kernel's zone lists do, wherever is nearest. Memory that one of
-    /// the vCPUs could not reach is never used.
+    /// What does not fit a node goes to the others, nearest to that node first, lowest numbers
+    /// among equals; node by node, after every node took its own. The policies that confine stop at
+    /// the set's nodes; *preferred-many* takes the set's nodes first; the rest fall back as the
+    /// kernel's zone lists do, wherever is nearest. Memory that one of the vCPUs could not reach is
+    /// never used.
     pub(crate) fn fill_memory(
         &mut self,
         view: &View,
-        set: &[usize],
+        set: &[NodeIndex],
         pages: u64,
         policy: MemoryPolicy,
     ) -> Result<(), TooSmall> {
@@ -139,11 +145,11 @@ impl Layout {
         let room = if policy.confines() {
             set.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.left(view, i)))
         } else if view.all_reachable {
-            view.unclaimed_pages
+            view.available_pages
         } else {
-            (0..view.nodes.len()).fold(0, |sum: u64, i| sum.saturating_add(self.left(view, i)))
+            view.nodes.indices().fold(0, |sum: u64, i| sum.saturating_add(self.left(view, i)))
         };
-        let room = room.min(view.unclaimed_pages);
+        let room = room.min(view.available_pages);
         if room < pages {
             return Err(TooSmall { pages: room });
         }
@@ -165,7 +171,7 @@ impl Layout {
         for (i, missing) in overflow {
             let in_set = policy.confines() || policy == MemoryPolicy::PreferredMany;
             let missing = if in_set { self.take_from_set(view, i, set, missing) } else { missing };
-            self.take_in_turn(view, view.nearest(i).iter().map(|&i| i as usize), missing);
+            self.take_in_turn(view, view.nearest(i).iter().copied(), missing);
         }
         Ok(())
     }
@@ -176,19 +182,21 @@ impl Layout {
         }
         self.reached.fill(true);
         for &from in &self.runners {
-            for (reached, &latency_ppm) in self.reached.iter_mut().zip(view.latencies_ppm(from)) {
+            for (reached, &latency_ppm) in
+                self.reached.iter_mut().zip(view.latencies_ppm(from).iter())
+            {
                 *reached &= latency_ppm != UNREACHABLE;
             }
         }
     }
 
     // Pages that are still to be had on a node.
-    fn left(&self, view: &View, i: usize) -> u64 {
-        if self.reached[i] { view.nodes[i].unclaimed_pages - self.pages[i] } else { 0 }
+    fn left(&self, view: &View, i: NodeIndex) -> u64 {
+        if self.reached[i] { view.nodes[i].available_pages - self.pages[i] } else { 0 }
     }
 
     // The nodes from which pages are taken, and in which proportion.
-    fn parts(&self, view: &View, set: &[usize], policy: MemoryPolicy) -> Vec<(usize, u64)> {
+    fn parts(&self, view: &View, set: &[NodeIndex], policy: MemoryPolicy) -> Vec<(NodeIndex, u64)> {
         let with_memory =
             || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
         let parts = match policy {
@@ -207,19 +215,21 @@ impl Layout {
         self.vcpus().collect()
     }
 
-    /// The one node that *preferred* names: of the set's nodes with memory the one with the most vCPUs, the lowest
-    /// number among equals; without any such node, the same among all of the set.
-    fn primary(&self, view: &View, set: &[usize]) -> usize {
-        let best = |nodes: &mut dyn Iterator<Item = usize>| {
+    /// The one node that *preferred* names: of the set's nodes with memory the one with the most
+    /// vCPUs, the lowest number among equals; without any such node, the same among all of the set.
+    fn primary(&self, view: &View, set: &[NodeIndex]) -> NodeIndex {
+        let best = |nodes: &mut dyn Iterator<Item = NodeIndex>| {
             nodes.max_by_key(|&i| (self.vcpus[i], Reverse(i)))
         };
         let with_memory =
             set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
-        best(&mut { with_memory }).or_else(|| best(&mut set.iter().copied())).unwrap_or(0)
+        best(&mut { with_memory })
+            .or_else(|| best(&mut set.iter().copied()))
+            .unwrap_or(NodeIndex::at(0))
     }
 
     // Takes up to `wanted` pages from a node and tells how many these were.
-    fn take(&mut self, view: &View, i: usize, wanted: u64) -> u64 {
+    fn take(&mut self, view: &View, i: NodeIndex, wanted: u64) -> u64 {
         let taken = wanted.min(self.left(view, i));
         if taken > 0 && self.pages[i] == 0 {
             self.holders.push(i);
@@ -228,10 +238,18 @@ impl Layout {
         taken
     }
 
-    // Takes pages from the nodes of a set that are nearest to `from` and tells how many are still missing.
-    fn take_from_set(&mut self, view: &View, from: usize, set: &[usize], missing: u64) -> u64 {
+    // Takes pages from the nodes of a set that are nearest to `from` and tells how many are still
+    // missing.
+    fn take_from_set(
+        &mut self,
+        view: &View,
+        from: NodeIndex,
+        set: &[NodeIndex],
+        missing: u64,
+    ) -> u64 {
         let latencies = view.latencies_ppm(from);
-        // A heap, because a few nodes are nearly always enough and sorting all would cost more than that.
+        // A heap, because a few nodes are nearly always enough and sorting all would cost more than
+        // that.
         let with_room =
             set.iter().filter(|&&i| self.left(view, i) > 0).map(|&i| Reverse((latencies[i], i)));
         let mut nearest: BinaryHeap<_> = with_room.collect::<Vec<_>>().into();
@@ -246,7 +264,7 @@ impl Layout {
     fn take_in_turn(
         &mut self,
         view: &View,
-        mut nodes: impl Iterator<Item = usize>,
+        mut nodes: impl Iterator<Item = NodeIndex>,
         mut missing: u64,
     ) -> u64 {
         while missing > 0

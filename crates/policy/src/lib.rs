@@ -1,22 +1,27 @@
-//! Pure decisions for NUMA hosts: where a domain shall live, what is promised to it, and what has to be done for that.
+//! Pure decisions for NUMA hosts: homes for domains, claims on memory, and the changes that carry
+//! them out.
 //!
-//! Observe, decide, act: a machine gives an [`Observation`]; [`place()`] turns it and a [`Request`] into a [`Decision`]
-//! that carries its reasons in numbers. Nothing here reads a clock, a file or a random number, so a decision can be
+//! Observe, decide, act: a machine gives an [`Observation`]; [`place()`] turns it and a [`Request`]
+//! into a [`Decision`] with its reasons in numbers, and a [`Controller`] turns it into transactions
+//! once an interval. Nothing here reads a clock, a file or a random number, so a decision can be
 //! tested, shown before it is carried out, recorded and replayed.
 
 #![forbid(unsafe_code)]
 
 mod bytes;
 mod claim;
-mod control;
+mod controllers;
 mod cost;
+mod cost_model;
 mod decision;
 mod free;
+mod index;
 mod layout;
 mod locality;
 mod observation;
 mod offered;
 mod part;
+mod payback;
 mod place;
 mod plan;
 mod ranking;
@@ -30,18 +35,19 @@ mod view;
 
 pub use bytes::{Bytes, Count};
 pub use claim::{ByNode, Claim, outstanding, total};
-pub use control::{
-    ControlObservation, ControlPlan, DebtWaits, DomainHistory, DomainLoad, History, HomeWaits,
-    LastMove, MilliVcpus, MoveReport, NodeHistory, NodeLoad, Owner, Payback, Place, Standing,
-    Stuck, Tuning, control,
+pub use controllers::{
+    ControlObservation, ControlPlan, Controller, DebtWaits, History, HomeWaits, Homes, LastMove,
+    MoveReport, NodeHistory, NodeLoad, Owner, PartHistory, PartLoad, Place, Status, Stuck, Tuning,
+    plan_all,
 };
-pub use cost::CostModel;
+pub use cost_model::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
 pub use free::{Promisable, promisable};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{CgroupId, Home, Observation, Origin, PartState, Reservation};
 pub use offered::{LeftOut, NotAllowed};
 pub use part::{CellId, PartId};
+pub use payback::{MilliVcpus, Payback};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
 pub use plan::{
     Action, Batch, CpuReason, Machine, Outcome, PageMove, Plan, Progress, Reason, Stayed,

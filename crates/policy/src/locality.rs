@@ -3,11 +3,12 @@
 use crate::ByNode;
 use nearside_topology::NodeSet;
 
-/// The local share: the sum over nodes of (share of CPU time there x share of bytes there), from 0 to 1.
+/// The local share: the sum over nodes of (share of CPU time there x share of bytes there), from 0
+/// to 1.
 ///
-/// It is the probability that a byte drawn at random is local to an instant of CPU time drawn at random, so it means
-/// the same for a domain with a home, for one without, and for stock Linux. None where the domain used no CPU time or
-/// has no memory.
+/// It is the probability that a byte drawn at random is local to an instant of CPU time drawn at
+/// random, so it means the same for a domain with a home, for one without, and for stock Linux.
+/// None where the domain used no CPU time or has no memory.
 pub fn local_share(cpu_time: &ByNode, bytes: &ByNode) -> Option<f64> {
     let total = |by_node: &ByNode| by_node.values().map(|&amount| amount as f64).sum::<f64>();
     let (all_time, all_bytes) = (total(cpu_time), total(bytes));

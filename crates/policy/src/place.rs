@@ -4,6 +4,7 @@ use crate::{
     Bytes, Candidate, Claim, CostModel, Decision, LeftOut, Observation, PageSize, Refusal, Request,
     SlowDown,
     cost::{Ask, Costing, Unfit},
+    index::{Index, NodeIndex},
     offered::check_named,
     ranking::Ranking,
     search,
@@ -11,10 +12,11 @@ use crate::{
 };
 use nearside_topology::{NodeSet, Topology};
 
-/// Up to this many nodes every set is looked at.
+/// Up to this many nodes every set is evaluated.
 pub const EXHAUSTIVE_NODES: usize = 12;
 
-// The unit in which ordinary memory is promised. A machine with larger pages rounds up once more, by less than a page.
+// The unit in which ordinary memory is promised. A machine with larger pages rounds up once more,
+// by less than a page.
 const BASE_PAGE_BYTES: u64 = 4096;
 
 /// How candidates are found.
@@ -26,11 +28,12 @@ pub enum Method {
     Search,
 }
 
-/// The home for `request` on the machine as observed: the candidate with the least slow-down; among equals the one
-/// with fewer vCPUs a core, then the one with more free memory afterwards, then the one with the lowest numbers.
+/// The home for `request` on the machine as observed: the candidate with the least slow-down; among
+/// equals the one with fewer vCPUs a core, then the one with more free memory afterwards, then the
+/// one with the lowest numbers.
 ///
-/// A candidate is a set of nodes of which each gets a vCPU or a page (a node that gets neither is no part of a home).
-/// Where the request names nodes these are the home, whatever is better.
+/// A candidate is a set of nodes of which each gets a vCPU or a page (a node that gets neither is
+/// no part of a home). Where the request names nodes these are the home, whatever is better.
 ///
 /// # Errors
 /// A [`Refusal`] when the request makes no sense on this machine or does not fit it.
@@ -69,8 +72,8 @@ pub fn place_with(
         near,
     };
     let mut costing = Costing::new(&view, &ask, model);
-    let does_not_fit = |unclaimed_pages: u64, nodes: &NodeSet, where_: String| {
-        let unclaimed_bytes = unclaimed_pages.saturating_mul(page_bytes);
+    let does_not_fit = |available_pages: u64, nodes: &NodeSet, where_: String| {
+        let unclaimed_bytes = available_pages.saturating_mul(page_bytes);
         let short_by_bytes = needed_bytes.saturating_sub(unclaimed_bytes);
         let page_size = request.page_size;
         unknown_memory(page_size, needed_bytes, nodes, topology).unwrap_or(Refusal::DoesNotFit {
@@ -85,7 +88,7 @@ pub fn place_with(
     let explicit = match &request.nodes {
         None => None,
         Some(nodes) => {
-            let set: Vec<usize> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
+            let set: Vec<NodeIndex> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
             let chosen =
                 candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
                     Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
@@ -105,7 +108,7 @@ pub fn place_with(
     let exhaustive = method == Method::BySize && view.nodes.len() <= EXHAUSTIVE_NODES;
     let mut ranking = Ranking::default();
     if exhaustive {
-        look_at_all(&mut costing, &mut ranking);
+        evaluate_all(&mut costing, &mut ranking);
     } else {
         search::search(&mut costing, &mut ranking);
     }
@@ -121,7 +124,7 @@ pub fn place_with(
         }
         None => {
             let nodes = topology.node_set();
-            let chosen = candidates.next().ok_or_else(|| match ranking.most_pages() {
+            let chosen = candidates.next().ok_or_else(|| match ranking.max_pages() {
                 None => Refusal::NoCpus { nodes: nodes.clone() },
                 Some(pages) => does_not_fit(pages, &nodes, nodes.named()),
             })?;
@@ -133,7 +136,7 @@ pub fn place_with(
         chosen,
         runners_up,
         left_out: LeftOut::of(topology, request.nodes.as_ref()),
-        candidates: ranking.looked_at(),
+        candidates: ranking.evaluated(),
         exhaustive,
         model: *model,
     })
@@ -208,7 +211,8 @@ fn check_machine(
     }
 }
 
-// What to say of a request that does not fit what is known, where some of these nodes may have more ordinary memory.
+// What to say of a request that does not fit what is known, where some of these nodes may have more
+// ordinary memory.
 fn unknown_memory(
     page_size: PageSize,
     needed_bytes: u64,
@@ -224,24 +228,24 @@ fn unknown_memory(
     })
 }
 
-pub(crate) fn look_at_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
+pub(crate) fn evaluate_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
     let mut set = Vec::with_capacity(n);
     for members in 1_u32..1 << n {
         set.clear();
-        set.extend((0..n).filter(|i| members & (1 << i) != 0));
-        ranking.look_at(costing, &set);
+        set.extend(costing.view.nodes.indices().filter(|i| members & (1 << i.position()) != 0));
+        ranking.evaluate(costing, &set);
     }
 }
 
 // The set in the words of a decision.
 fn candidate(
     costing: &mut Costing<'_>,
-    set: &[usize],
+    set: &[NodeIndex],
     page_bytes: u64,
 ) -> Result<Candidate, Unfit> {
     let prediction = costing.predict(set, SlowDown(u64::MAX))?;
-    let id = |i: usize| costing.view.nodes[i].id;
+    let id = |i: NodeIndex| costing.view.nodes[i].id;
     let layout = costing.layout();
     let bytes =
         layout.pages().map(|(i, pages)| (id(i), pages.saturating_mul(page_bytes))).collect();

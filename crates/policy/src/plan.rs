@@ -163,7 +163,8 @@ pub struct Batch {
 pub enum CpuReason {
     /// An operator asked for hard affinity.
     Operator,
-    /// Nearside's own stand-in for node affinity; it is lifted as soon as a scheduler that knows node affinity runs.
+    /// Nearside's own stand-in for node affinity; it is lifted as soon as a scheduler that knows
+    /// node affinity runs.
     Fallback,
 }
 
@@ -239,8 +240,9 @@ pub enum Reason {
     Debt {
         /// How much of the domain's memory does, in bytes.
         debt_bytes: u64,
-        /// How far the full rate is held back for the sake of nodes that are short of memory: 1,000,000 is not at all.
-        pace_ppm: u64,
+        /// How far the full rate is held back for the sake of nodes that are short of memory:
+        /// 1,000,000 is not at all.
+        rate_ppm: u64,
     },
     /// What can move has come home.
     Arrived,
@@ -286,14 +288,14 @@ impl fmt::Display for Reason {
             Self::Exchange { with, payback } => {
                 write!(f, "exchanges homes with {with}; both together: {payback}")
             }
-            Self::Debt { debt_bytes, pace_ppm } => {
+            Self::Debt { debt_bytes, rate_ppm } => {
                 write!(f, "{} lie off its home", Bytes(*debt_bytes))?;
-                match pace_ppm {
+                match rate_ppm {
                     1_000_000.. => Ok(()),
                     _ => write!(
                         f,
                         "; at {} % of the rate, for a node is short of memory",
-                        pace_ppm / 10_000
+                        rate_ppm / 10_000
                     ),
                 }
             }
@@ -411,7 +413,8 @@ pub enum StayedWhy {
     NoHugePage,
     /// Busy, and its process lets a device address its memory (VFIO).
     Device,
-    /// Charged to the domain and mapped by none of its processes: files of tmpfs, shared memory that nobody is attached to.
+    /// Charged to the domain and mapped by none of its processes: files of tmpfs, shared memory
+    /// that nobody is attached to.
     NotMapped,
     /// Another error of the kernel's.
     Other,

@@ -1,32 +1,33 @@
-//! The best sets seen so far.
+//! The best sets evaluated so far.
 
 use crate::{
     SlowDown,
-    cost::{Costing, Prediction, Standing, Unfit},
+    cost::{Costing, Prediction, Score, Unfit},
+    index::NodeIndex,
 };
 
 /// The order of candidates: how good they are, then lowest numbers.
-type Rank = (Standing, Vec<usize>);
+type Rank = (Score, Vec<NodeIndex>);
 
-/// The best sets that were looked at, best first.
+/// The best sets that were evaluated, best first.
 #[derive(Debug, Default)]
 pub(crate) struct Ranking {
     best: Vec<Rank>,
-    looked_at: u64,
-    most_pages: Option<u64>,
+    evaluated: u64,
+    max_pages: Option<u64>,
 }
 
 impl Ranking {
     /// How many others are kept beside the best.
     pub(crate) const RUNNERS_UP: usize = 3;
 
-    /// Predicts what living on `set` (rising indices) would mean and keeps it if it is among the best.
-    pub(crate) fn look_at(
+    /// Predicts what living on `set` (rising) would mean and keeps it if it is among the best.
+    pub(crate) fn evaluate(
         &mut self,
         costing: &mut Costing<'_>,
-        set: &[usize],
+        set: &[NodeIndex],
     ) -> Option<Prediction> {
-        self.looked_at += 1;
+        self.evaluated += 1;
         // Once the list is full, only what may enter it is of interest.
         let worst = self
             .best
@@ -36,7 +37,7 @@ impl Ranking {
             Ok(prediction) => prediction,
             Err(unfit) => {
                 if let Unfit::TooSmall(room) = unfit {
-                    self.most_pages = self.most_pages.max(Some(room.pages));
+                    self.max_pages = self.max_pages.max(Some(room.pages));
                 }
                 return None;
             }
@@ -47,31 +48,30 @@ impl Ranking {
         Some(prediction)
     }
 
-    fn keep(&mut self, prediction: &Prediction, set: &[usize]) {
-        let standing = prediction.standing();
-        let at = self
-            .best
-            .partition_point(|(other, nodes)| (*other, nodes.as_slice()) < (standing, set));
+    fn keep(&mut self, prediction: &Prediction, set: &[NodeIndex]) {
+        let score = prediction.score();
+        let at =
+            self.best.partition_point(|(other, nodes)| (*other, nodes.as_slice()) < (score, set));
         let there = self.best.get(at).is_some_and(|(_, other)| other == set);
         // One more than the runners-up, since the operator's own choice is left out of them.
         if at <= Self::RUNNERS_UP && !there {
             self.best.truncate(Self::RUNNERS_UP);
-            self.best.insert(at, (standing, set.to_vec()));
+            self.best.insert(at, (score, set.to_vec()));
         }
     }
 
     /// The best sets, best first.
-    pub(crate) fn best(&self) -> impl Iterator<Item = &[usize]> {
+    pub(crate) fn best(&self) -> impl Iterator<Item = &[NodeIndex]> {
         self.best.iter().map(|(_, set)| set.as_slice())
     }
 
-    /// How many sets were looked at.
-    pub(crate) fn looked_at(&self) -> u64 {
-        self.looked_at
+    /// How many sets were evaluated.
+    pub(crate) fn evaluated(&self) -> u64 {
+        self.evaluated
     }
 
     /// The most pages that any set that was too small would have had; None where no set had a CPU.
-    pub(crate) fn most_pages(&self) -> Option<u64> {
-        self.most_pages
+    pub(crate) fn max_pages(&self) -> Option<u64> {
+        self.max_pages
     }
 }

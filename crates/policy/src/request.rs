@@ -57,7 +57,8 @@ pub enum MemoryPolicy {
     Interleave,
     /// As interleave, by the nodes' weights (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9).
     WeightedInterleave,
-    /// From these nodes or not at all, while the domain's own policies stay its own (`cpuset.mems` alone).
+    /// From these nodes or not at all, while the domain's own policies stay its own (`cpuset.mems`
+    /// alone).
     Restrictive,
     /// From the node where the touching CPU is (`MPOL_LOCAL`).
     Local,
@@ -103,7 +104,8 @@ impl fmt::Display for MemoryPolicy {
 /// A word that names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{0}\" is no memory policy: expected one of strict, preferred, preferred-many, interleave, weighted-interleave, restrictive, local"
+    "\"{0}\" is no memory policy: expected one of strict, preferred, preferred-many, interleave, \
+     weighted-interleave, restrictive, local"
 )]
 pub struct UnknownPolicy(pub String);
 

@@ -1,27 +1,33 @@
-//! The search for a home on machines with too many sets of nodes to look at each.
+//! The search for a home on machines with too many sets of nodes to evaluate each.
 //!
 //! # Approach
-//! 1. *Single nodes*: every node is looked at alone. If one of them means no slow-down at all, the search ends.
-//! 2. *Growing*: from a seed, the node that brings most of what is missing for its distance joins, again and again,
-//!    until there are idle cores for all vCPUs and room for all pages. Sets on the way are candidates too (large ones
-//!    at growing intervals), since sharing cores or taking memory from outside may cost less than distance does.
-//! 3. *Climbing*: from the best sets grown, a node is added, dropped or exchanged as long as that helps: the members
-//!    that bring least for their distance against the others that would bring most.
+//! 1. *Single nodes*: every node is evaluated alone. If one of them means no slow-down at all, the
+//!    search ends.
+//! 2. *Growing*: from a seed, the node that brings most of what is missing for its distance joins,
+//!    again and again, until there are idle cores for all vCPUs and room for all pages. Sets on the
+//!    way are candidates too (large ones at growing intervals), since sharing cores or taking
+//!    memory from outside may cost less than distance does.
+//! 3. *Climbing*: from the best sets grown, a node is added, dropped or replaced as long as that
+//!    helps: the members that bring least for their distance against the others that would bring
+//!    most.
 //!
 //! # Effort
-//! Effort is counted in steps of about a nanosecond, not in time, so that the answer depends on the machine that is
-//! placed on and not on the one that computes. Growing may use half of it. Seeds are visited with a stride of the golden
-//! ratio: wherever the effort ends, those visited lie evenly over the machine.
+//! Effort is counted in steps of about a nanosecond, not in time, so that the answer depends on the
+//! machine that is placed on and not on the one that computes. Growing may use half of it. Seeds
+//! are visited with a stride of the golden ratio: wherever the effort ends, those visited lie
+//! evenly over the machine.
 //!
 //! # Properties
 //! - A request for which one node means no slow-down gets such a node.
-//! - Where all nodes reach each other and any set is a home, one is found: the last set grown from a seed holds every
-//!   node that brings anything.
-//! - The distance from the best is measured in `tests/placement` and stated in docs/performance/decisions.md.
+//! - Where all nodes reach each other and any set is a home, one is found: the last set grown from
+//!   a seed holds every node that brings anything.
+//! - The distance from the best is measured in `tests/placement` and stated in
+//!   docs/performance/decisions.md.
 
 use crate::{
     SlowDown,
-    cost::{Ask, Costing, Standing},
+    cost::{Ask, Costing, Score},
+    index::{Index, IndexVec, NodeIndex},
     ranking::Ranking,
     view::NodeView,
 };
@@ -29,22 +35,32 @@ use crate::{
 // Steps for any machine and for each of its nodes.
 const EFFORT: u64 = 300_000;
 const EFFORT_PER_NODE: u64 = 4_000;
-// Divided by the nodes: on few nodes a good part of all sets can be looked at in the same time.
+// Divided by the nodes: on few nodes a good part of all sets can be evaluated in the same time.
 const EFFORT_OF_SMALL: u64 = 8_000_000;
 
 // What a core that has to be shared with residents counts beside an idle one.
 const SHARED: f64 = 0.02;
 
-// How many members and how many others climbing tries to exchange: all of them on a machine of 16 nodes.
-const EXCHANGED: usize = 8;
+// How many members and how many others climbing tries to replace: all of them on a machine of 16
+// nodes.
+const MAX_REPLACED: usize = 8;
 
 /// Looks for homes and leaves the best in `ranking`.
 pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     let n = costing.view.nodes.len();
     let effort = EFFORT + EFFORT_PER_NODE * n as u64 + EFFORT_OF_SMALL / (n as u64).max(1);
-    let mut search =
-        Search { costing, ranking, effort, latency_ppm: vec![0; n], is_member: vec![false; n] };
-    let single = (0..n).filter_map(|node| Some((search.look_at(&[node])?, vec![node]))).min();
+    let mut search = Search {
+        costing,
+        ranking,
+        effort,
+        latency_ppm: IndexVec::filled(0, n),
+        is_member: IndexVec::filled(false, n),
+    };
+    let single = search
+        .is_member
+        .indices()
+        .filter_map(|node| Some((search.evaluate(&[node])?, vec![node])))
+        .min();
     if single.as_ref().is_some_and(|((slow_down, ..), _)| *slow_down <= SlowDown::NONE) {
         return;
     }
@@ -52,21 +68,23 @@ pub(crate) fn search(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     grown.extend(single);
     grown.sort_unstable();
     grown.dedup();
-    for (standing, set) in grown {
+    for (score, set) in grown {
         if search.effort == 0 {
             break;
         }
-        search.climb(standing, set);
+        search.climb(score, set);
     }
 }
 
 struct Search<'s, 'a> {
+    // Invariant: `latency_ppm` and `is_member` describe one set, which `start_set` and `add` build.
     costing: &'s mut Costing<'a>,
     ranking: &'s mut Ranking,
     effort: u64,
-    // By node: the sum of the latencies from the members of the set at hand, and whether it is a member.
-    latency_ppm: Vec<u64>,
-    is_member: Vec<bool>,
+    // By node: the sum of the latencies from the members of the set at hand, and whether it is a
+    // member.
+    latency_ppm: IndexVec<NodeIndex, u64>,
+    is_member: IndexVec<NodeIndex, bool>,
 }
 
 impl Search<'_, '_> {
@@ -74,30 +92,30 @@ impl Search<'_, '_> {
         self.effort = self.effort.saturating_sub(steps as u64);
     }
 
-    fn look_at(&mut self, set: &[usize]) -> Option<Standing> {
+    fn evaluate(&mut self, set: &[NodeIndex]) -> Option<Score> {
         self.spend(200 + 50 * set.len());
-        let seen = self.ranking.look_at(self.costing, set)?;
+        let seen = self.ranking.evaluate(self.costing, set)?;
         self.spend(set.len() * set.len());
         if seen.spilled_pages > 0 {
             self.spend(50 * set.len());
         }
         if !seen.has_idle_node {
-            return Some(seen.standing());
+            return Some(seen.score());
         }
         // What gets nothing is no part of a home.
-        let of_use: Vec<usize> =
+        let of_use: Vec<NodeIndex> =
             set.iter().copied().filter(|&i| self.costing.layout().uses(i)).collect();
-        self.look_at(&of_use)
+        self.evaluate(&of_use)
     }
 
     // The best set of each seed.
-    fn grow_from_seeds(&mut self) -> Vec<(Standing, Vec<usize>)> {
+    fn grow_from_seeds(&mut self) -> Vec<(Score, Vec<NodeIndex>)> {
         let n = self.costing.view.nodes.len();
         let stride = golden_stride(n);
         let kept = self.effort / 2;
         let mut grown = Vec::new();
         for visited in 0..n {
-            self.grow(visited * stride % n, &mut grown);
+            self.grow(Index::at(visited * stride % n), &mut grown);
             if self.effort <= kept {
                 break;
             }
@@ -105,11 +123,11 @@ impl Search<'_, '_> {
         grown
     }
 
-    fn grow(&mut self, seed: usize, grown: &mut Vec<(Standing, Vec<usize>)>) {
+    fn grow(&mut self, seed: NodeIndex, grown: &mut Vec<(Score, Vec<NodeIndex>)>) {
         let mut missing = Missing::all_of(self.costing.ask);
         let mut next = Some(seed);
-        // Every single node has been looked at.
-        let mut look_at_size = 2;
+        // Every single node has been evaluated.
+        let mut evaluate_size = 2;
         let mut set = Vec::new();
         self.start_set(&[]);
         while let Some(node) = next {
@@ -117,42 +135,39 @@ impl Search<'_, '_> {
             self.add(node);
             missing.give(&self.costing.view.nodes[node]);
             next = self.cheapest(&missing);
-            if set.len() >= look_at_size || next.is_none() {
-                look_at_size = set.len() + 1 + set.len() / 8;
-                grown.extend(self.look_at(&set).map(|standing| (standing, set.clone())));
+            if set.len() >= evaluate_size || next.is_none() {
+                evaluate_size = set.len() + 1 + set.len() / 8;
+                grown.extend(self.evaluate(&set).map(|score| (score, set.clone())));
             }
         }
     }
 
-    // Adds, drops or exchanges a node as long as that helps.
-    fn climb(&mut self, mut standing: Standing, mut set: Vec<usize>) {
-        while let Some((better, changed)) = self.first_better(standing, &set) {
-            (standing, set) = (better, changed);
+    // Adds, drops or replaces a node as long as that helps.
+    fn climb(&mut self, mut score: Score, mut set: Vec<NodeIndex>) {
+        while let Some((better, changed)) = self.first_better(score, &set) {
+            (score, set) = (better, changed);
         }
     }
 
-    fn first_better(
-        &mut self,
-        standing: Standing,
-        set: &[usize],
-    ) -> Option<(Standing, Vec<usize>)> {
+    fn first_better(&mut self, score: Score, set: &[NodeIndex]) -> Option<(Score, Vec<NodeIndex>)> {
         self.start_set(set);
         let all = Missing::all_of(self.costing.ask);
-        let mut prices: Vec<(f64, usize)> =
-            (0..self.is_member.len()).map(|i| (self.price(i, &all), i)).collect();
+        let mut prices: Vec<(f64, NodeIndex)> =
+            self.is_member.indices().map(|i| (self.price(i, &all), i)).collect();
         prices.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let (members, others): (Vec<_>, Vec<_>) =
             prices.into_iter().map(|(_, i)| i).partition(|&i| self.is_member[i]);
         let none = || std::iter::once(None);
-        for joined in none().chain(others.into_iter().take(EXCHANGED).map(Some)) {
-            for dropped in none().chain(members.iter().rev().take(EXCHANGED).copied().map(Some)) {
+        for joined in none().chain(others.into_iter().take(MAX_REPLACED).map(Some)) {
+            for dropped in none().chain(members.iter().rev().take(MAX_REPLACED).copied().map(Some))
+            {
                 if self.effort == 0 {
                     return None;
                 }
                 let kept = set.iter().copied().filter(|i| Some(*i) != dropped);
-                let mut changed: Vec<usize> = kept.chain(joined).collect();
+                let mut changed: Vec<NodeIndex> = kept.chain(joined).collect();
                 changed.sort_unstable();
-                if let Some(better) = self.look_at(&changed).filter(|better| *better < standing) {
+                if let Some(better) = self.evaluate(&changed).filter(|better| *better < score) {
                     return Some((better, changed));
                 }
             }
@@ -160,30 +175,34 @@ impl Search<'_, '_> {
         None
     }
 
-    fn start_set(&mut self, set: &[usize]) {
+    fn start_set(&mut self, set: &[NodeIndex]) {
         self.latency_ppm.fill(0);
         self.is_member.fill(false);
         set.iter().for_each(|&member| self.add(member));
     }
 
-    fn add(&mut self, node: usize) {
+    fn add(&mut self, node: NodeIndex) {
         self.is_member[node] = true;
         let latencies = self.costing.view.latencies_ppm(node);
-        self.latency_ppm.iter_mut().zip(latencies).for_each(|(sum, &more)| *sum += u64::from(more));
+        self.latency_ppm
+            .iter_mut()
+            .zip(latencies.iter())
+            .for_each(|(sum, &more)| *sum += u64::from(more));
         self.spend(self.latency_ppm.len());
     }
 
-    // The node that costs least for what it brings of what is missing; none where nothing is missing or to be had.
-    fn cheapest(&mut self, missing: &Missing) -> Option<usize> {
+    // The node that costs least for what it brings of what is missing; none where nothing is
+    // missing or to be had.
+    fn cheapest(&mut self, missing: &Missing) -> Option<NodeIndex> {
         self.spend(4 * self.is_member.len());
-        let others = (0..self.is_member.len()).filter(|&i| !self.is_member[i]);
+        let others = self.is_member.indices().filter(|&i| !self.is_member[i]);
         let prices =
             others.map(|i| (self.price(i, missing), i)).filter(|(price, _)| price.is_finite());
         prices.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, i)| i)
     }
 
     // Latency from the members, divided by the part that the node has of what is missing.
-    fn price(&self, node: usize, missing: &Missing) -> f64 {
+    fn price(&self, node: NodeIndex, missing: &Missing) -> f64 {
         self.latency_ppm[node] as f64 / missing.gain(&self.costing.view.nodes[node])
     }
 }
@@ -208,7 +227,7 @@ impl Missing {
 
     fn give(&mut self, node: &NodeView) {
         self.vcpus = self.vcpus.saturating_sub(node.idle_cores());
-        self.pages = self.pages.saturating_sub(node.unclaimed_pages);
+        self.pages = self.pages.saturating_sub(node.available_pages);
     }
 
     // Which part of the request a node has of what is missing.
@@ -217,12 +236,13 @@ impl Missing {
         let shared = SHARED
             * node.cores.saturating_sub(idle_cores).min(self.vcpus - idle_cores) as f64
             / self.all_vcpus;
-        let pages = node.unclaimed_pages.min(self.pages);
+        let pages = node.available_pages.min(self.pages);
         idle_cores as f64 / self.all_vcpus + shared + pages as f64 / self.all_pages
     }
 }
 
-// The least number from n / 1.618 on that shares no divisor with n: its multiples visit all of 0..n, evenly at any time.
+// The least number from n / 1.618 on that shares no divisor with n: its multiples visit all of
+// 0..n, evenly at any time.
 fn golden_stride(n: usize) -> usize {
     let divisor = |mut a: usize, mut b: usize| {
         while b > 0 {

@@ -8,8 +8,8 @@ use nearside_topology::{NodeId, NodeSet};
 pub struct Unclaimed {
     /// By node: what counts as free, less what is spoken for.
     by_node: ByNode,
-    /// What others have reserved of it: huge pages of which nobody knows which nodes they will come from before they are
-    /// touched. So it is taken off the sum and off no node.
+    /// What others have reserved of it: huge pages of which nobody knows which nodes they will come
+    /// from before they are touched. So it is taken off the sum and off no node.
     reserved_bytes: u64,
     /// The sum of `by_node`.
     sum_bytes: u64,
@@ -26,7 +26,8 @@ impl Unclaimed {
         self.of(node).min(self.total_bytes())
     }
 
-    /// Bytes that can still be promised on these nodes together, when so many are given back on others.
+    /// Bytes that can still be promised on these nodes together, when so many are given back on
+    /// others.
     pub fn on_nodes(&self, nodes: &NodeSet, given_back_bytes: u64) -> u64 {
         let sum = nodes.iter().map(|node| self.of(node)).fold(0, u64::saturating_add);
         sum.min(self.sum_bytes.saturating_add(given_back_bytes).saturating_sub(self.reserved_bytes))
@@ -73,8 +74,8 @@ impl Observation {
         Unclaimed::new(by_node, self.reserved_elsewhere_bytes(page_size))
     }
 
-    /// Bytes in huge pages of this size that were reserved and not touched yet, and that no claim covers: by processes
-    /// which are no domain's, or by domains beyond their claims.
+    /// Bytes in huge pages of this size that were reserved and not touched yet, and that no claim
+    /// covers: by processes which are no domain's, or by domains beyond their claims.
     pub fn reserved_elsewhere_bytes(&self, page_size: PageSize) -> u64 {
         let all = match page_size {
             PageSize::Base => 0,
@@ -108,7 +109,8 @@ mod tests {
         mib.iter().enumerate().map(|(node, mib)| (NodeId(node as u32), mib * MIB)).collect()
     }
 
-    /// Two nodes with 100 MiB of free huge pages each, and so many MiB reserved on the whole machine.
+    /// Two nodes with 100 MiB of free huge pages each, and so many MiB reserved on the whole
+    /// machine.
     fn machine(reserved_mib: u64, domains: Vec<PartState>) -> Observation {
         let pool =
             HugePagePool { page_bytes: 2 * MIB, total_pages: 64, free_pages: 50, surplus_pages: 0 };
@@ -137,7 +139,8 @@ mod tests {
             (machine(0, vec![domain(&[60], &[0], 0)]), [40, 100], 140),
             // A domain's own reservation is part of its claim.
             (machine(60, vec![domain(&[60], &[0], 60)]), [40, 100], 140),
-            // Others' may come from any node: one alone still has all its pages, both together less.
+            // Others' may come from any node: one alone still has all its pages, both together
+            // less.
             (machine(60, vec![domain(&[60], &[0], 0)]), [40, 80], 80),
             (machine(100, Vec::new()), [100, 100], 100),
             (machine(190, Vec::new()), [10, 10], 10),

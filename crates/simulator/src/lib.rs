@@ -6,7 +6,7 @@
 //!
 //! # Approach
 //! [`simulate`] plays a [`Scenario`] on a machine under each [`Contender`], in time of the model. Nearside's decisions are the
-//! real ones: [`place`](nearside_policy::place()) when a domain starts, [`control`](nearside_policy::control()) once an
+//! real ones: [`place`](nearside_policy::place()) when a domain starts, the [homes controller](nearside_policy::Homes) once an
 //! interval, on what the machine in software shows them. The rest is a model, in ticks of 1 ms:
 //!
 //! - *Work*: a thread does rounds. Each computes, and waits for lines of the thread's own memory, one after the other; lines in a

@@ -67,7 +67,7 @@ impl World<'_> {
         for domain in self.domains.iter_mut().filter(|domain| domain.done_ns.is_none()) {
             domain.untold.over_ns += length_ns;
             let part = PartId::of(&domain.plan.name);
-            if history.next_look(&part) <= interval {
+            if history.next_sample(&part) <= interval {
                 seen.loads.insert(part, mem::take(&mut domain.untold));
             }
         }

@@ -8,8 +8,8 @@ use crate::{
     world::{Counts, Domain, TICK_NS, World},
 };
 use nearside_policy::{
-    Action, Affinity, Claim, DomainLoad, History, Home, Machine, MemoryPolicy, Origin, Outcome,
-    PageSize, Request, Tuning, control, place,
+    Action, Affinity, Claim, Controller, History, Home, Homes, Machine, MemoryPolicy, Origin,
+    Outcome, PageSize, PartLoad, Request, Tuning, place,
 };
 use std::ops::ControlFlow;
 
@@ -89,7 +89,7 @@ impl Play<'_> {
     fn control(&mut self) {
         let interval = self.world.tick / self.interval_ticks;
         let seen = self.world.control_observation(interval, self.tuning.interval_ns, &self.history);
-        let (plan, history) = control(&self.tuning, &seen, &self.history);
+        let (plan, history) = Homes { tuning: self.tuning }.plan(&seen, &self.history);
         self.history = history;
         let at_ns = self.world.now_ns() as u64;
         for transaction in plan.transactions {
@@ -133,7 +133,7 @@ impl<'a> Play<'a> {
             start_ns,
             done_ns: None,
             counts: Counts::default(),
-            untold: DomainLoad::default(),
+            untold: PartLoad::default(),
         });
         (0..plan.threads).for_each(|_| self.world.add_thread(at, plan.work.rounds));
         Ok(())

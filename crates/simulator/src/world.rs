@@ -7,7 +7,7 @@ use crate::{
     schedule::Runnable,
     thread::{Ran, Thread},
 };
-use nearside_policy::{ByNode, Claim, DomainLoad, Home, MoveReport};
+use nearside_policy::{ByNode, Claim, Home, MoveReport, PartLoad};
 
 /// Within a tick nothing changes but threads that fall asleep and wake.
 pub(crate) const TICK_NS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ pub(crate) struct Domain<'a> {
     pub(crate) done_ns: Option<f64>,
     pub(crate) counts: Counts,
     /// What was not told to the control loop yet.
-    pub(crate) untold: DomainLoad,
+    pub(crate) untold: PartLoad,
 }
 
 /// What is counted of a domain.

@@ -15,7 +15,7 @@ use crate::{
     threads::{self, CpuUse, Threads},
     usage::{Account, Usage},
 };
-use nearside_policy::{ByNode, CgroupId, DomainLoad, Home, PartId, PartState, total};
+use nearside_policy::{ByNode, CgroupId, Home, PartId, PartLoad, PartState, total};
 use nearside_topology::{NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
@@ -205,7 +205,7 @@ impl Watched {
         record: Option<&Record>,
         has_moved: bool,
         buffer: &mut Buffer,
-    ) -> Option<DomainLoad> {
+    ) -> Option<PartLoad> {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
         self.look_at_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
@@ -216,7 +216,7 @@ impl Watched {
         let is_first = self.looks == 0;
         self.looks += 1;
         (self.looked_ns, self.looked_in) = (look.now_ns, look.interval);
-        (!is_first && over_ns > 0).then(|| DomainLoad {
+        (!is_first && over_ns > 0).then(|| PartLoad {
             over_ns,
             cpu_ns,
             waited_ns,

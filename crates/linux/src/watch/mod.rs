@@ -2,7 +2,7 @@
 //!
 //! Most domains of a host are idle most of the time, so a sample costs little where nothing
 //! happens. The files of a domain are opened once and read again from the beginning (`kept`), and
-//! only those of domains that are due ([`History::next_look`]); the last sample stands for the
+//! only those of domains that are due ([`History::next_sample`]); the last sample stands for the
 //! others. Threads are read where CPU time was used (`cpu`), records when their folder has changed
 //! ([`Known`]).
 //!
@@ -27,7 +27,7 @@ use crate::{
 use domain::{FILES, Look, Watched};
 use kept::Buffer;
 use nearside_policy::{
-    ByNode, ControlObservation, DomainLoad, History, MoveReport, Observation, PartId,
+    ByNode, ControlObservation, History, MoveReport, Observation, PartId, PartLoad,
 };
 use nearside_topology::{Topology, sysfs};
 use nodes::NodeWatch;
@@ -263,7 +263,7 @@ impl Watcher {
         history: &History,
         turn: &Turn<'_>,
         offered: &Topology,
-    ) -> BTreeMap<PartId, DomainLoad> {
+    ) -> BTreeMap<PartId, PartLoad> {
         let proc = self.root.join("proc");
         let mut look = Look {
             now_ns: turn.now_ns,
@@ -285,7 +285,7 @@ impl Watcher {
         let (records, buffer) = (&self.records, &mut self.buffer);
         // The history may be of an earlier daemon, which knew a domain that is new to this one.
         let is_due = |name: &str, watched: &Watched| {
-            history.next_look(&PartId::of(name)) <= turn.interval || watched.is_new()
+            history.next_sample(&PartId::of(name)) <= turn.interval || watched.is_new()
         };
         let mut due: Vec<_> =
             self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();

@@ -70,16 +70,16 @@ pub struct Audit {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Patience {
-    /// See [`Tuning::idle_look_intervals`].
+    /// See [`Tuning::idle_sample_intervals`].
     #[serde(deserialize_with = "intervals")]
     pub idle_look_intervals: u64,
-    /// See [`Tuning::patience_intervals`].
+    /// See [`Tuning::threshold_intervals`].
     #[serde(deserialize_with = "intervals")]
     pub patience_intervals: u64,
-    /// See [`Tuning::weigh_intervals`].
+    /// See [`Tuning::review_intervals`].
     #[serde(deserialize_with = "intervals")]
     pub weigh_intervals: u64,
-    /// See [`Tuning::minimum_stay_intervals`].
+    /// See [`Tuning::cooldown_intervals`].
     #[serde(deserialize_with = "intervals")]
     pub minimum_stay_intervals: u64,
     /// See [`Tuning::steady_intervals`].
@@ -88,10 +88,10 @@ pub struct Patience {
     /// See [`Tuning::horizon_intervals`].
     #[serde(deserialize_with = "intervals")]
     pub horizon_intervals: u64,
-    /// [`Tuning::trouble_ppm`] in percent.
+    /// [`Tuning::contention_ppm`] in percent.
     #[serde(deserialize_with = "percent")]
     pub trouble_percent: u64,
-    /// [`Tuning::minimum_gain_ppm`] in percent.
+    /// [`Tuning::min_gain_ppm`] in percent.
     #[serde(deserialize_with = "percent")]
     pub minimum_gain_percent: u64,
     /// [`Tuning::memory_stall_ppm`] in percent.
@@ -145,14 +145,14 @@ impl Default for Patience {
     fn default() -> Self {
         let tuning = Tuning::default();
         Self {
-            idle_look_intervals: tuning.idle_look_intervals,
-            patience_intervals: tuning.patience_intervals,
-            weigh_intervals: tuning.weigh_intervals,
-            minimum_stay_intervals: tuning.minimum_stay_intervals,
+            idle_look_intervals: tuning.idle_sample_intervals,
+            patience_intervals: tuning.threshold_intervals,
+            weigh_intervals: tuning.review_intervals,
+            minimum_stay_intervals: tuning.cooldown_intervals,
             steady_intervals: tuning.steady_intervals,
             horizon_intervals: tuning.horizon_intervals,
-            trouble_percent: tuning.trouble_ppm / PPM_PER_PERCENT,
-            minimum_gain_percent: tuning.minimum_gain_ppm / PPM_PER_PERCENT,
+            trouble_percent: tuning.contention_ppm / PPM_PER_PERCENT,
+            minimum_gain_percent: tuning.min_gain_ppm / PPM_PER_PERCENT,
             memory_stall_percent: tuning.memory_stall_ppm / PPM_PER_PERCENT,
         }
     }
@@ -200,14 +200,14 @@ impl Config {
         Tuning {
             interval_ns: u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX),
             rate_bytes_per_s: self.rate_bytes_per_s,
-            idle_look_intervals,
-            patience_intervals,
-            weigh_intervals,
-            minimum_stay_intervals,
+            idle_sample_intervals: idle_look_intervals,
+            threshold_intervals: patience_intervals,
+            review_intervals: weigh_intervals,
+            cooldown_intervals: minimum_stay_intervals,
             steady_intervals,
             horizon_intervals,
-            trouble_ppm: trouble_percent * PPM_PER_PERCENT,
-            minimum_gain_ppm: minimum_gain_percent * PPM_PER_PERCENT,
+            contention_ppm: trouble_percent * PPM_PER_PERCENT,
+            min_gain_ppm: minimum_gain_percent * PPM_PER_PERCENT,
             memory_stall_ppm: memory_stall_percent * PPM_PER_PERCENT,
             ..Tuning::default()
         }
@@ -396,8 +396,8 @@ mod tests {
         assert_eq!((config.scheduler, config.rate_bytes_per_s), (Scheduler::Off, 200 << 20));
         assert_eq!(config.api.read_group.as_deref(), Some("ops"));
         let tuning = config.tuning();
-        assert_eq!((tuning.interval_ns, tuning.idle_look_intervals), (500_000_000, 4));
-        assert_eq!((tuning.trouble_ppm, tuning.minimum_gain_ppm), (200_000, 50_000));
+        assert_eq!((tuning.interval_ns, tuning.idle_sample_intervals), (500_000_000, 4));
+        assert_eq!((tuning.contention_ppm, tuning.min_gain_ppm), (200_000, 50_000));
     }
 
     #[test]

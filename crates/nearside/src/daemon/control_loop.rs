@@ -24,8 +24,8 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, History, MoveReport, Outcome, PageMove, PartId,
-    Step, Transaction, Tuning,
+    Action, Batch, ControlObservation, ControlPlan, Controller, Homes, MoveReport, Outcome,
+    PageMove, PartId, Step, Transaction, Tuning, plan_all,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
@@ -228,13 +228,9 @@ impl ControlLoop {
 
     /// Lets each controller decide, applies its transactions and begins its page moves.
     fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
-        let mut all = ControlPlan { interval: seen.interval, ..ControlPlan::default() };
-        for controller in &self.controllers {
-            let (plan, history) = controller.plan(&seen, &self.persisted.history);
-            self.persisted.history = history;
-            all.transactions.extend(plan.transactions);
-            all.moves.extend(plan.moves);
-        }
+        let controllers = self.controllers.iter().map(Box::as_ref);
+        let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
+        self.persisted.history = history;
         let moves = self.act(&all, inbox, due);
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         self.reported.report(self.balancing(&seen));
@@ -496,23 +492,9 @@ impl ControlLoop {
     }
 }
 
-/// SHIM
-trait Controller: std::fmt::Debug {
-    fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History);
-}
-#[derive(Debug)]
-struct Homes {
-    tuning: Tuning,
-}
-impl Controller for Homes {
-    fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
-        nearside_policy::control(&self.tuning, seen, history)
-    }
-}
-
 /// The controllers, in the order in which they decide.
 fn controllers(tuning: &Tuning) -> Vec<Box<dyn Controller>> {
-    vec![Box::new(Homes { tuning: tuning.clone() })]
+    vec![Box::new(Homes { tuning: *tuning })]
 }
 
 /// The report on a page move for its controller. A move that was never tried has none.

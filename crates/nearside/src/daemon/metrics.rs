@@ -195,7 +195,7 @@ impl Metrics {
                 "Fraction of the full rate at which pages may leave or arrive",
                 Some(ratio()),
             ),
-            paces.map(|(&node, history)| (of_node(node), parts(history.pace_ppm))),
+            paces.map(|(&node, history)| (of_node(node), parts(history.rate_ppm))),
         )
     }
 
@@ -242,7 +242,7 @@ impl Metrics {
                 claimed.map(|(&node, &bytes)| (on_node(domain, node), bytes))
             }),
         )?;
-        let known = |domain: &Domain| self.snapshot.history.domains.get(&PartId::of(&domain.name));
+        let known = |domain: &Domain| self.snapshot.history.parts.get(&PartId::of(&domain.name));
         page.gauge(
             (
                 "nearside_domain_demand_vcpus",
@@ -261,7 +261,7 @@ impl Metrics {
             ),
             domains
                 .iter()
-                .filter_map(|domain| Some((of(domain), known(domain)?.trouble_intervals))),
+                .filter_map(|domain| Some((of(domain), known(domain)?.contention_intervals))),
         )?;
         let nothing = DomainTotals::default();
         let totals =

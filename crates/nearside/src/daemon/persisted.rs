@@ -56,7 +56,7 @@ impl PersistedState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::DomainHistory;
+    use nearside_policy::PartHistory;
     use std::fs;
 
     #[test]
@@ -71,8 +71,8 @@ mod tests {
             PersistedState { boot_id: "b".into(), interval: 41, ..PersistedState::default() };
         persisted
             .history
-            .domains
-            .insert("db".into(), DomainHistory { next_look: 44, ..DomainHistory::default() });
+            .parts
+            .insert("db".into(), PartHistory { next_sample: 44, ..PartHistory::default() });
         persisted.write(&state).unwrap();
         assert_eq!(PersistedState::read(&state, "b"), (persisted, None));
         let (other_boot, said) = PersistedState::read(&state, "c");

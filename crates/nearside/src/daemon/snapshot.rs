@@ -315,8 +315,8 @@ pub(crate) mod examples {
         stat::tests::topology,
     };
     use nearside_policy::{
-        Batch, DebtWaits, DomainHistory, HomeWaits, MilliVcpus, NodeHistory, PageMove, Place,
-        Reason, SlowDown, Standing, Step,
+        Batch, DebtWaits, HomeWaits, MilliVcpus, NodeHistory, PageMove, PartHistory, Place, Reason,
+        SlowDown, Status, Step,
     };
 
     pub(crate) fn seen() -> Seen {
@@ -337,8 +337,8 @@ pub(crate) mod examples {
             &Outcome::Partly { moved_bytes: 4096, stayed, interrupted: false },
         );
         totals.count("web-frontend", &Outcome::Refused { why: "no room".into() });
-        let standing = Standing {
-            place: Place::PushedOff { intervals: 3, off_home_ppm: 400_000 },
+        let status = Status {
+            place: Place::Contended { intervals: 3, off_home_ppm: 400_000 },
             debt_bytes: 64 * MIB,
             home_waits: Some(HomeWaits::NoneBetter {
                 here: SlowDown(1_200_000),
@@ -346,11 +346,11 @@ pub(crate) mod examples {
             }),
             debt_waits: Some(DebtWaits::NoBudget),
         };
-        let web = DomainHistory {
+        let web = PartHistory {
             demand: MilliVcpus(1500),
-            trouble_intervals: 3,
-            standing,
-            ..DomainHistory::default()
+            contention_intervals: 3,
+            status,
+            ..PartHistory::default()
         };
         let step = Step {
             action: PageMove {
@@ -359,7 +359,7 @@ pub(crate) mod examples {
                 rate_bytes_per_s: Some(1 << 30),
                 batch: Some(Batch { from: NodeId(0), max_bytes: 32 * MIB }),
             },
-            reason: Reason::Debt { debt_bytes: 64 * MIB, pace_ppm: 1_000_000 },
+            reason: Reason::Debt { debt_bytes: 64 * MIB, rate_ppm: 1_000_000 },
         };
         Seen {
             topology: topology(),
@@ -369,9 +369,8 @@ pub(crate) mod examples {
             interval: Duration::from_secs(2),
             plan: ControlPlan { interval: 17, transactions: Vec::new(), moves: vec![step] },
             history: History {
-                domains: [("db".into(), DomainHistory::default()), ("web-frontend".into(), web)]
-                    .into(),
-                nodes: [(NodeId(0), NodeHistory { others: MilliVcpus(0), pace_ppm: 500_000 })]
+                parts: [("db".into(), PartHistory::default()), ("web-frontend".into(), web)].into(),
+                nodes: [(NodeId(0), NodeHistory { others: MilliVcpus(0), rate_ppm: 500_000 })]
                     .into(),
             },
             totals,

@@ -8,8 +8,7 @@ use super::{
 use crate::domains::Domain;
 use nearside_linux::store::Record;
 use nearside_policy::{
-    ControlPlan, DebtWaits, DomainHistory, History, Home, HomeWaits, Origin, PartId, Place,
-    Standing,
+    ControlPlan, DebtWaits, History, Home, HomeWaits, Origin, PartHistory, PartId, Place, Status,
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -26,10 +25,8 @@ pub(crate) struct ControlJson<'a> {
 
 impl<'a> ControlJson<'a> {
     pub(crate) fn new(plan: &'a ControlPlan, history: &'a History) -> Self {
-        let standing = history
-            .domains
-            .iter()
-            .map(|(part, known)| (part.to_string(), StandingJson::new(known)));
+        let standing =
+            history.parts.iter().map(|(part, known)| (part.to_string(), StandingJson::new(known)));
         Self {
             interval: plan.interval,
             steps: steps_of(plan).map(|(part, step)| PartStepJson { domain: part, step }).collect(),
@@ -73,32 +70,32 @@ struct WaitsJson {
 }
 
 impl StandingJson {
-    fn new(known: &DomainHistory) -> Self {
-        let Standing { place, debt_bytes, home_waits, debt_waits } = &known.standing;
+    fn new(known: &PartHistory) -> Self {
+        let Status { place, debt_bytes, home_waits, debt_waits } = &known.status;
         let (place, trouble_intervals, off_home_ppm) = match *place {
             Place::NoHome => ("no-home", 0, 0),
             Place::Idle => ("idle", 0, 0),
             Place::AtHome => ("at-home", 0, 0),
-            Place::PushedOff { intervals, off_home_ppm } => ("pushed-off", intervals, off_home_ppm),
+            Place::Contended { intervals, off_home_ppm } => ("pushed-off", intervals, off_home_ppm),
         };
         let home_because = |waits: &HomeWaits| match waits {
             HomeWaits::Explicit => "explicit",
-            HomeWaits::Kept => "kept",
-            HomeWaits::OwnerKeeps { .. } => "owner-keeps",
+            HomeWaits::Bound => "kept",
+            HomeWaits::OwnerForbids { .. } => "owner-keeps",
             HomeWaits::HasCpuset => "has-cpuset",
-            HomeWaits::MayPass => "may-pass",
-            HomeWaits::MovedLately { .. } => "moved-lately",
-            HomeWaits::MayVary { .. } => "may-vary",
+            HomeWaits::BelowThreshold => "may-pass",
+            HomeWaits::Cooldown { .. } => "moved-lately",
+            HomeWaits::Unconfirmed { .. } => "may-vary",
             HomeWaits::NoneBetter { .. } => "none-better",
             HomeWaits::DoesNotPay { .. } => "does-not-pay",
             HomeWaits::NoRoom => "no-room",
-            HomeWaits::InTurn => "in-turn",
+            HomeWaits::Queued => "in-turn",
         };
         let debt_because = |waits: &DebtWaits| match waits {
             DebtWaits::RunsThere => "runs-there",
             DebtWaits::NoRoom => "no-room",
             DebtWaits::NoBudget => "no-budget",
-            DebtWaits::KeptElsewhere => "kept-elsewhere",
+            DebtWaits::BoundElsewhere => "kept-elsewhere",
             DebtWaits::Balancing => "balancing",
             DebtWaits::NotAllowed => "not-allowed",
             DebtWaits::Stuck { .. } => "stuck",
@@ -115,7 +112,7 @@ impl StandingJson {
             debt_waits: debt_waits
                 .as_ref()
                 .map(|waits| WaitsJson { because: debt_because(waits), text: waits.to_string() }),
-            text: known.standing.to_string(),
+            text: known.status.to_string(),
         }
     }
 }
@@ -134,7 +131,7 @@ impl<'a> DomainJson<'a> {
     pub(crate) fn new(
         domain: &'a Domain,
         record: &'a Option<Record>,
-        known: Option<&DomainHistory>,
+        known: Option<&PartHistory>,
     ) -> Self {
         Self { domain, record, standing: known.map(StandingJson::new) }
     }
@@ -161,7 +158,7 @@ pub(crate) struct StandingTold {
 #[cfg(test)]
 impl StandingTold {
     /// As a daemon would tell of `known`.
-    pub(crate) fn of(known: &DomainHistory) -> Self {
+    pub(crate) fn of(known: &PartHistory) -> Self {
         serde_json::from_value(serde_json::to_value(StandingJson::new(known)).unwrap()).unwrap()
     }
 }
@@ -197,7 +194,7 @@ impl<'a> WhyJson<'a> {
     pub(crate) fn new<E>(
         domain: &'a Domain,
         record: Option<&'a Record>,
-        known: Option<&DomainHistory>,
+        known: Option<&PartHistory>,
         plan: &'a ControlPlan,
         unplaced: impl FnOnce() -> Result<Unplaced, E>,
     ) -> Result<Self, E> {

@@ -287,7 +287,7 @@ pub(crate) mod examples {
     pub(crate) fn domains_told_of() -> Vec<Domain> {
         let history = crate::daemon::snapshot::examples::snapshot().history;
         let told = |domain: Domain| {
-            let standing = history.domains.get(&domain.name.as_str().into()).map(StandingTold::of);
+            let standing = history.parts.get(&domain.name.as_str().into()).map(StandingTold::of);
             Domain { standing, ..domain }
         };
         domains().into_iter().map(told).collect()

@@ -20,7 +20,7 @@ use crate::daemon::{
     snapshot::{Change, Snapshot, examples as seen},
 };
 use nearside_policy::{
-    Action, CpuReason, DomainHistory, PageMove, PartId, Plan, Reason, Step, Transaction,
+    Action, CpuReason, PageMove, PartHistory, PartId, Plan, Reason, Step, Transaction,
 };
 use nearside_topology::{
     Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId,
@@ -167,7 +167,7 @@ fn place_and_why() {
         .unwrap()
         .extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
     let control =
-        Control { standing: StandingTold::of(&DomainHistory::default()), steps: Vec::new() };
+        Control { standing: StandingTold::of(&PartHistory::default()), steps: Vec::new() };
     printed
         .as_object_mut()
         .unwrap()
@@ -236,7 +236,7 @@ fn what_the_api_answers() {
     let snapshot = seen::snapshot();
     let Snapshot { plan, history, .. } = &snapshot;
     let (domain, record) = snapshot.domain("web-frontend").unwrap();
-    let known = history.domains.get(&"web-frontend".into());
+    let known = history.parts.get(&"web-frontend".into());
     let standing = "API: `GET /domains/NAME`";
 
     let printed = to_value(DomainJson::new(domain, record, known)).unwrap();

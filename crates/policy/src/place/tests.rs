@@ -1,5 +1,6 @@
-//! Machines small enough to work out by hand. Every node has 4 cores without SMT and 8 GiB unless said otherwise, and
-//! the model is the default one: a vCPU waits 0.4 of its time for memory, a sibling adds 0.25 of a core.
+//! Machines small enough to work out by hand. Every node has 4 cores without SMT and 8 GiB unless
+//! said otherwise, and the model is the default one: a vCPU waits 0.4 of its time for memory, a
+//! sibling adds 0.25 of a core.
 
 use super::*;
 use crate::{MemoryPolicy, PartState};
@@ -92,7 +93,8 @@ fn among_equals_the_node_with_fewer_vcpus_a_core_wins_whatever_memory_is_left() 
     let mut seen = two_nodes();
     seen.parts.push(resident(&[1, 0], &[0, 4]));
     let decision = decide(&request(1, 1, MemoryPolicy::Strict), &seen);
-    // On node 0 there would be 2 vCPUs on 4 cores and 7 GiB left, on node 1 there is 1 and 3 GiB are left.
+    // On node 0 there would be 2 vCPUs on 4 cores and 7 GiB left, on node 1 there is 1 and 3 GiB
+    // are left.
     assert_eq!(decision.chosen.nodes.to_string(), "1");
     assert_eq!(
         (decision.chosen.vcpus_per_core_ppm, decision.chosen.free_after_bytes),
@@ -113,7 +115,8 @@ fn among_equals_the_node_with_more_memory_left_wins() {
 
 #[test]
 fn memory_that_needs_two_nodes_is_predicted_half_remote() {
-    // 12 GiB on 8 + 8: 2 vCPUs and 6 GiB a node. L = (10 + 20 + 20 + 10) / 4 / 10 = 1.5; 0.6 + 0.4 x 1.5 = 1.2.
+    // 12 GiB on 8 + 8: 2 vCPUs and 6 GiB a node. L = (10 + 20 + 20 + 10) / 4 / 10 = 1.5; 0.6 + 0.4
+    // x 1.5 = 1.2.
     let decision = decide(&request(4, 12, MemoryPolicy::Strict), &two_nodes());
     assert_eq!(claimed(&decision.chosen), [(0, 2, 6), (1, 2, 6)]);
     assert_eq!(decision.chosen.slow_down.0, 1_200_000);
@@ -121,7 +124,8 @@ fn memory_that_needs_two_nodes_is_predicted_half_remote() {
 
 #[test]
 fn a_policy_that_spills_keeps_the_vcpus_together() {
-    // All vCPUs and 8 of 10 GiB on node 0, 2 GiB from node 1: L = 0.8 x 1 + 0.2 x 2 = 1.2; 0.6 + 0.48 = 1.08.
+    // All vCPUs and 8 of 10 GiB on node 0, 2 GiB from node 1: L = 0.8 x 1 + 0.2 x 2 = 1.2; 0.6 +
+    // 0.48 = 1.08.
     let decision = decide(&request(4, 10, MemoryPolicy::PreferredMany), &two_nodes());
     assert_eq!(decision.chosen.nodes.to_string(), "0");
     assert_eq!(claimed(&decision.chosen), [(0, 4, 8), (1, 0, 2)]);
@@ -131,13 +135,15 @@ fn a_policy_that_spills_keeps_the_vcpus_together() {
 
 #[test]
 fn an_smt_sibling_is_not_a_core() {
-    // Node 0 has 4 cores with 2 threads. 6 vCPUs there: throughput 4 + 2 x 0.25 = 4.5 cores; 6 / 4.5 = 1.333334.
-    // On both nodes each of the 6 has a core, and half of the memory is remote: 0.6 + 0.4 x 1.5 = 1.2, which is less.
+    // Node 0 has 4 cores with 2 threads. 6 vCPUs there: throughput 4 + 2 x 0.25 = 4.5 cores; 6 /
+    // 4.5 = 1.333334. On both nodes each of the 6 has a core, and half of the memory is remote: 0.6
+    // + 0.4 x 1.5 = 1.2, which is less.
     let seen = machine(&[(4, 2, 8), (4, 2, 8)], &[10, 20, 20, 10]);
     let decision = decide(&request(6, 4, MemoryPolicy::Strict), &seen);
     assert_eq!(decision.chosen.nodes.to_string(), "0-1");
     assert_eq!(decision.runners_up[0].slow_down.0, 1_333_334);
-    // Where the other node is far the siblings are the lesser evil: L = (10 + 40) / 20 = 2.5, 0.6 + 0.4 x 2.5 = 1.6.
+    // Where the other node is far the siblings are the lesser evil: L = (10 + 40) / 20 = 2.5, 0.6 +
+    // 0.4 x 2.5 = 1.6.
     let far = machine(&[(4, 2, 8), (4, 2, 8)], &[10, 40, 40, 10]);
     let decision = decide(&request(6, 4, MemoryPolicy::Strict), &far);
     assert_eq!(decision.chosen.nodes.to_string(), "0");
@@ -173,7 +179,8 @@ fn an_operators_nodes_are_the_home_and_the_alternatives_are_told() {
 
 #[test]
 fn preferred_fills_one_node_and_then_the_nearest() {
-    // Three nodes in a row. All vCPUs run on node 1; 8 GiB there, 4 on node 0 (15), none on node 2 (30).
+    // Three nodes in a row. All vCPUs run on node 1; 8 GiB there, 4 on node 0 (15), none on node 2
+    // (30).
     let seen = machine(&[(4, 1, 8), (4, 1, 8), (4, 1, 8)], &[10, 15, 40, 15, 10, 30, 40, 30, 10]);
     let wish =
         Request { nodes: Some("1".parse().unwrap()), ..request(4, 12, MemoryPolicy::Preferred) };
@@ -239,9 +246,10 @@ fn memory_only_nodes_join_a_home_when_their_memory_is_needed() {
 #[test]
 fn memoryless_nodes_join_a_home_when_their_cpus_are_needed() {
     let seen = machine(&[(2, 1, 8), (8, 1, 0)], &[10, 12, 12, 10]);
-    // On node 0 alone 8 vCPUs share 2 cores (4.0); with node 1 each has 0.8 of one, and node 1's is all remote.
-    // Spread by load: 10 cores; the loads 1/2 and k/8 are filled up to 0.875: node 0 one vCPU, node 1 seven.
-    // L = 1/8 x 1 + 7/8 x 1.2 = 1.175; 0.6 + 0.4 x 1.175 = 1.07. Node 1 with strict has no memory at all.
+    // On node 0 alone 8 vCPUs share 2 cores (4.0); with node 1 each has 0.8 of one, and node 1's is
+    // all remote. Spread by load: 10 cores; the loads 1/2 and k/8 are filled up to 0.875: node 0
+    // one vCPU, node 1 seven. L = 1/8 x 1 + 7/8 x 1.2 = 1.175; 0.6 + 0.4 x 1.175 = 1.07. Node 1
+    // with strict has no memory at all.
     let decision = decide(&request(8, 8, MemoryPolicy::Strict), &seen);
     assert_eq!(claimed(&decision.chosen), [(0, 1, 8), (1, 7, 0)]);
     assert_eq!(decision.chosen.slow_down.0, 1_070_000);
@@ -260,7 +268,8 @@ fn memory_out_of_reach_is_never_used() {
 
 #[test]
 fn measured_latency_goes_before_the_slit_and_scales_it() {
-    // Node 2 is CXL memory: 240 ns from node 0, its nearest initiator, where local memory takes 80 ns.
+    // Node 2 is CXL memory: 240 ns from node 0, its nearest initiator, where local memory takes 80
+    // ns.
     let slit = [10, 21, 14, 21, 10, 24, 14, 24, 10];
     let mut seen = machine(&[(4, 1, 8), (4, 1, 8), (0, 0, 64)], &slit);
     let latency = |initiator, target, ns| Performance {
@@ -274,9 +283,12 @@ fn measured_latency_goes_before_the_slit_and_scales_it() {
     };
     seen.topology.performance = vec![latency(0, 0, 80), latency(1, 1, 80), latency(0, 2, 240)];
     let view = View::new(&seen, PageSize::Base, 4096, &CostModel::default());
-    // From node 1 there is no figure: 3.0 x 24 / 14 = 5.142858. Between the DRAM nodes 1.0 x 21 / 10.
-    assert_eq!(view.latencies_ppm(0), [1_000_000, 2_100_000, 3_000_000]);
-    assert_eq!(view.latencies_ppm(1), [2_100_000, 1_000_000, 5_142_858]);
+    let latencies =
+        |from| -> Vec<u32> { view.latencies_ppm(NodeIndex::at(from)).iter().copied().collect() };
+    // From node 1 there is no figure: 3.0 x 24 / 14 = 5.142858. Between the DRAM nodes 1.0 x 21 /
+    // 10.
+    assert_eq!(latencies(0), [1_000_000, 2_100_000, 3_000_000]);
+    assert_eq!(latencies(1), [2_100_000, 1_000_000, 5_142_858]);
 }
 
 #[test]
@@ -293,9 +305,10 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
     let decision = decide(&wish(2 * GIB + 1), &seen);
     assert_eq!(claimed(&decision.chosen), [(1, 2, 3)]);
     assert_eq!(decision.chosen.claim.page_size, PageSize::Huge(GIB));
-    assert!(
-        matches!(refuse(&wish(4 * GIB), &seen), Refusal::DoesNotFit { unclaimed_bytes, .. } if unclaimed_bytes == 3 * GIB)
-    );
+    assert!(matches!(
+        refuse(&wish(4 * GIB), &seen),
+        Refusal::DoesNotFit { unclaimed_bytes, .. } if unclaimed_bytes == 3 * GIB
+    ));
     assert!(matches!(refuse(&wish(5 * GIB), &seen), Refusal::MoreThanMachine { .. }));
     let other = Request { page_size: PageSize::Huge(2 << 20), ..wish(GIB) };
     let known = "its huge pages are of 1 GiB".to_owned();
@@ -349,7 +362,8 @@ fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
     (node.memory_bytes, node.memory_is_unknown) = (0, true);
     let fits = decide(&request(1, 8, MemoryPolicy::Strict), &seen);
     assert_eq!(claimed(&fits.chosen), [(0, 1, 8)]);
-    let said = "9 GiB are more than is known to be there: nothing in /tables tells how much memory there is on node 1";
+    let said = "9 GiB are more than is known to be there: nothing in /tables tells how much \
+                memory there is on node 1";
     assert_eq!(refuse(&request(1, 9, MemoryPolicy::Strict), &seen).to_string(), said);
     let on = |nodes: &str| Request {
         nodes: Some(nodes.parse().unwrap()),
@@ -390,18 +404,19 @@ fn the_view_agrees_with_the_observation() {
     seen.parts = vec![resident(&[1, 2], &[1, 2]), resident(&[3, 0], &[0, 1])];
     seen.parts[1].resident_bytes.insert(NodeId(1), GIB / 2);
     let view = View::new(&seen, PageSize::Base, 4096, &CostModel::default());
-    for node in &view.nodes {
-        assert_eq!(node.unclaimed_pages, seen.unclaimed_bytes(node.id, PageSize::Base) / 4096);
+    for node in view.nodes.iter() {
+        assert_eq!(node.available_pages, seen.unclaimed_bytes(node.id, PageSize::Base) / 4096);
         assert_eq!(node.busy, seen.claimed_vcpus(node.id));
     }
 }
 
 #[test]
 fn domains_on_a_busy_machine_share_nodes_two_by_two_instead_of_all_spreading() {
-    // Four nodes of two cores, near in pairs, and eight domains of two vCPUs: the first four fill the cores. For the
-    // fifth, a node with a resident means 1 x (1 + 1 x (1 + 0.05 x 1)) = 2.05. On two nodes it would wait less, 3 vCPUs on 2
-    // cores, but take as much from others: 1 x (1 + 1 x (1 + 0.05 x 0.5)) = 2.025, and half of its accesses would go to
-    // the neighbour at 15: 2.025 x (0.6 + 0.4 x 1.25) = 2.2275.
+    // Four nodes of two cores, near in pairs, and eight domains of two vCPUs: the first four fill
+    // the cores. For the fifth, a node with a resident means 1 x (1 + 1 x (1 + 0.05 x 1)) = 2.05.
+    // On two nodes it would wait less, 3 vCPUs on 2 cores, but take as much from others: 1 x (1 + 1
+    // x (1 + 0.05 x 0.5)) = 2.025, and half of its accesses would go to the neighbour at 15: 2.025
+    // x (0.6 + 0.4 x 1.25) = 2.2275.
     let near_in_pairs = [10, 15, 30, 30, 15, 10, 30, 30, 30, 30, 10, 15, 30, 30, 15, 10];
     let mut seen = machine(&[(2, 1, 8); 4], &near_in_pairs);
     let wish = request(2, 2, MemoryPolicy::Strict);

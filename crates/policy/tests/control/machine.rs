@@ -1,13 +1,15 @@
-//! A machine in software: nodes with CPUs, a scheduler that prefers homes, memory that moves as it is told.
+//! A machine in software: nodes with CPUs, a scheduler that prefers homes, memory that moves as it
+//! is told.
 //!
-//! vCPUs run at home as long as there is room; what does not fit runs on the nearest nodes with idle CPUs, else it waits. Where all
-//! together want more than the CPUs there are, a scheduler that knows node affinity has everybody wait alike.
-//! Everything measured varies by some percent, pages move not quite as many as asked for.
+//! vCPUs run at home as long as there is room; what does not fit runs on the nearest nodes with
+//! idle CPUs, else it waits. Where all together want more than the CPUs there are, a scheduler that
+//! knows node affinity has everybody wait alike. Everything measured varies by some percent, pages
+//! move not quite as many as asked for.
 
 use nearside_policy::{
-    Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, DomainLoad, History,
-    Home, MemoryPolicy, MoveReport, NodeLoad, Observation, Origin, Owner, PageMove, PartId,
-    PartState, Reason, Stayed, StayedWhy, Tuning, control, local_share,
+    Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, Controller, History,
+    Home, Homes, MemoryPolicy, MoveReport, NodeLoad, Observation, Origin, Owner, PageMove, PartId,
+    PartLoad, PartState, Reason, Stayed, StayedWhy, Tuning, local_share,
 };
 use nearside_topology::{
     Cpu, CpuId, Distance, Distances, MemoryState, Node, NodeId, NodeSet, Topology, Zone,
@@ -39,22 +41,31 @@ impl Random {
     }
 }
 
+/// The plan of the homes controller, and the history after it.
+pub(crate) fn decide(
+    tuning: &Tuning,
+    seen: &ControlObservation,
+    history: &History,
+) -> (ControlPlan, History) {
+    Homes { tuning: *tuning }.plan(seen, history)
+}
+
 /// A domain of the machine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Vm {
     pub(crate) state: PartState,
     /// How many CPUs it wants.
     pub(crate) wants: f64,
-    /// What it allocates in each interval, where it runs.
+    /// Bytes that it allocates in each interval, where it runs.
     pub(crate) grows_bytes: u64,
-    /// What cannot move.
+    /// Bytes that cannot move.
     pub(crate) pinned: ByNode,
     pub(crate) owner: Owner,
     pub(crate) bound_to: Option<NodeSet>,
     pub(crate) has_cpuset: bool,
-    /// What was not told to the loop yet.
-    untold: DomainLoad,
-    /// The last interval.
+    /// Activity since its last sample.
+    untold: PartLoad,
+    /// CPUs used in the last interval, by node.
     ran: BTreeMap<usize, f64>,
 }
 
@@ -70,7 +81,8 @@ pub(crate) struct Machine {
     pub(crate) stalls: Vec<u64>,
     pub(crate) soft_affinity: bool,
     pub(crate) numa_balancing: Option<u64>,
-    /// Whether the domains that came first keep their home's CPUs, instead of all that are at home having equal parts.
+    /// Whether the domains that came first keep their home's CPUs, instead of all that are at home
+    /// having equal parts.
     pub(crate) first_come: bool,
     pub(crate) noise: f64,
     pub(crate) tuning: Tuning,
@@ -78,10 +90,10 @@ pub(crate) struct Machine {
     pub(crate) interval: u64,
     pub(crate) random: Random,
     pub(crate) moved: Vec<MoveReport>,
-    /// What was done, by interval: domain, reason.
+    /// Changes of homes: interval, domain, reason.
     pub(crate) rehomed: Vec<(u64, String, Reason)>,
     pub(crate) moved_bytes: u64,
-    pub(crate) looks: usize,
+    pub(crate) samples: usize,
     pub(crate) last: ControlPlan,
 }
 
@@ -159,7 +171,7 @@ impl Machine {
             moved: Vec::new(),
             rehomed: Vec::new(),
             moved_bytes: 0,
-            looks: 0,
+            samples: 0,
             last: ControlPlan::default(),
         }
     }
@@ -224,7 +236,7 @@ impl Machine {
         let n = self.cpus.len();
         let stretch = self.stretch();
         let mut spare: Vec<f64> = self.cpus.iter().map(|&cpus| cpus as f64).collect();
-        // What each wants on each node of its home, after some variation.
+        // CPUs that each wants on each node of its home, after some variation.
         let mut asks: Vec<(usize, usize, f64)> = Vec::new();
         for (at, vm) in self.vms.iter_mut().enumerate() {
             vm.ran.clear();
@@ -256,7 +268,7 @@ impl Machine {
                 over.push((at, i, wants - runs));
             }
         }
-        // Whoever is first elsewhere changes from interval to interval.
+        // The first to run elsewhere changes from interval to interval.
         let first = self.random.next() as usize % over.len().max(1);
         over.rotate_left(first);
         for (at, from, mut left) in over {
@@ -296,14 +308,14 @@ impl Machine {
                 nodes.entry(NodeId(i as u32)).or_default().busy_ns += ns(cpus);
             }
             vm.untold.over_ns += INTERVAL_NS;
-            if self.history.next_look(&vm.state.id) <= self.interval {
+            if self.history.next_sample(&vm.state.id) <= self.interval {
                 let told = std::mem::take(&mut vm.untold);
                 let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
-                let load = DomainLoad { owner: vm.owner, bound_to, has_cpuset, ..told };
+                let load = PartLoad { owner: vm.owner, bound_to, has_cpuset, ..told };
                 loads.insert(vm.state.id.clone(), load);
             }
         }
-        self.looks += loads.len();
+        self.samples += loads.len();
         ControlObservation {
             interval: self.interval,
             length_ns: INTERVAL_NS,
@@ -321,13 +333,13 @@ impl Machine {
         }
     }
 
-    /// An interval: run, look, decide, act.
+    /// An interval: run, observe, decide, act.
     pub(crate) fn step(&mut self) {
         self.interval += 1;
         let others = self.schedule();
         self.grow();
         let seen = self.observe(&others);
-        let (plan, history) = control(&self.tuning, &seen, &self.history);
+        let (plan, history) = decide(&self.tuning, &seen, &self.history);
         self.history = history;
         for step in plan.steps() {
             self.act(&step.action, &step.reason);
@@ -361,7 +373,7 @@ impl Machine {
         match action {
             Action::Claim { part, claim } => {
                 let at = find(&self.vms, part);
-                // What was found is promised nothing.
+                // A found domain has no claim.
                 if let Some(now) = &mut self.vms[at].state.claim {
                     *now = claim.clone();
                 }
@@ -443,7 +455,7 @@ impl Machine {
     }
 
     /// The most moves of one domain in any so many intervals.
-    pub(crate) fn most_moves_in(&self, intervals: u64) -> usize {
+    pub(crate) fn max_moves_in(&self, intervals: u64) -> usize {
         let of = |vm: &Vm| {
             let moves = self.moves_of(vm.state.id.domain());
             moves

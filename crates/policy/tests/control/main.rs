@@ -1,9 +1,11 @@
-//! The control loop on machines in software, and what it must never do on any.
+//! The homes controller on machines in software: scenarios, and properties on random machines.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap here is a failing test")]
 
+mod confinement;
 mod machine;
 #[path = "../placement/machines.rs"]
 mod machines;
 mod properties;
 mod scenarios;
+mod transactions;

@@ -1,13 +1,14 @@
-//! What the loop must never do, on random machines with random domains, loads and histories, likely and impossible ones.
+//! What the loop must never do, on random machines with random domains, loads and histories, likely
+//! and impossible ones.
 
 use crate::{
-    machine::INTERVAL_NS,
+    machine::{INTERVAL_NS, decide},
     machines::{Random, case},
 };
 use nearside_policy::{
-    Action, Affinity, ByNode, ControlObservation, ControlPlan, DomainLoad, History, Home,
-    MemoryPolicy, MoveReport, NodeLoad, Origin, Owner, PageMove, PageSize, PartId, Reason,
-    StayedWhy, Tuning, control, promisable,
+    Action, Affinity, ByNode, ControlObservation, ControlPlan, History, Home, MemoryPolicy,
+    MoveReport, NodeLoad, Origin, Owner, PageMove, PageSize, PartId, PartLoad, Reason, StayedWhy,
+    Tuning, promisable,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,15 +85,8 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
         let waited_ns = random.between(0, 2) * INTERVAL_NS;
         let near = if random.percent(10) { vec![ids[0]] } else { Vec::new() };
         let has_cpuset = random.percent(5);
-        let load = DomainLoad {
-            over_ns: INTERVAL_NS,
-            cpu_ns,
-            waited_ns,
-            owner,
-            bound_to,
-            has_cpuset,
-            near,
-        };
+        let load =
+            PartLoad { over_ns: INTERVAL_NS, cpu_ns, waited_ns, owner, bound_to, has_cpuset, near };
         seen.loads.insert(domain.id.clone(), load);
         if random.percent(20) {
             let stayed = [(StayedWhy::Busy, random.between(0, 1 << 30))].into();
@@ -260,10 +254,10 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
         println!("seed {seed}");
         for _ in 0..ROUNDS {
             happen(&mut random, &mut seen);
-            let (plan, next) = control(&tuning, &seen, &history);
+            let (plan, next) = decide(&tuning, &seen, &history);
             assert_eq!(
                 (&plan, &next),
-                (&control(&tuning, &seen, &history).0, &control(&tuning, &seen, &history).1)
+                (&decide(&tuning, &seen, &history).0, &decide(&tuning, &seen, &history).1)
             );
             check(&tuning, &seen, &plan);
             let text = serde_json::to_string(&next).unwrap();
@@ -292,14 +286,14 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
                 let moves = last_moves.entry(domain.clone()).or_default();
                 let apart = moves.last().map(|last| seen.interval - last);
                 assert!(
-                    apart.is_none_or(|apart| apart >= tuning.minimum_stay_intervals),
+                    apart.is_none_or(|apart| apart >= tuning.cooldown_intervals),
                     "{moves:?} {}",
                     seen.interval
                 );
                 moves.push(seen.interval);
             }
-            for (name, domain) in &next.domains {
-                assert!(domain.next_look > seen.interval || !seen.loads.contains_key(name));
+            for (name, domain) in &next.parts {
+                assert!(domain.next_sample > seen.interval || !seen.loads.contains_key(name));
                 // Bounded, and parts of one whole but for rounding.
                 assert!(
                     domain.share_ppm.values().sum::<u64>() <= 1_000_000 && domain.stuck.len() <= 8
@@ -344,11 +338,11 @@ fn impossible_figures_do_no_harm() {
             let number = |random: &mut Random| random.one_of(&[0, 1, 2, u64::MAX]);
             (tuning.interval_ns, tuning.horizon_intervals) =
                 (number(&mut random), number(&mut random));
-            (tuning.patience_intervals, tuning.minimum_stay_intervals) =
+            (tuning.threshold_intervals, tuning.cooldown_intervals) =
                 (number(&mut random), number(&mut random));
-            (tuning.idle_look_intervals, tuning.rate_bytes_per_s) =
+            (tuning.idle_sample_intervals, tuning.rate_bytes_per_s) =
                 (number(&mut random), number(&mut random));
-            (tuning.move_cost_ns_per_mib, tuning.minimum_gain_ppm) =
+            (tuning.move_cost_ns_per_mib, tuning.min_gain_ppm) =
                 (number(&mut random), number(&mut random));
         }
         let mut history = History::default();
@@ -368,8 +362,8 @@ fn impossible_figures_do_no_harm() {
             }
             let Ok(spoilt) = serde_json::from_value::<ControlObservation>(spoilt) else { continue };
             read += 1;
-            let (plan, next) = control(&tuning, &spoilt, &history);
-            assert_eq!(control(&tuning, &spoilt, &history), (plan.clone(), next.clone()));
+            let (plan, next) = decide(&tuning, &spoilt, &history);
+            assert_eq!(decide(&tuning, &spoilt, &history), (plan.clone(), next.clone()));
             for step in plan.steps() {
                 assert!(!step.to_owned().reason.to_string().is_empty());
             }
@@ -386,7 +380,7 @@ fn impossible_figures_do_no_harm() {
 #[test]
 fn an_empty_machine_has_an_empty_plan() {
     let (plan, history) =
-        control(&Tuning::default(), &ControlObservation::default(), &History::default());
+        decide(&Tuning::default(), &ControlObservation::default(), &History::default());
     assert!(plan.is_empty());
     assert_eq!(history, History::default());
 }
@@ -402,7 +396,7 @@ fn what_was_not_looked_at_is_left_alone() {
             seen.machine.parts.push(first);
         }
         seen.loads.retain(|name, _| name.domain().ends_with(['0', '2', '4']));
-        let (plan, _) = control(&tuning, &seen, &History::default());
+        let (plan, _) = decide(&tuning, &seen, &History::default());
         for step in plan.steps() {
             assert!(seen.loads.contains_key(step.action.part()));
         }

@@ -1,4 +1,5 @@
-//! Random machines with residents, and random requests. The same seed gives the same machine everywhere.
+//! Random machines with residents, and random requests. The same seed gives the same machine
+//! everywhere.
 
 use nearside_policy::{Claim, CostModel, MemoryPolicy, Observation, PageSize, PartState, Request};
 use nearside_topology::{
@@ -36,7 +37,8 @@ impl Random {
     }
 }
 
-/// A machine of so many nodes with residents, a request that has a fair chance to fit it, and a model.
+/// A machine of so many nodes with residents, a request that has a fair chance to fit it, and a
+/// model.
 pub(crate) fn case(random: &mut Random, nodes: u64) -> (Request, Observation, CostModel) {
     let topology = machine(random, nodes);
     let domains = (0..random.between(0, 2 * nodes)).map(|_| resident(random, &topology)).collect();

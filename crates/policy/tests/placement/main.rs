@@ -79,15 +79,18 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
             (Err(refusal), _) => panic!("{refusal}"),
         }
     }
-    // The machines are worth something only if most requests can be placed, some of them with difficulty.
+    // The machines are worth something only if most requests can be placed, some of them with
+    // difficulty.
     println!(
-        "{placed} placed, {by_operator} by an operator, {several_nodes} on several nodes, {spilled} spilled"
+        "{placed} placed, {by_operator} by an operator, {several_nodes} on several nodes, \
+         {spilled} spilled"
     );
     assert!(placed > 5_000 && by_operator > 500 && several_nodes > 1_000 && spilled > 300);
 }
 
-/// Issue 2: "the search for large machines, forced upon machines of 9 to 12 nodes, has its distance from brute force
-/// measured and stated (aim: within 2 % in 99 % of cases)". The figures are in docs/performance/decisions.md.
+/// Issue 2: "the search for large machines, forced upon machines of 9 to 12 nodes, has its distance
+/// from brute force measured and stated (aim: within 2 % in 99 % of cases)". The figures are in
+/// docs/performance/decisions.md.
 #[test]
 fn the_search_is_near_the_best_on_machines_of_9_to_12_nodes() {
     let mut excess = Vec::new();
@@ -112,7 +115,8 @@ fn the_search_is_near_the_best_on_machines_of_9_to_12_nodes() {
         |bound: f64| excess.partition_point(|&excess| excess <= bound) as f64 / excess.len() as f64;
     let worst = excess.last().unwrap();
     println!(
-        "the best: {:.2} %, within 1 %: {:.2} %, within 2 %: {:.2} %, within 10 %: {:.2} %, worst: {:.1} % slower",
+        "the best: {:.2} %, within 1 %: {:.2} %, within 2 %: {:.2} %, within 10 %: {:.2} %, \
+         worst: {:.1} % slower",
         within(0.0) * 100.0,
         within(0.01) * 100.0,
         within(0.02) * 100.0,

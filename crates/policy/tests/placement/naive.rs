@@ -1,5 +1,6 @@
-//! Placement as its definition reads (docs/adr/0002-placement-cost.md), as plainly as can be: every set of nodes, every
-//! vCPU one at a time. Nothing here is shared with the crate but its data types and what counts as free.
+//! Placement as its definition reads (docs/adr/0002-placement-cost.md), as plainly as can be: every
+//! set of nodes, every vCPU one at a time. Nothing here is shared with the crate but its data types
+//! and what counts as free.
 
 use nearside_policy::{
     ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, outstanding, promisable,

@@ -73,7 +73,7 @@ pub(super) fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 pub(super) fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
     let (domain, record) = named(reading.snapshot, reading.name)?;
-    let known = reading.snapshot.history.domains.get(&PartId::of(&domain.name));
+    let known = reading.snapshot.history.parts.get(&PartId::of(&domain.name));
     answer::json(&DomainJson::new(domain, record, known))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
         let group = group.map_err(|error| Failed::new(StatusCode::NOT_FOUND, error.to_string()))?;
         Ok(Unplaced::read(tree, proc, &group, record.as_ref()))
     };
-    let known = history.domains.get(&PartId::of(&domain.name));
+    let known = history.parts.get(&PartId::of(&domain.name));
     answer::json(&WhyJson::new(domain, record.as_ref(), known, plan, unplaced)?)
 }
 

@@ -144,7 +144,7 @@ fn each_answer_comes_from_one_snapshot() {
             let mut seen = examples::seen();
             seen.plan.interval = interval;
             let without = if interval.is_multiple_of(2) { "db" } else { "web-frontend" };
-            seen.history.domains.remove(&without.into());
+            seen.history.parts.remove(&without.into());
             api.published.publish(Snapshot::new(seen));
         }
     });

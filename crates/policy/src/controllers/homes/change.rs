@@ -1,0 +1,217 @@
+//! Better homes for parts that have one.
+
+use super::{
+    confirmation::{Trigger, min_gain_ppm, needed},
+    cooldown::{cooldown_after, must_stay},
+    evaluation::{Evaluation, Evaluator, move_cost_ns},
+    learning::is_idle,
+    review::{Situation, Turn, turn},
+    round::Round,
+};
+use crate::{
+    Affinity, HomeWaits, LastMove, MilliVcpus, Origin, Payback, Reason, Step,
+    index::{IndexVec, PartIndex},
+    view::PPM,
+};
+use std::cmp::Reverse;
+
+// How many parts are evaluated in a round: it bounds the time that a round takes.
+const MAX_EVALUATED: usize = 16;
+
+/// Another home for a part, which pays.
+#[derive(Debug)]
+struct Offer {
+    at: PartIndex,
+    trigger: Trigger,
+    there: Evaluation,
+    payback: Payback,
+}
+
+impl Round<'_> {
+    /// Changes homes where that pays.
+    pub(super) fn change_homes(&mut self) {
+        let mut offers = Vec::new();
+        let mut without_offer = Vec::new();
+        for (at, trigger) in self.due() {
+            let now = self.now();
+            self.known_mut(at).evaluated_at = Some(now);
+            match self.offer(at, trigger) {
+                Ok(offer) if self.confirm(at, trigger, offer.payback) => offers.push(offer),
+                Ok(_) => {}
+                Err(waits) if trigger == Trigger::Contention => {
+                    self.known_mut(at).status.home_waits = Some(waits);
+                    without_offer.push(at);
+                }
+                Err(_) => self.known_mut(at).confirmations = 0,
+            }
+        }
+        // The best first. Later ones are evaluated again, for each accepted move changes the
+        // others.
+        offers.sort_by_key(|offer| {
+            (Reverse(offer.payback.net_ns(self.part(offer.at).horizon_ns)), offer.at)
+        });
+        for (number, offer) in offers.into_iter().enumerate() {
+            let at = offer.at;
+            let still = if number == 0 { Ok(offer) } else { self.offer(at, offer.trigger) };
+            match still {
+                Ok(offer) if self.is_confirmed(at, offer.trigger, offer.payback) => {
+                    let reason = Reason::PaysBack { payback: offer.payback };
+                    let steps = self.accept(at, &offer.there, &reason);
+                    self.transact(steps);
+                }
+                Ok(_) => {}
+                Err(waits) => {
+                    let known = self.known_mut(at);
+                    known.confirmations = 0;
+                    known.status.home_waits = Some(waits);
+                }
+            }
+        }
+        for at in without_offer {
+            let may_exchange = !self.is_moving(at) && self.may_move(at).is_ok();
+            if !may_exchange || !self.exchange_homes(at) {
+                self.known_mut(at).confirmations = 0;
+            }
+        }
+    }
+
+    /// The parts to evaluate: under contention first, the most promising first, then those whose
+    /// review is due.
+    fn due(&mut self) -> Vec<(PartIndex, Trigger)> {
+        let (now, tuning) = (self.now(), self.tuning());
+        let mut is_contended = IndexVec::filled(false, self.host().view().nodes.len());
+        for at in self.sampled() {
+            if self.known(at).contention_intervals >= tuning.threshold_intervals {
+                self.part(at).home.iter().for_each(|&i| is_contended[i] = true);
+            }
+        }
+        let mut chosen = Vec::new();
+        for at in self.sampled() {
+            if self.is_moving(at) || self.state(at).home.is_none() {
+                continue;
+            }
+            let shares_contended_home = self.part(at).home.iter().any(|&i| is_contended[i]);
+            let may_move = self.may_move(at);
+            let known = self.known_mut(at);
+            let situation = Situation {
+                is_idle: is_idle(tuning, known),
+                is_contended: known.contention_intervals > 0,
+                shares_contended_home,
+                confirmations: known.confirmations,
+                evaluated_at: known.evaluated_at,
+            };
+            let below_threshold = situation.is_contended.then_some(HomeWaits::BelowThreshold);
+            if let Err(waits) = may_move {
+                let is_unbound =
+                    matches!(waits, HomeWaits::OwnerForbids { .. } | HomeWaits::HasCpuset);
+                known.status.home_waits =
+                    Some(waits).filter(|_| situation.is_contended || is_unbound);
+                continue;
+            }
+            match turn(tuning, situation, now) {
+                Turn::Evaluate(trigger) => {
+                    if trigger == Trigger::Review {
+                        known.status.home_waits = below_threshold;
+                    }
+                    chosen.push((at, trigger));
+                }
+                Turn::Keep => {}
+                Turn::Wait => known.status.home_waits = below_threshold,
+                Turn::Rest => known.status.home_waits = None,
+            }
+        }
+        // The most CPU time that a move could save, less the cost of moving all memory once.
+        let promise = |at: PartIndex| {
+            let part = self.part(at);
+            let running = u128::from(part.demand_milli) * u128::from(part.horizon_ns) / 1000;
+            running.saturating_sub(move_cost_ns(tuning, part.needed_bytes, PPM as u32).into())
+        };
+        chosen.sort_by_key(|&(at, trigger)| (trigger, Reverse(promise(at)), at));
+        for &(at, _) in chosen.iter().skip(MAX_EVALUATED) {
+            self.known_mut(at).status.home_waits = Some(HomeWaits::Queued);
+        }
+        chosen.truncate(MAX_EVALUATED);
+        chosen
+    }
+
+    /// Whether the home of a part may change now.
+    pub(super) fn may_move(&self, at: PartIndex) -> Result<(), HomeWaits> {
+        let Some(home) = self.state(at).home.as_ref() else { return Err(HomeWaits::Queued) };
+        if home.origin == Origin::Explicit {
+            return Err(HomeWaits::Explicit);
+        }
+        if home.origin == Origin::Adopted || self.bound_to(at).is_some() {
+            return Err(HomeWaits::Bound);
+        }
+        let binds =
+            home.policy.confines() || home.affinity == Affinity::Hard || !self.seen().soft_affinity;
+        if binds {
+            self.may_bind(at)?;
+        }
+        let Some(last) = self.known(at).moved else { return Ok(()) };
+        let load_now = MilliVcpus(self.host().load_milli(&self.part(at).home));
+        match must_stay(self.tuning(), last, self.now(), load_now) {
+            true => Err(HomeWaits::Cooldown { at: last.at, load_then: last.load, load_now }),
+            false => Ok(()),
+        }
+    }
+
+    /// Counts that a better home was found once more. Whether it is confirmed now.
+    pub(super) fn confirm(&mut self, at: PartIndex, trigger: Trigger, payback: Payback) -> bool {
+        let known = self.known_mut(at);
+        known.confirmations = known.confirmations.saturating_add(1);
+        self.is_confirmed(at, trigger, payback)
+    }
+
+    // Whether a better home was found often enough in a row; the status tells if not.
+    fn is_confirmed(&mut self, at: PartIndex, trigger: Trigger, payback: Payback) -> bool {
+        let needed = needed(self.tuning(), trigger, payback);
+        let known = self.known_mut(at);
+        let found = known.confirmations;
+        if found < needed {
+            known.status.home_waits = Some(HomeWaits::Unconfirmed { found, needed, payback });
+        }
+        found >= needed
+    }
+
+    /// The best other home, if it pays.
+    fn offer(&mut self, at: PartIndex, trigger: Trigger) -> Result<Offer, HomeWaits> {
+        let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
+        let part = self.part(at).clone();
+        let host = self.host_mut();
+        host.remove(&part);
+        let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
+        let here =
+            evaluator.evaluate(&part.home).unwrap_or_else(|| Evaluation::impossible(&part.home));
+        let mut others = evaluator.candidates();
+        others.retain(|there| there.home != part.home);
+        let best = evaluator.best(others, here.slow_down);
+        let offer = best.map(|there| (evaluator.payback(&here, &there), there));
+        host.add(&part);
+        let Some((payback, there)) = offer else { return Err(HomeWaits::NoRoom) };
+        if !payback.is_gain_of(min_gain_ppm(tuning, trigger)) {
+            return Err(HomeWaits::NoneBetter { here: payback.here(), best: payback.there() });
+        }
+        match payback.pays_within(part.horizon_ns) {
+            true => Ok(Offer { at, trigger, there, payback }),
+            false => Err(HomeWaits::DoesNotPay { payback, within_ms: part.horizon_ns / 1_000_000 }),
+        }
+    }
+
+    /// The steps that give a part another home; its cooldown begins.
+    pub(super) fn accept(
+        &mut self,
+        at: PartIndex,
+        there: &Evaluation,
+        reason: &Reason,
+    ) -> Vec<Step> {
+        let steps = self.rehome(at, there, reason);
+        let (now, tuning) = (self.now(), self.tuning());
+        let load = MilliVcpus(self.host().load_milli(&there.home));
+        let known = self.known_mut(at);
+        let cooldown_intervals = cooldown_after(tuning, known.moved, now);
+        known.moved = Some(LastMove { at: now, cooldown_intervals, load });
+        known.status.home_waits = None;
+        steps
+    }
+}

@@ -1,0 +1,140 @@
+//! First homes of found parts, and homes that follow external bindings.
+
+use super::{
+    amounts::{Amounts, split},
+    binding::{Binding, agrees, follow},
+    evaluation::Evaluator,
+    learning::is_idle,
+    model::PartModel,
+    round::Round,
+};
+use crate::{
+    Affinity, ByNode, Claim, Home, HomeWaits, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    index::{NodeIndex, PartIndex},
+};
+use nearside_topology::NodeSet;
+use std::cmp::Reverse;
+
+// How many parts get their first home in a round: it bounds the time that a round takes.
+const MAX_FIRST_HOMES: usize = 64;
+
+impl<'a> Round<'a> {
+    /// Gives each part without a home one: the nodes of its external binding, or the best. The
+    /// largest choose first, as if those that choose later were not there yet.
+    pub(super) fn first_homes(&mut self) {
+        let mut homeless = Vec::new();
+        for at in self.sampled() {
+            if self.state(at).home.is_some() {
+                continue;
+            }
+            if let Some(nodes) = self.bound_to(at) {
+                self.adopt(at, nodes);
+                continue;
+            }
+            match self.may_bind(at) {
+                Err(waits) if !self.seen().soft_affinity => {
+                    self.known_mut(at).status.home_waits = Some(waits)
+                }
+                _ => homeless.push(at),
+            }
+        }
+        homeless.sort_by_key(|&at| {
+            (Reverse(self.part(at).demand_milli), Reverse(self.part(at).needed_bytes), at)
+        });
+        for &at in homeless.iter().skip(MAX_FIRST_HOMES) {
+            self.known_mut(at).status.home_waits = Some(HomeWaits::Queued);
+        }
+        homeless.truncate(MAX_FIRST_HOMES);
+        homeless.iter().for_each(|&at| self.count_at(at, Vec::new(), Amounts::new()));
+        for at in homeless {
+            let waits = self.first_home(at);
+            self.known_mut(at).status.home_waits = waits;
+        }
+    }
+
+    // Counts a part at other nodes in the model.
+    fn count_at(&mut self, at: PartIndex, home: Vec<NodeIndex>, load_milli: Amounts) {
+        let part = PartModel { home, load_milli, ..self.part(at).clone() };
+        self.host_mut().replace(at, part);
+    }
+
+    // Makes the nodes of an external binding the home.
+    fn adopt(&mut self, at: PartIndex, nodes: NodeSet) {
+        let held = self.state(at).resident_bytes.iter().filter(|(node, _)| nodes.contains(**node));
+        let bytes: ByNode = held.map(|(&node, &bytes)| (node, bytes)).collect();
+        let view = self.host().view();
+        let home: Vec<NodeIndex> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
+        let cores: Amounts = home.iter().map(|&i| (i, view.nodes[i].cores)).collect();
+        let demand_milli = self.part(at).demand_milli;
+        self.count_at(at, home, split(demand_milli, &cores));
+        let vcpus = split(demand_milli.div_ceil(1000).max(1), &cores).into_iter();
+        let vcpus = vcpus.filter(|(_, vcpus)| *vcpus > 0).map(|(i, n)| (self.id(i), n)).collect();
+        let claim = Claim { bytes, vcpus, page_size: self.part(at).page_size };
+        let reason = Reason::BoundByOther { nodes: nodes.clone() };
+        let home = Home {
+            nodes,
+            origin: Origin::Adopted,
+            affinity: Affinity::Hard,
+            policy: MemoryPolicy::Local,
+        };
+        let steps = self.bind(at, home, claim, &reason);
+        self.transact(steps);
+    }
+
+    /// Lets homes of found parts follow their external bindings.
+    pub(super) fn follow_bindings(&mut self) {
+        for at in self.sampled() {
+            let Some(home) = self.found_home(at).filter(|_| !self.is_moving(at)) else { continue };
+            let known = self.known(at);
+            let (is_idle, differed) = (is_idle(self.tuning(), known), known.bound_elsewhere);
+            let bound_to = self.bound_to(at);
+            let binding = follow(self.tuning(), home, bound_to, is_idle, differed);
+            let known = self.known_mut(at);
+            known.bound_elsewhere = match &binding {
+                Binding::Differs(samples) => *samples,
+                Binding::Agrees | Binding::Adopt(_) | Binding::Release => 0,
+            };
+            match binding {
+                Binding::Agrees | Binding::Differs(_) => {}
+                Binding::Adopt(nodes) => self.adopt(at, nodes),
+                Binding::Release => {
+                    let home =
+                        Home { origin: Origin::Auto, affinity: Affinity::Soft, ..home.clone() };
+                    let step = self.set_home(at, home, &Reason::LetGo);
+                    self.transact(vec![step]);
+                }
+            }
+        }
+    }
+
+    /// Whether a part's home agrees with its external binding. Nearside binds the parts that it
+    /// started itself.
+    pub(super) fn is_bound_at_home(&self, at: PartIndex) -> bool {
+        let bound_to = self.bound_to(at);
+        self.found_home(at).is_none_or(|home| agrees(home, bound_to.as_ref()))
+    }
+
+    fn found_home(&self, at: PartIndex) -> Option<&'a Home> {
+        let state = self.state(at);
+        state.home.as_ref().filter(|_| state.was_found())
+    }
+
+    fn first_home(&mut self, at: PartIndex) -> Option<HomeWaits> {
+        // How long it had run before it was found is not known.
+        let horizon_ns = super::model::horizon_ns(self.tuning(), u64::MAX);
+        let part = PartModel { horizon_ns, ..self.part(at).clone() };
+        let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
+        let host = self.host_mut();
+        host.remove(&part);
+        let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
+        let best = evaluator.best(evaluator.candidates(), SlowDown::NONE);
+        host.add(&part);
+        let Some(best) = best else { return Some(HomeWaits::NoRoom) };
+        let demand = MilliVcpus(part.demand_milli);
+        let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
+        let reason = Reason::FirstHome { demand, slow_down, bytes_to_move };
+        let steps = self.rehome(at, &best, &reason);
+        self.transact(steps);
+        None
+    }
+}

@@ -1,0 +1,44 @@
+//! The assumptions of predictions (docs/adr/0002-placement-cost.md).
+
+use serde::{Deserialize, Serialize};
+
+/// The assumptions of predictions about a domain of which nothing is known yet.
+///
+/// Shares are taken to lie between 0 and 1; the nearest of the two stands in for what lies outside.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// What a second busy thread adds to a core, as a share of a core's throughput.
+    pub smt_gain: f64,
+    /// What work taken from residents costs on top of being lost, for each vCPU more that a core
+    /// has to serve.
+    pub crowding: f64,
+    /// Share of its time that a vCPU waits for memory when all of it is local and unloaded.
+    pub memory_share: f64,
+    /// Share of its time that a vCPU waits for the devices asked for when they are local.
+    pub device_share: f64,
+    /// Memory bandwidth that a busy vCPU uses, in MB/s.
+    pub vcpu_bandwidth_mb_s: f64,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        Self {
+            smt_gain: 0.25,
+            crowding: 0.05,
+            memory_share: 0.4,
+            device_share: 0.1,
+            vcpu_bandwidth_mb_s: 2000.0,
+        }
+    }
+}
+
+impl CostModel {
+    /// What `vcpus` are expected to draw from a node that holds `part` of their `whole` memory, in
+    /// kB/s.
+    pub(crate) fn demand_kb_s(&self, vcpus: u64, part: u64, whole: u64) -> u64 {
+        let vcpu_kb_s = (self.vcpu_bandwidth_mb_s * 1000.0).round() as u64;
+        let all_kb_s = u128::from(vcpus.saturating_mul(vcpu_kb_s));
+        let drawn_kb_s = (all_kb_s * u128::from(part)).div_ceil(u128::from(whole).max(1));
+        u64::try_from(drawn_kb_s).unwrap_or(u64::MAX)
+    }
+}
