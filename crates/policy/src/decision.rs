@@ -141,8 +141,8 @@ pub enum Refusal {
     },
     /// More than is known to be there, while nobody can tell whether it would fit.
     #[error(
-        "{} are more than is known to be there: nothing in {machine} tells how much memory there is \
-         on {}",
+        "{} are more than is known to be there: nothing in {machine} tells how much memory there \
+         is on {}",
         Bytes(*needed_bytes),
         nodes.named()
     )]

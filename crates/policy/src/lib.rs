@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod action;
 mod bytes;
 mod claim;
 mod controllers;
@@ -20,6 +21,7 @@ mod layout;
 mod locality;
 mod observation;
 mod offered;
+mod outcome;
 mod part;
 mod payback;
 mod place;
@@ -33,6 +35,7 @@ mod transaction;
 mod unclaimed;
 mod view;
 
+pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
 pub use bytes::{Bytes, Count};
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{
@@ -46,13 +49,11 @@ pub use free::{Promisable, promisable};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{CgroupId, Home, Observation, Origin, PartState, Reservation};
 pub use offered::{LeftOut, NotAllowed};
+pub use outcome::{Outcome, Progress, Stayed, StayedWhy};
 pub use part::{CellId, PartId};
 pub use payback::{MilliVcpus, Payback};
 pub use place::{EXHAUSTIVE_NODES, Method, place, place_with};
-pub use plan::{
-    Action, Batch, CpuReason, Machine, Outcome, PageMove, Plan, Progress, Reason, Stayed,
-    StayedWhy, Step,
-};
+pub use plan::{Machine, Plan};
 pub use rehome::{
     DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, home_after, later_policy_nodes, may_be_home,
     may_go_on, rehome,

@@ -50,7 +50,10 @@ impl LeftOut {
 
 /// Nodes were named that domains may not use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("domains may have no {what} on {}: the cgroup {by} does not allow it ({file})", nodes.named())]
+#[error(
+    "domains may have no {what} on {}: the cgroup {by} does not allow it ({file})",
+    nodes.named()
+)]
 pub struct NotAllowed {
     /// "memory" or "CPUs".
     what: &'static str,
@@ -62,8 +65,8 @@ pub struct NotAllowed {
     file: &'static str,
 }
 
-/// Whether a node that an operator names is one that domains may not use: all of its CPUs, or its memory. Isolated CPUs
-/// are offered by now.
+/// Whether a node that an operator names is one that domains may not use: all of its CPUs, or its
+/// memory. Isolated CPUs are offered by now.
 pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), NotAllowed> {
     let withheld = &topology.withheld;
     let refuse = |what, nodes: NodeSet, file| match nodes.is_empty() {
@@ -80,8 +83,8 @@ pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), No
 }
 
 impl Observation {
-    /// The same for an operator who names these nodes: isolated CPUs of theirs count, which placement does not offer of
-    /// itself, since the scheduler spreads no threads over them.
+    /// The same for an operator who names these nodes: isolated CPUs of theirs count, which
+    /// placement does not offer of itself, since the scheduler spreads no threads over them.
     pub fn naming(&self, nodes: Option<&NodeSet>) -> Cow<'_, Self> {
         match nodes {
             Some(nodes) if !self.topology.isolated_of(nodes).is_empty() => {
@@ -98,8 +101,8 @@ pub(crate) fn isolated_notice(nodes: &NodeSet, topology: &Topology) -> Option<St
     let isolated = topology.isolated_of(nodes);
     (!isolated.is_empty()).then(|| {
         format!(
-            "the home has isolated CPUs ({isolated}): the kernel moves no thread between them, so each has to be bound \
-             by its own program"
+            "the home has isolated CPUs ({isolated}): the kernel moves no thread between them, \
+             so each has to be bound by its own program"
         )
     })
 }
@@ -115,7 +118,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Three nodes of two CPUs and 1 GiB each; CPUs 2 and 3 of node 1 are isolated, node 2 is not for domains.
+    /// Three nodes of two CPUs and 1 GiB each; CPUs 2 and 3 of node 1 are isolated, node 2 is not
+    /// for domains.
     fn machine() -> Observation {
         let ids = [0, 1, 2].map(NodeId);
         let topology = Topology {
@@ -222,11 +226,13 @@ mod tests {
             Err(StartRefusal::Place(Refusal::NotAllowed(refusal))) => refusal.to_string(),
             other => panic!("{other:?}"),
         };
-        let memory = "domains may have no memory on node 2: the cgroup /x does not allow it (cpuset.mems.effective)";
+        let memory = "domains may have no memory on node 2: the cgroup /x does not allow it \
+                      (cpuset.mems.effective)";
         assert_eq!(told(&machine(), "0,2"), memory);
         let mut without_cpus = machine();
         without_cpus.topology.withheld.memory_nodes = NodeSet::new();
-        let cpus = "domains may have no CPUs on node 2: the cgroup /x does not allow it (cpuset.cpus.effective)";
+        let cpus = "domains may have no CPUs on node 2: the cgroup /x does not allow it \
+                    (cpuset.cpus.effective)";
         assert_eq!(told(&without_cpus, "2"), cpus);
     }
 }

@@ -54,7 +54,8 @@ pub enum RehomeRefusal {
     /// A confined domain would not fit.
     #[error(
         "{} do not fit: {} can be promised on {}, {} too few ({} bytes)",
-        Bytes(*needed_bytes), Bytes(*unclaimed_bytes), nodes.named(), Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
+        Bytes(*needed_bytes), Bytes(*unclaimed_bytes), nodes.named(),
+        Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
     )]
     DoesNotFit {
         /// Where.
@@ -66,15 +67,17 @@ pub enum RehomeRefusal {
     },
 }
 
-/// Pages move not faster than this unless an operator says otherwise: 1 GiB/s, a few percent of a memory channel's
-/// bandwidth, so that whoever uses the same channels hardly notices; 100 GiB take under two minutes.
+/// Pages move not faster than this unless an operator says otherwise: 1 GiB/s, a few percent of a
+/// memory channel's bandwidth, so that whoever uses the same channels hardly notices; 100 GiB take
+/// under two minutes.
 pub const DEFAULT_RATE_BYTES_PER_S: u64 = 1 << 30;
 
 /// What has to be done to give a domain the home `wish` names.
 ///
-/// `cpuset.mems` migrates at once and without limit when it is narrowed, so pages are moved in batches while every node
-/// is allowed that was before, and what is left is what the last step moves. Without `move_memory` all of them stay
-/// allowed. On a machine of one node there is nothing to do.
+/// `cpuset.mems` migrates at once and without limit when it is narrowed, so pages are moved in
+/// batches while every node is allowed that was before, and what is left is what the last step
+/// moves. Without `move_memory` all of them stay allowed. On a machine of one node there is nothing
+/// to do.
 pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
     let observation = &*observation.naming(Some(&wish.nodes));
     let domain = find(observation, &wish.part)?;
@@ -112,7 +115,8 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     if let Some(claim) = claim {
         step(Action::Claim { part: part(), claim }, &new_home);
     }
-    // What was allowed before may be more than the home: a move that was broken off, or a home changed without one.
+    // What was allowed before may be more than the home: a move that was broken off, or a home
+    // changed without one.
     let before = domain.memory_nodes.as_ref().unwrap_or(&from);
     let both = before.union(&memory).intersection(&topology.memory_nodes());
     if confining.is_some() {
@@ -180,16 +184,18 @@ pub fn home_after(wish: &Rehome, before: Option<&Home>) -> Home {
     Home { nodes: wish.nodes.clone(), origin: Origin::Explicit, affinity, policy }
 }
 
-/// The nodes in the memory policy of processes that a domain starts at its new home; none where it has no policy.
+/// The nodes in the memory policy of processes that a domain starts at its new home; none where it
+/// has no policy.
 pub fn later_policy_nodes(home: &Home, claim: &Claim, topology: &Topology) -> Option<NodeSet> {
     policy_nodes(home.policy, &home.nodes.intersection(&topology.memory_nodes()), claim)
 }
 
 /// Whether the steps behind one that ended so may be taken.
 ///
-/// Pages that stay because they are busy do no harm when the domain is confined to its new home: they stay where they
-/// are. But where the new home is full, confining the domain to it would have the kernel kill it as soon as it needs a
-/// page (`CONSTRAINT_CPUSET` in `mm/oom_kill.c`), or a huge page (`SIGBUS`).
+/// Pages that stay because they are busy do no harm when the domain is confined to its new home:
+/// they stay where they are. But where the new home is full, confining the domain to it would have
+/// the kernel kill it as soon as it needs a page (`CONSTRAINT_CPUSET` in `mm/oom_kill.c`), or a
+/// huge page (`SIGBUS`).
 pub fn may_go_on(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Applied { .. } => true,
@@ -215,22 +221,26 @@ fn limits_of(
     let mut limits = Vec::new();
     match policy {
         None | Some(MemoryPolicy::Local | MemoryPolicy::Restrictive) => {}
-        // Narrowing cpuset.mems rebinds the policy of every task node by node (mpol_rebind_task in mm/mempolicy.c).
-        Some(MemoryPolicy::Strict) if wish.move_memory && from.len() < memory.len() => limits.push(format!(
-            "processes that run stay bound to as many nodes as before ({}); those that `nearside exec` starts use all \
-             of the new home",
-            from.len()
-        )),
+        // Narrowing cpuset.mems rebinds the policy of every task node by node (mpol_rebind_task in
+        // mm/mempolicy.c).
+        Some(MemoryPolicy::Strict) if wish.move_memory && from.len() < memory.len() => {
+            limits.push(format!(
+                "processes that run stay bound to as many nodes as before ({}); those that \
+                 `nearside exec` starts use all of the new home",
+                from.len()
+            ));
+        }
         Some(MemoryPolicy::Strict) if wish.move_memory || allowed == memory => {}
         Some(MemoryPolicy::Strict) => limits.push(format!(
-            "processes that run may use memory of {} until it is moved; those that `nearside exec` starts use the new \
-             home",
+            "processes that run may use memory of {} until it is moved; those that \
+             `nearside exec` starts use the new home",
             allowed.named()
         )),
         Some(_) if *from == wish.nodes => {}
         Some(policy) => limits.push(format!(
-            "Linux lets nobody change the memory policy of another process: processes that run keep {policy} on the old \
-             nodes, and so do their children; those that `nearside exec` starts get the new ones"
+            "Linux lets no process change the memory policy of another: processes that run keep \
+             {policy} on the old nodes, and so do their children; those that \
+             `nearside exec` starts get the new ones"
         )),
     }
     limits
@@ -301,7 +311,8 @@ fn share_out(
     bytes.retain(|_, amount| *amount > 0);
 }
 
-/// What a domain finds at another home: what can be promised there, its own claim left out, and what it holds already.
+/// What a domain finds at another home: what can be promised there, its own claim left out, and
+/// what it holds already.
 struct Room<'a> {
     unclaimed: Unclaimed,
     held: &'a ByNode,

@@ -25,8 +25,8 @@ pub struct Start {
 pub enum StartRefusal {
     /// A name that cannot be a directory's, a unit's or a word's.
     #[error(
-        "{} is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting with '.', '-' or a \
-         controller as in memory.max",
+        "{} is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting \
+         with '.', '-' or a controller as in memory.max",
         quoted(.0)
     )]
     Name(String),
@@ -34,7 +34,10 @@ pub enum StartRefusal {
     #[error("a domain named {0} is running: choose another name, or see `nearside show {0}`")]
     Taken(String),
     /// It may not use what it is promised.
-    #[error("a memory limit of {} is below the {} that it claims", Bytes(*limit_bytes), Bytes(*memory_bytes))]
+    #[error(
+        "a memory limit of {} is below the {} that it claims",
+        Bytes(*limit_bytes), Bytes(*memory_bytes)
+    )]
     Limit {
         /// What it may use, in bytes.
         limit_bytes: u64,
@@ -49,7 +52,8 @@ pub enum StartRefusal {
 /// The longest name of a domain, in bytes.
 pub const MAX_NAME_LENGTH: usize = 64;
 
-/// What the names of a cgroup's files begin with (Linux, `Documentation/admin-guide/cgroup-v2.rst`).
+/// What the names of a cgroup's files begin with (Linux,
+/// `Documentation/admin-guide/cgroup-v2.rst`).
 const CONTROLLERS: [&str; 11] =
     ["cgroup", "cpu", "cpuset", "dmem", "hugetlb", "io", "irq", "memory", "misc", "pids", "rdma"];
 
@@ -138,8 +142,8 @@ fn home_of(start: &Start, decision: &Decision) -> Home {
     }
 }
 
-/// The steps that bind a new domain to its home. On a machine of one node there are none: every CPU and every page is
-/// at home, and binding would only cost.
+/// The steps that bind a new domain to its home. On a machine of one node there are none: every CPU
+/// and every page is at home, and binding would only cost.
 fn binding(
     part: &PartId,
     topology: &Topology,
@@ -181,7 +185,8 @@ fn binding(
     steps
 }
 
-/// The nodes to name in a task's memory policy; none where the policy is not a task's or would have no node to name.
+/// The nodes to name in a task's memory policy; none where the policy is not a task's or would have
+/// no node to name.
 pub(crate) fn policy_nodes(
     policy: MemoryPolicy,
     memory: &NodeSet,

@@ -201,7 +201,8 @@ fn what_others_reserved_leaves_room_for_what_is_only_exchanged() {
             vec![ReservedHugePages { page_bytes: GIB, pages: reserved }];
         rehome(&moving(&[1]), &seen).err()
     };
-    // 7 pages are free. Moving the 4 that it holds on node 0 frees as many as it takes, whoever reserved the 7.
+    // 7 pages are free. Moving the 4 that it holds on node 0 frees as many as it takes, whoever
+    // reserved the 7.
     assert_eq!(refusal(4, 7), None);
     // The 2 that it has not touched yet have to be free.
     assert_eq!(refusal(6, 5), None);

@@ -166,7 +166,8 @@ proptest! {
     #[test]
     fn checked_transactions_never_overcommit_a_node(
         start in machines(),
-        plans in proptest::collection::vec((0..8_usize, 0..8_usize, 0..4_u32, any::<bool>()), 1..20),
+        plans in
+            proptest::collection::vec((0..8_usize, 0..8_usize, 0..4_u32, any::<bool>()), 1..20),
     ) {
         let mut now = start.clone();
         prop_assert!(!is_overcommitted(&now));
