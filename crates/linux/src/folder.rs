@@ -257,8 +257,8 @@ fn refuse_others(meta: &Stat, path: &Path) -> Result<(), Error> {
 fn refused(path: &Path, why: &str) -> Error {
     let path = path.display();
     Error::Refused(format!(
-        "{path} {why}: claims in it cannot be trusted. Find out which user made it, then remove it: \
-         it will be made anew"
+        "{path} {why}: claims in it cannot be trusted. Find out which user made it, then remove \
+         it: it will be made anew"
     ))
 }
 

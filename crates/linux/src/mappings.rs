@@ -265,7 +265,7 @@ mod tests {
     fn numa_maps_counts_in_the_pages_of_each_mapping() {
         let text = "\
 7f0000000000 prefer (many):1-2 anon=3 dirty=3 N1=3 kernelpagesize_kB=4
-7f0000200000 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 dirty=2 N0=1 N1=1 kernelpagesize_kB=2048
+7f0000200000 bind:1 file=/anon_hugepage\\040(deleted) huge anon=2 N0=1 N1=1 kernelpagesize_kB=2048
 7f0001000000 default file=/usr/lib/libc.so.6 mapped=10 mapmax=30 N3=10 kernelpagesize_kB=4
 7f0002000000 default file=/dev/zero\\040(deleted) dirty=5 N2=5 kernelpagesize_kB=4
 7f0003000000 default stack anon=2 dirty=2 N0=2 kernelpagesize_kB=4
