@@ -15,12 +15,8 @@ pub fn scenario(input: &[u8]) {
     if threads > 16 {
         return;
     }
-    let options = Options {
-        contenders: Contender::ALL.to_vec(),
-        most_seconds: 1,
-        seed: threads,
-        hmat: false,
-    };
+    let options =
+        Options { contenders: Contender::ALL.to_vec(), max_seconds: 1, seed: threads, hmat: false };
     // A scenario that does not fit the machine is refused.
     let Ok(simulation) = simulate(&machine(), &scenario, &options) else { return };
     for played in simulation.played {

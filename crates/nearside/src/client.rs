@@ -7,7 +7,7 @@ use crate::{
     output,
     printable::printable,
     report::{
-        control::{Control, StandingTold, StepTold},
+        answers::{ControlAnswer, StatusAnswer, StepAnswer},
         set::Report,
     },
 };
@@ -111,7 +111,7 @@ impl Args {
 
     /// Status and steps of a domain; `None` without a daemon that this user may ask, or if the
     /// daemon does not know the domain.
-    pub(crate) fn control(&self, domain: &str) -> Result<Option<Control>, Notice> {
+    pub(crate) fn control(&self, domain: &str) -> Result<Option<ControlAnswer>, Notice> {
         // Not /why, for which the daemon may read again what this command has just read.
         let plan: Option<Plan> = self.read("/plan", READ_WITHIN)?;
         Ok(plan.and_then(|plan| plan.about(domain)))
@@ -275,25 +275,25 @@ fn refused(answer: &Answer) -> Failure {
 #[derive(Deserialize)]
 struct Plan {
     steps: Vec<PlanStep>,
-    standing: BTreeMap<String, StandingTold>,
+    standing: BTreeMap<String, StatusAnswer>,
 }
 
 #[derive(Deserialize)]
 struct PlanStep {
     domain: String,
     #[serde(flatten)]
-    told: StepTold,
+    told: StepAnswer,
 }
 
 impl Plan {
     /// Status and steps of a domain. For the path of a cgroup, they are those of the found domain
     /// that contains it.
-    fn about(mut self, domain: &str) -> Option<Control> {
+    fn about(mut self, domain: &str) -> Option<ControlAnswer> {
         let known = self.standing.keys().filter(|known| is_below(domain, known));
         let (name, standing) =
             self.standing.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
         let steps = self.steps.into_iter().filter(|step| step.domain == name);
-        Some(Control { standing, steps: steps.map(|step| step.told).collect() })
+        Some(ControlAnswer { status: standing, steps: steps.map(|step| step.told).collect() })
     }
 }
 
@@ -387,7 +387,7 @@ mod tests {
             );
             let Some(known) = known else { continue };
             let control = daemon.args().control(&domain.name).unwrap().unwrap();
-            assert_eq!(control.standing.text, known);
+            assert_eq!(control.status.text, known);
             let moves = snapshot.plan.moves.iter();
             let own = moves.filter(|step| step.action.part.domain() == domain.name);
             let steps = own.map(|step| step.action.to_string());

@@ -1,8 +1,8 @@
-//! Domains as commands see them: what is recorded of each, and what it uses.
+//! Domains in the form that commands use: their records and their use of the machine.
 
 use crate::{
     failure::Failure,
-    report::{control::StandingTold, json},
+    report::{answers::StatusAnswer, json},
 };
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
 use nearside_policy::{
@@ -16,35 +16,35 @@ use std::time::Duration;
 /// A domain, or a cgroup that Nearside did not start.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Domain {
-    /// Its name; the path of its cgroup where Nearside did not start it.
+    /// Its name, or the path of its cgroup if Nearside did not start it.
     pub(crate) name: String,
     /// The path of its cgroup in the cgroup v2 tree.
     pub(crate) cgroup: String,
-    /// Where it shall live; none where nobody placed it.
+    /// Its home; none for a cgroup without one.
     #[serde(serialize_with = "json::home")]
     pub(crate) home: Option<Home>,
-    /// On whose behalf its CPUs are bound, if they are.
+    /// The reason why its CPUs are bound, if they are.
     pub(crate) cpus_bound_by: Option<CpuReason>,
-    /// What is promised to it.
+    /// Its claim.
     #[serde(serialize_with = "json::claim")]
     pub(crate) claim: Option<Claim>,
-    /// What is promised to it and not used yet, in bytes by node.
+    /// Claimed memory that is not resident yet, in bytes by node.
     pub(crate) outstanding_bytes: ByNode,
-    /// What compares to the claim, in bytes by node.
+    /// Resident memory that counts against the claim, in bytes by node.
     pub(crate) resident_bytes: ByNode,
-    /// The part of what it has not used yet that it has reserved, where its claim is in huge pages.
+    /// Bytes of `outstanding_bytes` that the domain has reserved, if its claim is in huge pages.
     pub(crate) reserved_bytes: u64,
-    /// Its own memory, in bytes by node: without files and what the kernel keeps for it.
+    /// Its own memory, in bytes by node: without files and without the kernel's memory for it.
     pub(crate) own_bytes: ByNode,
     /// The local share of its own memory, from 0 to 1.
     pub(crate) local_share: Option<f64>,
-    /// Bytes of its own memory that lie off its home; none where its memory cannot be seen.
+    /// Bytes of its own memory that lie off its home; none if its memory cannot be read.
     pub(crate) debt_bytes: Option<u64>,
-    /// What all of this was taken from.
+    /// The figures behind all of this.
     pub(crate) usage: Usage,
-    /// How it stands, where a daemon told.
+    /// Its status in the control loop, if a daemon answered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) standing: Option<StandingTold>,
+    pub(crate) standing: Option<StatusAnswer>,
 }
 
 impl Domain {
@@ -75,7 +75,7 @@ impl Domain {
         }
     }
 
-    /// As placement sees it.
+    /// The domain in the form that placement uses.
     pub(crate) fn state(&self) -> PartState {
         let Self { name, home, claim, resident_bytes, reserved_bytes, .. } = self.clone();
         let memory = &self.usage.memory;
@@ -96,16 +96,16 @@ impl Domain {
     }
 }
 
-/// This host.
+/// Opens this host.
 pub(crate) fn open_host() -> Result<Host, Failure> {
     Host::open(Paths::default()).map_err(Failure::could_not)
 }
 
-/// Something that was asked for by name: a cgroup, and the record where Nearside started it.
+/// A cgroup, and its record if Nearside started it.
 pub(crate) type Found = (Cgroup, Option<Record>);
 
-/// The domains that run, by name, and with `all` every other cgroup that has processes of its own, by path; and what is
-/// wrong with records that cannot be read.
+/// The running domains by name, and with `all` every other cgroup with processes of its own by
+/// path; and the errors of records that cannot be read.
 pub(crate) fn running(host: &Host, all: bool) -> Result<(Vec<Found>, Vec<String>), Failure> {
     let (records, broken) = host.records();
     let mut found = Vec::new();
@@ -122,19 +122,19 @@ pub(crate) fn running(host: &Host, all: bool) -> Result<(Vec<Found>, Vec<String>
     Ok((found, broken.iter().map(ToString::to_string).collect()))
 }
 
-/// Whether the group at `path` is the one at `above` or within it.
+/// True if the group at `path` is the one at `above` or lies below it.
 pub(crate) fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// What is recorded of the domain of that name.
+/// The record of a domain.
 pub(crate) fn named(host: &Host, name: &str) -> Result<Record, Failure> {
     host.record(name)
         .ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
 }
 
-/// The domain of that name; or, for a path, the domain that this cgroup is or belongs to, else the cgroup itself. The
-/// path may start with where the tree is mounted.
+/// Finds a domain by its name, or by a path: the domain that this cgroup is or belongs to, else the
+/// cgroup itself. The path may begin with the mount point of the tree.
 pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
     if !name.starts_with('/') {
         let record = named(host, name)?;
@@ -149,7 +149,7 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
             group.directory().display()
         )));
     }
-    // A group within a domain is part of that domain.
+    // A group below a domain's is part of that domain.
     match host.records().0.into_iter().find(|record| is_below(group.path(), &record.cgroup)) {
         Some(record) => {
             Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)))
@@ -158,8 +158,8 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
     }
 }
 
-/// Looks at what was found, with CPU time over `interval`.
-pub(crate) fn look(
+/// Reads the use of the groups, with CPU time over `interval`.
+pub(crate) fn sample(
     host: &Host,
     found: &[Found],
     topology: &Topology,
@@ -178,7 +178,7 @@ pub(crate) fn look(
     found.iter().zip(usages).map(domain).collect()
 }
 
-/// What to say where placement does not offer all of the machine to somebody who names these nodes.
+/// Notes about CPUs and memory that placement does not offer to a request that names these nodes.
 pub(crate) fn left_out(
     offered: &Topology,
     named: Option<&NodeSet>,
@@ -189,14 +189,15 @@ pub(crate) fn left_out(
         .map(|line| format!("left out of placement: {line}"))
 }
 
-/// What to say where not all memory could be seen.
+/// A note about domains whose memory cannot be read completely.
 pub(crate) fn hidden(domains: &[Domain]) -> Option<String> {
     let hidden = domains.iter().filter(|domain| domain.usage.hidden_processes > 0);
     let names: Vec<&str> = hidden.map(|domain| domain.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "not all memory of {} can be seen: without the cgroup memory controller that takes its processes' numa_maps \
-             (CAP_SYS_PTRACE for other users'), and some processes have none to read",
+            "some memory of {} is unknown: without the cgroup memory controller it is read from \
+             numa_maps, and some processes have no readable one (CAP_SYS_PTRACE opens those of \
+             other users)",
             names.join(", ")
         )
     })

@@ -1,31 +1,29 @@
-//! How a command ends when it does not end well.
+//! Failures of commands, with their exit codes.
 
-use crate::{output, printable::printable_lines};
-use std::{fmt::Display, process::ExitCode};
+use std::fmt::Display;
 
-/// A message for the user and the exit code that goes with it (design: 1 could not, 2 usage, 3
-/// partly done).
+/// A message and the exit code that goes with it: 1 could not, 2 usage, 3 partly done.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
     message: String,
 }
 
-/// What a command returns.
+/// The result of a command.
 pub(crate) type Outcome = Result<(), Failure>;
 
 impl Failure {
-    /// It could not be done (exit code 1).
+    /// A failure with exit code 1.
     pub(crate) fn could_not(message: impl Display) -> Self {
         Self { code: 1, message: message.to_string() }
     }
 
-    /// The request makes no sense (exit code 2).
+    /// An invalid request, with exit code 2.
     pub(crate) fn usage(message: impl Display) -> Self {
         Self { code: 2, message: message.to_string() }
     }
 
-    /// Part of it was done (exit code 3).
+    /// A change that was made in part, with exit code 3.
     pub(crate) fn partly(message: impl Display) -> Self {
         Self { code: 3, message: message.to_string() }
     }
@@ -35,21 +33,13 @@ impl Failure {
         Self { code, ..self }
     }
 
-    /// Its exit code.
+    /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
     }
 
-    /// What it says.
+    /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message
-    }
-
-    /// Tells the user and gives the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
-        let style = anstyle::AnsiColor::Red.on_default().bold();
-        let message = printable_lines(self.message.trim_end());
-        output::tell(&format!("{style}nearside:{style:#} {message}"));
-        ExitCode::from(self.code)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads an interval; an hour is the longest.
+/// Parses an interval in seconds, at most an hour.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
     seconds

@@ -1,10 +1,10 @@
 //! `nearside`, the command line of the NUMA manager.
 //!
-//! Each command is one file in `commands`, with a `Args` struct (its flags and help) and a `run` function. What a
-//! command prints is built by a pure function over what the crates below returned, so that it can be tested. The parts
-//! of the daemon are in [`daemon`].
+//! Each command is one file in `commands` with a struct `Args` (its flags and help) and a function
+//! `run`. Pure functions in `report` build the printed text from the data that the crates below
+//! return, so each report has a unit test. The parts of the daemon are in [`daemon`].
 //!
-//! A library so that the fuzz targets reach what parses; `main.rs` only calls [`main`].
+//! This is a library so that the fuzz targets can call its parsers; `main.rs` only calls [`main`].
 #![forbid(unsafe_code)]
 
 mod client;
@@ -14,13 +14,13 @@ mod domains;
 mod failure;
 mod interval;
 mod lock;
-mod look;
 mod output;
 mod printable;
 mod progress;
 mod rehome;
 mod report;
 mod request;
+mod sample;
 mod size;
 mod source;
 mod top;
@@ -29,22 +29,23 @@ use clap::{Parser, Subcommand, error::ErrorKind};
 use failure::{Failure, Outcome};
 use std::process::ExitCode;
 
-/// The NUMA manager for Linux: gives every domain a home, keeps its memory there
+/// NUMA manager for Linux: gives every domain a home and keeps its memory there
 #[derive(Debug, Parser)]
 #[command(name = "nearside", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
-  nearside doctor                                     what this host can do
-  nearside topology                                   its nodes and distances
-  nearside run --name db --cpus 4 --memory 8G -- CMD  start CMD at its own home
-  nearside list -n                                    who lives where, how local
-  nearside set db --nodes 1 --move-memory             move db and its memory
+  nearside doctor                                     check this host
+  nearside topology                                   show its nodes and distances
+  nearside run --name db --cpus 4 --memory 8G -- CMD  start CMD at a home of its own
+  nearside list -n                                    list domains, their homes and local shares
+  nearside set db --nodes 1 --move-memory             move db and its memory to node 1
 
 Exit codes:
   0  done
-  1  could not be done
-  2  the command line was not understood
-  3  partly done (`set`); `run` and `exec` pass on the command's, or 125 to 127")]
+  1  failed
+  2  invalid command line
+  3  partly done (`set`)
+  `run` and `exec` pass on the code of their command; 125 to 127 are their own")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -69,7 +70,7 @@ enum Command {
     Man(commands::man::Args),
 }
 
-/// Does what the command line says.
+/// Parses the command line, runs the command, and reports a failure.
 pub fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
@@ -77,7 +78,7 @@ pub fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => output::fail(&failure),
     }
 }
 
@@ -101,7 +102,7 @@ fn run(command: Command) -> Outcome {
     }
 }
 
-/// Prints the help that was asked for, or says what is wrong with the command line.
+/// Prints the requested help, or returns the error in the command line.
 fn not_understood(error: &clap::Error) -> Outcome {
     let (styled, plain) = (error.render().ansi().to_string(), error.render().to_string());
     let failure = match error.kind() {
@@ -109,7 +110,7 @@ fn not_understood(error: &clap::Error) -> Outcome {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Failure::usage(format_args!("no command\n\n{styled}"))
         }
-        // All messages begin with the same word.
+        // Nearside's own prefix replaces clap's.
         _ => Failure::usage(plain.strip_prefix("error: ").unwrap_or(&plain)),
     };
     let stands_in =

@@ -1,5 +1,4 @@
-//! The one place where anything is printed: what a command found to standard output, remarks to
-//! standard error.
+//! All output of commands: reports on standard output, notes and errors on standard error.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -9,10 +8,11 @@ use serde::Serialize;
 use std::{
     fmt::Display,
     io::{self, Write},
+    process::ExitCode,
 };
 
-/// Writes a report to standard output, in colour where that is a terminal. A reader that has seen
-/// enough (`| head`) is no failure.
+/// Writes a report to standard output, in colour if that is a terminal. A reader that closes the
+/// pipe early (`| head`) is no failure.
 pub(crate) fn print(report: &str) -> Outcome {
     let mut out = anstream::stdout().lock();
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
@@ -23,21 +23,28 @@ pub(crate) fn print(report: &str) -> Outcome {
     }
 }
 
-/// Writes a line to standard error, in one piece: commands that run side by side do not tear each
-/// other's apart.
+/// Writes a line to standard error in one call, so that lines of parallel commands do not mix.
 pub(crate) fn tell(line: &str) {
-    // There is nobody left to tell that this could not be written.
+    // Without standard error there is no place to report a failure to write to it.
     let _ = anstream::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Writes remarks to standard error, one a line. Names in them may be those of found cgroups.
+/// Writes the message of `failure` to standard error and returns its exit code.
+pub(crate) fn fail(failure: &Failure) -> ExitCode {
+    let style = anstyle::AnsiColor::Red.on_default().bold();
+    let message = printable_lines(failure.message().trim_end());
+    tell(&format!("{style}nearside:{style:#} {message}"));
+    ExitCode::from(failure.code())
+}
+
+/// Writes notes to standard error, one a line. Names in them may be those of found cgroups.
 pub(crate) fn note(notes: impl IntoIterator<Item = impl Display>) {
     for note in notes {
         tell(&format!("nearside: note: {}", printable_lines(&note.to_string())));
     }
 }
 
-/// Data for programs.
+/// `data` as JSON.
 pub(crate) fn json(data: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(data)
         .map_err(|error| Failure::could_not(format_args!("JSON: {error}")))?;
@@ -45,18 +52,18 @@ pub(crate) fn json(data: &impl Serialize) -> Result<String, Failure> {
     Ok(json.replace('\x7f', "\\u007f") + "\n")
 }
 
-/// The forms of a report.
+/// The output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// Tables to read
+    /// Tables for people
     #[default]
     Text,
-    /// For programs; docs/formats.md describes it
+    /// JSON for programs (docs/formats.md)
     Json,
 }
 
 impl Format {
-    /// Prints `data`: as `text` builds it, or as it is.
+    /// Prints `data` as JSON, or the text that `text` makes of it.
     pub(crate) fn print<T: Serialize>(self, data: &T, text: impl FnOnce(&T) -> String) -> Outcome {
         match self {
             Self::Text => print(&text(data)),

@@ -1,4 +1,4 @@
-//! How far what takes long is: a bar on a terminal; of actions now and then a line elsewhere.
+//! Progress of long operations: a bar on a terminal, now and then a line elsewhere.
 
 use crate::{
     output,
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two lines where there is no terminal.
+/// Time between two lines if standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Shows progress on standard error.
@@ -23,20 +23,21 @@ pub(crate) enum Meter {
 }
 
 impl Meter {
-    /// What suits standard error.
+    /// A bar or lines, as standard error is a terminal or not.
     pub(crate) fn new() -> Self {
         if !std::io::stderr().is_terminal() {
             return Self::Lines { told: Instant::now() };
         }
         let bar = ProgressBar::new(0);
-        let template = "moving [{wide_bar}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+        let template = "moving [{wide_bar}] {binary_bytes} of {binary_total_bytes}, \
+                        {binary_bytes_per_sec}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         Self::Bar(bar)
     }
 
-    /// Shows how far it is now.
+    /// Shows the progress made so far.
     pub(crate) fn show(&mut self, so_far: Progress) {
         match self {
             Self::Bar(bar) => {
@@ -51,7 +52,7 @@ impl Meter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
@@ -59,12 +60,12 @@ impl Meter {
     }
 }
 
-/// What takes no longer than this needs no bar.
+/// Operations shorter than this show no bar.
 const MOMENT: Duration = Duration::from_secs(1);
-/// Between two looks of a bar.
+/// Time between two updates of a bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
-/// Shows on standard error, where that is a terminal, how far a simulation is that takes longer than a moment.
+/// A bar on standard error, if that is a terminal, for a simulation that takes a while.
 #[derive(Debug)]
 pub(crate) struct Simulating {
     bar: ProgressBar,
@@ -72,18 +73,18 @@ pub(crate) struct Simulating {
 }
 
 impl Simulating {
-    /// At most so many seconds of the model.
-    pub(crate) fn new(most_seconds: u64) -> Self {
-        let bar = ProgressBar::new(most_seconds);
+    /// For a simulation of at most so many seconds of simulated time.
+    pub(crate) fn new(max_seconds: u64) -> Self {
+        let bar = ProgressBar::new(max_seconds);
         if let Ok(style) =
-            ProgressStyle::with_template("playing {msg} [{wide_bar}] {pos} s of {len} s at most")
+            ProgressStyle::with_template("simulating {msg} [{wide_bar}] {pos} s of {len} s at most")
         {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { bar, next: Instant::now() + MOMENT }
     }
 
-    /// Shows how far it is now.
+    /// Shows the progress made so far.
     pub(crate) fn show(&mut self, so_far: Simulated) {
         let now = Instant::now();
         if now >= self.next {
@@ -93,7 +94,7 @@ impl Simulating {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_how_much_of_how_much() {
+    fn line_shows_moved_and_total_bytes() {
         let so_far = Progress { done_bytes: 3 << 29, total_bytes: 6 << 30 };
         assert_eq!(line(so_far), "moving: 1.5 GiB of 6 GiB (25 %)");
         assert_eq!(line(Progress::default()), "moving: 0 bytes of 0 bytes");

@@ -1,4 +1,4 @@
-//! What a domain asks for, as flags: shared by all commands that place one.
+//! The flags that describe a domain to place, shared by `run` and `place`.
 
 use crate::{failure::Failure, size::parse_size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -14,33 +14,35 @@ use std::{fmt, str::FromStr};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Domain")]
 pub(crate) struct RequestArgs {
-    /// How many vCPUs it keeps busy
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_vcpus, allow_hyphen_values = true)]
+    /// Number of vCPUs: tasks that run at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = parse_vcpus, allow_hyphen_values = true)]
     cpus: u32,
 
-    /// How much memory it fills: 512M, 4G, 1.5GiB (powers of 1024)
+    /// Memory: 512M, 4G, 1.5GiB (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
     memory: u64,
 
-    /// Which pages its memory is made of: 4K, or the huge pages of a pool (2M, 1G)
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = page_size, allow_hyphen_values = true)]
+    /// Page size: 4K, or a huge page size with a pool (2M, 1G)
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    #[arg(value_parser = page_size, allow_hyphen_values = true)]
     page_size: PageSize,
 
-    /// Where its memory comes from [default: preferred-many]
+    /// Memory policy [default: preferred-many]
     #[arg(long, value_parser = policies())]
     pub(crate) policy: Option<MemoryPolicy>,
 
-    /// Make these nodes its home, whatever placement would choose: 0-1,3 or all,^2
+    /// Home nodes, in place of an automatic choice: 0-1,3 or all,^2
     #[arg(long, value_name = "SET", allow_hyphen_values = true)]
     nodes: Option<String>,
 
-    /// Place it near a device: pci:3b:00.0, netdev:eth0, block:nvme0n1 (may be repeated)
+    /// Place the domain near a device: pci:3b:00.0, netdev:eth0, block:nvme0n1 (repeatable)
     #[arg(long, value_name = "DEVICE")]
     near: Vec<DeviceName>,
 }
 
 impl RequestArgs {
-    /// The request on a machine, whose nodes and devices the flags name.
+    /// The request on a machine that has the named nodes and devices.
     pub(crate) fn request(&self, topology: &Topology) -> Result<Request, Failure> {
         let nodes = self.nodes.as_ref().map(|text| parse_node_set(text, topology));
         Ok(Request {
@@ -54,12 +56,12 @@ impl RequestArgs {
     }
 }
 
-/// `--affinity`.
+/// Values of `--affinity`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(crate) enum AffinityArg {
-    /// They prefer it (until a scheduler knows that, they are bound to it: Nearside says so)
+    /// vCPUs prefer the home (bound to it as long as no scheduler knows homes; a note says so)
     Soft,
-    /// They never leave it
+    /// vCPUs never leave the home
     Hard,
 }
 
@@ -72,13 +74,14 @@ impl From<AffinityArg> for Affinity {
     }
 }
 
-/// A set of nodes as typed; it must not be empty nor name nodes that are not there.
+/// Parses `--nodes`: at least one node, and only nodes of this machine.
 pub(crate) fn parse_node_set(text: &str, topology: &Topology) -> Result<NodeSet, Failure> {
     let nodes = parse_some_nodes(text, &NodeContext::of(topology));
     nodes.map_err(|error| Failure::usage(format_args!("--nodes: {error}")))
 }
 
-/// A refusal as the end of a command: what makes no sense is a matter of usage, what does not fit could not be done.
+/// The failure for a refused placement: exit code 2 for a request that makes no sense on this
+/// machine, 1 for one that does not fit.
 pub(crate) fn refused(refusal: Refusal) -> Failure {
     match refusal {
         Refusal::NoVcpus
@@ -95,12 +98,12 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
     }
 }
 
-/// More CPUs than any machine has; more vCPUs than that are a typing error.
-const MOST_VCPUS: u32 = 65_536;
+/// No machine has more CPUs; a larger number is a typing error.
+const MAX_VCPUS: u32 = 65_536;
 
 fn parse_vcpus(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|vcpus| (1..=MOST_VCPUS).contains(vcpus));
-    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST_VCPUS}"))
+    let number = text.parse().ok().filter(|vcpus| (1..=MAX_VCPUS).contains(vcpus));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MAX_VCPUS}"))
 }
 
 fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
@@ -111,21 +114,19 @@ fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {
 
 const fn memory_comes_from(policy: MemoryPolicy) -> &'static str {
     match policy {
-        MemoryPolicy::Strict => "from its home or not at all: what does not fit is refused",
-        MemoryPolicy::Preferred => "from one node of its home; when that is full, from the nearest",
+        MemoryPolicy::Strict => "only from the home; a domain that does not fit is refused",
+        MemoryPolicy::Preferred => "from one node of the home; if that is full, from the nearest",
         MemoryPolicy::PreferredMany => {
-            "from its home; when that is full, from elsewhere (Linux 5.15)"
+            "from the home; if that is full, from other nodes (Linux 5.15)"
         }
-        MemoryPolicy::Interleave => "from the nodes of its home in turn, page by page",
+        MemoryPolicy::Interleave => "from the nodes of the home in turn, page by page",
         MemoryPolicy::WeightedInterleave => "as interleave, by the host's weights (Linux 6.9)",
-        MemoryPolicy::Restrictive => {
-            "as strict, but policies that the command sets itself are left to it"
-        }
+        MemoryPolicy::Restrictive => "as strict, but the command may set policies of its own",
         MemoryPolicy::Local => "from the node of the CPU that touches it first",
     }
 }
 
-/// "4K" stands for ordinary pages everywhere, also where these are larger.
+/// "4K" means base pages on every machine, even if these are larger.
 const SMALLEST_PAGE_BYTES: u64 = 4096;
 
 fn page_size(text: &str) -> Result<PageSize, String> {
@@ -133,13 +134,11 @@ fn page_size(text: &str) -> Result<PageSize, String> {
     match parse_size(text)? {
         bytes if bytes == base_bytes || bytes == SMALLEST_PAGE_BYTES => Ok(PageSize::Base),
         bytes if bytes.is_power_of_two() && bytes > base_bytes => Ok(PageSize::Huge(bytes)),
-        _ => {
-            Err("no page has that size: expected 4K, or the size of a huge page such as 2M".into())
-        }
+        _ => Err("not a page size: expected 4K, or the size of a huge page such as 2M".into()),
     }
 }
 
-/// A device by its kind and name, in `numactl`'s words.
+/// A device by its kind and name, in the syntax of `numactl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DeviceName {
     kind: DeviceKind,
@@ -162,7 +161,7 @@ impl FromStr for DeviceName {
     }
 }
 
-// PCI addresses may leave out the segment, as lspci does where all devices are in the first.
+// A PCI address may omit the segment, as lspci does if all devices are in the first.
 fn full_name(kind: DeviceKind, name: &str) -> String {
     match (kind, name.matches(':').count()) {
         (DeviceKind::Pci, 1) => format!("0000:{}", name.to_ascii_lowercase()),
@@ -176,7 +175,7 @@ impl DeviceName {
         KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("device", |(word, _)| word)
     }
 
-    // The node of the device on a machine.
+    // The device's node on a machine.
     fn node(&self, topology: &Topology) -> Result<NodeId, Failure> {
         let of_kind = || topology.devices.iter().filter(|device| device.kind == self.kind);
         let Some(device) = of_kind().find(|device| device.name == self.name) else {
@@ -193,16 +192,17 @@ impl DeviceName {
         };
         match (device.node, topology.nodes.as_slice()) {
             (Some(node), _) => Ok(node),
-            // A machine of one node tells no nodes of devices, and all of them are near.
+            // On a machine of one node the kernel names no node of a device, and all devices are
+            // near.
             (None, [only]) => Ok(only.id),
             (None, _) => Err(Failure::could_not(format_args!(
-                "--near: the system does not say where {self} is"
+                "--near: this system does not know the node of {self}"
             ))),
         }
     }
 }
 
-// How many devices a message lists.
+// Most devices that a message lists.
 const KNOWN_SHOWN: usize = 20;
 
 impl fmt::Display for DeviceName {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_named_as_numactl_names_them() {
+    fn devices_have_numactl_syntax() {
         for text in ["pci:3b:00.0", "pci:3B:00.0", "pci:0000:3b:00.0"] {
             let device: DeviceName = text.parse().unwrap();
             assert_eq!(device.node(&machine(2, Some(1))).unwrap(), NodeId(1));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_near_where_there_is_one_node_and_else_has_to_be_known() {
+    fn device_needs_a_known_node_unless_there_is_only_one() {
         let device: DeviceName = "pci:3b:00.0".parse().unwrap();
         assert_eq!(device.node(&machine(1, None)).unwrap(), NodeId(0));
         assert!(device.node(&machine(2, None)).is_err());

@@ -1,7 +1,7 @@
-//! Sizes as people type them.
+//! Sizes on the command line.
 
-/// Bytes in `text`: a number, which may have a fraction, and a unit of 1,024-based K, M, G, T or P (`512M`, `1.5GiB`,
-/// `2048`).
+/// Parses a size in bytes: a number, perhaps with a fraction, and a unit K, M, G, T or P in powers
+/// of 1,024 (`512M`, `1.5GiB`, `2048`).
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
@@ -24,14 +24,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
             ));
         }
     };
-    let too_large = || "that is more than 64 bits can count".to_owned();
+    let too_large = || "larger than 64 bits".to_owned();
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let bytes = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
     if fraction.is_empty() {
         return Ok(bytes);
     }
     if shift == 0 {
-        return Err("there is no part of a byte".into());
+        return Err("less than one byte".into());
     }
     let parts: u128 = fraction.parse().map_err(|_| no_number())?;
     let extra = (parts << shift) / 10_u128.pow(fraction.len() as u32);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_have_units_and_fractions() {
         let cases = [
             ("0", 0),
             ("2048", 2048),

@@ -1,4 +1,5 @@
-//! Replays the corpus of the fuzz target, so that what a fuzzer once found is tried by every run of the tests.
+//! Replays the corpus of the fuzz target, so that every test run repeats the inputs that a fuzzer
+//! found.
 
 #![allow(
     clippy::unwrap_used,

@@ -45,15 +45,15 @@ fn text_tells_the_home_the_alternatives_and_why() {
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G");
     // Node 1 has 50 GiB free, node 0 has 40.
     assert!(report.starts_with(
-        "home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of ordinary pages)\n"
+        "home: node 1, predicted slow-down 1.000 (strict, 4 vCPUs, 8 GiB of base pages)\n"
     ));
     assert!(
-        report.contains("all 3 sets of nodes were looked at; next is node 0: as fast, "),
+        report.contains("compared all 3 sets of nodes; the next best is node 0: as fast, "),
         "{report}"
     );
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G --nodes 0-1");
     assert!(
-        report.contains("the operator named these nodes; placement would have taken node 1: "),
+        report.contains("the operator chose these nodes; placement would have chosen node 1: "),
         "{report}"
     );
 }
@@ -82,7 +82,8 @@ memory_mib = 1024
     let report = String::from_utf8(nearside.output().unwrap().stdout).unwrap();
     assert!(report.starts_with("home: node 1, "), "{report}");
     assert!(
-        report.contains("next is node 0: as fast, 0.50 vCPUs a core against 0.33\n"),
+        report
+            .contains("the next best is node 0: as fast, 0.50 vCPUs per core against\n    0.33\n"),
         "{report}"
     );
 }
@@ -91,7 +92,7 @@ memory_mib = 1024
 fn ordinary_pages_have_no_size_where_none_is_known() {
     // The machine's are of 64 KiB.
     let (report, _) = shown("arm-64k", "--cpus 4 --memory 8G");
-    assert!(report.contains("(strict, 4 vCPUs, 8 GiB of ordinary pages)\n"), "{report}");
+    assert!(report.contains("(strict, 4 vCPUs, 8 GiB of base pages)\n"), "{report}");
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 512M --page-size 2M");
     assert!(report.contains("(strict, 4 vCPUs, 512 MiB of 2 MiB pages)\n"), "{report}");
     let output = place("arm-64k", "--cpus 4 --memory 8G --page-size 64K");
@@ -107,13 +108,10 @@ fn what_decides_is_told_as_finely_as_it_differs() {
     // Of 6.5 GiB each, rounded.
     let (report, _) = shown("nodes-64", "--cpus 1 --memory 1500M");
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        words.contains("as fast, 6928998400 bytes free afterwards against 7004495872 "),
-        "{report}"
-    );
+    assert!(words.contains("as fast, 6928998400 bytes left against 7004495872 "), "{report}");
     let (report, _) = shown("nodes-64", "--cpus 1 --memory 512M");
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("as fast, 7.4 GiB free afterwards against 7.5 GiB "), "{report}");
+    assert!(words.contains("as fast, 7.4 GiB left against 7.5 GiB "), "{report}");
 }
 
 #[test]
@@ -211,7 +209,7 @@ fn qemu_itself_takes_the_arguments() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // If it did not take the arguments it is gone already, and its message tells more than the broken pipe.
+        // If QEMU refused the arguments, its message is better than the broken pipe.
         let _ = qemu.stdin.take().unwrap().write_all(b"quit\n");
         let output = qemu.wait_with_output().unwrap();
         assert!(output.status.success(), "{arguments}{}", String::from_utf8_lossy(&output.stderr));
@@ -280,7 +278,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             1,
             "16.0 EiB are more than the whole machine has (128 GiB): 16.0 EiB too few",
         ),
-        ("--cpus 1 --memory 99999P", 2, "more than 64 bits"),
+        ("--cpus 1 --memory 99999P", 2, "larger than 64 bits"),
         ("--cpus 1 --memory 1G --nodes 7", 2, "there is no node 7: this machine has nodes 0-1"),
         ("--cpus 1 --memory 1G --nodes 0,^0", 2, "names no node at all"),
         (
@@ -290,7 +288,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ),
         ("--cpus 1 --memory 1G --near nosuch", 2, "expected pci:ADDRESS"),
         ("--cpus 1 --memory 1G --policy nosuch", 2, "preferred-many"),
-        ("--cpus 1 --memory 1G --page-size 3M", 2, "no page has that size"),
+        ("--cpus 1 --memory 1G --page-size 3M", 2, "not a page size"),
         (
             "--cpus 1 --memory 1G --page-size 16M",
             1,

@@ -75,7 +75,7 @@ fn top_prints_one_frame_where_there_is_no_terminal_only_when_asked_to() {
 #[test]
 fn top_ends_with_its_terminal_in_silence() {
     for pause in [false, true] {
-        // Not the terminal of this session, so that nobody gets a SIGHUP.
+        // A terminal of its own: the SIGHUP goes to no other process.
         let operator =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&operator).unwrap();
@@ -104,7 +104,7 @@ fn top_ends_with_its_terminal_in_silence() {
                 shown.extend_from_slice(&bytes[..length]);
             }
         };
-        await_text(&mut operator, "unclaimed");
+        await_text(&mut operator, "available");
         if pause {
             operator.write_all(b"p").unwrap();
             await_text(&mut operator, "PAUSED");

@@ -1,4 +1,5 @@
-//! `nearside simulate` as an operator meets it: the built binary on the repository's scenarios and the lab's machines.
+//! `nearside simulate`: the built binary on the scenarios of the repository and the machines of the
+//! lab.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
@@ -79,10 +80,7 @@ fn json_has_every_domain_and_what_was_decided() {
 #[test]
 fn what_is_not_done_in_time_is_said() {
     let (report, _) = shown(WAREHOUSE, &["--machine", X460, "--seconds", "1", "--under", "pins"]);
-    assert!(
-        report.contains("\npins: 80 % of the work was done when the time was over\n"),
-        "{report}"
-    );
+    assert!(report.contains("\npins: 80 % of the work was done at the time limit\n"), "{report}");
 }
 
 #[test]
@@ -90,7 +88,8 @@ fn a_host_without_latencies_goes_by_its_distances() {
     let root = common::unpacked("two-sockets").unwrap();
     let (report, notes) = shown(WAREHOUSE, &["--sysfs", root.path().to_str().unwrap()]);
     assert!(report.contains(" nearside "), "{report}");
-    let expected = "nearside: note: nothing tells latencies: 100 ns a local line are assumed, others as distances say\n";
+    let expected =
+        "nearside: note: unknown latencies: assumes 100 ns for a local line, others by distance\n";
     assert!(notes.contains(expected), "{notes}");
 }
 

@@ -91,7 +91,7 @@ fn odd_machines_are_told_as_they_are() {
     let performance = section(&shown("tiers", &[]), "Performance (HMAT)").join("\n");
     let from_cpus = "2  0-1         CPUs            350       400      90000       45000";
     assert!(performance.contains(from_cpus), "{performance}");
-    assert!(shown("laptop", &[]).contains("\nHuge pages: none are set aside\n"));
+    assert!(shown("laptop", &[]).contains("\nHuge pages: no pool has any\n"));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn what_is_unknown_is_null_and_told_as_a_note() {
 #[test]
 fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
     let report = shown("lies", &[]);
-    assert!(report.contains(" 64 GiB of memory and what node 0 may have\n"), "{report}");
+    assert!(report.contains(" 64 GiB of memory, unknown on node 0\n"), "{report}");
     assert!(section(&report, "Nodes")[1].ends_with("  8           -         -     -"), "{report}");
     assert!(shown("lies", &["--format", "svg"]).contains("memory unknown"));
     let (code, message) = failed(&topology("missing-files", &["--fake", "4"]));

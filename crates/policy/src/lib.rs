@@ -16,6 +16,7 @@ mod cost;
 mod cost_model;
 mod decision;
 mod free;
+mod guest;
 mod index;
 mod layout;
 mod locality;
@@ -46,6 +47,7 @@ pub use controllers::{
 pub use cost_model::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
 pub use free::{Promisable, promisable};
+pub use guest::{Cell, Guest, guest};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{CgroupId, Home, Observation, Origin, PartState, Reservation};
 pub use offered::{LeftOut, NotAllowed};

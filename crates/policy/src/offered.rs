@@ -235,4 +235,20 @@ mod tests {
                     (cpuset.cpus.effective)";
         assert_eq!(told(&without_cpus, "2"), cpus);
     }
+
+    #[test]
+    fn offline_cpus_of_a_named_node_are_not_blamed_on_the_cgroup() {
+        let mut seen = machine();
+        // CPUs 0 and 1 of node 0 go offline, and so leave cpuset.cpus.effective.
+        seen.topology.cpus.iter_mut().take(2).for_each(|cpu| cpu.online = false);
+        let allowed = Allowed {
+            cpus: "2-3".parse().unwrap(),
+            memory_nodes: "0-1".parse().unwrap(),
+            isolated_cpus: CpuSet::new(),
+            by: "/x".into(),
+        };
+        seen.topology = seen.topology.offered(Some(&allowed));
+        let refusal = begin(Some("0"), &seen).unwrap_err();
+        assert_eq!(refusal.to_string(), "no CPU is online on node 0");
+    }
 }

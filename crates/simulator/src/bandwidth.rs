@@ -1,19 +1,19 @@
-//! Waiting for the bandwidth of memory and of the ways to it.
+//! Waits for the bandwidth of memory and of the routes to it.
 
 use crate::hardware::Hardware;
 
-/// How much longer lines take than their latency, by the node of the CPU and that of the memory.
+/// Factors on the latency of lines, by node of the CPU and node of the memory.
 ///
-/// Whoever wants more than there is waits for so much longer that in the end it gets what there is: each tick corrects the
-/// factors by what was wanted in it.
+/// A node whose demand exceeds its bandwidth gets longer waits, until demand equals bandwidth: each
+/// tick corrects the factors by the bytes that passed in it.
 #[derive(Debug)]
 pub(crate) struct Queues {
     nodes: usize,
     /// By node: for its memory.
     memory: Vec<f64>,
-    /// By pair: on the way.
+    /// By pair: for the route.
     way: Vec<f64>,
-    /// By pair: what passed in this tick.
+    /// By pair: bytes in this tick.
     passed_bytes: Vec<f64>,
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use nearside_topology::{Access, Cpu, CpuId, Distances, Node, NodeId, Performance, Topology};
 
-    /// Two nodes of 1,000 MB/s each; 250 pass between them.
+    /// Two nodes of 1,000 MB/s each, with 250 MB/s between them.
     fn hardware() -> Hardware {
         let ids = [NodeId(0), NodeId(1)];
         let performance = |(initiator, target)| Performance {
@@ -89,7 +89,7 @@ mod tests {
         Hardware::new(&topology, true).unwrap()
     }
 
-    /// What passes in a tick in the end where `wanted_bytes` would if nobody waited.
+    /// Bytes per tick in the steady state, for a demand of `wanted_bytes` without waits.
     fn passes(from: usize, to: usize, wanted_bytes: f64) -> f64 {
         let (hardware, mut queues) = (hardware(), Queues::new(2));
         let mut bytes = 0.0;
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn no_more_passes_than_memory_and_way_give() {
-        // In 1 ms 1,000 MB/s are 1 MB.
+    fn bandwidth_of_memory_and_route_limits_lines() {
+        // 1,000 MB/s are 1 MB in 1 ms.
         for (from, to, wanted, expected) in
             [(0, 0, 5e5, 5e5), (0, 0, 3e6, 1e6), (0, 1, 2e5, 2e5), (0, 1, 1e6, 2.5e5)]
         {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_less_no_longer_waits() {
+    fn lower_demand_ends_the_wait() {
         let (hardware, mut queues) = (hardware(), Queues::new(2));
         queues.pass(0, 0, 4e6);
         queues.end_of_tick(&hardware, 1e6);

@@ -1,23 +1,24 @@
-//! The bound: all lines local, no bandwidth short, CPU time shared out ideally. Nobody can be faster.
+//! The bound: local lines only, unlimited bandwidth, ideal sharing of CPU time. No contender is
+//! faster.
 
 use crate::{
     hardware::Hardware,
     scenario::{DomainPlan, Scenario, Work},
 };
 
-/// CPU time of all that a domain has to do.
+/// CPU time of all work of a domain.
 fn work_ns(plan: &DomainPlan, line_ns: f64) -> f64 {
     let rounds = plan.threads * plan.work.rounds + plan.later_threads * plan.later_rounds;
     rounds as f64 * plan.work.round_ns(line_ns)
 }
 
-/// How long a thread that never waits takes for its first `rounds`.
+/// Duration of a thread's first `rounds` without any wait.
 fn path_ns(work: &Work, rounds: u64, line_ns: f64) -> f64 {
     let pauses = rounds.div_ceil(work.pause_rounds).saturating_sub(1);
     rounds as f64 * work.round_ns(line_ns) + pauses as f64 * work.pause_ns as f64
 }
 
-/// When all work is done at the earliest.
+/// The earliest time at which all work can be done.
 pub(crate) fn bound_ns(hardware: &Hardware, scenario: &Scenario) -> f64 {
     let line_ns = hardware.least_latency_ns();
     let start_ns = |plan: &DomainPlan| plan.start_ms as f64 * 1e6;
@@ -29,7 +30,7 @@ pub(crate) fn bound_ns(hardware: &Hardware, scenario: &Scenario) -> f64 {
         };
         start_ns(plan) + path_ns(plan.work.rounds).max(later_ns)
     };
-    // What starts at some time or later has all CPUs from then on.
+    // Domains that start at some time or later have all CPUs from then on.
     let together_ns = |first: &DomainPlan| {
         let from_then_on = scenario.domains.iter().filter(|plan| plan.start_ms >= first.start_ms);
         let all_ns: f64 = from_then_on.map(|plan| work_ns(plan, line_ns)).sum();

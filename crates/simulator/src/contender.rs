@@ -1,13 +1,14 @@
-//! Who places domains.
+//! Ways to place domains.
 
 use std::fmt;
 
-/// A way of placing domains.
+/// A way to place domains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contender {
-    /// Linux without NUMA balancing: threads go to any idle CPU, memory lies where it was touched first.
+    /// Linux without NUMA balancing: threads run on any idle CPU, memory stays on the node of its
+    /// first touch.
     Stock,
-    /// Each domain bound to one node: nodes in turn.
+    /// Each domain bound to one node, nodes in turn.
     Pins,
     /// Placement, scheduler and control loop of Nearside.
     Nearside,
@@ -17,7 +18,7 @@ impl Contender {
     /// All of them, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Stock, Self::Pins, Self::Nearside];
 
-    /// The word for it.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stock => "stock",

@@ -1,49 +1,49 @@
-//! A machine's figures, in the form in which the simulation counts with them.
+//! The figures of a machine, in the form that the simulation uses.
 
 use nearside_topology::{Distances, NodeId, Topology};
 
-/// What a line of local memory takes where only distances are known; a distance of 20 then is twice as long.
+/// The assumed latency of a local line if only distances are known; a distance of 20 doubles it.
 pub const ASSUMED_LOCAL_NS: u64 = 100;
 
-/// Why nothing can be simulated on a machine.
+/// The reason why a machine cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsuited {
-    /// Nothing can run.
-    #[error("{machine}: a machine with CPUs online is expected, and there are none")]
+    /// No CPU is online.
+    #[error("{machine}: expected a machine with online CPUs, found none")]
     NoCpus {
-        /// Where the machine was read.
+        /// The source of the machine's description.
         machine: String,
     },
-    /// Nothing can be held.
-    #[error(
-        "{machine}: a machine whose memory is known is expected, and nothing tells how much node {node} has"
-    )]
+    /// No node has known memory.
+    #[error("{machine}: expected a machine with known memory, but that of node {node} is unknown")]
     UnknownMemory {
-        /// Where the machine was read.
+        /// The source of the machine's description.
         machine: String,
         /// The first such node.
         node: NodeId,
     },
-    /// Nothing tells how far nodes are from each other.
+    /// Distances are unknown.
     #[error(
-        "{machine}: latencies or distances of {nodes} nodes are expected, and there are none: name a --machine file"
+        "{machine}: expected latencies or distances of {nodes} nodes, found none: name a --machine \
+         file"
     )]
     NoDistances {
-        /// Where the machine was read.
+        /// The source of the machine's description.
         machine: String,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// CPUs of one node cannot reach another one's memory, which is no machine that Linux runs on.
+    /// CPUs of one node cannot reach the memory of another; Linux runs on no such machine.
     #[error(
-        "{machine}: memory that all CPUs reach is expected, and node {from} does not reach node {to} (distance 255)"
+        "{machine}: expected memory that all CPUs reach, but node {from} does not reach node {to} \
+         (distance 255)"
     )]
     Unreachable {
-        /// Where the machine was read.
+        /// The source of the machine's description.
         machine: String,
-        /// Where the CPUs are.
+        /// The node of the CPUs.
         from: NodeId,
-        /// Where the memory is.
+        /// The node of the memory.
         to: NodeId,
     },
 }
@@ -56,19 +56,19 @@ pub(crate) struct HardwareNode {
     pub(crate) memory_bytes: u64,
 }
 
-/// A machine. Nodes are counted from 0 on, in the order of their numbers.
+/// A machine. Nodes have indices from 0 on, in the order of their numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Hardware {
-    /// What Linux tells of it.
+    /// The machine as Linux describes it.
     pub(crate) topology: Topology,
     pub(crate) nodes: Vec<HardwareNode>,
-    /// Whether the machine tells latencies, and not distances alone.
+    /// Whether latencies are known, not only distances.
     pub(crate) latencies_are_known: bool,
-    /// By node of the CPU and node of the memory, row by row: what a line takes.
+    /// Latency of a line, by node of the CPU and node of the memory, row by row.
     latency_ns: Vec<f64>,
-    /// Likewise: what may pass, in bytes/ns. On the diagonal what the node's memory gives in all.
+    /// Bandwidth in bytes/ns, in the same order. On the diagonal the total of the node's memory.
     bandwidth: Vec<Option<f64>>,
-    /// For each node all of them, nearest first.
+    /// For each node all nodes, nearest first.
     nearest: Vec<Vec<usize>>,
 }
 
@@ -103,12 +103,12 @@ impl Hardware {
         self.nodes.iter().map(|node| node.cpus).sum()
     }
 
-    /// What a line of `to`'s memory takes for a CPU of `from`.
+    /// Latency of a line of `to`'s memory for a CPU of `from`.
     pub(crate) fn latency_ns(&self, from: usize, to: usize) -> f64 {
         self.latency_ns[from * self.nodes.len() + to]
     }
 
-    /// The least that a line takes anywhere: nobody can be faster.
+    /// The lowest latency of the machine, which gives the bound.
     pub(crate) fn least_latency_ns(&self) -> f64 {
         let n = self.nodes.len();
         let with_cpus = (0..n).filter(|&from| self.nodes[from].cpus > 0);
@@ -117,13 +117,13 @@ impl Hardware {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// What passes from `to`'s memory to CPUs of `from`, in bytes/ns, where it is limited; of a node to itself, what its
-    /// memory gives to all.
+    /// Bandwidth from `to`'s memory to CPUs of `from`, in bytes/ns, if it is limited; for one and
+    /// the same node, the total of its memory.
     pub(crate) fn bandwidth(&self, from: usize, to: usize) -> Option<f64> {
         self.bandwidth[from * self.nodes.len() + to]
     }
 
-    /// All nodes, those nearest to CPUs of `from` first.
+    /// All nodes, nearest to CPUs of `from` first.
     pub(crate) fn nearest(&self, from: usize) -> &[usize] {
         &self.nearest[from]
     }
@@ -133,13 +133,13 @@ impl Hardware {
     }
 }
 
-/// Latencies of all pairs, where they are known of all (HMAT mostly tells of local ones alone).
+/// Latencies of all pairs, if all are known (an HMAT mostly has only local ones).
 fn known_latencies(topology: &Topology, nodes: &[HardwareNode]) -> Option<Vec<f64>> {
     let known = |(from, to)| Some(topology.performance(from, to)?.read_latency_ns? as f64);
     pairs(nodes).map(known).collect()
 }
 
-/// What distances say of them.
+/// Latencies estimated from distances.
 fn assumed_latencies(topology: &Topology, nodes: &[HardwareNode]) -> Result<Vec<f64>, Unsuited> {
     if nodes.len() > 1 && topology.distances.nodes().is_empty() {
         return Err(Unsuited::NoDistances { machine: topology.source.clone(), nodes: nodes.len() });

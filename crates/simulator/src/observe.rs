@@ -1,4 +1,4 @@
-//! Observe and apply: what the policy sees of the machine in software, and what it does there.
+//! Observe and apply: the policy's view of the simulated machine, and its effects there.
 
 use crate::{
     hardware::Hardware,
@@ -33,7 +33,7 @@ impl World<'_> {
         topology
     }
 
-    /// What the machine and its domains are now.
+    /// The present state of the machine and its domains.
     pub(crate) fn observation(&self) -> Observation {
         let running = |(_, domain): &(usize, &Domain<'_>)| domain.done_ns.is_none();
         let state = |(at, domain): (usize, &Domain<'_>)| PartState {
@@ -49,7 +49,7 @@ impl World<'_> {
         Observation { parts: domains, ..Observation::of(self.topology()) }
     }
 
-    /// The same, and what both did in the interval that has passed.
+    /// The same, with the activity of the past interval.
     pub(crate) fn control_observation(
         &mut self,
         interval: u64,
@@ -112,8 +112,8 @@ impl World<'_> {
     }
 }
 
-/// CPU time that moving so many bytes takes: what the policy reckons with between near nodes, and the lines of both nodes that are
-/// farther than that.
+/// CPU time of a move of so many bytes: the policy's estimate for near nodes, and the extra latency
+/// of the lines between farther ones.
 fn move_cost_ns(hardware: &Hardware, from: usize, to: usize, bytes: u64) -> f64 {
     let near_ns = Tuning::default().move_cost_ns_per_mib as f64 * bytes as f64 / (1 << 20) as f64;
     let farther_ns = hardware.latency_ns(to, from) - hardware.latency_ns(to, to);

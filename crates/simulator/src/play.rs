@@ -1,4 +1,4 @@
-//! A scenario, played from beginning to end under one contender.
+//! Simulation of a scenario under one contender, from beginning to end.
 
 use crate::{
     Contender, Decided, Options, Played, PlayedDomain, Progress, SimulateError,
@@ -13,7 +13,7 @@ use nearside_policy::{
 };
 use std::ops::ControlFlow;
 
-/// As `nearside run` has it where nothing else is asked for.
+/// The default of `nearside run`.
 const POLICY: MemoryPolicy = MemoryPolicy::PreferredMany;
 
 /// A contender at work on its machine.
@@ -27,7 +27,7 @@ struct Play<'a> {
     decided: Vec<Decided>,
 }
 
-/// Plays until all work is done, or for as long as `options` allow.
+/// Simulates until all work is done, or until the time limit.
 pub(crate) fn play(
     hardware: &Hardware,
     scenario: &Scenario,
@@ -35,7 +35,7 @@ pub(crate) fn play(
     options: &Options,
     watch: &mut dyn FnMut(Progress),
 ) -> Result<Played, SimulateError> {
-    let most_ticks = options.most_seconds.saturating_mul(1_000_000_000 / TICK_NS);
+    let max_ticks = options.max_seconds.saturating_mul(1_000_000_000 / TICK_NS);
     let interval_ns = scenario.interval_ms * 1_000_000;
     let mut play = Play {
         contender,
@@ -49,7 +49,7 @@ pub(crate) fn play(
     let mut to_start: Vec<(usize, &DomainPlan)> = scenario.domains.iter().enumerate().collect();
     to_start.sort_by_key(|(_, plan)| plan.start_ms);
     let mut to_start = to_start.into_iter().peekable();
-    while play.world.tick < most_ticks {
+    while play.world.tick < max_ticks {
         let now_ms = play.world.tick * TICK_NS / 1_000_000;
         while let Some((number, plan)) = to_start.next_if(|(_, plan)| plan.start_ms <= now_ms) {
             play.start(number, plan)?;
@@ -139,7 +139,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Nodes in turn, of those that have CPUs and memory if there are any.
+    /// Nodes in turn, if possible only those with CPUs and memory.
     fn pin(&self, number: usize) -> usize {
         let nodes = &self.world.hardware.nodes;
         let with_cpus: Vec<_> = (0..nodes.len()).filter(|&node| nodes[node].cpus > 0).collect();
@@ -149,7 +149,7 @@ impl<'a> Play<'a> {
         nodes[number % nodes.len()]
     }
 
-    /// The real placement, on what the machine is like now.
+    /// The real placement, on the present state of the simulated machine.
     fn place(&mut self, plan: &DomainPlan) -> Result<(Home, Claim), SimulateError> {
         let request = Request {
             vcpus: plan.all_threads() as u32,
@@ -218,7 +218,7 @@ fn told_of(domain: &Domain<'_>) -> PlayedDomain {
     }
 }
 
-/// Of a domain whose time had not come.
+/// The result of a domain that never started.
 fn not_started(plan: &DomainPlan) -> PlayedDomain {
     PlayedDomain {
         name: plan.name.clone(),

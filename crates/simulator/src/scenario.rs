@@ -1,4 +1,4 @@
-//! Scenarios: which domains there are and what they do, as TOML. docs/formats.md lists the keys.
+//! Scenarios: domains and their work, as TOML. docs/formats.md lists the keys.
 
 use nearside_policy::is_domain_name;
 use nearside_topology::toml_file::{self, Error, Reader};
@@ -6,91 +6,93 @@ use serde::Deserialize;
 use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 use toml::{Spanned, Value};
 
-/// So many take some 100 us a tick.
-const MOST_THREADS: u64 = 1024;
-/// The control loop looks at all domains, which takes about as long as ten ticks.
-const LEAST_INTERVAL_MS: u64 = 10;
-/// A thread that sleeps comes to be counted again each time: at most 100 times a tick.
-const LEAST_PAUSE_US: u64 = 10;
-/// In time of the model.
-const MOST_MS: u64 = 3_600_000;
-const MOST_ROUNDS: u64 = 1_000_000_000;
-/// 146 years: all times and sums of them stay far below what a number holds.
-const MOST_WORK_NS: u128 = 1 << 62;
-/// So much memory no machine has: the sum of all domains' stays far below what a number holds.
-const MOST_MIB: u64 = 1 << 30;
+/// A tick with so many threads takes about 100 us.
+const MAX_THREADS: u64 = 1024;
+/// A round of the control loop costs about ten ticks.
+const MIN_INTERVAL_MS: u64 = 10;
+/// A sleeping thread is scheduled again after each pause: at most 100 times a tick.
+const MIN_PAUSE_US: u64 = 10;
+/// In simulated time.
+const MAX_MS: u64 = 3_600_000;
+const MAX_ROUNDS: u64 = 1_000_000_000;
+/// 146 years: sums of times stay far below the range of their type.
+const MAX_WORK_NS: u128 = 1 << 62;
+/// More than any machine has: sums stay far below the range of their type.
+const MAX_MIB: u64 = 1 << 30;
 
-/// Domains and what they do.
+/// Domains and their work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scenario {
-    /// The file, as it was named.
+    /// The file, as named by the user.
     pub source: String,
-    /// What it is about.
+    /// Its purpose.
     pub description: String,
-    /// How often the control loop decides.
+    /// The interval of the control loop.
     pub interval_ms: u64,
-    /// The domains, in the order in which they start at equal times.
+    /// The domains; at equal times they start in this order.
     pub domains: Vec<DomainPlan>,
 }
 
 /// A domain of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainPlan {
-    /// Its name, which no other has.
+    /// Its unique name.
     pub name: String,
-    /// When it starts, in time of the model.
+    /// The start, in simulated time.
     pub start_ms: u64,
-    /// Threads from the beginning.
+    /// Threads at the start.
     pub threads: u64,
-    /// So many more come ..
+    /// Threads that start later.
     pub later_threads: u64,
-    /// .. when its first thread has done so many rounds.
+    /// Rounds of the first thread after which they start.
     pub later_after_rounds: u64,
-    /// .. and each of them does so many.
+    /// Rounds of each of them.
     pub later_rounds: u64,
-    /// What each thread holds and uses alone.
+    /// Memory of each thread, which no other thread uses.
     pub thread_memory_bytes: u64,
-    /// What each thread does.
+    /// The work of each thread.
     pub work: Work,
 }
 
-/// The work of a thread: rounds of computing and of waiting for lines of its memory.
+/// The work of a thread: rounds of computation and of waits for lines of its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// How many, of those threads that are there from the beginning.
+    /// Rounds of each thread that exists from the start.
     pub rounds: u64,
-    /// What a round computes.
+    /// Computation of a round.
     pub compute_ns: u64,
-    /// Lines that a round waits for, one after the other.
+    /// Lines of a round that are fetched one after the other.
     pub lines: u64,
-    /// Lines of a round that come in a row, so that they are foreseen.
+    /// Consecutive lines of a round, which the CPU prefetches.
     pub streamed_lines: u64,
-    /// How long it sleeps ..
+    /// The length of a pause.
     pub pause_ns: u64,
-    /// .. after so many rounds.
+    /// Rounds between two pauses.
     pub pause_rounds: u64,
 }
 
 impl Work {
-    /// A line that is foreseen takes a quarter of the latency, as on most of the lab's machines (`cache.prefetch`).
+    /// A prefetched line takes a quarter of the latency, as on most of the lab's machines
+    /// (`cache.prefetch`).
     const STREAM_DEPTH: f64 = 4.0;
 
-    /// For how many lines' latency a round waits.
+    /// Waiting time of a round, in latencies.
     pub(crate) fn latencies(&self) -> f64 {
         self.lines as f64 + self.streamed_lines as f64 / Self::STREAM_DEPTH
     }
 
-    /// How many lines a round fetches.
+    /// Lines that a round fetches.
     pub(crate) fn all_lines(&self) -> f64 {
         (self.lines + self.streamed_lines) as f64
     }
 
-    /// CPU time of a round in which a line takes so long.
+    /// CPU time of a round, for lines of the given latency.
     pub(crate) fn round_ns(&self, line_ns: f64) -> f64 {
         self.compute_ns as f64 + self.latencies() * line_ns
     }
 
-    /// The number of rounds after which a thread that has done `rounds` of `all` next stops.
+    /// The number of rounds at the next pause or at the end, for a thread that has done `rounds` of
+    /// `all`.
     pub(crate) fn next_stop(&self, rounds: f64, all: f64) -> f64 {
         if self.pause_ns == 0 {
             return all;
@@ -101,7 +103,7 @@ impl Work {
 }
 
 impl DomainPlan {
-    /// Its threads, those that come later included.
+    /// Its threads, including those that start later.
     pub fn all_threads(&self) -> u64 {
         self.threads + self.later_threads
     }
@@ -111,8 +113,8 @@ impl DomainPlan {
         self.all_threads() * self.thread_memory_bytes
     }
 
-    /// How long its threads take, one after the other, where no line takes longer than 1 us.
-    fn most_ns(&self) -> u128 {
+    /// The sum of its threads' times, if no line takes longer than 1 us.
+    fn max_ns(&self) -> u128 {
         let Work { rounds, compute_ns, lines, streamed_lines, pause_ns, pause_rounds } = self.work;
         let [threads, later_threads, later_rounds] =
             [self.threads, self.later_threads, self.later_rounds].map(u128::from);
@@ -122,7 +124,7 @@ impl DomainPlan {
     }
 }
 
-/// All of a file, as it is written.
+/// The content of a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -156,7 +158,7 @@ struct WrittenDomain {
 ///
 /// # Errors
 ///
-/// It cannot be read, or is no scenario.
+/// The file cannot be read, or is no scenario.
 pub fn read(path: &Path) -> Result<Scenario, Error> {
     parse(&path.display().to_string(), &toml_file::read(path, "scenario")?)
 }
@@ -165,7 +167,7 @@ pub fn read(path: &Path) -> Result<Scenario, Error> {
 ///
 /// # Errors
 ///
-/// An [`Error::Invalid`] for the first thing in it that is wrong.
+/// An [`Error::Invalid`] for the first invalid value.
 pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
     let reader = Reader::new(file, text);
     let written: Written = reader.written()?;
@@ -174,7 +176,7 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
         2000,
         "interval_ms",
         written.interval_ms.as_ref(),
-        LEAST_INTERVAL_MS..=60_000,
+        MIN_INTERVAL_MS..=60_000,
         "ms",
     )?;
     if written.domain.is_empty() {
@@ -188,21 +190,22 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
             1,
             "domain.count",
             domain.get_ref().count.as_ref(),
-            1..=MOST_THREADS,
+            1..=MAX_THREADS,
             "domains",
         )?;
         threads += count * plan.all_threads();
-        if threads > MOST_THREADS {
+        if threads > MAX_THREADS {
             let what = format!(
-                "domain: at most {MOST_THREADS} threads in all are expected, not {threads} or more"
+                "domain: at most {MAX_THREADS} threads in all are expected, not {threads} or more"
             );
             return Err(reader.error(domain.span(), &what));
         }
-        work_ns += u128::from(count) * plan.most_ns();
-        if work_ns > MOST_WORK_NS {
-            let years = MOST_WORK_NS / (365 * 86_400 * 1_000_000_000);
+        work_ns += u128::from(count) * plan.max_ns();
+        if work_ns > MAX_WORK_NS {
+            let years = MAX_WORK_NS / (365 * 86_400 * 1_000_000_000);
             let what = format!(
-                "domain.rounds: at most {years} years in all, of all threads' computing, lines of 1 us and pauses, are expected, not {} rounds more",
+                "domain.rounds: at most {years} years in all, of all threads' computing, lines of 1 us \
+                 and pauses, are expected, not {} rounds more",
                 plan.work.rounds
             );
             return Err(reader.error(domain.get_ref().rounds.span(), &what));
@@ -211,7 +214,8 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
             let name =
                 if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
             if !is_domain_name(&name) {
-                let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected (a number may follow)";
+                let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected (a number \
+                            may follow)";
                 return Err(
                     reader.error(domain.get_ref().name.span(), &format!("{what}, not {name:?}"))
                 );
@@ -242,7 +246,7 @@ fn whole_or(
 
 fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Error> {
     let work = work(reader, written)?;
-    let threads = reader.whole("domain.threads", &written.threads, 1..=MOST_THREADS, "threads")?;
+    let threads = reader.whole("domain.threads", &written.threads, 1..=MAX_THREADS, "threads")?;
     let later = written.later_threads.as_ref();
     let after = written.later_after_rounds.as_ref();
     if let (Some(alone), None) | (None, Some(alone)) = (later, after) {
@@ -255,12 +259,8 @@ fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Er
         let what = "domain: later_rounds is expected only beside later_threads";
         return Err(reader.error(alone.span(), what));
     }
-    let mib = reader.whole(
-        "domain.thread_memory_mib",
-        &written.thread_memory_mib,
-        1..=MOST_MIB,
-        "MiB",
-    )?;
+    let mib =
+        reader.whole("domain.thread_memory_mib", &written.thread_memory_mib, 1..=MAX_MIB, "MiB")?;
     Ok(DomainPlan {
         name: written.name.get_ref().clone(),
         start_ms: whole_or(
@@ -268,7 +268,7 @@ fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Er
             0,
             "domain.start_ms",
             written.start_ms.as_ref(),
-            0..=MOST_MS,
+            0..=MAX_MS,
             "ms",
         )?,
         threads,
@@ -277,7 +277,7 @@ fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Er
             0,
             "domain.later_threads",
             later,
-            1..=MOST_THREADS,
+            1..=MAX_THREADS,
             "threads",
         )?,
         later_rounds: whole_or(
@@ -285,7 +285,7 @@ fn plan_of(reader: Reader<'_>, written: &WrittenDomain) -> Result<DomainPlan, Er
             work.rounds,
             "domain.later_rounds",
             later_rounds,
-            1..=MOST_ROUNDS,
+            1..=MAX_ROUNDS,
             "rounds",
         )?,
         later_after_rounds: whole_or(
@@ -310,7 +310,7 @@ fn work(reader: Reader<'_>, written: &WrittenDomain) -> Result<Work, Error> {
     }
     let streamed = written.streamed_lines.as_ref();
     let work = Work {
-        rounds: reader.whole("domain.rounds", &written.rounds, 1..=MOST_ROUNDS, "rounds")?,
+        rounds: reader.whole("domain.rounds", &written.rounds, 1..=MAX_ROUNDS, "rounds")?,
         compute_ns: 1000
             * reader.whole("domain.compute_us", &written.compute_us, 0..=60 * MILLION, "us")?,
         lines: reader.whole("domain.lines", &written.lines, 0..=1000 * MILLION, "lines")?,
@@ -323,18 +323,19 @@ fn work(reader: Reader<'_>, written: &WrittenDomain) -> Result<Work, Error> {
             "lines",
         )?,
         pause_ns: 1000
-            * whole_or(reader, 0, "domain.pause_us", pause.0, LEAST_PAUSE_US..=60 * MILLION, "us")?,
+            * whole_or(reader, 0, "domain.pause_us", pause.0, MIN_PAUSE_US..=60 * MILLION, "us")?,
         pause_rounds: whole_or(
             reader,
             1,
             "domain.pause_rounds",
             pause.1,
-            1..=MOST_ROUNDS,
+            1..=MAX_ROUNDS,
             "rounds",
         )?,
     };
     if work.compute_ns == 0 && work.all_lines() == 0.0 {
-        let what = "domain: a round that takes time is expected, not compute_us, lines and streamed_lines of 0";
+        let what = "domain: a round that takes time is expected, not compute_us, lines and \
+                    streamed_lines of 0";
         return Err(reader.error(written.compute_us.span(), what));
     }
     Ok(work)

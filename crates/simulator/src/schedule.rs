@@ -1,23 +1,23 @@
-//! On which node each thread runs in a tick: three ways, all pure.
+//! Schedules: the node of each thread in a tick. Three pure functions.
 //!
-//! A node's threads share its CPUs alike, so a schedule is a node for each thread that can run.
+//! The threads of a node share its CPUs equally, so a schedule is a node for each runnable thread.
 
 use crate::{hardware::Hardware, random::Random};
 use std::collections::BTreeMap;
 
-/// What a scheduler knows of a thread that can run.
+/// A runnable thread as a scheduler knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Runnable<'a> {
-    /// Where it ran last; none for one that is new.
+    /// The node of its last CPU; none for a new thread.
     pub(crate) last: Option<usize>,
-    /// Whether it slept meanwhile.
+    /// Whether it slept since then.
     pub(crate) woke: bool,
     /// The nodes that it prefers, or may not leave.
     pub(crate) home: &'a [usize],
 }
 
-/// How often Linux evens out the load of busy CPUs, for each CPU of the machine: 1 ms x `busy_factor` (`sd_init` and
-/// `get_sd_balance_interval`, `kernel/sched/topology.c` and `fair.c`).
+/// Linux's interval of balancing busy CPUs, for each CPU of the machine: 1 ms x `busy_factor`
+/// (`sd_init` and `get_sd_balance_interval`, `kernel/sched/topology.c` and `fair.c`).
 const BUSY_BALANCE_NS_A_CPU: f64 = 16e6;
 
 /// Threads by node.
@@ -35,7 +35,7 @@ impl<'a> Load<'a> {
         self.hardware.nodes[node].cpus
     }
 
-    /// Threads a CPU, were there so many more.
+    /// Threads per CPU with so many more threads.
     fn crowd(&self, node: usize, more: isize) -> f64 {
         self.threads[node].len().saturating_add_signed(more) as f64 / self.cpus(node) as f64
     }
@@ -49,7 +49,7 @@ impl<'a> Load<'a> {
         (0..cpus.len()).filter(move |&node| cpus[node] > 0)
     }
 
-    /// The node with most threads a CPU, of those on which some wait.
+    /// The node with the most threads per CPU among nodes with waiting threads.
     fn most_crowded(&self) -> Option<usize> {
         let waits = |&node: &usize| self.threads[node].len() > self.cpus(node);
         self.with_cpus()
@@ -57,7 +57,8 @@ impl<'a> Load<'a> {
             .max_by(|&a, &b| self.crowd(a, 0).total_cmp(&self.crowd(b, 0)).then(b.cmp(&a)))
     }
 
-    /// The least crowded node of a home, the first among equals; of all nodes, where nothing can run at home.
+    /// The least crowded node of a home, the first among equals; of all nodes if the home has no
+    /// CPU.
     fn least_crowded(&self, home: &[usize]) -> usize {
         let less = |&a: &usize, &b: &usize| self.crowd(a, 1).total_cmp(&self.crowd(b, 1));
         let at_home = home.iter().copied().filter(|&node| self.cpus(node) > 0).min_by(less);
@@ -73,7 +74,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Nobody leaves home.
+/// Threads never leave their home.
 pub(crate) fn pinned(hardware: &Hardware, runnable: &[Runnable<'_>]) -> Vec<usize> {
     let mut load = Load::new(hardware);
     for (thread, Runnable { home, .. }) in runnable.iter().enumerate() {
@@ -83,13 +84,13 @@ pub(crate) fn pinned(hardware: &Hardware, runnable: &[Runnable<'_>]) -> Vec<usiz
     load.nodes(runnable.len())
 }
 
-/// Home first: where it ran last, or else on its least crowded node. Where more are at home than there are CPUs, some run on the
-/// nearest nodes with idle CPUs; where there are none, on nodes on which they wait less, so that all wait alike. Who that is changes
-/// from tick to tick.
+/// Home first: the node of the last CPU, or else the least crowded node of the home. Surplus
+/// threads run on the nearest nodes with idle CPUs; without any, on less crowded nodes, so that all
+/// threads wait equally. The surplus threads change from tick to tick.
 pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u64) -> Vec<usize> {
     let mut load = Load::new(hardware);
     let count = runnable.len();
-    // What a node comes to in the end: whoever ran on one that has no more may stay there.
+    // The final number of threads of each node: a thread whose node has no more than that may stay.
     let fair = |cpus: usize| cpus.max((count * cpus).div_ceil(hardware.cpus()));
     let stays = |load: &Load<'_>, thread: usize| {
         let Runnable { last, home, .. } = runnable[thread];
@@ -124,8 +125,8 @@ pub(crate) fn home_first(hardware: &Hardware, runnable: &[Runnable<'_>], tick: u
     load.nodes(count)
 }
 
-/// All threads, those of each home in turn, and apart from the others those whose turn is to give their place up. Homes of the
-/// fewest nodes come first: others have a choice.
+/// All threads, those of each home in rotation, and separately the ones whose turn it is to leave.
+/// Homes of the fewest nodes come first, since threads of other homes have a choice.
 fn turns(runnable: &[Runnable<'_>], tick: u64) -> (Vec<usize>, Vec<usize>) {
     let mut by_home = BTreeMap::<(usize, &[usize]), Vec<usize>>::new();
     for (thread, of) in runnable.iter().enumerate() {
@@ -141,7 +142,7 @@ fn turns(runnable: &[Runnable<'_>], tick: u64) -> (Vec<usize>, Vec<usize>) {
     (first, last)
 }
 
-/// Linux without NUMA balancing, which does not ask where memory lies.
+/// Linux without NUMA balancing: it ignores the place of memory.
 #[derive(Debug)]
 pub(crate) struct Anywhere {
     random: Random,
@@ -153,9 +154,10 @@ impl Anywhere {
         Self { random: Random(seed), balances_ns: 0.0 }
     }
 
-    /// A thread that wakes takes any CPU that is idle, a new one the least crowded node; else it stays. A node with an idle CPU
-    /// takes a thread that waits elsewhere. And in each balancing period each node takes one from where most wait, even if as many
-    /// wait there itself: loads as Linux measures them differ all the time.
+    /// A waking thread takes any idle CPU, a new one the least crowded node; other threads stay. A
+    /// node with an idle CPU takes a waiting thread from elsewhere. In each balancing period, each
+    /// node takes one thread from a most crowded node, even if it is as crowded itself: measured
+    /// loads always differ.
     pub(crate) fn schedule(
         &mut self,
         hardware: &Hardware,
@@ -205,7 +207,8 @@ impl Anywhere {
         equal.get(self.random.below(equal.len().max(1))).copied().unwrap_or(0)
     }
 
-    /// From any of the nodes where most wait, if not fewer wait there than at `to`.
+    /// A thread from one of the most crowded nodes, if that has at least as many waiting threads as
+    /// `to`.
     fn take_from_most_crowded(&mut self, load: &mut Load<'_>, to: usize) -> bool {
         let Some(most) = load.most_crowded().map(|node| load.crowd(node, 0)) else { return false };
         let from: Vec<_> =

@@ -2,35 +2,35 @@
 
 use crate::scenario::Work;
 
-/// A thread of a domain, with memory that it alone uses.
+/// A thread of a domain, with memory of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Thread {
     pub(crate) domain: usize,
-    /// Where its memory lies, by node.
+    /// Its memory by node.
     pub(crate) bytes: Vec<u64>,
-    /// Where it ran last.
+    /// The node of its last CPU.
     pub(crate) node: usize,
-    /// When it began, or its last sleep ends.
+    /// The time of its start, or of the end of its last pause.
     pub(crate) awake_ns: f64,
     /// Whether it slept since its CPU was chosen.
     pub(crate) woke: bool,
-    /// How many rounds it does in all, and has done.
+    /// Total rounds, and completed ones.
     pub(crate) all_rounds: f64,
     pub(crate) rounds: f64,
     pub(crate) done_ns: Option<f64>,
 }
 
-/// What a thread did.
+/// The activity of a thread in a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Ran {
     pub(crate) cpu_ns: f64,
     pub(crate) rounds: f64,
-    /// Whether it stopped by itself, in the end.
+    /// Whether it ended in a pause or finished.
     pub(crate) is_over: bool,
 }
 
 impl Thread {
-    /// How much of the time to `until_ns` it could run.
+    /// The time until `until_ns` during which it can run.
     pub(crate) fn wants_ns(&self, from_ns: f64, until_ns: f64) -> f64 {
         match self.done_ns {
             Some(_) => 0.0,
@@ -38,7 +38,7 @@ impl Thread {
         }
     }
 
-    /// Has a part of a CPU, `share`, to `until_ns`, where a round of its work takes `round_ns`.
+    /// Runs on a `share` of a CPU until `until_ns`, with rounds of `round_ns`.
     pub(crate) fn run(
         &mut self,
         work: &Work,
@@ -60,8 +60,8 @@ impl Thread {
         ran
     }
 
-    /// Has so much more of a CPU in the time to `until_ns`, beside what it had of it. When it got that is not known, so what comes
-    /// after comes after `until_ns`: nobody is faster than a whole CPU.
+    /// Runs for `given_ns` more before `until_ns`, beside its share. The time of that is unknown,
+    /// so the next pause begins at `until_ns`; no thread is faster than a whole CPU.
     pub(crate) fn run_more(
         &mut self,
         work: &Work,
@@ -76,18 +76,19 @@ impl Thread {
         ran
     }
 
-    /// Runs until it stops by itself, or for so long.
+    /// Runs until the next pause or the end, at most for `given_ns`.
     fn run_for(&mut self, work: &Work, round_ns: f64, given_ns: f64) -> Ran {
         let stop = work.next_stop(self.rounds, self.all_rounds);
         let needed_ns = (stop - self.rounds) * round_ns;
         let is_over = needed_ns <= given_ns;
         let cpu_ns = needed_ns.min(given_ns);
         let rounds = if is_over { stop - self.rounds } else { given_ns / round_ns };
-        self.rounds = if is_over { stop } else { self.rounds + rounds };
+        // Rounded up to `stop`, the sum would skip the pause there.
+        self.rounds = if is_over { stop } else { (self.rounds + rounds).min(stop.next_down()) };
         Ran { cpu_ns, rounds, is_over }
     }
 
-    /// Is done at `now_ns`, or sleeps: until when.
+    /// Finishes at `now_ns`, or pauses; returns the time of waking.
     fn stop(&mut self, work: &Work, now_ns: f64) -> f64 {
         if self.rounds >= self.all_rounds {
             self.done_ns = Some(now_ns);
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn work_is_done_in_rounds_with_pauses_between() {
         let mut thread = thread();
-        // Half a CPU: 4 rounds take 800, the pause 50; of the next round 75 CPU ns are had by 1000.
+        // Half a CPU: 4 rounds take 800 ns, the pause 50; the next round has 75 CPU ns by 1000.
         let ran = thread.run(&WORK, 100.0, 0.0, 1000.0, 0.5);
         assert_eq!((ran.cpu_ns, ran.rounds), (475.0, 4.75));
         assert!(thread.woke && thread.done_ns.is_none());
@@ -136,6 +137,19 @@ mod tests {
         assert_eq!((ran.cpu_ns, thread.done_ns), (525.0, Some(1575.0)));
         assert_eq!(thread.run(&WORK, 100.0, 2000.0, 3000.0, 1.0), Ran::default());
         assert_eq!(thread.wants_ns(2000.0, 3000.0), 0.0);
+    }
+
+    /// 250 rounds of 450 us with 83 pauses of 1.375 ms from 11 ms on: 11 + 112.5 + 114.125 ms.
+    /// Ticks end within rounding errors of the end of a third round.
+    #[test]
+    fn rounding_skips_no_pause() {
+        let work = Work { rounds: 250, pause_ns: 1_375_000, pause_rounds: 3, ..WORK };
+        let mut thread = Thread { awake_ns: 11e6, all_rounds: 250.0, ..thread() };
+        for tick in 11..300 {
+            let from_ns = f64::from(tick) * 1e6;
+            thread.run(&work, 450_000.0, from_ns, from_ns + 1e6, 1.0);
+        }
+        assert!(thread.done_ns.is_some_and(|done_ns| (done_ns - 237_625_000.0).abs() < 1.0));
     }
 
     #[test]
@@ -149,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_wants_nothing() {
+    fn sleeping_thread_cannot_run() {
         let mut thread = thread();
         thread.run(&WORK, 100.0, 0.0, 420.0, 1.0);
         assert_eq!((thread.awake_ns, thread.rounds), (450.0, 4.0));

@@ -1,4 +1,4 @@
-//! The machine in software: domains, their threads and memory, and the time that passes.
+//! The simulated machine: domains, their threads and memory, and the passing of time.
 
 use crate::{
     bandwidth::Queues,
@@ -9,32 +9,32 @@ use crate::{
 };
 use nearside_policy::{ByNode, Claim, Home, MoveReport, PartLoad};
 
-/// Within a tick nothing changes but threads that fall asleep and wake.
+/// Within a tick, threads fall asleep and wake; nothing else changes.
 pub(crate) const TICK_NS: u64 = 1_000_000;
 const TICK: f64 = TICK_NS as f64;
-/// What a CPU fetches at once.
+/// The unit of a CPU's memory accesses.
 pub(crate) const LINE_BYTES: u64 = 64;
 
-/// A domain that runs or has run.
+/// A running or finished domain.
 #[derive(Debug)]
 pub(crate) struct Domain<'a> {
     pub(crate) plan: &'a DomainPlan,
-    /// Which of the scenario it is.
+    /// Its index in the scenario.
     pub(crate) number: usize,
-    /// Indices of nodes that it prefers; all where it has no home.
+    /// Indices of its preferred nodes; all nodes without a home.
     pub(crate) nodes: Vec<usize>,
-    /// What the policy knows of it.
+    /// Its facts for the policy.
     pub(crate) home: Option<Home>,
     pub(crate) claim: Option<Claim>,
     pub(crate) has_grown: bool,
     pub(crate) start_ns: f64,
     pub(crate) done_ns: Option<f64>,
     pub(crate) counts: Counts,
-    /// What was not told to the control loop yet.
+    /// Activity since the last observation of the control loop.
     pub(crate) untold: PartLoad,
 }
 
-/// What is counted of a domain.
+/// Counters of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Counts {
     pub(crate) cpu_ns: f64,
@@ -45,16 +45,16 @@ pub(crate) struct Counts {
     pub(crate) home_changes: u64,
 }
 
-/// What a thread is given in a tick.
+/// The CPU time offered to a thread in a tick.
 #[derive(Debug, Clone, Copy)]
 enum Time {
-    /// This part of a CPU, all the time.
+    /// This share of a CPU during the whole tick.
     Share(f64),
-    /// So many ns more, at some time.
+    /// So many ns more, at some time in the tick.
     More(f64),
 }
 
-/// A machine with its domains at a moment.
+/// The machine and its domains at one moment.
 #[derive(Debug)]
 pub(crate) struct World<'a> {
     pub(crate) hardware: &'a Hardware,
@@ -62,11 +62,11 @@ pub(crate) struct World<'a> {
     pub(crate) domains: Vec<Domain<'a>>,
     pub(crate) threads: Vec<Thread>,
     queues: Queues,
-    /// By node: CPU time that moving pages still takes there.
+    /// By node: CPU time that page moves still need.
     pub(crate) moving_ns: Vec<f64>,
-    /// By node: CPU time used since the control loop looked.
+    /// By node: CPU time used since the last observation of the control loop.
     pub(crate) busy_ns: Vec<f64>,
-    /// What became of pages since then.
+    /// Results of page moves since then.
     pub(crate) moved: Vec<MoveReport>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> World<'a> {
         self.domains.iter().all(|domain| domain.done_ns.is_some())
     }
 
-    /// What a domain holds on each node.
+    /// Memory of a domain by node.
     pub(crate) fn resident_bytes(&self, domain: usize) -> ByNode {
         let of_domain = self.threads.iter().filter(|thread| thread.domain == domain);
         let mut resident = ByNode::new();
@@ -114,7 +114,7 @@ impl<'a> World<'a> {
         self.hardware.nodes[node].memory_bytes.saturating_sub(held)
     }
 
-    /// A thread, which runs on no CPU yet.
+    /// Adds a thread, which has not run yet.
     pub(crate) fn add_thread(&mut self, domain: usize, rounds: u64) {
         let awake_ns = self.now_ns();
         let bytes = vec![0; self.hardware.nodes.len()];
@@ -132,8 +132,8 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Memory for a thread, where it is touched first: on its node, or its home's nearest one, or where there is room. Bytes for
-    /// which there is no room anywhere.
+    /// Allocates a thread's memory at its first touch: on its node, or the nearest node of its
+    /// home, or the nearest with room. Fails with the bytes that fit nowhere.
     fn touch(&mut self, thread: usize, bytes: u64) -> u64 {
         let nearest = self.hardware.nearest(self.threads[thread].node);
         let home = &self.domains[self.threads[thread].domain].nodes;
@@ -148,7 +148,7 @@ impl<'a> World<'a> {
         left
     }
 
-    /// The threads that can run in this tick, and what a scheduler knows of them.
+    /// The threads that can run in this tick, in the form that schedulers use.
     pub(crate) fn runnable(&self) -> (Vec<usize>, Vec<Runnable<'_>>) {
         let (from_ns, until_ns) = (self.now_ns(), self.now_ns() + TICK);
         let can_run = |&thread: &usize| self.threads[thread].wants_ns(from_ns, until_ns) > 0.0;
@@ -162,7 +162,8 @@ impl<'a> World<'a> {
         (threads, runnable)
     }
 
-    /// A tick passes in which `threads` run on `nodes`. Fails with a domain for which there is no memory, and how many bytes.
+    /// Advances one tick, with `threads` running on `nodes`. Fails with a domain without room for
+    /// its memory, and the missing bytes.
     pub(crate) fn run(&mut self, threads: &[usize], nodes: &[usize]) -> Result<(), (usize, u64)> {
         for (&thread, &node) in threads.iter().zip(nodes) {
             let is_new = self.threads[thread].node == usize::MAX;
@@ -187,7 +188,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A node's threads share its CPUs for a tick; what is left when some fell asleep goes to those who did not.
+    /// The threads of a node share its CPUs for a tick; threads that stay awake get the time of
+    /// those that fall asleep.
     fn run_node(&mut self, node: usize, threads: &[usize]) {
         let (from_ns, until_ns) = (self.now_ns(), self.now_ns() + TICK);
         let all_ns = self.hardware.nodes[node].cpus as f64 * TICK;
@@ -219,7 +221,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The CPU time that a thread used of what it is given in this tick.
+    /// The CPU time that a thread used of its offer in this tick.
     fn run_thread(&mut self, at: usize, node: usize, given: Time) -> f64 {
         let (from_ns, until_ns) = (self.now_ns(), self.now_ns() + TICK);
         let thread = &mut self.threads[at];
@@ -250,9 +252,9 @@ impl<'a> World<'a> {
         cpu_ns
     }
 
-    /// Threads that come later come; domains whose threads are all done end, and give their memory back.
+    /// Starts later threads; ends domains whose threads are all done, and frees their memory.
     fn grow_and_end(&mut self) {
-        // By domain: rounds of its first thread, and when the last of its threads was done.
+        // By domain: rounds of its first thread, and the end of its last thread.
         let mut first_rounds = vec![None; self.domains.len()];
         let mut last_done_ns = vec![Some(0.0); self.domains.len()];
         for &Thread { domain, rounds, done_ns, .. } in &self.threads {
@@ -279,15 +281,15 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Moves a domain's pages from one node to another, as far as there is room: so many bytes.
+    /// Moves pages of a domain between two nodes as far as there is room; returns the moved bytes.
     pub(crate) fn move_pages(
         &mut self,
         domain: usize,
         from: usize,
         to: usize,
-        most_bytes: u64,
+        max_bytes: u64,
     ) -> u64 {
-        let mut left = most_bytes.min(self.free_bytes(to));
+        let mut left = max_bytes.min(self.free_bytes(to));
         let all = left;
         for thread in self.threads.iter_mut().filter(|thread| thread.domain == domain) {
             let part = left.min(thread.bytes[from]);
@@ -297,7 +299,7 @@ impl<'a> World<'a> {
         }
         let moved_bytes = all - left;
         self.domains[domain].counts.moved_bytes += moved_bytes;
-        // Read there, written here.
+        // Reads at the source, writes at the target.
         self.queues.pass(to, from, moved_bytes as f64);
         self.queues.pass(to, to, moved_bytes as f64);
         moved_bytes

@@ -15,7 +15,7 @@ fn machine(name: &str) -> Topology {
 }
 
 fn options() -> Options {
-    Options { contenders: Contender::ALL.to_vec(), most_seconds: 600, seed: 1, hmat: false }
+    Options { contenders: Contender::ALL.to_vec(), max_seconds: 600, seed: 1, hmat: false }
 }
 
 fn play(scenario: &str, topology: &Topology) -> Simulation {
@@ -38,7 +38,7 @@ fn every_scenario_runs_on_every_small_machine() {
 }
 
 #[test]
-fn equal_domains_that_wait_for_memory_gain_by_homes() {
+fn memory_bound_domains_are_faster_with_homes() {
     let simulation = play("warehouse-16", &machine("x460-small"));
     let [stock, pins, nearside] = &simulation.played[..] else { unreachable!() };
     assert!(simulation.against_stock(nearside).unwrap() > 1.3 && stock.local_ppm < Some(800_000));
@@ -63,7 +63,8 @@ fn the_loop_gives_homes_to_domains_that_grow() {
 
 #[test]
 fn a_domain_wider_than_a_node_keeps_its_lines_local() {
-    let text = "[[domain]]\nname = \"wide\"\nthreads = 4\nthread_memory_mib = 16\nrounds = 5000\ncompute_us = 10\nlines = 3000";
+    let text = "[[domain]]\nname = \"wide\"\nthreads = 4\nthread_memory_mib = 16\nrounds = 5000\n\
+                compute_us = 10\nlines = 3000";
     let scenario = scenario::parse("wide.toml", text).unwrap();
     for hmat in [false, true] {
         let nearside = Options { contenders: vec![Contender::Nearside], hmat, ..options() };
@@ -74,7 +75,7 @@ fn a_domain_wider_than_a_node_keeps_its_lines_local() {
 }
 
 #[test]
-fn on_one_node_all_are_alike() {
+fn contenders_are_equal_on_one_node() {
     let simulation = play("warehouse-8", &machine("one-node"));
     for played in &simulation.played {
         assert_eq!((played.local_ppm, played.home_changes()), (Some(1_000_000), 0));
@@ -83,10 +84,10 @@ fn on_one_node_all_are_alike() {
 }
 
 #[test]
-fn what_is_cut_off_is_told_as_not_done() {
+fn time_limit_leaves_work_undone() {
     let scenario = scenario::read(&repository("scenarios/warehouse-16.toml")).unwrap();
     let simulation =
-        simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() })
+        simulate(&machine("x460-small"), &scenario, &Options { max_seconds: 1, ..options() })
             .unwrap();
     for played in &simulation.played {
         assert_eq!(
@@ -98,11 +99,11 @@ fn what_is_cut_off_is_told_as_not_done() {
 }
 
 #[test]
-fn a_domain_that_had_not_started_is_told_too() {
+fn domain_that_never_started_is_reported() {
     let mut scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
     scenario.domains[0].start_ms = 3000;
     let simulation =
-        simulate(&machine("x460-small"), &scenario, &Options { most_seconds: 1, ..options() })
+        simulate(&machine("x460-small"), &scenario, &Options { max_seconds: 1, ..options() })
             .unwrap();
     for played in &simulation.played {
         let names: Vec<_> = played.domains.iter().map(|domain| domain.name.as_str()).collect();
@@ -117,7 +118,7 @@ fn a_domain_that_had_not_started_is_told_too() {
 }
 
 #[test]
-fn a_machine_of_which_too_little_is_known_is_refused() {
+fn machine_with_unknown_figures_is_refused() {
     let scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
     let refused =
         |topology: &Topology| simulate(topology, &scenario, &options()).unwrap_err().to_string();
@@ -125,16 +126,14 @@ fn a_machine_of_which_too_little_is_known_is_refused() {
 
     let no_distances = Topology { distances: Distances::default(), ..plain.clone() };
     assert!(refused(&no_distances).ends_with(
-        "latencies or distances of 4 nodes are expected, and there are none: name a --machine file"
+        "expected latencies or distances of 4 nodes, found none: name a --machine file"
     ));
     let mut no_cpus = plain.clone();
     no_cpus.cpus.clear();
-    assert!(
-        refused(&no_cpus).ends_with("a machine with CPUs online is expected, and there are none")
-    );
+    assert!(refused(&no_cpus).ends_with("expected a machine with online CPUs, found none"));
     let mut unknown = plain.clone();
     unknown.nodes[2].memory_is_unknown = true;
-    assert!(refused(&unknown).ends_with("and nothing tells how much node 2 has"));
+    assert!(refused(&unknown).ends_with("but that of node 2 is unknown"));
     let ids: Vec<_> = plain.nodes.iter().map(|node| node.id).collect();
     let distances =
         Distances::new(&ids, &[[10; 4], [10; 4], [10; 4], [10, 255, 10, 10]].concat()).unwrap();
@@ -147,8 +146,7 @@ fn a_machine_of_which_too_little_is_known_is_refused() {
     let mut small = plain;
     small.nodes.iter_mut().for_each(|node| node.memory_bytes = 16 << 20);
     assert!(
-        refused(&small)
-            .starts_with("there is no memory left for warehouse-2 under stock: 16 MiB too few"),
+        refused(&small).starts_with("no memory left for warehouse-2 under stock: 16 MiB too few"),
         "{}",
         refused(&small)
     );

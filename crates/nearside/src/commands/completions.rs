@@ -1,4 +1,4 @@
-//! `nearside completions`: what a shell needs to complete commands and flags.
+//! `nearside completions`: completion scripts for shells.
 
 use crate::{failure::Outcome, output};
 use clap::CommandFactory;

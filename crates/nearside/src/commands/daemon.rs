@@ -37,16 +37,17 @@ use std::{
     time::Duration,
 };
 
-/// The file that the one daemon of a host holds a lock on.
+/// The file that a running daemon locks; there is one daemon per host.
 const LOCK: &str = "daemon.lock";
 
-/// What may wait for the loop: changes, and what signals say.
-const MOST_EVENTS: usize = 64;
+/// Capacity of the queue of events (changes and signals) for the loop.
+const MAX_EVENTS: usize = 64;
 
-/// Keep domains at home: attach the scheduler, change homes that do not serve, bring memory home, answer the API
+/// Keep domains at home: schedule, re-home, move memory, answer the API
 ///
-/// Runs until SIGTERM or SIGINT; SIGHUP reads the configuration again. Domains go on without it: killed, it loses nothing but
-/// the scheduler, and the next one goes on where it was.
+/// Runs until SIGTERM or SIGINT; SIGHUP reloads the configuration. Domains run on without the
+/// daemon. If it is killed, only the scheduler ends, and the next daemon continues from the
+/// persisted state.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,23 +56,24 @@ Examples:
   sudo curl --unix-socket /run/nearside/api.socket http://localhost/domains
 
 Exit codes:
-  0  told to stop
-  1  could not be started: no root, a configuration that is wrong, another daemon
-  2  the command line was not understood")]
+  0  stopped by a signal
+  1  could not start: not root, invalid configuration, or another daemon runs
+  2  invalid command line")]
 pub(crate) struct Args {
-    /// The configuration [default: /etc/nearside/daemon.toml, where there is one]
+    /// Configuration file [default: /etc/nearside/daemon.toml, if it exists]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
 
-    /// Say whether the configuration is right, and do nothing
+    /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
 
-    /// For tests: the scheduler stops dispatching after so many milliseconds, so that the kernel ejects it
+    /// For tests: the scheduler stops dispatching after so many milliseconds, so that the kernel
+    /// ejects it
     #[arg(long, hide = true, value_name = "MS")]
     stall_scheduler_after_ms: Option<u64>,
 
-    /// For tests: after how many milliseconds without a turn for some task the kernel ejects the scheduler
+    /// For tests: the kernel ejects the scheduler when a task has waited for so many milliseconds
     #[arg(long, hide = true, value_name = "MS")]
     scheduler_watchdog_ms: Option<u64>,
 }
@@ -90,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let path = args.path();
         return output::print(&match path.exists() {
             true => format!("{}: right\n", path.display()),
-            false => format!("there is no {}: the defaults hold\n", path.display()),
+            false => format!("there is no {}: defaults apply\n", path.display()),
         });
     }
     if !geteuid().is_root() {
@@ -101,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let host = open_host()?;
     let watcher = host.watcher(config.found.clone());
 
-    let (sender, events) = sync_channel(MOST_EVENTS);
+    let (sender, events) = sync_channel(MAX_EVENTS);
     hear_signals(sender.clone())?;
     let groups = Groups { tree: host.tree().clone(), proc: host.proc() };
     let api = Api::new(access, AuditLog::new(&config.audit.log), sender, Limits::default(), groups);
@@ -123,12 +125,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Makes sure that no other daemon runs, as long as the answer is held.
+/// Takes the lock of the one daemon; another daemon cannot start as long as the returned file is
+/// open.
 fn only_one(state: &Folder) -> Result<OwnedFd, Failure> {
     let lock = state.lock_file(LOCK).map_err(Failure::could_not)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            // Only for people: what counts is the lock.
+            // For people only: the lock is what counts.
             let holder = format!("{}\n", getpid().as_raw_nonzero());
             let _ = rustix::fs::ftruncate(&lock, 0)
                 .and_then(|()| rustix::io::pwrite(&lock, holder.as_bytes(), 0));
@@ -149,7 +152,7 @@ fn only_one(state: &Folder) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// Tells the loop of signals, from a thread of its own.
+/// Sends signals to the loop, from a thread of its own.
 fn hear_signals(events: SyncSender<Event>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(Failure::could_not)?;
     let hear = move || {
@@ -167,21 +170,23 @@ fn hear_signals(events: SyncSender<Event>) -> Result<(), Failure> {
         .map_err(Failure::could_not)
 }
 
-/// Reads the configuration again. One that is wrong changes nothing.
+/// Reads the configuration again. An invalid one changes nothing.
 fn reload(control_loop: &mut ControlLoop, api: &Api, args: &Args) {
-    // Whoever rotated the audit log waits for that, whatever the configuration is.
+    // Log rotation waits for this, whether or not the configuration is valid.
     api.reopen_audit();
     let path = args.path();
     let (config, note) = match control_loop.config().reloaded(path, args.config.is_some()) {
         Ok(new) => new,
-        Err(error) => return output::note([format!("{error}; the configuration stays as it was")]),
+        Err(error) => {
+            return output::note([format!("{error}; the earlier configuration stays in force")]);
+        }
     };
     output::note(note);
     let access = match Access::new(&config.api) {
         Ok(access) => access,
         Err(error) => {
             return output::note([format!(
-                "{}: {error}; the configuration stays as it was",
+                "{}: {error}; the earlier configuration stays in force",
                 path.display()
             )]);
         }
@@ -190,6 +195,6 @@ fn reload(control_loop: &mut ControlLoop, api: &Api, args: &Args) {
     control_loop.reconfigure(config);
     output::note([match path.exists() {
         true => format!("{}: read again", path.display()),
-        false => format!("there is no {}: the defaults hold", path.display()),
+        false => format!("there is no {}: defaults apply", path.display()),
     }]);
 }

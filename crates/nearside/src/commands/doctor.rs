@@ -1,4 +1,4 @@
-//! `nearside doctor`: what this host can and cannot do.
+//! `nearside doctor`: checks of this host.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -7,7 +7,7 @@ use crate::{
 };
 use nearside_linux::{Paths, facts::Facts};
 
-/// Tell what this host can and cannot do, and what to do about it
+/// Check what this host supports, and how to fix the rest
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -15,10 +15,10 @@ Examples:
   sudo nearside doctor --format json
 
 Exit codes:
-  0  `nearside run` can work here
-  1  it cannot, for this user: see what is missing")]
+  0  this user can start domains here
+  1  this user cannot: see the lines marked missing")]
 pub(crate) struct Args {
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     match stops.is_empty() {
         true => Ok(()),
         false => Err(Failure::could_not(format_args!(
-            "`nearside run` cannot work here: see {}",
+            "this user cannot start domains here: see {}",
             stops.join(", ")
         ))),
     }

@@ -1,4 +1,4 @@
-//! `nearside list`: the domains that run.
+//! `nearside list`: the running domains.
 
 use crate::{
     client, domains,
@@ -18,25 +18,26 @@ Examples:
   nearside list --all --format json
 
 Columns:
-  memory  what it holds / what is promised to it (claimed)
-  local   local share: how likely an access of its CPUs to its memory is local
-  debt    its own memory that lies off its home
+  memory  resident memory / claimed memory
+  local   local share: probability that a memory access is local
+  debt    own memory that lies off the home
   ... at  how much on which node, as in 0:512M 3:1.5G; threads include helpers
-  stands  what the daemon makes of it, where one runs (`nearside why` says more)")]
+  status  status in the control loop, if the daemon runs (details: `nearside why`)")]
 pub(crate) struct Args {
     /// Show memory and threads by node, too
     #[arg(short, long)]
     nodes: bool,
 
-    /// List cgroups that Nearside did not start, too (but not the root, which is the whole host)
+    /// List other cgroups with processes, too (except the root, which is the whole host)
     #[arg(long)]
     all: bool,
 
-    /// For how long to watch where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = interval::parse, allow_hyphen_values = true)]
+    /// Time over which CPU use is sampled
+    #[arg(long, value_name = "SECONDS", default_value = "0.2")]
+    #[arg(value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let has_unreadable = !broken.is_empty();
     output::note(broken);
     let interval = if found.is_empty() { Duration::ZERO } else { args.interval };
-    let mut domains = domains::look(&host, &found, &topology, interval);
+    let mut domains = domains::sample(&host, &found, &topology, interval);
     args.daemon.tell_standing(&mut domains);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     args.format.print(&List { domains: &domains }, |data| list::text(data, args.nodes))
 }
 
-/// The note where no domain is listed.
+/// The note beside an empty list. An unreadable record may be that of a running domain.
 fn none(has_unreadable: bool, tree: &Tree) -> String {
     let instead = instead(tree);
     match has_unreadable {
@@ -91,7 +92,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn an_unreadable_record_is_no_proof_that_no_domain_runs() {
+    fn unreadable_record_is_no_proof_that_no_domain_runs() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(root.path()).unwrap();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_domain_runs_it_is_said_where_the_processes_are() {
+    fn empty_list_points_to_the_groups_that_have_processes() {
         let root = tempfile::tempdir().unwrap();
         let group = |path: &str, processes: &str| {
             fs::create_dir_all(root.path().join(path)).unwrap();
@@ -109,7 +110,7 @@ mod tests {
         };
         fs::write(root.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(root.path()).unwrap();
-        assert_eq!(instead(&tree), "", "none of them can be seen");
+        assert_eq!(instead(&tree), "", "no process is visible");
         group("", "1\n2\n");
         group("empty.slice", "");
         assert!(

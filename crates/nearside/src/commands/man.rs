@@ -1,4 +1,4 @@
-//! `nearside man`: manual pages, made from the same text as the help.
+//! `nearside man`: manual pages, made from the texts of `--help`.
 
 use crate::failure::{Failure, Outcome};
 use clap::{Command, CommandFactory};
@@ -10,11 +10,12 @@ use std::{fs, io, path::PathBuf};
 
 /// Write the manual pages into a folder
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  nearside man /usr/local/share/man/man1\n  nearside man . && man ./nearside-run.1"
-)]
+#[command(after_help = "\
+Examples:
+  nearside man /usr/local/share/man/man1
+  nearside man . && man ./nearside-run.1")]
 pub(crate) struct Args {
-    /// The folder, which must exist
+    /// The folder; it must exist
     folder: PathBuf,
 }
 
@@ -32,7 +33,8 @@ pub(crate) fn run<C: CommandFactory>(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// The manual page of one command. What stands behind its help, `Examples:` and the like, becomes sections.
+/// The manual page of one command. The parts after its help (`Examples:` and so on) become
+/// sections.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone())
         .source(concat!("nearside ", env!("CARGO_PKG_VERSION")))
@@ -62,7 +64,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Lines as they are.
+/// Lines without filling.
 fn section<'a>(title: &str, lines: impl IntoIterator<Item = &'a str>) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [title]).control("nf", []);

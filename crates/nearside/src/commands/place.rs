@@ -1,18 +1,18 @@
-//! `nearside place`: where a domain would live, and why.
+//! `nearside place`: the home of a domain that does not run yet.
 
 use crate::{
     domains::{left_out, open_host},
     failure::{Failure, Outcome},
     output,
-    report::{guest::Guest, json::Placed, place_libvirt, place_numactl, place_qemu, place_text},
+    report::{json::Placed, place_libvirt, place_numactl, place_qemu, place_text},
     request::{RequestArgs, refused},
     source::TopologySource,
 };
-use nearside_policy::{CostModel, Machine, Observation, place};
+use nearside_policy::{CostModel, Machine, Observation, guest, place};
 
-/// Show where a domain would live, the alternatives, and why
+/// Show the home that a domain would get, the alternatives, and the reasons
 ///
-/// Nothing is started and nothing is promised to the domain: another one may be given the same memory.
+/// Starts nothing and claims nothing: another domain may take the same memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,14 +22,14 @@ Examples:
   nearside place --cpus 4 --memory 8G --acpi dump.txt --format json
 
 Exit codes:
-  0  there is a place
-  1  there is none: too little memory or no CPU, or the machine cannot be read
-  2  the command line was not understood, or names what is not there")]
+  0  a home was found
+  1  no home: too little memory, no CPU, or the machine cannot be read
+  2  invalid command line, or unknown nodes or devices")]
 pub(crate) struct Args {
     #[command(flatten)]
     request: RequestArgs,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text, help_heading = None)]
     format: Format,
 
@@ -37,18 +37,18 @@ pub(crate) struct Args {
     source: TopologySource,
 }
 
-/// The forms of the report.
+/// The output formats.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// Tables to read
+    /// Tables for people
     Text,
-    /// For programs; docs/formats.md describes it
+    /// JSON for programs (docs/formats.md)
     Json,
-    /// Arguments of qemu-system-*
+    /// Arguments for qemu-system-*
     Qemu,
     /// Elements of a libvirt domain's XML
     Libvirt,
-    /// A numactl command line, to be followed by a command
+    /// A numactl command line, without the command
     Numactl,
 }
 
@@ -56,12 +56,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (observation, mut notes) = observed(&args.source)?;
     let request = args.request.request(&observation.topology)?;
     notes.extend(left_out(&observation.topology, request.nodes.as_ref()));
-    // First, for it may be why there is no home.
+    // Printed first, since a note may explain a refusal.
     output::note(notes);
     let observation = &*observation.naming(request.nodes.as_ref());
     let topology = &observation.topology;
     let decision = place(&request, observation, &CostModel::default()).map_err(refused)?;
-    let guest = Guest::new(&decision, topology);
+    let guest = guest(&decision, topology);
     let (report, limits) = match args.format {
         Format::Text => (place_text::report(&decision, observation), Vec::new()),
         Format::Json => (output::json(&Placed::new(&topology.source, &decision))?, Vec::new()),
@@ -73,8 +73,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     output::print(&report)
 }
 
-/// The machine with its domains, and what could not be read of it. Only the host itself has domains; a copy of its
-/// files or its firmware's tables know none, and neither does a host without cgroups.
+/// The machine with its domains, and notes about unreadable data. Only this host has domains, and
+/// only with cgroups; a copy of its files, or firmware tables, have none.
 fn observed(source: &TopologySource) -> Result<(Observation, Vec<String>), Failure> {
     if source.is_this_host()
         && let Ok(mut host) = open_host()

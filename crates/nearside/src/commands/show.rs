@@ -1,4 +1,4 @@
-//! `nearside show`: one domain.
+//! `nearside show`: all facts about one domain.
 
 use crate::{
     client, domains,
@@ -10,21 +10,22 @@ use crate::{
 use nearside_linux::usage;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Show everything about one domain, or about any cgroup
+/// Show all facts about one domain or cgroup
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside show db
   nearside show /system.slice/cron.service --interval 5")]
 pub(crate) struct Args {
-    /// Its name, or the path of a cgroup (/system.slice/cron.service)
+    /// Name of a domain, or path of a cgroup (/system.slice/cron.service)
     domain: String,
 
-    /// For how long to watch where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse, allow_hyphen_values = true)]
+    /// Time over which CPU use is sampled
+    #[arg(long, value_name = "SECONDS", default_value = "0.5")]
+    #[arg(value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -36,13 +37,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let host = domains::open_host()?;
     let found = domains::find(&host, &args.domain)?;
     let topology = host.topology().map_err(Failure::could_not)?;
-    let mut looked = domains::look(&host, std::slice::from_ref(&found), &topology, args.interval);
-    args.daemon.tell_standing(&mut looked);
-    output::note(domains::hidden(&looked));
+    let mut sampled =
+        domains::sample(&host, std::slice::from_ref(&found), &topology, args.interval);
+    args.daemon.tell_standing(&mut sampled);
+    output::note(domains::hidden(&sampled));
     let (group, record) = found;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let show = Show {
-        domain: looked.into_iter().next().unwrap_or_default(),
+        domain: sampled.into_iter().next().unwrap_or_default(),
         running_s: record.as_ref().and_then(|record| now_s.checked_sub(record.started_unix_s)),
         record,
         allowed: Allowed::read(host.tree(), &group),

@@ -1,4 +1,4 @@
-//! `nearside simulate`: what a way of placing domains would bring.
+//! `nearside simulate`: predicts the effect of a way to place domains.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -10,45 +10,45 @@ use crate::{
 use nearside_simulator::{ASSUMED_LOCAL_NS, Contender, Options, scenario, simulate_watched};
 use std::{num::NonZeroU64, path::PathBuf};
 
-/// Play a scenario on a machine in software and compare who places its domains
+/// Simulate a scenario, and compare ways to place its domains
 ///
-/// A scenario says which domains there are and what they do. It is played in time of the model under each contender:
-/// Nearside decides as it would on that machine, and the machine, stock Linux included, is a model. Nothing on this host
-/// is changed.
+/// A scenario lists domains and their work. The simulator plays it in simulated time under each
+/// contender: Nearside decides as it would on that machine; the machine and stock Linux are models.
+/// Nothing on this host changes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside simulate FILE --machine lab/machines/x460-small.toml
-  nearside simulate FILE                              on this host's distances
+  nearside simulate FILE                              with this host's distances
   nearside simulate FILE --under nearside,stock --seconds 60 --format json
 
 Exit codes:
-  0  it was played
-  1  it could not be: the scenario, the machine, or a domain that does not fit
-  2  the command line was not understood")]
+  0  simulated
+  1  failed: the scenario or the machine is unsuitable, or a domain does not fit
+  2  invalid command line")]
 pub(crate) struct Args {
-    /// The scenario: domains and what they do, as TOML; docs/formats.md lists the keys
+    /// Scenario file (TOML; docs/formats.md lists the keys)
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
 
-    /// Under whom to play it; others are compared with stock where that is among them
+    /// Contenders to simulate; the others are compared with stock if it is among them
     #[arg(long, value_enum, value_delimiter = ',', default_value = "stock,pins,nearside")]
     under: Vec<Under>,
 
-    /// How long to play at most, in seconds of the model
+    /// Limit of simulated time, in seconds
     #[arg(long, value_name = "N", default_value = "600")]
     seconds: NonZeroU64,
 
-    /// Another course of what is left to chance
+    /// Seed of the random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Let Nearside know the machine file's latencies and bandwidths, as firmware with an HMAT would tell; else it goes by
-    /// distances, as in the lab
+    /// Give Nearside the latencies and bandwidths of the machine file, as an HMAT would; without
+    /// this flag it uses distances
     #[arg(long, requires = "machine")]
     hmat: bool,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -56,14 +56,14 @@ pub(crate) struct Args {
     source: TopologySource,
 }
 
-/// The contenders.
+/// Names of the contenders.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Under {
     /// Linux without NUMA balancing
     Stock,
-    /// Each domain bound to a node, nodes in turn
+    /// Each domain bound to one node, nodes in turn
     Pins,
-    /// Placement, scheduler and control loop of Nearside
+    /// Nearside: placement, scheduler and control loop
     Nearside,
 }
 
@@ -89,11 +89,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let options = Options {
         contenders,
-        most_seconds: args.seconds.get(),
+        max_seconds: args.seconds.get(),
         seed: args.seed,
         hmat: args.hmat || !args.source.is_machine_file(),
     };
-    let mut progress = Simulating::new(options.most_seconds);
+    let mut progress = Simulating::new(options.max_seconds);
     let simulation =
         simulate_watched(&topology, &scenario, &options, &mut |so_far| progress.show(so_far));
     progress.end();
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if !simulation.latencies_are_known {
         let assumed = format_args!("{ASSUMED_LOCAL_NS} ns");
         output::note([format!(
-            "nothing tells latencies: {assumed} a local line are assumed, others as distances say"
+            "unknown latencies: assumes {assumed} for a local line, others by distance"
         )]);
     }
     args.format.print(&Report::new(&topology.source, &scenario, &options, &simulation), text)

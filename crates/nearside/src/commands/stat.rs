@@ -1,38 +1,39 @@
-//! `nearside stat`: nodes and domains in numbers.
+//! `nearside stat`: figures of nodes and domains.
 
 use crate::{
     client,
     failure::Outcome,
     interval,
-    look::{Look, look},
     output::{self, Format},
     report::{
         heap,
         stat::{self, Stat},
     },
+    sample::{Sample, sample},
 };
 use std::time::Duration;
 
-/// Show nodes and domains in numbers: free, claimed, hits, locality
+/// Show figures of nodes and domains: free and claimed memory, hits, locality
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside stat --heap
   nearside stat --all --interval 10 --format json")]
 pub(crate) struct Args {
-    /// Show the free blocks by node, zone and order, too
+    /// Show free blocks by node, zone and order, too
     #[arg(long)]
     heap: bool,
 
-    /// Show cgroups that Nearside did not start, too
+    /// Show other cgroups with processes, too
     #[arg(long)]
     all: bool,
 
-    /// For how long to watch counters and where vCPUs run
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval::parse, allow_hyphen_values = true)]
+    /// Time over which counters and CPU use are sampled
+    #[arg(long, value_name = "SECONDS", default_value = "0.5")]
+    #[arg(value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -41,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let Look { mut stat, topology, left_out, unseen, .. } = look(args.all, args.interval)?;
+    let Sample { mut stat, topology, left_out, unseen, .. } = sample(args.all, args.interval)?;
     output::note(left_out);
     output::note(unseen);
     args.daemon.tell_standing(&mut stat.domains);

@@ -1,15 +1,14 @@
 //! `nearside top`: a live view of nodes and domains.
 //!
-//! Four threads wait, each for what it alone can wait for: keys, signals, the end of a look, the end of the terminal. All of
-//! them send to the one that draws.
+//! Four threads block, each on a source of its own: keys, signals, samples, the end of the
+//! terminal. All of them send to the thread that draws.
 
 use super::why;
 use crate::{
     client,
     failure::{Failure, Outcome},
-    interval,
-    look::{Look, look},
-    output,
+    interval, output,
+    sample::{Sample, sample},
     top::{self, Action, Sort, State, Wants},
 };
 use nearside_linux::sys;
@@ -42,20 +41,20 @@ use std::{
     time::Duration,
 };
 
-/// The shortest time between two frames that show something new.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// The shortest interval of a live view.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The first look takes no longer than this: somebody waits for it.
+/// The longest first sample, since the user waits for it.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// How long the daemon has to say how the domains stand. The screen does not wait for that, but the next look does, and may ask
-/// again.
+/// How long the daemon has for an answer about the status of domains. The screen does not wait for
+/// it; the next sample does, and asks again.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 
-/// How wide a frame is that goes into a pipe, unless COLUMNS says otherwise.
+/// Width of a frame that goes into a pipe, unless COLUMNS is set.
 const PIPE_WIDTH: u16 = 160;
 
-/// Watch nodes and domains live: who lives where, how local, and why
+/// Watch nodes and domains live: homes, locality, reasons
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -66,10 +65,10 @@ Examples:
 Keys:
   Up Down j k     select a domain, scroll
   Enter w         why it lives where it does, as `nearside why` tells
-  s > <   r       sort by another column; the other way round
+  s > <   r       next or previous sort order; reverse it
   /               only names with a text in them; Esc shows all
-  a               cgroups that Nearside did not start, too
-  p Space         stand still, go on
+  a               show or hide other cgroups
+  p Space         pause, continue
   ?               all keys and columns
   q Ctrl-C        quit
 
@@ -77,23 +76,24 @@ Environment:
   NO_COLOR        no colours
   COLUMNS         how wide a frame of --once is that goes into a pipe (160)")]
 pub(crate) struct Args {
-    /// For how long each look watches CPUs and threads
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval::parse, allow_hyphen_values = true)]
+    /// Length of each sample of CPU use
+    #[arg(long, value_name = "SECONDS", default_value = "2")]
+    #[arg(value_parser = interval::parse, allow_hyphen_values = true)]
     interval: Duration,
 
-    /// Show cgroups that Nearside did not start, too
+    /// Show other cgroups with processes, too
     #[arg(long)]
     all: bool,
 
-    /// What to sort domains by
+    /// Sort order of domains
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
 
-    /// Show only names with this in them
+    /// Show only names that contain this text
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
 
-    /// Print one frame as text and end
+    /// Print one frame as text and exit
     #[arg(long)]
     once: bool,
 
@@ -110,37 +110,37 @@ pub(crate) fn run(args: &Args) -> Outcome {
         ..State::default()
     };
     if args.once {
-        let seen = look_and_ask(args.all, args.interval, &args.daemon)?;
+        let seen = sample_and_ask(args.all, args.interval, &args.daemon)?;
         output::note(&seen.unseen);
         return output::print(&top::plain(&state, &seen, width()));
     }
     if !stdout().is_terminal() {
         return Err(Failure::usage(
-            "standard output is no terminal: `nearside top --once` prints one frame, `nearside stat --format json` the \
-             same for programs",
+            "standard output is no terminal: `nearside top --once` prints one frame, \
+             `nearside stat --format json` the same data for programs",
         ));
     }
-    if args.interval < SHORTEST {
+    if args.interval < MIN_INTERVAL {
         return Err(Failure::usage("--interval: a live view needs 0.1 seconds or more"));
     }
     state.live = true;
     state.colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     match live(state, &args.daemon) {
-        // Nobody watches any more, and nobody could read what is wrong.
+        // The terminal is gone, and with it the reader of an error message.
         Err(_) if is_gone(Some(&Timespec::default())) => Ok(()),
         ended => ended,
     }
 }
 
-/// Looks, and adds what only the daemon knows.
-fn look_and_ask(all: bool, interval: Duration, daemon: &client::Args) -> Result<Look, Failure> {
-    let mut seen = look(all, interval)?;
+/// Takes a sample, and adds the answers of the daemon.
+fn sample_and_ask(all: bool, interval: Duration, daemon: &client::Args) -> Result<Sample, Failure> {
+    let mut seen = sample(all, interval)?;
     let notice = daemon.add_standing(&mut seen.stat.domains, ASK_WITHIN).err();
     seen.unseen.extend(notice);
     Ok(seen)
 }
 
-/// How wide one frame is.
+/// Width of a frame in columns.
 fn width() -> u16 {
     if stdout().is_terminal()
         && let Ok((width, _)) = terminal::size()
@@ -151,17 +151,17 @@ fn width() -> u16 {
     columns.filter(|&columns| columns > 0).unwrap_or(PIPE_WIDTH)
 }
 
-/// What there is to wait for.
+/// Events of the live view.
 enum Event {
     Key(KeyEvent),
-    /// The terminal has another size.
+    /// The size of the terminal changed.
     Resized,
     /// No more keys will come.
     NoKeys(io::Error),
     Signal(i32),
     /// The terminal is gone.
     Gone,
-    Seen(Result<Box<Look>, Failure>),
+    Sampled(Result<Box<Sample>, Failure>),
     Explained {
         domain: String,
         text: String,
@@ -171,31 +171,31 @@ enum Event {
 fn live(mut state: State, daemon: &client::Args) -> Outcome {
     let (sender, events) = mpsc::channel();
     let (wishes, wanted) = mpsc::channel();
-    // Before the terminal is changed, so that it is given back whatever comes.
+    // Before the terminal is changed: an error below must not leave it changed.
     hear_signals(sender.clone())?;
     let mut screen = Screen::open().map_err(failed)?;
-    let (keys, looks, wants, interval) =
+    let (keys, samples, wants, interval) =
         (sender.clone(), sender.clone(), state.wants(), state.interval);
     spawn("nearside-keys", move || read_keys(&keys))?;
     let asked = daemon.clone();
-    let look = move |wants: Wants, interval| look_and_ask(wants.all, interval, &asked);
+    let sample = move |wants: Wants, interval| sample_and_ask(wants.all, interval, &asked);
     let gone = sender.clone();
     spawn("nearside-terminal", move || {
         if is_gone(None) {
-            // If nobody listens any more, nobody needs to know.
+            // The receiver is gone: the view ends.
             let _ = gone.send(Event::Gone);
         }
     })?;
-    spawn("nearside-looks", move || keep_looking(wants, interval, look, &wanted, &looks))?;
-    let mut seen: Option<Box<Look>> = None;
+    spawn("nearside-samples", move || keep_sampling(wants, interval, sample, &wanted, &samples))?;
+    let mut seen: Option<Box<Sample>> = None;
     loop {
         state.size = screen.terminal.size().map_err(failed)?;
         screen.terminal.draw(|frame| top::draw(frame, &state, seen.as_deref())).map_err(failed)?;
         match events.recv().map_err(failed)? {
             Event::Key(key) => match state.key(key, seen.as_deref()) {
                 Action::Nothing => {}
-                Action::Look => {
-                    // Whoever looks has ended only where this is about to end, too.
+                Action::Sample => {
+                    // The sampling thread ends only when the view ends.
                     let _ = wishes.send(state.wants());
                 }
                 Action::Explain(domain) => explain(domain, daemon.clone(), sender.clone())?,
@@ -213,10 +213,10 @@ fn live(mut state: State, daemon: &client::Args) -> Outcome {
                 return emulate_default_handler(signal).map_err(failed);
             }
             Event::Gone => return Ok(()),
-            // This one was under way when the user asked for a pause.
-            Event::Seen(_) if state.wants().paused => {}
-            Event::Seen(Ok(look)) => (seen, state.trouble) = (Some(look), None),
-            Event::Seen(Err(failure)) => state.trouble = Some(failure.message().to_owned()),
+            // This sample had begun when the user paused.
+            Event::Sampled(_) if state.wants().paused => {}
+            Event::Sampled(Ok(sample)) => (seen, state.problem) = (Some(sample), None),
+            Event::Sampled(Err(failure)) => state.problem = Some(failure.message().to_owned()),
             Event::Explained { domain, text } => state.explained(&domain, text),
         }
     }
@@ -231,7 +231,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
     spawned.map(drop).map_err(|error| Failure::could_not(format_args!("{name}: {error}")))
 }
 
-/// What whoever started this had it ignore (`nohup`) stays ignored.
+/// A signal that the parent process ignores (`nohup`) stays ignored.
 fn hear_signals(events: Sender<Event>) -> Outcome {
     let all = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT];
     let heard = all.into_iter().filter(|&signal| !sys::is_ignored(signal));
@@ -245,11 +245,12 @@ fn hear_signals(events: Sender<Event>) -> Outcome {
     })
 }
 
-/// Whether the terminal is gone; waits for that, at most for so long. A terminal that goes away with a SIGHUP for others only
-/// (another session's, one that whoever started this ignores) is at its end for whoever reads keys, who would read again and again.
+/// Waits for the end of the terminal for at most the given time, and returns whether it came. A
+/// terminal can end with a SIGHUP for another session or for nobody; a reader of keys would then
+/// read its end again and again.
 fn is_gone(at_most: Option<&Timespec>) -> bool {
     let (input, output) = (stdin(), stdout());
-    // To be hung up is told without being asked for.
+    // POLLHUP is reported without being requested.
     let mut watched = vec![PollFd::new(&output, PollFlags::empty())];
     if input.is_terminal() {
         watched.push(PollFd::new(&input, PollFlags::empty()));
@@ -264,7 +265,7 @@ fn read_keys(events: &Sender<Event>) {
             Ok(event::Event::Resize(..)) => Event::Resized,
             Ok(_) => continue,
             Err(error) => {
-                // If nobody listens any more, nobody needs to know.
+                // The receiver is gone: the view ends.
                 let _ = events.send(Event::NoKeys(error));
                 return;
             }
@@ -275,11 +276,11 @@ fn read_keys(events: &Sender<Event>) {
     }
 }
 
-/// Looks again and again.
-fn keep_looking(
+/// Takes sample after sample.
+fn keep_sampling(
     mut wants: Wants,
     interval: Duration,
-    look: impl Fn(Wants, Duration) -> Result<Look, Failure>,
+    sample: impl Fn(Wants, Duration) -> Result<Sample, Failure>,
     wanted: &Receiver<Wants>,
     events: &Sender<Event>,
 ) {
@@ -296,9 +297,9 @@ fn keep_looking(
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        let seen = look(wants, length).map(Box::new);
+        let seen = sample(wants, length).map(Box::new);
         let has_failed = seen.is_err();
-        if events.send(Event::Seen(seen)).is_err() {
+        if events.send(Event::Sampled(seen)).is_err() {
             return;
         }
         if has_failed && let Ok(newer) = wanted.recv_timeout(interval) {
@@ -308,26 +309,28 @@ fn keep_looking(
     }
 }
 
-/// Finds out in its own time why a domain lives where it does: that may read every mapping of its processes.
+/// Finds the reasons for a domain's home in a thread of its own, since that may read every mapping
+/// of its processes.
 fn explain(domain: String, daemon: client::Args, events: Sender<Event>) -> Outcome {
     spawn("nearside-why", move || {
         let text =
             why::text(&domain, &daemon).unwrap_or_else(|failure| failure.message().to_owned());
-        // If nobody listens any more, nobody needs to know.
+        // The receiver is gone: the view ends.
         let _ = events.send(Event::Explained { domain, text });
     })
 }
 
-/// The terminal while it is ours: without its line editing, and with a screen beside the one that was there.
+/// The terminal in the state of the view: raw mode and the alternate screen.
 struct Screen {
-    /// Not dropped: that would show the cursor once more, and where terminal and standard error are gone it would panic.
+    /// Never dropped: its `drop` shows the cursor once more, and panics if terminal and standard
+    /// error are gone.
     terminal: ManuallyDrop<DefaultTerminal>,
 }
 
 impl Screen {
     fn open() -> io::Result<Self> {
-        // After a panic in any thread there is nothing to wait for. The library puts a hook of its own before this one,
-        // which gives the terminal back.
+        // A panic in any thread ends the view. The hook that the library put before this one
+        // restores the terminal.
         let tell = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let _ = execute!(stdout(), Show);
@@ -338,17 +341,18 @@ impl Screen {
         Ok(Self { terminal: ManuallyDrop::new(terminal) })
     }
 
-    /// Takes the terminal again after a stop, in whatever state others left it.
+    /// Takes the terminal again after a stop, whatever state other programs left it in.
     fn enter(&mut self) -> io::Result<()> {
         terminal::disable_raw_mode()?;
         terminal::enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen)?;
         let size = self.terminal.size()?;
-        // Which draws everything anew.
+        // This makes the next frame draw everything.
         self.terminal.resize(Rect::from((Position::ORIGIN, size)))
     }
 
-    /// Stops until SIGCONT, which is heard as any signal is. Whoever leads a session has no shell that would send it.
+    /// Stops until SIGCONT, which arrives as any other signal. A session leader does not stop: it
+    /// has no shell that would continue it.
     fn suspend(&mut self) -> io::Result<()> {
         if getsid(None)? == getpid() {
             return Ok(());
@@ -364,7 +368,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was. If that fails it is gone.
+/// Restores the terminal. A failure means that the terminal is gone.
 fn give_back() {
     let _ = ratatui::try_restore();
     let _ = execute!(stdout(), Show);

@@ -1,4 +1,4 @@
-//! `nearside topology`: what this machine is.
+//! `nearside topology`: the description of a machine.
 
 use crate::{
     domains::{left_out, open_host},
@@ -10,7 +10,8 @@ use crate::{
 
 /// Show the machine's nodes, CPUs, memory, distances and devices
 ///
-/// Reads this host, a copy of another one's /sys and /proc, firmware's ACPI tables, or a machine file.
+/// The source is this host, a copy of another host's /sys and /proc, ACPI tables, or a machine
+/// file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,9 +20,9 @@ Examples:
   nearside topology --acpi /sys/firmware/acpi/tables
   nearside topology --sysfs /tmp/copy-of-another-host --format json
   nearside topology --machine lab/machines/x460.toml
-  nearside topology --fake 4                          this host cut into 4 nodes")]
+  nearside topology --fake 4                          this host, divided into 4 nodes")]
 pub(crate) struct Args {
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
@@ -29,14 +30,14 @@ pub(crate) struct Args {
     source: TopologySource,
 }
 
-/// The forms of the report.
+/// The output formats.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// Tables to read
+    /// Tables for people
     Text,
-    /// For programs; docs/formats.md describes it
+    /// JSON for programs (docs/formats.md)
     Json,
-    /// A picture for a ticket
+    /// SVG picture
     Svg,
 }
 

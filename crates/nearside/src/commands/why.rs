@@ -12,20 +12,21 @@ use crate::{
 use nearside_linux::store::Record;
 use nearside_policy::Decision;
 
-/// Explain why a domain lives where it does
+/// Explain why a domain has its home
 ///
-/// Shows the decision as it was recorded when the domain was started, with the homes that were not taken, and what has
-/// changed since. Where the daemon runs it also says how the domain stands, and what is done about it or why nothing is.
+/// Shows the decision that was recorded when the domain started, the homes it rejected, and the
+/// changes since. If the daemon runs, it also shows the domain's status, the steps of the last
+/// interval, and the reasons to wait.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside why db
   nearside why db --format json")]
 pub(crate) struct Args {
-    /// Its name, or the path of a cgroup (/system.slice/cron.service)
+    /// Name of a domain, or path of a cgroup (/system.slice/cron.service)
     domain: String,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     )?
 }
 
-/// What this prints as text; what it would say of a daemon that does not answer is a part of it.
+/// The text of `nearside why`; a daemon that does not answer is one of its lines.
 pub(crate) fn text(domain: &str, daemon: &client::Args) -> Result<String, Failure> {
     let control = |name: &str| match daemon.control(name) {
         Ok(control) => why::control_text(&control),
@@ -71,7 +72,7 @@ pub(crate) fn text(domain: &str, daemon: &client::Args) -> Result<String, Failur
     )
 }
 
-/// Finds the domain or cgroup, and lets tell of it who can: there is a decision only where Nearside started it.
+/// Finds the domain or cgroup. Only a domain that Nearside started has a recorded decision.
 fn tell<T>(
     domain: &str,
     placed: impl FnOnce(&Record, &Decision) -> T,

@@ -1,5 +1,7 @@
-//! What the control loop decided and how domains stand, as the daemon's API tells it.
+//! JSON of the control loop: its plan and the status of each domain, as the daemon's API sends it.
 
+#[cfg(test)]
+use super::answers::StatusAnswer;
 use super::{
     json::{self, Why},
     plan::StepJson,
@@ -11,11 +13,10 @@ use nearside_policy::{
     ControlPlan, DebtWaits, History, Home, HomeWaits, Origin, PartHistory, PartId, Place, Status,
 };
 use nearside_topology::{NodeId, NodeSet};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The plan of an interval, and how each domain stands after it.
+/// The plan of an interval, and each domain's status after it.
 #[derive(Serialize)]
 pub(crate) struct ControlJson<'a> {
     interval: u64,
@@ -35,7 +36,7 @@ impl<'a> ControlJson<'a> {
     }
 }
 
-/// The steps of a plan in order, each with the part that it changes.
+/// The steps of a plan in order, each with its part.
 fn steps_of(plan: &ControlPlan) -> impl Iterator<Item = (&PartId, StepJson<'_>)> {
     let changes = plan.steps().map(|step| (step.action.part(), StepJson::new(step)));
     changes.chain(plan.moves.iter().map(|step| (&step.action.part, StepJson::of_move(step))))
@@ -49,7 +50,7 @@ struct PartStepJson<'a> {
     step: StepJson<'a>,
 }
 
-/// How a domain stands.
+/// A domain's status.
 #[derive(Serialize)]
 pub(crate) struct StandingJson {
     place: &'static str,
@@ -62,7 +63,7 @@ pub(crate) struct StandingJson {
     text: String,
 }
 
-/// Why something is not done.
+/// The reason why a change waits.
 #[derive(Serialize)]
 struct WaitsJson {
     because: &'static str,
@@ -117,7 +118,7 @@ impl StandingJson {
     }
 }
 
-/// One domain: as `nearside list` tells it, its record, and how it stands.
+/// One domain: the keys of `nearside list`, its record, and its status.
 #[derive(Serialize)]
 pub(crate) struct DomainJson<'a> {
     #[serde(flatten)]
@@ -137,42 +138,15 @@ impl<'a> DomainJson<'a> {
     }
 }
 
-/// What a daemon answered about a domain: how it stands, and what was done about it in the last interval.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Control {
-    pub(crate) standing: StandingTold,
-    pub(crate) steps: Vec<StepTold>,
-}
-
-/// How a domain stands, as it was answered ([`StandingJson`]).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StandingTold {
-    /// Where it runs, in a word.
-    pub(crate) place: String,
-    /// All of it, for people.
-    pub(crate) text: String,
-    #[serde(flatten)]
-    rest: BTreeMap<String, Value>,
-}
-
 #[cfg(test)]
-impl StandingTold {
-    /// As a daemon would tell of `known`.
+impl StatusAnswer {
+    /// The answer of a daemon whose history of the domain is `known`.
     pub(crate) fn of(known: &PartHistory) -> Self {
         serde_json::from_value(serde_json::to_value(StandingJson::new(known)).unwrap()).unwrap()
     }
 }
 
-/// A step, as it was answered ([`StepJson`]).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StepTold {
-    pub(crate) text: String,
-    pub(crate) because: String,
-    #[serde(flatten)]
-    rest: BTreeMap<String, Value>,
-}
-
-/// Why a domain lives where it does: as `nearside why` tells it, what the loop makes of it, and what it does about it.
+/// The keys of `nearside why`, the domain's status, and the steps that concern it.
 #[derive(Serialize)]
 pub(crate) struct WhyJson<'a> {
     #[serde(flatten)]
@@ -185,12 +159,12 @@ pub(crate) struct WhyJson<'a> {
 #[serde(untagged)]
 enum PlacedJson<'a> {
     Decided(Box<Why<'a>>),
-    /// It was found.
+    /// A group that was found by a pattern.
     Found(Box<Unplaced>),
 }
 
 impl<'a> WhyJson<'a> {
-    /// `unplaced` looks at a group that was found.
+    /// `unplaced` reads a group that has no decision.
     pub(crate) fn new<E>(
         domain: &'a Domain,
         record: Option<&'a Record>,
@@ -213,7 +187,7 @@ impl<'a> WhyJson<'a> {
     }
 }
 
-/// What a change through the API came to.
+/// The result of a change through the API.
 #[derive(Serialize)]
 pub(crate) struct ChangedJson<'a> {
     pub(crate) name: &'a str,

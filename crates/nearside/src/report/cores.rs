@@ -1,9 +1,9 @@
-//! CPUs in groups: those of a node that share a package and a last-level cache, and their cores.
+//! Groups of CPUs that share a node, a package and a last-level cache, and their cores.
 
 use nearside_topology::{Cpu, CpuId, CpuSet, NodeId, Topology};
 use std::collections::BTreeMap;
 
-/// Online CPUs that are alike in node, package and last-level cache.
+/// Online CPUs with the same node, package and last-level cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CpuGroup {
     pub(crate) node: Option<NodeId>,
@@ -35,8 +35,8 @@ pub(crate) fn groups(topology: &Topology) -> Vec<CpuGroup> {
     groups.into_iter().map(group).collect()
 }
 
-/// The cores in short: siblings joined by `+`, or by `-` where they are three or more in a row, and an evenly numbered
-/// run of cores by its ends (`0+8 .. 7+15`, `0-7 .. 24-31`).
+/// The cores in short form: siblings joined by `+`, or by `-` if three or more are consecutive, and
+/// a regular run of cores by its first and last (`0+8 .. 7+15`, `0-7 .. 24-31`).
 pub(crate) fn cores_in_short(cores: &[CpuSet]) -> Vec<String> {
     let members: Vec<Vec<u32>> =
         cores.iter().map(|core| core.iter().map(|cpu| cpu.0).collect()).collect();
@@ -64,7 +64,8 @@ pub(crate) fn cores_in_short(cores: &[CpuSet]) -> Vec<String> {
     words
 }
 
-/// By how much every sibling's number rises from one core to the next, if by the same.
+/// The difference between every sibling's number and its number in the next core, if it is the same
+/// for all.
 fn stride(core: &[u32], next: &[u32]) -> Option<u32> {
     let step = next.first()?.checked_sub(*core.first()?)?;
     let even = core.len() == next.len()
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_cores_are_told_by_their_ends() {
+    fn regular_runs_of_cores_are_shown_by_first_and_last() {
         assert_eq!(short(&[&[0, 4], &[1, 5], &[2, 6], &[3, 7]]), "0+4 .. 3+7");
         assert_eq!(short(&[&[0, 1], &[2, 3], &[4, 5]]), "0+1 .. 4+5");
         assert_eq!(short(&[&[0], &[1]]), "0 1");

@@ -1,79 +1,23 @@
-//! `nearside doctor`: what follows from the facts of a host, and what can be done about it.
+//! `nearside doctor`: the consequences of the facts of a host, and advice.
 
+mod finding;
 mod findings;
 
 use super::table::wrapped_to;
 use anstyle::AnsiColor;
+use finding::{Finding, State};
 use nearside_linux::facts::Facts;
 use serde::Serialize;
 
-/// What `nearside doctor` tells.
+/// The output of `nearside doctor`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Doctor {
     /// Whether this user can start domains here.
     pub(crate) can_run: bool,
-    /// In the order in which they should be read.
+    /// In the order for reading.
     pub(crate) findings: Vec<Finding>,
-    /// What they were drawn from.
+    /// The facts behind the findings.
     pub(crate) facts: Facts,
-}
-
-/// One property of the host.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    /// What it is about.
-    pub(crate) topic: &'static str,
-    pub(crate) state: State,
-    /// What was found.
-    pub(crate) found: String,
-    /// What follows from it.
-    pub(crate) follows: Option<String>,
-    /// What can be done about it.
-    pub(crate) advice: Option<String>,
-    /// No domain can be started because of it.
-    pub(crate) stops_run: bool,
-}
-
-/// How good that is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum State {
-    /// Nothing is lost.
-    Ok,
-    /// Something works less well.
-    Limited,
-    /// Something does not work.
-    Missing,
-}
-
-impl Finding {
-    fn new(topic: &'static str, state: State, found: impl Into<String>) -> Self {
-        Self { topic, state, found: found.into(), follows: None, advice: None, stops_run: false }
-    }
-
-    fn ok(topic: &'static str, found: impl Into<String>) -> Self {
-        Self::new(topic, State::Ok, found)
-    }
-
-    fn limited(topic: &'static str, found: impl Into<String>) -> Self {
-        Self::new(topic, State::Limited, found)
-    }
-
-    fn missing(topic: &'static str, found: impl Into<String>) -> Self {
-        Self::new(topic, State::Missing, found)
-    }
-
-    fn so(self, follows: impl Into<String>) -> Self {
-        Self { follows: Some(follows.into()), ..self }
-    }
-
-    fn advice(self, advice: impl Into<String>) -> Self {
-        Self { advice: Some(advice.into()), ..self }
-    }
-
-    fn stops_run(self) -> Self {
-        Self { stops_run: true, ..self }
-    }
 }
 
 impl Doctor {
@@ -83,10 +27,10 @@ impl Doctor {
     }
 }
 
-/// Reports of the doctor keep to this many columns.
+/// The width of this report in columns.
 const WIDTH: usize = 80;
 
-/// A line for each finding, and what follows below it.
+/// A line for each finding, with its consequence and advice below it.
 pub(crate) fn text(doctor: &Doctor) -> String {
     let topic_width = doctor.findings.iter().map(|finding| finding.topic.len()).max().unwrap_or(0);
     let (indent, below) = (9 + topic_width + 2, 9);
@@ -124,7 +68,7 @@ pub(crate) mod tests {
         (0..nodes).map(NodeId).collect()
     }
 
-    /// A host on which nothing is amiss.
+    /// A host without any problem.
     pub(crate) fn host() -> Facts {
         let controllers = ["cpuset", "cpu", "memory", "hugetlb", "io"].map(str::to_owned);
         Facts {
@@ -169,14 +113,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_host_on_which_nothing_is_amiss() {
+    fn perfect_host_has_only_ok_findings() {
         let doctor = Doctor::new(host());
         assert!(doctor.can_run && doctor.findings.iter().all(|finding| finding.state == State::Ok));
         insta::assert_snapshot!("doctor_well", plain(host()));
     }
 
     #[test]
-    fn an_old_hybrid_host_seen_by_a_user() {
+    fn old_hybrid_host_as_an_ordinary_user() {
         let v1 = ["cpu", "cpuset", "memory"].map(str::to_owned);
         let facts = Facts {
             kernel_release: Some("5.10.0-33-amd64".into()),
@@ -220,9 +164,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// One change to a good host, and what becomes of one finding.
+    /// One change to a perfect host, and the state of one finding after it.
     #[test]
-    fn each_fact_tells_on_its_own_finding() {
+    fn each_fact_changes_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
         let cases: [Case; 21] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
@@ -236,7 +180,7 @@ pub(crate) mod tests {
             ("records", |facts| facts.state_writable = false, State::Missing, false),
             (
                 "records",
-                |facts| facts.state_refused = Some("somebody else's".into()),
+                |facts| facts.state_refused = Some("owned by user 1000".into()),
                 State::Missing,
                 false,
             ),
@@ -255,7 +199,7 @@ pub(crate) mod tests {
                 true,
             ),
             ("for domains", |facts| facts.left_out = left_out(), State::Limited, true),
-            // It has a finding of its own.
+            // Isolated CPUs have a finding of their own.
             (
                 "for domains",
                 |facts| facts.left_out.isolated_cpus = left_out().isolated_cpus,
@@ -284,7 +228,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_container_forbids_is_not_blamed_on_the_kernel() {
+    fn container_that_forbids_policies_is_named_instead_of_the_kernel() {
         let told = |forbidden| {
             let facts =
                 Facts { policies: Some(Vec::new()), policies_forbidden: forbidden, ..host() };
@@ -299,13 +243,13 @@ pub(crate) mod tests {
         assert!(found.contains("seccomp") && advice.contains("CAP_SYS_NICE"), "{found}: {advice}");
         let (found, advice) = told(false);
         assert!(
-            found.contains("kernel knows none") && !advice.contains("CAP_SYS_NICE"),
+            found.contains("kernel has none") && !advice.contains("CAP_SYS_NICE"),
             "{found}: {advice}"
         );
     }
 
     #[test]
-    fn a_host_that_tells_nothing_is_no_reason_to_panic() {
+    fn host_without_readable_facts_has_findings() {
         let doctor = Doctor::new(Facts::default());
         assert!(!doctor.can_run);
         what_is_ok_needs_no_advice(&doctor);

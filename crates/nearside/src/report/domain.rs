@@ -1,4 +1,4 @@
-//! What several reports say of a domain, in the same words.
+//! Phrases about a domain that several reports share.
 
 use super::{
     table::{
@@ -12,12 +12,12 @@ use nearside_linux::usage::Account;
 use nearside_policy::{Affinity, ByNode, CpuReason, Origin, total};
 use std::fmt::Display;
 
-/// Something, or a dash.
+/// A value, or a dash for none.
 pub(crate) fn dash(value: Option<impl Display>) -> String {
     value.map_or("-".into(), |value| value.to_string())
 }
 
-/// Who chose a home.
+/// The origin of a home.
 pub(crate) const fn origin(origin: Origin) -> &'static str {
     match origin {
         Origin::Auto => "auto",
@@ -26,7 +26,7 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
     }
 }
 
-/// How vCPUs are bound to the home; a star marks a binding that is Nearside's own.
+/// The binding of vCPUs to the home; a star marks a fallback binding by Nearside itself.
 pub(crate) fn affinity(domain: &Domain) -> String {
     let Some(home) = &domain.home else { return "-".into() };
     let word = match home.affinity {
@@ -37,7 +37,7 @@ pub(crate) fn affinity(domain: &Domain) -> String {
     format!("{word}{star}")
 }
 
-/// `498M/512M`: what it holds of what was promised.
+/// `498M/512M`: resident and claimed memory.
 pub(crate) fn used_of_claim(domain: &Domain) -> String {
     let held = match domain.usage.memory_seen {
         Account::Hidden => "?".into(),
@@ -54,17 +54,17 @@ pub(crate) fn local(share: Option<f64>) -> String {
     dash(share.map(|share| format!("{} %", (share * 100.0).floor())))
 }
 
-/// What the daemon makes of where it runs, in a word.
+/// The status in the control loop, in one word.
 pub(crate) fn stands(domain: &Domain) -> String {
     dash(domain.standing.as_ref().map(|standing| printable(&standing.place)))
 }
 
-/// `0:2 3:1`: the nodes with something, and how much.
+/// `0:2 3:1`: nodes with a count above 0.
 pub(crate) fn by_node(amounts: &ByNode) -> String {
     in_words(amounts, |amount| amount.to_string())
 }
 
-/// Its own memory by node.
+/// Own memory by node.
 pub(crate) fn memory_by_node(domain: &Domain) -> String {
     match domain.usage.memory_seen {
         Account::Hidden => "?".into(),
@@ -86,9 +86,9 @@ fn in_words(amounts: &ByNode, word: impl Fn(u64) -> String) -> String {
     if words.is_empty() { "-".into() } else { words.join(" ") }
 }
 
-/// The cgroups that Nearside did not start, if there are any among `domains`.
+/// A table of the cgroups among `domains` that Nearside did not start; empty if there are none.
 pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
-    // A path may be long, so it comes last.
+    // The path comes last because it may be long.
     let mut columns = vec![("threads", Right), ("memory", Right), ("local", Right)];
     if nodes {
         columns.extend([("memory at", Left), ("threads at", Left)]);
@@ -111,11 +111,11 @@ pub(crate) fn others(domains: &[Domain], nodes: bool) -> String {
     }
 }
 
-/// Domains made up for the tests of reports.
+/// Invented domains for the tests of reports.
 #[cfg(test)]
 pub(crate) mod examples {
     use super::*;
-    use crate::report::control::StandingTold;
+    use crate::report::answers::StatusAnswer;
     use nearside_linux::{
         memory::MemoryByKind,
         store::{CpuBinding, Part, Record},
@@ -138,7 +138,7 @@ pub(crate) mod examples {
         nodes.iter().copied().map(NodeId).collect()
     }
 
-    /// A CPU that is isolated, and CPUs and memory that are not for domains.
+    /// An isolated CPU, and CPUs and memory withheld by a cgroup.
     pub(crate) fn left_out() -> LeftOut {
         let by = "/nearside".into();
         let withheld =
@@ -264,10 +264,10 @@ pub(crate) mod examples {
         }
     }
 
-    /// One that is at home, one that is not, and one that Nearside did not start.
+    /// A domain at home, one off its home, and a cgroup that Nearside did not start.
     pub(crate) fn domains() -> Vec<Domain> {
         let (db, web) = (record(), other_record());
-        // Anybody may make cgroups with such names.
+        // Any user may create cgroups with such names.
         let cron = "/system.slice/a-rather-long-name-with-\x1b[2J.service";
         vec![
             Domain::new(&db.cgroup, Some(&db), usage(&[0, 2], &[0, 900], &[0, 498], &[0, 3])),
@@ -283,11 +283,11 @@ pub(crate) mod examples {
             ),
         ]
     }
-    /// The same as a daemon tells of them.
+    /// The same domains, with the status that a daemon reports.
     pub(crate) fn domains_told_of() -> Vec<Domain> {
         let history = crate::daemon::snapshot::examples::snapshot().history;
         let told = |domain: Domain| {
-            let standing = history.parts.get(&domain.name.as_str().into()).map(StandingTold::of);
+            let standing = history.parts.get(&domain.name.as_str().into()).map(StatusAnswer::of);
             Domain { standing, ..domain }
         };
         domains().into_iter().map(told).collect()

@@ -1,7 +1,8 @@
-//! `docs/formats.md` tells of every key that the commands print, and of no other.
+//! Tests that `docs/formats.md` describes every printed key, and no other.
 
 use super::{
-    control::{ChangedJson, Control, ControlJson, DomainJson, StandingTold, WhyJson},
+    answers::{ControlAnswer, StatusAnswer},
+    control::{ChangedJson, ControlJson, DomainJson, WhyJson},
     doctor::{Doctor, tests::host},
     domain::examples,
     json::{Placed, Why},
@@ -29,15 +30,15 @@ use nearside_topology::{
 use serde_json::{Value, to_value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys by the object that has them; that of a whole section has no name.
+/// Keys by the object that has them; the object of a whole section has the name "".
 type Tables = BTreeMap<String, BTreeSet<String>>;
 
-/// What stands between backticks.
+/// The text between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned)
 }
 
-/// The tables of one section of the document. One belongs to the objects that the line before it names.
+/// The tables of one section. A table belongs to the objects that the line before it names.
 fn section(title: &str) -> Tables {
     let document = include_str!("../../../../docs/formats.md");
     let mut sections = document.split("\n## ");
@@ -59,8 +60,8 @@ fn section(title: &str) -> Tables {
     tables
 }
 
-/// The keys of every object in `value`, by the key that the object stands under. What is keyed by nodes, by reasons or by
-/// the kernel has no keys of its own.
+/// The keys of every object in `value`, by the key that holds the object. Objects keyed by nodes,
+/// reasons or kernel names have no keys of their own.
 fn keys(value: &Value, object: &str, found: &mut Tables) {
     const NOT_KEYS: [&str; 3] = ["stayed_bytes", "policies", "facts"];
     match value {
@@ -76,28 +77,28 @@ fn keys(value: &Value, object: &str, found: &mut Tables) {
     }
 }
 
-/// Compares what a command prints with the section `title`. Objects that have no table there have one in the sections
-/// `shared`; the whole has the keys of the object `whole` of these, too.
+/// Compares the output of a command with the section `title`. Objects without a table there have
+/// one in the sections `shared`; the whole output also has the keys of their object `whole`.
 fn check(title: &str, shared: &[&str], whole: &str, printed: &Value) {
-    let (mut promised, shared) = (section(title), shared.iter().map(|title| section(title)));
-    let own: Vec<String> = promised.keys().cloned().collect();
+    let (mut documented, shared) = (section(title), shared.iter().map(|title| section(title)));
+    let own: Vec<String> = documented.keys().cloned().collect();
     for (object, keys) in shared.flatten().filter(|(object, _)| !object.is_empty()) {
         if object == whole {
-            promised.entry(String::new()).or_default().extend(keys.clone());
+            documented.entry(String::new()).or_default().extend(keys.clone());
         }
-        promised.entry(object).or_insert(keys);
+        documented.entry(object).or_insert(keys);
     }
     let mut found = Tables::new();
     keys(printed, "", &mut found);
     for (object, keys) in &found {
         assert_eq!(
             Some(keys),
-            promised.get(object),
-            "{title}: the keys of {object:?}, printed and promised"
+            documented.get(object),
+            "{title}: the keys of {object:?}, printed and documented"
         );
     }
     for object in &own {
-        assert!(found.contains_key(object), "{title}: {object:?} is promised and not printed");
+        assert!(found.contains_key(object), "{title}: {object:?} is documented and not printed");
     }
 }
 
@@ -161,13 +162,13 @@ fn place_and_why() {
         allowed: Allowed::default(),
         policies: BTreeMap::new(),
     };
-    // One section tells of both forms.
+    // One section describes both forms.
     printed
         .as_object_mut()
         .unwrap()
         .extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
     let control =
-        Control { standing: StandingTold::of(&PartHistory::default()), steps: Vec::new() };
+        ControlAnswer { status: StatusAnswer::of(&PartHistory::default()), steps: Vec::new() };
     printed
         .as_object_mut()
         .unwrap()
@@ -232,7 +233,7 @@ fn doctor() {
 }
 
 #[test]
-fn what_the_api_answers() {
+fn api_answers() {
     let snapshot = seen::snapshot();
     let Snapshot { plan, history, .. } = &snapshot;
     let (domain, record) = snapshot.domain("web-frontend").unwrap();
@@ -242,7 +243,7 @@ fn what_the_api_answers() {
     let printed = to_value(DomainJson::new(domain, record, known)).unwrap();
     check(standing, &["`nearside list ", "`nearside show ", "Decisions"], "domains", &printed);
 
-    // By name: any domain stands for all.
+    // Keyed by name: any domain stands for all.
     let mut printed = to_value(ControlJson::new(plan, history)).unwrap();
     printed["standing"] = printed["standing"]["web-frontend"].take();
     check("API: `GET /plan`", &[standing], "", &printed);

@@ -1,4 +1,4 @@
-//! The state of the heap: free blocks by node, zone and order, as `/proc/buddyinfo` counts them.
+//! The state of the heap: free blocks by node, zone and order, from `/proc/buddyinfo`.
 
 use super::units::short;
 use nearside_topology::{NodeId, Topology};
@@ -9,11 +9,11 @@ use serde::Serialize;
 pub(crate) struct ZoneHeap {
     pub(crate) node: NodeId,
     pub(crate) zone: String,
-    /// Free memory, pages on the CPUs' own lists left out: the sum over the blocks.
+    /// Free memory in bytes: the sum over the blocks, without pages on per-CPU lists.
     pub(crate) free_bytes: u64,
-    /// The size of a block of order 0.
+    /// The size of a block of order 0, in bytes.
     pub(crate) page_bytes: u64,
-    /// Free blocks: entry `k` counts those of 2^k pages.
+    /// Free blocks: entry `k` counts blocks of 2^k pages.
     pub(crate) free_blocks: Vec<u64>,
 }
 
@@ -45,11 +45,12 @@ fn free_bytes(free_blocks: &[u64], page_bytes: u64) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// A matrix with a line for each zone. It has a dozen narrow columns, so it is set closer than other tables.
+/// A matrix with a line for each zone. Its dozen narrow columns stand closer than those of other
+/// tables.
 pub(crate) fn text(zones: &[ZoneHeap]) -> String {
     let orders = zones.iter().map(|zone| zone.free_blocks.len()).max().unwrap_or(0);
     if orders == 0 {
-        return "\nFree blocks: this kernel does not tell\n".into();
+        return "\nFree blocks: unknown (this kernel has no /proc/buddyinfo)\n".into();
     }
     let page_bytes = zones.first().map_or(0, |zone| zone.page_bytes);
     let words = |first: [&str; 2], words: Vec<String>, last: &str| {
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_tells_nothing_is_no_matrix() {
+    fn unknown_free_blocks_give_a_note_instead_of_a_matrix() {
         assert_eq!(text(&[]).lines().count(), 2);
     }
 }

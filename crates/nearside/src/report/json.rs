@@ -1,5 +1,5 @@
-//! The shapes of JSON that several commands share, as `docs/formats.md` promises them: sets are arrays of numbers, and
-//! names carry their units. What is kept on disk has a shape of its own.
+//! JSON shapes that several commands share, as `docs/formats.md` describes them: sets are arrays of
+//! numbers, and names carry their units. Files on disk have shapes of their own.
 
 use super::place_text::reasons;
 use nearside_linux::store::{CpuBinding, Record};
@@ -36,7 +36,7 @@ pub(crate) fn claim<S: Serializer>(
     claim.as_ref().map(ClaimJson::new).serialize(serializer)
 }
 
-/// The same for what is recorded of a domain.
+/// The same for a record.
 pub(crate) fn record<S: Serializer>(
     record: &Option<Record>,
     serializer: S,
@@ -70,7 +70,7 @@ impl HomeJson {
     }
 }
 
-/// What is promised, by node.
+/// A claim by node.
 #[derive(Serialize)]
 pub(crate) struct ClaimJson<'a> {
     bytes: &'a ByNode,
@@ -88,7 +88,7 @@ impl<'a> ClaimJson<'a> {
     }
 }
 
-/// What `nearside place` tells.
+/// The output of `nearside place`.
 #[derive(Serialize)]
 pub(crate) struct Placed<'a> {
     source: &'a str,
@@ -102,7 +102,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// What `nearside why` tells of a domain: where it lives now, and the decision behind its first home.
+/// The output of `nearside why`: the current home, and the decision behind the first one.
 #[derive(Serialize)]
 pub(crate) struct Why<'a> {
     name: &'a str,
@@ -226,7 +226,7 @@ impl<'a> CandidateJson<'a> {
     }
 }
 
-/// What a record adds to what is seen of a domain.
+/// Facts that only a record has.
 #[derive(Serialize)]
 struct RecordJson<'a> {
     started_unix_s: u64,

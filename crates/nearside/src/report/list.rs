@@ -15,14 +15,14 @@ use crate::printable::printable;
 use nearside_policy::{CpuReason, total};
 use serde::Serialize;
 
-/// What `nearside list` tells.
+/// The output of `nearside list`.
 #[derive(Debug, Serialize)]
 pub(crate) struct List<'a> {
     /// The domains by name, then other cgroups by path.
     pub(crate) domains: &'a [Domain],
 }
 
-/// A line for each domain, with `nodes` also what it has on each node; then other cgroups.
+/// A line for each domain, with `nodes` also memory and threads by node; then other cgroups.
 pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     let mut columns = vec![
         ("domain", Left),
@@ -37,7 +37,7 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     ];
     let is_told = list.domains.iter().any(|domain| domain.standing.is_some());
     if is_told {
-        columns.push(("stands", Left));
+        columns.push(("status", Left));
     }
     if nodes {
         columns.extend([("memory at", Left), ("threads at", Left)]);
@@ -63,7 +63,8 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     };
     let mut text = listing(&columns, &list.domains.iter().filter_map(row).collect::<Vec<_>>());
     if list.domains.iter().any(|domain| domain.cpus_bound_by == Some(CpuReason::Fallback)) {
-        text += "\n* fallback pinned: on the CPUs of its home until a scheduler that knows soft affinity runs\n";
+        text += "\n* fallback pinned: bound to the home's CPUs until a scheduler with soft affinity \
+             runs\n";
     }
     text + &others(list.domains, nodes)
 }
@@ -74,7 +75,7 @@ mod tests {
     use crate::report::domain::examples;
 
     #[test]
-    fn domains_in_lines() {
+    fn each_domain_has_a_line() {
         let domains = examples::domains_told_of();
         let list = List { domains: &domains };
         insta::assert_snapshot!("list", text(&list, false));
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_has_headings_only() {
+    fn empty_list_has_headings_only() {
         let text = text(&List { domains: &[] }, false);
         assert_eq!(text.lines().count(), 1);
         assert!(text.trim_start().starts_with("domain"));

@@ -1,8 +1,9 @@
-//! What commands print: pure functions from what was read to text.
+//! The output of commands: pure functions from data to text.
 
 #[cfg(test)]
 mod formats;
 
+pub(crate) mod answers;
 pub(crate) mod control;
 pub(crate) mod cores;
 pub(crate) mod doctor;

@@ -1,15 +1,15 @@
 //! A home as elements of a libvirt domain (<https://libvirt.org/formatdomain.html>).
 
-use super::guest::{Cell, Guest, lacking};
-use nearside_policy::MemoryPolicy;
+use super::guest::{huge_page_kib, kib, lacking};
+use nearside_policy::{Cell, Guest, MemoryPolicy};
 
-/// The elements, to be put below `<domain>`, and what they cannot say.
+/// The elements, to be put below `<domain>`, and a note for each limit of libvirt.
 pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
-    let Guest { vcpus, memory_kib, nodes, primary, cpus, cells, .. } = guest;
+    let Guest { vcpus, memory_bytes, nodes, primary, cpus, cells, .. } = guest;
     let mut notes = Vec::new();
-    let mut xml = format!("<memory unit='KiB'>{memory_kib}</memory>\n");
+    let mut xml = format!("<memory unit='KiB'>{}</memory>\n", kib(*memory_bytes));
     xml += &format!("<vcpu placement='static' cpuset='{cpus}'>{vcpus}</vcpu>\n");
-    if let Some(kib) = guest.huge_page_kib {
+    if let Some(kib) = huge_page_kib(guest) {
         let page = format!("<page size='{kib}' unit='KiB'/>");
         xml += &format!(
             "<memoryBacking>\n  <hugepages>\n    {page}\n  </hugepages>\n</memoryBacking>\n"
@@ -19,19 +19,19 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
         MemoryPolicy::Strict => format!("  <memory mode='strict' nodeset='{nodes}'/>\n"),
         MemoryPolicy::Preferred => format!("  <memory mode='preferred' nodeset='{primary}'/>\n"),
         MemoryPolicy::PreferredMany => {
-            notes.push("older versions of libvirt take only one preferred node".into());
+            notes.push("older versions of libvirt accept only one preferred node".into());
             format!("  <memory mode='preferred' nodeset='{nodes}'/>\n")
         }
         MemoryPolicy::Interleave => format!("  <memory mode='interleave' nodeset='{nodes}'/>\n"),
         MemoryPolicy::WeightedInterleave => {
-            notes.push(lacking("libvirt", guest.policy, "plain interleave stands in for it"));
+            notes.push(lacking("libvirt", guest.policy, "this uses plain interleave"));
             format!("  <memory mode='interleave' nodeset='{nodes}'/>\n")
         }
         MemoryPolicy::Restrictive => format!("  <memory mode='restrictive' nodeset='{nodes}'/>\n"),
         MemoryPolicy::Local => String::new(),
     };
     let cells: &[Cell] = if cells.len() > 1 { cells } else { &[] };
-    let with_memory = || cells.iter().enumerate().filter(|(_, cell)| cell.memory_kib > 0);
+    let with_memory = || cells.iter().enumerate().filter(|(_, cell)| cell.memory_bytes > 0);
     let memnode = |(id, cell): (usize, &Cell)| {
         format!("  <memnode cellid='{id}' mode='strict' nodeset='{}'/>\n", cell.nodes)
     };
@@ -39,7 +39,7 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
     if !memory.is_empty() {
         xml += &format!("<numatune>\n{memory}{memnodes}</numatune>\n");
     }
-    // The threads that allocate memory must reach its nodes, or huge pages of a cell fail to start.
+    // Huge pages of a cell cannot be allocated by threads that may not reach its nodes.
     let pins = cells.iter().flat_map(|cell| cell.vcpus.clone().map(move |vcpu| (vcpu, &cell.cpus)));
     let pins: String =
         pins.map(|(vcpu, cpus)| format!("  <vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>\n")).collect();
@@ -49,7 +49,7 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
             true => String::new(),
             false => format!(" cpus='{}-{}'", cell.vcpus.start, cell.vcpus.end - 1),
         };
-        format!("    <cell id='{id}'{vcpus} memory='{}' unit='KiB'/>\n", cell.memory_kib)
+        format!("    <cell id='{id}'{vcpus} memory='{}' unit='KiB'/>\n", kib(cell.memory_bytes))
     };
     let cells: String = cells.iter().enumerate().map(cell).collect();
     if !cells.is_empty() {

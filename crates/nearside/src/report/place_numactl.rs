@@ -1,9 +1,9 @@
 //! A home as a `numactl` command line.
 
-use super::guest::{Guest, lacking};
-use nearside_policy::MemoryPolicy;
+use super::guest::lacking;
+use nearside_policy::{Guest, MemoryPolicy, PageSize};
 
-/// The command line, to be followed by a command, and what it cannot say.
+/// The command line, to be followed by a command, and a note for each limit of `numactl`.
 pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
     let Guest { nodes, primary, policy, .. } = guest;
     let mut notes = Vec::new();
@@ -26,7 +26,7 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
         }
         MemoryPolicy::Local => " --localalloc".into(),
     };
-    if guest.huge_page_kib.is_some() {
+    if guest.page_size != PageSize::Base {
         notes.push("the command itself has to ask for huge pages".into());
     }
     (format!("numactl --cpunodebind={}{memory} --\n", guest.cpu_nodes), notes)

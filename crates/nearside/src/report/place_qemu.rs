@@ -1,22 +1,22 @@
 //! A home as arguments of `qemu-system-*`.
 
-use super::guest::{Cell, Guest, lacking};
-use nearside_policy::MemoryPolicy;
+use super::guest::{huge_page_kib, kib, lacking};
+use nearside_policy::{Cell, Guest, MemoryPolicy};
 use nearside_topology::{NodeSet, Topology};
 
-/// The arguments, an option with its value a line, and what they cannot say.
+/// The arguments, one option with its value on a line, and a note for each limit of QEMU.
 pub(crate) fn report(guest: &Guest, topology: &Topology) -> (String, Vec<String>) {
     let mut notes = vec![format!(
         "QEMU does not bind its vCPU threads: start it with taskset --cpu-list {} or nearside run",
         guest.cpus
     )];
-    let mut lines = vec![smp(guest), format!("-m {}K", guest.memory_kib)];
+    let mut lines = vec![smp(guest), format!("-m {}K", kib(guest.memory_bytes))];
     for (id, cell) in guest.cells.iter().enumerate() {
         let mut node = format!("-numa node,nodeid={id}");
         if !cell.vcpus.is_empty() {
             node += &format!(",cpus={}-{}", cell.vcpus.start, cell.vcpus.end - 1);
         }
-        if cell.memory_kib > 0 {
+        if cell.memory_bytes > 0 {
             lines.push(backend(guest, id, cell, &mut notes));
             node += &format!(",memdev=ram{id}");
         }
@@ -24,14 +24,14 @@ pub(crate) fn report(guest: &Guest, topology: &Topology) -> (String, Vec<String>
     }
     if guest.cells.len() > 1 {
         notes.push(
-            "each cell's vCPU threads belong on its node: see --format libvirt for the CPUs".into(),
+            "bind each cell's vCPU threads to its node: --format libvirt shows the CPUs".into(),
         );
         lines.extend(distances(guest, topology));
     }
     (lines.join("\n") + "\n", notes)
 }
 
-// Sockets follow the cells where these are equal: QEMU warns about a socket that spans several.
+// One socket a cell if all cells are equal: QEMU warns about a socket that spans several.
 fn smp(guest: &Guest) -> String {
     let (vcpus, cells) = (guest.vcpus, guest.cells.len() as u64);
     let length = |cell: &Cell| cell.vcpus.end - cell.vcpus.start;
@@ -41,8 +41,9 @@ fn smp(guest: &Guest) -> String {
 }
 
 fn backend(guest: &Guest, id: usize, cell: &Cell, notes: &mut Vec<String>) -> String {
-    // Pages of a pool are reserved for the whole machine, not on a node: touched late, they may be gone from it.
-    let kind = match guest.huge_page_kib {
+    // A pool reserves pages for the whole machine, not on a node: pages touched late may come from
+    // another node.
+    let kind = match huge_page_kib(guest) {
         Some(kib) => format!("memory-backend-memfd,hugetlb=on,hugetlbsize={kib}K,prealloc=on"),
         None => "memory-backend-ram".into(),
     };
@@ -52,15 +53,12 @@ fn backend(guest: &Guest, id: usize, cell: &Cell, notes: &mut Vec<String>) -> St
             host_nodes(&NodeSet::from([guest.primary])) + ",policy=preferred"
         }
         MemoryPolicy::PreferredMany => {
-            notes.push(
-                "QEMU prefers all of these nodes from version 8.0 on; before, only the first"
-                    .into(),
-            );
+            notes.push("QEMU before version 8.0 prefers only the first of these nodes".into());
             host_nodes(&cell.nodes) + ",policy=preferred"
         }
         MemoryPolicy::Interleave => host_nodes(&cell.nodes) + ",policy=interleave",
         MemoryPolicy::WeightedInterleave => {
-            notes.push(lacking("QEMU", guest.policy, "plain interleave stands in for it"));
+            notes.push(lacking("QEMU", guest.policy, "this uses plain interleave"));
             host_nodes(&cell.nodes) + ",policy=interleave"
         }
         MemoryPolicy::Restrictive => {
@@ -69,15 +67,15 @@ fn backend(guest: &Guest, id: usize, cell: &Cell, notes: &mut Vec<String>) -> St
         }
         MemoryPolicy::Local => String::new(),
     };
-    format!("-object {kind},id=ram{id},size={}K{placed}", cell.memory_kib)
+    format!("-object {kind},id=ram{id},size={}K{placed}", kib(cell.memory_bytes))
 }
 
-// QEMU takes one range or number for each time the option is given.
+// QEMU accepts one range or number for each occurrence of the option.
 fn host_nodes(nodes: &NodeSet) -> String {
     nodes.to_string().split(',').map(|range| format!(",host-nodes={range}")).collect()
 }
 
-// Between cells that lie on one node each.
+// Distances between cells with one node each.
 fn distances<'a>(guest: &'a Guest, topology: &'a Topology) -> impl Iterator<Item = String> + 'a {
     let cells =
         || guest.cells.iter().enumerate().filter_map(|(id, cell)| Some((id, cell.nodes.first()?)));

@@ -1,4 +1,4 @@
-//! A decision as tables, and its reasons as sentences.
+//! A decision of placement as tables, and its reasons as sentences.
 
 use super::{
     table::{Side, table, wrapped},
@@ -31,8 +31,8 @@ pub(crate) fn report(decision: &Decision, observation: &Observation) -> String {
 
 fn pages(page_size: PageSize) -> String {
     match page_size {
-        // Their size differs between kernels, and no file tells it.
-        PageSize::Base => "ordinary pages".into(),
+        // The size of base pages differs between kernels.
+        PageSize::Base => "base pages".into(),
         PageSize::Huge(bytes) => format!("{} pages", size(bytes)),
     }
 }
@@ -70,8 +70,8 @@ fn candidates(decision: &Decision) -> String {
         ("= CPU", Right),
         ("x memory", Right),
         ("x devices", Right),
-        ("from elsewhere", Right),
-        ("left free", Right),
+        ("from others", Right),
+        ("available", Right),
     ];
     let row = |(place, candidate): (String, &Candidate)| {
         vec![
@@ -94,27 +94,27 @@ fn candidates(decision: &Decision) -> String {
     table("Candidates", &columns, &rows)
 }
 
-/// Why the home is what it is, in sentences with numbers.
+/// The reasons for the home, as sentences with figures.
 pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
     let chosen = &decision.chosen;
     let mut reasons = Vec::new();
     let seen = match (decision.exhaustive, decision.candidates) {
         (true, 1) => "there is only one set of nodes".into(),
-        (true, sets) => format!("all {sets} sets of nodes were looked at"),
-        (false, sets) => format!("{sets} sets of nodes were looked at, by search"),
+        (true, sets) => format!("compared all {sets} sets of nodes"),
+        (false, sets) => format!("searched {sets} sets of nodes"),
     };
     match (&decision.request.nodes, decision.runners_up.first()) {
         (Some(_), None) => {
-            reasons.push("the operator named these nodes; nothing else would do".into())
+            reasons.push("the operator chose these nodes; no other set is possible".into())
         }
         (Some(_), Some(other)) => reasons.push(format!(
-            "the operator named these nodes; placement would have taken {}: {}",
+            "the operator chose these nodes; placement would have chosen {}: {}",
             other.nodes.named(),
             against(other, chosen)
         )),
-        (None, None) => reasons.push(format!("{seen}: no other would do")),
+        (None, None) => reasons.push(format!("{seen}; no other is possible")),
         (None, Some(other)) => reasons.push(format!(
-            "{seen}; next is {}: {}",
+            "{seen}; the next best is {}: {}",
             other.nodes.named(),
             against(other, chosen)
         )),
@@ -122,12 +122,13 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
     let part = |part: SlowDown, what: &str| {
         (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part))
     };
-    reasons.extend(part(chosen.parts.cpu, "vCPUs share cores, or take them from other domains"));
-    reasons.extend(part(chosen.parts.memory, "memory is far, or its bandwidth is short"));
-    reasons.extend(part(chosen.parts.devices, "devices are far"));
+    reasons
+        .extend(part(chosen.parts.cpu, "vCPUs share cores with each other or with other domains"));
+    reasons.extend(part(chosen.parts.memory, "memory is remote, or its bandwidth is exhausted"));
+    reasons.extend(part(chosen.parts.devices, "devices are remote"));
     if chosen.spilled_bytes > 0 {
         reasons.push(format!(
-            "{} do not fit {} and come from elsewhere",
+            "{} do not fit on {} and come from other nodes",
             size(chosen.spilled_bytes),
             chosen.nodes.named()
         ));
@@ -135,7 +136,8 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
     reasons.extend(decision.left_out.lines().into_iter().map(|line| format!("left out: {line}")));
     let model = decision.model;
     reasons.push(format!(
-        "assumed: a vCPU waits {:.0} % of its time for memory, a busy SMT sibling adds {:.0} % of a core, a vCPU draws {:.0} MB/s",
+        "assumed: a vCPU waits {:.0} % of its time for memory, a busy SMT sibling adds {:.0} % of \
+         a core, a vCPU uses {:.0} MB/s",
         model.memory_share * 100.0,
         model.smt_gain * 100.0,
         model.vcpu_bandwidth_mb_s,
@@ -143,14 +145,15 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
     reasons
 }
 
-/// How many vCPUs a core there would be on each of two, where that is known and not the same: in so many digits that it shows.
+/// vCPUs per core on each of two candidates, with as many digits as show the difference; none if a
+/// figure is unknown or both are equal.
 pub(crate) fn vcpus_per_core(one: &Candidate, other: &Candidate) -> Option<[String; 2]> {
     let both = [one.vcpus_per_core_ppm?, other.vcpus_per_core_ppm?];
     let in_digits = |digits| both.map(|ppm| format!("{:.digits$}", ppm as f64 / 1e6));
     [2, 4, 6].map(in_digits).into_iter().find(|[one, other]| one != other)
 }
 
-// What taking `other` instead of `chosen` would mean.
+// The consequence of `other` in place of `chosen`.
 fn against(other: &Candidate, chosen: &Candidate) -> String {
     let percent = (other.slow_down.factor() / chosen.slow_down.factor() - 1.0) * 100.0;
     if other.slow_down > chosen.slow_down {
@@ -160,17 +163,17 @@ fn against(other: &Candidate, chosen: &Candidate) -> String {
         return format!("{:.1} % faster", -percent);
     }
     if let Some([of_other, of_chosen]) = vcpus_per_core(other, chosen) {
-        return format!("as fast, {of_other} vCPUs a core against {of_chosen}");
+        return format!("as fast, {of_other} vCPUs per core against {of_chosen}");
     }
     let (of_other, of_chosen) = (other.free_after_bytes, chosen.free_after_bytes);
     match (size(of_other), size(of_chosen)) {
         _ if of_other == of_chosen => {
-            "as fast, with as much left free; the lowest numbers win".into()
+            "as fast, with as much memory left; lowest node numbers first".into()
         }
-        // Rounded they are the same, and yet the difference decides.
+        // The rounded figures are equal, but the exact difference decides.
         (left, as_much) if left == as_much => {
-            format!("as fast, {of_other} bytes free afterwards against {of_chosen}")
+            format!("as fast, {of_other} bytes left against {of_chosen}")
         }
-        (left, more) => format!("as fast, {left} free afterwards against {more}"),
+        (left, more) => format!("as fast, {left} left against {more}"),
     }
 }

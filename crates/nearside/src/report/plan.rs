@@ -1,4 +1,4 @@
-//! What would be done, for `--dry-run`.
+//! The plan that `--dry-run` prints.
 
 use super::json::{ClaimJson, members};
 use crate::printable::printable;
@@ -6,7 +6,7 @@ use nearside_policy::{Action, Batch, CpuReason, PageMove, Plan, Step};
 use nearside_topology::{CpuId, NodeId};
 use serde::Serialize;
 
-/// The steps in order, and what has to be known beforehand.
+/// The steps in order, and the limits of their effect.
 pub(crate) fn text(plan: &Plan) -> String {
     let mut text = String::from(if is_empty(plan) { "nothing to do\n" } else { "would do:\n" });
     for (number, step) in steps_of(plan).enumerate() {
@@ -19,7 +19,7 @@ pub(crate) fn text(plan: &Plan) -> String {
     text
 }
 
-/// Whether a plan does nothing.
+/// True for a plan without steps and moves.
 pub(crate) fn is_empty(plan: &Plan) -> bool {
     plan.transaction.is_empty() && plan.moves.is_none()
 }
@@ -32,7 +32,7 @@ fn steps_of(plan: &Plan) -> impl Iterator<Item = StepJson<'_>> {
     first.chain(moves).chain(last.map(StepJson::new))
 }
 
-/// The same for programs.
+/// The plan as JSON.
 #[derive(Serialize)]
 pub(crate) struct PlanJson<'a> {
     name: &'a str,
@@ -46,12 +46,12 @@ impl<'a> PlanJson<'a> {
     }
 }
 
-/// A step; only what belongs to what it does is there.
+/// A step; keys that its action does not use are absent.
 #[derive(Serialize)]
 pub(crate) struct StepJson<'a> {
     #[serde(flatten)]
     action: ActionJson<'a>,
-    /// Both in words.
+    /// The action and its reason as text.
     text: String,
     because: String,
 }
@@ -104,7 +104,7 @@ enum ActionJson<'a> {
     },
 }
 
-/// Which of the domain's pages move, where it is not all of them.
+/// The selected pages of the domain, if not all of them move.
 #[derive(Serialize)]
 struct BatchJson {
     from_node: NodeId,

@@ -1,4 +1,4 @@
-//! `nearside set`: what became of a domain's memory.
+//! The result of `nearside set`.
 
 use super::{json, units::size};
 use crate::printable::printable;
@@ -6,35 +6,35 @@ use nearside_policy::Stayed;
 use nearside_topology::NodeSet;
 use serde::Serialize;
 
-/// How it went.
+/// The new home, and the memory that followed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Report {
     /// The domain.
     pub(crate) name: String,
-    /// The home it had.
+    /// The home before.
     #[serde(serialize_with = "json::set")]
     pub(crate) nodes_before: NodeSet,
-    /// The home it has.
+    /// The home now.
     #[serde(serialize_with = "json::set")]
     pub(crate) nodes: NodeSet,
-    /// Whether its memory was to follow.
+    /// Whether memory was asked to follow.
     #[serde(skip)]
     pub(crate) asked_to_move: bool,
-    /// What did.
+    /// Bytes that moved.
     pub(crate) moved_bytes: u64,
-    /// What did not, and why.
+    /// Bytes that stayed, by reason.
     pub(crate) stayed_bytes: Stayed,
-    /// Whether somebody broke it off.
+    /// Whether the move was interrupted.
     pub(crate) interrupted: bool,
-    /// Whether memory may come from the new home only, where the policy wants that.
+    /// Whether new memory comes only from the new home, if the policy demands that.
     pub(crate) confined: bool,
-    /// Whether the daemon made the change: then memory comes later, and the figures above do not tell of it.
+    /// Whether the daemon made the change: then memory follows later, and the figures above are 0.
     pub(crate) by_daemon: bool,
-    /// What else there is to say.
+    /// Notes for the operator.
     pub(crate) notes: Vec<String>,
 }
 
-/// The same in words.
+/// The report as text.
 pub(crate) fn text(report: &Report) -> String {
     let Report { name, nodes_before, nodes, .. } = report;
     let before = match nodes_before == nodes {
@@ -65,7 +65,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn it_names_what_moved_what_stayed_and_why() {
+    fn report_has_moved_and_remaining_bytes_with_reasons() {
         let report = Report {
             name: "db".into(),
             nodes_before: NodeSet::from([NodeId(0), NodeId(1)]),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_is_not_told() {
+    fn unrequested_move_is_not_reported() {
         let nodes = NodeSet::from([NodeId(1)]);
         let report =
             Report { name: "db".into(), nodes_before: nodes.clone(), nodes, ..Report::default() };

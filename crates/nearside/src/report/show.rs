@@ -1,4 +1,4 @@
-//! `nearside show`: everything about one domain.
+//! `nearside show`: all facts about one domain.
 
 use super::{
     domain::{affinity, dash, local, origin},
@@ -21,29 +21,29 @@ use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
 use std::path::Path;
 
-/// What `nearside show` tells.
+/// The output of `nearside show`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Show {
-    /// What `list` and `stat` tell of it.
+    /// Its facts in `list` and `stat`.
     #[serde(flatten)]
     pub(crate) domain: Domain,
-    /// What is recorded of it; none where Nearside did not start it.
+    /// Its record; none if Nearside did not start it.
     #[serde(serialize_with = "json::record")]
     pub(crate) record: Option<Record>,
-    /// Seconds since it was started, where that is recorded.
+    /// Seconds since its start, if that is recorded.
     pub(crate) running_s: Option<u64>,
-    /// What its cgroup allows it.
+    /// The limits of its cgroup.
     pub(crate) allowed: Allowed,
-    /// What its processes map, and under which memory policies.
+    /// The memory that its processes map, by memory policy.
     pub(crate) mapped: Mapped,
-    /// For how long CPU time was watched, in seconds.
+    /// The time over which CPU use was sampled, in seconds.
     pub(crate) interval_s: f64,
 }
 
-/// What a cgroup allows, in the kernel's words; none where it has no such controller.
+/// The limits of a cgroup, in the kernel's words; none without the controller.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Allowed {
-    /// `cpuset.cpus`; empty: as its parent.
+    /// `cpuset.cpus`; empty: as the parent.
     pub(crate) cpus: Option<String>,
     /// `cpuset.cpus.effective`, or that of the nearest group above that has it.
     pub(crate) cpus_effective: Option<String>,
@@ -58,7 +58,8 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
-    /// Reads it of a cgroup. What is effective in a group without the controller is what the nearest one above it has.
+    /// Reads the limits of a cgroup. In a group without the controller, the effective values are
+    /// those of the nearest group above that has it.
     pub(crate) fn read(tree: &Tree, group: &Cgroup) -> Self {
         let read = |group: &Cgroup, file: &str| {
             group.read(file).ok().flatten().map(|text| text.trim().to_owned())
@@ -91,13 +92,13 @@ impl Allowed {
 fn effective(effective: Option<&str>, own: Option<&str>, file: &str) -> String {
     match (effective, own) {
         (None, _) => "not limited by cgroup (the tree has no cpuset controller)".into(),
-        (Some(effective), Some("")) => format!("{effective} (as its parent's)"),
+        (Some(effective), Some("")) => format!("{effective} (as its parent)"),
         (Some(effective), None) => format!("{effective} (no cpuset of its own)"),
         (Some(effective), Some(own)) => format!("{effective} ({file} {own})"),
     }
 }
 
-/// A line for each fact.
+/// Appends a line for each fact.
 #[derive(Default)]
 struct Facts(String);
 
@@ -107,14 +108,14 @@ impl Facts {
     }
 }
 
-/// All of it.
+/// The whole report.
 pub(crate) fn text(show: &Show) -> String {
     let domain = &show.domain;
     let mut facts = Facts::default();
     facts.add("cgroup", printable(&domain.cgroup));
     match &show.record {
         Some(record) => recorded(&mut facts, show, record),
-        None => facts.add("home", "none: nobody placed it (Nearside did not start it)"),
+        None => facts.add("home", "none: Nearside did not start it"),
     }
     facts.add("CPUs", show.allowed.cpus_in_words());
     facts.add("memory nodes", show.allowed.mems_in_words());
@@ -130,16 +131,16 @@ pub(crate) fn text(show: &Show) -> String {
     let share = match (domain.local_share, domain.usage.cpu.time_ns.values().all(|&time| time == 0))
     {
         (Some(share), true) => {
-            format!("{} (nothing ran: by where its threads ran last)", local(Some(share)))
+            format!("{} (no thread ran: estimated from their last CPUs)", local(Some(share)))
         }
         (share, _) => local(share),
     };
     facts.add("local share", share);
     if let Some(debt) = domain.debt_bytes {
-        facts.add("debt", format!("{} off its home", short(debt)));
+        facts.add("debt", format!("{} off the home", short(debt)));
     }
     if let Some(standing) = &domain.standing {
-        facts.add("daemon says", printable(&standing.text));
+        facts.add("status", printable(&standing.text));
     }
     format!("{}\n{}{}{}", printable(&domain.name), facts.0, nodes(show), policies(&show.mapped))
 }
@@ -150,7 +151,7 @@ fn count_processes(processes: usize) -> String {
 
 fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
     match &record.found_by {
-        Some(pattern) => facts.add("found by", format!("the pattern {}", printable(pattern))),
+        Some(pattern) => facts.add("found by", format!("pattern {}", printable(pattern))),
         None => facts.add("command", command(&record.command)),
     }
     let home = &record.part().home;
@@ -170,7 +171,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             match binding.on_behalf {
                 nearside_policy::CpuReason::Fallback => {
                     format!(
-                        "fallback pinned to {} until a scheduler that knows soft affinity runs",
+                        "fallback pinned to {} until a scheduler with soft affinity runs",
                         binding.cpus.named()
                     )
                 }
@@ -184,14 +185,14 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
         facts.add(
             "moving to",
             format!(
-                "{}, broken off: `nearside set {} --nodes {nodes} --move-memory` goes on",
+                "{}, interrupted: `nearside set {} --nodes {nodes} --move-memory` continues",
                 nodes.named(),
                 record.name
             ),
         );
     }
     let Some(claim) = &record.part().claim else {
-        return facts.add("claim", "none: what it holds is its own, nothing more is promised");
+        return facts.add("claim", "none: only its resident memory counts");
     };
     let pages = match claim.page_size {
         PageSize::Base => String::new(),
@@ -200,7 +201,7 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
     facts.add(
         "claim",
         format!(
-            "{}{pages}, {}; not used yet: {}",
+            "{}{pages}, {}; not resident yet: {}",
             short(claim.total_bytes()),
             count(total(&claim.vcpus) as usize, "vCPU"),
             short(total(&show.domain.outstanding_bytes))
@@ -228,7 +229,7 @@ fn limits(allowed: &Allowed) -> String {
     if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
-/// A line for each node that plays a part.
+/// A line for each node with a share in the domain.
 fn nodes(show: &Show) -> String {
     let (domain, mapped) = (&show.domain, &show.mapped.memory);
     let cpu = &domain.usage.cpu;
@@ -236,7 +237,7 @@ fn nodes(show: &Show) -> String {
     let claim = domain.claim.as_ref();
     let (claimed_bytes, claimed_vcpus) =
         claim.map_or((&empty, &empty), |claim| (&claim.bytes, &claim.vcpus));
-    // Memory as mapped is exact; where it may not be read, what the memory controller charges has to do.
+    // Mapped memory is exact. If it may not be read, the memory controller's figures replace it.
     let hidden = show.mapped.processes == 0 && domain.usage.processes > 0;
     let (memory, source) = match (hidden, domain.usage.memory_seen) {
         (true, Account::Charged) => (&domain.usage.memory, "as charged (memory.numa_stat)"),
@@ -279,7 +280,7 @@ fn nodes(show: &Show) -> String {
     ];
     let unseen = match show.mapped.hidden_processes {
         0 => String::new(),
-        n => format!("; the mappings of {} may not be read", count_processes(n)),
+        n => format!("; the mappings of {} are unreadable", count_processes(n)),
     };
     format!(
         "\nBy node (vCPUs: threads now/claimed; CPU time: of {} s)\n{}  memory {source}{unseen}\n",
@@ -307,13 +308,13 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// A command as one could type it into a shell, on one line; of a long one, its beginning.
+/// A command in the syntax of a shell, on one line; cut if it is long.
 pub(crate) fn command(words: &[String]) -> String {
     const LONGEST: usize = 60;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
     let quoted = |word: &String| match word {
         word if !word.is_empty() && word.chars().all(plain) => word.clone(),
-        // What was started may have anything in it, and a terminal would obey.
+        // Arguments may contain control characters, which a terminal would obey.
         word if word.chars().any(char::is_control) => {
             let escaped = |c: char| {
                 if c.is_control() || c == '\'' { c.escape_default().to_string() } else { c.into() }
@@ -332,7 +333,7 @@ pub(crate) fn command(words: &[String]) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::report::control::StandingTold;
+    use crate::report::answers::StatusAnswer;
     use crate::report::domain::examples::{self, MIB, nodes};
     use nearside_linux::{memory::MemoryByKind, usage::Usage};
 
@@ -348,7 +349,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn standing() -> StandingTold {
+    fn standing() -> StatusAnswer {
         let told = examples::domains_told_of();
         told.into_iter().filter_map(|domain| domain.standing).next_back().unwrap()
     }
@@ -374,12 +375,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_domain_with_all_its_facts() {
+    fn started_domain_has_all_facts() {
         insta::assert_snapshot!("show", text(&show()));
     }
 
     #[test]
-    fn a_cgroup_of_somebody_elses_that_may_not_be_looked_into() {
+    fn unreadable_cgroup_has_the_facts_that_can_be_read() {
         let usage = Usage {
             processes: 2,
             memory_seen: Account::Hidden,
@@ -397,7 +398,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_domain_that_was_found_has_a_home_and_no_claim() {
+    fn found_domain_has_a_home_and_no_claim() {
         let mut show = show();
         let path = "/machine.slice/vm.scope".to_owned();
         let mut part = examples::record().part().clone();
@@ -416,7 +417,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_group_without_the_controller_is_bound_by_those_above_it() {
+    fn group_without_the_controller_has_the_limits_of_those_above() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         std::fs::create_dir_all(root.join("slice/unit")).unwrap();
@@ -442,7 +443,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn limits_are_told_as_they_were_asked_for() {
+    fn limits_are_shown_as_requested() {
         assert_eq!(limits(&allowed()), "1.5 CPUs, 1G of memory");
         let none = Allowed {
             cpu_max: Some("max 100000".into()),
@@ -454,7 +455,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn commands_and_durations_read_as_people_write_them() {
+    fn commands_are_quoted_and_durations_have_two_units() {
         assert_eq!(
             command(&["a b".into(), "it's".into(), "--x=1".into(), String::new()]),
             "'a b' 'it'\\''s' --x=1 ''"

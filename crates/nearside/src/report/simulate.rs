@@ -1,4 +1,4 @@
-//! What a simulation came to.
+//! The figures of a simulation.
 
 use super::{
     json::members,
@@ -9,10 +9,10 @@ use nearside_simulator::{Decided, Options, Played, PlayedDomain, Scenario, Simul
 use nearside_topology::NodeId;
 use serde::Serialize;
 
-/// So many changed homes are told one by one.
+/// Most changes of homes that the text lists.
 const TOLD: usize = 10;
 
-/// What is printed, for programs.
+/// The output as JSON.
 #[derive(Serialize)]
 pub(crate) struct Report {
     source: String,
@@ -136,7 +136,7 @@ fn ppm(factor: f64) -> u64 {
     (factor * 1e6).round() as u64
 }
 
-/// What is printed, for people.
+/// The output as text.
 pub(crate) fn text(report: &Report) -> String {
     let mut text = format!("{} on {}\n", report.scenario, report.source);
     if !report.description.is_empty() {
@@ -159,7 +159,7 @@ pub(crate) fn text(report: &Report) -> String {
     for contender in report.contenders.iter().filter(|contender| !contender.is_done) {
         let done = contender.work_ns as f64 / report.work_ns.max(1) as f64;
         text += &format!(
-            "\n{}: {:.0} % of the work was done when the time was over\n",
+            "\n{}: {:.0} % of the work was done at the time limit\n",
             contender.contender,
             (done * 100.0).floor()
         );
@@ -196,7 +196,7 @@ fn row(contender: &ContenderJson) -> Vec<String> {
     ]
 }
 
-/// The homes that were changed, and why.
+/// The changed homes, with their reasons.
 fn decisions(contender: &ContenderJson) -> String {
     let all = &contender.decisions;
     if all.is_empty() {
@@ -311,12 +311,12 @@ pub(crate) mod tests {
             ],
         };
         let options =
-            Options { contenders: Contender::ALL.to_vec(), most_seconds: 2, seed: 1, hmat: false };
+            Options { contenders: Contender::ALL.to_vec(), max_seconds: 2, seed: 1, hmat: false };
         Report::new("lab/machines/pairs.toml", &scenario, &options, &simulation)
     }
 
     #[test]
-    fn people_read() {
+    fn text_has_a_row_for_each_contender_and_the_bound() {
         insta::assert_snapshot!("simulate", text(&report()));
     }
 }

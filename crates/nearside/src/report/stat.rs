@@ -1,4 +1,4 @@
-//! `nearside stat`: what each node has, what was promised of it, and what the allocator counted.
+//! `nearside stat`: memory, CPUs, claims and allocator counters of each node, and the domains.
 
 use super::{
     domain::{by_node, dash, local, memory_by_node, others, stands},
@@ -16,18 +16,18 @@ use nearside_policy::{Observation, PageSize, Promisable, promisable};
 use nearside_topology::{Node, NodeId, ReservedHugePages};
 use serde::Serialize;
 
-/// What `nearside stat` tells.
+/// The output of `nearside stat`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Stat {
-    /// For how long CPU time and counters were watched, in seconds.
+    /// The time over which CPU use and counters were sampled, in seconds.
     pub(crate) interval_s: f64,
     /// The nodes by number.
     pub(crate) nodes: Vec<NodeStat>,
-    /// Huge pages that were mapped and not touched yet, where there are any.
+    /// Huge pages that are reserved and not touched yet, if there are any.
     pub(crate) reserved_huge_pages: Vec<ReservedStat>,
     /// The domains by name, then other cgroups by path.
     pub(crate) domains: Vec<Domain>,
-    /// Free blocks, where they were asked for.
+    /// Free blocks, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heap: Option<Vec<ZoneHeap>>,
 }
@@ -36,26 +36,26 @@ pub(crate) struct Stat {
 #[derive(Debug, Serialize)]
 pub(crate) struct NodeStat {
     pub(crate) node: NodeId,
-    /// CPUs online.
+    /// Online CPUs.
     pub(crate) cpus: usize,
-    /// vCPUs promised.
+    /// Claimed vCPUs.
     pub(crate) claimed_vcpus: u64,
-    /// All of its memory; none where nothing tells, and so for what the next figure is made of.
+    /// All of its memory in bytes; none if unknown, as are then the parts of the next figure.
     pub(crate) size_bytes: Option<u64>,
     pub(crate) free_bytes: Option<u64>,
     pub(crate) reclaimable_bytes: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
-    /// What can be promised in ordinary pages: free + reclaimable - reserve.
+    /// Base pages that claims can use, in bytes: free + reclaimable - reserve.
     pub(crate) promisable_bytes: u64,
-    /// Promised and not used yet.
+    /// Claimed and not resident yet, in bytes.
     pub(crate) outstanding_bytes: u64,
-    /// What is left to promise: promisable - outstanding.
+    /// Available to new claims, in bytes: allocatable - outstanding.
     pub(crate) unclaimed_bytes: u64,
-    /// Pools of huge pages that have any.
+    /// Pools of huge pages with at least one page.
     pub(crate) huge_pages: Vec<PoolStat>,
-    /// Since boot; none on a kernel that does not count.
+    /// Allocator counters since boot; none if this kernel does not count.
     pub(crate) counters: Option<Counters>,
-    /// During the interval.
+    /// The same during the interval.
     pub(crate) counters_in_interval: Option<Counters>,
 }
 
@@ -65,18 +65,19 @@ pub(crate) struct PoolStat {
     pub(crate) page_bytes: u64,
     pub(crate) total_pages: u64,
     pub(crate) free_pages: u64,
-    /// Promised and not used yet.
+    /// Claimed and not resident yet.
     pub(crate) outstanding_bytes: u64,
-    /// What is left to promise.
+    /// Available to new claims.
     pub(crate) unclaimed_bytes: u64,
 }
 
-/// Huge pages of one size that were mapped and not touched yet: free, but not on a node that the kernel tells.
+/// Huge pages of one size that are reserved and not touched yet: free, on nodes that the kernel has
+/// not chosen.
 #[derive(Debug, Serialize)]
 pub(crate) struct ReservedStat {
     pub(crate) page_bytes: u64,
     pub(crate) reserved_bytes: u64,
-    /// The part that no domain's claim covers, which cannot be promised.
+    /// The part that no domain's claim covers; claims cannot use it.
     pub(crate) elsewhere_bytes: u64,
 }
 
@@ -93,7 +94,7 @@ impl ReservedStat {
 }
 
 impl NodeStat {
-    /// One node of `observation`, with its counters at the interval's begin and end.
+    /// One node of `observation`, with its counters at the begin and the end of the interval.
     pub(crate) fn new(
         observation: &Observation,
         node: &Node,
@@ -148,7 +149,7 @@ fn outstanding_on(observation: &Observation, node: NodeId, page_size: PageSize) 
     open.chain(reserved).fold(0, u64::saturating_add)
 }
 
-/// All of it as tables.
+/// The whole report.
 pub(crate) fn text(stat: &Stat) -> String {
     let mut text = memory(stat) + &huge_pages(stat) + &counters(stat);
     if let Some(zones) = &stat.heap {
@@ -164,8 +165,8 @@ fn memory(stat: &Stat) -> String {
         ("free", Right),
         ("+reclaimable", Right),
         ("-reserve", Right),
-        ("-promised", Right),
-        ("=unclaimed", Right),
+        ("-claimed", Right),
+        ("=available", Right),
         ("vCPUs/CPUs", Right),
     ];
     let row = |node: &NodeStat| {
@@ -181,7 +182,7 @@ fn memory(stat: &Stat) -> String {
         ]
     };
     format!(
-        "Memory (promised: claimed by domains and not used yet; vCPUs: claimed)\n{}",
+        "Memory (claimed: not resident yet; vCPUs: claimed)\n{}",
         listing(&columns, &stat.nodes.iter().map(row).collect::<Vec<_>>())
     )
 }
@@ -192,8 +193,8 @@ fn huge_pages(stat: &Stat) -> String {
         ("page", Right),
         ("total", Right),
         ("free", Right),
-        ("promised", Right),
-        ("unclaimed", Right),
+        ("claimed", Right),
+        ("available", Right),
     ];
     let rows = stat.nodes.iter().flat_map(|node| {
         node.huge_pages.iter().map(|pool| {
@@ -207,9 +208,10 @@ fn huge_pages(stat: &Stat) -> String {
             ]
         })
     });
-    let elsewhere = stat.reserved_huge_pages.iter().filter(|reserved| reserved.elsewhere_bytes > 0).map(|reserved| {
-        let (bytes, page) = (short(reserved.elsewhere_bytes), short(reserved.page_bytes));
-        format!("  {bytes} in pages of {page} are reserved by others, on nodes that nobody knows yet\n")
+    let elsewhere = stat.reserved_huge_pages.iter().filter(|pages| pages.elsewhere_bytes > 0);
+    let elsewhere = elsewhere.map(|pages| {
+        let (bytes, page) = (short(pages.elsewhere_bytes), short(pages.page_bytes));
+        format!("  {bytes} in pages of {page} are reserved by others, on nodes not chosen yet\n")
     });
     titled("Huge pages", &columns, &rows.collect::<Vec<_>>()) + &elsewhere.collect::<String>()
 }
@@ -257,7 +259,7 @@ fn domains(stat: &Stat) -> String {
         ("memory at", Left),
     ];
     let is_told = stat.domains.iter().any(|domain| domain.standing.is_some());
-    let columns = [&columns[..], if is_told { &[("stands", Left)] } else { &[] }].concat();
+    let columns = [&columns[..], if is_told { &[("status", Left)] } else { &[] }].concat();
     let row = |domain: &Domain| {
         let mut row = vec![
             printable(&domain.name),
@@ -345,12 +347,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nodes_and_domains_in_tables() {
+    fn nodes_and_domains_have_tables() {
         insta::assert_snapshot!("stat", text(&stat()));
     }
 
     #[test]
-    fn a_node_of_unknown_memory_has_no_size_and_nothing_to_promise() {
+    fn node_of_unknown_memory_has_nothing_available() {
         let node = Node { memory_is_unknown: true, ..Node::default() };
         let observation = Observation {
             topology: Topology { nodes: vec![node.clone()], ..Topology::default() },
@@ -375,14 +377,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_unclaimed_adds_up() {
+    fn available_is_allocatable_less_outstanding() {
         for node in stat().nodes {
             assert_eq!(node.promisable_bytes - node.outstanding_bytes, node.unclaimed_bytes);
         }
     }
 
     #[test]
-    fn json_is_the_figures_themselves() {
+    fn json_has_exact_figures() {
         let json = serde_json::to_value(stat()).unwrap();
         assert_eq!(json["nodes"][1]["free_bytes"], 900 * MIB);
         assert_eq!(json["nodes"][1]["counters_in_interval"]["hit_pages"], 600);

@@ -1,9 +1,9 @@
-//! Pictures as SVG text. A plotting library draws charts; what is drawn here are labelled boxes, for which a handful of
-//! shapes, titles that show on hovering, and text that stays text (to be searched and copied) are all that is needed.
+//! Pictures as SVG text. Labelled boxes need only a few shapes, titles for hovering, and text that
+//! stays text (searchable, copyable); a plotting library draws charts instead.
 
 use std::fmt::{Display, Write};
 
-/// Where text stands on its point.
+/// The position of a text relative to its point.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Anchor {
     Start,
@@ -11,14 +11,14 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// A picture while it is drawn. Lengths are in pixels.
+/// A picture in progress. Lengths are in pixels.
 #[derive(Debug, Default)]
 pub(crate) struct Picture {
     body: String,
 }
 
 impl Picture {
-    /// A filled box; `stroke` may be `none`. The title shows when a reader hovers over it.
+    /// A filled box; `stroke` may be `none`. The title appears on hovering.
     pub(crate) fn rect(
         &mut self,
         at: (f64, f64),
@@ -39,7 +39,7 @@ impl Picture {
         );
     }
 
-    /// A line of text whose baseline starts, is centred or ends at a point; it is cut to fit `width`.
+    /// A line of text whose baseline begins, is centred or ends at a point; cut to `width`.
     pub(crate) fn text(
         &mut self,
         at: (f64, f64),
@@ -75,7 +75,7 @@ impl Picture {
     }
 }
 
-/// How text looks.
+/// The style of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     pub(crate) size: f64,
@@ -83,7 +83,7 @@ pub(crate) struct Style {
     pub(crate) bold: bool,
 }
 
-/// The width that text may take, by a generous average for sans-serif type: there is no font to measure at hand.
+/// The estimated width of a text in an average sans-serif font; no font is at hand to measure it.
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.62
 }
@@ -105,7 +105,7 @@ fn escaped(text: impl Display) -> String {
             '>' => escaped.push_str("&gt;"),
             '&' => escaped.push_str("&amp;"),
             '"' => escaped.push_str("&quot;"),
-            // XML 1.0 has no way to write the other control characters.
+            // XML 1.0 cannot represent the other control characters.
             c if c.is_control() && !matches!(c, '\t' | '\n' | '\r') => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_devices_cannot_break_the_picture() {
+    fn names_of_devices_are_escaped() {
         let style = Style { size: 10.0, fill: "#000", bold: false };
         let mut picture = Picture::default();
         picture.text((0.0, 0.0), Anchor::Start, style, 1000.0, "<eth0> & \u{1b}\"x\"");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_to_its_room() {
+    fn text_is_cut_to_its_width() {
         assert_eq!(fitting("abcdefghij", 31.0, 10.0), "abcd\u{2026}");
         assert_eq!(fitting("abc", 31.0, 10.0), "abc");
     }

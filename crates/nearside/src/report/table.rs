@@ -1,18 +1,18 @@
-//! Plain tables that stay within a terminal's width.
+//! Plain tables that fit the width of a terminal.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// Reports are laid out for this many columns.
+/// The width of reports in columns.
 pub(crate) const WIDTH: usize = 96;
 
-/// Where a column's text stands.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Side {
     Left,
     Right,
 }
 
-/// A titled table, indented below its title; nothing at all if it has no rows.
+/// A table below an indented title; empty if it has no rows.
 pub(crate) fn table(title: &str, columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     if rows.is_empty() {
         return String::new();
@@ -21,8 +21,8 @@ pub(crate) fn table(title: &str, columns: &[(&str, Side)], rows: &[Vec<String>])
     format!("\n{title}\n{body}")
 }
 
-/// A table whose cells are never broken into lines, so that they can be searched and copied; headings alone if it has no
-/// rows.
+/// A table whose cells are never broken, so that they can be searched and copied; only headings if
+/// it has no rows.
 pub(crate) fn listing(columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     laid_out(columns, rows, ContentArrangement::Disabled)
 }
@@ -50,7 +50,7 @@ fn laid_out(
     table.lines().map(|line| format!(" {}\n", line.trim_end())).collect()
 }
 
-/// Words joined by blanks, broken into lines that leave room for `indent` columns.
+/// Words joined by blanks and broken into lines of `WIDTH` columns that leave room for an indent.
 pub(crate) fn wrapped(words: &[String], indent: usize) -> String {
     wrapped_to(WIDTH, words, indent)
 }

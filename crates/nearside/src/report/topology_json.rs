@@ -1,4 +1,4 @@
-//! A machine as one JSON object, in the shape that `docs/formats.md` promises.
+//! A machine as one JSON object (docs/formats.md).
 
 use super::topology_text::{free_bytes, memory_bytes};
 use nearside_topology::{
@@ -119,7 +119,7 @@ struct DeviceReport<'a> {
 
 impl<'a> DeviceReport<'a> {
     fn new(device: &'a Device) -> Self {
-        // As sysfs and lspci write it.
+        // The format of sysfs and lspci.
         let class = device.class.map(|class| format!("{class:#08x}"));
         Self { kind: device.kind, name: &device.name, node: device.node, class }
     }

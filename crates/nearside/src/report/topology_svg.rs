@@ -1,5 +1,5 @@
-//! A machine as a picture for a ticket: a box for each node with its cores, caches, memory and devices, and the
-//! distances as a heat map. Boxes shrink to a title and a memory bar on machines of many nodes.
+//! A machine as a picture: a box for each node with its cores, caches, memory and devices, and the
+//! distances as a heat map. On machines of many nodes a box shrinks to a title and a memory bar.
 
 use super::{
     cores::{CpuGroup, groups},
@@ -19,11 +19,11 @@ const PAD: f64 = 10.0;
 const LINE: f64 = 16.0;
 const CORE: f64 = 13.0;
 
-/// With more nodes than this a box shows no cores and devices.
+/// Most nodes whose boxes show cores and devices.
 const DETAILED_NODES: usize = 16;
-/// With more cores than this on a node they are counted, not drawn.
+/// Most cores of a node that are drawn one by one.
 const DRAWN_CORES: usize = 256;
-/// With more nodes than this the heat map would be a grey square.
+/// Most nodes of a heat map.
 const MAPPED_NODES: usize = 128;
 
 const HEADING: Style = Style { size: 16.0, fill: "#1c2733", bold: true };
@@ -211,13 +211,14 @@ impl<'a> NodeBox<'a> {
         }
     }
 
-    /// Gives each cache its place, size and cores a row, from left to right and top to bottom; returns the height.
+    /// Assigns each cache its position, size and cores per row, from left to right and top to
+    /// bottom; returns the height.
     fn place_caches(&self, mut place: impl FnMut(&CpuGroup, (f64, f64), (f64, f64), usize)) -> f64 {
         let inner = self.width - 2.0 * PAD;
         let most = ((inner - 6.0) / CORE) as usize;
         let (mut x, mut y, mut row_height) = (0.0, 0.0, 0.0_f64);
         for group in &self.caches {
-            // A cache of many cores is drawn about twice as wide as high.
+            // A cache of many cores is about twice as wide as high.
             let square = (2.0 * group.cores.len() as f64).sqrt().ceil() as usize;
             let per_row = group.cores.len().min(8.max(square)).clamp(1, most.max(1));
             let rows = group.cores.len().div_ceil(per_row);
@@ -246,10 +247,10 @@ impl<'a> NodeBox<'a> {
         let parts = [
             (FREE, "free", state.free_bytes),
             (CACHE, "cache", cache.into_iter().fold(0, u64::saturating_add)),
-            (HUGE, "set aside as huge pages", huge.fold(0, u64::saturating_add)),
+            (HUGE, "huge page pools", huge.fold(0, u64::saturating_add)),
         ];
-        // Free memory stands at the right end; whatever is left over at the left is in use. The counters are not read
-        // at one instant, so they may sum up to more than there is.
+        // Free memory is at the right end; the remainder at the left is in use. The counters are
+        // not read at one instant, so their sum may exceed the total.
         let mut rest = total;
         for (colour, what, bytes) in parts {
             let bytes = bytes.min(rest);
@@ -284,7 +285,7 @@ fn draw_core(picture: &mut Picture, x: f64, y: f64, core: &CpuSet) {
     }
 }
 
-/// Draws the distances below `top`, and returns where they end.
+/// Draws the distances below `top`, and returns the lower end.
 fn heat_map(picture: &mut Picture, top: f64, nodes: &[NodeId], distances: &Distances) -> f64 {
     let across = WIDTH - 2.0 * MARGIN;
     let title = "Distances (row: from the CPUs of a node, column: to the memory of a node)";
@@ -300,7 +301,7 @@ fn heat_map(picture: &mut Picture, top: f64, nodes: &[NodeId], distances: &Dista
     let farthest =
         nodes.iter().flat_map(|&from| nodes.iter().map(move |&to| distances.get(from, to))).max();
     let (left, top) = (MARGIN + label, top + 24.0 + LINE);
-    // Below this size figures are specks; the titles still tell them.
+    // Smaller figures are unreadable; the titles still show them.
     let legible = style.size >= 5.0;
     for (row, &from) in nodes.iter().enumerate() {
         let at = row as f64 * cell;
@@ -334,7 +335,7 @@ fn heat_map(picture: &mut Picture, top: f64, nodes: &[NodeId], distances: &Dista
     top + nodes.len() as f64 * cell + GAP
 }
 
-/// A colour from pale (near) to dark blue (the farthest), and an ink that can be read on it.
+/// A colour from pale (near) to dark blue (farthest), and an ink that is readable on it.
 fn heat(distance: Distance, farthest: Distance) -> (String, &'static str) {
     let span = f64::from(farthest.saturating_sub(Distances::LOCAL).max(1));
     let share = f64::from(distance.saturating_sub(Distances::LOCAL)) / span;

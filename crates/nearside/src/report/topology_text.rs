@@ -1,4 +1,5 @@
-//! A machine as tables: what `numactl --hardware` and `xl info -n` tell, and zones, huge pages, caches and performance.
+//! A machine as tables, with the content of `numactl --hardware` and `xl info -n`, and with zones,
+//! huge pages, caches and performance.
 
 use super::{
     cores::{cores_in_short, groups},
@@ -37,19 +38,19 @@ pub(crate) fn summary_line(topology: &Topology) -> String {
         (bytes, true) => format!("{} of memory", size(bytes)),
         (0, false) => "memory unknown".into(),
         (bytes, false) => {
-            format!("{} of memory and what {} may have", size(bytes), unknown.named())
+            format!("{} of memory, unknown on {}", size(bytes), unknown.named())
         }
     };
     let free = free_bytes(topology).map_or(String::new(), |free| format!(", {} free", size(free)));
     format!("{} ({nodes}), {cpus} on {cores}, {memory}{free}", count(nodes.len(), "node"))
 }
 
-/// Memory of all nodes, where that of every node is known.
+/// Memory of all nodes, if it is known for every node.
 pub(crate) fn memory_bytes(topology: &Topology) -> Option<u64> {
     topology.nodes_of_unknown_memory().is_empty().then(|| topology.memory_bytes())
 }
 
-/// Where it was read.
+/// The source of the description.
 pub(crate) fn source(topology: &Topology) -> &str {
     if topology.source == "/" { "this host" } else { &topology.source }
 }
@@ -68,7 +69,7 @@ fn summary(topology: &Topology) -> String {
     text
 }
 
-/// Free memory of all nodes, where every node with memory tells it.
+/// Free memory of all nodes, if it is known for every node with memory.
 pub(crate) fn free_bytes(topology: &Topology) -> Option<u64> {
     let with_memory = topology.nodes.iter().filter(|node| node.known_memory_bytes() != Some(0));
     with_memory
@@ -77,7 +78,7 @@ pub(crate) fn free_bytes(topology: &Topology) -> Option<u64> {
 }
 
 fn nodes(topology: &Topology) -> String {
-    // Only firmware's tables tell proximity domains.
+    // Only firmware tables have proximity domains.
     let with_pxm = topology.nodes.iter().any(|node| node.pxm.is_some());
     let mut columns = vec![("node", Right)];
     columns.extend(with_pxm.then_some(("PXM", Right)));
@@ -108,7 +109,8 @@ fn nodes(topology: &Topology) -> String {
     table("Nodes", &columns, &topology.nodes.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A matrix as `numactl` prints it while it fits the page; above that, each node's neighbours by rising distance.
+/// A matrix as in `numactl` as long as it fits the width; else each node's neighbours by rising
+/// distance.
 fn distances(topology: &Topology) -> String {
     let nodes: Vec<NodeId> = topology.nodes.iter().map(|node| node.id).collect();
     let widest = nodes
@@ -219,7 +221,7 @@ fn huge_pages(topology: &Topology) -> String {
         [("node", Right), ("page", Right), ("total", Right), ("free", Right), ("surplus", Right)];
     let text = table("Huge pages", &columns, &rows.collect::<Vec<_>>());
     match text.is_empty() && topology.nodes.iter().any(|node| !node.huge_pages.is_empty()) {
-        true => "\nHuge pages: none are set aside\n".into(),
+        true => "\nHuge pages: no pool has any\n".into(),
         false => text + &reserved_huge_pages(topology),
     }
 }
@@ -228,7 +230,7 @@ fn reserved_huge_pages(topology: &Topology) -> String {
     let reserved = topology.reserved_huge_pages.iter();
     let line = |ReservedHugePages { page_bytes, pages }: &ReservedHugePages| {
         format!(
-            "reserved and not touched yet, on whichever node: {pages} of {}\n",
+            "reserved and not touched yet, on unknown nodes: {pages} of {}\n",
             size(*page_bytes)
         )
     };
@@ -319,8 +321,9 @@ fn devices(topology: &Topology) -> String {
     }
 }
 
-/// Functions that somebody may want to be near: storage, network, display and accelerators. A host has dozens of
-/// bridges and system functions besides (class codes: PCI Code and ID Assignment Specification, section 1).
+/// Functions that a domain may want to be near: storage, network, display and accelerators. A host
+/// has dozens of bridges and system functions besides (class codes: PCI Code and ID Assignment
+/// Specification, section 1).
 fn worth_naming(device: &Device) -> bool {
     matches!(device.class.map(|class| class >> 16), Some(0x01 | 0x02 | 0x03 | 0x0b | 0x12) | None)
 }

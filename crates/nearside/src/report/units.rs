@@ -1,4 +1,4 @@
-//! Numbers with units, as people read them.
+//! Numbers with units, for people.
 
 use nearside_policy::{Bytes, Count};
 
@@ -21,12 +21,12 @@ const fn unit(bytes: u64) -> (u64, &'static str) {
     }
 }
 
-/// A size in the largest unit that keeps it at 1 or more: `512 MiB`, `15.5 GiB`.
+/// A size in the largest unit in which it is at least 1: `512 MiB`, `15.5 GiB`.
 pub(crate) fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
 
-/// A size in as few letters as columns want: `0`, `12K`, `99.5M`, `512M`, `1.5G`.
+/// A size in short form for columns: `0`, `12K`, `99.5M`, `512M`, `1.5G`.
 pub(crate) fn short(bytes: u64) -> String {
     let (unit, name) = unit(bytes);
     let whole = bytes.is_multiple_of(unit) || bytes / unit >= 100;
@@ -37,7 +37,7 @@ pub(crate) fn short(bytes: u64) -> String {
     }
 }
 
-/// A share of a whole in whole percent, rounded down so that 100 % means all of it.
+/// A share in whole percent, rounded down so that 100 % means all of it.
 pub(crate) fn percent(part: u64, whole: u64) -> Option<u64> {
     (whole > 0).then(|| (u128::from(part) * 100 / u128::from(whole)).min(100) as u64)
 }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_in_the_unit_people_would_choose() {
+    fn sizes_have_the_largest_fitting_unit() {
         assert_eq!(size(0), "0 bytes");
         assert_eq!(size(2 * MIB), "2 MiB");
         assert_eq!(size(GIB), "1 GiB");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_nothing_is_no_number() {
+    fn share_of_nothing_is_a_dash() {
         assert_eq!(percent(0, 0), None);
         assert_eq!(percent(999, 1000), Some(99));
         assert_eq!(percent(u64::MAX, u64::MAX), Some(100));

@@ -1,7 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    control::{Control, StepTold},
+    answers::{ControlAnswer, StepAnswer},
     domain::origin,
     json,
     place_text::vcpus_per_core,
@@ -25,7 +25,7 @@ use nearside_topology::NodeSet;
 use serde::Serialize;
 use std::path::Path;
 
-/// The decision as it was recorded, and what has changed since.
+/// The recorded decision, and the changes since.
 pub(crate) fn text(record: &Record, decision: &Decision) -> String {
     [
         heading(record, decision),
@@ -52,7 +52,7 @@ fn asked(decision: &Decision) -> String {
         PageSize::Huge(bytes) => format!(" in pages of {}", size(bytes)),
     };
     let mut text = format!(
-        "  asked for    {} and {}{pages}, policy {}",
+        "  request      {} and {}{pages}, policy {}",
         count(request.vcpus as usize, "vCPU"),
         size(request.memory_bytes),
         request.policy
@@ -66,11 +66,11 @@ fn asked(decision: &Decision) -> String {
     text + "\n"
 }
 
-/// As it is now: a decision is about nodes alone.
+/// The current affinity: a decision is about nodes alone.
 fn affinity(affinity: Affinity) -> String {
     let means = match affinity {
-        Affinity::Soft => "soft: its vCPUs prefer the home",
-        Affinity::Hard => "hard: its vCPUs run on the home alone",
+        Affinity::Soft => "soft: vCPUs prefer the home",
+        Affinity::Hard => "hard: vCPUs run only on the home",
     };
     format!("  affinity     {means}\n")
 }
@@ -79,7 +79,7 @@ fn chosen(decision: &Decision) -> String {
     let Candidate { slow_down, parts, spilled_bytes, free_after_bytes, .. } = &decision.chosen;
     let mut text = format!(
         "  slow-down    {slow_down} predicted = CPUs {} x memory {} x devices {}\n  \
-         leaves       {} that can still be promised there\n",
+         leaves       {} available there\n",
         parts.cpu,
         parts.memory,
         parts.devices,
@@ -87,12 +87,12 @@ fn chosen(decision: &Decision) -> String {
     );
     if *spilled_bytes > 0 {
         text += &format!(
-            "  spills       {} that do not fit and come from other nodes\n",
+            "  spills       {} do not fit and come from other nodes\n",
             size(*spilled_bytes)
         );
     }
-    let all = if decision.exhaustive { ", all there are" } else { " of many, found by search" };
-    text += &format!("  looked at    {}{all}\n", count(decision.candidates as usize, "candidate"));
+    let all = if decision.exhaustive { ", all there are" } else { " found by search" };
+    text += &format!("  compared     {}{all}\n", count(decision.candidates as usize, "candidate"));
     text + &decision
         .left_out
         .lines()
@@ -123,7 +123,7 @@ fn runners_up(decision: &Decision) -> String {
             why_not(candidate, &decision.chosen, operator),
         ]
     };
-    let title = if operator { "What placement would have taken" } else { "Runners-up" };
+    let title = if operator { "Placement would have chosen" } else { "Runners-up" };
     match decision.runners_up.is_empty() {
         true => "\nThere was no other candidate.\n".into(),
         false => {
@@ -135,7 +135,8 @@ fn runners_up(decision: &Decision) -> String {
     }
 }
 
-/// In which step of the comparison a candidate lost: slow-down, then vCPUs a core, then free memory, then the lowest numbers.
+/// The step of the comparison in which a candidate lost: slow-down, vCPUs per core, free memory,
+/// node numbers.
 fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String {
     if operator && candidate.slow_down <= chosen.slow_down {
         let loss = percent_slower(chosen.slow_down, candidate.slow_down);
@@ -162,7 +163,7 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
         return format!("slower: {}{spills}", words.join(", "));
     }
     if let Some([mine, best]) = vcpus_per_core(candidate, chosen) {
-        return format!("as fast; busier: {mine} vCPUs a core, not {best}");
+        return format!("as fast; busier: {mine} vCPUs per core, not {best}");
     }
     match candidate.free_after_bytes < chosen.free_after_bytes {
         true => format!(
@@ -185,7 +186,8 @@ fn assumptions(decision: &Decision) -> String {
     format!(
         "\nThe prediction assumes\n  \
          a second busy thread adds {} to what a core does\n  \
-         work taken from other domains' CPUs is lost, and {} more for each vCPU that waits there\n  \
+         work taken from other domains' CPUs is lost, and {} more for each vCPU that \
+         waits there\n  \
          a vCPU waits for local memory {} of its time, and uses {vcpu_bandwidth_mb_s:.0} MB/s of it\n  \
          a vCPU waits for local devices {} of its time, where any were asked for\n",
         percent(smt_gain),
@@ -195,7 +197,7 @@ fn assumptions(decision: &Decision) -> String {
     )
 }
 
-/// How the domain's home and claim differ from what was decided.
+/// The differences between the domain's current home and claim and the decision.
 fn since(record: &Record, decision: &Decision) -> String {
     let mut changes = Vec::new();
     let Part { home, claim, moving_to, .. } = record.part();
@@ -206,62 +208,58 @@ fn since(record: &Record, decision: &Decision) -> String {
     }
     if let Some(claim) = claim.as_ref().filter(|claim| **claim != decision.chosen.claim) {
         changes.push(format!(
-            "{} and {} are now promised on {}",
+            "the claim is now {} and {} on {}",
             size(claim.total_bytes()),
             count(total(&claim.vcpus) as usize, "vCPU"),
             claim.nodes().named()
         ));
     }
     if let Some(nodes) = moving_to {
-        changes.push(format!("moving its memory to {} was begun and not finished", nodes.named()));
+        changes.push(format!("a move of its memory to {} was interrupted", nodes.named()));
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
-    if lines.is_empty() {
-        "\nNothing has changed since.\n".into()
-    } else {
-        format!("\nSince then\n{lines}")
-    }
+    if lines.is_empty() { "\nNo change since.\n".into() } else { format!("\nSince then\n{lines}") }
 }
 
-/// What is told of a domain, and what the daemon makes of it where one runs.
+/// The facts about a domain, and the daemon's answer if one runs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Controlled<T> {
     #[serde(flatten)]
     pub(crate) told: T,
     #[serde(flatten)]
-    pub(crate) control: Option<Control>,
+    pub(crate) control: Option<ControlAnswer>,
 }
 
-/// What the daemon makes of a domain.
-pub(crate) fn control_text(control: &Option<Control>) -> String {
-    let Some(Control { standing, steps }) = control else { return String::new() };
-    let step = |step: &StepTold| {
+/// The status of a domain in the control loop, and the steps that concern it.
+pub(crate) fn control_text(control: &Option<ControlAnswer>) -> String {
+    let Some(ControlAnswer { status, steps }) = control else { return String::new() };
+    let step = |step: &StepAnswer| {
         format!("  does         {} ({})\n", printable(&step.text), printable(&step.because))
     };
     let steps: String = steps.iter().map(step).collect();
-    format!("\nNow, says the daemon\n  stands       {}\n{steps}", printable(&standing.text))
+    format!("\nControl loop\n  status       {}\n{steps}", printable(&status.text))
 }
 
-/// What there is to say of a cgroup that Nearside did not start, whether it was found and given a home or not.
+/// Facts about a cgroup that Nearside did not start, with or without a home.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unplaced {
-    /// Its path, as in other reports.
+    /// Its path.
     pub(crate) name: String,
     /// Its path.
     pub(crate) cgroup: String,
-    /// Where it shall live; none where nobody placed it.
+    /// Its home, if it has one.
     #[serde(serialize_with = "json::home")]
     pub(crate) home: Option<Home>,
-    /// The pattern by which it was found.
+    /// The pattern that found it.
     pub(crate) found_by: Option<String>,
-    /// What its cgroup allows it.
+    /// The limits of its cgroup.
     pub(crate) allowed: Allowed,
-    /// The memory policies of its mappings, in the kernel's words, and the bytes under each.
+    /// The memory policies of its mappings, in the kernel's words, with the bytes under each.
     pub(crate) policies: std::collections::BTreeMap<String, u64>,
 }
 
 impl Unplaced {
-    /// Looks at a group, and reads the mappings of all its processes.
+    /// Reads the limits of a group and the mappings of all its processes.
     pub(crate) fn read(tree: &Tree, proc: &Path, group: &Cgroup, record: Option<&Record>) -> Self {
         let policies = usage::mapped(group, proc).policies;
         Self {
@@ -275,7 +273,7 @@ impl Unplaced {
     }
 }
 
-/// The same as text.
+/// The facts as text.
 pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
     let Allowed { cpus, cpus_effective, mems, mems_effective, .. } = &unplaced.allowed;
     let bound = |own: &Option<String>, effective: &Option<String>, what| match (
@@ -283,10 +281,10 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
         effective,
     ) {
         (Some(""), Some(effective)) => {
-            format!("its cpuset names no {what}: it may use {effective}, as its parent")
+            format!("its cpuset sets no {what}: {effective}, as its parent")
         }
-        (Some(_), Some(effective)) => format!("its cpuset allows it {what} {effective} only"),
-        (None, Some(effective)) => format!("it has no cpuset of its own: it may use {effective}"),
+        (Some(_), Some(effective)) => format!("its cpuset allows only {what} {effective}"),
+        (None, Some(effective)) => format!("it has no cpuset of its own: {effective}"),
         (_, None) => format!("any {what}: the cgroup tree has no cpuset controller"),
     };
     let policies: Vec<String> = unplaced
@@ -295,17 +293,18 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
         .map(|(policy, bytes)| format!("{policy} ({})", size(*bytes)))
         .collect();
     let policies = match policies.is_empty() {
-        true => "none that may be seen".into(),
+        true => "none that is readable".into(),
         false => policies.join(", "),
     };
     let why = match (&unplaced.home, &unplaced.found_by) {
         (Some(home), Some(pattern)) => format!(
-            "found by the pattern {}\n  home         {} ({}); there is no decision of `nearside run`",
+            "found by the pattern {}\n  home         {} ({}); `nearside run` made no decision \
+             for it",
             printable(pattern),
             home.nodes.named(),
             origin(home.origin)
         ),
-        _ => "nobody placed it: Nearside did not start it".into(),
+        _ => "no home: Nearside did not start it".into(),
     };
     format!(
         "{}: {why}\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
@@ -321,13 +320,13 @@ mod tests {
     use crate::report::domain::examples::{self, nodes};
 
     #[test]
-    fn a_decision_of_placements() {
+    fn decision_by_placement() {
         let record = examples::record();
         insta::assert_snapshot!("why", text(&record, record.part().decision.as_ref().unwrap()));
     }
 
     #[test]
-    fn an_operators_choice_and_what_came_after() {
+    fn decision_by_an_operator_and_later_changes() {
         let mut record = examples::record();
         let mut decision = record.part_mut().decision.take().unwrap();
         decision.request.nodes = Some(nodes(&[3]));
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_loses_in_one_step_of_the_comparison() {
+    fn candidate_loses_in_one_step_of_the_comparison() {
         let chosen = examples::candidate(&[1], [1.0; 3], 1000);
         let cases = [
             (examples::candidate(&[2], [1.0; 3], 1000), false, "as good; lower numbers first"),
@@ -356,7 +355,7 @@ mod tests {
                     ..examples::candidate(&[0], [1.0; 3], 1100)
                 },
                 false,
-                "as fast; busier: 1.50 vCPUs a core, not 0.50",
+                "as fast; busier: 1.50 vCPUs per core, not 0.50",
             ),
             (
                 Candidate {
@@ -364,7 +363,7 @@ mod tests {
                     ..examples::candidate(&[0], [1.0; 3], 1100)
                 },
                 false,
-                "as fast; busier: 0.500003 vCPUs a core, not 0.500000",
+                "as fast; busier: 0.500003 vCPUs per core, not 0.500000",
             ),
             (
                 Candidate { vcpus_per_core_ppm: None, ..examples::candidate(&[0], [1.0; 3], 900) },
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_says_nothing_of_vcpus_a_core_is_read() {
+    fn decision_without_vcpus_per_core_is_read() {
         let record = examples::record();
         let mut written = serde_json::to_value(record.part().decision.as_ref().unwrap()).unwrap();
         written["chosen"].as_object_mut().unwrap().remove("vcpus_per_core_ppm").unwrap();
@@ -399,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_nobody_placed_says_what_binds_it() {
+    fn cgroup_without_a_home_shows_its_limits() {
         let some = |text: &str| Some(text.to_owned());
         let allowed = Allowed {
             cpus: some("0-1"),

@@ -1,4 +1,4 @@
-//! From a look to what the terminal shows.
+//! Frames of the view.
 
 use super::{
     state::{Pane, State},
@@ -7,13 +7,13 @@ use super::{
 use crate::printable::printable;
 use crate::{
     domains::Domain,
-    look::Look,
     report::{
         domain::{by_node, dash, local, memory_by_node, origin, stands, used_of_claim},
         stat::NodeStat,
         table::Side::{Left, Right},
         units::{count, short},
     },
+    sample::Sample,
 };
 use nearside_policy::total;
 use ratatui::{
@@ -23,49 +23,49 @@ use ratatui::{
     style::{Modifier, Style},
 };
 
-/// From this width on, domains have more columns.
+/// Width from which domains have more columns.
 const WIDE: u16 = 110;
 
-/// How many lines each part may have.
+/// Lines of each part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) nodes: usize,
     pub(super) domains: usize,
-    /// Where an explanation is shown instead of both.
+    /// Lines of an explanation, which replaces both.
     pub(super) text: usize,
 }
 
-/// Heading, titles of two tables, a blank line between them.
+/// Lines of the heading, of the titles of two tables, and of the blank line between them.
 const FIRM_LINES: usize = 4;
 
 impl Room {
-    pub(super) fn new(size: Size, state: &State, look: Option<&Look>) -> Self {
+    pub(super) fn new(size: Size, state: &State, sample: Option<&Sample>) -> Self {
         let (nodes, domains) =
-            look.map_or((0, 0), |look| (look.stat.nodes.len(), state.rows(look).len()));
-        let around = usize::from(state.live) + usize::from(unseen(state, look).is_some());
+            sample.map_or((0, 0), |sample| (sample.stat.nodes.len(), state.rows(sample).len()));
+        let around = usize::from(state.live) + usize::from(unseen(state, sample).is_some());
         let height = usize::from(size.height);
         let left = height.saturating_sub(FIRM_LINES + around);
-        // Nodes have a third, or more where domains need less.
+        // Nodes have a third, or more if domains need less.
         let nodes = nodes.min((left / 3).max(left.saturating_sub(domains.max(1))));
         Self { nodes, domains: left - nodes, text: height.saturating_sub(2 + around) }
     }
 }
 
-/// The frame as lines of text, as high as everything needs.
-pub(crate) fn plain(state: &State, look: &Look, width: u16) -> String {
-    let lines = FIRM_LINES + look.stat.nodes.len() + state.rows(look).len().max(1);
+/// The frame as text of all lines.
+pub(crate) fn plain(state: &State, sample: &Sample, width: u16) -> String {
+    let lines = FIRM_LINES + sample.stat.nodes.len() + state.rows(sample).len().max(1);
     let area = Rect::new(0, 0, width, u16::try_from(lines).unwrap_or(u16::MAX));
     let mut buffer = Buffer::empty(area);
-    draw_into(&mut buffer, state, Some(look));
+    draw_into(&mut buffer, state, Some(sample));
     lines_of(&buffer)
 }
 
-/// What stands in a buffer, without the blanks at the end of lines.
+/// The content of a buffer, without trailing blanks.
 pub(super) fn lines_of(buffer: &Buffer) -> String {
     let lines = buffer.content.chunks(usize::from(buffer.area.width.max(1)));
     let line = |cells: &[ratatui::buffer::Cell]| {
         let (mut text, mut x) = (String::new(), 0);
-        // What takes two columns has a cell behind it that is not shown.
+        // A character of two columns has a hidden cell behind it.
         while let Some(cell) = cells.get(x) {
             text += cell.symbol();
             x += columns_of(cell.symbol()).max(1);
@@ -75,9 +75,9 @@ pub(super) fn lines_of(buffer: &Buffer) -> String {
     lines.map(line).collect()
 }
 
-/// Draws a frame; before the first look has ended there is none.
-pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, look: Option<&Look>) {
-    draw_into(frame.buffer_mut(), state, look);
+/// Draws a frame; without a sample before the first has ended.
+pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, sample: Option<&Sample>) {
+    draw_into(frame.buffer_mut(), state, sample);
     if state.typing {
         let area = frame.area();
         let x = columns_of(&prompt(state)).min(usize::from(area.width.saturating_sub(1)));
@@ -85,20 +85,20 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, look: Option<&Look>) {
     }
 }
 
-fn draw_into(buffer: &mut Buffer, state: &State, look: Option<&Look>) {
+fn draw_into(buffer: &mut Buffer, state: &State, sample: Option<&Sample>) {
     let area = buffer.area;
-    let room = Room::new(area.as_size(), state, look);
+    let room = Room::new(area.as_size(), state, sample);
     let mut page = Page { buffer, area, line: 0, colours: state.colours };
-    heading(&mut page, state, look);
-    if let Some(text) = unseen(state, look) {
+    heading(&mut page, state, sample);
+    if let Some(text) = unseen(state, sample) {
         page.text(&text, Mood::Fair.style(state.colours).add_modifier(Modifier::BOLD));
     }
-    match (&state.pane, look) {
-        (Pane::Why { .. } | Pane::Help, _) => explanation(&mut page, state, look, room),
-        (Pane::Domains | Pane::Nodes, Some(look)) => {
-            nodes(&mut page, state, look, room);
+    match (&state.pane, sample) {
+        (Pane::Why { .. } | Pane::Help, _) => explanation(&mut page, state, sample, room),
+        (Pane::Domains | Pane::Nodes, Some(sample)) => {
+            nodes(&mut page, state, sample, room);
             page.line += 1;
-            domains(&mut page, state, look, room);
+            domains(&mut page, state, sample, room);
         }
         (Pane::Domains | Pane::Nodes, None) => {}
     }
@@ -108,7 +108,7 @@ fn draw_into(buffer: &mut Buffer, state: &State, look: Option<&Look>) {
     }
 }
 
-/// Where the next line goes; lines that have no place are left out.
+/// The position of the next line; lines beyond the area are dropped.
 struct Page<'a> {
     buffer: &'a mut Buffer,
     area: Rect,
@@ -149,22 +149,22 @@ impl Page<'_> {
     }
 }
 
-/// A line without its first column, where the selected one is marked.
+/// A line without its first column, which marks the selected line.
 fn inner(line: Rect) -> Rect {
     Rect { x: line.x.saturating_add(1), width: line.width.saturating_sub(1), ..line }
 }
 
-fn heading(page: &mut Page<'_>, state: &State, look: Option<&Look>) {
+fn heading(page: &mut Page<'_>, state: &State, sample: Option<&Sample>) {
     let pace = match (state.live, state.wants().paused) {
         (false, _) => {
-            look.map_or_else(String::new, |look| format!("over {} s", look.stat.interval_s))
+            sample.map_or_else(String::new, |sample| format!("over {} s", sample.stat.interval_s))
         }
         (true, false) => format!("every {} s", state.interval.as_secs_f64()),
         (true, true) => "PAUSED".into(),
     };
     let line = page.next();
     let (width, taken) = (usize::from(line.width), columns_of(&pace));
-    let text = look.map_or_else(|| "looking ...".into(), |look| summary(state, look));
+    let text = sample.map_or_else(|| "sampling ...".into(), |sample| summary(state, sample));
     write(
         page.buffer,
         line,
@@ -184,41 +184,41 @@ fn heading(page: &mut Page<'_>, state: &State, look: Option<&Look>) {
 }
 
 /// `4 nodes, 8 CPUs, 2 domains; by name; scheduled by Linux`
-fn summary(state: &State, look: &Look) -> String {
-    let all = &look.stat.domains;
+fn summary(state: &State, sample: &Sample) -> String {
+    let all = &sample.stat.domains;
     let domains = all.iter().filter(|domain| domain.home.is_some()).count();
     let others = match all.len() - domains {
-        others if state.all && look.all => format!(", {}", count(others, "other")),
+        others if state.all && sample.all => format!(", {}", count(others, "other")),
         _ => String::new(),
     };
     let filter = match state.filter.is_empty() {
         true => String::new(),
-        false => format!("; {} with \"{}\"", state.rows(look).len(), state.filter),
+        false => format!("; {} with \"{}\"", state.rows(sample).len(), state.filter),
     };
-    let cpus = look.stat.nodes.iter().map(|node| node.cpus).sum();
-    let (nodes, cpus) = (count(look.stat.nodes.len(), "node"), count(cpus, "CPU"));
+    let cpus = sample.stat.nodes.iter().map(|node| node.cpus).sum();
+    let (nodes, cpus) = (count(sample.stat.nodes.len(), "node"), count(cpus, "CPU"));
     let sort = state.sort.words(state.reversed);
-    let scheduler = look.scheduler.as_deref().map_or_else(|| "Linux".into(), printable);
+    let scheduler = sample.scheduler.as_deref().map_or_else(|| "Linux".into(), printable);
     format!(
         "{nodes}, {cpus}, {}{others}; {sort}{filter}; scheduled by {scheduler}",
         count(domains, "domain")
     )
 }
 
-/// What is wrong, in a line; whoever is no longer there to press `?` is told elsewhere.
-fn unseen(state: &State, look: Option<&Look>) -> Option<String> {
-    let all = troubles(state, look);
+/// Problems in one line. Without a user who could press `?`, standard error has them.
+fn unseen(state: &State, sample: Option<&Sample>) -> Option<String> {
+    let all = problems(state, sample);
     let first = all.first().filter(|_| state.live)?;
     let more =
         if all.len() > 1 { format!("(? for {} more) ", all.len() - 1) } else { String::new() };
     Some(format!("! {more}{first}"))
 }
 
-fn troubles<'a>(state: &'a State, look: Option<&'a Look>) -> Vec<&'a String> {
-    state.trouble.iter().chain(look.into_iter().flat_map(|look| &look.unseen)).collect()
+fn problems<'a>(state: &'a State, sample: Option<&'a Sample>) -> Vec<&'a String> {
+    state.problem.iter().chain(sample.into_iter().flat_map(|sample| &sample.unseen)).collect()
 }
 
-/// `[||||::    ]`: shares of a whole, one after the other.
+/// `[||||:: ]`: shares of a whole, one after the other.
 fn bar(parts: &[(char, f64)], width: usize) -> String {
     let mut bar = String::new();
     let mut sum = 0.0;
@@ -230,7 +230,7 @@ fn bar(parts: &[(char, f64)], width: usize) -> String {
     format!("[{bar:width$}]")
 }
 
-/// Of what is good while there is little of it.
+/// The mood of a share that is good while it is low.
 fn fullness(share: f64) -> Mood {
     match share {
         0.9.. => Mood::Bad,
@@ -255,9 +255,9 @@ fn cut_column(title: &'static str) -> Column {
     Column { title, side: Left, least: 0, is_cut: true }
 }
 
-fn nodes(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
-    let all = &look.stat.nodes;
-    // What the other columns and the gaps take at most is not for bars.
+fn nodes(page: &mut Page<'_>, state: &State, sample: &Sample, room: Room) {
+    let all = &sample.stat.nodes;
+    // The largest width of the other columns and the gaps; bars get the rest.
     let bars = (usize::from(page.area.width).saturating_sub(56) / 2).clamp(6, 40);
     let columns = [
         column("node", Right, 4),
@@ -265,10 +265,10 @@ fn nodes(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
         column("busy", Right, 5),
         column("memory", Left, bars + 2),
         column("used/size", Right, 11),
-        column("unclaimed", Right, 9),
+        column("available", Right, 9),
         column("vCPUs/CPUs", Right, 10),
     ];
-    let rows: Vec<Vec<Cell>> = all.iter().map(|node| node_row(node, look, bars)).collect();
+    let rows: Vec<Vec<Cell>> = all.iter().map(|node| node_row(node, sample, bars)).collect();
     let widths = widths(&columns, &rows, usize::from(page.area.width.saturating_sub(1)));
     page.title(&columns, &widths);
     let first = state.first.min(all.len().saturating_sub(room.nodes));
@@ -287,8 +287,8 @@ fn nodes(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
     }
 }
 
-fn node_row(node: &NodeStat, look: &Look, bars: usize) -> Vec<Cell> {
-    let busy = busy_share(node, look);
+fn node_row(node: &NodeStat, sample: &Sample, bars: usize) -> Vec<Cell> {
+    let busy = busy_share(node, sample);
     let size = node.size_bytes.filter(|&bytes| bytes > 0);
     let share = |bytes: Option<u64>| Some(bytes? as f64 / size? as f64);
     let reclaimable = share(node.reclaimable_bytes);
@@ -311,14 +311,14 @@ fn node_row(node: &NodeStat, look: &Look, bars: usize) -> Vec<Cell> {
     ]
 }
 
-/// How much of the time the CPUs of a node worked.
-fn busy_share(node: &NodeStat, look: &Look) -> Option<f64> {
-    let could_ns = node.cpus as f64 * look.stat.interval_s * 1e9;
-    let busy_ns = *look.busy_ns.get(&node.node)? as f64;
+/// The busy share of a node's CPUs, from 0 to 1.
+fn busy_share(node: &NodeStat, sample: &Sample) -> Option<f64> {
+    let could_ns = node.cpus as f64 * sample.stat.interval_s * 1e9;
+    let busy_ns = *sample.busy_ns.get(&node.node)? as f64;
     (could_ns > 0.0).then(|| (busy_ns / could_ns).min(1.0))
 }
 
-fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
+fn domains(page: &mut Page<'_>, state: &State, sample: &Sample, room: Room) {
     let is_wide = page.area.width >= WIDE;
     let mut columns = vec![cut_column("domain"), column("home", Left, 4)];
     if is_wide {
@@ -334,22 +334,22 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
         column("memory", Right, 6),
         column("CPU", Right, 5),
     ]);
-    let running = Running::new(look, is_wide);
+    let running = Running::new(sample, is_wide);
     if running.in_a_word {
-        // As wide as its longest word.
-        columns.push(column("stands", Left, 10));
+        // The width of the longest status.
+        columns.push(column("status", Left, 10));
     }
     if running.by_node {
         columns.push(cut_column("threads at"));
     }
     columns.push(cut_column("memory at"));
-    let shown = state.rows(look);
+    let shown = state.rows(sample);
     let rows: Vec<Vec<Cell>> =
-        shown.iter().map(|domain| domain_row(domain, look, is_wide, running)).collect();
+        shown.iter().map(|domain| domain_row(domain, sample, is_wide, running)).collect();
     let widths = widths(&columns, &rows, usize::from(page.area.width.saturating_sub(1)));
     page.title(&columns, &widths);
     if rows.is_empty() {
-        page.text(&nothing(state, look), Style::new());
+        page.text(&nothing(state, sample), Style::new());
         return;
     }
     let selected = state.selected(&shown).filter(|_| state.live);
@@ -362,24 +362,24 @@ fn domains(page: &mut Page<'_>, state: &State, look: &Look, room: Room) {
     }
 }
 
-/// How it is told where a domain runs.
+/// The columns that show the place of a domain's threads.
 #[derive(Clone, Copy)]
 struct Running {
-    /// By what the daemon makes of it.
+    /// The status in the control loop.
     in_a_word: bool,
-    /// By the nodes that its threads are on.
+    /// The number of threads by node.
     by_node: bool,
 }
 
 impl Running {
-    /// On a narrow terminal there is no room for both, and the daemon knows better.
-    fn new(look: &Look, is_wide: bool) -> Self {
-        let is_told = look.stat.domains.iter().any(|domain| domain.standing.is_some());
+    /// A narrow terminal has no room for both; the status is more exact.
+    fn new(sample: &Sample, is_wide: bool) -> Self {
+        let is_told = sample.stat.domains.iter().any(|domain| domain.standing.is_some());
         Self { in_a_word: is_told, by_node: is_wide || !is_told }
     }
 }
 
-fn domain_row(domain: &Domain, look: &Look, is_wide: bool, running: Running) -> Vec<Cell> {
+fn domain_row(domain: &Domain, sample: &Sample, is_wide: bool, running: Running) -> Vec<Cell> {
     let mood = domain.local_share.map_or(Mood::Plain, closeness);
     let mut row = vec![
         Cell::new(printable(&domain.name)),
@@ -402,7 +402,7 @@ fn domain_row(domain: &Domain, look: &Look, is_wide: bool, running: Running) -> 
             mood: if in_debt { Mood::Fair } else { Mood::Plain },
         },
         Cell::new(held(domain, is_wide)),
-        Cell::new(cpus_used(domain, look)),
+        Cell::new(cpus_used(domain, sample)),
     ]);
     row.extend(running.in_a_word.then(|| Cell::new(stands(domain))));
     row.extend(running.by_node.then(|| Cell::new(by_node(&domain.usage.cpu.threads))));
@@ -410,7 +410,7 @@ fn domain_row(domain: &Domain, look: &Look, is_wide: bool, running: Running) -> 
     row
 }
 
-/// What it holds; where there is room also of how much that was promised.
+/// Resident memory; with `of_claim` also claimed memory.
 fn held(domain: &Domain, of_claim: bool) -> String {
     let used = used_of_claim(domain);
     match used.split_once('/') {
@@ -419,19 +419,19 @@ fn held(domain: &Domain, of_claim: bool) -> String {
     }
 }
 
-/// CPU time in percent of one CPU's.
-fn cpus_used(domain: &Domain, look: &Look) -> String {
-    let share = total(&domain.usage.cpu.time_ns) as f64 / 1e9 / look.stat.interval_s;
+/// CPU time in percent of one CPU.
+fn cpus_used(domain: &Domain, sample: &Sample) -> String {
+    let share = total(&domain.usage.cpu.time_ns) as f64 / 1e9 / sample.stat.interval_s;
     dash(share.is_finite().then(|| format!("{:.0} %", share * 100.0)))
 }
 
-/// What to say where no domain is shown.
-fn nothing(state: &State, look: &Look) -> String {
-    let is_filtered = !State { filter: String::new(), ..state.clone() }.rows(look).is_empty();
+/// The text in place of an empty list.
+fn nothing(state: &State, sample: &Sample) -> String {
+    let is_filtered = !State { filter: String::new(), ..state.clone() }.rows(sample).is_empty();
     match (is_filtered, state.all, state.live) {
         (true, _, true) => format!(" no name has \"{}\" in it: Esc shows all", state.filter),
         (true, _, false) => format!(" no name has \"{}\" in it", state.filter),
-        (false, true, _) if !look.all => " looking ...".into(),
+        (false, true, _) if !sample.all => " sampling ...".into(),
         (false, true, _) => " no domain runs, and no other cgroup has processes".into(),
         (false, false, true) => {
             " no domain runs: `nearside run` starts one; a shows other cgroups".into()
@@ -457,8 +457,8 @@ fn prompt(state: &State) -> String {
     format!(" names with: {}", state.filter)
 }
 
-fn explanation(page: &mut Page<'_>, state: &State, look: Option<&Look>, room: Room) {
-    let lines = text(state, look);
+fn explanation(page: &mut Page<'_>, state: &State, sample: Option<&Sample>, room: Room) {
+    let lines = text(state, sample);
     let title = match &state.pane {
         Pane::Why { domain, .. } => format!(" why {}", printable(domain)),
         _ => " help".into(),
@@ -480,16 +480,16 @@ fn explanation(page: &mut Page<'_>, state: &State, look: Option<&Look>, room: Ro
     }
 }
 
-/// The lines of what explains, as wide as the terminal is.
-pub(super) fn text(state: &State, look: Option<&Look>) -> Vec<String> {
+/// The lines of an explanation, folded to the width of the terminal.
+pub(super) fn text(state: &State, sample: Option<&Sample>) -> Vec<String> {
     let width = usize::from(state.size.width);
     let text = match &state.pane {
         Pane::Why { text: Some(text), .. } => text.clone(),
-        Pane::Why { text: None, .. } => "looking ...".into(),
+        Pane::Why { text: None, .. } => "sampling ...".into(),
         Pane::Help | Pane::Domains | Pane::Nodes => {
-            let troubles: String =
-                troubles(state, look).iter().map(|trouble| format!("  {trouble}\n")).collect();
-            if troubles.is_empty() { HELP.into() } else { format!("{HELP}\nNot seen\n{troubles}") }
+            let problems: String =
+                problems(state, sample).iter().map(|problem| format!("  {problem}\n")).collect();
+            if problems.is_empty() { HELP.into() } else { format!("{HELP}\nNot seen\n{problems}") }
         }
     };
     text.lines()
@@ -498,7 +498,8 @@ pub(super) fn text(state: &State, look: Option<&Look>) -> Vec<String> {
         .collect()
 }
 
-/// A line in pieces of at most `width` characters, broken at blanks where there are any; what follows is indented.
+/// A line in pieces of at most `width` characters, broken at blanks if possible; later pieces are
+/// indented.
 fn folded(line: &str, width: usize) -> Vec<String> {
     let width = width.max(8);
     let indent = (line.len() - line.trim_start().len() + 2).min(width / 2);
@@ -514,32 +515,32 @@ fn folded(line: &str, width: usize) -> Vec<String> {
 
 const HELP: &str = "\
 Heading
-  scheduled by  Linux itself, or a sched_ext scheduler; nearside is the one that prefers homes
+  scheduled by  Linux, or a sched_ext scheduler; nearside prefers homes
 
 Keys
   Up Down j k PgUp PgDn Home End  select, scroll
-  Enter w     why the selected domain lives there, as `nearside why` tells
+  Enter w     reasons for the domain's home (`nearside why`)
   s > <       sort by name, local share, debt, memory or CPU time
-  r           the other way round
+  r           reverse the order
   /           only names with a text in them; Esc shows all
-  a           other cgroups, too, from the next look on
-  p Space     stand still, go on
-  Tab         to the nodes, where they do not all fit, and back
+  a           other cgroups, too, from the next sample on
+  p Space     pause, continue
+  Tab         to the nodes if they do not all fit, and back
   q Ctrl-C    quit; Ctrl-Z suspends
 
 Nodes
-  busy        of the CPUs' time, whoever used it
-  memory      | used  : can be reclaimed, the page cache mostly; blank: free
-  unclaimed   what can still be promised (`nearside stat` adds it up)
-  vCPUs/CPUs  promised/online
+  busy        busy share of the node's CPUs, for any process
+  memory      | used  : reclaimable, mostly page cache; blank: free
+  available   memory for new claims (details: `nearside stat`)
+  vCPUs/CPUs  claimed/online
 
 Domains
-  home        the nodes it shall live on; none: Nearside did not start it
-  local       local share: how likely an access of its CPUs to its memory is local
-  debt        its own memory that lies off its home
-  memory      what it holds; on wide terminals /what is promised to it
-  CPU         CPU time during the look, in percent of one CPU
-  stands      what the daemon makes of where it runs, where one runs; Enter says more
-  threads at  threads by node, helpers included, as in 0:2 3:1
-  memory at   its own memory by node, as in 0:512M 3:1.5G
+  home        its home nodes; none if Nearside did not start it
+  local       local share: probability that a memory access is local
+  debt        own memory that lies off the home
+  memory      resident memory; on wide terminals resident/claimed
+  CPU         CPU time during the sample, in percent of one CPU
+  status      status in the control loop, if the daemon runs; Enter explains
+  threads at  threads by node, including helpers, as in 0:2 3:1
+  memory at   own memory by node, as in 0:512M 3:1.5G
 ";

@@ -1,11 +1,11 @@
-//! Which domains are shown, and in which order.
+//! The choice and the order of domains.
 
 use crate::domains::Domain;
 use nearside_linux::usage::Account;
 use nearside_policy::total;
 use std::cmp::Ordering;
 
-/// By what domains are sorted.
+/// The sort order of domains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum Sort {
     /// Domains by name, then other cgroups by path
@@ -13,23 +13,23 @@ pub(crate) enum Sort {
     Name,
     /// Local share, lowest first
     Local,
-    /// Memory off the home, most first
+    /// Debt, highest first
     Debt,
-    /// Memory, most first
+    /// Memory, highest first
     Memory,
-    /// CPU time, most first
+    /// CPU time, highest first
     Cpu,
 }
 
 impl Sort {
     const ALL: [Self; 5] = [Self::Name, Self::Local, Self::Debt, Self::Memory, Self::Cpu];
 
-    /// The one that comes `steps` later, round and round.
+    /// The order `steps` later, cyclically.
     pub(super) fn after(self, steps: usize) -> Self {
         Self::ALL[(self as usize + steps) % Self::ALL.len()]
     }
 
-    /// The one before.
+    /// The order before, cyclically.
     pub(super) fn before(self) -> Self {
         self.after(Self::ALL.len() - 1)
     }
@@ -38,11 +38,11 @@ impl Sort {
         matches!(self, Self::Debt | Self::Memory | Self::Cpu) != reversed
     }
 
-    /// For people.
+    /// The order in words.
     pub(super) fn words(self, reversed: bool) -> &'static str {
         match (self, self.largest_first(reversed)) {
             (Self::Name, false) => "by name",
-            (Self::Name, true) => "last name first",
+            (Self::Name, true) => "by name, descending",
             (Self::Local, false) => "lowest local share first",
             (Self::Local, true) => "highest local share first",
             (Self::Debt, false) => "least debt first",
@@ -65,7 +65,7 @@ impl Sort {
         }
     }
 
-    /// Those of whom a figure is not known come last, whichever way round.
+    /// Domains without the figure come last in either direction.
     fn compare(self, reversed: bool, one: &Domain, other: &Domain) -> Ordering {
         let directed =
             |order: Ordering| if self.largest_first(reversed) { order.reverse() } else { order };
@@ -79,7 +79,8 @@ impl Sort {
     }
 }
 
-/// The domains with `filter` in their names, whatever the case, in order; with `all` other cgroups, too.
+/// The domains whose names contain `filter` (ignoring case), in order; with `all` also other
+/// cgroups.
 pub(super) fn rows<'a>(
     domains: &'a [Domain],
     all: bool,

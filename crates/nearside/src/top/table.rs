@@ -1,4 +1,4 @@
-//! Tables that fill a width: columns that can be cut share what the others leave.
+//! Tables that fill a width: columns that may be cut share the space that the others leave.
 
 use crate::report::table::Side;
 use ratatui::{
@@ -8,7 +8,7 @@ use ratatui::{
     text::Span,
 };
 
-/// Between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
 /// A column.
@@ -16,13 +16,13 @@ const GAP: usize = 2;
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) side: Side,
-    /// Not narrower than this, so that it stands still while figures change.
+    /// The minimum width, so that the column keeps its place while figures change.
     pub(super) least: usize,
-    /// Whether it may be cut.
+    /// Whether the column may be cut.
     pub(super) is_cut: bool,
 }
 
-/// What colour says once more; a number beside it says it first.
+/// A rating shown as a colour, beside a number that says the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Mood {
     #[default]
@@ -44,7 +44,7 @@ impl Mood {
     }
 }
 
-/// What stands in a column.
+/// The content of a column.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -57,7 +57,7 @@ impl Cell {
     }
 }
 
-/// How wide each column is, so that all fit into `width` if they can.
+/// The width of each column, so that all fit into `width` if possible.
 pub(super) fn widths(columns: &[Column], rows: &[Vec<Cell>], width: usize) -> Vec<usize> {
     let longest = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| columns_of(&cell.text)).max()
@@ -74,7 +74,7 @@ pub(super) fn widths(columns: &[Column], rows: &[Vec<Cell>], width: usize) -> Ve
         .map(|(width, _)| width)
         .sum();
     let mut left = width.saturating_sub(gaps + firm);
-    // Those that want less than an equal part get it; what they leave is for the others.
+    // A column that needs less than an equal part leaves the rest to the others.
     let mut cut: Vec<usize> = (0..columns.len()).filter(|&column| columns[column].is_cut).collect();
     cut.sort_by_key(|&column| widths[column]);
     for (done, &column) in cut.iter().enumerate() {
@@ -84,7 +84,7 @@ pub(super) fn widths(columns: &[Column], rows: &[Vec<Cell>], width: usize) -> Ve
     widths
 }
 
-/// How many columns of a terminal a text takes.
+/// Width of a text in columns of a terminal.
 pub(super) fn columns_of(text: &str) -> usize {
     Span::raw(text).width()
 }
@@ -110,7 +110,8 @@ pub(super) fn write_row(
     }
 }
 
-/// Writes a text from column `x` of the line `area` on; what does not fit into `width` is cut, which a `~` tells.
+/// Writes a text at column `x` of the line `area`. A text wider than `width` is cut and ends with
+/// `~`.
 pub(super) fn write(
     buffer: &mut Buffer,
     area: Rect,
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_may_be_cut_share_what_is_left() {
+    fn cut_columns_share_the_remaining_width() {
         let columns = [column(5, false), column(0, true), column(0, true), column(0, true)];
         let rows = [row(&[3, 4, 20, 30]), row(&[7, 2, 1, 1])];
         assert_eq!(widths(&columns, &rows, 100), [7, 4, 20, 30], "all fit");
@@ -163,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_says_so_and_what_a_terminal_would_obey_is_not_written() {
+    fn cut_text_ends_with_a_tilde_and_control_characters_are_not_written() {
         assert_eq!(written(5, 0, "short"), "short   ");
         assert_eq!(written(5, 0, "longer"), "long~   ");
         assert_eq!(written(9, 4, "longer"), "    lon~");
         assert_eq!(written(5, 9, "beyond"), "        ");
         assert!(!written(8, 0, "\x1b[2J").contains('\x1b'));
-        // A character that takes two columns is not halved.
+        // A character of two columns is not halved.
         assert!(written(4, 0, "a漢字b").starts_with("a漢"));
         write(&mut Buffer::empty(Rect::ZERO), Rect::new(0, 3, 8, 1), 0, 8, "nowhere", Style::new());
     }

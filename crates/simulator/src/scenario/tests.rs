@@ -27,7 +27,7 @@ pause_rounds = 8
 ";
 
 #[test]
-fn a_scenario_is_read() {
+fn scenario_is_read() {
     let scenario = parse("s.toml", PLAIN).unwrap();
     assert_eq!((scenario.description.as_str(), scenario.interval_ms), ("two kinds", 100));
     let names: Vec<_> = scenario.domains.iter().map(|domain| domain.name.as_str()).collect();
@@ -54,7 +54,7 @@ fn a_scenario_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_line() {
+fn error_names_line_and_key() {
     let cases = [
         (
             "threads = 2",
@@ -151,7 +151,7 @@ fn what_is_wrong_is_named_with_its_line() {
 }
 
 #[test]
-fn what_is_no_file_is_said() {
+fn unreadable_file_is_an_error() {
     let error = read(Path::new("/no/such/scenario.toml")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read the scenario /no/such/scenario.toml: "), "{error}");
     let error = read(Path::new("/dev/zero")).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 use super::*;
 use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId, Topology};
 
-/// Nodes in a row with 2 CPUs each: the farther, the slower.
+/// Nodes of 2 CPUs in a row; latency grows with the distance in the row.
 fn row(nodes: u32) -> Hardware {
     let ids: Vec<_> = (0..nodes).map(NodeId).collect();
     let distances: Vec<u8> = ids
@@ -24,7 +24,7 @@ fn at_home(homes: &[&'static [usize]]) -> Vec<Runnable<'static>> {
     homes.iter().map(|home| Runnable { last: None, woke: false, home }).collect()
 }
 
-/// How many threads are on each node.
+/// Threads by node.
 fn count(nodes: &[usize], of: usize) -> Vec<usize> {
     (0..of).map(|node| nodes.iter().filter(|on| **on == node).count()).collect()
 }
@@ -32,17 +32,17 @@ fn count(nodes: &[usize], of: usize) -> Vec<usize> {
 #[test]
 fn home_comes_first_then_the_nearest_idle_cpu_then_equal_waiting() {
     let cases: [(&[&'static [usize]], &[usize]); 6] = [
-        // There is room.
+        // Enough CPUs at home.
         (&[&[1], &[1], &[3]], &[0, 2, 0, 1]),
-        // Four want the two CPUs of node 1: two go to the first of its neighbours, none waits.
+        // Four threads for the two CPUs of node 1: two run on its first neighbour.
         (&[&[1], &[1], &[1], &[1]], &[2, 2, 0, 0]),
-        // Six: the next ones go on to the other one.
+        // Six: the next two run on its other neighbour.
         (&[&[1], &[1], &[1], &[1], &[1], &[1]], &[2, 2, 2, 0]),
-        // A home of two nodes is used alike.
+        // The nodes of a home of two are used equally.
         (&[&[0, 1], &[0, 1], &[0, 1], &[0, 1]], &[2, 2, 0, 0]),
-        // Nobody has an idle CPU: 12 threads of node 0 are shared out.
+        // No CPU is idle: 12 threads of node 0 are distributed.
         (&[&[0_usize] as &[usize]; 12], &[3, 3, 3, 3]),
-        // Those at home elsewhere wait as long.
+        // Threads of other homes wait equally long.
         (&[&[0], &[0], &[0], &[0], &[0], &[0], &[1], &[1], &[2], &[2], &[3], &[3]], &[3, 3, 3, 3]),
     ];
     for (homes, expected) in cases {
@@ -53,7 +53,7 @@ fn home_comes_first_then_the_nearest_idle_cpu_then_equal_waiting() {
     }
 }
 
-/// Schedules for so many ticks, each on what the one before left.
+/// Schedules so many ticks, each from the result of the one before.
 fn ticks(hardware: &Hardware, mut threads: Vec<Runnable<'_>>, ticks: u64) -> Vec<Vec<usize>> {
     let mut next = |tick| {
         let nodes = home_first(hardware, &threads, tick);
@@ -64,14 +64,15 @@ fn ticks(hardware: &Hardware, mut threads: Vec<Runnable<'_>>, ticks: u64) -> Vec
 }
 
 #[test]
-fn who_is_away_from_home_changes() {
-    // Three of node 0 want its two CPUs, and three of node 1; node 2 has two more.
+fn surplus_threads_change() {
+    // Three threads for the two CPUs of node 0, and three for those of node 1; node 2 has two more
+    // CPUs.
     let runs = ticks(&row(3), at_home(&[&[0], &[0], &[0], &[1], &[1], &[1]]), 30);
     for thread in 0..6 {
         let away = runs.iter().filter(|nodes| nodes[thread] == 2).count();
         assert_eq!(away, 10, "{thread}: {runs:?}");
     }
-    // Three to two CPUs: nobody is at home much more than others.
+    // Three threads for two CPUs: all spend about the same time at home.
     let runs = ticks(&row(4), at_home(&[&[0_usize] as &[usize]; 12]), 120);
     for thread in 0..12 {
         let at_home = runs.iter().filter(|nodes| nodes[thread] == 0).count();
@@ -82,7 +83,8 @@ fn who_is_away_from_home_changes() {
 #[test]
 fn threads_stay_on_the_node_of_their_home_on_which_they_ran() {
     let homes: [&[&'static [usize]]; 4] = [
-        // Alone, with idle CPUs; all have one; two wait for each; beside one whose home is one of these nodes.
+        // Alone, with idle CPUs; one thread per CPU; two per CPU; beside a domain on one of these
+        // nodes.
         &[&[0, 1], &[0, 1]],
         &[&[0, 1], &[0, 1], &[0, 1], &[0, 1]],
         &[&[0, 1, 2, 3_usize] as &[usize]; 16],
@@ -92,10 +94,10 @@ fn threads_stay_on_the_node_of_their_home_on_which_they_ran() {
         let runs = ticks(&row(4), at_home(homes), 20);
         assert!(runs.iter().all(|nodes| *nodes == runs[0]), "{runs:?}");
     }
-    // Whoever has the choice makes room for those who have none, and nobody is away.
+    // Threads with a choice make room for those without; none is away from home.
     let runs = ticks(&row(2), at_home(&[&[0, 1], &[0, 1], &[1], &[1]]), 20);
     assert!(runs[1..].iter().all(|nodes| *nodes == [0, 0, 1, 1]), "{runs:?}");
-    // Where more are than is fair, some go.
+    // Of more than a fair number, some leave.
     let crowded: Vec<_> =
         (0..4).map(|_| Runnable { last: Some(1), woke: false, home: &[0, 1] }).collect();
     assert_eq!(count(&home_first(&row(2), &crowded, 0), 2), [2, 2]);
@@ -107,7 +109,7 @@ fn pins_hold_while_cpus_idle() {
 }
 
 #[test]
-fn nobody_is_put_where_nothing_can_run() {
+fn nodes_without_cpus_get_no_threads() {
     let mut hardware = row(3);
     hardware.nodes[0].cpus = 0;
     let threads = at_home(&[&[0], &[0, 2], &[1]]);
@@ -121,15 +123,15 @@ fn nobody_is_put_where_nothing_can_run() {
 fn linux_fills_idle_cpus_and_leaves_threads_where_they_run() {
     let hardware = row(4);
     let thread = |last, woke| Runnable { last, woke, home: &[0, 1, 2, 3] };
-    // New ones are spread.
+    // New threads are spread.
     assert_eq!(
         count(&Anywhere::new(1).schedule(&hardware, &[thread(None, false); 12], 0.0), 4),
         [3, 3, 3, 3]
     );
-    // Of five on node 0 three wait, and six CPUs are idle.
+    // Of five threads on node 0 three wait, and six CPUs are idle.
     let nodes = Anywhere::new(1).schedule(&hardware, &[thread(Some(0), false); 5], 0.0);
     assert_eq!(count(&nodes, 4)[0], 2, "{nodes:?}");
-    // Between two balancing periods nobody moves who waits on a machine without idle CPUs.
+    // Between two balancing periods, waiting threads stay if no CPU is idle.
     let full: Vec<_> = (0..16).map(|at| thread(Some(at % 4), at % 3 == 0)).collect();
     let mut linux = Anywhere::new(1);
     linux.schedule(&hardware, &full, 0.0);
@@ -139,7 +141,7 @@ fn linux_fills_idle_cpus_and_leaves_threads_where_they_run() {
 }
 
 #[test]
-fn a_thread_that_wakes_takes_any_idle_cpu() {
+fn waking_thread_takes_any_idle_cpu() {
     let hardware = row(4);
     let mut linux = Anywhere::new(1);
     let thread = Runnable { last: Some(0), woke: true, home: &[0, 1, 2, 3] };

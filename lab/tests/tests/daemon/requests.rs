@@ -134,14 +134,14 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         said
     };
     let (why, show) = (said("why db").0, said("show db --interval 0").0);
-    assert!(why.contains("Now, says the daemon") && show.contains("daemon says"), "{why}{show}");
+    assert!(why.contains("Control loop") && show.contains("status"), "{why}{show}");
     for command in ["list", "stat --interval 0", "top --once --interval 0"] {
         let (told, notes) = said(command);
         assert!(
-            told.contains("stands") && told.contains("idle") && notes.is_empty(),
+            told.contains("status") && told.contains("idle") && notes.is_empty(),
             "{command}: {told}{notes}"
         );
-        assert!(!said(&format!("{command} --no-daemon")).0.contains("stands"), "{command}");
+        assert!(!said(&format!("{command} --no-daemon")).0.contains("status"), "{command}");
     }
     await_that("a program is told, too", || {
         json("list")["domains"][0]["standing"]["place"] == "idle"

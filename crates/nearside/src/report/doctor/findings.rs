@@ -1,12 +1,12 @@
-//! What each fact of a host means for Nearside.
+//! The consequence of each fact of a host.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::report::units::{count, size};
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
 use nearside_policy::{LeftOut, MemoryPolicy};
 use nearside_topology::CpuSet;
 
-/// All findings, in the order in which they should be read.
+/// All findings, in the order for reading.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     vec![
         kernel(facts),
@@ -36,11 +36,14 @@ fn kernel(facts: &Facts) -> Finding {
     const TOPIC: &str = "kernel";
     match (&facts.kernel_release, facts.kernel_version()) {
         (Some(release), Some(version)) if version < (5, 17) => Finding::limited(TOPIC, release)
-            .so("older than 5.17: no set_mempolicy_home_node, and huge pages are not counted by node for a cgroup")
+            .so("older than 5.17: no set_mempolicy_home_node, and huge pages are not counted by \
+                 node for a cgroup")
             .advice("use a newer kernel"),
         (Some(release), Some(_)) => Finding::ok(TOPIC, release),
-        (release, _) => Finding::limited(TOPIC, release.clone().unwrap_or_else(|| "unknown".into()))
-            .so("its version cannot be told, nor which features it should have"),
+        (release, _) => {
+            Finding::limited(TOPIC, release.clone().unwrap_or_else(|| "unknown".into()))
+                .so("its version and features are unknown")
+        }
     }
 }
 
@@ -58,7 +61,7 @@ fn nodes(facts: &Facts) -> Finding {
             .so("the kernel hides the machine's nodes, if it has several")
             .advice("boot without numa=off"),
         (1, None) => Finding::ok(TOPIC, found)
-            .so("all memory is near: claims are kept, nothing is bound, pinned or moved"),
+            .so("all memory is local: Nearside keeps claims, and binds and moves nothing"),
         _ if facts.memory_nodes != *nodes => {
             Finding::ok(TOPIC, format!("{found}, with memory: {}", facts.memory_nodes))
         }
@@ -68,23 +71,23 @@ fn nodes(facts: &Facts) -> Finding {
 
 fn policies(facts: &Facts) -> Finding {
     const TOPIC: &str = "memory policies";
-    let Some(known) = &facts.policies else { return Finding::ok(TOPIC, "not tried") };
-    // cpuset.mems does what restrictive asks for; no task policy is needed.
+    let Some(known) = &facts.policies else { return Finding::ok(TOPIC, "not tested") };
+    // The policy restrictive needs only cpuset.mems, no task policy.
     let all = MemoryPolicy::ALL.into_iter().filter(|&policy| policy != MemoryPolicy::Restrictive);
     let lacking: Vec<MemoryPolicy> = all.filter(|policy| !known.contains(policy)).collect();
     if lacking.is_empty() {
-        return Finding::ok(TOPIC, "all are known");
+        return Finding::ok(TOPIC, "all are supported");
     }
-    const SO: &str =
-        "only cpuset.mems can keep memory at home: --policy restrictive; the others are refused";
+    const SO: &str = "memory can stay at home only through cpuset.mems (--policy restrictive); other \
+                      policies are refused";
     match known.is_empty() {
         true if facts.nodes.len() <= 1 => {
-            return Finding::ok(TOPIC, "none, and none is needed on one node");
+            return Finding::ok(TOPIC, "none, and one node needs none");
         }
         _ if facts.policies_forbidden => {
             return Finding::missing(
                 TOPIC,
-                "a filter of system calls (seccomp) lets this process set none",
+                "a system call filter (seccomp) forbids them",
             )
             .so(SO)
             .advice(
@@ -92,7 +95,7 @@ fn policies(facts: &Facts) -> Finding {
             );
         }
         true => {
-            return Finding::missing(TOPIC, "the kernel knows none")
+            return Finding::missing(TOPIC, "the kernel has none")
                 .so(SO)
                 .advice("use a kernel with CONFIG_NUMA=y");
         }
@@ -104,8 +107,8 @@ fn policies(facts: &Facts) -> Finding {
         _ => policy.to_string(),
     };
     let lacking = lacking.iter().map(since).collect::<Vec<_>>().join(", ");
-    Finding::limited(TOPIC, format!("not known: {lacking}"))
-        .so("--policy refuses these; preferred stands in for preferred-many where none was asked for")
+    Finding::limited(TOPIC, format!("unsupported: {lacking}"))
+        .so("--policy refuses these; the default is preferred in place of preferred-many")
         .advice("use a newer kernel")
 }
 
@@ -113,8 +116,8 @@ fn numa_maps(facts: &Facts) -> Finding {
     const TOPIC: &str = "numa_maps";
     match facts.has_numa_maps {
         true => Finding::ok(TOPIC, "there"),
-        false => Finding::limited(TOPIC, "not there: a kernel without CONFIG_NUMA")
-            .so("memory is seen by cgroup at most, not by mapping"),
+        false => Finding::limited(TOPIC, "missing: a kernel without CONFIG_NUMA")
+            .so("memory is known by cgroup at most, not by mapping"),
     }
 }
 
@@ -123,18 +126,22 @@ fn cgroup_layout(cgroups: &Cgroups) -> Finding {
     const NEEDED: [(&str, &str); 4] = [
         (
             "cpuset",
-            "domains are kept home by the affinity and policy of their processes alone, which these may change; no \
-             --policy restrictive on several nodes",
+            "domains stay at home only by the affinity and policy of their processes, which these \
+             may change; no --policy restrictive on several nodes",
         ),
         ("cpu", "no --cpu-limit"),
-        ("memory", "no --memory-limit; resident memory is counted from numa_maps, which is slower"),
+        ("memory", "no --memory-limit; resident memory is counted from numa_maps (slower)"),
         ("hugetlb", "huge pages are counted from numa_maps"),
     ];
-    const UNIFY: &str = "boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all, so that version 2 gets them";
+    const UNIFY: &str = "boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all, to have \
+                         them in version 2";
     let Some(v2) = &cgroups.v2 else {
         return Finding::missing(TOPIC, "version 2 is not mounted")
-            .so("a domain is a cgroup of version 2, so none can be made")
-            .advice("mount -t cgroup2 none /sys/fs/cgroup/unified, or boot with systemd.unified_cgroup_hierarchy=1")
+            .so("a domain is a cgroup of version 2, so none can be started")
+            .advice(
+                "mount -t cgroup2 none /sys/fs/cgroup/unified, or boot with \
+                 systemd.unified_cgroup_hierarchy=1",
+            )
             .stops_run();
     };
     let lacks = |controller| cgroups.v2_blocked || !cgroups.has(controller);
@@ -148,18 +155,19 @@ fn cgroup_layout(cgroups: &Cgroups) -> Finding {
     let follows = lacking.iter().map(|(_, follows)| *follows).collect::<Vec<_>>().join("; ");
     let taken = lacking.iter().any(|(name, _)| cgroups.v1_controllers.contains(*name));
     let without = if cgroups.v2_blocked {
-        "whose first group has processes and so gives none of"
+        "its first group has processes and so cannot delegate"
     } else {
         "without"
     };
     Finding::limited(TOPIC, format!("{found}, {without} {names}")).so(follows).advice(
         match (cgroups.v2_blocked, taken) {
             (true, _) => {
-                "in a container: move the processes of the tree's first group to a group of their own below it"
+                "in a container: move the processes of the tree's first group to a group below it"
             }
             (false, true) => UNIFY,
             (false, false) => {
-                "see cgroup_disable= on the kernel's command line, and what the host delegates to this container"
+                "see cgroup_disable= on the kernel command line, and the controllers that the host \
+                 delegates to this container"
             }
         },
     )
@@ -173,29 +181,28 @@ fn owner(facts: &Facts) -> Finding {
         (true, true, _) if root => {
             Finding::ok(TOPIC, "systemd: domains are scopes in nearside.slice")
         }
-        (true, true, _) => Finding::missing(TOPIC, "systemd, which makes scopes for root only")
+        (true, true, _) => Finding::missing(TOPIC, "systemd, which creates scopes only for root")
             .so("no domain can be started or changed")
             .advice("use sudo")
             .stops_run(),
-        (true, false, _) => Finding::missing(TOPIC, "systemd, but the system bus is not there")
-            .so("systemd cannot be asked for scopes")
+        (true, false, _) => Finding::missing(TOPIC, "systemd, without a system bus")
+            .so("systemd cannot create scopes")
             .advice("install and start dbus")
             .stops_run(),
-        (false, _, true) => Finding::ok(TOPIC, "nobody: domains are made below /nearside"),
-        // Said above already.
-        (false, _, false) if cgroups.v2.is_none() => {
-            Finding::missing(TOPIC, "there is no tree to own")
-        }
+        (false, _, true) => Finding::ok(TOPIC, "none: domains are cgroups below /nearside"),
+        // The finding about the layout reports it.
+        (false, _, false) if cgroups.v2.is_none() => Finding::missing(TOPIC, "no cgroup tree"),
         (false, _, false) => {
             let delegated = match (&cgroups.own_group, cgroups.own_group_writable) {
                 (Some(group), true) => {
-                    format!("; {group} is delegated to you, but domains are made below the root")
+                    format!("; {group} is delegated to you, but domains are created below the root")
                 }
                 _ => String::new(),
             };
             let advice = match root {
                 true => {
-                    "mount the cgroup tree writable (in a container: --privileged or a delegated tree)"
+                    "mount the cgroup tree writable (in a container: --privileged or a delegated \
+                     tree)"
                 }
                 false => "use sudo",
             };
@@ -212,8 +219,8 @@ fn records(facts: &Facts) -> Finding {
     const SO: &str = "no claim can be recorded, so no domain can be started";
     match (&facts.state_refused, facts.state_writable) {
         (Some(why), _) => Finding::missing(TOPIC, why).so(SO).stops_run(),
-        (None, true) => Finding::ok(TOPIC, "/run/nearside can be written"),
-        (None, false) => Finding::missing(TOPIC, "/run/nearside cannot be written")
+        (None, true) => Finding::ok(TOPIC, "/run/nearside is writable"),
+        (None, false) => Finding::missing(TOPIC, "/run/nearside is not writable")
             .so(SO)
             .advice(if facts.privileges.euid == Some(0) {
                 "make /run writable"
@@ -228,7 +235,7 @@ fn privileges(privileges: Privileges) -> Finding {
     const TOPIC: &str = "privileges";
     const WANTED: [(Capability, &str, &str); 3] = [
         (Capability::SysNice, "CAP_SYS_NICE", "other users' pages and shared ones cannot be moved"),
-        (Capability::SysPtrace, "CAP_SYS_PTRACE", "other users' memory cannot be seen by mapping"),
+        (Capability::SysPtrace, "CAP_SYS_PTRACE", "other users' memory is not known by mapping"),
         (
             Capability::SysAdmin,
             "CAP_SYS_ADMIN (or CAP_BPF and CAP_PERFMON)",
@@ -239,19 +246,19 @@ fn privileges(privileges: Privileges) -> Finding {
         let stands_in = || privileges.has(Capability::Bpf) && privileges.has(Capability::Perfmon);
         privileges.has(capability) || capability == Capability::SysAdmin && stands_in()
     };
-    let who = match privileges.euid {
+    let user = match privileges.euid {
         Some(0) => "root".into(),
-        Some(user) => format!("user {user}"),
+        Some(id) => format!("user {id}"),
         None => "unknown user".into(),
     };
     let lacking: Vec<_> = WANTED.into_iter().filter(|(capability, ..)| !has(*capability)).collect();
     if lacking.is_empty() {
-        return Finding::ok(TOPIC, format!("{who}, with all that is needed"));
+        return Finding::ok(TOPIC, format!("{user}, with all needed capabilities"));
     }
     let names = lacking.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     let follows = lacking.iter().map(|(.., follows)| *follows).collect::<Vec<_>>().join("; ");
     let advice = if privileges.euid == Some(0) { "grant them" } else { "use sudo" };
-    Finding::limited(TOPIC, format!("{who}, without {names}")).so(follows).advice(advice)
+    Finding::limited(TOPIC, format!("{user}, without {names}")).so(follows).advice(advice)
 }
 
 fn sched_ext(facts: &Facts) -> Finding {
@@ -263,7 +270,7 @@ fn sched_ext(facts: &Facts) -> Finding {
             .so(FALLBACK)
             .advice("use a kernel of 6.16 or later with CONFIG_SCHED_CLASS_EXT=y");
     };
-    // Not by the option: isolcpus= with other flags than "domain" isolates nothing that matters here.
+    // The boot option would mislead: without its flag "domain" it does not matter here.
     if let Some(isolated) = facts.isolated_cpus.as_ref().filter(|cpus| !cpus.is_empty()) {
         return Finding::missing(
             TOPIC,
@@ -274,7 +281,7 @@ fn sched_ext(facts: &Facts) -> Finding {
     }
     if let Some(loaded) = &sched_ext.loaded {
         return Finding::limited(TOPIC, format!("{state}: the scheduler {loaded} is loaded"))
-            .so(format!("there is one at a time; unless it is Nearside's, {FALLBACK}"));
+            .so(format!("a host has one at a time; unless it is Nearside's, {FALLBACK}"));
     }
     if facts.kernel_version().is_some_and(|version| version < (6, 16)) {
         return Finding::limited(TOPIC, format!("{state}, but the kernel is older than 6.16"))
@@ -284,12 +291,12 @@ fn sched_ext(facts: &Facts) -> Finding {
     if !sched_ext.has_btf {
         return Finding::limited(
             TOPIC,
-            format!("{state}, but the kernel does not describe its types"),
+            format!("{state}, without a description of the kernel's types (BTF)"),
         )
         .so(FALLBACK)
         .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y");
     }
-    Finding::ok(TOPIC, format!("there, {state}"))
+    Finding::ok(TOPIC, format!("supported, {state}"))
         .so(format!("{FALLBACK} until a scheduler is attached"))
 }
 
@@ -298,10 +305,15 @@ fn isolated(facts: &Facts) -> Finding {
     let listed = |cpus: &Option<String>| cpus.clone().filter(|cpus| !cpus.is_empty());
     match (listed(&facts.isolated_cpus), listed(&facts.nohz_full_cpus)) {
         (Some(isolated), _) => Finding::limited(TOPIC, format!("CPUs {isolated} are isolated"))
-            .so("the kernel does not balance tasks over them, so placement leaves them out; who names their nodes gets \
-                 them, and has to bind each thread")
-            .advice("isolate CPUs by cpuset partitions, or name their nodes with --nodes for a domain that binds its threads"),
-        (None, Some(ticks)) => Finding::ok(TOPIC, format!("none; no ticks on CPUs {ticks} (nohz_full)")),
+            .so("the kernel does not balance tasks over them, so placement leaves them out; a \
+                 domain whose home has them must bind each thread itself")
+            .advice(
+                "isolate CPUs by cpuset partitions, or name their nodes with --nodes for a domain \
+                 that binds its threads",
+            ),
+        (None, Some(ticks)) => {
+            Finding::ok(TOPIC, format!("none; no ticks on CPUs {ticks} (nohz_full)"))
+        }
         (None, None) => Finding::ok(TOPIC, "none"),
     }
 }
@@ -314,9 +326,9 @@ fn balancing(facts: &Facts) -> Finding {
         Some(2) => Finding::ok(TOPIC, "memory tiering only"),
         Some(_) if facts.nodes.len() <= 1 => Finding::ok(TOPIC, "on, and idle on one node"),
         Some(_) => Finding::limited(TOPIC, "on")
-            .so("the kernel moves pages after threads on its own and slows guests down by its scanning; memory of \
-                 policy strict stays on its nodes")
-            .advice("sysctl kernel.numa_balancing=0 where all that matters is a domain"),
+            .so("the kernel moves pages to their threads by itself, and its scanning slows guests \
+                 down; memory of policy strict stays on its nodes")
+            .advice("sysctl kernel.numa_balancing=0 if every important process is in a domain"),
     }
 }
 
@@ -331,9 +343,8 @@ fn huge_pages(facts: &Facts) -> Finding {
         )
     };
     match facts.huge_pages.is_empty() {
-        true => {
-            Finding::ok(TOPIC, "none are set aside").so("--page-size finds no pages until some are")
-        }
+        true => Finding::ok(TOPIC, "no pool has any")
+            .so("--page-size finds no pages until a pool has some"),
         false => {
             Finding::ok(TOPIC, facts.huge_pages.iter().map(pool).collect::<Vec<_>>().join(", "))
         }
@@ -354,19 +365,20 @@ fn partitions(cgroups: &Cgroups) -> Finding {
             TOPIC,
             cgroups.partitions.iter().map(each).collect::<Vec<_>>().join(", "),
         )
-        .so("their CPUs are taken from everybody else; placement leaves them out"),
+        .so("their CPUs are reserved for these groups; placement leaves them out"),
     }
 }
 
-/// What the cgroup above all domains keeps from them; isolated CPUs have a finding of their own.
+/// CPUs and memory that the cgroup above all domains withholds; isolated CPUs have a finding of
+/// their own.
 fn offered(facts: &Facts) -> Finding {
     const TOPIC: &str = "for domains";
     let withheld = LeftOut { isolated_cpus: CpuSet::new(), ..facts.left_out.clone() };
     let lines = withheld.lines();
     match lines.is_empty() {
-        true => Finding::ok(TOPIC, "all that is there"),
+        true => Finding::ok(TOPIC, "all CPUs and memory"),
         false => Finding::limited(TOPIC, format!("not {}", lines.join("; not ")))
-            .so("placement leaves them out, and nobody can name them")
+            .so("placement leaves them out, and --nodes cannot name them")
             .advice(format!(
                 "widen cpuset.cpus and cpuset.mems of {}, or end the partition that took them",
                 withheld.withheld.by
@@ -379,7 +391,7 @@ fn swap(facts: &Facts) -> Finding {
     match facts.swap_total_bytes {
         None | Some(0) => Finding::ok(TOPIC, "none"),
         Some(bytes) => Finding::ok(TOPIC, size(bytes))
-            .so("memory that is swapped out is not resident: its domain's claim keeps room for it"),
+            .so("swapped-out memory is not resident: its domain's claim keeps room for it"),
     }
 }
 
@@ -389,7 +401,7 @@ fn zone_reclaim(facts: &Facts) -> Finding {
         None => Finding::ok(TOPIC, "not in this kernel"),
         Some(0) => Finding::ok(TOPIC, "0"),
         Some(mode) => Finding::limited(TOPIC, mode.to_string())
-            .so("a full node reclaims its page cache before memory comes from the next: slower, but nearer")
+            .so("a full node reclaims its page cache before it uses another: slower, but local")
             .advice("sysctl vm.zone_reclaim_mode=0"),
     }
 }
@@ -397,7 +409,7 @@ fn zone_reclaim(facts: &Facts) -> Finding {
 fn counters(facts: &Facts) -> Finding {
     const TOPIC: &str = "numastat";
     match facts.numa_stat {
-        Some(0) => Finding::limited(TOPIC, "switched off")
+        Some(0) => Finding::limited(TOPIC, "off")
             .so("`nearside stat` shows hits and misses as 0")
             .advice("sysctl vm.numa_stat=1"),
         Some(_) => Finding::ok(TOPIC, "counting"),
@@ -410,7 +422,7 @@ fn pressure(facts: &Facts) -> Finding {
     match facts.has_pressure {
         true => Finding::ok(TOPIC, "measured"),
         false => Finding::limited(TOPIC, "not measured")
-            .so("whether domains wait for memory or CPUs cannot be seen")
+            .so("waits of domains for memory or CPUs are unknown")
             .advice("boot with psi=1"),
     }
 }
@@ -420,7 +432,7 @@ fn lockdown(facts: &Facts) -> Finding {
     match facts.lockdown.as_deref() {
         None => Finding::ok(TOPIC, "not in force"),
         Some("confidentiality") => Finding::limited(TOPIC, "confidentiality")
-            .so("BPF programs may not read the kernel's memory, so no scheduler can be attached"),
+            .so("BPF programs may not read the kernel's memory, so no scheduler can attach"),
         Some(mode) => Finding::ok(TOPIC, mode),
     }
 }

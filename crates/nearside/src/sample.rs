@@ -1,4 +1,4 @@
-//! A look at the whole host, nodes and domains, as `stat` and `top` show it.
+//! A sample of the whole host, nodes and domains, for `stat` and `top`.
 
 use crate::{
     domains::{self, Domain},
@@ -14,27 +14,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What was seen.
+/// The state of the host, and its activity during an interval.
 #[derive(Debug)]
-pub(crate) struct Look {
-    /// Nodes and domains in numbers.
+pub(crate) struct Sample {
+    /// Figures of nodes and domains.
     pub(crate) stat: Stat,
-    /// Whether other cgroups were looked at.
+    /// Whether the sample includes other cgroups.
     pub(crate) all: bool,
-    /// For how long CPUs worked during the interval, by node; nodes of which nothing tells are not in it.
+    /// Busy time of CPUs during the interval by node, in ns; without nodes whose busy time is
+    /// unknown.
     pub(crate) busy_ns: ByNode,
-    /// The machine as it was at the end.
+    /// The machine at the end of the interval.
     pub(crate) topology: Topology,
-    /// The scheduler in charge of the host, where that is not Linux's own.
+    /// Name of the sched_ext scheduler that is attached, if any.
     pub(crate) scheduler: Option<String>,
-    /// What placement does not offer.
+    /// CPUs and memory that placement does not offer, one line each.
     pub(crate) left_out: Vec<String>,
-    /// What could not be seen, and why.
+    /// Data that could not be read, and the reason, one line each.
     pub(crate) unseen: Vec<String>,
 }
 
-/// Looks for `interval`; with `all` also at cgroups that Nearside did not start.
-pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
+/// Samples the host for `interval`; with `all` also cgroups that Nearside did not start.
+pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
     let root = Path::new("/");
     let (machine, _) = sysfs::read(root).map_err(Failure::could_not)?;
     let count = || machine.nodes.iter().map(|node| counters(root, node.id)).collect::<Vec<_>>();
@@ -47,9 +48,9 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
             unseen.extend(broken);
             left_out
                 .extend(domains::left_out(&machine.clone().offered(host.allowed().as_ref()), None));
-            domains::look(&host, &found, &machine, interval)
+            domains::sample(&host, &found, &machine, interval)
         }
-        // Nodes can be told of without domains.
+        // Nodes have figures even if domains cannot be read.
         Err(error) => {
             unseen.push(error.to_string());
             thread::sleep(interval);
@@ -58,7 +59,8 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
     };
     let (after, busy_after, interval_s) = (count(), busy(), begin.elapsed().as_secs_f64());
     unseen.extend(domains::hidden(&domains));
-    // Free memory after what is resident, as for placement: what is touched in between is not promised again.
+    // Free memory is read after resident memory, as for placement: memory touched in between counts
+    // twice rather than not at all.
     let (topology, notes) = sysfs::read_again(&machine, root).map_err(Failure::could_not)?;
     unseen.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
     let observation = Observation {
@@ -81,5 +83,5 @@ pub(crate) fn look(all: bool, interval: Duration) -> Result<Look, Failure> {
         |(node, after): (_, u64)| Some((node, after.saturating_sub(*busy_before.get(&node)?)));
     let busy_ns = busy_after.into_iter().filter_map(worked).collect();
     let scheduler = nearside_scheduler::in_charge();
-    Ok(Look { stat, all, busy_ns, topology: observation.topology, scheduler, left_out, unseen })
+    Ok(Sample { stat, all, busy_ns, topology: observation.topology, scheduler, left_out, unseen })
 }
