@@ -82,7 +82,7 @@ enum Undo {
     /// Leave the new cgroup for the one before, and remove it.
     Create { group: Cgroup, back: Cgroup },
     /// Give a part its former bindings.
-    Bindings { before: Record, after: Record, part: PartId },
+    Bindings { before: Box<Record>, after: Box<Record>, part: PartId },
 }
 
 impl<'h> Session<'h> {
@@ -443,7 +443,8 @@ impl Pending<'_, '_> {
                 let (before, after) = self.records_of(action.part())?;
                 // Before the effect: a refused step may have taken effect in part.
                 let part = action.part().clone();
-                let undo = Undo::Bindings { before: before.clone(), after: after.clone(), part };
+                let (was, will_be) = (Box::new(before.clone()), Box::new(after.clone()));
+                let undo = Undo::Bindings { before: was, after: will_be, part };
                 self.undo.push(undo);
                 self.session.host.take_binding(action, &before, &after)
             }

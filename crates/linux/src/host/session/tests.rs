@@ -342,7 +342,10 @@ enum Event {
     Late,
 }
 
-fn events() -> impl Strategy<Value = (Event, Option<(usize, bool)>, Option<(usize, usize)>)> {
+/// An event, the domain and file that the kernel refuses, and the step at which the process dies.
+type Attempt = (Event, Option<(usize, bool)>, Option<(usize, usize)>);
+
+fn events() -> impl Strategy<Value = Attempt> {
     let event = prop_oneof![
         (0..8_usize, 0..NODES).prop_map(|(one, node)| Event::Move { one, node }),
         (0..8_usize, 0..8_usize).prop_map(|(one, other)| Event::Exchange { one, other }),
