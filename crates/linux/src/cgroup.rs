@@ -1,4 +1,5 @@
-//! Control groups, version 2 (`Documentation/admin-guide/cgroup-v2.rst`): finding the tree, making and reading groups.
+//! Control groups, version 2 (`Documentation/admin-guide/cgroup-v2.rst`): finding the tree, making
+//! and reading groups.
 
 use crate::{
     error::{Error, IoContext},
@@ -13,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// How often, and how far apart, the kernel is asked whether it still counts a process that no list shows any more.
+/// How often, and how far apart, the kernel is asked whether it still counts a process that no list
+/// shows any more.
 const SETTLE_TRIES: u32 = 1000;
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -21,7 +23,8 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone)]
 pub struct Tree {
     root: PathBuf,
-    /// The group at its root, as `/proc/PID/cgroup` writes it. Not `/` where only a part of the tree is mounted.
+    /// The group at its root, as `/proc/PID/cgroup` writes it. Not `/` where only a part of the
+    /// tree is mounted.
     begins: String,
     controllers: BTreeSet<String>,
 }
@@ -34,7 +37,8 @@ pub struct Cgroup {
 }
 
 impl Tree {
-    /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have no controllers.
+    /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have
+    /// no controllers.
     pub fn find(mountinfo: &Path) -> Result<Self, Error> {
         let text = crate::read::text(mountinfo).at(mountinfo)?;
         let mount = mountinfo::cgroup2(&text).ok_or(Error::NoCgroupTree)?;
@@ -137,7 +141,8 @@ impl Cgroup {
 
     /// Groups right below it.
     pub fn children(&self) -> Vec<Self> {
-        // To list a group's folder, which is mostly files, takes the kernel ten times as long as to say that nothing is below.
+        // To list a group's folder, which is mostly files, takes the kernel ten times as long as to
+        // say that nothing is below.
         if self.read("cgroup.stat").is_ok_and(|stat| stat.is_some_and(|stat| has_none_below(&stat)))
         {
             return Vec::new();
@@ -196,7 +201,8 @@ impl Cgroup {
         }
     }
 
-    /// The content of one of its files; none where there is no such file (the controller is not enabled).
+    /// The content of one of its files; none where there is no such file (the controller is not
+    /// enabled).
     pub fn read(&self, file: &str) -> Result<Option<String>, Error> {
         let path = self.directory.join(file);
         match read::text(&path) {
@@ -224,8 +230,9 @@ impl Cgroup {
 
     /// Whether it can give controllers to groups below it.
     ///
-    /// One with processes of its own cannot, such as a container's first, but for the tree's very root: cpu and cpuset
-    /// would even be taken, and no group below could hold a process any more (`cgroup-v2.rst`, "Threads").
+    /// One with processes of its own cannot, such as a container's first, but for the tree's very
+    /// root: cpu and cpuset would even be taken, and no group below could hold a process any more
+    /// (`cgroup-v2.rst`, "Threads").
     pub fn can_enable(&self) -> bool {
         let is_root = !self.has("cgroup.type");
         is_root
@@ -252,15 +259,16 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Whether a live process is in it or below it, as far as that can be told: one of which it cannot, because descriptors
-    /// do not suffice, has not ended.
+    /// Whether a live process is in it or below it, as far as that can be told: one of which it
+    /// cannot, because descriptors do not suffice, has not ended.
     pub fn populated(&self) -> bool {
         self.populated_once_settled(|| thread::sleep(SETTLE_PAUSE))
     }
 
-    /// A process that its parent has waited for is gone from every list, but may count in `cgroup.events` for a moment
-    /// (seen on Linux 7.3, 12 times of 600). That moment is waited for: lists that are empty do not prove that nobody is
-    /// there, since they are read one after the other while processes may move between them.
+    /// A process that its parent has waited for is gone from every list, but may count in
+    /// `cgroup.events` for a moment (seen on Linux 7.3, 12 times of 600). That moment is waited
+    /// for: lists that are empty do not prove that nobody is there, since they are read one after
+    /// the other while processes may move between them.
     fn populated_once_settled(&self, mut pause: impl FnMut()) -> bool {
         for _ in 0..SETTLE_TRIES {
             let events = match self.read("cgroup.events") {
@@ -333,8 +341,8 @@ fn numbers(text: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Whether nothing is there, rather than that this cannot be told. A file of a group that is removed while it is open answers
-/// ENODEV.
+/// Whether nothing is there, rather than that this cannot be told. A file of a group that is
+/// removed while it is open answers ENODEV.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
 }

@@ -1,4 +1,5 @@
-//! Keeping a domain on CPUs and nodes: by the cpuset of its cgroup, or where it has none, thread by thread.
+//! Keeping a domain on CPUs and nodes: by the cpuset of its cgroup, or where it has none, thread by
+//! thread.
 
 use crate::{
     cgroup::Cgroup,
@@ -24,8 +25,8 @@ pub(crate) const MEMORY_NODES: Cpuset =
 /// Whether a group is confined to a set. False where it has no cpuset.
 ///
 /// # Errors
-/// Where it is confined to something else: the kernel and systemd take what the groups above do not allow, too, and
-/// then go by theirs.
+/// Where it is confined to something else: the kernel and systemd take what the groups above do not
+/// allow, too, and then go by theirs.
 pub(crate) fn is_in_force<T: Id>(
     group: &Cgroup,
     set: Cpuset,
@@ -43,8 +44,8 @@ pub(crate) fn is_in_force<T: Id>(
     }
 }
 
-/// Whether what is written for a group leaves out nothing that the one above it allows. An empty set never does, but older
-/// kernels let no group with processes have one.
+/// Whether what is written for a group leaves out nothing that the one above it allows. An empty
+/// set never does, but older kernels let no group with processes have one.
 pub(crate) fn confines_nothing(group: &Cgroup, set: Cpuset) -> Result<bool, Error> {
     Ok(leaves_out_nothing(group, set, group.read(set.file)?.unwrap_or_default().trim()))
 }
@@ -79,23 +80,25 @@ pub(crate) fn cpus_of_others(group: &Cgroup, own: &[&CpuSet]) -> Result<Option<S
     Ok((!is_own && !leaves_out_nothing(group, CPUS, text)).then(|| text.to_owned()))
 }
 
-/// How often the threads of a group are looked at, at most. More than a few times are needed only where threads start
-/// each other faster than they can be bound.
+/// How often the threads of a group are looked at, at most. More than a few times are needed only
+/// where threads start each other faster than they can be bound.
 const LOOKS: u32 = 100;
 
 /// How many looks in a row have to find nothing to bind, and how far apart they are.
 ///
-/// A thread that starts another copies its affinity first and puts the other into its group last (`copy_process` in
-/// `kernel/fork.c`). One that is bound in between has a thread that is in no list yet, is not bound, and comes into sight
-/// later; the kernel tells nobody when. (Where there is a cpuset, `cpuset_fork` sees to it.)
+/// A thread that starts another copies its affinity first and puts the other into its group last
+/// (`copy_process` in `kernel/fork.c`). One that is bound in between has a thread that is in no
+/// list yet, is not bound, and comes into sight later; the kernel tells nobody when. (Where there
+/// is a cpuset, `cpuset_fork` sees to it.)
 const QUIET_LOOKS: u32 = 10;
 const BETWEEN_QUIET_LOOKS: Duration = Duration::from_millis(10);
 
-/// Binds every thread, also those that are started meanwhile: a thread takes on the affinity of the one that starts it,
-/// so it is done when looks find none that is not bound. False if that did not come about.
+/// Binds every thread, also those that are started meanwhile: a thread takes on the affinity of the
+/// one that starts it, so it is done when looks find none that is not bound. False if that did not
+/// come about.
 ///
-/// `bind` tells whether a thread was not bound before, or is gone and may have started another; `wait` lets those that are
-/// being started come into sight.
+/// `bind` tells whether a thread was not bound before, or is gone and may have started another;
+/// `wait` lets those that are being started come into sight.
 pub(crate) fn bind_each(
     mut threads: impl FnMut() -> Vec<i32>,
     mut bind: impl FnMut(i32) -> Result<bool, Error>,
@@ -142,7 +145,8 @@ mod tests {
     use nearside_topology::{CpuId, CpuSet};
     use std::{cell::RefCell, fs};
 
-    /// Threads, each of which starts the next after every look and then ends, and whether the last is bound.
+    /// Threads, each of which starts the next after every look and then ends, and whether the last
+    /// is bound.
     struct Chain {
         last: i32,
         is_bound: bool,
@@ -243,7 +247,8 @@ mod tests {
         };
         assert_eq!(of_others("0-7\n", "\n"), None);
         assert_eq!(of_others("0-7\n", "0-7\n"), None);
-        // All that there may ever be, of which some are not there, or not allowed to the group above.
+        // All that there may ever be, of which some are not there, or not allowed to the group
+        // above.
         assert_eq!(of_others("0-5\n", "0-63\n"), None);
         assert_eq!(of_others("0-7\n", "0-6\n"), Some("0-6".into()));
         assert_eq!(of_others("\n", "0-6\n"), Some("0-6".into()));

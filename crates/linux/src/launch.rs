@@ -1,15 +1,15 @@
-//! Becoming a domain: this process takes its claim, enters its cgroup, takes on affinity and policy, and then executes
-//! the command in its own place (docs/adr/0004-run-executes-in-place.md), so that signals and exit codes need no
-//! passing on.
+//! Becoming a domain: this process takes its claim, enters its cgroup, takes on affinity and
+//! policy, and then executes the command in its own place (docs/adr/0004-run-executes-in-place.md),
+//! so that signals and exit codes need no passing on.
 
 use crate::{
     confine::{CPUS, bind},
-    error::{Error, IoContext},
-    host::{Host, NewDomain, Refusal},
+    error::Error,
+    host::{Host, NewDomain, Refusal, take_policy},
     sys,
 };
-use nearside_policy::{CostModel, Machine, MemoryPolicy, Plan, Start, StartRefusal, start};
-use nearside_topology::{NodeSet, Topology};
+use nearside_policy::{CostModel, Machine, Plan, Start, StartRefusal, start};
+use nearside_topology::Topology;
 use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
@@ -18,6 +18,8 @@ use std::{
     path::{Path, PathBuf},
     process,
 };
+
+pub use crate::host::policy_forbidden;
 
 /// Where programs are looked for without a `PATH`, as the C library has it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -58,7 +60,8 @@ pub enum LaunchError {
 }
 
 impl Command {
-    /// Finds the program as execvp(3) does: by path if there is a slash in it, else along `search_path`.
+    /// Finds the program as execvp(3) does: by path if there is a slash in it, else along
+    /// `search_path`.
     pub fn find(words: &[OsString], search_path: Option<&OsStr>) -> Result<Self, LaunchError> {
         let not_found = || LaunchError::NotFound(words.first().cloned().unwrap_or_default());
         let (name, arguments) =
@@ -151,25 +154,6 @@ pub fn launch(
     let abandoned = host.begin().and_then(|mut session| session.abandon(&wish.name, &back));
     let _ = abandoned;
     Err(error)
-}
-
-/// Gives this process, and with it what it will execute, a memory policy.
-pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), Error> {
-    match sys::set_memory_policy(policy, nodes) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(policy_forbidden(policy))
-        }
-        set => set.doing(&format!("set memory policy {policy} on {}", nodes.named())),
-    }
-}
-
-/// What to say where a filter of system calls forbids memory policies.
-pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
-    Error::NotPermitted {
-        what: format!("set memory policy {policy}"),
-        needs: "the system call set_mempolicy, which a seccomp filter forbids here (in a container: allow it in its \
-                profile, or add CAP_SYS_NICE; --policy restrictive does without)",
-    }
 }
 
 /// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only

@@ -1,5 +1,6 @@
-//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a fixed size, the
-//! groups of a socket's peer, and executing a program with the signals this one was given.
+//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a
+//! fixed size, the groups of a socket's peer, and executing a program with the signals this one was
+//! given.
 //!
 //! All `unsafe` of this crate is here.
 #![allow(unsafe_code)]
@@ -38,7 +39,8 @@ const MOVE: libc::c_int = 1 << 1;
 
 /// A bit map as the kernel takes it, and the number of bits to pass with it.
 ///
-/// The kernel reads one bit less than it is told (`get_nodes` in `mm/mempolicy.c`), hence the extra one.
+/// The kernel reads one bit less than it is told (`get_nodes` in `mm/mempolicy.c`), hence the extra
+/// one.
 fn mask<T: Id>(set: &IdSet<T>) -> (Vec<libc::c_ulong>, usize) {
     const BITS: usize = libc::c_ulong::BITS as usize;
     let words = set.iter().next_back().map_or(1, |last| last.number() as usize / BITS + 1);
@@ -62,16 +64,17 @@ fn check(result: libc::c_long) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives the calling thread a memory policy, which its children and what it executes inherit (`set_mempolicy(2)`).
+/// Gives the calling thread a memory policy, which its children and what it executes inherit
+/// (`set_mempolicy(2)`).
 ///
 /// # Errors
-/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may use; `EPERM` where a
-/// filter of system calls does not let it through.
+/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may
+/// use; `EPERM` where a filter of system calls does not let it through.
 pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()> {
     let Some(mode) = mode(policy) else { return Ok(()) };
     let (mask, bits) = mask(nodes);
-    // SAFETY: `mask` has room for `bits - 1` bits, which is what the kernel reads, and lives across the call. With no
-    // nodes the kernel is given no mask at all, as MPOL_LOCAL wants.
+    // SAFETY: `mask` has room for `bits - 1` bits, which is what the kernel reads, and lives across
+    // the call. With no nodes the kernel is given no mask at all, as MPOL_LOCAL wants.
     let result = unsafe {
         match nodes.is_empty() {
             true => libc::syscall(libc::SYS_set_mempolicy, mode, ptr::null::<libc::c_ulong>(), 0),
@@ -88,12 +91,14 @@ pub enum PolicySupport {
     Known,
     /// The kernel does not know it.
     Unknown,
-    /// Nobody may set one here: a filter of system calls (seccomp) stands before the kernel, as in most containers.
+    /// Nobody may set one here: a filter of system calls (seccomp) stands before the kernel, as in
+    /// most containers.
     Forbidden,
 }
 
 impl PolicySupport {
-    /// What the answer to an attempt means. The kernel itself refuses no policy for lack of privilege.
+    /// What the answer to an attempt means. The kernel itself refuses no policy for lack of
+    /// privilege.
     fn told_by(attempt: &io::Result<()>) -> Self {
         match attempt.as_ref().map_err(io::Error::raw_os_error) {
             Ok(()) => Self::Known,
@@ -103,8 +108,8 @@ impl PolicySupport {
     }
 }
 
-/// Whether a policy can be set here: a thread that lives no longer than the question tries, since a policy belongs to a
-/// thread.
+/// Whether a policy can be set here: a thread that lives no longer than the question tries, since a
+/// policy belongs to a thread.
 pub fn memory_policy_support(policy: MemoryPolicy, nodes: &NodeSet) -> PolicySupport {
     let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
     let attempt = std::thread::scope(|scope| {
@@ -131,16 +136,19 @@ pub fn set_cpu_affinity(thread: i32, cpus: &CpuSet) -> io::Result<()> {
     check(result)
 }
 
-/// The CPUs that a thread (0: the calling one) may run on, as far as they are online (`sched_getaffinity(2)`).
+/// The CPUs that a thread (0: the calling one) may run on, as far as they are online
+/// (`sched_getaffinity(2)`).
 pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
     let mut mask: Vec<libc::c_ulong> = vec![0; 16];
     loop {
         let bytes = std::mem::size_of_val(mask.as_slice());
-        // SAFETY: the length in bytes is that of `mask`, which the kernel fills and which lives across the call.
+        // SAFETY: the length in bytes is that of `mask`, which the kernel fills and which lives
+        // across the call.
         let result =
             unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, bytes, mask.as_mut_ptr()) };
         match check(result) {
-            // There may be more CPUs than the mask has bits; the number of CPUs a kernel can have is below this.
+            // There may be more CPUs than the mask has bits; the number of CPUs a kernel can have
+            // is below this.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mask.len() < 1 << 12 => {
                 mask.resize(mask.len() * 2, 0);
             }
@@ -149,7 +157,8 @@ pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
     }
 }
 
-/// What the kernel says of one page: the node it lies on, or the error number why it does not say or did not move it.
+/// What the kernel says of one page: the node it lies on, or the error number why it does not say
+/// or did not move it.
 pub type PageStatus = Result<NodeId, i32>;
 
 /// The error number of a page of which the kernel said nothing. It never says this one itself.
@@ -163,13 +172,15 @@ pub fn page_nodes(process: i32, addresses: &[usize]) -> io::Result<Vec<PageStatu
     pages(process, addresses, None, 0)
 }
 
-/// Moves the pages at `addresses` of a process, each to its node in `to`. With `all` also those that others map.
+/// Moves the pages at `addresses` of a process, each to its node in `to`. With `all` also those
+/// that others map.
 ///
-/// The kernel stops at the first run of pages of which not all move and says nothing of it nor of those behind it: they
-/// have [`NOT_SAID`]. Asking [`page_nodes`] afterwards tells the truth.
+/// The kernel stops at the first run of pages of which not all move and says nothing of it nor of
+/// those behind it: they have [`NOT_SAID`]. Asking [`page_nodes`] afterwards tells the truth.
 ///
 /// # Errors
-/// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset, `ENOMEM` when one is full.
+/// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset, `ENOMEM` when
+/// one is full.
 pub fn move_pages(
     process: i32,
     addresses: &[usize],
@@ -192,8 +203,9 @@ fn pages(
 ) -> io::Result<Vec<PageStatus>> {
     let mut status: Vec<libc::c_int> = vec![-NOT_SAID; addresses.len()];
     let to = to.map_or(ptr::null(), <[_]>::as_ptr);
-    // SAFETY: `addresses`, `to` (when not null, checked by the caller above) and `status` have the same length, which
-    // is passed, and live across the call. The addresses are the other process's and only the kernel follows them.
+    // SAFETY: `addresses`, `to` (when not null, checked by the caller above) and `status` have the
+    // same length, which is passed, and live across the call. The addresses are the other process's
+    // and only the kernel follows them.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -212,11 +224,12 @@ fn pages(
 /// Whether whoever started this process had it ignore `SIGPIPE`, as systemd does with its services.
 static INHERITED_IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
 
-/// Rust's runtime ignores `SIGPIPE` before `main`, so that can only be seen earlier: the loader calls what stands here
-/// before anything else of the program.
+/// Rust's runtime ignores `SIGPIPE` before `main`, so that can only be seen earlier: the loader
+/// calls what stands here before anything else of the program.
 #[used]
-// SAFETY: the section holds addresses of functions of the C ABI, which the loader calls before `main`: this is one. It
-// makes a system call and stores a flag, and needs nothing of Rust's runtime or of other initializers.
+// SAFETY: the section holds addresses of functions of the C ABI, which the loader calls before
+// `main`: this is one. It makes a system call and stores a flag, and needs nothing of Rust's
+// runtime or of other initializers.
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_SIGPIPE: extern "C" fn() = look_at_sigpipe;
 
@@ -227,7 +240,8 @@ extern "C" fn look_at_sigpipe() {
 /// Whether this process ignores a signal.
 pub fn is_ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action nothing changes, and `now` has room for the present one; zeroes are a valid one, too.
+    // SAFETY: without a new action nothing changes, and `now` has room for the present one; zeroes
+    // are a valid one, too.
     let now = unsafe {
         libc::sigaction(signal, ptr::null(), now.as_mut_ptr());
         now.assume_init()
@@ -235,11 +249,13 @@ pub fn is_ignored(signal: i32) -> bool {
     now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Replaces this process by a program, with signals blocked and ignored as they were when this process began: the
-/// standard library alone would unblock all and have `SIGPIPE` end it. Comes back only if that fails.
+/// Replaces this process by a program, with signals blocked and ignored as they were when this
+/// process began: the standard library alone would unblock all and have `SIGPIPE` end it. Comes
+/// back only if that fails.
 pub fn execute(command: &mut Command) -> io::Error {
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: without a new mask nothing changes, and `blocked` has room for the present one; zeroes are a valid one.
+    // SAFETY: without a new mask nothing changes, and `blocked` has room for the present one;
+    // zeroes are a valid one.
     let blocked = unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), blocked.as_mut_ptr());
         blocked.assume_init()
@@ -254,21 +270,24 @@ pub fn execute(command: &mut Command) -> io::Error {
         }
         Ok(())
     };
-    // SAFETY: it is called last before the program is executed, and does nothing that another thread could hinder.
+    // SAFETY: it is called last before the program is executed, and does nothing that another
+    // thread could hinder.
     let error = unsafe { command.pre_exec(restore) }.exec();
-    // SAFETY: as Rust's runtime had it; so a reader of messages who is gone does not end this process.
+    // SAFETY: as Rust's runtime had it; so a reader of messages who is gone does not end this
+    // process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     error
 }
 
-/// The supplementary groups of the process at the other end of a unix socket, as they were when it connected
-/// (`SO_PEERGROUPS`, Linux 4.13).
+/// The supplementary groups of the process at the other end of a unix socket, as they were when it
+/// connected (`SO_PEERGROUPS`, Linux 4.13).
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; 32];
     loop {
         let mut bytes = std::mem::size_of_val(groups.as_slice()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `bytes` bytes, which is what `groups` has room for, and then sets `bytes` to
-        // how many it wrote, or to how many it wants. Both live across the call.
+        // SAFETY: the kernel writes at most `bytes` bytes, which is what `groups` has room for, and
+        // then sets `bytes` to how many it wrote, or to how many it wants. Both live across the
+        // call.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

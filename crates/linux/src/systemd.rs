@@ -1,7 +1,8 @@
-//! Domains as scopes of systemd, which owns the cgroup tree where it runs (`org.freedesktop.systemd1(5)`).
+//! Domains as scopes of systemd, which owns the cgroup tree where it runs
+//! (`org.freedesktop.systemd1(5)`).
 //!
-//! Whoever asks systemd holds the lock on the records, so every question has an end: what is not answered in time has
-//! failed.
+//! Whoever asks systemd holds the lock on the records, so every question has an end: what is not
+//! answered in time has failed.
 
 use crate::error::Error;
 use async_io::Timer;
@@ -24,8 +25,8 @@ const JOB: &str = "org.freedesktop.systemd1.Job";
 
 /// The bus error for a unit that is there already.
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
-/// The bus error for a property that cannot be set, or that there is none of (`bus_unit_set_properties` in
-/// `src/core/dbus-unit.c`).
+/// The bus error for a property that cannot be set, or that there is none of
+/// (`bus_unit_set_properties` in `src/core/dbus-unit.c`).
 const NO_PROPERTY: &str = "org.freedesktop.DBus.Error.PropertyReadOnly";
 
 /// How long systemd is waited for.
@@ -89,7 +90,8 @@ impl Systemd {
             self.start(&unit, properties(domain, limits), &mut job),
         );
         if let Some(job) = job {
-            // Once it is told so, systemd will not move a process that goes its own way by then. It need not answer.
+            // Once it is told so, systemd will not move a process that goes its own way by then. It
+            // need not answer.
             let _ = within(self.patience.cancel, "cancel", self.cancel(job));
         }
         match ended?.as_str() {
@@ -112,7 +114,8 @@ impl Systemd {
         let arguments = (unit, "fail", properties, auxiliary);
         let started: OwnedObjectPath = loop {
             match self.manager.call("StartTransientUnit", &arguments).await {
-                // The scope of a domain of that name that has just ended: systemd collects it in its own time.
+                // The scope of a domain of that name that has just ended: systemd collects it in
+                // its own time.
                 Err(zbus::Error::MethodError(name, message, reply))
                     if name.as_str() == UNIT_EXISTS =>
                 {
@@ -143,8 +146,9 @@ impl Systemd {
             .await
     }
 
-    /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until that was carried out as far as
-    /// systemd can. False where it knows no such property: before version 244.
+    /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until that was
+    /// carried out as far as systemd can. False where it knows no such property: before version
+    /// 244.
     pub fn set<T: Id>(&self, unit: &str, property: &str, set: &IdSet<T>) -> Result<bool, Error> {
         within(self.patience.answer, &format!("set {property} of {unit}"), async {
             // For this boot only: the unit is as short-lived as the domain.
@@ -155,8 +159,9 @@ impl Systemd {
                 }
                 answer => answer?,
             }
-            // systemd answers first and writes its cgroups then, but before it reads the next message (`manager_loop` in
-            // `src/core/manager.c`). So any answer to another one means that it has.
+            // systemd answers first and writes its cgroups then, but before it reads the next
+            // message (`manager_loop` in `src/core/manager.c`). So any answer to another one means
+            // that it has.
             let peer =
                 Proxy::new(self.manager.connection(), NAME, PATH, "org.freedesktop.DBus.Peer")
                     .await?;
@@ -205,7 +210,8 @@ async fn timely<T>(patience: Duration, answer: impl Future<Output = T>) -> Optio
     future::or(async { Some(answer.await) }, too_late).await
 }
 
-/// A set as systemd's bus interface takes it: bytes, the lowest number in the lowest bit of the first.
+/// A set as systemd's bus interface takes it: bytes, the lowest number in the lowest bit of the
+/// first.
 fn bytes<T: Id>(set: &IdSet<T>) -> Vec<u8> {
     let length = set.iter().next_back().map_or(0, |last| last.number() as usize / 8 + 1);
     let mut bytes = vec![0; length];

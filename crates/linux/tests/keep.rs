@@ -30,12 +30,14 @@ impl Made {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// Whether a group's cpuset names CPUs. The kernel takes each write for the whole; a plain file keeps the rest.
+    /// Whether a group's cpuset names CPUs. The kernel takes each write for the whole; a plain file
+    /// keeps the rest.
     fn bound(&self, path: &str) -> bool {
         !self.read(&format!("cg{path}/cpuset.cpus")).starts_with('\n')
     }
 
-    /// A group with a process and a cpuset, which the made-up kernel has in force before it is written.
+    /// A group with a process and a cpuset, which the made-up kernel has in force before it is
+    /// written.
     fn group(&self, path: &str, cpus_in_force: &str) {
         self.file(&format!("cg/{path}/cgroup.events"), "populated 1\n");
         self.file(&format!("cg/{path}/cpuset.cpus"), "\n");
@@ -231,7 +233,8 @@ fn a_session_holds_the_lock_until_it_is_dropped() {
     other.begin().unwrap();
 }
 
-/// The kernel moves nothing of processes that are not there, but who is asked how often can be seen.
+/// The kernel moves nothing of processes that are not there, but who is asked how often can be
+/// seen.
 #[test]
 fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
     let made = made();
@@ -346,7 +349,8 @@ fn a_batch_goes_to_the_home_that_is_recorded_now() {
     refused(&batch("/m/vm", &[0], 1), "changed the home of /m/vm to node 1");
     refused(&batch("/m/vm", &[1], 1), "changed the home");
     refused(&batch("/m/other", &[1], 0), "has ended");
-    // What is charged to it and mapped by nobody is told, so that nobody looks for it all the time. The kernel's part never comes.
+    // What is charged to it and mapped by nobody is told, so that nobody looks for it all the time.
+    // The kernel's part never comes.
     made.file("cg/m/vm/memory.numa_stat", "anon N0=8192 N1=0\npagetables N0=4096 N1=0\n");
     let outcome = batch("/m/vm", &[1], 0);
     assert!(

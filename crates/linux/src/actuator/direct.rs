@@ -1,6 +1,6 @@
 //! Cgroups that Nearside owns: it writes the kernel's files itself.
 
-use super::{Actuator, PARENT};
+use super::contract::{Actuator, PARENT};
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, is_in_force, possible_cpus},

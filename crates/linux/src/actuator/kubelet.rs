@@ -1,6 +1,6 @@
 //! Cgroups of kubelet, which rewrites them in its own cycle.
 
-use super::Refusing;
+use super::contract::Refusing;
 
 /// kubelet.
 #[derive(Debug)]

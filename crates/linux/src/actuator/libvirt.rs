@@ -1,6 +1,6 @@
 //! Cgroups of libvirt, which rewrites them when a virtual machine changes.
 
-use super::Refusing;
+use super::contract::Refusing;
 
 /// libvirt.
 #[derive(Debug)]

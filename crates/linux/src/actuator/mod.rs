@@ -5,6 +5,7 @@
 //! owner or not at all. One [`Actuator`] stands for each owner; [`Actuators`] chooses by the
 //! cgroup's path.
 
+mod contract;
 mod direct;
 mod kubelet;
 mod libvirt;
@@ -12,45 +13,16 @@ mod other;
 mod owner;
 mod systemd;
 
+pub(crate) use contract::{Actuator, PARENT};
 pub(crate) use owner::owner;
 
-use crate::{
-    cgroup::{Cgroup, Tree},
-    error::Error,
-    systemd::Systemd,
-};
+use crate::{cgroup::Cgroup, error::Error, systemd::Systemd};
 use direct::Direct;
 use kubelet::Kubelet;
 use libvirt::Libvirt;
-use nearside_policy::{Limits, Owner};
-use nearside_topology::{CpuSet, NodeSet};
+use nearside_policy::Owner;
 use other::{Other, SystemdUnit};
-use std::{fmt::Debug, path::PathBuf, sync::Arc};
-
-/// The cgroup below which domains live if systemd does not own the tree.
-pub(crate) const PARENT: &str = "/nearside";
-
-/// Asks the owner of a cgroup for changes.
-pub(crate) trait Actuator: Debug {
-    /// Creates the cgroup of a new domain with its limits, and moves this process into it.
-    fn create(&self, tree: &Tree, domain: &str, limits: Limits) -> Result<Cgroup, Error>;
-
-    /// Checks that the owner lets Nearside confine this cgroup.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with the reason and the place where the owner is to be asked.
-    fn may_bind(&self, group: &Cgroup) -> Result<(), Error>;
-
-    /// Allows the cgroup these CPUs only. False if it has no cpuset.
-    fn set_cpus(&self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error>;
-
-    /// Allows the cgroup all CPUs that its parent may use. False if it has no cpuset.
-    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error>;
-
-    /// Allows the cgroup memory on these nodes only; on all that its parent may use if the set is
-    /// empty. False if it has no cpuset.
-    fn set_memory_nodes(&self, group: &Cgroup, nodes: &NodeSet) -> Result<bool, Error>;
-}
+use std::{path::PathBuf, sync::Arc};
 
 /// The actuators of a host.
 #[derive(Debug)]
@@ -121,37 +93,12 @@ impl Actuators {
     }
 }
 
-/// An owner that lets Nearside change nothing: every change is refused with its reason.
-trait Refusing: Debug {
-    /// The reason, with the place where the owner is to be asked.
-    fn reason(&self, path: &str) -> String;
-}
-
-impl<T: Refusing> Actuator for T {
-    fn create(&self, _: &Tree, domain: &str, _: Limits) -> Result<Cgroup, Error> {
-        Err(Error::Refused(format!("only Nearside creates the cgroup of {domain}")))
-    }
-
-    fn may_bind(&self, group: &Cgroup) -> Result<(), Error> {
-        Err(Error::Refused(self.reason(group.path())))
-    }
-
-    fn set_cpus(&self, group: &Cgroup, _: &CpuSet) -> Result<bool, Error> {
-        self.may_bind(group).map(|()| false)
-    }
-
-    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error> {
-        self.may_bind(group).map(|()| false)
-    }
-
-    fn set_memory_nodes(&self, group: &Cgroup, _: &NodeSet) -> Result<bool, Error> {
-        self.may_bind(group).map(|()| false)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::Tree;
+    use nearside_policy::Limits;
+    use nearside_topology::{CpuSet, NodeSet};
 
     #[test]
     fn owners_that_rewrite_their_cgroups_refuse_every_change_with_the_reason() {

@@ -1,7 +1,7 @@
 //! Cgroups of owners that Nearside cannot ask: other programs, and units of systemd that outlive
 //! their processes.
 
-use super::Refusing;
+use super::contract::Refusing;
 
 /// A program that Nearside does not know, such as a container runtime without systemd.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Scopes of systemd. A setting made through its bus interface survives a `daemon-reload`, and
 //! ends with the scope.
 
-use super::Actuator;
+use super::contract::Actuator;
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, confines_nothing, is_in_force, possible_cpus},

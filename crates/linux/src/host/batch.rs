@@ -1,9 +1,10 @@
 //! Moving pages in batches, for a daemon: what lies on one node comes home, so much an interval.
 //!
-//! Each way from one node to another has a rate of its own, so all ways go on at the same time. Each node that pages leave
-//! has a thread, which moves a chunk of one way while the others rest; so what an interval moves takes at most a CPU a node.
+//! Each way from one node to another has a rate of its own, so all ways go on at the same time.
+//! Each node that pages leave has a thread, which moves a chunk of one way while the others rest;
+//! so what an interval moves takes at most a CPU a node.
 
-use super::Host;
+use super::{handle::Host, walks::Walks};
 use crate::{
     error::Error,
     migrate::{Chunk, LONGEST_NAP, Moved, Moving, Part, Walk},
@@ -18,29 +19,6 @@ use std::{
     thread,
     time::Instant,
 };
-
-/// Domains and nodes of which it is kept how far moving has come; of more, the latest.
-const MOST_WALKS: usize = 256;
-
-/// How far moving in batches has come, by domain and node, those used last at the end.
-#[derive(Debug, Default)]
-pub(super) struct Walks(VecDeque<((String, NodeId), Walk)>);
-
-impl Walks {
-    fn take(&mut self, domain: &str, from: NodeId) -> Walk {
-        let at = self.0.iter().position(|((whose, node), _)| whose == domain && *node == from);
-        at.and_then(|at| self.0.remove(at)).map(|(_, walk)| walk).unwrap_or_default()
-    }
-
-    fn put(&mut self, domain: String, from: NodeId, walk: Walk) {
-        if !walk.has_ended() {
-            self.0.push_back(((domain, from), walk));
-            while self.0.len() > MOST_WALKS {
-                self.0.pop_front();
-            }
-        }
-    }
-}
 
 /// Batches under way, which may rest between two calls of [`Host::move_batches`].
 #[derive(Debug, Default)]
@@ -77,11 +55,11 @@ struct Task {
 }
 
 impl Host {
-    /// Makes ready to move batches, each of some domain's pages to nodes of its home as that is recorded now. Returns those
-    /// that were refused, too.
+    /// Makes ready to move batches, each of some domain's pages to nodes of its home as that is
+    /// recorded now. Returns those that were refused, too.
     ///
-    /// Nothing of it is recorded, so no lock is needed: what was not moved is there to be seen. Another command that changes
-    /// a domain meanwhile ends its batch.
+    /// Nothing of it is recorded, so no lock is needed: what was not moved is there to be seen.
+    /// Another command that changes a domain meanwhile ends its batch.
     pub fn begin_batches(&mut self, batches: &[PageMove]) -> (Batches, Vec<(PageMove, Outcome)>) {
         let (mut begun, mut refused) = (Batches::default(), Vec::new());
         if batches.is_empty() {
@@ -103,8 +81,9 @@ impl Host {
         (begun, refused)
     }
 
-    /// Moves pages until everything was tried, or `until`, or `go_on` breaks off. That is asked before each rest and after
-    /// each chunk, at least every 100 ms, by several threads; so each call moves on by a chunk where the rate allows one.
+    /// Moves pages until everything was tried, or `until`, or `go_on` breaks off. That is asked
+    /// before each rest and after each chunk, at least every 100 ms, by several threads; so each
+    /// call moves on by a chunk where the rate allows one.
     pub fn move_batches(
         &mut self,
         batches: &mut Batches,
@@ -160,7 +139,7 @@ impl Host {
 
     /// Forgets how far moving has come with domains that have ended.
     pub fn keep_walks(&mut self, lives: impl Fn(&str) -> bool) {
-        self.walks.0.retain(|((domain, _), _)| lives(domain));
+        self.walks.keep_only(lives);
     }
 
     /// Moves a single batch to its end.
@@ -305,28 +284,4 @@ fn chunk(
 /// Whether the record of a domain is as it was.
 pub(super) fn is_unchanged(store: &Store, record: &Record) -> bool {
     store.record(&record.name).is_ok_and(|now| now.as_ref() == Some(record))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn walk() -> Walk {
-        Walk::of(&[7])
-    }
-
-    #[test]
-    fn of_too_many_walks_the_oldest_is_forgotten() {
-        let mut walks = Walks::default();
-        for n in 0..=MOST_WALKS {
-            walks.put(n.to_string(), NodeId(0), walk());
-        }
-        assert_eq!(walks.0.len(), MOST_WALKS);
-        assert!(walks.take("0", NodeId(0)).has_ended(), "it begins anew");
-        assert!(walks.take("256", NodeId(1)).has_ended(), "of that node there is none");
-        assert!(!walks.take("256", NodeId(0)).has_ended());
-        assert!(walks.take("256", NodeId(0)).has_ended(), "it was taken");
-        walks.put("1".into(), NodeId(3), Walk::default());
-        assert_eq!(walks.0.len(), MOST_WALKS - 1, "one that has ended is not kept");
-    }
 }

@@ -1,6 +1,6 @@
 //! The bindings of a domain: its cgroup's cpuset, or the CPU affinity of its threads.
 
-use super::Host;
+use super::handle::Host;
 use crate::{
     actuator::Actuator,
     cgroup::Cgroup,

@@ -1,6 +1,6 @@
 //! Moving all pages of a domain at once, for `set --move-memory`.
 
-use super::{Host, batch::is_unchanged};
+use super::{batch::is_unchanged, handle::Host};
 use crate::{
     confine::MEMORY_NODES,
     error::Error,

@@ -16,14 +16,14 @@
 //! record without a living cgroup does not count.
 
 use super::{
-    Host, NewDomain, part_of,
-    records::{has_fallback, needs_binding, record_after},
+    handle::{Host, Waiting, part_of},
+    memory_policy::take_policy,
+    records::{NewDomain, has_fallback, needs_binding, record_after},
 };
 use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    launch::take_policy,
-    store::{Change, Journal, Locked, Part, Record, Subject},
+    store::{Change, Journal, LockWait, Locked, Part, Record, Subject, Wait},
 };
 use nearside_policy::{
     Action, CpuReason, Limits, MemoryPolicy, Observation, PartId, PartState, Reason, Step,
@@ -83,6 +83,22 @@ enum Undo {
     Create { group: Cgroup, back: Cgroup },
     /// Give a part its former bindings.
     Bindings { before: Box<Record>, after: Box<Record>, part: PartId },
+}
+
+impl Host {
+    /// Takes the lock, for changes. It is free again when the session is dropped.
+    ///
+    /// # Errors
+    /// If the wait reaches its bound, if the record of a living domain cannot be read, or if the
+    /// store cannot be trusted.
+    pub fn begin(&mut self) -> Result<Session<'_>, Error> {
+        let Waiting { at_most, mut meanwhile, .. } = self.waiting;
+        let (proc, notify) = (self.proc(), self.waiting.notify);
+        let notify = &mut |wait: &LockWait| notify(wait);
+        let wait = Wait { at_most, proc: &proc, notify, meanwhile: &mut meanwhile };
+        let lock = self.store.lock_waiting(wait)?;
+        Session::new(self, lock)
+    }
 }
 
 impl<'h> Session<'h> {

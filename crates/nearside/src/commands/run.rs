@@ -85,7 +85,8 @@ pub(crate) struct Args {
 
 const LIMITS: &str = "Limits";
 
-/// The kernel takes at least a hundredth of its period (`min_bw_quota_period_us` in `kernel/sched/core.c`: 1 ms).
+/// The kernel takes at least a hundredth of its period (`min_bw_quota_period_us` in
+/// `kernel/sched/core.c`: 1 ms).
 fn parse_cpu_limit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(cpus) if (0.01..=65_536.0).contains(&cpus) => Ok(cpus),

@@ -207,14 +207,14 @@ fn give_home_back(host: &mut Host, domain: &str, is_found: bool, args: &Args) ->
 const STAYS: &str =
     "memory stays where it is until a daemon takes it along: --move-memory takes it now";
 
-/// Whether the daemon is to make the change: it brings the memory when it gets to it, at its own rate, and tells only later
-/// what stayed. Who wants that now and may do it does it without.
+/// Whether the daemon is to make the change: it brings the memory when it gets to it, at its own
+/// rate, and tells only later what stayed. Who wants that now and may do it does it without.
 fn is_for_daemon(args: &Args) -> bool {
     !args.move_memory || args.rate.is_none() && !rustix::process::geteuid().is_root()
 }
 
-/// Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt) that write them as they see fit: only somebody who
-/// stays can keep them at home.
+/// Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt) that write them as
+/// they see fit: only somebody who stays can keep them at home.
 fn not_the_daemons(domain: &str) -> Failure {
     Failure::could_not(format_args!(
         "{domain} was not started by `nearside run`, and no daemon that could give it a home knows it: one has to run, and a \
@@ -222,8 +222,9 @@ fn not_the_daemons(domain: &str) -> Failure {
     ))
 }
 
-/// Becomes true when the user wants to stop. A second signal ends the process at once, which loses nothing: the record
-/// says where the move was. What whoever started this had it ignore (`nohup`) stays ignored.
+/// Becomes true when the user wants to stop. A second signal ends the process at once, which loses
+/// nothing: the record says where the move was. What whoever started this had it ignore (`nohup`)
+/// stays ignored.
 fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !sys::is_ignored(signal)) {

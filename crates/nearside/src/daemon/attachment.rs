@@ -1,4 +1,5 @@
-//! When the scheduler is attached, and when it is tried again after the kernel took it out of charge.
+//! When the scheduler is attached, and when it is tried again after the kernel took it out of
+//! charge.
 
 use super::config::Scheduler;
 use nearside_topology::Topology;
@@ -8,8 +9,8 @@ use std::collections::BTreeSet;
 /// The wait after the first failure, and the longest one, in intervals.
 const FIRST_WAIT: u64 = 1;
 const LAST_WAIT: u64 = 64;
-/// For so many intervals it stays attached without a domain: every change of the scheduler stops the whole host for a moment, and
-/// where short runs follow each other there is none in between.
+/// For so many intervals it stays attached without a domain: every change of the scheduler stops
+/// the whole host for a moment, and where short runs follow each other there is none in between.
 const LINGER: u64 = 15;
 
 /// What there is to schedule.
@@ -17,7 +18,8 @@ const LINGER: u64 = 15;
 pub struct Needs {
     /// Nodes that have CPUs.
     pub nodes_with_cpus: usize,
-    /// Domains, with a home or without: one that was found may have to wait for the scheduler to get one.
+    /// Domains, with a home or without: one that was found may have to wait for the scheduler to
+    /// get one.
     pub domains: usize,
 }
 
@@ -98,7 +100,8 @@ impl Scheduler {
 }
 
 impl Attachment {
-    /// What is to be done in this interval. Where nobody needs the scheduler and it is not attached, that is noted.
+    /// What is to be done in this interval. Where nobody needs the scheduler and it is not
+    /// attached, that is noted.
     pub fn next(&mut self, mode: Scheduler, needs: Needs, now: u64) -> Todo {
         match (mode.objection(needs), &mut *self) {
             (Some(NO_DOMAIN), Self::Attached { deserted, .. }) => {
@@ -136,8 +139,8 @@ impl Attachment {
         *self = Self::Later { at: now.saturating_add(wait), wait, why };
     }
 
-    /// It wants to be attached anew, because the machine has changed: no failure, so that is done at once; but a machine
-    /// that changes again and again would be attached to in every interval.
+    /// It wants to be attached anew, because the machine has changed: no failure, so that is done
+    /// at once; but a machine that changes again and again would be attached to in every interval.
     pub fn wants_restart(&mut self, now: u64, why: String) {
         match *self {
             Self::Attached { since, last_wait: 0, .. } if now.saturating_sub(since) > LAST_WAIT => {

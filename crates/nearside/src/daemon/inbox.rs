@@ -1,4 +1,5 @@
-//! What the loop is told, in order. Whether somebody waits can be seen without taking anything, from any thread.
+//! What the loop is told, in order. Whether somebody waits can be seen without taking anything,
+//! from any thread.
 
 use super::snapshot::Event;
 use std::{
@@ -39,7 +40,8 @@ impl Inbox {
         self.look().end().is_some()
     }
 
-    /// What is next, as soon as it comes; none where nothing has come for so long. The end comes before all else.
+    /// What is next, as soon as it comes; none where nothing has come for so long. The end comes
+    /// before all else.
     pub(super) fn next(&self, pause: Duration) -> Option<Event> {
         let mut waiting = self.look();
         if let Some(at) = waiting.end() {

@@ -1,8 +1,9 @@
 //! The parts of the daemon (docs/adr/0008-daemon.md).
 //!
-//! The loop and the API are two threads that meet in two places. The loop publishes what it saw and decided
-//! ([`snapshot::Published`]), and whoever asks is answered from that; so no reader waits for the loop. Changes go the
-//! other way, through a channel of [`snapshot::Event`]s that the loop empties. In outline:
+//! The loop and the API are two threads that meet in two places. The loop publishes what it saw and
+//! decided ([`snapshot::Published`]), and whoever asks is answered from that; so no reader waits
+//! for the loop. Changes go the other way, through a channel of [`snapshot::Event`]s that the loop
+//! empties. In outline:
 //!
 //! ```no_run
 //! # use nearside::daemon::{access::Access, api::{Api, Groups, Limits, Server}, audit::AuditLog, config::Config, notify};

@@ -31,13 +31,14 @@ impl SchedulerControl {
         &self.attachment
     }
 
-    /// Whether the next [`tend`](Self::tend) will detach it, so that somebody can stand in for it first.
+    /// Whether the next [`tend`](Self::tend) will detach it, so that somebody can stand in for it
+    /// first.
     pub fn is_to_leave(&self, mode: config::Scheduler, needs: Needs, now: u64) -> bool {
         self.attachment.clone().next(mode, needs, now) == Todo::Detach
     }
 
-    /// Attaches or detaches it where it is time for that, and tells it what has changed of domains. Returns what somebody
-    /// should know.
+    /// Attaches or detaches it where it is time for that, and tells it what has changed of domains.
+    /// Returns what somebody should know.
     pub fn tend(
         &mut self,
         mode: config::Scheduler,
@@ -120,7 +121,8 @@ impl SchedulerControl {
         said.push(format!("scheduler: {why}; homes are kept by CPU affinity, it is tried again in {wait} intervals"));
     }
 
-    /// A domain that it cannot be told of has no preference, and is told of again in the next interval.
+    /// A domain that it cannot be told of has no preference, and is told of again in the next
+    /// interval.
     fn tell(&mut self, homes: &Affinities, said: &mut Vec<String>) {
         let Some(scheduler) = &mut self.scheduler else { return };
         let gone: Vec<u64> =

@@ -1,0 +1,57 @@
+//! The progress of page moves: a batch continues where the one before it ended.
+
+use crate::migrate::Walk;
+use nearside_topology::NodeId;
+use std::collections::VecDeque;
+
+/// The most pairs of a domain and a node that are kept; the oldest go first.
+const MAX_WALKS: usize = 256;
+
+/// How far batches have come, by domain and node, those used last at the end.
+#[derive(Debug, Default)]
+pub(super) struct Walks(VecDeque<((String, NodeId), Walk)>);
+
+impl Walks {
+    pub(super) fn take(&mut self, domain: &str, from: NodeId) -> Walk {
+        let at = self.0.iter().position(|((whose, node), _)| whose == domain && *node == from);
+        at.and_then(|at| self.0.remove(at)).map(|(_, walk)| walk).unwrap_or_default()
+    }
+
+    pub(super) fn put(&mut self, domain: String, from: NodeId, walk: Walk) {
+        if !walk.has_ended() {
+            self.0.push_back(((domain, from), walk));
+            while self.0.len() > MAX_WALKS {
+                self.0.pop_front();
+            }
+        }
+    }
+
+    /// Forgets domains that have ended.
+    pub(super) fn keep_only(&mut self, lives: impl Fn(&str) -> bool) {
+        self.0.retain(|((domain, _), _)| lives(domain));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk() -> Walk {
+        Walk::of(&[7])
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_walks_is_forgotten() {
+        let mut walks = Walks::default();
+        for n in 0..=MAX_WALKS {
+            walks.put(n.to_string(), NodeId(0), walk());
+        }
+        assert_eq!(walks.0.len(), MAX_WALKS);
+        assert!(walks.take("0", NodeId(0)).has_ended(), "it begins anew");
+        assert!(walks.take("256", NodeId(1)).has_ended(), "of that node there is none");
+        assert!(!walks.take("256", NodeId(0)).has_ended());
+        assert!(walks.take("256", NodeId(0)).has_ended(), "it was taken");
+        walks.put("1".into(), NodeId(3), Walk::default());
+        assert_eq!(walks.0.len(), MAX_WALKS - 1, "one that has ended is not kept");
+    }
+}
