@@ -46,6 +46,7 @@ test: install-deps lint deny unit api-test lab-test compare-test demo-test ## ev
 	@$(TIMES) show
 
 lint: ## formatting, clippy (fuzz targets and the model without std, too), rustdoc, shell and Python scripts
+	scripts/check-code
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings

@@ -92,8 +92,10 @@ impl Tree {
         let below = path.strip_prefix(self.begins.trim_end_matches('/'));
         let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
             return Err(Error::Refused(format!(
-                "the cgroup {path} of this process is not in the tree that is mounted at {}, which begins with {}: in a \
-                 container, leave /sys/fs/cgroup to the container runtime, or use the host's cgroup namespace \
+                "the cgroup {path} of this process is not in the tree that is mounted at {}, \
+                 which begins with {}: in a \
+                 container, leave /sys/fs/cgroup to the container runtime, or use the host's \
+                 cgroup namespace \
                  (--cgroupns=host)",
                 self.root.display(),
                 self.begins
@@ -360,7 +362,8 @@ mod tests {
         let escaped = root.to_str().unwrap().replace(' ', "\\040");
         let mountinfo = folder.path().join("mountinfo");
         let hybrid = format!(
-            "30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 none rw\n"
+            "30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n31 23 0:26 / {escaped} rw - cgroup2 \
+             none rw\n"
         );
         fs::write(&mountinfo, hybrid).unwrap();
         let tree = Tree::find(&mountinfo).unwrap();

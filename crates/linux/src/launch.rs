@@ -46,7 +46,10 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// It is there, but not what is needed to execute it.
-    #[error("{}: what is to interpret it (its #! line, or the dynamic loader) was not found", .0.display())]
+    #[error(
+        "{}: its interpreter (of its #! line, or the dynamic loader) was not found",
+        .0.display()
+    )]
     NoInterpreter(PathBuf),
     /// It has no place here, or its name is taken.
     #[error(transparent)]
@@ -231,8 +234,10 @@ mod tests {
     fn an_empty_folder_of_the_path_is_the_working_directory() {
         // Tests run in the folder of their package.
         let found = Command::find(&["Cargo.toml".into()], Some(OsStr::new("/none:")));
-        assert!(
-            matches!(found, Err(LaunchError::NotExecutable { program, .. }) if program == Path::new("./Cargo.toml"))
-        );
+        assert!(matches!(
+            found,
+            Err(LaunchError::NotExecutable { program, .. })
+                if program == Path::new("./Cargo.toml")
+        ));
     }
 }

@@ -354,7 +354,10 @@ fn a_batch_goes_to_the_home_that_is_recorded_now() {
     made.file("cg/m/vm/memory.numa_stat", "anon N0=8192 N1=0\npagetables N0=4096 N1=0\n");
     let outcome = batch("/m/vm", &[1], 0);
     assert!(
-        matches!(&outcome, Outcome::Partly { stayed, interrupted: false, .. } if stayed.values().eq(&[8192])),
+        matches!(
+            &outcome,
+            Outcome::Partly { stayed, interrupted: false, .. } if stayed.values().eq(&[8192])
+        ),
         "{outcome:?}"
     );
 }

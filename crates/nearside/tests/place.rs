@@ -297,12 +297,14 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (
             "--cpus 1 --memory 1T",
             1,
-            "1 TiB are more than the whole machine has (128 GiB): 896 GiB too few (962072674304 bytes)",
+            "1 TiB are more than the whole machine has (128 GiB): 896 GiB too few (962072674304 \
+             bytes)",
         ),
         (
             "--cpus 1 --memory 2G --page-size 2M",
             1,
-            "2 GiB in pages of 2 MiB are more than the whole machine has (1 GiB): 1 GiB too few (1073741824 bytes)",
+            "2 GiB in pages of 2 MiB are more than the whole machine has (1 GiB): 1 GiB too few \
+             (1073741824 bytes)",
         ),
         ("--cpus 1 --memory 60G --nodes 0", 1, "do not fit"),
     ];

@@ -60,7 +60,8 @@ fn usage_errors_are_on_standard_error_and_begin_as_all_errors_do() {
         (
             &["docter"],
             2,
-            "nearside: unrecognized subcommand 'docter'\n\n  tip: a similar subcommand exists: 'doctor'",
+            "nearside: unrecognized subcommand 'docter'\n\n  tip: a similar subcommand exists: \
+             'doctor'",
         ),
         (&["list", "--nods"], 2, "tip: a similar argument exists: '--nodes'"),
         (&["list", "--format", "xml"], 2, "[possible values: text, json]"),

@@ -204,7 +204,8 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
         if work_ns > MAX_WORK_NS {
             let years = MAX_WORK_NS / (365 * 86_400 * 1_000_000_000);
             let what = format!(
-                "domain.rounds: at most {years} years in all, of all threads' computing, lines of 1 us \
+                "domain.rounds: at most {years} years in all, of all threads' computing, lines \
+                 of 1 us \
                  and pauses, are expected, not {} rounds more",
                 plan.work.rounds
             );
@@ -214,7 +215,8 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
             let name =
                 if count == 1 { plan.name.clone() } else { format!("{}-{number}", plan.name) };
             if !is_domain_name(&name) {
-                let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected (a number \
+                let what = "domain.name: 1 to 64 letters, digits, '.', '_' and '-' are expected \
+                (a number \
                             may follow)";
                 return Err(
                     reader.error(domain.get_ref().name.span(), &format!("{what}, not {name:?}"))

@@ -122,7 +122,8 @@ proptest! {
                     && domain.start_ns == plan.start_ms * 1_000_000
                     && domain.done_ns > Some(domain.start_ns)
             };
-            prop_assert!(played.domains.iter().zip(&scenario.domains).all(is_complete), "{contender}");
+            let mut pairs = played.domains.iter().zip(&scenario.domains);
+            prop_assert!(pairs.all(is_complete), "{contender}");
         }
         let moved = |contender| {
             let played = simulation.played.iter().filter(|played| played.contender == contender);

@@ -14,7 +14,8 @@ pub(super) struct SystemdUnit;
 impl Refusing for Other {
     fn reason(&self, path: &str) -> String {
         format!(
-            "{path} is a cgroup of another program, which would take the change back: set its CPUs and nodes there"
+            "{path} is a cgroup of another program, which would take the change back: set its \
+             CPUs and nodes there"
         )
     }
 }

@@ -22,7 +22,8 @@ pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), E
 pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
     Error::NotPermitted {
         what: format!("set memory policy {policy}"),
-        needs: "the system call set_mempolicy, which a seccomp filter forbids here (in a container: allow it in its \
+        needs: "the system call set_mempolicy, which a seccomp filter forbids here (in a \
+        container: allow it in its \
                 profile, or add CAP_SYS_NICE; --policy restrictive does without)",
     }
 }

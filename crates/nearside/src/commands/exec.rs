@@ -46,7 +46,8 @@ fn try_exec(args: &Args) -> Outcome {
     let record = domains::named(&host, &args.domain)?;
     if record.found_by.is_some() {
         return Err(Failure::could_not(format_args!(
-            "{} was not started by `nearside run`: the program that manages that cgroup starts its processes",
+            "{} was not started by `nearside run`: the program that manages that cgroup starts \
+             its processes",
             record.name
         )));
     }

@@ -60,11 +60,13 @@ pub(crate) struct Args {
     affinity: AffinityArg,
 
     /// Use at most this many CPUs' time: 1.5 is one and a half CPUs
-    #[arg(long, value_name = "N", value_parser = parse_cpu_limit, allow_hyphen_values = true, help_heading = LIMITS)]
+    #[arg(long, value_name = "N", value_parser = parse_cpu_limit, help_heading = LIMITS)]
+    #[arg(allow_hyphen_values = true)]
     cpu_limit: Option<f64>,
 
     /// Use at most this much memory, which is not less than what is claimed
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true, help_heading = LIMITS)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
+    #[arg(allow_hyphen_values = true)]
     memory_limit: Option<u64>,
 
     /// Print the steps, and take none

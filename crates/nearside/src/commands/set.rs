@@ -37,7 +37,8 @@ use std::{
 /// the memory itself; with --move-memory, root makes the change here and now. Only the daemon
 /// gives a home to cgroups that it found.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("home").required(true).args(["nodes", "auto"]), after_help = "\
+#[command(group = clap::ArgGroup::new("home").required(true).args(["nodes", "auto"]))]
+#[command(after_help = "\
 Examples:
   nearside set db --nodes 1 --move-memory
   nearside set db --nodes 2-3 --move-memory --rate 200M
@@ -72,7 +73,8 @@ pub(crate) struct Args {
     move_memory: bool,
 
     /// With --move-memory: move at most this much a second: 500M, 2G or unlimited [default: 1G]
-    #[arg(long, value_name = "BYTES/S", value_parser = parse_rate, requires = "move_memory", allow_hyphen_values = true)]
+    #[arg(long, value_name = "BYTES/S", value_parser = parse_rate, requires = "move_memory")]
+    #[arg(allow_hyphen_values = true)]
     rate: Option<Rate>,
 
     /// Print the steps, and take none
@@ -129,7 +131,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     if is_found && (args.dry_run || args.rate.is_some()) {
         return Err(Failure::could_not(format_args!(
-            "{} was not started by `nearside run`: the daemon gives it a home and moves its memory, at the rate of its \
+            "{} was not started by `nearside run`: the daemon gives it a home and moves its \
+             memory, at the rate of its \
              configuration; --dry-run and --rate are for domains of `nearside run`",
             wish.part
         )));
@@ -217,7 +220,8 @@ fn is_for_daemon(args: &Args) -> bool {
 /// they see fit: only somebody who stays can keep them at home.
 fn not_the_daemons(domain: &str) -> Failure {
     Failure::could_not(format_args!(
-        "{domain} was not started by `nearside run`, and no daemon that could give it a home knows it: one has to run, and a \
+        "{domain} was not started by `nearside run`, and no daemon that could give it a home \
+         knows it: one has to run, and a \
          pattern of its configuration (`found`) to name that cgroup"
     ))
 }

@@ -382,7 +382,8 @@ impl ControlLoop {
             }
         };
         Some(format!(
-            "NUMA balancing (kernel.numa_balancing = {mode}) {effect}; Nearside does not switch it off"
+            "NUMA balancing (kernel.numa_balancing = {mode}) {effect}; Nearside does not switch \
+             it off"
         ))
     }
 

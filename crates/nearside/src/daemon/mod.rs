@@ -6,7 +6,8 @@
 //! empties. In outline:
 //!
 //! ```no_run
-//! # use nearside::daemon::{access::Access, api::{Api, Groups, Limits, Server}, audit::AuditLog, config::Config, notify};
+//! # use nearside::daemon::{access::Access, api::{Api, Groups, Limits, Server}, audit::AuditLog};
+//! # use nearside::daemon::{config::Config, notify};
 //! # use nearside_linux::{Host, Paths};
 //! # use nearside::daemon::snapshot::{Answer, Event, Seen, Snapshot};
 //! # use std::{path::Path, sync::mpsc::sync_channel};
@@ -25,7 +26,9 @@
 //!     notify::alive("3 domains");
 //!     // Till the next interval is due.
 //!     match events.recv_timeout(config.interval) {
-//!         Ok(Event::Change(asked)) => drop(asked.answer.send(Answer::Refused("not while it is shown".into()))),
+//!         Ok(Event::Change(asked)) => {
+//!             drop(asked.answer.send(Answer::Refused("not in this example".into())))
+//!         }
 //!         Ok(Event::Reload) => { /* Config::reloaded, then Api::reconfigure */ }
 //!         Ok(Event::Stop) | Err(_) => break,
 //!     }

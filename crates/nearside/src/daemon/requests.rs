@@ -114,7 +114,8 @@ mod tests {
 
     const NAME: &str = "/m/vm";
 
-    /// A host of three nodes, of which the last has no CPU, and a group with a process on it that may use nodes 0 and 2.
+    /// A host of three nodes, the last without CPUs, and a cgroup with a process that may use
+    /// nodes 0 and 2.
     fn made(root: &Path) -> Host {
         let file = |path: &str, text: &str| {
             let path = root.join(path);

@@ -104,7 +104,9 @@ impl SchedulerControl {
                 self.scheduler = Some(scheduler);
                 self.attachment.attached(now);
                 said.push(
-                    "scheduler attached: domains prefer their homes and may run elsewhere when these are full".into(),
+                    "scheduler attached: domains prefer their homes and may run elsewhere when \
+                     these are full"
+                        .into(),
                 );
             }
             Err(error) if will_never_work(&error) => {
@@ -118,7 +120,10 @@ impl SchedulerControl {
     fn failed(&mut self, now: u64, why: String, said: &mut Vec<String>) {
         self.attachment.failed(now, why.clone());
         let Attachment::Later { wait, .. } = self.attachment else { return };
-        said.push(format!("scheduler: {why}; homes are kept by CPU affinity, it is tried again in {wait} intervals"));
+        said.push(format!(
+            "scheduler: {why}; homes are kept by CPU affinity, it is tried again \
+        in {wait} intervals"
+        ));
     }
 
     /// A domain that it cannot be told of has no preference, and is told of again in the next

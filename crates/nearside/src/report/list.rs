@@ -63,7 +63,8 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     };
     let mut text = listing(&columns, &list.domains.iter().filter_map(row).collect::<Vec<_>>());
     if list.domains.iter().any(|domain| domain.cpus_bound_by == Some(CpuReason::Fallback)) {
-        text += "\n* fallback pinned: bound to the home's CPUs until a scheduler with soft affinity \
+        text += "\n* fallback pinned: bound to the home's CPUs until a scheduler with soft \
+        affinity \
              runs\n";
     }
     text + &others(list.domains, nodes)

@@ -35,7 +35,8 @@ impl Picture {
         };
         _ = writeln!(
             self.body,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\" fill=\"{fill}\"{stroke}{title}"
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             rx=\"2\" fill=\"{fill}\"{stroke}{title}"
         );
     }
 
@@ -59,7 +60,8 @@ impl Picture {
         let text = escaped(fitting(&text.to_string(), width, size));
         _ = writeln!(
             self.body,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{fill}\"{weight}>{text}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" \
+             fill=\"{fill}\"{weight}>{text}</text>"
         );
     }
 
@@ -67,8 +69,10 @@ impl Picture {
     pub(crate) fn finish(self, width: f64, height: f64, title: &str) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-             viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans, Verdana, sans-serif\">\n\
-             <title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{}</svg>\n",
+             viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans, Verdana, \
+             sans-serif\">\n\
+             <title>{}</title>\n<rect width=\"100%\" height=\"100%\" \
+             fill=\"#ffffff\"/>\n{}</svg>\n",
             escaped(title),
             self.body,
         )

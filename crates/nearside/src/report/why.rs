@@ -188,7 +188,8 @@ fn assumptions(decision: &Decision) -> String {
          a second busy thread adds {} to what a core does\n  \
          work taken from other domains' CPUs is lost, and {} more for each vCPU that \
          waits there\n  \
-         a vCPU waits for local memory {} of its time, and uses {vcpu_bandwidth_mb_s:.0} MB/s of it\n  \
+         a vCPU waits for local memory {} of its time, and uses {vcpu_bandwidth_mb_s:.0} MB/s of \
+         it\n  \
          a vCPU waits for local devices {} of its time, where any were asked for\n",
         percent(smt_gain),
         percent(crowding),

@@ -122,14 +122,16 @@ fn error_names_line_and_key() {
         (
             "rounds = 600\ncompute_us = 60\nlines = 3000",
             "rounds = 1000000000\ncompute_us = 60\nlines = 3000000",
-            "8: domain.rounds: at most 146 years in all, of all threads' computing, lines of 1 us and pauses, are expected, \
+            "8: domain.rounds: at most 146 years in all, of all threads' computing, lines of 1 \
+             us and pauses, are expected, \
              not 1000000000 rounds more",
         ),
         ("interval_ms = 100", "interval_ms = ", "2: interval_ms: "),
         (
             "rounds = 600\ncompute_us = 60",
             "rounds = 99999999999999999999\ncompute_us = 60",
-            "8: rounds: invalid type: integer `99999999999999999999` as i128, expected a number of 64 bits at most",
+            "8: rounds: invalid type: integer `99999999999999999999` as i128, expected a number \
+             of 64 bits at most",
         ),
         ("name = \"web\"", "name = 3", "4: name: invalid type: integer `3`, expected a string"),
     ];

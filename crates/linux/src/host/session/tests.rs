@@ -438,7 +438,10 @@ proptest! {
                     drop(made.host().begin().unwrap());
                     Err("killed".to_owned())
                 }
-                _ => made.host().begin().unwrap().apply(&transaction).map_err(|why| why.to_string()),
+                _ => {
+                    let applied = made.host().begin().unwrap().apply(&transaction);
+                    applied.map_err(|why| why.to_string())
+                }
             };
             if let Some((name, file)) = &refusing {
                 made.obey(name, file);

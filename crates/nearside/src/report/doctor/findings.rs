@@ -78,7 +78,8 @@ fn policies(facts: &Facts) -> Finding {
     if lacking.is_empty() {
         return Finding::ok(TOPIC, "all are supported");
     }
-    const SO: &str = "memory can stay at home only through cpuset.mems (--policy restrictive); other \
+    const SO: &str = "memory can stay at home only through cpuset.mems (--policy restrictive); \
+    other \
                       policies are refused";
     match known.is_empty() {
         true if facts.nodes.len() <= 1 => {
