@@ -434,7 +434,7 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"of\"\n");
     reload();
     await_that("it says why", || Unit::status().contains("line 2 (`scheduler = \"of\"`)"));
-    assert!(Unit::status().contains("stays as it was"), "{}", Unit::status());
+    assert!(Unit::status().contains("stays in force"), "{}", Unit::status());
     await_that("it has read it", || Unit::property("ActiveState") == "active");
     assert_eq!(scheduler(), "enabled");
     write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"off\"\n");
@@ -525,7 +525,7 @@ fn no_binding_by_nearside_outlives_it_on_foreign_units() {
     // The daemon tells of an interval when that has ended.
     await_that("it is said why", || {
         let why = json(&format!("why {}", service.path()))["standing"]["text"].to_string();
-        why.contains("starts the unit anew")
+        why.contains("the unit restarts")
     });
     assert_eq!(json("list")["domains"].as_array().unwrap().len(), 3);
 
@@ -580,9 +580,10 @@ fn the_home_of_a_foreign_unit_is_set_and_given_back() {
         (&kept.home()["nodes"], &kept.home()["origin"]),
         (&serde_json::json!([1]), &"adopted".into())
     );
-    for (flags, code, why) in
-        [("--nodes 2", 2, "somebody else keeps"), ("--auto", 1, "somebody else keeps")]
-    {
+    for (flags, code, why) in [
+        ("--nodes 2", 2, "the owner of its cgroup binds"),
+        ("--auto", 1, "the owner of its cgroup binds"),
+    ] {
         let refused = set(&kept, flags);
         assert_eq!(refused.status.code(), Some(code), "{flags}: {}", stderr(&refused));
         assert!(stderr(&refused).contains(why), "{flags}: {}", stderr(&refused));

@@ -58,7 +58,7 @@ fn a_bad_configuration_keeps_the_old_one_and_names_the_mistake() {
     let mut daemon = Daemon::start("scheduler = \"off\"");
     fs::write(CONFIG, "intervall = \"1s\"\n").unwrap();
     daemon.signal(Signal::HUP);
-    await_that("it says why", || daemon.said().contains("stays as it was"));
+    await_that("it says why", || daemon.said().contains("stays in force"));
     assert!(daemon.said().contains("intervall"), "{}", daemon.said());
     get("/domains");
     // The audit log is reopened all the same, also without any configuration.
