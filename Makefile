@@ -66,11 +66,6 @@ api-test: ## a property-based client of the API against docs/openapi.json (once 
 	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
 	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
 
-api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
-	scripts/install build api
-	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
-	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
-
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
 

@@ -3,7 +3,7 @@
 //! [`Host::begin`] is the only way to a change. It takes the lock, rolls back a transaction that a
 //! killed process left unfinished, and returns a [`Session`], which checks the needs of
 //! transactions and applies each as a whole. Moving pages needs no session: see [`Batches`] for
-//! the daemon's moves, and [`Machine::move_pages`] for those of `set`.
+//! the daemon's moves, and [`move_pages`](nearside_policy::Machine::move_pages) for those of `set`.
 
 mod batch;
 mod bindings;

@@ -49,7 +49,7 @@ pub enum SimulateError {
 /// The result of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
-    /// Whether latencies are known; else they follow from distances and [`ASSUMED_LOCAL_NS`].
+    /// Whether latencies are known; else they follow from distances and `ASSUMED_LOCAL_NS`.
     pub latencies_are_known: bool,
     /// The earliest time at which all work can be done.
     pub bound_ns: u64,
