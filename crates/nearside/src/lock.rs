@@ -38,6 +38,11 @@ pub(crate) fn waiting(at_most: Option<Duration>) -> Waiting {
     Waiting { at_most, notify, meanwhile: || {} }
 }
 
+/// Waits without a message.
+pub(crate) fn waiting_quietly(at_most: Option<Duration>) -> Waiting {
+    Waiting { at_most, ..Waiting::default() }
+}
+
 fn notify(wait: &LockWait) {
     output::tell(&format!("nearside: waiting: {wait}"));
 }

@@ -3,7 +3,7 @@
 use crate::{
     domains::open_host,
     failure::{Failure, Outcome},
-    lock::{WaitArgs, waiting},
+    lock::{WaitArgs, waiting, waiting_quietly},
     output,
     printable::printable,
     report::plan,
@@ -136,7 +136,8 @@ fn try_run(args: &Args) -> Outcome {
             all.for_each(|notice| output::tell(&format!("nearside: {}", printable(&notice))));
         }
     };
-    host.set_waiting(waiting(args.wait.at_most()));
+    let at_most = args.wait.at_most();
+    host.set_waiting(if args.quiet { waiting_quietly(at_most) } else { waiting(at_most) });
     match launch::launch(&mut host, &start, &command, &model, &topology, tell) {
         Ok(never) => match never {},
         Err(error) => {
