@@ -200,7 +200,7 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
     assert_eq!(stranger.mib_by_node(), [(3, 16)].into());
 
     let show = run(["show", name]);
-    assert!(stdout(&show).contains("found by     the pattern strangers/*"), "{}", stdout(&show));
+    assert!(stdout(&show).contains("found by     pattern strangers/*"), "{}", stdout(&show));
     let list = json("list");
     assert_eq!(
         (&list["domains"][0]["name"], &list["domains"][0]["claim"]),
