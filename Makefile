@@ -60,6 +60,7 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 unit: ## the tests that need no lab
 	cargo test --workspace --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]'
 	$(TIMES) time "lab's Python tests" -- python3 -m unittest discover --start-directory lab --pattern '*_test.py'
+	$(TIMES) time "Python tests of scripts" -- python3 -m unittest discover --start-directory scripts --pattern '*_test.py'
 
 api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
 	scripts/install build api
