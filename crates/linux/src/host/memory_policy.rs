@@ -18,7 +18,7 @@ pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), E
     }
 }
 
-/// What to say where a filter of system calls forbids memory policies.
+/// The error if a filter of system calls forbids memory policies.
 pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
     Error::NotPermitted {
         what: format!("set memory policy {policy}"),

@@ -6,7 +6,7 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeSet, Topology};
 
-/// What is recorded of a new domain beside its home and claim.
+/// The facts recorded of a new domain beside its home and claim.
 #[derive(Debug, Clone)]
 pub struct NewDomain {
     /// The command with its arguments.

@@ -19,7 +19,7 @@ pub(super) struct AffinityRequest {
     pub(super) affinity: Option<Affinity>,
 }
 
-/// What is wrong with a body.
+/// The fault of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It is not JSON.

@@ -16,7 +16,7 @@ pub(super) const MAX_ROOT_CHANGES: u32 = 4;
 /// Bytes of an unwanted body that are read and dropped before a connection is closed.
 pub(super) const MAX_DRAINED_BYTES: usize = 4 << 20;
 
-/// What a peer may take.
+/// The share of a peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections at once.

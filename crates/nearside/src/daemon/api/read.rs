@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// The description for programs, which a test holds against the table of routes.
 pub(super) const OPENAPI: &str = include_str!("../../../../../docs/openapi.json");
 
-/// What a reading request is answered from.
+/// The sources of the answer to a reading request.
 pub(super) struct Reading<'a> {
     api: &'a Api,
     snapshot: &'a Arc<Snapshot>,
