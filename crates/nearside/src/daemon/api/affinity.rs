@@ -19,7 +19,7 @@ pub(super) struct AffinityRequest {
     pub(super) affinity: Option<Affinity>,
 }
 
-/// The fault of a body.
+/// The fault in the body of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It is not JSON.

@@ -16,7 +16,7 @@ pub(super) const MAX_ROOT_CHANGES: u32 = 4;
 /// Bytes of an unwanted body that are read and dropped before a connection is closed.
 pub(super) const MAX_DRAINED_BYTES: usize = 4 << 20;
 
-/// The share of a peer.
+/// The limits of a peer: its connections, requests, bytes and time.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections at once.
