@@ -134,3 +134,9 @@ pub fn node_memory(node: usize, figure: &str) -> u64 {
     let (_, amount) = line.unwrap_or_else(|| panic!("{figure} of node {node}"));
     amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
+
+/// How many processes the kernel has killed for want of memory.
+pub fn killed_for_memory() -> u64 {
+    let text = read("/proc/vmstat");
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
+}

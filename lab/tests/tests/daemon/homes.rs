@@ -2,12 +2,21 @@
 
 use crate::shared::interval;
 use nearside_lab::{
-    Domain, Signal, await_that,
+    Domain, Levelling, Look, Signal, assert_refused, assert_the_kernel_covers_all_claims,
+    await_that,
     daemon::{Daemon, ask, get},
-    json, run, status, stderr, words,
+    end, json, killed_for_memory, parallel_starts, run, status, stderr, words,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Instant,
+};
 
 fn home(domain: &str) -> Value {
     get(&format!("/domains/{domain}"))["home"].clone()
@@ -216,4 +225,83 @@ fn memory_follows_a_domain_that_was_pushed_off_and_then_stays() {
     assert_at_most_one_more_home("db");
     domain.end();
     daemon.stop();
+}
+
+#[test]
+fn of_twenty_starts_beside_a_daemon_that_changes_homes_the_eight_that_fit_run() {
+    starts_beside_a_daemon_that_changes_homes(2);
+}
+
+#[test]
+#[ignore = "twenty rounds take long: lab/test daemon -- --ignored"]
+fn of_twenty_starts_beside_a_daemon_that_changes_homes_the_eight_that_fit_run_twenty_times_over() {
+    starts_beside_a_daemon_that_changes_homes(20);
+}
+
+/// The domains whose homes change. Their claims are small: wherever they are, eight starts fit.
+const MOVERS: [&str; 2] = ["left", "right"];
+
+fn starts_beside_a_daemon_that_changes_homes(rounds: u32) {
+    let daemon = Daemon::start("scheduler = \"off\"");
+    let movers = MOVERS.map(|name| {
+        let flags = format!("--quiet --name {name} --cpus 1 --memory 2M --policy preferred");
+        Domain::start(&flags, "--mib 1")
+    });
+    let killed_before = killed_for_memory();
+    let (has_ended, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut levelling = Levelling::default();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for node in (0..4).cycle() {
+                if has_ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                // A refusal is right: the home may be full.
+                for (name, node) in MOVERS.into_iter().zip([node, 3 - node]) {
+                    let wish = json!({"nodes": [node]});
+                    let answer = ask("PUT", &format!("/domains/{name}/affinity"), Some(&wish));
+                    let is_changed = matches!(answer, Some((200, _)));
+                    changes.fetch_add(is_changed.into(), Ordering::Relaxed);
+                }
+            }
+        });
+        let _end = EndOnDrop(&has_ended);
+        for round in 0..rounds {
+            let before = changes.load(Ordering::Relaxed);
+            start_twenty(round, &mut levelling);
+            let changed = changes.load(Ordering::Relaxed) - before;
+            println!("round {round}: {changed} homes changed meanwhile");
+            assert!(changed > 0, "round {round}: the daemon has changed no home");
+        }
+    });
+    assert_eq!(killed_for_memory(), killed_before);
+    drop(levelling);
+    movers.into_iter().for_each(Domain::end);
+    daemon.stop();
+    Look::take().assert_nothing_is_promised();
+}
+
+/// Twenty starts at once, of which eight fit.
+fn start_twenty(round: u32, levelling: &mut Levelling) {
+    let bytes = levelling.size_of_two_a_node();
+    let (mut running, refused) =
+        parallel_starts(20, "", bytes, &["sh", "-c", "echo ready; read line"]);
+    let look = Look::take();
+    let counts = (running.len(), refused.len());
+    assert_eq!(counts, (8, 12), "round {round}, {bytes} bytes each: {look:?}");
+    look.assert_nothing_is_promised_twice();
+    let claims = running.iter().map(|child| (child.id(), bytes));
+    assert_the_kernel_covers_all_claims(claims.chain(levelling.claims()));
+    assert!(running.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "round {round}");
+    assert_refused(refused);
+    end(running);
+}
+
+/// Ends the thread that changes homes, even where an assertion fails.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

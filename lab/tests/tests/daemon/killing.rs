@@ -2,14 +2,19 @@
 
 use crate::shared::scheduler_state;
 use nearside_lab::{
-    Domain, await_that,
+    Domain, Look, MIB, await_that,
     daemon::{Daemon, ask, ask_once, get},
-    json, run, stderr, words,
+    json, run, status, stderr, unclaimed_bytes, words,
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap, os::unix::process::ExitStatusExt, process::Command, thread,
-    time::Duration,
+    collections::BTreeMap,
+    fs,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 #[test]
@@ -44,6 +49,131 @@ fn fifty_kills_while_the_daemon_starts_lose_nothing() {
 #[ignore = "fifty starts take long: lab/test daemon -- --ignored"]
 fn fifty_kills_with_the_scheduler_attached_lose_nothing() {
     kill_under_load(50, true);
+}
+
+#[test]
+fn an_exchange_that_a_kill_interrupts_is_undone_as_a_whole() {
+    kill_during_exchanges(2);
+}
+
+#[test]
+#[ignore = "fifty exchanges take long: lab/test daemon -- --ignored"]
+fn fifty_exchanges_that_a_kill_interrupts_are_undone_as_a_whole() {
+    kill_during_exchanges(50);
+}
+
+const JOURNAL: &str = "/run/nearside/journal.json";
+
+/// The two sides of each exchange.
+const SIDES: [&str; 2] = ["db", "web"];
+
+/// The daemon exchanges the homes of `db`, which shares its CPUs with `hog`, and of the idle `web`:
+/// claims leave no room for `db` elsewhere. Each kill comes at a random instant after the journal of
+/// an exchange has appeared. It counts where it left the journal behind: then it struck between the
+/// first step and the last.
+fn kill_during_exchanges(wanted: u32) {
+    let strict = |name: &str, mib: u64, node: u32| {
+        format!("--quiet --name {name} --cpus 2 --policy strict --nodes {node} --memory {mib}M")
+    };
+    let available_mib: Vec<_> = unclaimed_bytes().iter().map(|bytes| bytes / MIB).collect();
+    let mib = available_mib[0].max(available_mib[1]) / 2 + 4;
+    let domains = [
+        Domain::start(&strict("db", mib, 1), "--mib 1 --threads 2 --spin"),
+        Domain::start(&strict("web", mib, 0), "--mib 1"),
+        Domain::start(&strict("two", available_mib[2] - mib / 2, 2), "--mib 1"),
+        Domain::start(&strict("three", available_mib[3] - mib / 2, 3), "--mib 1"),
+        Domain::start(
+            "--quiet --name hog --cpus 2 --memory 1M --policy preferred --nodes 1",
+            "--mib 1 --threads 4 --spin",
+        ),
+    ];
+    // Placement may choose the homes of both sides.
+    for side in SIDES {
+        let given_back = run(words(&format!("set {side} --auto --no-daemon")));
+        assert!(given_back.status.success(), "{}", stderr(&given_back));
+    }
+    let claims = || SIDES.map(|side| json(&format!("show {side} --interval 0"))["claim"].clone());
+    let (mut random, mut interrupted, mut whole) = (7, 0, 0);
+    while interrupted < wanted {
+        let before = SIDES.map(home_of);
+        assert_eq!(before.iter().sum::<u64>(), 1, "one on node 0, one on node 1: {before:?}");
+        // The hog goes where db is.
+        let after_hog = run(words(&format!("set hog --nodes {} --no-daemon", before[0])));
+        assert!(after_hog.status.success(), "{}", stderr(&after_hog));
+        let mut daemon = Daemon::begin_with(
+            "",
+            "scheduler = \"off\"\n[tuning]\npatience_intervals = 1\nminimum_stay_intervals = 1\n\
+             steady_intervals = 1\nidle_look_intervals = 1",
+        );
+        await_exchange(&mut daemon);
+        thread::sleep(Duration::from_micros(next(&mut random) % 20_000));
+        daemon.child.kill().unwrap();
+        daemon.child.wait().unwrap();
+        let was_interrupted = Path::new(JOURNAL).exists();
+        // The next process that takes the lock rolls back.
+        let sweeper = run(words("run -q --name sweeper --memory 1M -- true"));
+        assert!(sweeper.status.success(), "{}", stderr(&sweeper));
+        assert!(!Path::new(JOURNAL).exists());
+        let homes = SIDES.map(home_of);
+        let [db, web] = before;
+        if was_interrupted {
+            interrupted += 1;
+            let text = stderr(&sweeper);
+            assert!(text.contains("was rolled back"), "{text}");
+            assert_eq!(homes, before, "after {interrupted} interrupted exchanges");
+        } else {
+            whole += 1;
+            assert!(homes == before || homes == [web, db], "{before:?} {homes:?}");
+            assert!(whole < 20 * wanted, "{interrupted} interrupted, {whole} not");
+        }
+        // Bindings are those of the homes.
+        for ((side, home), domain) in SIDES.iter().zip(homes).zip(&domains) {
+            let cpus = status(domain.process(), "Cpus_allowed_list");
+            let of_node = format!("{}-{}", 2 * home, 2 * home + 1);
+            let is_bound = cpus == of_node || cpus == "0-7";
+            assert!(is_bound, "{side} on node {home} may use CPUs {cpus}");
+            let memory = status(domain.process(), "Mems_allowed_list");
+            // Both nodes where its memory is still on the way.
+            let is_confined = memory == home.to_string() || memory == "0-1";
+            assert!(is_confined, "{side} on node {home} may use memory of {memory}");
+        }
+        for claim in claims() {
+            let bytes: u64 =
+                claim["bytes"].as_object().unwrap().values().map(|it| it.as_u64().unwrap()).sum();
+            assert_eq!(bytes, mib * MIB, "{claim}");
+        }
+        Look::take().assert_nothing_is_promised_twice();
+    }
+    println!("{interrupted} exchanges were interrupted, {whole} were not");
+    domains.into_iter().for_each(Domain::end);
+}
+
+/// The node of a home of one node.
+fn home_of(domain: &str) -> u64 {
+    let shown = json(&format!("show {domain} --interval 0 --no-daemon"));
+    shown["home"]["nodes"][0].as_u64().unwrap_or_else(|| panic!("{shown:#}"))
+}
+
+/// Waits for the journal of a transaction that concerns both sides. It may be there for some
+/// milliseconds only.
+fn await_exchange(daemon: &mut Daemon) {
+    let begin = Instant::now();
+    let is_one = || {
+        let text = fs::read_to_string(JOURNAL).unwrap_or_default();
+        SIDES.iter().all(|side| text.contains(&format!("\"{side}\"")))
+    };
+    while !is_one() {
+        if begin.elapsed() > Duration::from_secs(300) {
+            panic!("no exchange: {}\n{:#}", daemon.said(), get("/domains"));
+        }
+    }
+}
+
+/// The next of a series of random numbers.
+fn next(random: &mut u64) -> u64 {
+    *random =
+        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *random >> 33
 }
 
 /// A task of some tenths of a second.
@@ -92,9 +222,7 @@ fn kill_under_load(rounds: u64, attached: bool) {
         let change = thread::spawn(move || {
             ask_once("PUT", "/domains/mover/affinity", Some(&change)).map(|(code, _)| code)
         });
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        thread::sleep(Duration::from_millis((random >> 33) % 4000));
+        thread::sleep(Duration::from_millis(next(&mut random) % 4000));
         daemon.child.kill().unwrap();
         assert_eq!(
             daemon.child.wait().unwrap().signal(),

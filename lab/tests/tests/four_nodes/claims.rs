@@ -2,8 +2,8 @@
 
 use nearside_lab::{
     Domain, Levelling, Look, MIB, Own, Signal, assert_refused, assert_the_kernel_covers_all_claims,
-    await_that, domains, end, go_on, huge_pages, json, nearside, parallel_starts, read, run, send,
-    stderr, toucher, unclaimed_bytes, words,
+    await_that, domains, end, go_on, huge_pages, json, killed_for_memory, nearside,
+    parallel_starts, read, run, send, stderr, toucher, unclaimed_bytes, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -70,12 +70,6 @@ fn claimed_memory_is_there_when_it_is_touched() {
         assert!(resident + LAG_BYTES >= mib * MIB, "{name}: {look:?}");
     }
     end(running);
-}
-
-/// How many processes the kernel has killed for want of memory.
-fn killed_for_memory() -> u64 {
-    let text = read("/proc/vmstat");
-    text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
 }
 
 #[test]

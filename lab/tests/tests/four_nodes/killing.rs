@@ -15,6 +15,8 @@ use std::{
 
 const GROUP: &str = "/sys/fs/cgroup/nearside/doomed";
 const RECORD: &str = "/run/nearside/domains/doomed.json";
+/// Tickets of the processes that wait for the lock, named `NUMBER-PID`.
+const QUEUE: &str = "/run/nearside/queue";
 
 /// What was there when a start had been killed: the program it was by then, and what it left
 /// behind.
@@ -64,10 +66,13 @@ fn while_it_waits_for_the_lock() {
     let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let doomed = start(Stdio::null());
-    let waits = |line: &str| {
-        line.contains("-> FLOCK") && line.split(' ').any(|word| word == doomed.id().to_string())
+    let own = format!("-{}", doomed.id());
+    let is_in_line = || {
+        fs::read_dir(QUEUE).is_ok_and(|mut tickets| {
+            tickets.any(|ticket| ticket.unwrap().file_name().to_string_lossy().ends_with(&own))
+        })
     };
-    await_that("it waits for the lock", || read("/proc/locks").lines().any(waits));
+    await_that("it waits for the lock", is_in_line);
     assert_eq!(kill(doomed), Left { program: "nearside", group: false, record: false });
     drop(holder.stdin.take());
     holder.wait().unwrap();

@@ -1,8 +1,8 @@
 //! `set` gives a running domain another home and takes its memory there.
 
 use nearside_lab::{
-    Domain, MIB, Signal, await_that, huge_pages, json, nearside, read, run, send, status, stderr,
-    stdout, toucher, unclaimed_bytes, words, write,
+    Domain, MIB, Signal, await_that, domains, huge_pages, json, nearside, read, run, send, status,
+    stderr, stdout, toucher, unclaimed_bytes, words, write,
 };
 use std::{
     collections::BTreeMap,
@@ -244,6 +244,10 @@ fn a_domain_that_ends_during_its_move_is_reported_as_ended() {
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("the domain has ended"), "{}", stderr(&output));
+    // The next start removes the record.
+    await_that("the domain has ended", || domains().is_empty());
+    let next = run(words("run -q --name sweeper --memory 1M -- true"));
+    assert!(next.status.success(), "{}", stderr(&next));
     assert!(!std::path::Path::new("/run/nearside/domains/mover.json").exists());
 }
 
