@@ -169,13 +169,17 @@ fn record_in_store(input: &[u8], name: &str, file: &str) -> Result<(), Box<dyn s
 
 fn journal_in_store(input: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
     let folder = folder()?;
+    let group = folder.path().join("cgroup/a");
+    fs::create_dir_all(&group)?;
+    fs::write(folder.path().join("cgroup/cgroup.controllers"), "")?;
+    let tree = Tree::at(&folder.path().join("cgroup"))?;
     let store = Store::new(folder.path(), "this boot");
     let locked = store.lock()?;
     fs::write(folder.path().join("journal.json"), input)?;
-    let Ok(Some(journal)) = locked.unfinished() else { return Ok(()) };
+    let Ok(Some(journal)) = locked.unfinished(&tree) else { return Ok(()) };
     locked.end_journal()?;
     locked.begin_journal(&journal)?;
-    assert_eq!(locked.unfinished()?.as_ref(), Some(&journal));
+    assert_eq!(locked.unfinished(&tree)?.as_ref(), Some(&journal));
     // A name may be too long for a file's; then none of the changes is made.
     let undo = Journal { changes: journal.changes.iter().map(Change::reversed).collect() };
     if locked.put_all(&journal.changes).is_ok() {

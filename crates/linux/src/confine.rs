@@ -6,7 +6,7 @@ use crate::{
     error::{Error, IoContext},
     sys,
 };
-use nearside_topology::{CpuId, CpuSet, Id, IdSet};
+use nearside_topology::{CpuId, CpuSet, Id, IdSet, NodeSet};
 use std::{collections::BTreeSet, path::Path, thread, time::Duration};
 
 /// One of the sets of a cpuset.
@@ -35,7 +35,7 @@ pub(crate) fn is_in_force<T: Id>(
     let Some(effective) = group.read(&format!("{}.effective", set.file))? else { return Ok(false) };
     match effective.parse::<IdSet<T>>() {
         Ok(effective) if effective == *wanted => Ok(true),
-        _ => Err(Error::Refused(format!(
+        _ => Err(Error::NotInForce(format!(
             "{} {wanted} of {} is not in force: the groups above it allow {}",
             set.file,
             group.path(),
@@ -65,10 +65,19 @@ fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
 
 /// The CPUs that there may ever be.
 pub(crate) fn possible_cpus(root: &Path) -> Result<CpuSet, Error> {
-    let path = root.join("sys/devices/system/cpu/possible");
+    set_in(root, "cpu/possible")
+}
+
+/// The nodes that have memory, the most that the kernel takes for a cpuset.
+pub(crate) fn nodes_with_memory(root: &Path) -> Result<NodeSet, Error> {
+    set_in(root, "node/has_memory")
+}
+
+fn set_in<T: Id>(root: &Path, file: &str) -> Result<IdSet<T>, Error> {
+    let path = root.join("sys/devices/system").join(file);
     let refused = |why: String| Error::Refused(format!("{}: {why}", path.display()));
     let text = crate::read::text(&path).map_err(|error| refused(error.to_string()))?;
-    text.trim().parse().map_err(|_| refused(format!("{:?} is no list of CPUs", text.trim())))
+    text.trim().parse().map_err(|_| refused(format!("{:?} is no list", text.trim())))
 }
 
 /// The CPUs that another program has set for a group, as they are written there. None if they leave

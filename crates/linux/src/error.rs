@@ -40,6 +40,9 @@ pub enum Error {
         /// The missing privilege.
         needs: &'static str,
     },
+    /// A set was written for a cgroup, but the groups above it allow something else.
+    #[error("{0}")]
+    NotInForce(String),
     /// A record, or the journal, that cannot be read.
     #[error(
         "{}: cannot read the record: {why}. Use the version of Nearside that wrote it, or remove \

@@ -310,8 +310,14 @@ fn cpus_that_another_program_set_are_neither_replaced_nor_lifted() {
     assert!(why.contains("another program binds"), "{why}");
     assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), None));
 
-    // Another program replaced Nearside's binding: only the record goes.
+    // Another program replaced Nearside's binding: a refused step leaves theirs.
     made.found(OWN, |record| record.part_mut().cpus = Some(own.clone()));
+    let (part, cpus, on_behalf) = (PartId::of(OWN), "0-1".parse().unwrap(), CpuReason::Fallback);
+    let why = made.apply(OWN, Action::BindCpus { part, cpus, on_behalf }).unwrap_err();
+    assert!(why.contains("another program binds"), "{why}");
+    assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), Some(own)));
+
+    // Without one of its own to lift, only the record goes.
     assert!(made.unbind(OWN));
     assert_eq!((theirs(), made.record(OWN).part().cpus.clone()), ("0,2\n".into(), None));
 }

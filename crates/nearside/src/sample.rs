@@ -42,8 +42,10 @@ pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
     let busy = || busy_ns(root, &machine).unwrap_or_default();
     let (mut left_out, mut unseen) = (Vec::new(), Vec::new());
     let (before, busy_before, begin) = (count(), busy(), Instant::now());
+    let mut reservations = Vec::new();
     let domains = match Host::open(Paths::default()) {
         Ok(host) => {
+            reservations = host.reservations();
             let (found, broken) = domains::running(&host, all)?;
             unseen.extend(broken);
             left_out
@@ -63,11 +65,8 @@ pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
     // twice rather than not at all.
     let (topology, notes) = sysfs::read_again(&machine, root).map_err(Failure::could_not)?;
     unseen.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
-    let observation = Observation {
-        topology,
-        parts: domains.iter().map(Domain::state).collect(),
-        reservations: Vec::new(),
-    };
+    let observation =
+        Observation { topology, parts: domains.iter().map(Domain::state).collect(), reservations };
     let counted = before.into_iter().zip(after);
     let nodes = observation.topology.nodes.iter().zip(counted);
     let stat = Stat {

@@ -70,6 +70,13 @@ pub fn domains() -> Vec<String> {
     domains.map(|domain| domain["name"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Whether a process is in line for the lock, or holds it: its ticket is named `NUMBER-PID`.
+pub fn waits_for_lock(process: u32) -> bool {
+    let own = format!("-{process}");
+    let Ok(tickets) = std::fs::read_dir("/run/nearside/queue") else { return false };
+    tickets.flatten().any(|ticket| ticket.file_name().to_string_lossy().ends_with(&own))
+}
+
 /// Waits for a condition that no event announces. A test that waits in vain fails by name instead
 /// of hanging its guest.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -13,7 +13,8 @@ mod memory;
 mod starts;
 
 pub use command::{
-    Signal, await_that, domains, json, nearside, run, run_as_nobody, send, stderr, stdout, words,
+    Signal, await_that, domains, json, nearside, run, run_as_nobody, send, stderr, stdout,
+    waits_for_lock, words,
 };
 pub use domain::{Domain, toucher};
 pub use files::{MIB, huge_pages, read, status, write};

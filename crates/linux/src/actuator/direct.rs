@@ -3,7 +3,7 @@
 use super::contract::{Actuator, PARENT};
 use crate::{
     cgroup::{Cgroup, Tree},
-    confine::{CPUS, Cpuset, MEMORY_NODES, is_in_force, possible_cpus},
+    confine::{CPUS, Cpuset, MEMORY_NODES, is_in_force, nodes_with_memory, possible_cpus},
     error::Error,
 };
 use nearside_policy::Limits;
@@ -25,6 +25,22 @@ pub(super) struct Direct {
 impl Direct {
     pub(super) fn new(root: PathBuf) -> Self {
         Self { root }
+    }
+
+    /// Empties a set. Older kernels (6.16 is one) let no group with processes have an empty one
+    /// (`validate_change` in `kernel/cgroup/cpuset.c`): it gets `all` that may ever be there.
+    fn clear(
+        group: &Cgroup,
+        file: &'static str,
+        all: impl FnOnce() -> Result<String, Error>,
+    ) -> Result<bool, Error> {
+        // An empty line: a write of no bytes never reaches the kernel's function.
+        match group.write(file, "\n") {
+            Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ENOSPC) => {
+                group.write(file, &all()?).map(|()| true)
+            }
+            written => written.map(|()| true),
+        }
     }
 
     fn set<T: Id>(group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
@@ -69,21 +85,13 @@ impl Actuator for Direct {
         if !group.has(CPUS.file) {
             return Ok(false);
         }
-        // An empty line: a write of no bytes never reaches the kernel's function. Older kernels
-        // (6.16 is one) let no group with processes have an empty set (`validate_change` in
-        // `kernel/cgroup/cpuset.c`): it gets all CPUs that may ever be there.
-        match group.write(CPUS.file, "\n") {
-            Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ENOSPC) => {
-                let all = possible_cpus(&self.root)?;
-                group.write(CPUS.file, &all.to_string()).map(|()| true)
-            }
-            written => written.map(|()| true),
-        }
+        Self::clear(group, CPUS.file, || possible_cpus(&self.root).map(|all| all.to_string()))
     }
 
     fn set_memory_nodes(&self, group: &Cgroup, nodes: &NodeSet) -> Result<bool, Error> {
         if nodes.is_empty() && group.has(MEMORY_NODES.file) {
-            return group.write(MEMORY_NODES.file, "\n").map(|()| true);
+            let all = || nodes_with_memory(&self.root).map(|all| all.to_string());
+            return Self::clear(group, MEMORY_NODES.file, all);
         }
         Self::set(group, MEMORY_NODES, nodes)
     }

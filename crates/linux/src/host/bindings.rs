@@ -77,12 +77,16 @@ impl Host {
                     .and_then(|actuator| actuator.set_memory_nodes(&group, &nodes).map(drop))
             }
         };
-        cpus.and(memory)
+        is_written(cpus).and(is_written(memory))
     }
 
     fn restore_cpus(&mut self, group: &Cgroup, was: &Part, is: &Part) -> Result<(), Error> {
         let both = was.cpus.iter().chain(&is.cpus);
         let own: Vec<_> = both.map(|binding| &binding.cpus).collect();
+        // Another program's binding came in between: it stays.
+        if cpus_of_others(group, &own)?.is_some() {
+            return Ok(());
+        }
         match &was.cpus {
             Some(CpuBinding { cpus, on_behalf: CpuReason::Operator }) => {
                 self.bind_for_operator(group, cpus)
@@ -188,6 +192,15 @@ impl Host {
 fn part<'a>(record: &'a Record, id: &PartId) -> Result<&'a Part, Error> {
     let part = record.parts().find(|part| part.cell == id.cell());
     part.ok_or_else(|| Error::Refused(format!("{id} has no record")))
+}
+
+/// A former binding is restored once it is written: the groups above may have changed since, and
+/// may keep it from being in force.
+fn is_written(restored: Result<(), Error>) -> Result<(), Error> {
+    match restored {
+        Err(Error::NotInForce(_)) => Ok(()),
+        restored => restored,
+    }
 }
 
 fn refuse_cpus_of_others(group: &Cgroup, own: &[&CpuSet]) -> Result<(), Error> {

@@ -185,19 +185,19 @@ impl Host {
         // of not at all.
         let states =
             records.iter().map(|record| self.states(record)).collect::<Result<Vec<_>, _>>()?;
-        let reservations = self.store.reservations(&self.tree);
+        let reservations = self.reservations();
         let (topology, notes) = self.machine(known)?;
         self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
-        let reservation = |it: crate::store::Reservation| Reservation {
-            name: it.name,
-            bytes: it.bytes,
-            page_size: it.page_size,
-        };
         Ok(Observation {
             topology: topology.offered(self.allowed().as_ref()),
             parts: states.into_iter().flatten().collect(),
-            reservations: reservations.into_iter().map(reservation).collect(),
+            reservations,
         })
+    }
+
+    /// Memory that is reserved for subjects that live and are no domains.
+    pub fn reservations(&self) -> Vec<Reservation> {
+        self.store.reservations(&self.tree).iter().map(Into::into).collect()
     }
 
     /// The parts of a recorded domain. The memory of a domain's cgroup counts for its first part.

@@ -298,7 +298,7 @@ impl<'h> Session<'h> {
 
     /// Gives the domains of an unfinished transaction their former bindings and records.
     fn roll_back_unfinished(&mut self) -> Result<(), Error> {
-        let Some(journal) = self.lock.unfinished()? else { return Ok(()) };
+        let Some(journal) = self.lock.unfinished(&self.host.tree)? else { return Ok(()) };
         for change in journal.changes.iter().rev() {
             let Some((before, after)) = before_and_after(change) else { continue };
             if !self.host.store.lives(&after.lifetime(), &self.host.tree) {
@@ -306,10 +306,12 @@ impl<'h> Session<'h> {
             }
             for part in after.parts() {
                 let id = part_of(&after, part).id;
-                if let Err(error) = self.host.restore_bindings(&before, &after, &id) {
-                    self.host
-                        .notice(&format!("{id}: its former bindings are not restored: {error}"));
-                }
+                // The journal stays, and the next process tries again.
+                self.host.restore_bindings(&before, &after, &id).map_err(|why| {
+                    Error::Refused(format!(
+                        "{id}: an unfinished change of its home cannot be rolled back: {why}"
+                    ))
+                })?;
             }
             self.host.notice(&format!(
                 "{}: an unfinished change of its home was rolled back",
@@ -359,13 +361,12 @@ impl Pending<'_, '_> {
             }
         }
         let subject = |record: Option<Record>| record.map(Subject::from);
-        self.changes = after
+        let changes: Vec<_> = after
             .into_values()
             .map(|(before, after)| Change { before: subject(before), after: subject(after) })
             .collect();
-        let journal = Journal { changes: self.changes.clone() };
-        self.session.lock.begin_journal(&journal)?;
-        self.has_journal = true;
+        self.session.lock.begin_journal(&Journal { changes: changes.clone() })?;
+        (self.changes, self.has_journal) = (changes, true);
         Ok(())
     }
 
@@ -490,27 +491,30 @@ impl Drop for Pending<'_, '_> {
         if self.is_committed {
             return;
         }
+        let is_new = self.undo.iter().any(|undo| matches!(undo, Undo::Create { .. }));
+        let mut undone = Ok(());
+        // All are tried: one that fails is no reason to leave the others.
         for undo in std::mem::take(&mut self.undo).into_iter().rev() {
-            let undone = match undo {
+            let result = match undo {
                 Undo::Create { group, back } => self.session.leave(&group, &back),
+                // The bindings of a new cgroup end with it.
+                Undo::Bindings { .. } if is_new => Ok(()),
                 Undo::Bindings { before, after, part } => {
                     self.session.host.restore_bindings(&before, &after, &part)
                 }
             };
-            if let Err(error) = undone {
-                self.session.host.notice(&format!("a refused change could not be undone: {error}"));
-            }
+            undone = undone.and(result);
         }
+        let Session { host, lock, .. } = &mut *self.session;
         let reversed: Vec<_> = self.changes.iter().rev().map(Change::reversed).collect();
-        let restored = match self.has_journal {
-            true => {
-                self.session.lock.put_all(&reversed).and_then(|()| self.session.lock.end_journal())
-            }
-            false => self.session.lock.put_all(&reversed),
+        let restored = match (self.has_journal, undone) {
+            (true, Ok(())) => lock.put_all(&reversed).and_then(|()| lock.end_journal()),
+            // The journal stays, and the next process rolls back.
+            (true, Err(error)) => Err(error),
+            (false, undone) => lock.put_all(&reversed).and(undone),
         };
-        // The journal stays, and the next process rolls back.
         if let Err(error) = restored {
-            self.session.host.notice(&format!("a refused change could not be undone: {error}"));
+            host.notice(&format!("a refused change could not be undone yet: {error}"));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     format::{self, Stored},
-    record::{Change, Subject},
+    record::{Change, Lifetime, Subject},
 };
 use crate::{
     error::{Error, IoContext},
@@ -90,6 +90,36 @@ pub(super) fn read(own: &Folder, boot_id: &str) -> Result<Option<Journal>, Error
     };
     let changes = file.changes.into_iter().map(change).collect::<Result<_, _>>()?;
     Ok(Some(Journal { changes }))
+}
+
+/// Whether there is a journal.
+pub(super) fn exists(own: &Folder) -> Result<bool, Error> {
+    Ok(own.read_within(JOURNAL, MAX_JOURNAL_BYTES)?.is_some())
+}
+
+/// The lifetimes of the subjects, from a journal of any version. None where one of them cannot be
+/// read.
+pub(super) fn lifetimes(own: &Folder) -> Result<Option<Vec<Lifetime>>, Error> {
+    #[derive(Deserialize)]
+    struct AnyJournal {
+        changes: Vec<AnyChange>,
+    }
+    #[derive(Deserialize)]
+    struct AnyChange {
+        before: Option<AnySubject>,
+        after: Option<AnySubject>,
+    }
+    #[derive(Deserialize)]
+    struct AnySubject {
+        lifetime: Lifetime,
+    }
+    let text = own.read_within(JOURNAL, MAX_JOURNAL_BYTES)?.unwrap_or_default();
+    let journal = serde_json::from_slice::<AnyJournal>(&text).ok();
+    let of_change = |it: AnyChange| [it.before, it.after].into_iter().flatten();
+    let lifetimes = |journal: AnyJournal| {
+        journal.changes.into_iter().flat_map(of_change).map(|subject| subject.lifetime).collect()
+    };
+    Ok(journal.map(lifetimes))
 }
 
 /// Removes the journal; fine if there is none.

@@ -311,8 +311,8 @@ fn flock(file: &OwnedFd) -> Result<bool, Errno> {
 
 /// The process that has the flock on `lock`; none where the kernel does not name it.
 fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
-    let inode = rustix::fs::fstat(lock).ok()?.st_ino;
-    let pid = holder_in(&fs::read_to_string(proc.join("locks")).ok()?, inode)?;
+    let file = rustix::fs::fstat(lock).ok()?;
+    let pid = holder_in(&fs::read_to_string(proc.join("locks")).ok()?, file.st_dev, file.st_ino)?;
     let command = fs::read(proc.join(pid.to_string()).join("comm")).ok();
     let command = command.map(|name| String::from_utf8_lossy(name.trim_ascii_end()).into_owned());
     Some(Holder { pid, command })
@@ -320,16 +320,20 @@ fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
 
 /// From `/proc/locks` (`lock_get_status` in Linux, `fs/locks.c`), the holder of the flock on the
 /// file with this inode: `1: FLOCK  ADVISORY  WRITE 731 00:1a:1042 0 EOF`. Waiters stand behind
-/// arrows and are left out. Devices are ignored, for a file's may differ from its filesystem's.
-fn holder_in(locks: &str, inode: u64) -> Option<u32> {
+/// arrows and are left out. A file's device may differ from its filesystem's (Btrfs): then the
+/// inode alone decides.
+fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
     let of_lock = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         let is_flock = words.next() == Some("FLOCK");
         let process = words.nth(2)?.parse().ok()?;
-        let of: u64 = words.next()?.rsplit_once(':')?.1.parse().ok()?;
-        (is_flock && of == inode).then_some(process)
+        let (on, of) = words.next()?.rsplit_once(':')?;
+        (is_flock && of.parse() == Ok(inode)).then_some((on == device, process))
     };
-    locks.lines().find_map(of_lock)
+    let mut found: Vec<(bool, u32)> = locks.lines().filter_map(of_lock).collect();
+    found.sort_by_key(|&(is_on_device, _)| !is_on_device);
+    found.first().map(|&(_, process)| process)
 }
 
 #[cfg(test)]

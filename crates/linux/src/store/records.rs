@@ -15,7 +15,7 @@ use crate::{
 use std::{
     io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// The folder in the store that has a record for each subject.
@@ -140,20 +140,6 @@ impl Store {
         self.lock_waiting(Wait { at_most: None, proc, notify: &mut |_| {}, meanwhile: &mut || {} })
     }
 
-    /// Waits for the lock for at most this long, and calls `meanwhile` at least once a second.
-    ///
-    /// # Errors
-    /// As [`Self::lock_waiting`].
-    pub fn lock_within(
-        &self,
-        at_most: Duration,
-        mut meanwhile: fn(),
-        proc: &Path,
-    ) -> Result<Locked, Error> {
-        let at_most = Some(at_most);
-        self.lock_waiting(Wait { at_most, proc, notify: &mut |_| {}, meanwhile: &mut meanwhile })
-    }
-
     /// Waits for the lock. Processes get it in the order in which they asked.
     ///
     /// # Errors
@@ -269,7 +255,7 @@ impl Locked {
     /// # Errors
     /// Where it cannot be written, and where an earlier transaction is unfinished.
     pub fn begin_journal(&self, journal: &Journal) -> Result<(), Error> {
-        if self.unfinished()?.is_some() {
+        if journal::exists(&self.own)? {
             return Err(Error::Refused("an earlier transaction is unfinished".into()));
         }
         journal::write(&self.own, &self.store.boot_id, journal)
@@ -283,9 +269,19 @@ impl Locked {
     /// The transaction that a process was killed in, if there is one.
     ///
     /// # Errors
-    /// Where the journal cannot be read, because another version wrote it for example.
-    pub fn unfinished(&self) -> Result<Option<Journal>, Error> {
-        journal::read(&self.own, &self.store.boot_id)
+    /// Where the journal of a living subject cannot be read, because another version wrote it for
+    /// example.
+    pub fn unfinished(&self, tree: &Tree) -> Result<Option<Journal>, Error> {
+        let unreadable = match journal::read(&self.own, &self.store.boot_id) {
+            Ok(journal) => return Ok(journal),
+            Err(error) => error,
+        };
+        match journal::lifetimes(&self.own)? {
+            Some(all) if !all.is_empty() && !all.iter().any(|it| self.store.lives(it, tree)) => {
+                self.end_journal().map(|()| None)
+            }
+            _ => Err(unreadable),
+        }
     }
 
     /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the errors

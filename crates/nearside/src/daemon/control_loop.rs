@@ -37,8 +37,8 @@ use std::{
 };
 
 /// The longest wait for the lock. Then the loop reports the holder and tries again in the next
-/// interval.
-const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
+/// interval, at the end of the queue. Dozens of starts may be ahead of it.
+const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Events that are handled although the next interval is due: a client that asks again and again
 /// delays an interval by no more.
@@ -196,7 +196,8 @@ impl ControlLoop {
             now_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
             soft_affinity: is_attached,
             scheduler: counted.as_ref(),
-            moved: self.moved.clone(),
+            // The watcher keeps them until a sample succeeds.
+            moved: std::mem::take(&mut self.moved),
         };
         self.persisted.interval = interval;
         self.totals.intervals += 1;
@@ -204,8 +205,6 @@ impl ControlLoop {
             Err(error) => self.sample_failed(&error.to_string(), inbox, due),
             Ok(seen) => {
                 self.failed = (0, String::new());
-                // The reports of moved pages have reached the controllers.
-                self.moved.clear();
                 self.control(seen, inbox, due);
             }
         }
@@ -230,8 +229,11 @@ impl ControlLoop {
     fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
-        self.persisted.history = history;
-        let moves = self.act(&all, inbox, due);
+        let before = std::mem::replace(&mut self.persisted.history, history);
+        let (moves, dropped) = self.act(&all, &seen.machine.topology, inbox, due);
+        for part in dropped {
+            self.persisted.history.take_back_decision(part, &before);
+        }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         self.reported.report(self.balancing(&seen));
         let forgotten = self.watcher.no_longer_named();
@@ -247,16 +249,26 @@ impl ControlLoop {
         self.publish(seen, all);
     }
 
-    /// Applies the transactions of a plan, until the next interval is `due`: that one decides
-    /// anew about the rest. Returns the pages that are to move.
-    fn act(&mut self, plan: &ControlPlan, inbox: &Inbox, due: Instant) -> Vec<PageMove> {
+    /// Applies the transactions of a plan, until the next interval is `due`. Returns the pages that
+    /// are to move, and the parts about which the next interval decides anew: their transactions
+    /// were dropped. A part with a refused step is none of them, because the step would be refused
+    /// again: its cooldown holds.
+    fn act<'p>(
+        &mut self,
+        plan: &'p ControlPlan,
+        topology: &Topology,
+        inbox: &Inbox,
+        due: Instant,
+    ) -> (Vec<PageMove>, Vec<&'p PartId>) {
         let mut applied: Vec<(&Transaction, Result<(), Refusal>)> = Vec::new();
         if !plan.transactions.is_empty() {
             match self.host.begin() {
                 Err(error) => {
-                    self.reported.report([format!("nothing is changed in this interval: {error}")])
+                    self.reported.report([fallback::not_locked(&error)]);
                 }
                 Ok(mut session) => {
+                    // Fresh figures of memory. If this fails, the first transaction tells.
+                    let _ = session.observe(Some(topology));
                     for transaction in &plan.transactions {
                         notify::busy();
                         for part in transaction.subjects() {
@@ -272,22 +284,28 @@ impl ControlLoop {
                 }
             }
         }
-        let mut refused: BTreeSet<&PartId> = BTreeSet::new();
+        let mut unchanged: BTreeSet<&PartId> = BTreeSet::new();
+        let mut dropped = Vec::new();
         for (transaction, outcome) in &applied {
-            if self.count(transaction, outcome).is_err() {
-                refused.extend(transaction.subjects());
+            self.count(transaction, outcome);
+            if let Err(refusal) = outcome {
+                unchanged.extend(transaction.subjects());
+                if !matches!(refusal, Refusal::Step { .. }) {
+                    dropped.extend(transaction.subjects());
+                }
             }
         }
-        let may_move = |step: &&Step<PageMove>| !refused.contains(&step.action.part);
-        plan.moves.iter().filter(may_move).map(|step| step.action.clone()).collect()
+        for transaction in plan.transactions.iter().skip(applied.len()) {
+            unchanged.extend(transaction.subjects());
+            dropped.extend(transaction.subjects());
+        }
+        let may_move = |step: &&Step<PageMove>| !unchanged.contains(&step.action.part);
+        let moves = plan.moves.iter().filter(may_move).map(|step| step.action.clone()).collect();
+        (moves, dropped)
     }
 
     /// Counts and reports the outcome of a transaction.
-    fn count(
-        &mut self,
-        transaction: &Transaction,
-        outcome: &Result<(), Refusal>,
-    ) -> Result<(), ()> {
+    fn count(&mut self, transaction: &Transaction, outcome: &Result<(), Refusal>) {
         for part in transaction.subjects() {
             let domain = part.domain();
             match outcome {
@@ -303,7 +321,7 @@ impl ControlLoop {
             }
         }
         if outcome.is_err() {
-            return Err(());
+            return;
         }
         for step in &transaction.steps {
             if let Action::SetHome { part, .. } = &step.action {
@@ -311,7 +329,6 @@ impl ControlLoop {
                 output::note([format!("{part}: {}: {}", step.action, step.reason)]);
             }
         }
-        Ok(())
     }
 
     fn begin_batches(&mut self, moves: &[PageMove]) {
@@ -434,6 +451,7 @@ impl ControlLoop {
         self.api.published.publish(Snapshot::new(Seen {
             topology: machine.topology,
             domains,
+            reservations: machine.reservations,
             counters,
             length: Duration::from_nanos(length_ns),
             interval: self.config.interval,

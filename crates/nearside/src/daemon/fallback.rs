@@ -46,22 +46,33 @@ pub(super) fn for_each_domain(
     let mut session = match host.begin() {
         Ok(session) => session,
         Err(error) => {
-            reported.report([format!("nothing is changed in this interval: {error}")]);
+            reported.report([not_locked(&error)]);
             return false;
         }
     };
+    let mut outcomes = Vec::new();
     for name in names {
         notify::busy();
-        match change(&mut session, name) {
-            Ok(true) => reported.changed(name),
-            Ok(false) => {}
-            Err(refusal) => reported.report_of(name, &refusal.to_string()),
-        }
+        outcomes.push((name, change(&mut session, name)));
         if is_over() {
             break;
         }
     }
+    // A write to the log may take long: no start waits for it.
+    drop(session);
+    for (name, outcome) in outcomes {
+        match outcome {
+            Ok(true) => reported.changed(name),
+            Ok(false) => {}
+            Err(refusal) => reported.report_of(name, &refusal.to_string()),
+        }
+    }
     true
+}
+
+/// The report on changes that wait for the next interval, because the lock could not be taken.
+pub(super) fn not_locked(why: &nearside_linux::Error) -> String {
+    format!("some changes wait for the next interval: {why}")
 }
 
 /// The names of the domains that Nearside binds in place of a scheduler.

@@ -7,7 +7,9 @@ use crate::{
     report::stat::{NodeStat, ReservedStat, Stat},
 };
 use nearside_linux::{counters::Counters, store::Record, usage::Usage};
-use nearside_policy::{Affinity, ControlPlan, History, Home, Observation, Outcome, StayedWhy};
+use nearside_policy::{
+    Affinity, ControlPlan, History, Home, Observation, Outcome, Reservation, StayedWhy,
+};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::Serialize;
 use std::{
@@ -25,6 +27,8 @@ pub struct Seen {
     pub topology: Topology,
     /// The domains in the order of their names.
     pub domains: Vec<SeenDomain>,
+    /// Memory that is reserved for other subjects.
+    pub reservations: Vec<Reservation>,
     /// Counters of the page allocator on each node since boot, at the begin and at the end of the
     /// interval.
     pub counters: BTreeMap<NodeId, [Option<Counters>; 2]>,
@@ -133,6 +137,7 @@ impl Snapshot {
         let Seen {
             topology,
             domains,
+            reservations,
             counters,
             length,
             interval,
@@ -151,7 +156,7 @@ impl Snapshot {
         let observation = Observation {
             topology,
             parts: domains.iter().map(Domain::state).collect(),
-            reservations: Vec::new(),
+            reservations,
         };
         let counted = |node: NodeId| counters.get(&node).copied().unwrap_or([None; 2]);
         let nodes = observation.topology.nodes.iter();
@@ -364,6 +369,7 @@ pub(crate) mod examples {
         Seen {
             topology: topology(),
             domains: examples::domains().into_iter().zip(records).map(domain).collect(),
+            reservations: Vec::new(),
             counters: [0, 1].map(|node| (NodeId(node), [counters(1000), counters(1600)])).into(),
             length: Duration::from_secs(2),
             interval: Duration::from_secs(2),

@@ -108,6 +108,20 @@ impl History {
     pub fn next_sample(&self, part: &PartId) -> u64 {
         self.parts.get(part).map_or(0, |known| known.next_sample)
     }
+
+    /// Takes back what a decision about a part changed, because its transaction was dropped:
+    /// the next interval decides anew. `before` is the history that the decision was made from.
+    pub fn take_back_decision(&mut self, part: &PartId, before: &Self) {
+        let (Some(known), Some(before)) = (self.parts.get_mut(part), before.parts.get(part)) else {
+            return;
+        };
+        known.home.clone_from(&before.home);
+        known.share_ppm.clone_from(&before.share_ppm);
+        known.stuck.clone_from(&before.stuck);
+        known.moved = before.moved;
+        known.contention_intervals = before.contention_intervals;
+        known.confirmations = before.confirmations;
+    }
 }
 
 impl PartHistory {
@@ -127,6 +141,32 @@ mod tests {
         let known = PartHistory { next_sample: 9, ..PartHistory::default() };
         history.parts.insert("db".into(), known);
         assert_eq!(["db", "new"].map(|name| history.next_sample(&name.into())), [9, 0]);
+    }
+
+    #[test]
+    fn a_dropped_decision_leaves_no_cooldown() {
+        let load = MilliVcpus(2000);
+        let history = |at, contention_intervals| {
+            let moved = Some(LastMove { at, cooldown_intervals: 5, load });
+            let known = PartHistory {
+                moved,
+                contention_intervals,
+                confirmations: contention_intervals,
+                next_sample: at,
+                ..PartHistory::default()
+            };
+            History { parts: [("db".into(), known)].into(), ..History::default() }
+        };
+        // Contended for 6 intervals, it moves in interval 900, and the transaction is dropped.
+        let (before, mut after) = (history(100, 6), history(900, 0));
+        after.take_back_decision(&"db".into(), &before);
+        after.take_back_decision(&"unknown".into(), &before);
+        let known = &after.parts[&PartId::of("db")];
+        assert_eq!(
+            (known.moved, known.contention_intervals),
+            (before.parts[&PartId::of("db")].moved, 6)
+        );
+        assert_eq!((known.confirmations, known.next_sample), (6, 900), "samples go on");
     }
 
     #[test]

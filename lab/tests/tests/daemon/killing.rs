@@ -68,7 +68,8 @@ const JOURNAL: &str = "/run/nearside/journal.json";
 const SIDES: [&str; 2] = ["db", "web"];
 
 /// The daemon exchanges the homes of `db`, which shares its CPUs with `hog`, and of the idle `web`:
-/// claims leave no room for `db` elsewhere. Each kill comes at a random instant after the journal of
+/// claims leave no room for `db` elsewhere. On two nodes, far from part of its memory, it would gain
+/// 46 to 48 %; the exchange gains 51 to 53 %, and 50 are asked for. Each kill comes at a random instant after the journal of
 /// an exchange has appeared. It counts where it left the journal behind: then it struck between the
 /// first step and the last.
 fn kill_during_exchanges(wanted: u32) {
@@ -80,8 +81,8 @@ fn kill_during_exchanges(wanted: u32) {
     let domains = [
         Domain::start(&strict("db", mib, 1), "--mib 1 --threads 2 --spin"),
         Domain::start(&strict("web", mib, 0), "--mib 1"),
-        Domain::start(&strict("two", available_mib[2] - mib / 2, 2), "--mib 1"),
-        Domain::start(&strict("three", available_mib[3] - mib / 2, 3), "--mib 1"),
+        Domain::start(&strict("two", available_mib[2] - mib / 4, 2), "--mib 1"),
+        Domain::start(&strict("three", available_mib[3] - mib / 4, 3), "--mib 1"),
         Domain::start(
             "--quiet --name hog --cpus 2 --memory 1M --policy preferred --nodes 1",
             "--mib 1 --threads 4 --spin",
@@ -93,22 +94,31 @@ fn kill_during_exchanges(wanted: u32) {
         assert!(given_back.status.success(), "{}", stderr(&given_back));
     }
     let claims = || SIDES.map(|side| json(&format!("show {side} --interval 0"))["claim"].clone());
-    let (mut random, mut interrupted, mut whole) = (7, 0, 0);
+    let (mut random, mut interrupted, mut whole, mut in_vain) = (7, 0, 0, 0);
+    let mut before = [1, 0];
     while interrupted < wanted {
-        let before = SIDES.map(home_of);
-        assert_eq!(before.iter().sum::<u64>(), 1, "one on node 0, one on node 1: {before:?}");
         // The hog goes where db is.
         let after_hog = run(words(&format!("set hog --nodes {} --no-daemon", before[0])));
         assert!(after_hog.status.success(), "{}", stderr(&after_hog));
         let mut daemon = Daemon::begin_with(
             "",
             "scheduler = \"off\"\n[tuning]\npatience_intervals = 1\nminimum_stay_intervals = 1\n\
-             steady_intervals = 1\nidle_look_intervals = 1",
+             steady_intervals = 1\nidle_look_intervals = 1\nminimum_gain_percent = 50",
         );
-        await_exchange(&mut daemon);
+        let has_begun = await_exchange();
         thread::sleep(Duration::from_micros(next(&mut random) % 20_000));
         daemon.child.kill().unwrap();
         daemon.child.wait().unwrap();
+        if !has_begun {
+            in_vain += 1;
+            assert!(in_vain <= 5 + interrupted, "no exchange: {}", daemon.said());
+            // On an emulated machine, two nodes may have looked good enough.
+            for option in [format!("--nodes {}", before[0]), "--auto".into()] {
+                let set = run(words(&format!("set db {option} --no-daemon")));
+                assert!(set.status.success(), "{}", stderr(&set));
+            }
+            continue;
+        }
         let was_interrupted = Path::new(JOURNAL).exists();
         // The next process that takes the lock rolls back.
         let sweeper = run(words("run -q --name sweeper --memory 1M -- true"));
@@ -143,30 +153,34 @@ fn kill_during_exchanges(wanted: u32) {
             assert_eq!(bytes, mib * MIB, "{claim}");
         }
         Look::take().assert_nothing_is_promised_twice();
+        before = homes;
     }
-    println!("{interrupted} exchanges were interrupted, {whole} were not");
+    println!("{interrupted} exchanges were interrupted, {whole} were not; {in_vain} waits");
     domains.into_iter().for_each(Domain::end);
 }
 
 /// The node of a home of one node.
 fn home_of(domain: &str) -> u64 {
     let shown = json(&format!("show {domain} --interval 0 --no-daemon"));
-    shown["home"]["nodes"][0].as_u64().unwrap_or_else(|| panic!("{shown:#}"))
+    let nodes = shown["home"]["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 1, "{shown:#}");
+    nodes[0].as_u64().unwrap()
 }
 
-/// Waits for the journal of a transaction that concerns both sides. It may be there for some
-/// milliseconds only.
-fn await_exchange(daemon: &mut Daemon) {
+/// Waits a minute for the journal of a transaction that concerns both sides. It may be there for
+/// some milliseconds only.
+fn await_exchange() -> bool {
     let begin = Instant::now();
     let is_one = || {
         let text = fs::read_to_string(JOURNAL).unwrap_or_default();
         SIDES.iter().all(|side| text.contains(&format!("\"{side}\"")))
     };
     while !is_one() {
-        if begin.elapsed() > Duration::from_secs(300) {
-            panic!("no exchange: {}\n{:#}", daemon.said(), get("/domains"));
+        if begin.elapsed() > Duration::from_secs(60) {
+            return false;
         }
     }
+    true
 }
 
 /// The next of a series of random numbers.

@@ -2,7 +2,7 @@
 //! the start is held up, so that the kill cannot miss it; what is left behind tells that it did
 //! not.
 
-use nearside_lab::{Look, await_that, nearside, read, run, stderr, words, write};
+use nearside_lab::{Look, await_that, nearside, read, run, stderr, waits_for_lock, words, write};
 use std::{
     fs,
     io::{self, BufRead, BufReader, Write},
@@ -15,8 +15,6 @@ use std::{
 
 const GROUP: &str = "/sys/fs/cgroup/nearside/doomed";
 const RECORD: &str = "/run/nearside/domains/doomed.json";
-/// Tickets of the processes that wait for the lock, named `NUMBER-PID`.
-const QUEUE: &str = "/run/nearside/queue";
 
 /// What was there when a start had been killed: the program it was by then, and what it left
 /// behind.
@@ -66,13 +64,7 @@ fn while_it_waits_for_the_lock() {
     let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let doomed = start(Stdio::null());
-    let own = format!("-{}", doomed.id());
-    let is_in_line = || {
-        fs::read_dir(QUEUE).is_ok_and(|mut tickets| {
-            tickets.any(|ticket| ticket.unwrap().file_name().to_string_lossy().ends_with(&own))
-        })
-    };
-    await_that("it waits for the lock", is_in_line);
+    await_that("it waits for the lock", || waits_for_lock(doomed.id()));
     assert_eq!(kill(doomed), Left { program: "nearside", group: false, record: false });
     drop(holder.stdin.take());
     holder.wait().unwrap();

@@ -2,7 +2,7 @@
 
 use nearside_lab::{
     Domain, Look, MIB, Signal, await_that, domains, nearside, read, run, send, status, stderr,
-    stdout, unclaimed_bytes, words, write,
+    stdout, unclaimed_bytes, waits_for_lock, words, write,
 };
 use std::{
     fs,
@@ -398,13 +398,7 @@ fn of_two_domains_of_one_name_that_start_at_once_one_runs() {
     let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let twins = [start_twin(), start_twin()];
-    let waits = |twin: &Child| {
-        let wanted = twin.id().to_string();
-        let waits =
-            |line: &str| line.contains("-> FLOCK") && line.split(' ').any(|word| word == wanted);
-        read("/proc/locks").lines().any(waits)
-    };
-    await_that("both wait for the lock", || twins.iter().all(waits));
+    await_that("both wait for the lock", || twins.iter().all(|twin| waits_for_lock(twin.id())));
     drop(holder.stdin.take());
     holder.wait().unwrap();
     assert_one_runs(twins);

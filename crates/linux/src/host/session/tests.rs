@@ -318,6 +318,29 @@ fn a_process_killed_at_any_step_leaves_nothing_of_its_transaction() {
 }
 
 #[test]
+fn a_roll_back_that_fails_is_tried_again_by_the_next_process() {
+    let made = Made::new();
+    made.domain("a", 0, 300);
+    made.domain("b", 1, 300);
+    let before = made.state();
+    kill(&made, &exchange(&made, 300), 8, 2);
+    let file = made.path("cg/nearside/a/cpuset.cpus");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    for _ in 0..2 {
+        let refused = made.host().begin().unwrap_err().to_string();
+        assert!(refused.contains("a: an unfinished change of its home cannot be"), "{refused}");
+        assert!(made.journal().exists());
+    }
+    fs::remove_dir(&file).unwrap();
+    fs::write(&file, text).unwrap();
+    drop(made.host().begin().unwrap());
+    assert_eq!(made.state(), before);
+    assert!(!made.journal().exists());
+}
+
+#[test]
 fn a_roll_back_leaves_domains_alone_that_have_ended() {
     let made = Made::new();
     made.domain("a", 0, 300);

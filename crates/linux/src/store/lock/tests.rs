@@ -334,7 +334,11 @@ fn waiters_in_proc_locks_are_no_holders() {
                  2: FLOCK  ADVISORY  WRITE 7 00:1a:420 0 EOF\n\
                  3: FLOCK  ADVISORY  WRITE 731 00:1a:42 0 EOF\n\
                  3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\nx\n";
-    assert_eq!(holder_in(locks, 42), Some(731));
-    assert_eq!(holder_in("3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\n", 42), None);
-    assert_eq!(holder_in("3: FLOCK  ADVISORY  WRITE -1 00:1a:42 0 EOF\n", 42), None);
+    let holder_in = |locks: &str| holder_in(locks, rustix::fs::makedev(0, 0x1a), 42);
+    assert_eq!(holder_in(locks), Some(731));
+    assert_eq!(holder_in("3: -> FLOCK  ADVISORY  WRITE 9 00:1a:42 0 EOF\n"), None);
+    assert_eq!(holder_in("3: FLOCK  ADVISORY  WRITE -1 00:1a:42 0 EOF\n"), None);
+    let others = "1: FLOCK  ADVISORY  WRITE 5 00:1b:42 0 EOF\n";
+    assert_eq!(holder_in(&format!("{others}{locks}")), Some(731), "another filesystem's inode 42");
+    assert_eq!(holder_in(others), Some(5), "no lock names the device");
 }

@@ -352,16 +352,16 @@ fn changes_are_made_all_or_none() {
 fn journals_outlive_their_writer_and_end_with_the_boot() {
     let host = Host::new();
     let journal = Journal { changes: changes(&host) };
-    assert_eq!(host.lock().unfinished().unwrap(), None);
+    assert_eq!(host.lock().unfinished(&host.tree).unwrap(), None);
     host.lock().begin_journal(&journal).unwrap();
-    assert_eq!(host.lock().unfinished().unwrap(), Some(journal.clone()));
+    assert_eq!(host.lock().unfinished(&host.tree).unwrap(), Some(journal.clone()));
     let said = host.lock().begin_journal(&journal).unwrap_err().to_string();
     assert_eq!(said, "an earlier transaction is unfinished");
     let next = Store::new(&host.folder.path().join("state"), "the next boot");
-    assert_eq!(next.lock().unwrap().unfinished().unwrap(), None);
+    assert_eq!(next.lock().unwrap().unfinished(&host.tree).unwrap(), None);
     host.lock().end_journal().unwrap();
     host.lock().end_journal().unwrap();
-    assert_eq!(host.lock().unfinished().unwrap(), None);
+    assert_eq!(host.lock().unfinished(&host.tree).unwrap(), None);
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn unreadable_journals_are_refused_and_name_their_writer() {
     ] {
         assert!(text.contains(from), "{from}");
         fs::write(&path, text.replacen(from, to, 1)).unwrap();
-        let said = host.lock().unfinished().unwrap_err().to_string();
+        let said = host.lock().unfinished(&host.tree).unwrap_err().to_string();
         assert!(said.contains(why) && said.contains("journal.json: "), "{said}");
         assert!(host.lock().begin_journal(&Journal::default()).is_err());
     }
@@ -386,9 +386,37 @@ fn unreadable_journals_are_refused_and_name_their_writer() {
     for change in [two, Change { before: None, after: None }] {
         host.lock().end_journal().unwrap();
         host.lock().begin_journal(&Journal { changes: vec![change] }).unwrap();
-        let said = host.lock().unfinished().unwrap_err().to_string();
+        let said = host.lock().unfinished(&host.tree).unwrap_err().to_string();
         assert!(said.contains("a change must be of one subject"), "{said}");
     }
+}
+
+#[test]
+fn journals_of_other_versions_end_with_their_domains() {
+    let host = Host::new();
+    let changes = changes(&host).split_off(1);
+    host.lock().begin_journal(&Journal { changes }).unwrap();
+    let path = host.folder.path().join("state/journal.json");
+    let other = |inode: u64| {
+        let mut text: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        text["version"] = 9.into();
+        for change in text["changes"].as_array_mut().unwrap() {
+            for side in ["before", "after"] {
+                if change[side].is_object() {
+                    change[side]["subject"] = "unknown".into();
+                    change[side]["lifetime"]["cgroup"]["inode"] = inode.into();
+                }
+            }
+        }
+        fs::write(&path, text.to_string()).unwrap();
+    };
+    other(host.record.inode);
+    let said = host.lock().unfinished(&host.tree).unwrap_err().to_string();
+    assert!(said.contains("version 9") && path.exists(), "{said}");
+    other(host.record.inode + 1);
+    assert_eq!(host.lock().unfinished(&host.tree).unwrap(), None);
+    assert!(!path.exists());
 }
 
 #[test]
