@@ -43,8 +43,8 @@ impl Actuator for Direct {
         if !parent.exists() {
             parent.create()?;
         }
-        // If a controller cannot be enabled, the domain does without, and the step that needs it
-        // says so.
+        // A controller that cannot be enabled is missing in the domain, and the step that needs it
+        // reports that.
         for above in [&root, &parent] {
             CONTROLLERS.iter().for_each(|controller| drop(above.enable_below(&[controller])));
         }
@@ -69,9 +69,9 @@ impl Actuator for Direct {
         if !group.has(CPUS.file) {
             return Ok(false);
         }
-        // An empty line: a write of no bytes never reaches the kernel's function. Older kernels
-        // (6.16 is one) let no group with processes have an empty set (`validate_change` in
-        // `kernel/cgroup/cpuset.c`): it gets all CPUs that may ever be there.
+        // An empty line, because a write of no bytes never reaches the kernel's function. Older
+        // kernels (6.16 is one) refuse an empty set for a group with processes (`validate_change`
+        // in `kernel/cgroup/cpuset.c`). There the group gets all CPUs that may ever exist.
         match group.write(CPUS.file, "\n") {
             Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::ENOSPC) => {
                 let all = possible_cpus(&self.root)?;
