@@ -232,9 +232,9 @@ impl Cgroup {
 
     /// Whether it can give controllers to groups below it.
     ///
-    /// A group with processes of its own cannot, such as the first group of a container. The tree's
-    /// root can. The kernel would even enable cpu and cpuset there, but then no group below could
-    /// hold a process any more (`cgroup-v2.rst`, "Threads").
+    /// The tree's root can. Any other group with processes of its own cannot, such as the first
+    /// group of a container: the kernel would even enable cpu and cpuset in it, but then no group
+    /// below could hold a process any more (`cgroup-v2.rst`, "Threads").
     pub fn can_enable(&self) -> bool {
         let is_root = !self.has("cgroup.type");
         is_root

@@ -123,7 +123,7 @@ fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
 ///
 /// The controller's own figures by node are less reliable. A page that moved to another node still
 /// counts on its old one (`hugetlb_cgroup_migrate` in `mm/hugetlb_cgroup.c`; seen on Linux 6.16,
-/// fixed in 7.3). When it is freed, the new node's figure falls below 0, which reads as nearly
+/// not on 7.3). When it is freed, the new node's figure falls below 0, which reads as nearly
 /// 2^64.
 fn place(bytes: u64, witnesses: [&ByNode; 2]) -> ByNode {
     let mut placed = ByNode::new();

@@ -9,7 +9,7 @@ use nearside_policy::{
 use nearside_topology::NodeSet;
 use std::ops::ControlFlow;
 
-/// Carries a change out. `found_by` is the pattern that found the domain, if one did.
+/// Carries out a change. `found_by` is the pattern that found the domain, if one did.
 pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -> Answer {
     match change {
         Change::SetAffinity { domain, nodes, affinity } => match found_by {
@@ -91,7 +91,7 @@ fn prefer(
     }
 }
 
-/// Gives the home back: the control loop may choose it again.
+/// Gives the home back to placement: the control loop may choose it again.
 fn release(host: &mut Host, domain: &str, is_found: bool) -> Answer {
     match give_back(host, domain) {
         Ok(Some(home)) => {

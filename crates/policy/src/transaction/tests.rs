@@ -161,8 +161,8 @@ fn is_overcommitted(seen: &Observation) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is planned from an old observation: a transaction whose needs hold in the present
-    /// one never overcommits a node, and applied transactions are applied as a whole.
+    /// Plans from an old observation: a transaction whose needs hold in the present one never
+    /// overcommits a node, and a transaction is applied as a whole.
     #[test]
     fn checked_transactions_never_overcommit_a_node(
         start in machines(),

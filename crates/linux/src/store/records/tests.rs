@@ -101,7 +101,7 @@ fn records_are_read_as_they_were_written() {
     assert!(broken.is_empty(), "{broken:?}");
 }
 
-/// The record of a group that was found.
+/// The record of a cgroup that a pattern found.
 fn found(host: &Host) -> Record {
     let (found_by, name) = (Some("a*".into()), host.record.cgroup.clone());
     let parts = Part::at(host.record.part().home.clone()).into();
@@ -299,7 +299,7 @@ fn reservations_last_as_long_as_their_lease() {
     }
 }
 
-/// Changes of three subjects: one is made, one is changed, one is removed.
+/// Changes of three subjects: one is created, one changed, one removed.
 fn changes(host: &Host) -> Vec<Change> {
     let lifetime = host.store.lease(None).unwrap();
     let bytes = [(NodeId(0), 1)].into();
