@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_populated_until_the_kernel_has_buried_its_last_process() {
+    fn a_group_is_populated_until_its_last_process_is_reaped() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         let group = Cgroup { directory: folder.path().into(), path: "/a".into() };
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_climbs_out_of_the_tree() {
+    fn paths_cannot_leave_the_tree() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(folder.path()).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_into_sight_late_is_bound() {
+    fn a_thread_that_is_listed_late_is_bound() {
         // Thread 1 is bound while it starts 2, which appears in the list a few waits later.
         let (waits, bound) = (RefCell::new(0), RefCell::new(Vec::new()));
         let look = || if *waits.borrow() < 5 { vec![1] } else { vec![1, 2] };
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_race_that_cannot_be_won_is_given_up() {
+    fn binding_gives_up_while_new_threads_keep_appearing() {
         let mut last = 0;
         let look = || {
             last += 1;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_will_not_be_bound_is_bound_once_and_no_more() {
+    fn each_thread_is_bound_once_and_errors_end_the_binding() {
         let mut bound = Vec::new();
         let bind = |thread| {
             bound.push(thread);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_leaves_out_nothing_confines_nobody() {
+    fn a_set_of_all_cpus_confines_no_group() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
         fs::create_dir(folder.path().join("vm")).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_groups_above_do_not_allow_is_no_confinement() {
+    fn a_set_that_the_groups_above_forbid_is_not_in_force() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
         let group = Tree::at(folder.path()).unwrap().group("/").unwrap();

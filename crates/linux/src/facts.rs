@@ -305,7 +305,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_made_up_host_is_told_as_its_files_have_it() {
+    fn facts_of_a_made_up_host_match_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let file = |path: &str, text: &str| {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_domain_that_is_owed_huge_pages_is_looked_at() {
+    fn mappings_are_read_only_for_outstanding_huge_pages() {
         let made = Made::new();
         made.file("10/smaps", &mapping("200000-a00000", "00000000 00:10 7", 2048, 2048, "ht"));
         let group = crate::cgroup::Tree::at(made.0.path()).unwrap().group("/").unwrap();

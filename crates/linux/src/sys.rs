@@ -326,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_which_signals_are_ignored() {
+    fn ignored_signals_are_detected() {
         // Rust's runtime ignores the first signal; the second has its default.
         assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGURG));
     }
 
     #[test]
-    fn a_peer_has_the_groups_that_it_has() {
+    fn peer_groups_are_those_of_the_process() {
         let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
         let told: std::collections::BTreeSet<u32> =
             peer_groups(std::os::fd::AsFd::as_fd(&near)).unwrap().into_iter().collect();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_is_not_unknown() {
+    fn a_forbidden_policy_differs_from_an_unknown_one() {
         let told = |number: i32| PolicySupport::told_by(&Err(io::Error::from_raw_os_error(number)));
         assert_eq!(PolicySupport::told_by(&Ok(())), PolicySupport::Known);
         assert_eq!([libc::EPERM, libc::EACCES].map(told), [PolicySupport::Forbidden; 2]);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_fails_is_told_as_systemd_tells_it() {
+    fn a_failed_job_is_reported_in_systemds_words() {
         let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.ends = Some("timeout"));
         assert_eq!(
             start(&systemd).unwrap_err(),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_systemd_that_knows_no_cpusets_says_so() {
+    fn a_systemd_without_cpusets_sets_nothing() {
         for has_cpusets in [true, false] {
             let (systemd, told, _server) = systemd(PATIENT, |fake| fake.has_cpusets = has_cpusets);
             let set = systemd
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_systemd_that_says_nothing_is_not_waited_for() {
+    fn a_silent_systemd_times_out() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let connected = async {
             Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, PATIENT).await

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_ran_threads_count_alike() {
+    fn threads_count_alike_if_none_ran() {
         let threads = ByNode::from([(NodeId(0), 1), (NodeId(2), 3)]);
         let idle = CpuUse { threads: threads.clone(), time_ns: ByNode::from([(NodeId(0), 0)]) };
         assert_eq!(idle.weight(), &threads);

@@ -219,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn hidden_memory_is_not_taken_for_none() {
+    fn hidden_memory_is_not_counted_as_zero() {
         let usage = Made::new().usage();
         assert_eq!((usage.memory_seen, usage.local_share()), (Account::Hidden, None));
     }
 
     #[test]
-    fn policies_are_told_in_the_kernels_words() {
+    fn policies_have_the_kernels_names() {
         let made = Made::new();
         made.file(
             "proc/10/numa_maps",

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn debt_is_what_lies_elsewhere() {
+    fn debt_is_memory_off_home() {
         assert_eq!(debt_bytes(&by_node(&[10, 20, 30]), &NodeSet::from([NodeId(0), NodeId(2)])), 20);
     }
 }

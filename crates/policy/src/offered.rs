@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn isolated_cpus_are_for_those_who_name_their_node() {
+    fn isolated_cpus_are_offered_if_their_node_is_named() {
         let plan = begin(Some("1"), &machine()).unwrap();
         assert_eq!(cpus(&plan), "2-3");
         assert!(plan.decision.unwrap().left_out.isolated_cpus.is_empty());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_a_node_that_is_not_for_domains_is_told_who_says_so() {
+    fn naming_a_withheld_node_is_refused_with_the_cgroup() {
         let told = |seen: &Observation, nodes: &str| match begin(Some(nodes), seen) {
             Err(StartRefusal::Place(Refusal::NotAllowed(refusal))) => refusal.to_string(),
             other => panic!("{other:?}"),

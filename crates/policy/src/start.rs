@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_claim_and_do_not_hold_yet_is_not_there() {
+    fn outstanding_claims_of_others_are_not_available() {
         let mut observation = machine(1);
         let bytes = [(NodeId(0), 500 * MIB)].into();
         let claim = Some(Claim { bytes, ..Claim::default() });

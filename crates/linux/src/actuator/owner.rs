@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_tells_whose_it_is() {
+    fn the_path_of_a_cgroup_names_its_owner() {
         use Owner::{Foreign, Kubelet, Libvirt, Nearside, Systemd, SystemdUnit};
         let cases = [
             ("/nearside/db", false, Nearside),

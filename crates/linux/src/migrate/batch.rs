@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_folios_move_whatever_the_kernel_says_of_their_tails() {
+    fn pages_and_folios_move_although_tails_are_reported_busy() {
         let mut kernel =
             folios(&[(512, Fate::Moves), (1, Fate::Moves), (16, Fate::Moves), (495, Fate::Moves)]);
         assert_eq!(settle_on(&mut kernel, &[1]), Settled { moved: 1024, ..Settled::default() });
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_page_keeps_no_other_from_moving() {
+    fn a_busy_page_does_not_stop_others_from_moving() {
         let mut kernel = folios(&[
             (1, Fate::Moves),
             (1, Fate::Pinned),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_promised_targets_fill_evenly() {
+    fn without_a_claim_targets_fill_evenly() {
         let topology = machine([100, 100, 40, 60]);
         // 80 MiB leave 10 MiB free on each.
         assert_eq!(

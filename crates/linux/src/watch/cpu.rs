@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_threads_some_from_everywhere_are_looked_at_and_mostly_the_same_again() {
+    fn a_sample_of_threads_is_spread_out_and_stable() {
         assert_eq!(sample(vec![3, 1, 2]), [3, 1, 2]);
         let all: Vec<i32> = (10_000..14_096).collect();
         let before = sample(all.clone());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_waiting_count_since_the_look_before() {
+    fn time_and_waiting_count_since_the_last_sample() {
         let before = threads(&[(1, 0, 500, 10), (2, 0, 900, 0), (3, 1, 100, 0)]);
         // 1 stayed, 2 moved, 3 has ended, 4 is new, 5 came from elsewhere after a long time.
         let after = threads(&[
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_counts_from_its_first_look_on() {
+    fn a_scheduler_counts_from_the_first_sample() {
         let now = by_node(&[(0, 70), (1, 5)]);
         assert_eq!(since(None, &now), None);
         assert_eq!(since(Some(&by_node(&[(0, 50), (1, 5)])), &now), Some(by_node(&[(0, 20)])));

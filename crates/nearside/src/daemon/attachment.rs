@@ -181,7 +181,7 @@ mod tests {
     const NEEDED: Needs = Needs { nodes_with_cpus: 4, domains: 1 };
 
     #[test]
-    fn it_is_attached_where_somebody_needs_it() {
+    fn it_is_attached_on_demand() {
         let needs = |nodes_with_cpus, domains| Needs { nodes_with_cpus, domains };
         for (mode, needs, todo) in [
             (Scheduler::Auto, needs(2, 1), Todo::Attach),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_is_not_tried_again() {
+    fn an_impossible_attachment_is_not_tried_again() {
         let mut attachment = Attachment::default();
         attachment.impossible("no sched_ext".into());
         assert!((0..1000).all(|now| attachment.next(Scheduler::On, NEEDED, now) == Todo::Nothing));

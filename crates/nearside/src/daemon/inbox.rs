@@ -85,7 +85,7 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     #[test]
-    fn what_waits_is_seen_and_stays_and_the_end_comes_first() {
+    fn waiting_events_are_visible_and_the_end_comes_first() {
         let (sender, channel) = sync_channel(8);
         let inbox = Inbox::new(channel);
         assert!(!inbox.is_waiting() && inbox.next(Duration::ZERO).is_none());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_stays_with_its_sender() {
+    fn events_beyond_the_capacity_stay_with_their_sender() {
         let (sender, channel) = sync_channel(1);
         let inbox = Inbox::new(channel);
         let accepted =

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_forgotten_and_said() {
+    fn an_unreadable_file_is_ignored_with_a_notice() {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
         for text in [

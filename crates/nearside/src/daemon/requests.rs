@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_not_there_cannot_be_given_back() {
+    fn a_domain_without_a_home_cannot_give_it_back() {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         let refused = delete(&mut host, Some("m/*"));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_somebody_else_chose_is_that_ones() {
+    fn a_home_that_another_program_chose_cannot_be_changed() {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         put(&mut host, &[0]);

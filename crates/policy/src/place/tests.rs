@@ -317,7 +317,7 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_requests_are_refused() {
     let good = request(1, 1, MemoryPolicy::Strict);
     let known: NodeSet = "0-1".parse().unwrap();
     let cases = [
@@ -354,7 +354,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
+fn unknown_memory_is_neither_claimed_nor_taken_for_absent() {
     let mut seen = two_nodes();
     seen.topology.source = "/tables".into();
     let node = &mut seen.topology.nodes[1];

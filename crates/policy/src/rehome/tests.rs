@@ -179,7 +179,7 @@ fn a_confined_domain_must_fit_its_new_home() {
 }
 
 #[test]
-fn what_others_reserved_leaves_room_for_what_is_only_exchanged() {
+fn reservations_of_others_do_not_block_an_exchange_of_pages() {
     let refusal = |claim_gib, reserved| {
         let mut domain = db();
         let claim = Claim {
@@ -222,7 +222,7 @@ fn other_policies_may_overflow() {
 }
 
 #[test]
-fn homes_that_are_none_are_refused() {
+fn invalid_homes_are_refused() {
     let mut observation = machine(&[8, 8, 8, 0], db());
     observation.topology.cpus.retain(|cpu| cpu.node != Some(NodeId(2)));
     let refusal = |nodes: &[u32]| rehome(&moving(nodes), &observation).unwrap_err();

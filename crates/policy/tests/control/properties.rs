@@ -244,7 +244,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
 }
 
 #[test]
-fn nothing_that_must_not_happen_happens_on_random_machines() {
+fn invariants_hold_on_random_machines() {
     let (mut rehomed, mut swapped, mut first, mut moved) = (0, 0, 0, 0);
     for seed in 0..CASES {
         let mut random = Random(seed);
@@ -387,7 +387,7 @@ fn an_empty_machine_has_an_empty_plan() {
 
 /// A name that occurs twice, and domains that were not sampled: no decision concerns them.
 #[test]
-fn what_was_not_looked_at_is_left_alone() {
+fn parts_without_a_sample_are_left_alone() {
     for seed in 0..500 {
         let mut random = Random(seed);
         let (tuning, mut seen) = observation(&mut random);

@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_typed_is_answered(text in "[!+^N:/,0-9a-z \\-]{0,24}|\\PC{0,12}") {
+    fn any_text_gets_an_answer(text in "[!+^N:/,0-9a-z \\-]{0,24}|\\PC{0,12}") {
         let machine = machine();
         let outcome = parse_cpus(&text, &CpuContext::of(&machine));
         if let Ok(set) = outcome {

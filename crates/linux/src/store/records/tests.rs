@@ -146,7 +146,7 @@ fn no_name_leads_out_of_the_folder_or_to_another_domains_file() {
 }
 
 #[test]
-fn a_record_lacks_nothing_by_accident() {
+fn records_with_missing_parts_are_refused() {
     let host = Host::new();
     let (whole, found) = (&host.record, &found(&host));
     let with = |record: &Record, change: &dyn Fn(&mut Part)| {
@@ -402,7 +402,7 @@ fn records_that_others_could_have_written_are_not_believed() {
 }
 
 #[test]
-fn one_file_that_cannot_be_read_hides_no_other() {
+fn an_unreadable_file_hides_no_other() {
     let host = Host::new();
     host.store.lock().unwrap().put(&host.record).unwrap();
     fs::write(host.domains().join("b.json"), "{").unwrap();
