@@ -179,7 +179,7 @@ fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
     assert_eq!(code, Some(1));
     assert!(message.contains("tells how much memory there is on node 1"), "{message}");
 
-    // What most laptops have: no table of affinities.
+    // Most laptops have no table of affinities.
     let tables = Builder::madt().madt_apic(0, true).madt_apic(1, true).build();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, tables).unwrap();
@@ -380,7 +380,7 @@ fn a_copy_with_masks_alone_has_its_cpus_online() {
     assert!(!report.contains("offline:"), "{report}");
 }
 
-/// What is told of tables in a file.
+/// The message about tables in a file.
 fn topology_of_tables(tables: &[u8]) -> Output {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, tables).unwrap();

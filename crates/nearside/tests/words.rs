@@ -1,4 +1,4 @@
-//! What every command says in the same way: help, usage errors, manual pages, completion.
+//! The texts that all commands share: help, usage errors, manual pages, completion.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
 use std::process::{Command, Output};

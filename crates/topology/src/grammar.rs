@@ -99,7 +99,7 @@ pub struct GrammarError {
     pub problem: Problem,
 }
 
-/// Why a list cannot be read.
+/// The reason why a list cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Something else should stand there.
@@ -131,9 +131,9 @@ pub enum Problem {
     /// A range's end lies before its start.
     #[error("the range {first}-{last} runs backwards")]
     Backwards {
-        /// Where it starts.
+        /// Its begin.
         first: u32,
-        /// Where it ends.
+        /// Its end.
         last: u32,
     },
     /// A region's groups take none, or more than a group has.

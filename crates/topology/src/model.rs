@@ -165,7 +165,7 @@ pub struct Cpu {
     pub id: CpuId,
     /// Its node; none if unknown, as for a CPU that was never online.
     pub node: Option<NodeId>,
-    /// Whether it is online now; true also where no file tells.
+    /// True if it is online now, or if no file has its state.
     pub online: bool,
     /// The socket; none if unknown.
     pub package: Option<u32>,
@@ -453,7 +453,7 @@ mod tests {
             (format!("{}", withheld.cpus), &withheld.memory_nodes),
             ("3,5".into(), &set("1"))
         );
-        // Whoever names node 2 gets its isolated CPUs, but none that is not allowed.
+        // A request that names node 2 gets its isolated CPUs, but none that is not allowed.
         assert_eq!(cpus(&offered.clone().with_isolated_of(&set("2"))), "0,4");
         assert_eq!(cpus(&offered.with_isolated_of(&set("0-1"))), "0-2");
     }

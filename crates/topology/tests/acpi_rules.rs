@@ -321,7 +321,7 @@ fn all_senseless_distances_are_findings_within_a_bound() {
              the table is not used",
         ]
     );
-    // 25 distances, none of which makes sense: 16 are told, and the number of the others.
+    // 25 senseless distances: 16 have a finding each, and one finding counts the others.
     let all = findings(5, &[0; 25]);
     assert_eq!(all.len(), 17);
     // The 17th is from PXM 3 to 1, at 44 + 16.

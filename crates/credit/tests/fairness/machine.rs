@@ -95,7 +95,7 @@ pub(crate) struct Machine {
     cpus_a_cache: usize,
     threads_a_core: usize,
     weights: Vec<u64>,
-    /// Where the tasks of each group are among themselves.
+    /// The place of each group's tasks among each other.
     own_now: Vec<u64>,
     cpus: Vec<Cpu>,
     /// One for each cache, in the order in which tasks are taken.
@@ -328,7 +328,7 @@ impl Machine {
     }
 }
 
-/// How even shares are: 1 if all are equal, 1/n if one has all.
+/// Evenness of shares: 1 if all are equal, 1/n if one has all.
 pub(crate) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     sum * sum / (shares.len() as f64 * shares.iter().map(|share| share * share).sum::<f64>())

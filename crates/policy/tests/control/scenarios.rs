@@ -309,13 +309,13 @@ fn a_thousand_idle_domains_are_rarely_sampled() {
     );
     assert!(machine.samples <= 100 * 1000 / 5, "{}", machine.samples);
     assert!(machine.rehomed.is_empty() && machine.last.is_empty());
-    // Nor in a burst: no interval has more than twice the mean.
+    // No burst either: no interval has more than twice the mean.
     for _ in 0..20 {
         machine.samples = 0;
         machine.step();
         assert!(machine.samples < 400, "{}", machine.samples);
     }
-    // One that wakes is seen in time.
+    // A domain that wakes is seen in time.
     machine.vm("vm0").wants = 4.0;
     machine.steps(machine.tuning.idle_sample_intervals);
     assert!(machine.history.parts[&"vm0".into()].demand.0 > 500);
@@ -472,14 +472,14 @@ fn a_home_follows_its_external_binding() {
     let adopted = |node| Some((set(&[node]), Origin::Adopted, Affinity::Hard));
     assert_eq!(home(&mut machine), adopted(0));
 
-    // What is seen for a moment may be a helper's.
+    // A binding that is seen for a moment may be a helper's.
     machine.vm("bound").bound_to = None;
     machine.steps(2);
     machine.vm("bound").bound_to = Some(set(&[0]));
     machine.steps(9);
     assert_eq!(home(&mut machine), adopted(0));
 
-    // Its owner took its memory along, and it is not brought back.
+    // Its owner took its memory along, and the loop does not bring it back.
     machine.vm("bound").bound_to = Some(set(&[1]));
     machine.vm("bound").state.resident_bytes = gib(&[0, 2]);
     machine.step();
@@ -580,7 +580,7 @@ fn on_one_node_nothing_is_ever_done() {
         machine.step();
         assert!(machine.last.is_empty());
     }
-    // Nor is a part sampled often, however busy.
+    // A part is not sampled often either, however busy it is.
     machine.samples = 0;
     machine.steps(80);
     assert_eq!(machine.samples, 2 * 80 / 8);

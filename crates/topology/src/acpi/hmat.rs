@@ -186,7 +186,7 @@ impl Hmat {
     }
 }
 
-/// Why a structure of type 1 that is long enough says nothing.
+/// The reason why a structure of type 1 that is long enough has no usable figures.
 fn unusable(table: &Table<'_>, locality: &Locality) -> Option<Finding> {
     // Revision 1 counted the last level of cache as well.
     let last_level = if table.revision == 1 { 4 } else { 3 };
