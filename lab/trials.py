@@ -315,7 +315,7 @@ class Runner:
         return result
 
     def failed(self, trial):
-        """The folder of a failed guest's counters."""
+        """The file of a failed guest's counters."""
         point = f"{trial.workload}.{machines.name_of(trial.machine)}.{trial.domains}-domains"
         name = f"{point}.{trial.contender}.seed-{trial.seed}.counters"
         return self.results / "failed" / name
