@@ -22,7 +22,7 @@
 //! A number that does not exist is an error, so that a typing error does not silently mean fewer
 //! nodes. Inside a range numbers may be missing, as they are on machines with sparse node numbers.
 //! The caller judges whether a number that was written out is also *allowed*. numactl's `same` and
-//! Xen's per-vCPU lists need more than one list to make sense and are not read here.
+//! Xen's per-vCPU lists need more than one list and are not supported here.
 
 use crate::{
     id::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet},
@@ -102,7 +102,7 @@ pub struct GrammarError {
 /// The reason why a list cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Something else should stand there.
+    /// The text at this place is not allowed there.
     #[error("read {read}, expected {expected}")]
     Unexpected {
         /// The text that stands there.
@@ -110,7 +110,7 @@ pub enum Problem {
         /// The text that could stand there.
         expected: &'static str,
     },
-    /// The machine has no such node or CPU.
+    /// The machine does not have this node or CPU.
     #[error("there is no {what} {number}: this machine has {existing}")]
     Unknown {
         /// "node" or "CPU".

@@ -77,7 +77,7 @@ pub(crate) struct Machine {
     /// The group that each is nested in.
     pub(crate) parents: Vec<Option<usize>>,
     pub(crate) balanced: u64,
-    /// How often a task came to a CPU, and how often not to the one it was on last.
+    /// The number of times a task came to a CPU, and how often it was not its last one.
     pub(crate) starts: u64,
     pub(crate) changes: u64,
     /// CPUs that were compared for woken tasks, and the most for one of them.

@@ -29,7 +29,7 @@ impl Machine {
         self.groups[group].share = share;
     }
 
-    /// How much of a slice the caps leave, or the group whose cap leaves none.
+    /// The part of a slice that the caps leave, or the group whose cap leaves none.
     fn take_caps(&mut self, group: usize, mut slice_ns: u64, force: bool) -> Result<u64, usize> {
         let path: Vec<usize> = self.path(group).collect();
         for &level in &path {
