@@ -125,9 +125,8 @@ impl Layout {
     /// - *interleave*: equal parts on the set's nodes with memory; *weighted-interleave*: parts in
     ///   proportion to their bandwidth if it is known for all of them, else equal ones;
     /// - every other policy (and interleaving over nodes without memory): on the nodes of the
-    /// vCPUs,
-    ///   in proportion to their number, because a page is allocated on the node that first touches
-    /// it.
+    ///   vCPUs, in proportion to their number, because a page is allocated on the node that first
+    ///   touches it.
     ///
     /// Pages that do not fit their node go to other nodes, nearest to that node first, lowest
     /// numbers among equals; node by node, after every node took its own. Policies that confine

@@ -199,7 +199,7 @@ fn give_home_back(host: &mut Host, domain: &str, is_found: bool, args: &Args) ->
         let unknown = || Failure::could_not(RehomeRefusal::UnknownDomain(domain.to_owned()));
         return Err(if is_found { not_the_daemons(domain) } else { unknown() });
     };
-    let notes = vec!["nobody chooses another home before a daemon runs".into()];
+    let notes = vec!["no other home is chosen before a daemon runs".into()];
     let (nodes_before, nodes) = (home.nodes.clone(), home.nodes);
     args.format.print(
         &Report { name: domain.into(), nodes_before, nodes, notes, ..Report::default() },
@@ -222,8 +222,7 @@ fn is_for_daemon(args: &Args) -> bool {
 fn not_the_daemons(domain: &str) -> Failure {
     Failure::could_not(format_args!(
         "{domain} was not started by `nearside run`, and no daemon that could give it a home \
-         knows it: one has to run, and a \
-         pattern of its configuration (`found`) to name that cgroup"
+         knows it: start a daemon, and name the cgroup in a pattern of its configuration (`found`)"
     ))
 }
 
@@ -255,7 +254,7 @@ fn left_over(report: &Report, domain: &str, nodes: &str) -> Outcome {
         if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
     let all_unmapped = report.stayed_bytes.keys().all(|&why| why == StayedWhy::NotMapped);
     let advice = match all_unmapped {
-        true => "what no process maps cannot be moved".into(),
+        true => "memory that no process maps cannot be moved".into(),
         false => format!("try again with: {again}"),
     };
     Err(Failure::partly(format_args!(

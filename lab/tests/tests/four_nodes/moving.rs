@@ -336,7 +336,7 @@ fn memory_that_no_process_maps_stays_and_is_named() {
         report["stayed_bytes"]["not-mapped"].as_u64().unwrap_or_else(|| panic!("{report}"));
     assert!(stayed.abs_diff(16 * MIB) < 4 * MIB, "{report}");
     assert!(
-        stderr(&output).contains("what no process maps cannot be moved"),
+        stderr(&output).contains("memory that no process maps cannot be moved"),
         "{}",
         stderr(&output)
     );
