@@ -80,7 +80,7 @@ pub(crate) struct Machine {
     /// The number of times a task came to a CPU, and how often it was not its last one.
     pub(crate) starts: u64,
     pub(crate) changes: u64,
-    /// CPUs that were compared for woken tasks, and the most for one of them.
+    /// CPUs that were compared for woken tasks, and the most compared for one of them.
     pub(crate) compared: u64,
     pub(crate) max_compared: u64,
     /// Throttled tasks that the timer asked for, and those of them that went on.

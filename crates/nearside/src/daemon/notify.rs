@@ -34,7 +34,7 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// An interval has ended: the loop is alive. `status` is what `systemctl status` shows.
+/// An interval has ended: the loop is alive. `systemctl status` shows `status`.
 pub fn alive(status: &str) {
     tell(&[NotifyState::Watchdog, NotifyState::Status(&one_line(status))]);
 }

@@ -121,7 +121,7 @@ fn a_name_that_was_taken_meanwhile_drops_the_start() {
     assert_eq!(needs.check(&taken), Err(Unmet::NameTaken("db".into())));
 }
 
-/// Random machines of four nodes with domains that hold parts of what they claim.
+/// Random machines of four nodes with domains that hold parts of their claims.
 fn machines() -> impl Strategy<Value = Observation> {
     let domain = (0..4_usize, 1..200_u64, 0..=100_u64);
     let domains = proptest::collection::vec(domain, 1..8);

@@ -187,7 +187,7 @@ fn a_machine_with_nothing_allowed_answers_too() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_back(numbers in proptest::collection::btree_set(0u32..1024, 0..40)) {
+    fn printed_sets_are_read_back(numbers in proptest::collection::btree_set(0u32..1024, 0..40)) {
         let set: NodeSet = numbers.into_iter().map(NodeId).collect();
         let existing = (0..1024).map(NodeId).collect();
         let context = NodeContext { existing, allowed: set.clone() };

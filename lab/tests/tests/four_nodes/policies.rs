@@ -54,7 +54,7 @@ fn strict_memory_of_every_kind_is_local_to_the_last_page() {
 }
 
 #[test]
-fn all_memory_of_all_processes_of_a_strict_domain_is_local_and_files_are_told_apart() {
+fn all_memory_of_a_strict_domain_is_local_and_files_are_listed_apart() {
     huge_pages(1, 20);
     let domain = Domain::start(
         "--quiet --name many --cpus 2 --memory 200M --policy strict --nodes 1",

@@ -72,7 +72,7 @@ fn limits_of_the_host_are_reported_once() {
 }
 
 #[test]
-fn claims_count_by_what_processes_map() {
+fn claims_count_by_mapped_memory() {
     let domain = Domain::start("--name bare --memory 128M --policy strict --nodes 1", "--mib 100");
     let look = Look::take();
     // 100 MiB and some of the program's own are used, and the rest is outstanding: 128 in all, not
