@@ -1,4 +1,4 @@
-"""Tests of lab/calibrate: what it keeps. Run by `make unit`."""
+"""Tests of lab/calibrate and the results it keeps. Run by `make unit`."""
 
 import subprocess
 import tempfile

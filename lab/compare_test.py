@@ -1,4 +1,4 @@
-"""Tests of lab/compare: what it is asked for, and what it leaves. Run by `make unit`."""
+"""Tests of lab/compare: its requests and its results. Run by `make unit`."""
 
 import contextlib
 import io

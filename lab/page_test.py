@@ -1,4 +1,4 @@
-"""Tests of what programs write into pages. Run by `make unit`."""
+"""Tests of the parts of pages that programs write. Run by `make unit`."""
 
 import tempfile
 import unittest

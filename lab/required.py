@@ -25,8 +25,8 @@ class Part:
     seeds: int = 1
 
 
-# At most 150 guests: pins that bind alike share one, as they do where all domains are alike. First
-# what is required of Nearside.
+# At most 150 guests. Pins that bind alike share one, as they do if all domains are alike. The
+# requirements on Nearside come first.
 SET = (
     Part("warehouse", (16,), NEAR, seeds=3),
     Part("warehouse", (16,), NEAR, ratios=(1.5, 2.0)),

@@ -1,5 +1,5 @@
-"""Tests of the comparisons that docs/performance/comparison.md shows: what is said of them. Run by
-`make unit`."""
+"""Tests of the comparisons that docs/performance/comparison.md shows, and of their judgement.
+Run by `make unit`."""
 
 import unittest
 from pathlib import Path
@@ -20,7 +20,7 @@ class Text(unittest.TestCase):
         )
 
     def requirements(self, times):
-        """What is said of each, where these were measured."""
+        """The judgement of each requirement, if these were measured."""
         trials = {
             Trial(*key, seed): ms for key, seeds in times.items() for seed, ms in enumerate(seeds)
         }

@@ -1,4 +1,4 @@
-"""Tests of what comes of a comparison: figures, tables, plots and commands. Run by `make unit`."""
+"""Tests of the results of a comparison: figures, tables, plots and commands. Run by `make unit`."""
 
 import tempfile
 import unittest

@@ -315,7 +315,7 @@ class Runner:
         return result
 
     def failed(self, trial):
-        """Where the counters of a guest are that failed."""
+        """The file of a failed guest's counters."""
         point = f"{trial.workload}.{machines.name_of(trial.machine)}.{trial.domains}-domains"
         name = f"{point}.{trial.contender}.seed-{trial.seed}.counters"
         return self.results / "failed" / name
@@ -334,7 +334,7 @@ class Runner:
 
 
 def result_of(code, printed, counters):
-    """The result of a guest, if all of it can be shown. Raises one of UNREADABLE."""
+    """The result of a guest, if all tables can show it. Raises one of UNREADABLE."""
     if code:
         raise LabError(f"exit code {code}")
     lines = [line for line in printed.splitlines() if line.startswith("{")]
@@ -369,7 +369,7 @@ def readable(result):
 
 
 class Progress:
-    """How far it is, and how long the rest will take."""
+    """The progress of the runs, and the remaining time."""
 
     def __init__(self, runs, jobs):
         self.runs, self.jobs, self.done, self.host_s, self.lock = (

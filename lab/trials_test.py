@@ -1,5 +1,5 @@
-"""Tests of trials: who gets which pins, what a result depends on, what is run and what is kept. Run
-by `make unit`."""
+"""Tests of trials: pins, the facts that a result depends on, runs, and kept results. Run by
+`make unit`."""
 
 import contextlib
 import io
@@ -52,7 +52,7 @@ echo '{"total_ms": 5, "domains": [{"time_ms": 5}]}'
 
 
 class FakeLab:
-    """A copy of what the lab is made of, in whose guests nothing runs."""
+    """A copy of the lab's files, in whose guests nothing runs."""
 
     def __init__(self, folder):
         self.folder, self.lab = folder, folder / "lab"

@@ -1,5 +1,5 @@
-"""Tests of guests under Xen: their configuration, and what is read of their placement.
-Run by `make unit`."""
+"""Tests of guests under Xen: their configuration, and the reader of their placement. Run by
+`make unit`."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-//! Compiles the scheduler's decisions for the host, and tells dependants where the header is.
+//! Compiles the scheduler's decisions for the host, and passes the header's folder to dependants.
 
 fn main() {
     println!("cargo:rerun-if-changed=src/credit.h");

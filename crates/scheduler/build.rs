@@ -24,7 +24,8 @@ fn main() -> Result<(), String> {
         .map_err(|error| format!("the BPF program: {error:#}"))
 }
 
-/// Debian 12's plain `clang` is too old for CO-RE as it is used here; 19 is in Debian 12 and 13.
+/// CO-RE as used here needs a newer clang than Debian 12's plain `clang`; clang-19 is in Debian 12
+/// and 13.
 fn clang() -> Result<String, String> {
     if let Ok(chosen) = env::var("BPF_CLANG") {
         return Ok(chosen);

@@ -116,7 +116,7 @@ fn machines() -> [Topology; 2] {
 /// For any tables, the machine must be one that the rest of Nearside can rely on.
 fn check_machine(tables: &Tables) {
     let (machine, findings) = acpi::topology(tables);
-    // A table may still turn out to be of no use, which only changes the effect of what was found.
+    // A table may still turn out to be unusable; that only changes the effect of the findings.
     let same = |(all, own): (&Finding, &Finding)| {
         (all.table, all.offset, &all.read) == (own.table, own.offset, &own.read)
             && (all.effect == own.effect || all.effect == Effect::TableIgnored)

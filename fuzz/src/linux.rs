@@ -1,5 +1,5 @@
-//! Targets of the crate `linux`: what the kernel tells of processes and groups, and what Nearside
-//! itself recorded.
+//! Targets of the crate `linux`: the kernel's files about processes and groups, and Nearside's own
+//! records.
 
 use nearside_linux::{
     cgroup::Tree,

@@ -135,7 +135,7 @@ CREDIT_INLINE credit_v credit_now(credit_v now, credit_v tag, int waited)
 
 /* -- fairness between groups ------------------------------------------------------------------- */
 
-/* How long a task of this weight runs in one go. */
+/* The time that a task of this weight runs in one go. */
 CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_u32 weight)
 {
 	credit_ns slice = params->slice_ns * weight / CREDIT_WEIGHT;
@@ -146,9 +146,9 @@ CREDIT_INLINE credit_ns credit_slice(const struct credit_params *params, credit_
 }
 
 /*
- * How far ahead a group can get: a slice for each of its tasks, which pay in advance, and the
- * distance that others can get behind. A group further ahead had CPUs that no other could use, for
- * example while the others' threads were started.
+ * The furthest that a group can get ahead: a slice for each of its tasks, which pay in advance, and
+ * the distance that others can get behind. A group further ahead had CPUs that no other group could
+ * use, for example while the others' threads were started.
  */
 CREDIT_INLINE credit_v credit_ahead(const struct credit_params *params,
 				    const struct credit_group *group)
@@ -224,9 +224,9 @@ CREDIT_INLINE credit_v credit_own_rejoins(const struct credit_params *params, cr
 }
 
 /*
- * How far behind its group's place a task queues: by the CPU time that it had more than the others
- * of its group. Differences of a few slices, as between equal tasks, count as none, and the lag is
- * bounded.
+ * The distance by which a task queues behind its group's place: the CPU time that it had more than
+ * the others of its group. Differences of a few slices, as between equal tasks, count as none, and
+ * the lag is bounded.
  */
 CREDIT_INLINE credit_v credit_own_lag(const struct credit_params *params, credit_v own_now,
 				      credit_v own)
@@ -353,8 +353,8 @@ CREDIT_INLINE credit_u32 credit_place(credit_u64 affine, credit_u64 allowed, cre
 }
 
 /*
- * Whether a task that runs away from home waits where it is: to be fetched again for each slice
- * costs more. It goes home if fewer tasks wait there for each CPU.
+ * Whether a task that runs away from home waits on its present node, because fetching it again for
+ * each slice would cost more. It goes home if fewer tasks wait there for each CPU.
  */
 CREDIT_INLINE int credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home,
 			       credit_u32 wait_here, credit_u32 cpus_here)
@@ -364,7 +364,7 @@ CREDIT_INLINE int credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home,
 
 /*
  * Whether a task that runs away from home goes back now. `room`: a CPU there is idle or runs a task
- * from elsewhere.
+ * away from its home.
  */
 CREDIT_INLINE int credit_returns(const struct credit_params *params, credit_ns stayed_ns, int room)
 {

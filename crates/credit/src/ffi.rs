@@ -126,7 +126,7 @@ pub fn own_rejoins(params: &Params, own_now: u64, own: u64) -> u64 {
     unsafe { nearside_credit_own_rejoins(params, own_now, own) }
 }
 
-/// How far behind its group's place a task queues.
+/// The distance by which a task queues behind its group's place.
 pub fn own_lag(params: &Params, own_now: u64, own: u64) -> u64 {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_own_lag(params, own_now, own) }

@@ -4,11 +4,11 @@
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// How long a task of nice 0 runs in one go.
+    /// The time that a task of nice 0 runs in one go.
     pub slice_ns: u64,
     /// No task runs shorter, or starts with less budget.
     pub slice_min_ns: u64,
-    /// No task runs longer, whatever its weight.
+    /// No task runs longer, regardless of its weight.
     pub slice_max_ns: u64,
     /// The most that a group is owed when it wakes.
     pub wake_bound_ns: u64,
@@ -16,7 +16,7 @@ pub struct Params {
     pub lag_bound_ns: u64,
     /// The furthest that a group gets ahead.
     pub ahead_bound_ns: u64,
-    /// By how much a woken task must be behind a running one to take its CPU.
+    /// The distance by which a woken task must be behind a running one to take its CPU.
     pub preempt_ns: u64,
     /// A busy CPU takes a remote task that is behind by this, for each local distance.
     pub steal_ns: u64,

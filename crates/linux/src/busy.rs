@@ -4,8 +4,7 @@ use nearside_policy::ByNode;
 use nearside_topology::{CpuId, Topology};
 use std::path::Path;
 
-/// CPU time by node, in ns; none where the kernel does not count it. A node whose CPUs were all
-/// idle has 0.
+/// CPU time by node, in ns; none if the kernel does not count it. A node with only idle CPUs has 0.
 pub fn busy_ns(root: &Path, topology: &Topology) -> Option<ByNode> {
     Some(parse(&crate::read::text(&root.join("proc/stat")).ok()?, topology))
 }
@@ -41,7 +40,7 @@ mod tests {
         let cpus = (0..4).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect();
         let machine = Topology { cpus, ..Topology::default() };
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-        // One line is cut off, one of a CPU that is not the machine's.
+        // One line is cut off; another names a CPU that the machine does not have.
         let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 50 7 4 5 5 0 0\ncpu1 1 1\n\
                     cpu3 0 0 0 9 9 0 0 0 0 0\n\
                     cpu9 7 7 7 7 7 7 7 7 0 0\nintr 9 1 1\n";

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// How often, and how far apart, the kernel is asked whether it still counts a process that no list
-/// shows any more.
+/// Number of checks, and the pause between them, while the kernel still counts a process that no
+/// list shows any more.
 const SETTLE_TRIES: u32 = 1000;
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -23,8 +23,8 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone)]
 pub struct Tree {
     root: PathBuf,
-    /// The group at its root, as `/proc/PID/cgroup` writes it. Not `/` where only a part of the
-    /// tree is mounted.
+    /// The group at its root, as `/proc/PID/cgroup` writes it. It differs from `/` if only a part
+    /// of the tree is mounted.
     begins: String,
     controllers: BTreeSet<String>,
 }
@@ -143,8 +143,8 @@ impl Cgroup {
 
     /// Groups right below it.
     pub fn children(&self) -> Vec<Self> {
-        // To list a group's folder, which is mostly files, takes the kernel ten times as long as to
-        // say that nothing is below.
+        // The kernel needs ten times longer to list a group's folder, which is mostly files, than
+        // to report in `cgroup.stat` that it has no children.
         if self.read("cgroup.stat").is_ok_and(|stat| stat.is_some_and(|stat| has_none_below(&stat)))
         {
             return Vec::new();
@@ -176,10 +176,10 @@ impl Cgroup {
         all
     }
 
-    /// Makes it.
+    /// Creates it.
     ///
     /// # Errors
-    /// With what is needed where it is permission that lacks.
+    /// Names the missing privilege if the kernel denies permission.
     pub fn create(&self) -> Result<(), Error> {
         let Err(error) = fs::create_dir(&self.directory) else { return Ok(()) };
         let needs = match error.kind() {
@@ -203,8 +203,8 @@ impl Cgroup {
         }
     }
 
-    /// The content of one of its files; none where there is no such file (the controller is not
-    /// enabled).
+    /// The content of one of its files; none if the file is missing because the controller is not
+    /// enabled.
     pub fn read(&self, file: &str) -> Result<Option<String>, Error> {
         let path = self.directory.join(file);
         match read::text(&path) {
@@ -232,9 +232,9 @@ impl Cgroup {
 
     /// Whether it can give controllers to groups below it.
     ///
-    /// One with processes of its own cannot, such as a container's first, but for the tree's very
-    /// root: cpu and cpuset would even be taken, and no group below could hold a process any more
-    /// (`cgroup-v2.rst`, "Threads").
+    /// The tree's root can. Any other group with processes of its own cannot, such as the first
+    /// group of a container: the kernel would even enable cpu and cpuset in it, but then no group
+    /// below could hold a process any more (`cgroup-v2.rst`, "Threads").
     pub fn can_enable(&self) -> bool {
         let is_root = !self.has("cgroup.type");
         is_root
@@ -261,16 +261,16 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Whether a live process is in it or below it, as far as that can be told: one of which it
-    /// cannot, because descriptors do not suffice, has not ended.
+    /// Whether a live process is in it or below it. True also if too few descriptors are free to
+    /// find out.
     pub fn populated(&self) -> bool {
         self.populated_once_settled(|| thread::sleep(SETTLE_PAUSE))
     }
 
-    /// A process that its parent has waited for is gone from every list, but may count in
-    /// `cgroup.events` for a moment (seen on Linux 7.3, 12 times of 600). That moment is waited
-    /// for: lists that are empty do not prove that nobody is there, since they are read one after
-    /// the other while processes may move between them.
+    /// A process that its parent has reaped is in no list, but may count in `cgroup.events` for a
+    /// moment (seen on Linux 7.3, 12 times of 600). So this waits for that moment to pass. Empty
+    /// lists alone prove nothing: they are read one after the other while processes may move
+    /// between the groups.
     fn populated_once_settled(&self, mut pause: impl FnMut()) -> bool {
         for _ in 0..SETTLE_TRIES {
             let events = match self.read("cgroup.events") {
@@ -314,7 +314,7 @@ impl Cgroup {
     /// Moves a process into it.
     ///
     /// # Errors
-    /// With what is needed where it is permission that lacks.
+    /// Names the missing privilege if the kernel denies permission.
     pub fn enter(&self, process: u32) -> Result<(), Error> {
         match self.write("cgroup.procs", &process.to_string()) {
             Err(Error::Write { source, .. })
@@ -330,21 +330,21 @@ impl Cgroup {
     }
 }
 
-/// From `cgroup.stat`. What was removed and is not gone yet does not count there either.
+/// From `cgroup.stat`. Groups that are removed but still dying do not count.
 fn has_none_below(stat: &str) -> bool {
     stat.lines().any(|line| line == "nr_descendants 0")
 }
 
 fn numbers(text: &str) -> Vec<i32> {
-    // A process of another PID namespace shows as 0: nothing can be said of it.
+    // A process of another PID namespace shows as 0, which identifies no process.
     text.lines()
         .filter_map(|line| line.trim().parse().ok())
         .filter(|&process| process != 0)
         .collect()
 }
 
-/// Whether nothing is there, rather than that this cannot be told. A file of a group that is
-/// removed while it is open answers ENODEV.
+/// True if the file is gone, false if it could not be read for another reason. A file that is open
+/// while its group is removed answers ENODEV.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
 }
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_populated_until_the_kernel_has_buried_its_last_process() {
+    fn a_group_is_populated_until_its_last_process_is_reaped() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         let group = Cgroup { directory: folder.path().into(), path: "/a".into() };
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_climbs_out_of_the_tree() {
+    fn paths_cannot_leave_the_tree() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(folder.path()).unwrap();

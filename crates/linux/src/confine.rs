@@ -1,5 +1,5 @@
-//! Keeping a domain on CPUs and nodes: by the cpuset of its cgroup, or where it has none, thread by
-//! thread.
+//! Keeping a domain on CPUs and nodes: by the cpuset of its cgroup or, without one, by the affinity
+//! of each thread.
 
 use crate::{
     cgroup::Cgroup,
@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, path::Path, thread, time::Duration};
 pub(crate) struct Cpuset {
     /// Its file.
     pub(crate) file: &'static str,
-    /// What it is called by systemd.
+    /// Its property in systemd.
     pub(crate) property: &'static str,
 }
 
@@ -22,11 +22,11 @@ pub(crate) const CPUS: Cpuset = Cpuset { file: "cpuset.cpus", property: "Allowed
 pub(crate) const MEMORY_NODES: Cpuset =
     Cpuset { file: "cpuset.mems", property: "AllowedMemoryNodes" };
 
-/// Whether a group is confined to a set. False where it has no cpuset.
+/// Whether a group is confined to a set. False if it has no cpuset.
 ///
 /// # Errors
-/// Where it is confined to something else: the kernel and systemd take what the groups above do not
-/// allow, too, and then go by theirs.
+/// If it is confined to another set. The kernel and systemd also accept CPUs and nodes that the
+/// groups above do not allow, and then apply the sets of those groups.
 pub(crate) fn is_in_force<T: Id>(
     group: &Cgroup,
     set: Cpuset,
@@ -44,13 +44,13 @@ pub(crate) fn is_in_force<T: Id>(
     }
 }
 
-/// Whether what is written for a group leaves out nothing that the one above it allows. An empty
-/// set never does, but older kernels let no group with processes have one.
+/// Whether a group's set includes all that the group above it allows. An empty set always does, but
+/// older kernels refuse an empty set for a group with processes.
 pub(crate) fn confines_nothing(group: &Cgroup, set: Cpuset) -> Result<bool, Error> {
     Ok(leaves_out_nothing(group, set, group.read(set.file)?.unwrap_or_default().trim()))
 }
 
-/// See above; `text` is what is written.
+/// As [`confines_nothing`]; `text` is the content of the group's file.
 fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
     if text.is_empty() {
         return true;
@@ -63,7 +63,7 @@ fn leaves_out_nothing(group: &Cgroup, set: Cpuset, text: &str) -> bool {
     text.parse().is_ok_and(covers)
 }
 
-/// The CPUs that there may ever be.
+/// The CPUs that the kernel may ever bring online.
 pub(crate) fn possible_cpus(root: &Path) -> Result<CpuSet, Error> {
     set_in(root, "cpu/possible")
 }
@@ -80,8 +80,8 @@ fn set_in<T: Id>(root: &Path, file: &str) -> Result<IdSet<T>, Error> {
     text.trim().parse().map_err(|_| refused(format!("{:?} is no list", text.trim())))
 }
 
-/// The CPUs that another program has set for a group, as they are written there. None if they leave
-/// out nothing, or are those of one of Nearside's `own` bindings.
+/// The CPUs that another program has set for a group, as the cpuset lists them. None if they
+/// include all that the group above allows, or are those of one of Nearside's `own` bindings.
 pub(crate) fn cpus_of_others(group: &Cgroup, own: &[&CpuSet]) -> Result<Option<String>, Error> {
     let text = group.read(CPUS.file)?.unwrap_or_default();
     let (text, set) = (text.trim(), text.trim().parse::<CpuSet>().ok());
@@ -89,31 +89,31 @@ pub(crate) fn cpus_of_others(group: &Cgroup, own: &[&CpuSet]) -> Result<Option<S
     Ok((!is_own && !leaves_out_nothing(group, CPUS, text)).then(|| text.to_owned()))
 }
 
-/// How often the threads of a group are looked at, at most. More than a few times are needed only
-/// where threads start each other faster than they can be bound.
+/// The most reads of a group's list of threads. More than a few are needed only if threads start
+/// each other faster than they can be bound.
 const LOOKS: u32 = 100;
 
-/// How many looks in a row have to find nothing to bind, and how far apart they are.
+/// Number of reads in a row that must find no unbound thread, and the pause between them.
 ///
-/// A thread that starts another copies its affinity first and puts the other into its group last
-/// (`copy_process` in `kernel/fork.c`). One that is bound in between has a thread that is in no
-/// list yet, is not bound, and comes into sight later; the kernel tells nobody when. (Where there
-/// is a cpuset, `cpuset_fork` sees to it.)
+/// A thread that starts another copies its own affinity first and adds the new thread to the group
+/// last (`copy_process` in `kernel/fork.c`). If it is bound in between, the new thread is unbound
+/// and not yet in any list. The kernel sends no event when it appears. (With a cpuset,
+/// `cpuset_fork` binds it.)
 const QUIET_LOOKS: u32 = 10;
 const BETWEEN_QUIET_LOOKS: Duration = Duration::from_millis(10);
 
-/// Binds every thread, also those that are started meanwhile: a thread takes on the affinity of the
-/// one that starts it, so it is done when looks find none that is not bound. False if that did not
-/// come about.
+/// Binds every thread, including those started meanwhile. A new thread inherits the affinity of the
+/// thread that starts it, so this ends once reads of the list find no unbound thread. False if new
+/// threads kept appearing.
 ///
-/// `bind` tells whether a thread was not bound before, or is gone and may have started another;
-/// `wait` lets those that are being started come into sight.
+/// `bind` returns true if the thread was unbound before, or has ended and may have started another.
+/// `wait` gives new threads time to appear in the list.
 pub(crate) fn bind_each(
     mut threads: impl FnMut() -> Vec<i32>,
     mut bind: impl FnMut(i32) -> Result<bool, Error>,
     mut wait: impl FnMut(),
 ) -> Result<bool, Error> {
-    // One that binds itself elsewhere has its own way.
+    // A thread that binds itself elsewhere is left alone.
     let mut seen = BTreeSet::new();
     let mut quiet_looks = 0;
     for _ in 0..LOOKS {
@@ -131,12 +131,13 @@ pub(crate) fn bind_each(
     Ok(false)
 }
 
-/// Lets threads that are being started come into sight.
+/// Gives new threads time to appear in the list of the group.
 pub(crate) fn wait_for_starts() {
     thread::sleep(BETWEEN_QUIET_LOOKS);
 }
 
-/// Allows a thread these CPUs only. Whether that changed anything, as [`bind_each`] wants to know.
+/// Allows a thread these CPUs only. Returns true if that changed its affinity, as [`bind_each`]
+/// needs to know.
 pub(crate) fn bind(thread: i32, cpus: &CpuSet) -> Result<bool, Error> {
     if sys::cpu_affinity(thread).is_ok_and(|now| now == *cpus) {
         return Ok(false);
@@ -154,8 +155,8 @@ mod tests {
     use nearside_topology::{CpuId, CpuSet};
     use std::{cell::RefCell, fs};
 
-    /// Threads, each of which starts the next after every look and then ends, and whether the last
-    /// is bound.
+    /// Threads, each of which starts the next after every read of the list and then ends, and
+    /// whether the last one is bound.
     struct Chain {
         last: i32,
         is_bound: bool,
@@ -171,7 +172,7 @@ mod tests {
                 vec![seen]
             };
             let bind = |thread| {
-                // The first ones have started another before they are bound, and are gone.
+                // The first threads have started another before they are bound, and have ended.
                 let mut chain = chain.borrow_mut();
                 let was_bound = chain.is_bound;
                 chain.is_bound |= thread >= late;
@@ -183,8 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_into_sight_late_is_bound() {
-        // Thread 1 is bound while it starts 2, which is seen a few waits later.
+    fn a_thread_that_is_listed_late_is_bound() {
+        // Thread 1 is bound while it starts 2, which appears in the list a few waits later.
         let (waits, bound) = (RefCell::new(0), RefCell::new(Vec::new()));
         let look = || if *waits.borrow() < 5 { vec![1] } else { vec![1, 2] };
         let bind = |thread| {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_race_that_cannot_be_won_is_given_up() {
+    fn binding_gives_up_while_new_threads_keep_appearing() {
         let mut last = 0;
         let look = || {
             last += 1;
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_will_not_be_bound_is_bound_once_and_no_more() {
+    fn each_thread_is_bound_once_and_errors_end_the_binding() {
         let mut bound = Vec::new();
         let bind = |thread| {
             bound.push(thread);
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_bound_once() {
-        // A thread of its own, so that the others keep their CPUs.
+        // In a thread of its own, so that the other tests keep their CPUs.
         let bound = std::thread::spawn(|| {
             let first = CpuSet::from([sys::cpu_affinity(0).unwrap().first().unwrap()]);
             let own = rustix::thread::gettid().as_raw_pid();
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_leaves_out_nothing_confines_nobody() {
+    fn a_set_of_all_cpus_confines_no_group() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
         fs::create_dir(folder.path().join("vm")).unwrap();
@@ -256,7 +257,7 @@ mod tests {
         };
         assert_eq!(of_others("0-7\n", "\n"), None);
         assert_eq!(of_others("0-7\n", "0-7\n"), None);
-        // All that there may ever be, of which some are not there, or not allowed to the group
+        // All CPUs that may ever exist, including some that are offline or not allowed to the group
         // above.
         assert_eq!(of_others("0-5\n", "0-63\n"), None);
         assert_eq!(of_others("0-7\n", "0-6\n"), Some("0-6".into()));
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_groups_above_do_not_allow_is_no_confinement() {
+    fn a_set_that_the_groups_above_forbid_is_not_in_force() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
         let group = Tree::at(folder.path()).unwrap().group("/").unwrap();

@@ -10,17 +10,17 @@ use std::{fs, path::Path};
 /// All stay 0 while `/proc/sys/vm/numa_stat` is 0. Explicit huge pages are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counters {
-    /// `numa_hit`: taken here, as wanted.
+    /// `numa_hit`: pages allocated here and wanted here.
     pub hit_pages: u64,
-    /// `numa_miss`: taken here although another node was wanted.
+    /// `numa_miss`: pages allocated here although wanted on another node.
     pub miss_pages: u64,
-    /// `numa_foreign`: wanted here and taken from another node, where each is a miss.
+    /// `numa_foreign`: pages wanted here and allocated on another node, where each is a miss.
     pub foreign_pages: u64,
-    /// `interleave_hit`: taken here as an interleaving policy wanted.
+    /// `interleave_hit`: pages allocated here as an interleaving policy wanted.
     pub interleave_hit_pages: u64,
-    /// `local_node`: taken here by a CPU of this node.
+    /// `local_node`: pages allocated here by a CPU of this node.
     pub local_node_pages: u64,
-    /// `other_node`: taken here by a CPU of another node.
+    /// `other_node`: pages allocated here by a CPU of another node.
     pub other_node_pages: u64,
 }
 
@@ -41,7 +41,7 @@ impl Counters {
     }
 }
 
-/// The counters of a node; none where the kernel has none (built without `CONFIG_NUMA`).
+/// The counters of a node; none on a kernel built without `CONFIG_NUMA`.
 pub fn counters(root: &Path, node: NodeId) -> Option<Counters> {
     let file = root.join(format!("sys/devices/system/node/node{node}/numastat"));
     Some(parse(&fs::read_to_string(file).ok()?))

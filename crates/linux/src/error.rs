@@ -11,28 +11,28 @@ pub enum Error {
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The kernel refused a write to one of its files.
     #[error("{}: writing \"{text}\": {source}", path.display())]
     Write {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The text of the write.
         text: String,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// Nothing of the kind is mounted.
+    /// No cgroup v2 tree is mounted.
     #[error(
         "no cgroup v2 tree is mounted (cgroup2 in /proc/self/mountinfo): domains need \
          one, see `nearside doctor`"
     )]
     NoCgroupTree,
-    /// It takes more privilege.
+    /// The process lacks a privilege.
     #[error("not permitted to {what}: this needs {needs}")]
     NotPermitted {
         /// The attempt.
@@ -60,7 +60,7 @@ pub enum Error {
     Call {
         /// The purpose of the call.
         what: String,
-        /// Why it was not.
+        /// The reason of the failure.
         source: io::Error,
     },
     /// systemd refused a request.
@@ -71,7 +71,7 @@ pub enum Error {
         /// The answer.
         why: String,
     },
-    /// It cannot be done, for a reason that stands in the text.
+    /// Refused, for the reason in the text.
     #[error("{0}")]
     Refused(String),
 }

@@ -32,9 +32,9 @@ pub struct Facts {
     /// Memory policies that the kernel accepted for a thread of this process; none where none was
     /// tried.
     pub policies: Option<Vec<MemoryPolicy>>,
-    /// A filter of system calls keeps this process from setting some or all of them.
+    /// A seccomp filter keeps this process from setting some or all of them.
     pub policies_forbidden: bool,
-    /// `/proc/PID/numa_maps` is there (`CONFIG_NUMA`).
+    /// `/proc/PID/numa_maps` exists (`CONFIG_NUMA`).
     pub has_numa_maps: bool,
     /// `/proc/sys/kernel/numa_balancing`: 0 off, 1 on, 2 memory tiering.
     pub numa_balancing: Option<u64>,
@@ -102,7 +102,8 @@ pub struct SchedExt {
     pub state: Option<String>,
     /// The scheduler that is loaded (`/sys/kernel/sched_ext/root/ops`).
     pub loaded: Option<String>,
-    /// The kernel describes its own types (`/sys/kernel/btf/vmlinux`), which loading needs.
+    /// The kernel describes its own types (`/sys/kernel/btf/vmlinux`). Loading a scheduler needs
+    /// that.
     pub has_btf: bool,
 }
 
@@ -150,8 +151,7 @@ impl Privileges {
 
 impl Facts {
     /// Collects the facts of the host whose files lie below `root`, with records in `state`. With
-    /// `try_policies`, a thread that ends afterwards asks the running kernel for each memory
-    /// policy.
+    /// `try_policies`, a short-lived thread asks the running kernel for each memory policy.
     pub fn collect(root: &Path, state: &Path, try_policies: bool) -> Self {
         let read = |file: &str| {
             crate::read::text(&root.join(file)).ok().map(|text| text.trim().to_owned())
@@ -197,7 +197,7 @@ impl Facts {
             transparent_huge_pages: read("sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|text| chosen(&text)),
             swap_total_bytes: read("proc/meminfo").and_then(|text| swap_total_bytes(&text)),
-            // Opening it fails where the kernel knows pressure but `psi=0` keeps it from measuring.
+            // The kernel has the file even with `psi=0`, but then fails to open it.
             has_pressure: read("proc/pressure/memory").is_some(),
             lockdown: read("sys/kernel/security/lockdown").and_then(|text| chosen(&text)),
             privileges: read("proc/self/status")
@@ -208,7 +208,7 @@ impl Facts {
         }
     }
 
-    /// The kernel's version, as far as its release tells it.
+    /// The kernel's version, from its release.
     pub fn kernel_version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.kernel_release.as_ref()?.split(|c: char| !c.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -293,7 +293,7 @@ fn swap_total_bytes(meminfo: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// True if a folder can be written to, or made.
+/// True if a folder can be written to or created.
 fn can_be_made(folder: &Path) -> bool {
     let there = folder.ancestors().find(|folder| folder.exists());
     there.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok())
@@ -305,7 +305,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_made_up_host_is_told_as_its_files_have_it() {
+    fn facts_of_a_made_up_host_match_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let file = |path: &str, text: &str| {

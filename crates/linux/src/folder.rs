@@ -1,6 +1,6 @@
 //! A folder whose files decide about claims. Only root and the user of this process may write to
-//! it. It is opened once, its owner and mode are checked, and its files are reached from the open
-//! folder: no path is followed twice, and no link at all.
+//! it. It is opened once, and its owner and mode are checked. Its files are reached from the open
+//! folder, so that no path is followed twice and no link at all.
 
 use crate::error::{Error, IoContext};
 use nearside_topology::bounded_file;
@@ -19,12 +19,12 @@ use std::{
 /// All may read, no other user may write.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
-/// For files that are of no use to other users.
+/// For files that other users have no use for.
 const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o600);
 /// Write permission for the group and for others.
 const OTHERS_WRITE: RawMode = 0o022;
 
-/// Changes when a file, or a folder, is changed or replaced.
+/// Identifies a state of a file or folder: it differs after each change or replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -61,23 +61,23 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder at `path`; none where nothing is there. Links are followed on the way to
-    /// it, but it must not be one itself.
+    /// Opens the folder at `path`; none if it does not exist. Links are followed on the way to it,
+    /// but it must not be one itself.
     pub fn open(path: &Path) -> Result<Option<Self>, Error> {
         Self::open_at(rustix::fs::CWD, path, path)
     }
 
-    /// The same, but makes the folder where nothing is there.
+    /// As [`open`](Self::open), but creates a missing folder.
     pub fn make(path: &Path) -> Result<Self, Error> {
         Self::make_at(rustix::fs::CWD, path, path)
     }
 
-    /// The folder `name` in it; none where nothing is there.
+    /// The folder `name` in it; none if it does not exist.
     pub fn below(&self, name: &str) -> Result<Option<Self>, Error> {
         Self::open_at(&self.opened, Path::new(name), &self.path.join(name))
     }
 
-    /// The same, but makes the folder where nothing is there.
+    /// As [`below`](Self::below), but creates a missing folder.
     pub fn make_below(&self, name: &str) -> Result<Self, Error> {
         Self::make_at(&self.opened, Path::new(name), &self.path.join(name))
     }
@@ -111,7 +111,7 @@ impl Folder {
         };
         let folder = Self::open_at(above, name, path)?.ok_or(Errno::NOENT).at(path)?;
         if is_new {
-            // Whatever the umask left of it.
+            // The umask may have removed some of these bits.
             rustix::fs::fchmod(&folder.opened, FOLDER_MODE).at(path)?;
         }
         Ok(folder)
@@ -152,7 +152,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Makes a FIFO and opens both its ends, so that it has a writer while the result is open.
+    /// Creates a FIFO and opens both its ends, so that it has a writer while the result is open.
     pub(crate) fn make_fifo(&self, name: &str) -> Result<OwnedFd, Error> {
         let path = self.path.join(name);
         rustix::fs::mknodat(&self.opened, name, FileType::Fifo, PRIVATE_MODE, 0).at(&path)?;
@@ -161,7 +161,7 @@ impl Folder {
             .at(&path)
     }
 
-    /// Opens a FIFO for reading; none where there is no such file, or it is no FIFO.
+    /// Opens a FIFO for reading; none if the file is missing or no FIFO.
     pub(crate) fn open_fifo(&self, name: &str) -> Result<Option<OwnedFd>, Error> {
         let path = self.path.join(name);
         let opened = match self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
@@ -183,8 +183,8 @@ impl Folder {
     /// The content of a file; none where there is no such file.
     ///
     /// # Errors
-    /// Where it cannot be read, is no regular file, has more than `max_bytes`, or could have been
-    /// written by a user other than root and this process's.
+    /// If it cannot be read, is no regular file, is larger than `max_bytes`, or if a user other
+    /// than root and this process's could have written it.
     pub fn read_within(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, Error> {
         let path = self.path.join(name);
         let file = match self.open_file(name, bounded_file::OPEN_FLAGS, Mode::empty()) {
@@ -195,12 +195,12 @@ impl Folder {
         bounded_file::read_opened(file, max_bytes).map(Some).at(&path)
     }
 
-    /// Puts a file in the place of an earlier one. The earlier one stays unless all of the new one
-    /// could be written.
+    /// Replaces a file. The old one stays until the new one is written in full.
     pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let fresh = format!("{name}.new");
         let replaced = (|| {
-            // The file of a killed writer may have a reader, so it is replaced.
+            // A reader may have the file of a killed writer open, so it is unlinked and not
+            // rewritten.
             self.unlink(&fresh)?;
             let mut file = self.open_file(
                 &fresh,
@@ -212,7 +212,7 @@ impl Folder {
             rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
         })();
         if replaced.is_err() {
-            // It takes room, and the error may be a lack of room.
+            // The file takes space, and a lack of space may be the error.
             let _ = self.unlink(&fresh);
         }
         replaced.doing(&format!("write {}", self.path.join(name).display()))
@@ -223,7 +223,7 @@ impl Folder {
         self.unlink(name).at(&self.path.join(name))
     }
 
-    /// Opens a file to hold a lock on, and makes it where it is not there.
+    /// Opens a file to hold a lock on, and creates it if it is missing.
     pub fn lock_file(&self, name: &str) -> Result<OwnedFd, Error> {
         let opened = self.open_file(name, OFlags::WRONLY | OFlags::CREATE, PRIVATE_MODE);
         opened.map(OwnedFd::from).at(&self.path.join(name))
@@ -309,7 +309,8 @@ mod tests {
     #[test]
     fn a_folder_of_another_user_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        // Only root can give a folder away, and no folder of another user surely exists elsewhere.
+        // Only root can give a folder away, and no other path has a folder of another user for
+        // sure.
         if std::os::unix::fs::chown(root.path(), Some(12_345), None).is_ok() {
             let said = Folder::open(root.path()).unwrap_err().to_string();
             assert!(said.contains("belongs to user 12345"), "{said}");
@@ -347,7 +348,7 @@ mod tests {
     #[test]
     fn own_files_are_readable_by_all_and_writable_by_their_owner() {
         let root = tempfile::tempdir().unwrap();
-        // The whole process has it for a moment; no other test minds.
+        // The umask is the whole process's; no other test depends on it.
         let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
         let folder = Folder::make(&root.path().join("own")).unwrap().make_below("inner").unwrap();
         folder.replace("a", b"").unwrap();

@@ -1,4 +1,4 @@
-//! This host as a machine: it is observed, and changed in transactions.
+//! This host as a machine: observes it, and changes it in transactions.
 //!
 //! [`Host::begin`] is the only way to a change. It takes the lock, rolls back a transaction that a
 //! killed process left unfinished, and returns a [`Session`], which checks the needs of

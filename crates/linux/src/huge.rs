@@ -11,8 +11,8 @@ use std::{
 
 /// The huge pages of a group and those below it.
 ///
-/// A controller of their own charges them (`hugetlb.*`), which systemd does not enable. Without it
-/// they are looked up in the processes' mappings, if the machine has any.
+/// The `hugetlb` controller charges them, but systemd does not enable it. Without it they are
+/// counted in the mappings of the processes, if the machine has any.
 pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
     let mapped = || mappings::mapped_by(group, proc).huge;
     match charged(group) {
@@ -31,15 +31,15 @@ pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
     }
 }
 
-/// Bytes that a group has reserved in the pages of its claim and not touched yet: part of what its
-/// claim still owes it.
+/// Bytes of huge pages that a group has reserved within its claim and not touched yet. They are
+/// part of the memory that its claim still reserves.
 ///
-/// The kernel counts reserved pages on the whole machine only, and the controller's `rsvd` files
-/// are missing under systemd. But a mapping reserves all of its pages when it is made, unless it
-/// says otherwise.
+/// The kernel counts reserved pages for the whole machine only, and the controller's `rsvd` files
+/// are missing under systemd. But a mapping reserves all of its pages when it is made, unless it is
+/// made with `MAP_NORESERVE`.
 pub fn reserved_bytes(group: &Cgroup, proc: &Path, claim: &Claim, resident: &ByNode) -> u64 {
     let PageSize::Huge(page_bytes) = claim.page_size else { return 0 };
-    // No more counts than the claim still owes, so for most domains nothing has to be read.
+    // The result never exceeds the outstanding claim, so for most domains no file is read.
     if outstanding(claim, resident, &ByNode::new()).values().all(|&bytes| bytes == 0) {
         return 0;
     }
@@ -100,7 +100,7 @@ struct Pool {
     by_node: ByNode,
 }
 
-/// The sizes with a charge; none without the controller.
+/// The sizes with a charge; none if the controller is missing.
 fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
     let entries = std::fs::read_dir(group.directory()).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -108,7 +108,7 @@ fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
         let size = name.strip_prefix("hugetlb.")?.strip_suffix(".current")?;
         let page_bytes = page_bytes(size)?;
         let bytes = group.read(&name).ok()??.trim().parse().ok()?;
-        // Linux 5.17. "total" takes the groups below into account, "hugetlb..." does not.
+        // Linux 5.17. The line "total" includes the groups below, the line "hugetlb" does not.
         let stat =
             group.read(&format!("hugetlb.{size}.numa_stat")).ok().flatten().unwrap_or_default();
         let by_node = mappings::numa_stat(&stat).remove("total").unwrap_or_default();
@@ -118,12 +118,12 @@ fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
     (!pools.is_empty()).then(|| pools.into_iter().filter(|pool| pool.bytes > 0).collect())
 }
 
-/// The nodes of `bytes` that are charged, by witnesses from the best to the worst; never more than
-/// are charged.
+/// Distributes the charged `bytes` over nodes. `witnesses` are figures by node, the most reliable
+/// first; the result never exceeds the charge.
 ///
-/// The controller's figures by node are the worse witness. A page that moved to another node stays
-/// on its old one there (`hugetlb_cgroup_migrate` in `mm/hugetlb_cgroup.c`; seen on Linux 6.16, no
-/// longer on 7.3), and when it is freed the new node's figure falls below 0, which reads as nearly
+/// The controller's own figures by node are less reliable. A page that moved to another node still
+/// counts on its old one (`hugetlb_cgroup_migrate` in `mm/hugetlb_cgroup.c`; seen on Linux 6.16,
+/// not on 7.3). When it is freed, the new node's figure falls below 0, which reads as nearly
 /// 2^64.
 fn place(bytes: u64, witnesses: [&ByNode; 2]) -> ByNode {
     let mut placed = ByNode::new();
@@ -147,8 +147,8 @@ fn page_bytes(size: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// True if any are set aside or in use, of any size (`Hugetlb` in `/proc/meminfo`, Linux 4.16; a
-/// kernel without huge pages has no such line).
+/// True if huge pages of any size are in a pool or in use (`Hugetlb` in `/proc/meminfo`, Linux
+/// 4.16; a kernel without huge pages has no such line).
 fn host_has_any(proc: &Path) -> bool {
     let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Hugetlb:"));
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn mapped_and_untouched_pages_are_reserved() {
         let text = [
-            // 8 MiB with one page touched, 4 MiB of another object, and what is not counted: pages
-            // of another size, nothing reserved, ordinary pages.
+            // 8 MiB with one page touched and 4 MiB of another object. Not counted: pages of
+            // another size, a mapping without a reservation, and ordinary pages.
             mapping(
                 "200000-a00000",
                 "00000000 00:10 7   /anon_hugepage (deleted)",
@@ -270,14 +270,14 @@ mod tests {
             untouched.into_values().sum::<u64>() / MIB
         };
         assert_eq!(reserved(&[&text]), 6 + 4);
-        // A child, or another that maps the same file, has touched more of the second.
+        // A child, or another process with the same file, has touched more of the second.
         let other = mapping("c00000-1000000", "00000000 00:10 8 /x", 2048, 2048, "ht");
         assert_eq!(reserved(&[&text, &other]), 6 + 2);
         assert_eq!(reserved(&[&other, &text]), 6 + 2);
     }
 
     #[test]
-    fn only_a_domain_that_is_owed_huge_pages_is_looked_at() {
+    fn mappings_are_read_only_for_outstanding_huge_pages() {
         let made = Made::new();
         made.file("10/smaps", &mapping("200000-a00000", "00000000 00:10 7", 2048, 2048, "ht"));
         let group = crate::cgroup::Tree::at(made.0.path()).unwrap().group("/").unwrap();

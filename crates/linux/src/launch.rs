@@ -1,6 +1,6 @@
-//! Becoming a domain: this process takes its claim, enters its cgroup, takes on affinity and
-//! policy, and then executes the command in its own place (docs/adr/0004-run-executes-in-place.md),
-//! so that signals and exit codes need no passing on.
+//! Becoming a domain. This process takes its claim, enters its cgroup, and sets its affinity and
+//! memory policy. Then it executes the command in its own place
+//! (docs/adr/0004-run-executes-in-place.md), so signals and exit codes need no forwarding.
 
 use crate::{
     confine::{CPUS, bind},
@@ -21,50 +21,50 @@ use std::{
 
 pub use crate::host::policy_forbidden;
 
-/// Where programs are looked for without a `PATH`, as the C library has it.
+/// The search path of the C library if `PATH` is unset.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// What is executed.
+/// The command to execute.
 #[derive(Debug, Clone)]
 pub struct Command {
     program: PathBuf,
     arguments: Vec<OsString>,
 }
 
-/// Why a domain was not started. Nothing is left of it.
+/// The reason why a domain was not started. The attempt has left nothing behind.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// There is no such program.
+    /// The program does not exist.
     #[error("{:?}: command not found", .0.to_string_lossy())]
     NotFound(OsString),
-    /// It is there and cannot be executed.
+    /// The program exists but cannot be executed.
     #[error("{}: cannot be executed: {source}", program.display())]
     NotExecutable {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// It is there, but not what is needed to execute it.
+    /// The program exists, but not its interpreter.
     #[error(
         "{}: its interpreter (of its #! line, or the dynamic loader) was not found",
         .0.display()
     )]
     NoInterpreter(PathBuf),
-    /// It has no place here, or its name is taken.
+    /// No home fits the domain, or its name is taken.
     #[error(transparent)]
     Refused(#[from] StartRefusal),
-    /// A step was refused, or what it needs no longer holds.
+    /// A step was refused, or a need no longer holds.
     #[error(transparent)]
     Change(#[from] Refusal),
-    /// The host did not let it happen.
+    /// The host or the kernel refused.
     #[error(transparent)]
     Host(#[from] Error),
 }
 
 impl Command {
-    /// Finds the program as execvp(3) does: by path if there is a slash in it, else along
-    /// `search_path`.
+    /// Finds the program as execvp(3) does: a name with a slash is a path, any other is searched
+    /// for in `search_path`.
     pub fn find(words: &[OsString], search_path: Option<&OsStr>) -> Result<Self, LaunchError> {
         let not_found = || LaunchError::NotFound(words.first().cloned().unwrap_or_default());
         let (name, arguments) =
@@ -74,7 +74,7 @@ impl Command {
             false => {
                 let folders =
                     std::env::split_paths(search_path.unwrap_or(OsStr::new(DEFAULT_PATH)));
-                // An empty one is the working directory.
+                // An empty entry is the working directory.
                 folders.map(|folder| Path::new(".").join(folder).join(name)).collect()
             }
         };
@@ -129,11 +129,11 @@ pub fn plan(host: &mut Host, wish: &Start, model: &CostModel) -> Result<Plan, La
     Ok(plan)
 }
 
-/// Becomes the domain and executes `command` in it. Returns only if that fails, and then nothing
-/// is left behind.
+/// Becomes the domain and executes `command` in it. Returns only if that fails, and then leaves
+/// nothing behind.
 ///
-/// `known` is the machine as it was read before: other processes wait for the lock meanwhile.
-/// `tell` is called once with the plan and the remarks for the user, before the command starts.
+/// `known` is the machine as read earlier, which shortens the time under the lock. `tell` is called
+/// once, before the command starts, with the plan and the notices for the user.
 pub fn launch(
     host: &mut Host,
     wish: &Start,
@@ -153,16 +153,16 @@ pub fn launch(
     drop(session);
     tell(&plan, &host.take_notices());
     let error = command.execute();
-    // The next start removes what cannot be undone now. Why the command did not run matters more.
+    // The next start removes any remainder. The reason why the command did not run matters more.
     let abandoned = host.begin().and_then(|mut session| session.abandon(&wish.name, &back));
     let _ = abandoned;
     Err(error)
 }
 
-/// Enters a running domain, takes on its memory policy, and executes `command` there. Returns only
-/// if that fails.
+/// Enters a running domain, takes on its memory policy, and executes `command`. Returns only if
+/// that fails.
 pub fn enter(host: &mut Host, name: &str, command: &Command) -> Result<Infallible, LaunchError> {
-    // Under the lock, so that the policy is that of the domain's present home.
+    // The lock makes sure that the policy is that of the domain's present home.
     let session = host.begin()?;
     let record = session.record(name)?;
     let record = record.ok_or_else(|| Error::Refused(format!("{name} has ended")))?;

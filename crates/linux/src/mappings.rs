@@ -26,7 +26,7 @@ pub struct MemoryByKind {
     pub file: ByNode,
     /// Memory that the kernel keeps for the domain: page tables, stacks, slabs.
     pub kernel: ByNode,
-    /// Shared memory that certainly no process maps.
+    /// Shared memory that no process maps, for certain.
     #[serde(skip)]
     pub unmapped: ByNode,
 }
@@ -47,8 +47,9 @@ impl MemoryByKind {
         sum(self.huge.values())
     }
 
-    /// The memory that a claim in pages of this size covers: neither free nor reclaimable. Each
-    /// size of huge pages has pools of its own, so using one takes nothing off a claim of another.
+    /// The memory that counts towards a claim in pages of this size: neither free nor reclaimable.
+    /// Each size of huge pages has its own pools, so pages of one size do not count towards a claim
+    /// in another.
     pub fn resident(&self, page_size: PageSize) -> ByNode {
         match page_size {
             PageSize::Base => sum([&self.anonymous, &self.shared, &self.kernel]),
@@ -56,7 +57,8 @@ impl MemoryByKind {
         }
     }
 
-    /// The memory that a claim covers; without a claim, all that would move with the domain.
+    /// The memory to compare with the claim; without a claim, all memory that would move with the
+    /// domain.
     pub fn compared_to(&self, claim: Option<&Claim>) -> ByNode {
         match claim {
             Some(claim) => self.resident(claim.page_size),
@@ -64,8 +66,8 @@ impl MemoryByKind {
         }
     }
 
-    /// The part of [`compared_to`](Self::compared_to) that is the kernel's: no process maps it, and
-    /// nothing moves it.
+    /// The kernel's part of [`compared_to`](Self::compared_to): no process maps it, and no call
+    /// moves it.
     pub fn kept_by_kernel(&self, claim: Option<&Claim>) -> ByNode {
         match claim.map_or(PageSize::Base, |claim| claim.page_size) {
             PageSize::Base => self.kernel.clone(),
@@ -73,7 +75,7 @@ impl MemoryByKind {
         }
     }
 
-    /// The part of [`compared_to`](Self::compared_to) that certainly no process maps.
+    /// The part of [`compared_to`](Self::compared_to) that no process maps, for certain.
     pub fn unmapped_by_any(&self, claim: Option<&Claim>) -> ByNode {
         match claim.map_or(PageSize::Base, |claim| claim.page_size) {
             PageSize::Base => self.unmapped.clone(),
@@ -81,8 +83,8 @@ impl MemoryByKind {
         }
     }
 
-    /// The part of [`compared_to`](Self::compared_to) that cannot move: the kernel's, and memory
-    /// that certainly no process maps.
+    /// The part of [`compared_to`](Self::compared_to) that cannot move: the kernel's memory, and
+    /// memory that no process maps, for certain.
     pub fn staying(&self, claim: &Claim) -> ByNode {
         sum([&self.kept_by_kernel(Some(claim)), &self.unmapped_by_any(Some(claim))])
     }
@@ -130,10 +132,10 @@ pub struct Mapping {
     pub file: Option<String>,
     /// The kind of its memory.
     pub kind: Kind,
-    /// True if its pages are the process's own, although they may bear a name: private huge pages
-    /// all have the same.
+    /// True if its pages are the process's own even if they have a name: private huge pages all
+    /// have the same one.
     pub private: bool,
-    /// The size of the pages it is made of, in bytes.
+    /// The size of its pages, in bytes.
     pub page_bytes: u64,
     /// Bytes present by node.
     pub bytes: ByNode,
@@ -177,7 +179,8 @@ fn mapping(line: &str) -> Option<Mapping> {
         } else if word == "huge" {
             huge = true;
         } else if word.starts_with("(many)") || word.starts_with("interleave:") {
-            // Two policies have names of two words: "prefer (many):2-3", "weighted interleave:0-1".
+            // Two policies have a name of two words: "prefer (many):2-3", "weighted
+            // interleave:0-1".
             policy = format!("{policy} {word}");
         }
     }
@@ -185,7 +188,7 @@ fn mapping(line: &str) -> Option<Mapping> {
     let is_shared = |file: &str| {
         ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"].iter().any(|prefix| file.starts_with(prefix))
     };
-    // All of its pages are the process's own: never mapped from a file, or written since.
+    // All pages are the process's own: never mapped from a file, or written since.
     let all_anonymous = anonymous_pages > 0 && anonymous_pages >= total(&pages);
     let kind = match &file {
         _ if huge => Kind::Huge,
@@ -203,7 +206,7 @@ fn mapping(line: &str) -> Option<Mapping> {
 }
 
 /// The memory that some processes map, by kind and node. A shared object that several of them map
-/// counts once, by the process that maps most of it. The kernel's own memory is not included.
+/// counts once, as in the process that maps most of it. The kernel's memory is not included.
 pub fn mapped<'a>(processes: impl IntoIterator<Item = &'a [Mapping]>) -> MemoryByKind {
     let mut all = MemoryByKind::default();
     let mut shared: BTreeMap<(Kind, u64, String), BTreeMap<usize, ByNode>> = BTreeMap::new();
@@ -237,8 +240,8 @@ fn add(all: &mut MemoryByKind, kind: Kind, page_bytes: u64, bytes: &ByNode) {
     *of_kind = sum([&*of_kind, bytes]);
 }
 
-/// The memory that the processes of a group map. This reads every process's `numa_maps`, which
-/// takes its `mmap_lock`: for one domain, not for every second.
+/// The memory that the processes of a group map. This reads the `numa_maps` of each process, which
+/// takes its `mmap_lock`. So use it for one domain, not in every interval.
 pub fn mapped_by(group: &Cgroup, proc: &Path) -> MemoryByKind {
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
     let maps: Vec<_> = processes

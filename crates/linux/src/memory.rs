@@ -12,7 +12,7 @@ use nearside_policy::ByNode;
 use nearside_topology::NodeId;
 use std::path::Path;
 
-/// The memory of a group: as the kernel charges it where it does, else as its processes map it.
+/// The memory of a group: as the kernel charges it or, without that, as its processes map it.
 pub fn of_group(group: &Cgroup, proc: &Path) -> MemoryByKind {
     charged(group, proc).unwrap_or_else(|| mapped_by(group, proc))
 }
@@ -26,7 +26,7 @@ pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
     Some(charged_by(&text, huge::of_group(group, proc)))
 }
 
-/// The same, from the text of `memory.numa_stat`.
+/// As [`charged`], from the text of `memory.numa_stat`.
 pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
     let stat = numa_stat(text);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
@@ -36,7 +36,7 @@ pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
     };
     // The kernel counts shared memory among the files.
     let file = without(&files, &shared);
-    // All mapped bytes could be shared memory; shared memory beyond them is unmapped.
+    // All mapped file bytes could be shared memory. Shared memory beyond them is unmapped.
     let unmapped =
         stat.get("file_mapped").map_or_else(ByNode::new, |mapped| without(&shared, mapped));
     MemoryByKind {
@@ -93,7 +93,7 @@ mod tests {
         let unmapped = |text: &str| charged_by(text, HugePages::new()).unmapped_by_any(None);
         let cases: [(&str, &[u64]); 4] = [
             ("file N0=90 N1=9\nshmem N0=50 N1=9\nfile_mapped N0=20 N1=0", &[30, 9]),
-            // The mapped bytes may be of this or of other files.
+            // The mapped bytes may belong to this file or to other files.
             ("file N0=90 N1=9\nshmem N0=50 N1=9\nfile_mapped N0=60 N1=9", &[]),
             ("file N0=90\nshmem N0=0\nfile_mapped N0=0", &[]),
             ("file N0=90\nshmem N0=50", &[]),

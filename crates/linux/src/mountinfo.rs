@@ -25,8 +25,8 @@ struct Line<'a> {
     kind: &'a str,
 }
 
-/// The mount to work in: of the whole tree rather than of a part, writable rather than not, at the
-/// usual place rather than elsewhere. None where none can be reached.
+/// The mount to work in. A mount of the whole tree is preferred to one of a part, then a writable
+/// one, then the usual place. None if no mount can be reached.
 pub(crate) fn cgroup2(mountinfo: &str) -> Option<Mount> {
     let lines: Vec<Line<'_>> = mountinfo.lines().filter_map(line).collect();
     let reached = lines.iter().filter(|line| line.kind == "cgroup2" && is_reached(line, &lines));
@@ -57,10 +57,10 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// True if its path leads to a mount: no later mount covers it, or a folder on the way to it.
+/// True if its path leads to the mount: no later mount covers it or a folder on the way to it.
 fn is_reached(mount: &Line<'_>, all: &[Line<'_>]) -> bool {
     let (mut at, mut via) = (mount, mount);
-    // Not more steps than there are mounts, whatever the text says of parents.
+    // At most as many steps as there are mounts: a cycle of parents must not loop forever.
     for _ in all {
         let hides = |other: &Line<'_>| {
             let on_top = other.parent == at.id && other.point == at.point && other.id != via.id;
@@ -70,7 +70,7 @@ fn is_reached(mount: &Line<'_>, all: &[Line<'_>]) -> bool {
         if all.iter().any(hides) {
             return false;
         }
-        // The file system's own root has no parent in the list, or itself.
+        // The file system's root has no parent in the list, or is its own parent.
         match all.iter().find(|other| other.id == at.parent && other.id != at.id) {
             Some(parent) => (at, via) = (parent, at),
             None => return true,
@@ -139,14 +139,14 @@ mod tests {
                 r"30 24 0:26 /a\134b /mnt/a\040b\043\134 rw - cgroup2 none rw",
                 (r"/mnt/a b#\", r"/a\b"),
             ),
-            // The container's own namespace, as docker and podman set it up.
+            // docker and podman: a cgroup namespace of the container's own.
             (
                 "a container",
                 "900 23 0:300 / /sys rw - sysfs sysfs rw\n\
                  901 900 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n",
                 ("/sys/fs/cgroup", "/"),
             ),
-            // The host's namespace, and only the container's own group bound there.
+            // The host's namespace, with only the container's own group bound into it.
             (
                 "a part",
                 "901 24 0:26 /docker/7 /sys/fs/cgroup rw - cgroup2 cgroup rw\n",
@@ -158,7 +158,7 @@ mod tests {
                 "901 24 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup rw\n",
                 ("/sys/fs/cgroup", "/../.."),
             ),
-            // docker -v /sys/fs/cgroup:/host beside the container's own.
+            // docker -v /sys/fs/cgroup:/host beside the container's own mount.
             (
                 "the host's beside one's own",
                 "900 23 0:26 /../.. /host rw - cgroup2 cgroup rw\n\

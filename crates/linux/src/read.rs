@@ -1,6 +1,6 @@
 //! Reads the kernel's own files. Each read calls a function that writes the content, and the length
-//! of a file is unknown. A buffer that is large enough from the start takes two calls; the standard
-//! library's, which grows from 32 bytes, takes ten.
+//! of a file is unknown. With a buffer that is large enough from the start, a file takes two calls.
+//! The standard library's buffer, which grows from 32 bytes, takes ten.
 
 use std::{
     fs::File,
@@ -12,18 +12,18 @@ use std::{
 /// The first size of a buffer; most files of a cgroup are shorter.
 pub(crate) const FIRST_BYTES: usize = 8 << 10;
 
-/// Reads a file from its beginning, which makes the kernel write its content anew.
+/// Reads a file from its beginning, so that the kernel writes its content anew.
 pub(crate) fn whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     until(file, buffer, |read, _| read == 0)
 }
 
-/// The same for a file that is one record. The kernel writes as much of it as there is room for
-/// (`seq_read_iter` in `fs/seq_file.c`), so it has ended where room is left.
+/// As [`whole`], for a file that is one record. The kernel fills the buffer as far as it can
+/// (`seq_read_iter` in `fs/seq_file.c`), so remaining room means the end of the file.
 pub(crate) fn record(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     until(file, buffer, |read, room| read < room)
 }
 
-/// `is_end` takes the bytes read and the room there was for them.
+/// `is_end` takes the number of bytes read, and the room there was for them.
 fn until(
     file: &File,
     buffer: &mut Vec<u8>,
@@ -48,8 +48,8 @@ fn until(
     }
 }
 
-/// The text of a file. Some files contain names that other programs chose (of threads, files, mount
-/// points). These need not be UTF-8, and the rest of the file must not be lost for that.
+/// The text of a file. Some files contain names that other programs chose (threads, files, mount
+/// points). These need not be UTF-8, and must not make the rest of the file unreadable.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let length = whole(&File::open(path)?, &mut bytes)?;
@@ -58,7 +58,7 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Reads a file of `/proc` that is one record. The kernel writes it at once where there is room
+/// Reads a file of `/proc` that is one record. With enough room the kernel writes it in one call
 /// (`single_open` in `fs/seq_file.c`).
 pub(crate) fn at_once<'b>(path: &Path, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     let length = File::open(path)?.read(buffer)?;

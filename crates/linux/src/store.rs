@@ -1,10 +1,10 @@
-//! The records of running domains and of reserved memory, on disk, where parallel starts and later
-//! commands find them.
+//! The records of running domains and of reserved memory, on disk, for parallel starts and later
+//! commands.
 //!
 //! Each subject has one file below `/run/nearside/domains`, which is replaced as a whole. A record
-//! counts while its lifetime lasts: that of a domain while its cgroup lives. So a domain keeps its
-//! claim when the process that started it is gone, and a claim never outlives its domain. The next
-//! process that holds the lock removes the records of dead subjects.
+//! counts while its subject's lifetime lasts; a domain's lasts while its cgroup lives. So a domain
+//! keeps its claim after the process that started it has ended, and a claim never outlives its
+//! domain. The next process that holds the lock removes the records of dead subjects.
 
 mod format;
 mod journal;

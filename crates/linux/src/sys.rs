@@ -1,6 +1,5 @@
-//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity without a
-//! fixed size, the groups of a socket's peer, and executing a program with the signals this one was
-//! given.
+//! The system calls that no safe crate wraps: memory policies, moving pages, CPU affinity of any
+//! size, the groups of a socket's peer, and executing a program with the inherited signal settings.
 //!
 //! All `unsafe` of this crate is here.
 #![allow(unsafe_code)]
@@ -39,8 +38,8 @@ const MOVE: libc::c_int = 1 << 1;
 
 /// A bit map as the kernel takes it, and the number of bits to pass with it.
 ///
-/// The kernel reads one bit less than it is told (`get_nodes` in `mm/mempolicy.c`), hence the extra
-/// one.
+/// The kernel reads one bit less than the number it gets (`get_nodes` in `mm/mempolicy.c`), hence
+/// the extra one.
 fn mask<T: Id>(set: &IdSet<T>) -> (Vec<libc::c_ulong>, usize) {
     const BITS: usize = libc::c_ulong::BITS as usize;
     let words = set.iter().next_back().map_or(1, |last| last.number() as usize / BITS + 1);
@@ -51,7 +50,7 @@ fn mask<T: Id>(set: &IdSet<T>) -> (Vec<libc::c_ulong>, usize) {
     (mask, words * BITS + 1)
 }
 
-/// The set that such a bit map stands for.
+/// The set of such a bit map.
 fn set(mask: &[libc::c_ulong]) -> CpuSet {
     let bits = libc::c_ulong::BITS;
     let cpus = (0..).zip(mask).flat_map(|(word, &of_word)| {
@@ -68,13 +67,13 @@ fn check(result: libc::c_long) -> io::Result<()> {
 /// (`set_mempolicy(2)`).
 ///
 /// # Errors
-/// `EINVAL` where the kernel does not know the policy or no node has memory that the thread may
-/// use; `EPERM` where a filter of system calls does not let it through.
+/// `EINVAL` if the kernel does not know the policy or no node has memory that the thread may use;
+/// `EPERM` if a seccomp filter refuses the call.
 pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()> {
     let Some(mode) = mode(policy) else { return Ok(()) };
     let (mask, bits) = mask(nodes);
     // SAFETY: `mask` has room for `bits - 1` bits, which is what the kernel reads, and lives across
-    // the call. With no nodes the kernel is given no mask at all, as MPOL_LOCAL wants.
+    // the call. Without nodes the kernel gets no mask at all, as MPOL_LOCAL requires.
     let result = unsafe {
         match nodes.is_empty() {
             true => libc::syscall(libc::SYS_set_mempolicy, mode, ptr::null::<libc::c_ulong>(), 0),
@@ -87,18 +86,17 @@ pub fn set_memory_policy(policy: MemoryPolicy, nodes: &NodeSet) -> io::Result<()
 /// Whether a policy can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicySupport {
-    /// It can.
+    /// The kernel accepts the policy.
     Known,
     /// The kernel does not know it.
     Unknown,
-    /// Nobody may set one here: a filter of system calls (seccomp) stands before the kernel, as in
-    /// most containers.
+    /// A seccomp filter refuses the call before it reaches the kernel's code, as in most
+    /// containers.
     Forbidden,
 }
 
 impl PolicySupport {
-    /// What the answer to an attempt means. The kernel itself refuses no policy for lack of
-    /// privilege.
+    /// The result of an attempt. The kernel itself never refuses a policy for lack of privilege.
     fn told_by(attempt: &io::Result<()>) -> Self {
         match attempt.as_ref().map_err(io::Error::raw_os_error) {
             Ok(()) => Self::Known,
@@ -108,8 +106,8 @@ impl PolicySupport {
     }
 }
 
-/// Whether a policy can be set here: a thread that lives no longer than the question tries, since a
-/// policy belongs to a thread.
+/// Whether a policy can be set here. A short-lived thread tries, because a policy belongs to a
+/// thread.
 pub fn memory_policy_support(policy: MemoryPolicy, nodes: &NodeSet) -> PolicySupport {
     let nodes = if policy == MemoryPolicy::Local { &NodeSet::new() } else { nodes };
     let attempt = std::thread::scope(|scope| {
@@ -117,7 +115,7 @@ pub fn memory_policy_support(policy: MemoryPolicy, nodes: &NodeSet) -> PolicySup
             std::thread::Builder::new().spawn_scoped(scope, || set_memory_policy(policy, nodes));
         trying.ok().and_then(|thread| thread.join().ok())
     });
-    // Without a thread to try it in, setting it will tell.
+    // If no thread can be started, the later call will show.
     attempt.map_or(PolicySupport::Known, |attempt| PolicySupport::told_by(&attempt))
 }
 
@@ -147,8 +145,7 @@ pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
         let result =
             unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, bytes, mask.as_mut_ptr()) };
         match check(result) {
-            // There may be more CPUs than the mask has bits; the number of CPUs a kernel can have
-            // is below this.
+            // The mask may be too short for the kernel's CPUs; their number is bounded by this.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mask.len() < 1 << 12 => {
                 mask.resize(mask.len() * 2, 0);
             }
@@ -157,30 +154,30 @@ pub fn cpu_affinity(thread: i32) -> io::Result<CpuSet> {
     }
 }
 
-/// What the kernel says of one page: the node it lies on, or the error number why it does not say
-/// or did not move it.
+/// The kernel's answer for one page: its node, or the error number of a failed query or move.
 pub type PageStatus = Result<NodeId, i32>;
 
-/// The error number of a page of which the kernel said nothing. It never says this one itself.
+/// The error number of a page without an answer. The kernel never returns this one itself.
 pub const NOT_SAID: i32 = libc::ECANCELED;
 
-/// Where the pages at `addresses` of a process lie. A page that is not there has `ENOENT`.
+/// The nodes of the pages at `addresses` of a process. A missing page has `ENOENT`.
 ///
 /// # Errors
-/// `ESRCH` when the process is gone, `EPERM` without `CAP_SYS_PTRACE` over it.
+/// `ESRCH` if the process has ended, `EPERM` without `CAP_SYS_PTRACE` over it.
 pub fn page_nodes(process: i32, addresses: &[usize]) -> io::Result<Vec<PageStatus>> {
     pages(process, addresses, None, 0)
 }
 
-/// Moves the pages at `addresses` of a process, each to its node in `to`. With `all` also those
-/// that others map.
+/// Moves the pages at `addresses` of a process, each to its node in `to`. With `all`, also pages
+/// that other processes map.
 ///
-/// The kernel stops at the first run of pages of which not all move and says nothing of it nor of
-/// those behind it: they have [`NOT_SAID`]. Asking [`page_nodes`] afterwards tells the truth.
+/// The kernel stops at the first run with a page that does not move, and gives no status for that
+/// run and the ones behind it: their pages have [`NOT_SAID`]. [`page_nodes`] gives their present
+/// nodes.
 ///
 /// # Errors
-/// As [`page_nodes`]; `EACCES` when a node is not allowed in the process's cpuset, `ENOMEM` when
-/// one is full.
+/// As [`page_nodes`]; `EACCES` if a node is not allowed in the process's cpuset, `ENOMEM` if a node
+/// is full.
 pub fn move_pages(
     process: i32,
     addresses: &[usize],
@@ -221,15 +218,15 @@ fn pages(
     Ok(status.into_iter().map(|s| if s < 0 { Err(-s) } else { Ok(NodeId(s as u32)) }).collect())
 }
 
-/// Whether whoever started this process had it ignore `SIGPIPE`, as systemd does with its services.
+/// True if `SIGPIPE` was ignored when this process started, as in services of systemd.
 static INHERITED_IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
 
-/// Rust's runtime ignores `SIGPIPE` before `main`, so that can only be seen earlier: the loader
-/// calls what stands here before anything else of the program.
+/// Rust's runtime ignores `SIGPIPE` before `main`, so the inherited setting must be read earlier.
+/// The loader calls the function in this section before any other code of the program.
 #[used]
 // SAFETY: the section holds addresses of functions of the C ABI, which the loader calls before
-// `main`: this is one. It makes a system call and stores a flag, and needs nothing of Rust's
-// runtime or of other initializers.
+// `main`; this is one. It makes a system call and stores a flag, and needs neither Rust's runtime
+// nor other initializers.
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_SIGPIPE: extern "C" fn() = look_at_sigpipe;
 
@@ -249,9 +246,9 @@ pub fn is_ignored(signal: i32) -> bool {
     now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Replaces this process by a program, with signals blocked and ignored as they were when this
-/// process began: the standard library alone would unblock all and have `SIGPIPE` end it. Comes
-/// back only if that fails.
+/// Replaces this process by a program, with the blocked and ignored signals that this process
+/// inherited. The standard library alone would unblock all signals and let `SIGPIPE` end the
+/// program. Returns only if that fails.
 pub fn execute(command: &mut Command) -> io::Error {
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: without a new mask nothing changes, and `blocked` has room for the present one;
@@ -270,10 +267,10 @@ pub fn execute(command: &mut Command) -> io::Error {
         }
         Ok(())
     };
-    // SAFETY: it is called last before the program is executed, and does nothing that another
-    // thread could hinder.
+    // SAFETY: `restore` runs last before the program is executed, and no other thread can interfere
+    // with it.
     let error = unsafe { command.pre_exec(restore) }.exec();
-    // SAFETY: as Rust's runtime had it; so a reader of messages who is gone does not end this
+    // SAFETY: restores the setting of Rust's runtime, so that a closed pipe does not end this
     // process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     error
@@ -285,9 +282,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; 32];
     loop {
         let mut bytes = std::mem::size_of_val(groups.as_slice()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `bytes` bytes, which is what `groups` has room for, and
-        // then sets `bytes` to how many it wrote, or to how many it wants. Both live across the
-        // call.
+        // SAFETY: the kernel writes at most `bytes` bytes, the size of `groups`, and then sets
+        // `bytes` to the number it wrote or needs. Both live across the call.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -330,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_which_signals_are_ignored() {
-        // By Rust's runtime, and by nobody.
+    fn ignored_signals_are_detected() {
+        // Rust's runtime ignores the first signal; the second has its default.
         assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGURG));
     }
 
     #[test]
-    fn a_peer_has_the_groups_that_it_has() {
+    fn peer_groups_are_those_of_the_process() {
         let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
         let told: std::collections::BTreeSet<u32> =
             peer_groups(std::os::fd::AsFd::as_fd(&near)).unwrap().into_iter().collect();
@@ -346,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_is_not_unknown() {
+    fn a_forbidden_policy_differs_from_an_unknown_one() {
         let told = |number: i32| PolicySupport::told_by(&Err(io::Error::from_raw_os_error(number)));
         assert_eq!(PolicySupport::told_by(&Ok(())), PolicySupport::Known);
         assert_eq!([libc::EPERM, libc::EACCES].map(told), [PolicySupport::Forbidden; 2]);

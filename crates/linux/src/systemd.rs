@@ -1,8 +1,8 @@
-//! Domains as scopes of systemd, which owns the cgroup tree where it runs
+//! Domains as scopes of systemd, which owns the cgroup tree on hosts that it runs
 //! (`org.freedesktop.systemd1(5)`).
 //!
-//! Whoever asks systemd holds the lock on the records, so every question has an end: what is not
-//! answered in time has failed.
+//! The caller holds the lock on the records. So every request has a time limit, after which it has
+//! failed.
 
 use crate::error::Error;
 use async_io::Timer;
@@ -23,20 +23,20 @@ const PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const JOB: &str = "org.freedesktop.systemd1.Job";
 
-/// The bus error for a unit that is there already.
+/// The bus error for a unit that exists already.
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
-/// The bus error for a property that cannot be set, or that there is none of
-/// (`bus_unit_set_properties` in `src/core/dbus-unit.c`).
+/// The bus error for a property that is read-only or unknown (`bus_unit_set_properties` in
+/// `src/core/dbus-unit.c`).
 const NO_PROPERTY: &str = "org.freedesktop.DBus.Error.PropertyReadOnly";
 
-/// How long systemd is waited for.
+/// The longest waits for systemd.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// Until it has done what it was asked for.
+    /// For the result of a request.
     answer: Duration,
-    /// Until it has collected a scope whose processes have ended.
+    /// For systemd to collect a scope whose processes have ended.
     collect: Duration,
-    /// Until it has been told that nobody waits any more.
+    /// For the cancellation of a job.
     cancel: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Systemd {
 
     async fn over(connection: Connection, patience: Patience) -> zbus::Result<Self> {
         let manager = Proxy::new_owned(connection, NAME, PATH, MANAGER).await?;
-        // Else systemd sends no signals. It wants to be told once a connection.
+        // systemd sends signals only to connections that have subscribed.
         manager.call::<_, _, ()>("Subscribe", &()).await?;
         Ok(Self { manager, patience })
     }
@@ -79,7 +79,7 @@ impl Systemd {
         format!("nearside-{domain}.scope")
     }
 
-    /// Makes the scope of a domain around this process, and waits until it is there.
+    /// Creates the scope of a domain around this process, and waits until it exists.
     pub fn start_scope(&self, domain: &str, limits: Limits) -> Result<(), Error> {
         let unit = Self::unit(domain);
         let what = format!("start {unit}");
@@ -90,8 +90,8 @@ impl Systemd {
             self.start(&unit, properties(domain, limits), &mut job),
         );
         if let Some(job) = job {
-            // Once it is told so, systemd will not move a process that goes its own way by then. It
-            // need not answer.
+            // After the cancellation, systemd does not move this process, which continues without
+            // it. Its answer does not matter.
             let _ = within(self.patience.cancel, "cancel", self.cancel(job));
         }
         match ended?.as_str() {
@@ -100,7 +100,7 @@ impl Systemd {
         }
     }
 
-    /// How the job that starts `unit` ends; `job` is that job while it is under way.
+    /// The result of the job that starts `unit`; `job` is set while the job is under way.
     async fn start(
         &self,
         unit: &str,
@@ -114,8 +114,7 @@ impl Systemd {
         let arguments = (unit, "fail", properties, auxiliary);
         let started: OwnedObjectPath = loop {
             match self.manager.call("StartTransientUnit", &arguments).await {
-                // The scope of a domain of that name that has just ended: systemd collects it in
-                // its own time.
+                // The scope of a domain of that name has just ended; systemd will collect it soon.
                 Err(zbus::Error::MethodError(name, message, reply))
                     if name.as_str() == UNIT_EXISTS =>
                 {
@@ -146,12 +145,11 @@ impl Systemd {
             .await
     }
 
-    /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until that was
-    /// carried out as far as systemd can. False where it knows no such property: before version
-    /// 244.
+    /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until systemd
+    /// has written it. False if systemd does not know the property, which came with version 244.
     pub fn set<T: Id>(&self, unit: &str, property: &str, set: &IdSet<T>) -> Result<bool, Error> {
         within(self.patience.answer, &format!("set {property} of {unit}"), async {
-            // For this boot only: the unit is as short-lived as the domain.
+            // For this boot only, because the unit ends with the domain.
             let arguments = (unit, true, vec![(property, Value::from(bytes(set)))]);
             match self.manager.call::<_, _, ()>("SetUnitProperties", &arguments).await {
                 Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_PROPERTY => {
@@ -159,9 +157,9 @@ impl Systemd {
                 }
                 answer => answer?,
             }
-            // systemd answers first and writes its cgroups then, but before it reads the next
-            // message (`manager_loop` in `src/core/manager.c`). So any answer to another one means
-            // that it has.
+            // systemd answers before it writes its cgroups, but it writes them before it reads the
+            // next message (`manager_loop` in `src/core/manager.c`). So an answer to any second
+            // message proves the write.
             let peer =
                 Proxy::new(self.manager.connection(), NAME, PATH, "org.freedesktop.DBus.Peer")
                     .await?;
@@ -175,7 +173,7 @@ fn properties(domain: &str, limits: Limits) -> Vec<Property<'static>> {
     let mut properties = vec![
         ("Description", Value::from(format!("Nearside domain {domain}"))),
         ("Slice", Value::from(SLICE)),
-        // The domain's own processes may make groups below theirs.
+        // The domain's processes may make groups below their own.
         ("Delegate", Value::from(true)),
         ("CollectMode", Value::from("inactive-or-failed")),
         ("PIDs", Value::from(vec![std::process::id()])),
@@ -186,7 +184,7 @@ fn properties(domain: &str, limits: Limits) -> Vec<Property<'static>> {
     properties
 }
 
-/// What comes of `answer`, or an error if that takes too long.
+/// The result of `answer`, or an error after the time limit.
 fn within<T>(
     patience: Duration,
     what: &str,
@@ -210,8 +208,8 @@ async fn timely<T>(patience: Duration, answer: impl Future<Output = T>) -> Optio
     future::or(async { Some(answer.await) }, too_late).await
 }
 
-/// A set as systemd's bus interface takes it: bytes, the lowest number in the lowest bit of the
-/// first.
+/// A set as systemd's bus interface takes it: bytes, with the lowest number in the lowest bit of
+/// the first byte.
 fn bytes<T: Id>(set: &IdSet<T>) -> Vec<u8> {
     let length = set.iter().next_back().map_or(0, |last| last.number() as usize / 8 + 1);
     let mut bytes = vec![0; length];
@@ -232,15 +230,15 @@ mod tests {
     use zbus::{connection::Builder, object_server::SignalEmitter, zvariant::OwnedValue};
 
     const JOB_PATH: &str = "/org/freedesktop/systemd1/job/7";
-    /// Longer than any test may take, so that only what never comes is waited for in vain.
+    /// Longer than any test may take: reached only if an expected event never comes.
     const LONG: Duration = Duration::from_secs(600);
     const SHORT: Duration = Duration::from_millis(50);
 
-    /// What stands in for systemd, at the other end of a connection without a bus.
+    /// A fake systemd at the other end of a connection without a bus.
     struct Fake {
-        /// How a job ends; none: never.
+        /// The result of a job; none if it never ends.
         ends: Option<&'static str>,
-        /// For how many starts the unit is there already, and whether it is collected after each.
+        /// Number of starts that find the unit existing, and whether it is collected after each.
         exists: u32,
         is_collected: bool,
         /// Whether it knows cpusets.
@@ -286,7 +284,7 @@ mod tests {
                 return Err(Fault::UnitExists(format!("Unit {unit} was already loaded.")));
             }
             if let Some(result) = self.ends {
-                // Before the answer, even: the signals are waited for from the beginning.
+                // Sent even before the answer: the signals are received from the beginning.
                 Self::job_removed(
                     &emitter,
                     6,
@@ -344,7 +342,7 @@ mod tests {
         }
     }
 
-    /// A connection to a fake, what the fake is told, and the fake's own end of it.
+    /// A connection to a fake, the requests it receives, and the fake's own end of the connection.
     fn systemd(
         patience: Patience,
         change: impl FnOnce(&mut Fake),
@@ -388,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_fails_is_told_as_systemd_tells_it() {
+    fn a_failed_job_is_reported_in_systemds_words() {
         let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.ends = Some("timeout"));
         assert_eq!(
             start(&systemd).unwrap_err(),
@@ -421,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_systemd_that_knows_no_cpusets_says_so() {
+    fn a_systemd_without_cpusets_sets_nothing() {
         for has_cpusets in [true, false] {
             let (systemd, told, _server) = systemd(PATIENT, |fake| fake.has_cpusets = has_cpusets);
             let set = systemd
@@ -435,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_systemd_that_says_nothing_is_not_waited_for() {
+    fn a_silent_systemd_times_out() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let connected = async {
             Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, PATIENT).await

@@ -34,8 +34,8 @@ pub struct CpuUse {
 }
 
 impl CpuUse {
-    /// The weight of each node as a place of computation: CPU time, or where nothing ran, the
-    /// number of threads.
+    /// The weight of each node as a place of computation: its CPU time, or the number of threads if
+    /// none ran.
     pub fn weight(&self) -> &ByNode {
         if self.time_ns.values().any(|&time| time > 0) { &self.time_ns } else { &self.threads }
     }
@@ -48,15 +48,15 @@ pub(crate) struct Seen {
     pub(crate) node: NodeId,
     /// CPU time since its start.
     pub(crate) runtime_ns: u64,
-    /// Time it was runnable and did not run; 0 where the kernel does not count it.
+    /// Time it was runnable and did not run; 0 if the kernel does not count it.
     pub(crate) waited_ns: u64,
 }
 
 /// Threads by number.
 pub(crate) type Threads = BTreeMap<i32, Seen>;
 
-/// Samples the threads of groups, and of the groups below them, for `interval`. The answers are in
-/// the groups' order.
+/// Samples the threads of groups, and of the groups below them, for `interval`. Results are in the
+/// order of the groups.
 pub fn watch(
     groups: &[Cgroup],
     proc: &Path,
@@ -88,7 +88,7 @@ pub fn watch(
 fn count_time(time_ns: &mut ByNode, before: &Threads, after: &Threads, between: Duration) {
     let most_ns = u64::try_from(between.as_nanos()).unwrap_or(u64::MAX);
     for (thread, seen) in after {
-        // A new thread was started since, or has moved in with all the time it ever used.
+        // A new thread counts with all its CPU time, whether it was started since or moved in.
         let used_ns = match before.get(thread) {
             Some(earlier) => seen.runtime_ns.saturating_sub(earlier.runtime_ns),
             None => seen.runtime_ns.min(most_ns),
@@ -105,7 +105,7 @@ fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
 
 /// A thread's node and CPU time; none if it has ended or is hidden (`hidepid=`).
 pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
-    // Below "task", the files speak of the thread alone and not of its whole process.
+    // The files below "task" are the thread's; those above are the whole process's.
     let folder = proc.join(format!("{thread}/task/{thread}"));
     let mut buffer = [0; MOST_STAT_BYTES];
     let stat =
@@ -114,7 +114,7 @@ pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen>
     let schedstat = at_once(&folder.join("schedstat"), &mut buffer).unwrap_or_default();
     let schedstat = String::from_utf8_lossy(schedstat);
     let mut figures = schedstat.split_whitespace().map_while(|word| word.parse::<u64>().ok());
-    // A kernel built without scheduler statistics has no such file, or one full of zeros.
+    // A kernel built without scheduler statistics has no such file, or one of zeros.
     let runtime_ns = figures.next().filter(|&ns| ns > 0).unwrap_or(stat.cpu_time_ns);
     Some(Seen { node, runtime_ns, waited_ns: figures.next().unwrap_or(0) })
 }
@@ -130,8 +130,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // Field 2 is the command's name in parentheses, which may hold blanks and parentheses of
-        // its own.
+        // Field 2 is the command's name in parentheses. It may contain blanks and parentheses
+        // itself.
         let (_, after_name) = text.rsplit_once(')')?;
         let mut fields = after_name.split_whitespace().skip(14 - 3);
         let mut next = |skip: usize| fields.nth(skip)?.parse::<u64>().ok();
@@ -170,15 +170,15 @@ mod tests {
     fn time_counts_for_the_node_a_thread_is_seen_on() {
         let mut time_ns = ByNode::new();
         let before = threads(&[(1, 0, 500), (2, 0, 900), (3, 1, 100)]);
-        // 1 stayed, 2 moved to node 1, 3 is gone, 4 is new, 5 moved in from elsewhere with a long
-        // past.
+        // 1 stayed, 2 moved to node 1, 3 has ended, 4 is new, 5 moved in after a long time
+        // elsewhere.
         let after = threads(&[(1, 0, 700), (2, 1, 950), (4, 1, 30), (5, 2, 1_000_000)]);
         count_time(&mut time_ns, &before, &after, Duration::from_nanos(1000));
         assert_eq!(time_ns, ByNode::from([(NodeId(0), 200), (NodeId(1), 80), (NodeId(2), 1000)]));
     }
 
     #[test]
-    fn where_nothing_ran_threads_count_alike() {
+    fn threads_count_alike_if_none_ran() {
         let threads = ByNode::from([(NodeId(0), 1), (NodeId(2), 3)]);
         let idle = CpuUse { threads: threads.clone(), time_ns: ByNode::from([(NodeId(0), 0)]) };
         assert_eq!(idle.weight(), &threads);

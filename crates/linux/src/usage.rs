@@ -27,9 +27,9 @@ pub struct Usage {
     pub cpu: CpuUse,
     /// Its memory.
     pub memory: MemoryByKind,
-    /// The account that its memory comes from.
+    /// The account that supplies the figures of its memory.
     pub memory_seen: Account,
-    /// Processes whose memory is unknown, where it is not charged.
+    /// Processes whose memory is unknown, if it is not charged.
     pub hidden_processes: usize,
 }
 
@@ -48,8 +48,8 @@ pub enum Account {
 }
 
 impl Usage {
-    /// The local share of the domain's own memory (without files and the kernel's memory), where it
-    /// is known.
+    /// The local share of the domain's own memory (without files and the kernel's memory); none if
+    /// unknown.
     pub fn local_share(&self) -> Option<f64> {
         local_share(self.cpu.weight(), &self.memory.own())
     }
@@ -60,8 +60,8 @@ impl Usage {
     }
 }
 
-/// The use of each group, in the groups' order, with CPU time over `interval`. Memory is read
-/// afterwards, as the kernel charges it where it does, else as processes map it.
+/// The use of each group, in the order of the groups, with CPU time over `interval`. Memory is read
+/// afterwards: as the kernel charges it or, without that, as processes map it.
 pub fn usage(
     groups: &[Cgroup],
     proc: &Path,
@@ -94,7 +94,7 @@ pub fn usage(
     groups.iter().zip(watched).map(with_memory).collect()
 }
 
-/// The memory that the processes of a group map, and under which policies.
+/// The memory that the processes of a group map, and its memory policies.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Mapped {
     /// By kind and node.
@@ -103,13 +103,12 @@ pub struct Mapped {
     pub policies: BTreeMap<String, ByNode>,
     /// Processes whose mappings were read.
     pub processes: usize,
-    /// Processes whose mappings may not be read (`CAP_SYS_PTRACE` is needed for those of other
-    /// users).
+    /// Processes whose mappings may not be read (other users' need `CAP_SYS_PTRACE`).
     pub hidden_processes: usize,
 }
 
-/// Reads every process's `numa_maps`, which takes its `mmap_lock`: for one domain, not for every
-/// second.
+/// Reads the `numa_maps` of each process, which takes its `mmap_lock`. So use it for one domain,
+/// not in every interval.
 pub fn mapped(group: &Cgroup, proc: &Path) -> Mapped {
     let mut mapped = Mapped::default();
     let mut maps = Vec::new();
@@ -119,7 +118,7 @@ pub fn mapped(group: &Cgroup, proc: &Path) -> Mapped {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 mapped.hidden_processes += 1
             }
-            // Gone meanwhile, or a kernel without CONFIG_NUMA.
+            // The process has ended, or the kernel has no CONFIG_NUMA.
             Err(_) => {}
         }
     }
@@ -204,7 +203,7 @@ mod tests {
         assert_eq!((usage.processes, usage.memory_seen), (3, Account::Mapped));
         assert_eq!(usage.cpu.threads, by_node(&[1, 3]));
         assert_eq!(usage.memory.own(), by_node(&[3 * 4096, 4096]));
-        // Nothing ran: 1/4 of the threads with 3/4 of the memory, 3/4 with 1/4.
+        // No thread ran: 1/4 of the threads with 3/4 of the memory, 3/4 with 1/4.
         assert_eq!(usage.local_share(), Some(0.375));
         assert_eq!(usage.debt_bytes(&NodeSet::from([NodeId(0)])), 4096);
     }
@@ -220,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn hidden_memory_is_not_taken_for_none() {
+    fn hidden_memory_is_not_counted_as_zero() {
         let usage = Made::new().usage();
         assert_eq!((usage.memory_seen, usage.local_share()), (Account::Hidden, None));
     }
 
     #[test]
-    fn policies_are_told_in_the_kernels_words() {
+    fn policies_have_the_kernels_names() {
         let made = Made::new();
         made.file(
             "proc/10/numa_maps",

@@ -1,5 +1,5 @@
-//! Replays the corpus of the fuzz targets, so that what a fuzzer once found is tried by every run
-//! of the tests.
+//! Replays the corpus of the fuzz targets, so that every test run repeats the inputs that fuzzers
+//! found.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a daemon changes of domains, on a made-up host.
+//! The daemon's changes of domains, on a made-up host.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -30,13 +30,13 @@ impl Made {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// Whether a group's cpuset names CPUs. The kernel takes each write for the whole; a plain file
+    /// Whether a group's cpuset names CPUs. The kernel takes each write as a whole; a plain file
     /// keeps the rest.
     fn bound(&self, path: &str) -> bool {
         !self.read(&format!("cg{path}/cpuset.cpus")).starts_with('\n')
     }
 
-    /// A group with a process and a cpuset, which the made-up kernel has in force before it is
+    /// A group with a process and a cpuset, which the made-up kernel puts in force before it is
     /// written.
     fn group(&self, path: &str, cpus_in_force: &str) {
         self.file(&format!("cg/{path}/cgroup.events"), "populated 1\n");
@@ -146,7 +146,7 @@ fn a_cgroup_of_another_owner_is_not_bound() {
     }
 }
 
-/// A domain of Nearside's own tree, for these are the ones it may bind where no systemd is.
+/// A domain of Nearside's own tree: without systemd, Nearside may bind only these.
 const OWN: &str = "/nearside/x";
 
 #[test]
@@ -233,8 +233,8 @@ fn a_session_holds_the_lock_until_it_is_dropped() {
     other.begin().unwrap();
 }
 
-/// The kernel moves nothing of processes that are not there, but who is asked how often can be
-/// seen.
+/// The kernel moves no pages of processes that do not exist, but the calls of `go_on` can be
+/// counted.
 #[test]
 fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
     let made = made();
@@ -273,7 +273,7 @@ fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
         "{ended:?}"
     );
 
-    // Before the first chunk the home becomes another one.
+    // The home changes before the first chunk.
     let (mut begun, _) = host.begin_batches(&[batch("/m/a", 0)]);
     made.found("/m/a", |record| record.part_mut().home.nodes = nodes(&[0]));
     host.move_batches(&mut begun, later, &|| ControlFlow::Continue(()));
@@ -282,7 +282,7 @@ fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
 }
 
 #[test]
-fn a_unit_that_would_stay_bound_when_it_is_started_anew_is_not_bound() {
+fn a_unit_whose_binding_would_survive_a_restart_is_not_bound() {
     let made = made();
     fs::create_dir_all(made.path("run/systemd/system")).unwrap();
     for path in ["/system.slice/db.service", "/machine.slice"] {
@@ -335,7 +335,7 @@ fn a_domain_whose_pattern_is_gone_is_unbound_and_forgotten() {
 }
 
 #[test]
-fn a_batch_goes_to_the_home_that_is_recorded_now() {
+fn a_batch_goes_to_the_recorded_home() {
     let made = made();
     made.group("m/vm", "0-3");
     made.file("cg/m/vm/cgroup.procs", "9000001\n");
@@ -355,8 +355,8 @@ fn a_batch_goes_to_the_home_that_is_recorded_now() {
     refused(&batch("/m/vm", &[0], 1), "changed the home of /m/vm to node 1");
     refused(&batch("/m/vm", &[1], 1), "changed the home");
     refused(&batch("/m/other", &[1], 0), "has ended");
-    // What is charged to it and mapped by nobody is told, so that nobody looks for it all the time.
-    // The kernel's part never comes.
+    // Memory that is charged and not mapped is reported as immovable, so that it is not searched
+    // for in each interval. The kernel's memory never moves.
     made.file("cg/m/vm/memory.numa_stat", "anon N0=8192 N1=0\npagetables N0=4096 N1=0\n");
     let outcome = batch("/m/vm", &[1], 0);
     assert!(

@@ -46,7 +46,7 @@ impl Made {
         );
     }
 
-    /// The threads of a group, by number, CPU, CPU time and waiting. The kernel knows no threads of
+    /// The threads of a group, by number, CPU, CPU time and waiting. The kernel has no threads of
     /// such numbers.
     fn threads(&self, path: &str, threads: &[(u32, u32, u64, u64)]) {
         let numbers: String =
@@ -106,14 +106,14 @@ fn by_node(amounts: [u64; 2]) -> ByNode {
     (0..).map(NodeId).zip(amounts).filter(|(_, amount)| *amount > 0).collect()
 }
 
-/// A history in which a domain is looked at in that interval again.
+/// A history in which a domain is due in that interval.
 fn due(domain: &str, interval: u64) -> History {
     let known = PartHistory { next_sample: interval, ..PartHistory::default() };
     History { parts: [(domain.into(), known)].into(), ..History::default() }
 }
 
 #[test]
-fn a_domain_is_told_of_from_its_second_look_on() {
+fn a_domain_has_a_load_from_its_second_sample_on() {
     let made = made();
     made.group("m/vm", 1_000_000, [4096, 8192]);
     made.threads("m/vm", &[(1, 0, 100, 0), (2, 2, 100, 7)]);
@@ -126,7 +126,7 @@ fn a_domain_is_told_of_from_its_second_look_on() {
     );
     assert_eq!((watcher.found_by("/m/vm"), watcher.found_by("/m")), (Some("m/*"), None));
 
-    // A second of CPU time, a quarter of it on node 0 as far as threads tell.
+    // A second of CPU time, a quarter of it on node 0 as far as threads show.
     made.group("m/vm", 2_000_000, [0, 8192]);
     made.threads("m/vm", &[(1, 0, 600, 5), (2, 2, 1600, 107)]);
     let second = watcher.look(&History::default(), turn(2)).unwrap();
@@ -145,7 +145,7 @@ fn domains_that_are_not_due_keep_their_last_sample() {
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 2, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
-    // A new domain is sampled at once, whatever the history says.
+    // A new domain is sampled at once, whatever its history.
     let first = watcher.look(&due("/m/vm", 5), turn(1)).unwrap();
     assert_eq!(first.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
     made.group("m/vm", 8_000, [0, 4096]);
@@ -153,7 +153,7 @@ fn domains_that_are_not_due_keep_their_last_sample() {
     let later = watcher.look(&due("/m/vm", 5), turn(4)).unwrap();
     assert_eq!((names(&later), later.loads.len()), (vec!["/m/vm"], 0));
     assert_eq!(later.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
-    // 8 ms in 8 s are no reason to look at threads.
+    // 8 ms in 8 s are too little to read the threads.
     let load =
         watcher.look(&due("/m/vm", 5), turn(5)).unwrap().loads.remove(&"/m/vm".into()).unwrap();
     assert_eq!(
@@ -162,7 +162,7 @@ fn domains_that_are_not_due_keep_their_last_sample() {
     );
 }
 
-/// 17 domains of 512 threads have more than are looked at in an interval; the last in the alphabet
+/// 17 domains of 512 threads have more threads than an interval reads. The last one in the alphabet
 /// is not taken for idle.
 #[test]
 fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
@@ -192,7 +192,7 @@ fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
 }
 
 #[test]
-fn a_scheduler_knows_better_where_a_domain_ran() {
+fn a_schedulers_figures_replace_those_of_threads() {
     let made = made();
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 0, 0, 0)]);
@@ -207,7 +207,7 @@ fn a_scheduler_knows_better_where_a_domain_ran() {
         assert!(seen.soft_affinity);
         seen.loads[&"/m/vm".into()].cpu_ns.clone()
     };
-    // Its counts before the first sample may be of any time.
+    // Its counts before the first sample cover an unknown time.
     assert_eq!(look(2, 1_000_000, [0, 7 * SECOND_NS]), by_node([SECOND_NS, 0]));
     assert_eq!(
         look(3, 3_000_000, [SECOND_NS / 2, 8 * SECOND_NS]),
@@ -232,12 +232,12 @@ fn groups_come_and_go_and_none_counts_twice() {
         };
         (names(&seen).join(" "), home("/m/db").is_some())
     };
-    // "m*" and "n*" name /m and /nearside, which hold domains, and so are none.
+    // "m*" and "n*" name /m and /nearside, which contain domains and so are none.
     assert_eq!(look(1), ("/m/db /m/vm".into(), true));
     made.file("cg/m/empty/cgroup.events", "populated 1\n");
     fs::remove_dir_all(made.path("cg/m/vm")).unwrap();
     assert_eq!(look(2), ("/m/db /m/empty".into(), true));
-    // Another group of the same path is another domain.
+    // A new group of the same path is another domain.
     made.group("m/other", 0, [0, 0]);
     fs::remove_dir_all(made.path("cg/m/db")).unwrap();
     fs::rename(made.path("cg/m/other"), made.path("cg/m/db")).unwrap();
@@ -266,7 +266,7 @@ fn neither_the_host_nor_this_process_is_a_domain() {
     };
     assert_eq!(found(&["s.slice", "s.slice/*"]), "/s.slice/x.service");
     assert_eq!(found(&["init.scope", "i*", "o*"]), "/other.scope");
-    // A slice of all that is of a kind has to be meant.
+    // A slice of all services or users must be named in full.
     assert_eq!(found(&["t*"]), "");
     assert_eq!(found(&["t.slice"]), "/t.slice");
     assert_eq!(found(&["t*/*"]), "/t.slice/y.slice");
@@ -284,12 +284,12 @@ fn found_domains_go_with_their_pattern() {
         (names(&seen).join(" "), watcher.records().count(), watcher.no_longer_named().join(" "))
     };
     assert_eq!(look(&mut watcher, 1), ("/m/db /m/vm".into(), 1, String::new()));
-    // Another pattern that names it does as well.
+    // Another matching pattern is enough.
     watcher.set_patterns(Patterns::parse(["m/v*"]).unwrap());
     assert_eq!(look(&mut watcher, 2), ("/m/vm".into(), 1, String::new()));
     watcher.set_patterns(Patterns::parse(["m/d*"]).unwrap());
     assert_eq!(look(&mut watcher, 3), ("/m/db".into(), 0, "/m/vm".into()));
-    // One that starts with such a configuration does the same.
+    // A daemon that starts with such a configuration does the same.
     assert_eq!(look(&mut made.watcher(&["m/d*"]), 1), ("/m/db".into(), 0, "/m/vm".into()));
 }
 
@@ -317,10 +317,9 @@ fn records_are_read_again_when_they_change() {
     fs::remove_file(made.path("run/nearside/domains/%2Fm%2Fvm.json")).unwrap();
     assert_eq!(home(5), (None, 0, Vec::new()));
 }
-/// What the kernel needs long to tell is asked again when its sum has changed, and else at each
-/// fourth look.
+/// Slow counters are read again when their sum has changed, and otherwise in every fourth sample.
 #[test]
-fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
+fn nodes_of_memory_are_read_again_when_its_sum_changes() {
     let made = made();
     let mut watcher = made.watcher(&["m/*"]);
     let mut look = |interval, charged: u64, bytes| {
@@ -329,7 +328,7 @@ fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
         let seen = watcher.look(&History::default(), turn(interval)).unwrap();
         seen.machine.parts[0].resident_bytes == by_node(bytes)
     };
-    // A young domain is looked at closely.
+    // A young domain has close samples.
     for interval in 1..=4 {
         assert!(look(interval, 6400, [4096 * interval, 4096]), "{interval}");
     }
@@ -342,9 +341,9 @@ fn where_memory_lies_is_looked_at_again_when_there_is_more_or_less() {
     assert_eq!(followed, [true; 4]);
 }
 
-/// Of a domain that uses more CPU time from the seventeenth look on and none at the last: how long
-/// it waited, as told at each. It waits another time in each interval, so what is told changes when
-/// its threads were looked at.
+/// The waiting time in each sample of a domain that uses more CPU time from the seventeenth sample
+/// on and none in the last. It waits another time in each interval, so the figure changes when its
+/// threads are read.
 fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<Option<u64>> {
     made.group("m/vm", 0, [0, 0]);
     let mut watcher = made.watcher(&["m/*"]);
@@ -368,18 +367,18 @@ fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn threads_are_looked_at_less_often_where_it_is_known_where_they_ran() {
+fn threads_are_read_less_often_if_their_nodes_are_known() {
     let looks = |told: &[Option<u64>]| told.windows(2).filter(|pair| pair[0] != pair[1]).count();
     let alone = made();
     fs::remove_dir_all(alone.path("sys/devices/system/node/node1")).unwrap();
     alone.file("sys/devices/system/node/node0/distance", "10");
     for (made, has_scheduler) in [(made(), true), (alone, false)] {
         let told = told_of_waiting(&made, has_scheduler);
-        // The ninth look is thorough. From then on one in four, until it uses more CPU time than
-        // before.
+        // The ninth sample is thorough. From then on one in four reads threads, until the domain
+        // uses more CPU time than before.
         assert!((1..=2).contains(&looks(&told[9..16])), "{told:?}");
         assert_eq!(looks(&told[16..20]), 3, "{told:?}");
-        // That it idles is known at once.
+        // A sample shows at once that it idles.
         assert_eq!(told[20], Some(0));
     }
     assert_eq!(looks(&told_of_waiting(&made(), false)[9..16]), 6);
@@ -464,10 +463,10 @@ fn resident_mib() -> u64 {
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() / 256
 }
 
-/// What watching costs natively: `cargo test --release -p nearside-linux --test watch -- --ignored
-/// --nocapture`, as root.
+/// The cost of watching on this host: `cargo test --release -p nearside-linux --test watch --
+/// --ignored --nocapture`, as root.
 ///
-/// The files are the kernel's own. Where no memory controller is in the cgroup v2 tree,
+/// The files are the kernel's own. If the cgroup v2 tree has no memory controller,
 /// `memory.numa_stat` is that of version 1, which has fewer lines.
 #[test]
 #[ignore = "a measurement, which makes a thousand cgroups and needs root"]

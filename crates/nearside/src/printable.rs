@@ -3,9 +3,9 @@
 /// Characters that `escape_debug` escapes although a terminal shows them as they are.
 const SHOWN: [char; 3] = ['\\', '"', '\''];
 
-/// Text without characters that a terminal obeys, or that hide or reorder others: control and
-/// format characters (bidirectional and zero-width ones among them), separators other than a space,
-/// and code points without a character. Each of them becomes an escape such as `\u{202e}`.
+/// Text without characters that control a terminal, or that hide or reorder others: control and
+/// format characters (including bidirectional and zero-width ones), separators other than a space,
+/// and unassigned code points. Each becomes an escape such as `\u{202e}`.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for part in text.split_inclusive(SHOWN) {
@@ -36,7 +36,7 @@ mod tests {
             // Characters without width, soft hyphen, byte-order mark, tags.
             ("a\u{200b}\u{200d}\u{ad}\u{feff}", r"a\u{200b}\u{200d}\u{ad}\u{feff}"),
             ("\u{e0041}", r"\u{e0041}"),
-            // Line separator, no-break space, a code point without a character.
+            // Line separator, no-break space, an unassigned code point.
             ("\u{2028}\u{a0}\u{378}", r"\u{2028}\u{a0}\u{378}"),
         ] {
             assert_eq!(printable(text), expected, "{text:?}");

@@ -8,7 +8,7 @@ use nearside_policy::{
 };
 use std::ops::ControlFlow;
 
-/// The failure that a refusal is.
+/// Turns a refusal into a failure.
 pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
     match refusal {
         RehomeRefusal::NoNodes(_) | RehomeRefusal::UnknownNodes { .. } => Failure::usage(refusal),
@@ -16,15 +16,15 @@ pub(crate) fn refused(refusal: RehomeRefusal) -> Failure {
     }
 }
 
-/// The plan for a wish, from the host as it is now.
+/// The plan for a request, from the host as it is now.
 pub(crate) fn plan(host: &mut Host, wish: &Rehome) -> Result<Plan, Failure> {
     let observation = host.observe().map_err(Failure::could_not)?;
     rehome(wish, &observation).map_err(refused)
 }
 
-/// Carries a wish out: the change of home as one transaction, then the move of the memory without
-/// the lock, then the confinement to the new home. `watch` is called while pages move, and may
-/// interrupt them.
+/// Carries out a request: the change of home as one transaction, then the move of the memory
+/// without the lock, then the confinement to the new home. `watch` is called while pages move, and
+/// may interrupt them.
 pub(crate) fn carry_out(
     host: &mut Host,
     wish: &Rehome,
@@ -56,7 +56,7 @@ pub(crate) fn carry_out(
                 report.stayed_bytes = stayed;
                 report.interrupted = interrupted;
             }
-            // The new home stands: some of the memory may be there already.
+            // The new home remains: some of the memory may be there already.
             Applied::Refused { why } => {
                 return Err(Failure::could_not(format_args!("cannot {}: {why}", step.action)));
             }
@@ -95,8 +95,8 @@ pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, F
     Ok(Some(home))
 }
 
-/// A home for a domain that a pattern found. The scheduler prefers it; nothing of the domain's
-/// cgroup changes but Nearside's own binding, which goes with the former home.
+/// Sets the home of a domain that a pattern found. The scheduler prefers it. The domain's cgroup
+/// stays as it is, except for Nearside's own binding, which goes with the former home.
 pub(crate) fn prefer(
     host: &mut Host,
     domain: &str,

@@ -1,4 +1,4 @@
-//! `nearside place` as an operator meets it: the built binary on machines of the fixtures.
+//! `nearside place` as an operator uses it: the built binary on machines of the fixtures.
 
 #![allow(
     clippy::unwrap_used,
@@ -41,7 +41,7 @@ fn as_json(machine: &str, flags: &str) -> Value {
 }
 
 #[test]
-fn text_tells_the_home_the_alternatives_and_why() {
+fn text_has_the_home_the_alternatives_and_the_reasons() {
     let (report, _) = shown("two-sockets", "--cpus 4 --memory 8G");
     // Node 1 has 50 GiB free, node 0 has 40.
     assert!(report.starts_with(
@@ -104,7 +104,7 @@ fn ordinary_pages_have_no_size_where_none_is_known() {
 }
 
 #[test]
-fn what_decides_is_told_as_finely_as_it_differs() {
+fn deciding_figures_are_shown_with_enough_digits() {
     // Of 6.5 GiB each, rounded.
     let (report, _) = shown("nodes-64", "--cpus 1 --memory 1500M");
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -183,7 +183,7 @@ fn qemu_gets_a_cell_for_each_node_of_a_strict_home() {
 #[test]
 fn qemu_itself_takes_the_arguments() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        // `make test` brings it, so that there it is missing by mistake.
+        // `make test` installs it, so a missing one is a mistake there.
         assert!(
             std::env::var_os("CI").is_none(),
             "qemu-system-x86_64 is not installed, and this is CI"
@@ -246,7 +246,8 @@ fn libvirt_gets_pins_that_reach_every_cell() {
 
 #[test]
 fn odd_machines_are_placed_on_too() {
-    // Memory-only nodes serve when they are needed; memoryless ones run nothing they need not.
+    // Memory-only nodes serve when they are needed; memoryless ones run only the vCPUs that they
+    // must.
     assert_eq!(as_json("cxl", "--cpus 2 --memory 1G")["exhaustive"], true);
     assert_eq!(
         as_json("memoryless", "--cpus 1 --memory 256M")["chosen"]["slow_down_ppm"],
@@ -257,7 +258,7 @@ fn odd_machines_are_placed_on_too() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_reason() {
+fn invalid_requests_are_refused_with_the_reason() {
     let cases = [
         (
             "--cpus 0 --memory 1G",

@@ -1,4 +1,4 @@
-//! The commands that look at the host, as anybody may use them anywhere.
+//! The commands that read the host, as any user may run them anywhere.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
 use rustix::{
@@ -23,13 +23,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Whether this host has a tree in which domains could be.
+/// Whether this host has a tree in which domains are possible.
 fn has_cgroup2() -> bool {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" - cgroup2 ")
 }
 
 #[test]
-fn doctor_works_on_any_host_and_its_exit_code_says_whether_run_can() {
+fn doctor_works_on_any_host_and_its_exit_code_shows_if_run_can() {
     let output = nearside(&["doctor", "--format", "json"]);
     let doctor: Value = serde_json::from_slice(&output.stdout).unwrap();
     let can_run = doctor["can_run"].as_bool().unwrap();
@@ -43,7 +43,7 @@ fn doctor_works_on_any_host_and_its_exit_code_says_whether_run_can() {
 }
 
 #[test]
-fn stat_tells_of_nodes_even_where_there_are_no_domains() {
+fn stat_shows_nodes_on_a_host_without_domains() {
     let output = nearside(&["stat", "--heap", "--interval", "0", "--format", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let stat: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -54,7 +54,7 @@ fn stat_tells_of_nodes_even_where_there_are_no_domains() {
 }
 
 #[test]
-fn top_prints_one_frame_where_there_is_no_terminal_only_when_asked_to() {
+fn top_without_a_terminal_prints_a_frame_only_on_request() {
     let output = nearside(&["top", "--once", "--interval", "0"]);
     let frame = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -139,7 +139,7 @@ fn list_has_headings_where_nothing_runs() {
 }
 
 #[test]
-fn nobody_of_that_name_is_a_message_and_not_a_panic() {
+fn an_unknown_domain_is_a_message_and_not_a_panic() {
     for arguments in [
         ["show", "nobody-of-that-name"],
         ["why", "nobody-of-that-name"],
@@ -155,7 +155,7 @@ fn nobody_of_that_name_is_a_message_and_not_a_panic() {
 }
 
 #[test]
-fn an_interval_that_makes_no_sense_is_a_usage_error() {
+fn an_invalid_interval_is_a_usage_error() {
     for interval in ["-1", "soon", "1e9", "NaN", ""] {
         assert_eq!(
             nearside(&["stat", "--interval", interval]).status.code(),

@@ -52,7 +52,7 @@ fn contenders_are_compared() {
 }
 
 #[test]
-fn json_has_every_domain_and_what_was_decided() {
+fn json_has_every_domain_and_the_decisions() {
     let (report, _) =
         shown(SKEWED, &["--machine", X460, "--under", "stock,nearside", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
@@ -78,7 +78,7 @@ fn json_has_every_domain_and_what_was_decided() {
 }
 
 #[test]
-fn what_is_not_done_in_time_is_said() {
+fn unfinished_work_is_reported_at_the_time_limit() {
     let (report, _) = shown(WAREHOUSE, &["--machine", X460, "--seconds", "1", "--under", "pins"]);
     assert!(report.contains("\npins: 80 % of the work was done at the time limit\n"), "{report}");
 }
@@ -94,7 +94,7 @@ fn a_host_without_latencies_goes_by_its_distances() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn invalid_input_is_reported() {
     let broken = tempfile::NamedTempFile::new().unwrap();
     fs::write(
         &broken,

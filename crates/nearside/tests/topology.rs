@@ -1,4 +1,4 @@
-//! `nearside topology` as an operator meets it: the built binary on machines of the fixtures.
+//! `nearside topology` as an operator uses it: the built binary on machines of the fixtures.
 
 #![allow(
     clippy::unwrap_used,
@@ -52,7 +52,7 @@ fn section<'a>(report: &'a str, title: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn text_tells_what_numactl_and_xl_tell() {
+fn text_has_the_figures_of_numactl_and_xl() {
     let report = shown("two-sockets", &[]);
     let first = "available: 2 nodes (0-1), 32 CPUs on 16 cores, 128 GiB of memory, 90 GiB free\n";
     assert!(report.starts_with(first), "{report}");
@@ -83,7 +83,7 @@ fn text_tells_what_numactl_and_xl_tell() {
 }
 
 #[test]
-fn odd_machines_are_told_as_they_are() {
+fn odd_machines_are_shown_as_they_are() {
     assert!(shown("offline-cpus", &[]).contains("\noffline:   CPUs 3,19-20\n"));
     assert!(section(&shown("cxl", &[]), "Nodes")[3].starts_with("     2  none "));
     assert!(shown("sparse", &[]).starts_with("available: 6 nodes (0,8,252-255), "));
@@ -155,7 +155,7 @@ fn json_has_the_promised_keys() {
 }
 
 #[test]
-fn what_is_unknown_is_null_and_told_as_a_note() {
+fn unknown_figures_are_null_and_noted() {
     let output = topology("missing-files", &["--format", "json"]);
     let machine: Value = serde_json::from_slice(&output.stdout).unwrap();
     for key in ["memory_bytes", "free_bytes", "active_file_bytes"] {
@@ -170,7 +170,7 @@ fn what_is_unknown_is_null_and_told_as_a_note() {
 }
 
 #[test]
-fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
+fn memory_without_a_figure_is_unknown_and_not_0() {
     let report = shown("lies", &[]);
     assert!(report.contains(" 64 GiB of memory, unknown on node 0\n"), "{report}");
     assert!(section(&report, "Nodes")[1].ends_with("  8           -         -     -"), "{report}");
@@ -179,7 +179,7 @@ fn memory_that_nothing_tells_of_is_unknown_and_not_0() {
     assert_eq!(code, Some(1));
     assert!(message.contains("tells how much memory there is on node 1"), "{message}");
 
-    // What most laptops have: no table of affinities.
+    // Most laptops have no table of affinities.
     let tables = Builder::madt().madt_apic(0, true).madt_apic(1, true).build();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, tables).unwrap();
@@ -380,7 +380,7 @@ fn a_copy_with_masks_alone_has_its_cpus_online() {
     assert!(!report.contains("offline:"), "{report}");
 }
 
-/// What is told of tables in a file.
+/// The message about tables in a file.
 fn topology_of_tables(tables: &[u8]) -> Output {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, tables).unwrap();
@@ -388,7 +388,7 @@ fn topology_of_tables(tables: &[u8]) -> Output {
 }
 
 #[test]
-fn tables_of_affinities_that_lie_are_refused_with_table_and_offset() {
+fn false_tables_of_affinities_are_refused_with_table_and_offset() {
     let srat = two_sockets().build();
     let patched = |offset: usize, bytes: &[u8]| {
         let mut table = srat.clone();
@@ -433,7 +433,7 @@ fn tables_of_affinities_that_lie_are_refused_with_table_and_offset() {
 }
 
 #[test]
-fn tables_that_linux_would_use_are_used_and_what_is_wrong_is_noted() {
+fn tables_that_linux_would_use_are_used_and_faults_are_noted() {
     let mut unsound = two_sockets().build();
     unsound[9] ^= 0xff;
     // A table of distances that counts past its end, beside affinities that are sound.
@@ -451,7 +451,7 @@ fn tables_that_linux_would_use_are_used_and_what_is_wrong_is_noted() {
         assert!(output.status.success() && notes.contains(expected), "{expected}: {notes}");
         let report = String::from_utf8(output.stdout).unwrap();
         assert!(report.starts_with("available: 2 nodes (0-1), 4 CPUs"), "{report}");
-        // Without a table that can be used, every other node is at 20.
+        // Without a usable table, every other node is at 20.
         assert_eq!(
             section(&report, "Distances"),
             ["   node    0   1", "      0:  10  20", "      1:  20  10"]

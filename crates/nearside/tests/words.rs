@@ -1,4 +1,4 @@
-//! What every command says in the same way: help, usage errors, manual pages, completion.
+//! The texts that all commands share: help, usage errors, manual pages, completion.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
 use std::process::{Command, Output};
@@ -66,7 +66,7 @@ fn usage_errors_are_on_standard_error_and_begin_as_all_errors_do() {
         (&["list", "--nods"], 2, "tip: a similar argument exists: '--nodes'"),
         (&["list", "--format", "xml"], 2, "[possible values: text, json]"),
         (&["run", "--", "true"], 125, "--memory <SIZE>"),
-        // A flag in front of the command is Nearside's, and no command of that name is looked for.
+        // A flag before the command belongs to Nearside; it is not taken for the name of a command.
         (
             &["run", "--memory", "1M", "--polcy", "strict", "--", "true"],
             125,

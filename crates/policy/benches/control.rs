@@ -32,7 +32,8 @@ fn machine(nodes: u32) -> Topology {
     }
 }
 
-/// Domains with homes by turns, that use so many thousandths of a CPU, on the node `beside` theirs.
+/// Domains with homes in turn. Each uses so many thousandths of a CPU, on the node `beside` its
+/// home.
 fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> ControlObservation {
     let mut seen = ControlObservation {
         length_ns: INTERVAL_NS,
@@ -76,8 +77,7 @@ fn observation(nodes: u32, domains: u32, milli_vcpus: u64, beside: u32) -> Contr
     seen
 }
 
-/// The observation of the next interval, with those looked at whose turn it is, and what is
-/// remembered by then.
+/// The observation of a later interval, with the parts due in it sampled, and the history by then.
 fn later(mut seen: ControlObservation, intervals: u64) -> (ControlObservation, History) {
     let all = seen.loads.clone();
     let mut history = History::default();

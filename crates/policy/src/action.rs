@@ -131,7 +131,7 @@ pub enum CpuReason {
     Fallback,
 }
 
-/// Why an action is taken.
+/// The reason for an action.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum Reason {
@@ -173,7 +173,7 @@ pub enum Reason {
         demand: MilliVcpus,
         /// The slow-down predicted for it there.
         slow_down: SlowDown,
-        /// Memory that it holds elsewhere, in bytes.
+        /// Its memory elsewhere, in bytes.
         bytes_to_move: u64,
     },
     /// The owner of its cgroup binds a found domain to some nodes.
@@ -203,8 +203,8 @@ pub enum Reason {
     Debt {
         /// The debt, in bytes.
         debt_bytes: u64,
-        /// How far the full rate is held back for the sake of nodes that are short of memory:
-        /// 1,000,000 is not at all.
+        /// The reduction of the rate for nodes that are short of memory, in millionths of the full
+        /// rate.
         rate_ppm: u64,
     },
     /// All memory that can move has come home.

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_told_in_the_unit_people_would_choose() {
+    fn amounts_have_the_largest_unit_that_keeps_them_at_1() {
         let cases = [
             (0, "0 bytes"),
             (1023, "1023 bytes"),

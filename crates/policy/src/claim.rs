@@ -1,4 +1,4 @@
-//! What is promised to a domain.
+//! Memory and CPUs promised to a domain.
 
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -27,12 +27,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// All bytes promised.
+    /// All claimed bytes.
     pub fn total_bytes(&self) -> u64 {
         total(&self.bytes)
     }
 
-    /// The nodes on which anything is promised.
+    /// The nodes with a claim.
     pub fn nodes(&self) -> NodeSet {
         self.bytes
             .iter()

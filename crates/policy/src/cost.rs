@@ -1,10 +1,10 @@
 //! The cost of a set of nodes as a home: one predicted slow-down.
 //!
 //! # Problem
-//! A home trades CPUs against memory: few nodes keep memory near but may be short of cores, many
-//! nodes have cores enough but the vCPUs of one find their memory on another. Distances, SMT
-//! siblings, bandwidth and devices pull in further directions. To compare any two homes all of it
-//! has to become one number that an operator can check.
+//! A home trades CPUs against memory. On few nodes memory is near, but cores may be short. On many
+//! nodes cores suffice, but each vCPU finds some memory on another node. Distances, SMT siblings,
+//! bandwidth and devices matter as well. To compare any two homes, all of them have to become one
+//! number that an operator can check.
 //!
 //! # Approach
 //! `layout` predicts where the domain's vCPUs and pages come to lie. From that follow three
@@ -13,11 +13,11 @@
 //!
 //! - **cpu**: a node with `r` busy vCPUs on `c` cores with `t` threads gives the throughput of
 //!   min(r, c) cores, plus [`CostModel::smt_gain`] of a core for each of min(r, t) - c siblings in
-//!   use. The domain alone would take vCPUs / throughput times as long. The share of that
-//!   throughput which the machine does not gain, because it is taken from residents, counts as
-//!   lost: the factor grows by that share, and a little more where many wait already
-//!   ([`CostModel::crowding`]). Were it not counted, each domain on a busy machine would spread
-//!   over the CPUs of others, none would be faster in the end, and all would be remote.
+//!   use. The domain alone would take vCPUs / throughput times as long. A share of that throughput
+//!   is taken from residents, so the machine does not gain it. The factor grows by that share, and
+//!   a little more if many vCPUs wait already ([`CostModel::crowding`]). Otherwise each domain on
+//!   a busy machine would spread over the CPUs of others: none would be faster in the end, and all
+//!   would be remote.
 //! - **memory**: every vCPU uses all pages alike, so the mean latency is the sum over pairs of
 //!   nodes of (share of vCPUs on one) x (share of pages on the other) x (relative latency). The
 //!   latency of a node whose bandwidth is exceeded by what residents and this domain are expected
@@ -57,14 +57,15 @@ pub(crate) struct Ask {
     pub(crate) near: Vec<NodeIndex>,
 }
 
-/// How good a home is, best first: least slow-down, then fewest vCPUs a core, then most free pages
+/// The order of homes, best first: least slow-down, then fewest vCPUs a core, then most free pages
 /// afterwards.
 ///
-/// The second decides where cores idle: a domain that shares a node with others takes cache and
-/// bandwidth from them, of which the slow-down knows only what firmware tells of bandwidth.
+/// The second figure matters if cores are idle: a domain that shares a node takes cache and
+/// bandwidth from the others, and the slow-down knows of these only the bandwidth in firmware
+/// tables.
 pub(crate) type Score = (SlowDown, u64, Reverse<u64>);
 
-/// What living on a set of nodes would mean.
+/// The consequences of a set of nodes as a home.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prediction {
     pub(crate) slow_down: SlowDown,
@@ -85,16 +86,16 @@ impl Prediction {
     }
 }
 
-/// Why a set can be no home.
+/// The reason why a set can be no home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfit {
     NoCpus,
     TooSmall(TooSmall),
-    /// Waiting for CPUs alone is worse than what was to be beaten.
+    /// Waiting for CPUs alone is slower than the bound.
     TooSlow,
 }
 
-/// Predicts slow-downs of one request on one machine. Holds the buffers, so that looking at a set
+/// Predicts slow-downs of one request on one machine. Keeps its buffers, so that an evaluation
 /// allocates little.
 #[derive(Debug)]
 pub(crate) struct Costing<'a> {
@@ -104,14 +105,14 @@ pub(crate) struct Costing<'a> {
     layout: Layout,
     // Sum of the latencies to the devices asked for, by node, in millionths.
     device_latency_ppm: IndexVec<NodeIndex, u64>,
-    // By node, of use where there are pages: the sum of the latencies of all vCPUs to it, in
-    // millionths.
+    // The sum of the latencies of all vCPUs to each node with pages, in millionths.
     latency_of_vcpus_ppm: IndexVec<NodeIndex, u64>,
 }
 
 impl<'a> Costing<'a> {
     pub(crate) fn new(view: &'a View, ask: &'a Ask, model: &'a CostModel) -> Self {
-        // DMA does not stop where the SLIT says so; it is as far as a SLIT can say.
+        // DMA also reaches nodes that the SLIT calls unreachable: they count as the longest
+        // distance.
         let farthest_ppm = u64::from(Distances::UNREACHABLE) * PPM / 10;
         let latency = |ppm: u32| if ppm == UNREACHABLE { farthest_ppm } else { u64::from(ppm) };
         let to_devices = |from| -> u64 {
@@ -127,8 +128,8 @@ impl<'a> Costing<'a> {
         }
     }
 
-    /// What living on `set` (rising) would mean, as long as it can be no slower than `bound`: all
-    /// factors are at least 1, so a set whose first is above it need not be looked at further.
+    /// The consequences of `set` (rising) as a home, if its slow-down can be at most `bound`. All
+    /// factors are at least 1, so a set whose first factor exceeds the bound is skipped.
     pub(crate) fn predict(
         &mut self,
         set: &[NodeIndex],
@@ -164,7 +165,7 @@ impl<'a> Costing<'a> {
         })
     }
 
-    /// Where the vCPUs and pages of the set that was looked at last come to lie.
+    /// The vCPUs and pages of the set that was evaluated last, by node.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -229,7 +230,7 @@ impl<'a> Costing<'a> {
         PPM - share_ppm + to_u64((u128::from(share_ppm) * latency_ppm).div_ceil(u128::from(PPM)))
     }
 
-    // By how much a node's bandwidth is exceeded; 1,000,000 where it is not, or is not known.
+    // The factor by which a node's bandwidth is exceeded; 1,000,000 if it is not, or is unknown.
     fn load_ppm(&self, i: NodeIndex) -> u64 {
         let node = &self.view.nodes[i];
         let Some(bandwidth_kb_s) = node.bandwidth_kb_s else { return PPM };
@@ -255,14 +256,14 @@ impl<'a> Costing<'a> {
     }
 }
 
-/// What a node gets done with so many busy vCPUs, in millionths of a core.
+/// The throughput of a node with so many busy vCPUs, in millionths of a core.
 fn throughput_ppm(node: &NodeView, running: u64, smt_gain: f64) -> u64 {
     let siblings = running.min(node.threads).saturating_sub(node.cores);
     running.min(node.cores) * PPM + siblings * to_ppm(smt_gain)
 }
 
 impl Parts {
-    /// The slow-down they amount to, rounded up.
+    /// The product of the factors, rounded up.
     pub(crate) fn product(&self) -> SlowDown {
         let cpu_and_memory = u128::from(self.cpu.0) * u128::from(self.memory.0);
         let all = cpu_and_memory.saturating_mul(u128::from(self.devices.0));

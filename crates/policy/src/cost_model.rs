@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The assumptions of predictions about a domain of which nothing is known yet.
+/// The assumptions of predictions about a domain without measured figures.
 ///
-/// Shares are taken to lie between 0 and 1; the nearest of the two stands in for what lies outside.
+/// Shares are limited to the range from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CostModel {
-    /// What a second busy thread adds to a core, as a share of a core's throughput.
+    /// The gain of a second busy thread on a core, as a share of a core's throughput.
     pub smt_gain: f64,
-    /// What work taken from residents costs on top of being lost, for each vCPU more that a core
-    /// has to serve.
+    /// The cost of work taken from residents beyond its loss, for each further vCPU that a core has
+    /// to serve.
     pub crowding: f64,
     /// Share of its time that a vCPU waits for memory when all of it is local and unloaded.
     pub memory_share: f64,
@@ -33,8 +33,8 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// What `vcpus` are expected to draw from a node that holds `part` of their `whole` memory, in
-    /// kB/s.
+    /// The bandwidth that `vcpus` are expected to use of a node that holds `part` of their `whole`
+    /// memory, in kB/s.
     pub(crate) fn demand_kb_s(&self, vcpus: u64, part: u64, whole: u64) -> u64 {
         let vcpu_kb_s = (self.vcpu_bandwidth_mb_s * 1000.0).round() as u64;
         let all_kb_s = u128::from(vcpus.saturating_mul(vcpu_kb_s));

@@ -1,4 +1,4 @@
-//! What placement answers.
+//! The answers of placement.
 
 use crate::{Bytes, Claim, CostModel, LeftOut, NotAllowed, PageSize, Request};
 use nearside_topology::{NodeId, NodeSet};
@@ -17,8 +17,8 @@ impl SlowDown {
     /// No slow-down.
     pub const NONE: Self = Self(1_000_000);
 
-    /// The nearest whole millionth of `factor`; what is not a number or beyond all bounds is the
-    /// largest slow-down.
+    /// The nearest whole millionth of `factor`; the largest slow-down for NaN and for factors
+    /// beyond the range.
     pub fn from_factor(factor: f64) -> Self {
         if factor.is_finite() { Self((factor * 1e6).round() as u64) } else { Self(u64::MAX) }
     }
@@ -35,22 +35,22 @@ impl fmt::Display for SlowDown {
     }
 }
 
-/// A set of nodes as a home, and what living there would mean.
+/// A set of nodes as a home, and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The nodes.
     pub nodes: NodeSet,
     /// The predicted slow-down, which is the product of its parts.
     pub slow_down: SlowDown,
-    /// What it is made of.
+    /// Its factors.
     pub parts: Parts,
-    /// vCPUs a core on the nodes where its own would run, residents' included: the mean over its
-    /// vCPUs, in millionths. Not known of records that were written before it was noted.
+    /// vCPUs a core on the nodes that its own vCPUs would run on, residents' included: the mean
+    /// over its vCPUs, in millionths. Unknown in older records.
     #[serde(default)]
     pub vcpus_per_core_ppm: Option<u64>,
     /// What would be promised: vCPUs and bytes by node, spilled bytes included.
     pub claim: Claim,
-    /// Bytes that would not fit the nodes and come from others (never with a policy that confines).
+    /// Bytes that do not fit the nodes and come from others (never with a policy that confines).
     pub spilled_bytes: u64,
     /// What could still be promised on the nodes afterwards, in bytes.
     pub free_after_bytes: u64,
@@ -67,28 +67,28 @@ pub struct Parts {
     pub devices: SlowDown,
 }
 
-/// Where a domain shall live, and why.
+/// The home of a domain, and the reasons.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What was asked.
+    /// The request.
     pub request: Request,
     /// The home.
     pub chosen: Candidate,
-    /// The next best, best first. Where the operator chose the nodes, what placement would have
-    /// taken.
+    /// The next best candidates, best first. If the operator chose the nodes, the choice of
+    /// placement.
     pub runners_up: Vec<Candidate>,
-    /// CPUs and memory of the machine that did not count.
+    /// CPUs and memory of the machine that were left out.
     #[serde(default)]
     pub left_out: LeftOut,
-    /// How many candidates were looked at.
+    /// The number of candidates that were evaluated.
     pub candidates: u64,
-    /// Whether these were all there are.
+    /// Whether these were all possible sets.
     pub exhaustive: bool,
     /// The assumptions behind the slow-downs.
     pub model: CostModel,
 }
 
-/// Why a domain cannot be placed.
+/// The reason why a domain cannot be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No vCPUs were asked for.
@@ -103,7 +103,7 @@ pub enum Refusal {
         /// The machine's nodes.
         known: NodeSet,
     },
-    /// A node that the machine has not.
+    /// A node that the machine does not have.
     #[error("there is no node {node}: this machine has {}", known.named())]
     UnknownNode {
         /// The first such node.
@@ -114,21 +114,21 @@ pub enum Refusal {
     /// Nodes that domains may not use.
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
-    /// Nothing could run there.
+    /// The nodes have no CPU.
     #[error("no CPU is online on {}", nodes.named())]
     NoCpus {
-        /// The nodes asked for.
+        /// The requested nodes.
         nodes: NodeSet,
     },
-    /// There are no pages of that size.
+    /// The kernel has no pages of that size.
     #[error("this machine has no huge pages of {}: {known}", Bytes(*page_bytes))]
     NoHugePages {
-        /// The size asked for.
+        /// The requested size.
         page_bytes: u64,
-        /// What there is, for the message.
+        /// The known sizes, for the message.
         known: String,
     },
-    /// There could be such pages, but no node's pool has any.
+    /// Pages of that size are possible, but no node's pool has any.
     #[error(
         "no huge pages of {} are set aside on any node: write how many to \
          /sys/devices/system/node/nodeN/hugepages/hugepages-{}kB/nr_hugepages",
@@ -136,10 +136,10 @@ pub enum Refusal {
         page_bytes / 1024
     )]
     NoPool {
-        /// The size asked for.
+        /// The requested size.
         page_bytes: u64,
     },
-    /// More than is known to be there, while nobody can tell whether it would fit.
+    /// More than the known memory, on a machine with nodes of unknown memory.
     #[error(
         "{} are more than is known to be there: nothing in {machine} tells how much memory there \
          is on {}",
@@ -147,14 +147,14 @@ pub enum Refusal {
         nodes.named()
     )]
     UnknownMemory {
-        /// Bytes asked for, rounded up to whole pages.
+        /// The requested bytes, rounded up to whole pages.
         needed_bytes: u64,
-        /// The nodes of which nothing tells.
+        /// The nodes of unknown memory.
         nodes: NodeSet,
-        /// Where the machine was read.
+        /// The source of the machine's description.
         machine: String,
     },
-    /// More than the machine has, even if it were empty.
+    /// More memory than the machine has.
     #[error(
         "{}{} are more than the whole machine has ({}): {} too few ({} bytes)",
         Bytes(*needed_bytes),
@@ -164,14 +164,14 @@ pub enum Refusal {
         needed_bytes.saturating_sub(*machine_bytes)
     )]
     MoreThanMachine {
-        /// Bytes asked for, rounded up to whole pages.
+        /// The requested bytes, rounded up to whole pages.
         needed_bytes: u64,
-        /// Bytes there are.
+        /// The machine's bytes.
         machine_bytes: u64,
-        /// The pages asked for.
+        /// The requested size of pages.
         page_size: PageSize,
     },
-    /// It would fit an emptier machine.
+    /// More memory than is available now.
     #[error(
         "{}{} do not fit: {} can be promised on {where_}, {} too few ({short_by_bytes} bytes)",
         Bytes(*needed_bytes),
@@ -180,15 +180,15 @@ pub enum Refusal {
         Bytes(*short_by_bytes)
     )]
     DoesNotFit {
-        /// Bytes asked for, rounded up to whole pages.
+        /// The requested bytes, rounded up to whole pages.
         needed_bytes: u64,
         /// The most that can be promised there.
         unclaimed_bytes: u64,
         /// The difference.
         short_by_bytes: u64,
-        /// Which nodes that is about: "nodes 0-3", "node 1 (policy strict)".
+        /// The nodes in question: "nodes 0-3", "node 1 (policy strict)".
         where_: String,
-        /// The pages asked for.
+        /// The requested size of pages.
         page_size: PageSize,
     },
 }

@@ -1,4 +1,4 @@
-//! A home as a virtual machine gets it: which CPUs and nodes it is bound to, and its own topology.
+//! A home as a virtual machine gets it: the CPUs and nodes it is bound to, and its own topology.
 //!
 //! A *cell* is a node of the guest's topology. The guest has one cell for each node of its home
 //! only if the policy is *strict*: every other policy lets pages lie elsewhere, so a topology of

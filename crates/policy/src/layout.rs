@@ -1,7 +1,6 @@
-//! Where a domain's vCPUs and pages come to lie when a set of nodes is its home.
+//! The nodes of a domain's vCPUs and pages, if a given set of nodes is its home.
 //!
-//! Both follow what the kernel does, not what would be best: a prediction is about what will
-//! happen.
+//! The layout follows the kernel's behaviour and not the best one, because it serves predictions.
 
 use crate::{
     MemoryPolicy,
@@ -12,8 +11,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// A domain's vCPUs and pages on every node of a [`View`].
 ///
-/// Both are kept for all nodes and beside them which nodes have any, so that a small home on a
-/// large machine is laid out without a look at every node.
+/// Kept for all nodes, with lists of the nodes in use, so that laying out a small home on a large
+/// machine does not visit every node.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     vcpus: IndexVec<NodeIndex, u64>,
@@ -26,7 +25,7 @@ pub(crate) struct Layout {
     reached: IndexVec<NodeIndex, bool>,
 }
 
-/// The most pages that could be had where they were asked for.
+/// The most pages available, if they are too few.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooSmall {
     pub(crate) pages: u64,
@@ -49,12 +48,12 @@ impl Layout {
         self.runners.iter().map(|&i| (i, self.vcpus[i]))
     }
 
-    /// The nodes with pages and how many there are, in no particular order.
+    /// The nodes with pages and their number of pages, in no particular order.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (NodeIndex, u64)> + '_ {
         self.holders.iter().map(|&i| (i, self.pages[i]))
     }
 
-    /// How many pages are on a node.
+    /// The number of pages on a node.
     pub(crate) fn pages_on(&self, i: NodeIndex) -> u64 {
         self.pages[i]
     }
@@ -64,13 +63,13 @@ impl Layout {
         self.vcpus[i] > 0 || self.pages[i] > 0
     }
 
-    /// Puts each vCPU where the fewest compete for a core.
+    /// Puts each vCPU on the node with the fewest vCPUs per core.
     ///
     /// One at a time, that is the node with the least (vCPUs it then has / cores), rounded up to
-    /// millionths; among equals the lowest number. A core is thus shared only when no core of the
-    /// set idles. All at once it is: find the least level of load at which all vCPUs fit, fill
-    /// every node to just below it, and give what is left to the nodes that reach it, lowest
-    /// numbers first.
+    /// millionths; among equals the lowest number. So vCPUs share a core only when no core of the
+    /// set is idle. All at once, the same result takes three steps: find the least level of load at
+    /// which all vCPUs fit, fill every node to just below it, and give the remaining vCPUs to the
+    /// nodes that reach it, lowest numbers first.
     ///
     /// A set without CPUs leaves every vCPU out.
     pub(crate) fn spread_vcpus(&mut self, view: &View, set: &[NodeIndex], vcpus: u64) {
@@ -87,8 +86,8 @@ impl Layout {
             let node = &view.nodes[i];
             (level_ppm * node.cores / PPM).saturating_sub(node.busy)
         };
-        // Residents only make it tighter, so not everything fits at `low`; rounding down loses less
-        // than one vCPU a node, so everything does at `high`.
+        // Residents only raise loads, so at `low` not all vCPUs fit. Rounding down loses less than
+        // one vCPU a node, so at `high` all of them fit.
         let (mut low, mut high) = (
             (vcpus * PPM / cores).saturating_sub(1),
             (vcpus + busy + set.len() as u64) * PPM / cores + 1,
@@ -120,19 +119,20 @@ impl Layout {
         }
     }
 
-    /// Puts the pages where the policy takes them from, given where the vCPUs are.
+    /// Puts the pages on nodes by the policy, after the vCPUs.
     ///
     /// - *preferred*: all on one node, the set's *primary*;
     /// - *interleave*: equal parts on the set's nodes with memory; *weighted-interleave*: parts in
-    ///   proportion to their bandwidth where it is known for all of them, else equal ones;
-    /// - every other policy (and interleaving over nodes of which none has memory): where the vCPUs
-    ///   are, in proportion to their number, for a page lies where it is touched first.
+    ///   proportion to their bandwidth if it is known for all of them, else equal ones;
+    /// - every other policy (and interleaving over nodes without memory): on the nodes of the
+    ///   vCPUs, in proportion to their number, because a page is allocated on the node that first
+    ///   touches it.
     ///
-    /// What does not fit a node goes to the others, nearest to that node first, lowest numbers
-    /// among equals; node by node, after every node took its own. The policies that confine stop at
-    /// the set's nodes; *preferred-many* takes the set's nodes first; the rest fall back as the
-    /// kernel's zone lists do, wherever is nearest. Memory that one of the vCPUs could not reach is
-    /// never used.
+    /// Pages that do not fit their node go to other nodes, nearest to that node first, lowest
+    /// numbers among equals; node by node, after every node took its own. Policies that confine
+    /// stop at the set's nodes. *preferred-many* takes the set's nodes first. The others fall back
+    /// to the nearest node anywhere, as the kernel's zone lists do. Memory that one of the vCPUs
+    /// cannot reach is never used.
     pub(crate) fn fill_memory(
         &mut self,
         view: &View,
@@ -190,12 +190,12 @@ impl Layout {
         }
     }
 
-    // Pages that are still to be had on a node.
+    // Pages that are still available on a node.
     fn left(&self, view: &View, i: NodeIndex) -> u64 {
         if self.reached[i] { view.nodes[i].available_pages - self.pages[i] } else { 0 }
     }
 
-    // The nodes from which pages are taken, and in which proportion.
+    // The nodes from which pages are taken, and their proportions.
     fn parts(&self, view: &View, set: &[NodeIndex], policy: MemoryPolicy) -> Vec<(NodeIndex, u64)> {
         let with_memory =
             || set.iter().copied().filter(|&i| view.nodes[i].has_memory && self.reached[i]);
@@ -216,7 +216,7 @@ impl Layout {
     }
 
     /// The one node that *preferred* names: of the set's nodes with memory the one with the most
-    /// vCPUs, the lowest number among equals; without any such node, the same among all of the set.
+    /// vCPUs, the lowest number among equals. Without such a node, the same among all of the set.
     fn primary(&self, view: &View, set: &[NodeIndex]) -> NodeIndex {
         let best = |nodes: &mut dyn Iterator<Item = NodeIndex>| {
             nodes.max_by_key(|&i| (self.vcpus[i], Reverse(i)))
@@ -228,7 +228,7 @@ impl Layout {
             .unwrap_or(NodeIndex::at(0))
     }
 
-    // Takes up to `wanted` pages from a node and tells how many these were.
+    // Takes up to `wanted` pages from a node, and returns how many it took.
     fn take(&mut self, view: &View, i: NodeIndex, wanted: u64) -> u64 {
         let taken = wanted.min(self.left(view, i));
         if taken > 0 && self.pages[i] == 0 {
@@ -238,8 +238,8 @@ impl Layout {
         taken
     }
 
-    // Takes pages from the nodes of a set that are nearest to `from` and tells how many are still
-    // missing.
+    // Takes pages from the nodes of a set that are nearest to `from`, and returns how many are
+    // still missing.
     fn take_from_set(
         &mut self,
         view: &View,
@@ -248,8 +248,7 @@ impl Layout {
         missing: u64,
     ) -> u64 {
         let latencies = view.latencies_ppm(from);
-        // A heap, because a few nodes are nearly always enough and sorting all would cost more than
-        // that.
+        // A heap, because a few nodes nearly always suffice, and sorting all would cost more.
         let with_room =
             set.iter().filter(|&&i| self.left(view, i) > 0).map(|&i| Reverse((latencies[i], i)));
         let mut nearest: BinaryHeap<_> = with_room.collect::<Vec<_>>().into();
@@ -260,7 +259,7 @@ impl Layout {
         )
     }
 
-    // Takes pages from one node after the other and tells how many are still missing.
+    // Takes pages from one node after the other, and returns how many are still missing.
     fn take_in_turn(
         &mut self,
         view: &View,

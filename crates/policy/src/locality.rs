@@ -1,4 +1,4 @@
-//! How local a domain is.
+//! The locality of a domain.
 
 use crate::ByNode;
 use nearside_topology::NodeSet;
@@ -8,7 +8,7 @@ use nearside_topology::NodeSet;
 ///
 /// It is the probability that a byte drawn at random is local to an instant of CPU time drawn at
 /// random, so it means the same for a domain with a home, for one without, and for stock Linux.
-/// None where the domain used no CPU time or has no memory.
+/// None if the domain used no CPU time or has no memory.
 pub fn local_share(cpu_time: &ByNode, bytes: &ByNode) -> Option<f64> {
     let total = |by_node: &ByNode| by_node.values().map(|&amount| amount as f64).sum::<f64>();
     let (all_time, all_bytes) = (total(cpu_time), total(bytes));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn debt_is_what_lies_elsewhere() {
+    fn debt_is_memory_off_home() {
         assert_eq!(debt_bytes(&by_node(&[10, 20, 30]), &NodeSet::from([NodeId(0), NodeId(2)])), 20);
     }
 }

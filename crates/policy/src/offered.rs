@@ -1,28 +1,28 @@
-//! What of a machine is offered to domains, and what an operator who names nodes gets of it.
+//! The part of a machine that is offered to domains, in general and to an operator who names nodes.
 
 use crate::Observation;
 use nearside_topology::{CpuSet, NodeSet, Topology, Withheld};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What is there and was not offered.
+/// CPUs and memory that exist and are not offered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Isolated CPUs of nodes that nobody named.
+    /// Isolated CPUs, except on named nodes.
     pub isolated_cpus: CpuSet,
-    /// What the cgroup above all domains does not allow them.
+    /// CPUs and memory that the cgroup above all domains withholds.
     pub withheld: Withheld,
 }
 
 impl LeftOut {
-    /// What is left out of a machine that is offered to somebody who names these nodes.
+    /// The CPUs and memory that are left out for an operator who names these nodes.
     pub fn of(offered: &Topology, named: Option<&NodeSet>) -> Self {
         let all = offered.node_set();
         let nodes = named.map_or_else(|| all.clone(), |named| all.difference(named));
         Self { isolated_cpus: offered.isolated_of(&nodes), withheld: offered.withheld.clone() }
     }
 
-    /// In words, with the reason; none where nothing is left out.
+    /// Sentences with the reason; none if everything is offered.
     pub fn lines(&self) -> Vec<String> {
         let Self { isolated_cpus, withheld: Withheld { cpus, memory_nodes, by } } = self;
         let mut lines = Vec::new();
@@ -57,16 +57,16 @@ impl LeftOut {
 pub struct NotAllowed {
     /// "memory" or "CPUs".
     what: &'static str,
-    /// Where.
+    /// The nodes.
     nodes: NodeSet,
     /// The path of the cgroup.
     by: String,
-    /// The file in which it says what it allows.
+    /// The file with the cgroup's limit.
     file: &'static str,
 }
 
-/// Whether a node that an operator names is one that domains may not use: all of its CPUs, or its
-/// memory. Isolated CPUs are offered by now.
+/// Refuses a named node whose CPUs, or whose memory, domains may not use. Isolated CPUs are offered
+/// by now.
 pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), NotAllowed> {
     let withheld = &topology.withheld;
     let refuse = |what, nodes: NodeSet, file| match nodes.is_empty() {
@@ -83,8 +83,8 @@ pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), No
 }
 
 impl Observation {
-    /// The same for an operator who names these nodes: isolated CPUs of theirs count, which
-    /// placement does not offer of itself, since the scheduler spreads no threads over them.
+    /// As offered to an operator who names these nodes: their isolated CPUs count. Placement does
+    /// not offer isolated CPUs by itself, because the scheduler spreads no threads over them.
     pub fn naming(&self, nodes: Option<&NodeSet>) -> Cow<'_, Self> {
         match nodes {
             Some(nodes) if !self.topology.isolated_of(nodes).is_empty() => {
@@ -96,7 +96,7 @@ impl Observation {
     }
 }
 
-/// What to know of a home that was named, if the scheduler leaves CPUs of it alone.
+/// A notice about a named home, if the scheduler leaves some of its CPUs alone.
 pub(crate) fn isolated_notice(nodes: &NodeSet, topology: &Topology) -> Option<String> {
     let isolated = topology.isolated_of(nodes);
     (!isolated.is_empty()).then(|| {
@@ -118,7 +118,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Three nodes of two CPUs and 1 GiB each; CPUs 2 and 3 of node 1 are isolated, node 2 is not
+    /// Three nodes of two CPUs and 1 GiB each. CPUs 2 and 3 of node 1 are isolated; node 2 is not
     /// for domains.
     fn machine() -> Observation {
         let ids = [0, 1, 2].map(NodeId);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn isolated_cpus_are_for_those_who_name_their_node() {
+    fn isolated_cpus_are_offered_if_their_node_is_named() {
         let plan = begin(Some("1"), &machine()).unwrap();
         assert_eq!(cpus(&plan), "2-3");
         assert!(plan.decision.unwrap().left_out.isolated_cpus.is_empty());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_a_node_that_is_not_for_domains_is_told_who_says_so() {
+    fn naming_a_withheld_node_is_refused_with_the_cgroup() {
         let told = |seen: &Observation, nodes: &str| match begin(Some(nodes), seen) {
             Err(StartRefusal::Place(Refusal::NotAllowed(refusal))) => refusal.to_string(),
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! How changes end.
+//! Outcomes of changes.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 pub struct Progress {
     /// Bytes done: moved, found in place or found immovable.
     pub done_bytes: u64,
-    /// All bytes, as far as is known.
+    /// All bytes, as far as they are known.
     pub total_bytes: u64,
 }
 
-/// How a transaction or a page move ended.
+/// The outcome of a transaction or a page move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
@@ -25,14 +25,14 @@ pub enum Outcome {
     Partly {
         /// Bytes of memory that moved.
         moved_bytes: u64,
-        /// What did not, and why.
+        /// The bytes that stayed, by reason.
         stayed: Stayed,
-        /// It was told to break off; applying it again goes on.
+        /// The move was interrupted; the same call resumes it.
         interrupted: bool,
     },
     /// Nothing was done.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -40,13 +40,13 @@ pub enum Outcome {
 /// Bytes that did not move, by reason.
 pub type Stayed = BTreeMap<StayedWhy, u64>;
 
-/// Why a page stayed where it was.
+/// The reason why a page stayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StayedWhy {
     /// The kernel was using it (`EBUSY`).
     Busy,
-    /// Other processes map it too and moving theirs was not allowed (`EACCES`).
+    /// Other processes map it too, and moving their pages was not allowed (`EACCES`).
     MappedElsewhere,
     /// No free page on the target (`ENOMEM`).
     NoRoom,
@@ -54,10 +54,10 @@ pub enum StayedWhy {
     NoHugePage,
     /// Busy, and its process lets a device address its memory (VFIO).
     Device,
-    /// Charged to the domain and mapped by none of its processes: files of tmpfs, shared memory
-    /// that nobody is attached to.
+    /// Charged to the domain and mapped by none of its processes: files of tmpfs, unattached shared
+    /// memory.
     NotMapped,
-    /// Another error of the kernel's.
+    /// Another error of the kernel.
     Other,
 }
 

@@ -1,6 +1,6 @@
-//! What a change of homes saves and what it costs.
+//! The savings and the cost of a change of homes.
 //!
-//! The same work takes `there / here` of the time at another home, so a part that demands `demand`
+//! The same work takes `there / here` of the time at another home. So a part that demands `demand`
 //! CPUs saves `demand x (1 - there / here)` CPU-seconds a second. Moving its pages costs CPU time
 //! once.
 
@@ -19,7 +19,7 @@ impl fmt::Display for MilliVcpus {
     }
 }
 
-/// What a change of homes costs and saves.
+/// Cost and savings of a change of homes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payback {
     /// CPUs demanded.
@@ -82,13 +82,13 @@ impl Payback {
         )
     }
 
-    /// Whether the other home is faster by at least so much.
+    /// Whether the other home is faster by at least this much.
     pub(crate) fn is_gain_of(&self, min_ppm: u64) -> bool {
         let min = u128::from(self.there.0) * (u128::from(PPM) + u128::from(min_ppm));
         u128::from(self.here.0) * u128::from(PPM) >= min && self.here > self.there
     }
 
-    /// Whether it saves what it costs within the horizon.
+    /// Whether the savings within the horizon reach the cost.
     pub(crate) fn pays_within(&self, horizon_ns: u64) -> bool {
         let saved_ns = self.saved_ns(horizon_ns);
         saved_ns > 0 && saved_ns >= u128::from(self.costs_ns)
@@ -103,7 +103,7 @@ impl Payback {
         u128::from(self.saves_ns_per_s) * u128::from(horizon_ns) / 1_000_000_000
     }
 
-    /// After how many seconds it has saved what it cost; None if it saves nothing.
+    /// Seconds until the savings reach the cost; None if there are no savings.
     pub fn seconds(&self) -> Option<u64> {
         match self.costs_ns {
             0 => Some(0),

@@ -19,24 +19,24 @@ pub const EXHAUSTIVE_NODES: usize = 12;
 // by less than a page.
 const BASE_PAGE_BYTES: u64 = 4096;
 
-/// How candidates are found.
+/// The way to find candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// Every set on a machine of up to [`EXHAUSTIVE_NODES`] nodes, the search on a larger one.
     BySize,
-    /// The search, however small the machine: for measuring how far it is from the best.
+    /// The search even on a small machine, to measure its distance from the best.
     Search,
 }
 
-/// The home for `request` on the machine as observed: the candidate with the least slow-down; among
-/// equals the one with fewer vCPUs a core, then the one with more free memory afterwards, then the
-/// one with the lowest numbers.
+/// The home for `request` on the observed machine: the candidate with the least slow-down. Among
+/// equals the one with fewer vCPUs a core wins, then more free memory afterwards, then the lowest
+/// numbers.
 ///
-/// A candidate is a set of nodes of which each gets a vCPU or a page (a node that gets neither is
-/// no part of a home). Where the request names nodes these are the home, whatever is better.
+/// A candidate is a set of nodes, each with a vCPU or a page: a node with neither is no part of a
+/// home. If the request names nodes, they are the home, even if another set is better.
 ///
 /// # Errors
-/// A [`Refusal`] when the request makes no sense on this machine or does not fit it.
+/// A [`Refusal`] if the request is invalid on this machine or does not fit it.
 pub fn place(
     request: &Request,
     observation: &Observation,
@@ -45,7 +45,7 @@ pub fn place(
     place_with(Method::BySize, request, observation, model)
 }
 
-/// [`place`], with the way to find candidates given.
+/// [`place`] with a given way to find candidates.
 ///
 /// # Errors
 /// As [`place`].
@@ -142,7 +142,7 @@ pub fn place_with(
     })
 }
 
-// Refuses what makes no sense on this machine; the size of a page in bytes.
+// Refuses a request that is invalid on this machine; returns the size of a page in bytes.
 fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
     if request.vcpus == 0 {
         return Err(Refusal::NoVcpus);
@@ -211,8 +211,7 @@ fn check_machine(
     }
 }
 
-// What to say of a request that does not fit what is known, where some of these nodes may have more
-// ordinary memory.
+// The message for a request beyond the known memory, if some nodes may have more ordinary memory.
 fn unknown_memory(
     page_size: PageSize,
     needed_bytes: u64,
@@ -238,7 +237,7 @@ pub(crate) fn evaluate_all(costing: &mut Costing<'_>, ranking: &mut Ranking) {
     }
 }
 
-// The set in the words of a decision.
+// A set in the form of a decision.
 fn candidate(
     costing: &mut Costing<'_>,
     set: &[NodeIndex],

@@ -1,11 +1,11 @@
-//! Observe, decide, act: the words that every decision and every machine share.
+//! Observe, decide, act: the types that every decision and every machine share.
 
 use crate::{Decision, Observation, Outcome, PageMove, Progress, Step, Transaction};
 use std::ops::ControlFlow;
 
 /// A machine that can be observed and changed: a Linux host, or a machine in software.
 pub trait Machine {
-    /// Why a machine cannot be observed.
+    /// The reason why a machine cannot be observed.
     type Error;
 
     /// Reads its present state.
@@ -24,7 +24,7 @@ pub trait Machine {
     ) -> Outcome;
 }
 
-/// What `run` or `set` does, in this order.
+/// The plan of `run` or `set`, in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The placement behind it, if there is one.
@@ -35,6 +35,6 @@ pub struct Plan {
     pub moves: Option<Step<PageMove>>,
     /// The change that follows once the pages have moved ([`may_go_on`](crate::may_go_on)).
     pub afterwards: Option<Transaction>,
-    /// What the plan cannot do, for the user to know beforehand.
+    /// The limits of the plan, for the user to know beforehand.
     pub limits: Vec<String>,
 }

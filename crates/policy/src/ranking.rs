@@ -18,17 +18,17 @@ pub(crate) struct Ranking {
 }
 
 impl Ranking {
-    /// How many others are kept beside the best.
+    /// The number of sets kept besides the best.
     pub(crate) const RUNNERS_UP: usize = 3;
 
-    /// Predicts what living on `set` (rising) would mean and keeps it if it is among the best.
+    /// Predicts the consequences of `set` (rising) as a home, and keeps it if it is among the best.
     pub(crate) fn evaluate(
         &mut self,
         costing: &mut Costing<'_>,
         set: &[NodeIndex],
     ) -> Option<Prediction> {
         self.evaluated += 1;
-        // Once the list is full, only what may enter it is of interest.
+        // Once the list is full, only sets that may enter it matter.
         let worst = self
             .best
             .get(Self::RUNNERS_UP)
@@ -70,7 +70,7 @@ impl Ranking {
         self.evaluated
     }
 
-    /// The most pages that any set that was too small would have had; None where no set had a CPU.
+    /// The most pages that a set that is too small would have had; None if no set had a CPU.
     pub(crate) fn max_pages(&self) -> Option<u64> {
         self.max_pages
     }

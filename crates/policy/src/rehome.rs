@@ -10,45 +10,45 @@ use crate::{
 };
 use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 
-/// What an operator wants of a running domain.
+/// An operator's request for a running domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rehome {
     /// The domain.
     pub part: PartId,
     /// Its new home.
     pub nodes: NodeSet,
-    /// How its vCPUs are bound to the new home; as before without it.
+    /// The binding of its vCPUs to the new home; None leaves it as it is.
     pub affinity: Option<Affinity>,
     /// Whether its memory moves at once.
     pub move_memory: bool,
-    /// Not faster than this, in bytes per second.
+    /// The highest rate, in bytes per second.
     pub rate_bytes_per_s: Option<u64>,
 }
 
-/// Why a home cannot be changed.
+/// The reason why a home cannot be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RehomeRefusal {
-    /// Nobody of that name.
+    /// No domain has this name.
     #[error("there is no domain named {}: `nearside list` shows those that run", quoted(.0))]
     UnknownDomain(String),
-    /// No node named.
+    /// The request names no node.
     #[error("the set of nodes is empty: name at least one of {}", .0.named())]
     NoNodes(NodeSet),
-    /// A node that the machine has not.
+    /// A node that the machine does not have.
     #[error("there is no {}: this machine has {}", unknown.named(), known.named())]
     UnknownNodes {
-        /// Which.
+        /// The unknown nodes.
         unknown: NodeSet,
-        /// Those there are.
+        /// The machine's nodes.
         known: NodeSet,
     },
     /// Nodes that domains may not use.
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
-    /// Nothing could run there.
+    /// The nodes have no CPU.
     #[error("no CPU is online on {}", .0.named())]
     NoCpus(NodeSet),
-    /// Memory could not be there.
+    /// The nodes have no memory.
     #[error("there is no memory on {}", .0.named())]
     NoMemory(NodeSet),
     /// A confined domain would not fit.
@@ -58,25 +58,24 @@ pub enum RehomeRefusal {
         Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
     )]
     DoesNotFit {
-        /// Where.
+        /// The nodes.
         nodes: NodeSet,
-        /// What it claims or holds elsewhere, in bytes.
+        /// The memory that it claims or holds elsewhere, in bytes.
         needed_bytes: u64,
         /// What can be promised there.
         unclaimed_bytes: u64,
     },
 }
 
-/// Pages move not faster than this unless an operator says otherwise: 1 GiB/s, a few percent of a
-/// memory channel's bandwidth, so that whoever uses the same channels hardly notices; 100 GiB take
-/// under two minutes.
+/// The default rate of page moves: 1 GiB/s, a few percent of a memory channel's bandwidth, so other
+/// users of the channel hardly notice. 100 GiB take under two minutes.
 pub const DEFAULT_RATE_BYTES_PER_S: u64 = 1 << 30;
 
-/// What has to be done to give a domain the home `wish` names.
+/// The plan that gives a domain the home `wish` names.
 ///
-/// `cpuset.mems` migrates at once and without limit when it is narrowed, so pages are moved in
-/// batches while every node is allowed that was before, and what is left is what the last step
-/// moves. Without `move_memory` all of them stay allowed. On a machine of one node there is nothing
+/// Narrowing `cpuset.mems` migrates pages at once and without limit. So pages move in batches while
+/// the former nodes are still allowed, and the last step moves only the remainder. Without
+/// `move_memory` all these nodes stay allowed. On a machine of one node the plan is empty.
 /// to do.
 pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRefusal> {
     let observation = &*observation.naming(Some(&wish.nodes));
@@ -115,8 +114,8 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     if let Some(claim) = claim {
         step(Action::Claim { part: part(), claim }, &new_home);
     }
-    // What was allowed before may be more than the home: a move that was broken off, or a home
-    // changed without one.
+    // More nodes than the home may be allowed, after an interrupted move or a change of home
+    // without one.
     let before = domain.memory_nodes.as_ref().unwrap_or(&from);
     let both = before.union(&memory).intersection(&topology.memory_nodes());
     if confining.is_some() {
@@ -146,10 +145,10 @@ pub fn rehome(wish: &Rehome, observation: &Observation) -> Result<Plan, RehomeRe
     Ok(Plan { decision: None, transaction, moves, afterwards: narrowed, limits })
 }
 
-/// Whether a domain that may use what `observation` has can have its home on these nodes.
+/// Whether these nodes can be the home of a domain that may use the machine in `observation`.
 ///
 /// # Errors
-/// Why not.
+/// The reason why not.
 pub fn may_be_home(nodes: &NodeSet, observation: &Observation) -> Result<(), RehomeRefusal> {
     usable(nodes, &observation.naming(Some(nodes)).topology).map(drop)
 }
@@ -176,7 +175,7 @@ fn usable(nodes: &NodeSet, topology: &Topology) -> Result<(CpuSet, NodeSet), Reh
     }
 }
 
-/// The home a domain has once `wish` is carried out.
+/// The home of a domain once `wish` is carried out.
 pub fn home_after(wish: &Rehome, before: Option<&Home>) -> Home {
     let before_or = before.map_or(Affinity::Soft, |home| home.affinity);
     let affinity = wish.affinity.unwrap_or(before_or);
@@ -184,18 +183,17 @@ pub fn home_after(wish: &Rehome, before: Option<&Home>) -> Home {
     Home { nodes: wish.nodes.clone(), origin: Origin::Explicit, affinity, policy }
 }
 
-/// The nodes in the memory policy of processes that a domain starts at its new home; none where it
-/// has no policy.
+/// The nodes in the memory policy of processes that a domain starts at its new home; none without a
+/// policy.
 pub fn later_policy_nodes(home: &Home, claim: &Claim, topology: &Topology) -> Option<NodeSet> {
     policy_nodes(home.policy, &home.nodes.intersection(&topology.memory_nodes()), claim)
 }
 
-/// Whether the steps behind one that ended so may be taken.
+/// Whether the confinement that follows a move with this outcome may be carried out.
 ///
-/// Pages that stay because they are busy do no harm when the domain is confined to its new home:
-/// they stay where they are. But where the new home is full, confining the domain to it would have
-/// the kernel kill it as soon as it needs a page (`CONSTRAINT_CPUSET` in `mm/oom_kill.c`), or a
-/// huge page (`SIGBUS`).
+/// Busy pages stay where they are when the domain is confined to its new home, which does no harm.
+/// But if the new home is full, a confined domain is killed at its next page (`CONSTRAINT_CPUSET`
+/// in `mm/oom_kill.c`) or huge page (`SIGBUS`).
 pub fn may_go_on(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Applied { .. } => true,
@@ -210,7 +208,7 @@ fn find<'a>(observation: &'a Observation, part: &PartId) -> Result<&'a PartState
     observation.part(part).ok_or_else(|| RehomeRefusal::UnknownDomain(part.to_string()))
 }
 
-/// What Linux does not let anybody do from outside, and what follows from that.
+/// Notices about changes that Linux allows only the domain itself, and their consequences.
 fn limits_of(
     policy: Option<MemoryPolicy>,
     wish: &Rehome,
@@ -271,8 +269,8 @@ fn moved_claim(
     };
     let mut left = claim.total_bytes();
     let mut bytes = ByNode::new();
-    // The new home first. A domain that is not confined keeps the rest of its claim elsewhere,
-    // so that no claim exceeds the memory of its node.
+    // The new home comes first. A domain that is not confined keeps the rest of its claim
+    // elsewhere, so that no claim exceeds the memory of its node.
     let elsewhere = topology.memory_nodes().difference(memory);
     for nodes in [memory, &elsewhere] {
         share_out(&mut left, &mut bytes, nodes, unit, |node| room.on(node));
@@ -328,7 +326,7 @@ impl<'a> Room<'a> {
         self.unclaimed.on(node).saturating_add(self.held.get(&node).copied().unwrap_or(0))
     }
 
-    /// On several nodes together, when what lies elsewhere is given back because it moves.
+    /// The sum over several nodes, if memory elsewhere is given back because it moves.
     fn on_nodes(&self, nodes: &NodeSet, moves: bool) -> u64 {
         let elsewhere = debt_bytes(self.held, nodes);
         let unclaimed = self.unclaimed.on_nodes(nodes, if moves { elsewhere } else { 0 });
@@ -336,7 +334,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// A confined domain must find room at its new home for all that it may come to hold there.
+/// A confined domain needs room at its new home for all the memory that it may come to hold there.
 fn check_fit(
     moved: &Claim,
     wish: &Rehome,
@@ -347,9 +345,10 @@ fn check_fit(
     let claim = domain.claim.as_ref().unwrap_or(moved);
     let unclaimed_bytes = Room::new(claim, domain, observation).on_nodes(memory, wish.move_memory);
     let needed_bytes = match wish.move_memory {
-        // What it holds beyond its claim has to find room, too.
+        // Its memory beyond the claim needs room as well.
         true => moved.total_bytes().max(total(&domain.resident_bytes)),
-        // Memory elsewhere stays there for now. A daemon brings it home, so its place is reserved.
+        // Memory elsewhere stays there for now. The daemon brings it home later, so its place is
+        // reserved.
         false => moved.total_bytes(),
     };
     if needed_bytes > unclaimed_bytes {

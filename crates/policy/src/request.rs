@@ -1,4 +1,4 @@
-//! What somebody asks for.
+//! A request for a home.
 
 use crate::Bytes;
 use nearside_topology::{NodeId, NodeSet};
@@ -8,21 +8,21 @@ use std::{fmt, str::FromStr};
 /// A domain that is to be given a home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// How many vCPUs it keeps busy.
+    /// The number of vCPUs that it keeps busy.
     pub vcpus: u32,
-    /// How much memory it will fill, in bytes.
+    /// The memory that it will fill, in bytes.
     pub memory_bytes: u64,
-    /// Which pages that memory is made of.
+    /// The size of its pages.
     pub page_size: PageSize,
     /// How its memory is bound to its home.
     pub policy: MemoryPolicy,
-    /// The home an operator chose; placement is free to choose where there is none.
+    /// The home that an operator chose; without one, placement chooses.
     pub nodes: Option<NodeSet>,
-    /// Nodes of devices it should be near, in the order they were asked for.
+    /// Nodes of devices it should be near, in the order of the request.
     pub near: Vec<NodeId>,
 }
 
-/// Pages that memory is made of.
+/// The pages of a domain's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageSize {
@@ -34,7 +34,7 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// What to say behind an amount of memory: nothing of ordinary pages.
+    /// The suffix of an amount of memory in messages: empty for ordinary pages.
     pub fn in_words(self) -> String {
         match self {
             Self::Base => String::new(),
@@ -47,20 +47,20 @@ impl PageSize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryPolicy {
-    /// From these nodes or not at all (`MPOL_BIND` and `cpuset.mems`).
+    /// Only these nodes (`MPOL_BIND` and `cpuset.mems`).
     Strict,
-    /// From one node, from the others when it is full (`MPOL_PREFERRED`).
+    /// One node; the others when it is full (`MPOL_PREFERRED`).
     Preferred,
-    /// From these nodes, from the others when they are full (`MPOL_PREFERRED_MANY`, Linux 5.15).
+    /// These nodes; the others when they are full (`MPOL_PREFERRED_MANY`, Linux 5.15).
     PreferredMany,
     /// Page by page in turn over these nodes (`MPOL_INTERLEAVE`).
     Interleave,
     /// As interleave, by the nodes' weights (`MPOL_WEIGHTED_INTERLEAVE`, Linux 6.9).
     WeightedInterleave,
-    /// From these nodes or not at all, while the domain's own policies stay its own (`cpuset.mems`
+    /// Only these nodes, without a task policy, so that the domain may set its own (`cpuset.mems`
     /// alone).
     Restrictive,
-    /// From the node where the touching CPU is (`MPOL_LOCAL`).
+    /// The node of the CPU that touches a page first (`MPOL_LOCAL`).
     Local,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for MemoryPolicy {
     }
 }
 
-/// A word that names no policy.
+/// An unknown word.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{0}\" is no memory policy: expected one of strict, preferred, preferred-many, interleave, \
@@ -130,7 +130,7 @@ pub enum Affinity {
     Hard,
 }
 
-/// What a domain may use at most, as opposed to what it is promised.
+/// The limits of a domain's use, as opposed to its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

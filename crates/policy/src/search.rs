@@ -3,24 +3,24 @@
 //! # Approach
 //! 1. *Single nodes*: every node is evaluated alone. If one of them means no slow-down at all, the
 //!    search ends.
-//! 2. *Growing*: from a seed, the node that brings most of what is missing for its distance joins,
-//!    again and again, until there are idle cores for all vCPUs and room for all pages. Sets on the
-//!    way are candidates too (large ones at growing intervals), since sharing cores or taking
-//!    memory from outside may cost less than distance does.
+//! 2. *Growing*: from a seed, the node that contributes most of the missing cores and pages for its
+//!    distance joins, again and again, until there are idle cores for all vCPUs and room for all
+//!    pages. Sets on the way are candidates too (large ones at growing intervals), because sharing
+//!    cores or taking memory from outside may cost less than distance.
 //! 3. *Climbing*: from the best sets grown, a node is added, dropped or replaced as long as that
-//!    helps: the members that bring least for their distance against the others that would bring
-//!    most.
+//!    helps. Candidates are the members that contribute least for their distance, and the others
+//!    that would contribute most.
 //!
 //! # Effort
-//! Effort is counted in steps of about a nanosecond, not in time, so that the answer depends on the
-//! machine that is placed on and not on the one that computes. Growing may use half of it. Seeds
-//! are visited with a stride of the golden ratio: wherever the effort ends, those visited lie
-//! evenly over the machine.
+//! Effort is counted in steps of about a nanosecond, not in time. So the answer depends on the
+//! placement's machine, not on the computing one. Growing may use half of it. Seeds are visited
+//! with a stride of the golden ratio: at any end of the effort, the visited seeds are spread evenly
+//! over the machine.
 //!
 //! # Properties
 //! - A request for which one node means no slow-down gets such a node.
-//! - Where all nodes reach each other and any set is a home, one is found: the last set grown from
-//!   a seed holds every node that brings anything.
+//! - If all nodes reach each other and any set is a home, one is found: the last set grown from
+//!   a seed holds every node that contributes anything.
 //! - The distance from the best is measured in `tests/placement` and stated in
 //!   docs/performance/decisions.md.
 
@@ -35,14 +35,15 @@ use crate::{
 // Steps for any machine and for each of its nodes.
 const EFFORT: u64 = 300_000;
 const EFFORT_PER_NODE: u64 = 4_000;
-// Divided by the nodes: on few nodes a good part of all sets can be evaluated in the same time.
+// Divided by the number of nodes: on few nodes, many of the possible sets can be evaluated in the
+// same time.
 const EFFORT_OF_SMALL: u64 = 8_000_000;
 
-// What a core that has to be shared with residents counts beside an idle one.
+// The value of a core shared with residents, relative to an idle one.
 const SHARED: f64 = 0.02;
 
-// How many members and how many others climbing tries to replace: all of them on a machine of 16
-// nodes.
+// The number of members, and of other nodes, that climbing tries to replace: all of them on a
+// machine of 16 nodes.
 const MAX_REPLACED: usize = 8;
 
 /// Looks for homes and leaves the best in `ranking`.
@@ -81,7 +82,7 @@ struct Search<'s, 'a> {
     costing: &'s mut Costing<'a>,
     ranking: &'s mut Ranking,
     effort: u64,
-    // By node: the sum of the latencies from the members of the set at hand, and whether it is a
+    // By node: the sum of the latencies from the members of the present set, and whether it is a
     // member.
     latency_ppm: IndexVec<NodeIndex, u64>,
     is_member: IndexVec<NodeIndex, bool>,
@@ -102,7 +103,7 @@ impl Search<'_, '_> {
         if !seen.has_idle_node {
             return Some(seen.score());
         }
-        // What gets nothing is no part of a home.
+        // A node that gets neither a vCPU nor a page is no part of a home.
         let of_use: Vec<NodeIndex> =
             set.iter().copied().filter(|&i| self.costing.layout().uses(i)).collect();
         self.evaluate(&of_use)
@@ -191,8 +192,8 @@ impl Search<'_, '_> {
         self.spend(self.latency_ppm.len());
     }
 
-    // The node that costs least for what it brings of what is missing; none where nothing is
-    // missing or to be had.
+    // The node with the lowest price for its share of the missing vCPUs and pages; none if nothing
+    // is missing or available.
     fn cheapest(&mut self, missing: &Missing) -> Option<NodeIndex> {
         self.spend(4 * self.is_member.len());
         let others = self.is_member.indices().filter(|&i| !self.is_member[i]);
@@ -201,13 +202,13 @@ impl Search<'_, '_> {
         prices.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, i)| i)
     }
 
-    // Latency from the members, divided by the part that the node has of what is missing.
+    // Latency from the members, divided by the node's share of the missing vCPUs and pages.
     fn price(&self, node: NodeIndex, missing: &Missing) -> f64 {
         self.latency_ppm[node] as f64 / missing.gain(&self.costing.view.nodes[node])
     }
 }
 
-/// What a request still lacks on the set at hand.
+/// The part of a request that the present set still lacks.
 struct Missing {
     vcpus: u64,
     pages: u64,
@@ -230,7 +231,7 @@ impl Missing {
         self.pages = self.pages.saturating_sub(node.available_pages);
     }
 
-    // Which part of the request a node has of what is missing.
+    // The part of the missing request that a node can take.
     fn gain(&self, node: &NodeView) -> f64 {
         let idle_cores = node.idle_cores().min(self.vcpus);
         let shared = SHARED
@@ -241,7 +242,7 @@ impl Missing {
     }
 }
 
-// The least number from n / 1.618 on that shares no divisor with n: its multiples visit all of
+// The least number from n / 1.618 on without a common divisor with n. Its multiples visit all of
 // 0..n, evenly at any time.
 fn golden_stride(n: usize) -> usize {
     let divisor = |mut a: usize, mut b: usize| {

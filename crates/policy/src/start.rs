@@ -12,39 +12,39 @@ use nearside_topology::{NodeSet, Topology};
 pub struct Start {
     /// Its name.
     pub name: String,
-    /// What it asks for.
+    /// The request for its home.
     pub request: Request,
-    /// How its vCPUs are bound to its home.
+    /// The binding of its vCPUs to its home.
     pub affinity: Affinity,
-    /// What it may use at most.
+    /// The limits of its use.
     pub limits: Limits,
 }
 
-/// Why a domain is not started.
+/// The reason why a domain is not started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartRefusal {
-    /// A name that cannot be a directory's, a unit's or a word's.
+    /// An invalid name.
     #[error(
         "{} is no name for a domain: use 1 to 64 letters, digits, '.', '_' and '-', not starting \
          with '.', '-' or a controller as in memory.max",
         quoted(.0)
     )]
     Name(String),
-    /// There is one of that name already.
+    /// A running domain has the name.
     #[error("a domain named {0} is running: choose another name, or see `nearside show {0}`")]
     Taken(String),
-    /// It may not use what it is promised.
+    /// Its limit is below its claim.
     #[error(
         "a memory limit of {} is below the {} that it claims",
         Bytes(*limit_bytes), Bytes(*memory_bytes)
     )]
     Limit {
-        /// What it may use, in bytes.
+        /// Its memory limit, in bytes.
         limit_bytes: u64,
-        /// What it asks for, in bytes.
+        /// The requested memory, in bytes.
         memory_bytes: u64,
     },
-    /// It has no place here.
+    /// No home fits it.
     #[error(transparent)]
     Place(#[from] Refusal),
 }
@@ -52,12 +52,12 @@ pub enum StartRefusal {
 /// The longest name of a domain, in bytes.
 pub const MAX_NAME_LENGTH: usize = 64;
 
-/// What the names of a cgroup's files begin with (Linux,
+/// The first words of the names of a cgroup's files (Linux,
 /// `Documentation/admin-guide/cgroup-v2.rst`).
 const CONTROLLERS: [&str; 11] =
     ["cgroup", "cpu", "cpuset", "dmem", "hugetlb", "io", "irq", "memory", "misc", "pids", "rdma"];
 
-/// A name as it was typed, on one line and not longer than a name can be.
+/// A name as typed, on one line and no longer than a valid name.
 pub(crate) fn quoted(name: &str) -> String {
     match name.char_indices().nth(MAX_NAME_LENGTH) {
         Some((cut, _)) => format!("{:?}...", &name[..cut]),
@@ -68,7 +68,7 @@ pub(crate) fn quoted(name: &str) -> String {
 /// Whether `name` can name a domain.
 pub fn is_domain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    // A cgroup's directory holds the kernel's files, whose names begin with a controller's.
+    // A cgroup's directory contains the kernel's files, whose names begin with a controller's.
     let is_kernels =
         |controller: &str| name.strip_prefix(controller).is_some_and(|rest| rest.starts_with('.'));
     (1..=MAX_NAME_LENGTH).contains(&name.len())
@@ -77,7 +77,7 @@ pub fn is_domain_name(name: &str) -> bool {
         && !CONTROLLERS.iter().any(|controller| is_kernels(controller))
 }
 
-/// What has to be done so that `start` gets a home and nobody else counts on it.
+/// The plan that gives `start` a home and reserves its memory.
 pub fn start(
     start: &Start,
     observation: &Observation,
@@ -143,7 +143,7 @@ fn home_of(start: &Start, decision: &Decision) -> Home {
 }
 
 /// The steps that bind a new domain to its home. On a machine of one node there are none: every CPU
-/// and every page is at home, and binding would only cost.
+/// and page is at home, and binding would only cost.
 fn binding(
     part: &PartId,
     topology: &Topology,
@@ -185,8 +185,7 @@ fn binding(
     steps
 }
 
-/// The nodes to name in a task's memory policy; none where the policy is not a task's or would have
-/// no node to name.
+/// The nodes in a task's memory policy; none if the policy is not a task's, or has no node to name.
 pub(crate) fn policy_nodes(
     policy: MemoryPolicy,
     memory: &NodeSet,
@@ -340,14 +339,15 @@ mod tests {
     }
 
     #[test]
-    fn what_others_claim_and_do_not_hold_yet_is_not_there() {
+    fn outstanding_claims_of_others_are_not_available() {
         let mut observation = machine(1);
         let bytes = [(NodeId(0), 500 * MIB)].into();
         let claim = Some(Claim { bytes, ..Claim::default() });
         observation.parts.push(PartState { id: "other".into(), claim, ..PartState::default() });
         let refusal = begin(&wish("db", MemoryPolicy::Strict), &observation).unwrap_err();
         assert!(refusal.to_string().contains("too few"), "{refusal}");
-        // Once it holds its memory the claim no longer counts; the machine's own free figure does.
+        // Once it holds its memory the claim no longer counts, because the machine's free figure
+        // includes it.
         observation.parts[0].resident_bytes = [(NodeId(0), 500 * MIB)].into();
         assert!(begin(&wish("db", MemoryPolicy::Strict), &observation).is_ok());
     }

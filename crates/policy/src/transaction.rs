@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Transaction {
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What must hold under the lock.
+    /// The needs, which must hold under the lock.
     pub needs: Needs,
 }
 

@@ -1,4 +1,5 @@
-//! The machine as costing needs it: nodes counted from 0 ([`NodeIndex`]), built once for a request.
+//! The machine in the form that costing needs: nodes counted from 0 ([`NodeIndex`]), built once for
+//! a request.
 
 use crate::{
     CostModel, Observation, PageSize,
@@ -25,8 +26,8 @@ const MAX_BUSY: u64 = 1 << 24;
 pub(crate) struct View {
     /// The nodes in rising order of their numbers.
     pub(crate) nodes: IndexVec<NodeIndex, NodeView>,
-    /// Pages of the request's size available on the whole machine: less than the sum over its nodes
-    /// where others reserved huge pages, for these may come from any node.
+    /// Pages of the request's size available on the whole machine. This is less than the sum over
+    /// its nodes if others reserved huge pages, because these may come from any node.
     pub(crate) available_pages: u64,
     /// Whether every node reaches the memory of every other.
     pub(crate) all_reachable: bool,
@@ -52,7 +53,7 @@ pub(crate) struct NodeView {
     pub(crate) available_pages: u64,
     /// Memory bandwidth in kB/s.
     pub(crate) bandwidth_kb_s: Option<u64>,
-    /// What residents are expected to use of it, in kB/s.
+    /// Its bandwidth that residents are expected to use, in kB/s.
     pub(crate) demand_kb_s: u64,
 }
 
@@ -128,8 +129,8 @@ impl View {
         self.nearest[from].get_or_init(|| {
             let latencies = self.latencies_ppm(from);
             let mut nearest: Vec<NodeIndex> = self.nodes.indices().collect();
-            // Stable: equals stay in the order of their numbers. Few distances differ, which this
-            // sort makes use of.
+            // Stable: equals stay in the order of their numbers. The sort is fast, because few
+            // distances differ.
             nearest.sort_by_key(|&to| latencies[to]);
             nearest
         })
@@ -166,11 +167,11 @@ fn count_cpus(topology: &Topology, nodes: &mut IndexVec<NodeIndex, NodeView>) {
 
 /// Latency of every pair, row by row, in millionths of the best local one.
 ///
-/// Where firmware gives a pair's latency in ns it is that, divided by the least latency of a node
-/// to itself. Linux publishes only a target's *nearest* initiators, so a pair without a figure is
-/// scaled from the target's nearest initiator by the ratio of their SLIT distances; read off the
-/// SLIT alone a distant CPU could seem nearer to slow memory than its own. A target of which no
-/// figure is known has distance / 10.
+/// If firmware gives a pair's latency in ns, that is used, divided by the least latency of a node
+/// to itself. Linux publishes only a target's *nearest* initiators. So a pair without a figure is
+/// scaled from the target's nearest initiator by the ratio of their SLIT distances: by the SLIT
+/// alone, a distant CPU could seem nearer to slow memory than the nearest one. A target without any
+/// figure has distance / 10.
 fn latencies(topology: &Topology) -> Table<u32> {
     let slit = slit(topology);
     let from_slit = |distance: Distance| u32::from(distance) * (PPM as u32 / 10);
@@ -211,8 +212,7 @@ fn latencies(topology: &Topology) -> Table<u32> {
     latency
 }
 
-// The SLIT row by row, with what Linux assumes for nodes that are not in it and nothing nearer than
-// local.
+// The SLIT row by row. Missing nodes have Linux's default distances, and no entry is below local.
 fn slit(topology: &Topology) -> Table<Distance> {
     let n = topology.nodes.len();
     let columns: Vec<Option<NodeIndex>> =
@@ -236,7 +236,7 @@ struct Known {
     ns: u64,
 }
 
-// By rising target; of several figures for a pair the one that speaks of CPUs (access1).
+// By rising target. If a pair has several figures, the one for CPUs (access1).
 fn known_latencies_ns(topology: &Topology) -> Vec<Known> {
     let mut records: Vec<_> = topology
         .performance

@@ -1,4 +1,4 @@
-//! Loading the BPF program, attaching it, talking to it, letting go.
+//! Loading the BPF program, attaching it, changing its domains, and detaching it.
 
 use crate::{
     error::{self, Error},
@@ -30,8 +30,9 @@ const STATE: &str = "/sys/kernel/sched_ext/state";
 const HOTPLUG: &str = "/sys/kernel/sched_ext/hotplug_seq";
 const STATUS: &str = "/proc/self/status";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
-/// The kernel moves every task of the host back; on a busy large one that takes a while. Shorter
-/// than service managers wait for a sign of life (`WatchdogSec=` in packaging/systemd).
+/// The longest time to detach: the kernel moves every task of the host back, which takes a while on
+/// a busy large host. It is shorter than the watchdog of service managers (`WatchdogSec=` in
+/// packaging/systemd).
 const MAX_DETACH: Duration = Duration::from_secs(20);
 
 /// The options of [`Scheduler::attach`].
@@ -39,20 +40,20 @@ const MAX_DETACH: Duration = Duration::from_secs(20);
 pub struct Options {
     /// The tunables of the decisions; the machine's defaults if none.
     pub params: Option<Params>,
-    /// Test only: stop dispatching after so long, so that the kernel's watchdog has something to
-    /// find.
+    /// Test only: the time after which dispatching stops, so that the kernel's watchdog ejects the
+    /// scheduler.
     pub stall_after: Option<Duration>,
-    /// After how long without a turn for some task the kernel's watchdog lets go; at most, and by
-    /// default, 30 s.
+    /// The time without a turn for some task after which the kernel's watchdog ejects the
+    /// scheduler; at most, and by default, 30 s.
     pub watchdog: Option<Duration>,
 }
 
-/// Which nodes a domain prefers.
+/// The nodes a domain prefers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Affinity {
     /// The nodes its tasks run on while these have room.
     pub nodes: NodeSet,
-    /// The one of them they return to first, and from which distances count.
+    /// The one of them that tasks return to first, and that distances count from.
     pub home: NodeId,
 }
 
@@ -62,8 +63,8 @@ pub struct Scheduler {
     link: Option<Link>,
     skeleton: skeleton::MainSkel<'static>,
     machine: Machine,
-    /// Those it was told of, by their numbers. To ask the map for its keys would be to go through
-    /// all it has room for.
+    /// The numbers of the domains in the map. Listing the map's keys would visit its whole
+    /// capacity.
     domains: BTreeSet<u64>,
 }
 
@@ -77,9 +78,9 @@ impl Scheduler {
     /// Puts the scheduler in charge of this host.
     ///
     /// It reads the machine itself: the caller may know only a part of it (a partition or a slice
-    /// keeps the other CPUs from it), but the scheduler serves all tasks of the host. It reads the
-    /// kernel's count of CPUs that came or went first, so that the kernel refuses if one does from
-    /// then on.
+    /// withholds the other CPUs), but the scheduler serves all tasks of the host. It reads the
+    /// kernel's count of hot-plugged CPUs first, so that the kernel refuses the attachment if a CPU
+    /// comes or goes from then on.
     pub fn attach(options: &Options) -> Result<Self, Error> {
         check_host()?;
         let hotplug = read(HOTPLUG)?.parse().unwrap_or(0);
@@ -121,14 +122,14 @@ impl Scheduler {
             }
         })?;
         let scheduler = Self { link: Some(link), skeleton, machine, domains: BTreeSet::new() };
-        // A program that fails while it is put in charge is ejected, but was attached.
+        // A program that fails during its attachment is ejected, but was attached.
         match scheduler.exited() {
             Some(exit) => Err(Error::Ejected(exit)),
             None => Ok(scheduler),
         }
     }
 
-    /// Has the tasks of a cgroup (by its number, the inode of its directory) and of those below it
+    /// Makes the tasks of a cgroup (given by the inode of its directory) and of those below it
     /// prefer nodes.
     pub fn set_domain(&mut self, cgroup: u64, affinity: &Affinity) -> Result<(), Error> {
         let nodes: Vec<NodeId> = affinity.nodes.iter().collect();
@@ -137,7 +138,7 @@ impl Scheduler {
         if affine == 0 {
             return Err(Error::NoNodes);
         }
-        // Its CPU time so far stays.
+        // Its CPU time so far is kept.
         let map = &self.skeleton.maps.domains;
         let old = map
             .lookup(&cgroup.to_ne_bytes(), MapFlags::ANY)
@@ -198,7 +199,7 @@ impl Scheduler {
         }
     }
 
-    /// Why it is no longer in charge; none while it is.
+    /// The end of the scheduler's charge; none while it is attached.
     #[allow(unsafe_code)]
     pub fn exited(&self) -> Option<Exit> {
         let data = self.skeleton.maps.bss_data.as_deref()?;
@@ -213,12 +214,12 @@ impl Scheduler {
         })
     }
 
-    /// Gives the host back, waits until the stock scheduler is in charge again, and says how the
-    /// scheduler ended.
+    /// Gives the host back, waits until the stock scheduler is in charge again, and returns how
+    /// this scheduler ended.
     pub fn detach(mut self) -> Result<Option<Exit>, Error> {
         drop(self.link.take());
         let started = Instant::now();
-        // The kernel offers no event for the end: only this file tells.
+        // The kernel offers no event for the end, so this file is polled.
         loop {
             let state = read(STATE)?;
             if state == "disabled" {
@@ -250,7 +251,7 @@ pub(crate) fn open() -> Result<skeleton::OpenMainSkel<'static>, Error> {
         .map_err(|e| Error::bpf("opening the BPF object", e))
 }
 
-/// The reasons for which the kernel would refuse with no more than a number.
+/// Checks for conditions that the kernel would refuse with only an error number.
 pub(crate) fn check_host() -> Result<(), Error> {
     if !Path::new(STATE).exists() {
         return Err(Error::Unsupported);
@@ -268,7 +269,7 @@ pub(crate) fn check_host() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the effective capabilities in a `/proc/PID/status` suffice: the kernel's own error would
+/// Whether the effective capabilities in a `/proc/PID/status` suffice. The kernel's own error would
 /// be ambiguous.
 fn may_load_bpf(status: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
@@ -286,7 +287,7 @@ fn read(path: &'static str) -> Result<String, Error> {
         .map_err(|source| Error::Read { path, source })
 }
 
-/// The name of the sched_ext scheduler in charge of the host, attached by any process; none where
+/// The name of the sched_ext scheduler in charge of the host, attached by any process; none if
 /// Linux itself schedules.
 pub fn in_charge() -> Option<String> {
     fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
@@ -301,8 +302,8 @@ pub fn is_in_charge() -> bool {
     in_charge().is_some_and(|name| name == NAME)
 }
 
-/// Leaves out the operations that this kernel does not have; it would refuse the others too.
-/// Whether it tells of caps.
+/// Leaves out the operations that this kernel does not have, because it would refuse the whole
+/// scheduler. Returns true if the kernel reports caps.
 pub(crate) fn leave_out_operations(
     open: &mut skeleton::OpenMainSkel<'_>,
     kernel: &Btf<'_>,
@@ -321,7 +322,7 @@ pub(crate) fn leave_out_operations(
             }
         )+};
     }
-    // Without CONFIG_EXT_GROUP_SCHED there are none of these; the last came with 6.17.
+    // Without CONFIG_EXT_GROUP_SCHED none of these exist; the last came with 6.17.
     optional!(
         cgroup_init: nearside_cgroup_init,
         cgroup_exit: nearside_cgroup_exit,
@@ -367,7 +368,7 @@ fn describe(data: &mut skeleton::types::rodata, machine: &Machine) {
     }
 }
 
-/// The same numbers in the generated type.
+/// These numbers in the generated type.
 pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
     skeleton::types::credit_params {
         slice_ns: params.slice_ns,

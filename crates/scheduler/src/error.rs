@@ -1,4 +1,4 @@
-//! Why the scheduler is not in charge.
+//! The reasons why the scheduler is not in charge.
 
 use crate::{exit::Exit, machine::Unsuitable};
 use nearside_topology::NodeId;
@@ -59,7 +59,7 @@ pub enum Error {
     StillAttached {
         /// `/sys/kernel/sched_ext/state`.
         state: String,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
     },
     /// A file of the kernel's could not be read.

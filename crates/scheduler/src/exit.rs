@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why the scheduler is no longer in charge.
+/// The end of the scheduler's charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
     /// `enum scx_exit_kind`.
@@ -26,13 +26,13 @@ impl Exit {
     const ERRORS: u64 = 1024;
     const RESTART: i64 = 1 << 48;
 
-    /// Whether it failed, rather than being asked to go.
+    /// True if it failed, false if it was asked to end.
     pub fn is_error(&self) -> bool {
         self.kind >= Self::ERRORS
     }
 
-    /// Whether the machine changed (a CPU that was not known before) and attaching again is all
-    /// that is needed.
+    /// True if the machine changed (a CPU that was not known before): attaching again is all that
+    /// is needed.
     pub fn wants_restart(&self) -> bool {
         self.code & Self::RESTART != 0
     }

@@ -3,7 +3,7 @@
 use nearside_topology::{CpuId, NodeId, Topology};
 use std::collections::BTreeMap;
 
-/// As many as the BPF program has room for (`state.h`).
+/// The capacity of the BPF program (`state.h`).
 pub(crate) const MAX_CPUS: usize = 4096;
 pub(crate) const MAX_NODES: usize = 64;
 pub(crate) const MAX_QUEUES: usize = 256;
@@ -37,11 +37,11 @@ pub(crate) struct Machine {
     pub(crate) queue_node: Vec<usize>,
     /// From each queue, all queues: itself, those of its node, then by distance.
     pub(crate) order: Vec<Vec<usize>>,
-    /// Each CPU's queue. Offline CPUs have one where their node is known.
+    /// Each CPU's queue. Offline CPUs have one if their node is known.
     pub(crate) cpu_queue: BTreeMap<CpuId, usize>,
     /// Online CPUs in each queue.
     pub(crate) online: Vec<u32>,
-    /// The nearest queue to each node; its own first one, where it has CPUs.
+    /// The nearest queue to each node: its own first one, if it has CPUs.
     pub(crate) node_queue: Vec<usize>,
     /// Whether CPUs share cores.
     pub(crate) smt: bool,
@@ -124,7 +124,7 @@ impl Machine {
         cpus
     }
 
-    /// The set of these nodes as the BPF program has it; none where one of them does not exist.
+    /// The set of these nodes in the BPF program's form; none if one of them does not exist.
     pub(crate) fn mask<'a>(
         &self,
         nodes: impl IntoIterator<Item = &'a NodeId>,

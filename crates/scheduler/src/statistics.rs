@@ -3,7 +3,7 @@
 use nearside_topology::NodeId;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Everything it counted since it was attached.
+/// All counts since it was attached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Decisions by kind.
@@ -15,7 +15,7 @@ pub struct Statistics {
 /// CPU time of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DomainUsage {
-    /// CPU time on each node where it had any.
+    /// CPU time on each node that it ran on.
     pub by_node: BTreeMap<NodeId, Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! For tests: has the kernel answer questions that the decisions were asked natively.
+//! For tests: the kernel's answers to questions that the decisions also answered natively.
 
 use crate::{
     attach::{check_host, leave_out_operations, open},

@@ -49,7 +49,7 @@ impl World<'_> {
         Observation { parts: domains, ..Observation::of(self.topology()) }
     }
 
-    /// The same, with the activity of the past interval.
+    /// As [`observation`](Self::observation), with the activity of the past interval.
     pub(crate) fn control_observation(
         &mut self,
         interval: u64,

@@ -27,9 +27,9 @@
 //! - Requests that the kernel silently raises or lowers (more than 1,024 nodes, nodes under 32 MiB)
 //!   are refused.
 //!
-//! Free memory, cache and huge pages are shared out in proportion to memory, without losing a page.
-//! Zones are left out, since the emulated node of a zone depends on addresses. Emulated nodes have
-//! no PXM.
+//! Free memory, cache and huge pages are divided in proportion to memory, without losing a page.
+//! Zones are left out, because the zones of an emulated node depend on addresses. Emulated nodes
+//! have no PXM.
 
 use crate::{
     distance::{Distance, Distances},

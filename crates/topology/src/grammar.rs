@@ -22,7 +22,7 @@
 //! A number that does not exist is an error, so that a typing error does not silently mean fewer
 //! nodes. Inside a range numbers may be missing, as they are on machines with sparse node numbers.
 //! The caller judges whether a number that was written out is also *allowed*. numactl's `same` and
-//! Xen's per-vCPU lists need more than one list to make sense and are not read here.
+//! Xen's per-vCPU lists need more than one list and are not supported here.
 
 use crate::{
     id::{CpuId, CpuSet, Id, IdSet, NodeId, NodeSet},
@@ -99,10 +99,10 @@ pub struct GrammarError {
     pub problem: Problem,
 }
 
-/// Why a list cannot be read.
+/// The reason why a list cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Something else should stand there.
+    /// The text at this place is not allowed there.
     #[error("read {read}, expected {expected}")]
     Unexpected {
         /// The text that stands there.
@@ -110,7 +110,7 @@ pub enum Problem {
         /// The text that could stand there.
         expected: &'static str,
     },
-    /// The machine has no such node or CPU.
+    /// The machine does not have this node or CPU.
     #[error("there is no {what} {number}: this machine has {existing}")]
     Unknown {
         /// "node" or "CPU".
@@ -131,9 +131,9 @@ pub enum Problem {
     /// A range's end lies before its start.
     #[error("the range {first}-{last} runs backwards")]
     Backwards {
-        /// Where it starts.
+        /// Its begin.
         first: u32,
-        /// Where it ends.
+        /// Its end.
         last: u32,
     },
     /// A region's groups take none, or more than a group has.

@@ -18,14 +18,14 @@ pub struct Topology {
     pub cpus: Vec<Cpu>,
     /// The distances between the nodes.
     pub distances: Distances,
-    /// Latency and bandwidth between nodes where firmware gives them (HMAT).
+    /// Latency and bandwidth between nodes, as far as firmware gives them (HMAT).
     pub performance: Vec<Performance>,
     /// Devices with the node that they are near.
     pub devices: Vec<Device>,
     /// Explicit huge pages that are reserved and not touched yet, by rising page size.
     pub reserved_huge_pages: Vec<ReservedHugePages>,
-    /// CPUs that the kernel's scheduler leaves alone (`isolcpus=`, isolated cpusets), for threads
-    /// that are bound to them.
+    /// CPUs that the kernel's scheduler leaves to threads bound to them (`isolcpus=`, isolated
+    /// cpusets).
     pub isolated_cpus: CpuSet,
     /// The part that domains may not use.
     pub withheld: Withheld,
@@ -39,11 +39,11 @@ pub struct Node {
     pub id: NodeId,
     /// Firmware's number; none if unknown.
     pub pxm: Option<Pxm>,
-    /// Memory in bytes; 0 for a memoryless node, and where it is unknown.
+    /// Memory in bytes; 0 for a memoryless node, and if it is unknown.
     pub memory_bytes: u64,
-    /// True if the amount of memory is unknown: there may be any, and none can be promised.
+    /// True if the amount of memory is unknown: the node may have any, and none can be claimed.
     pub memory_is_unknown: bool,
-    /// The present use of the memory; none where only firmware's tables were read.
+    /// The present use of the memory; none if only firmware's tables were read.
     pub state: Option<MemoryState>,
     /// The zones of the node's memory.
     pub zones: Vec<Zone>,
@@ -165,7 +165,7 @@ pub struct Cpu {
     pub id: CpuId,
     /// Its node; none if unknown, as for a CPU that was never online.
     pub node: Option<NodeId>,
-    /// Whether it is online now; true also where no file tells.
+    /// True if it is online now, or if no file has its state.
     pub online: bool,
     /// The socket; none if unknown.
     pub package: Option<u32>,
@@ -453,7 +453,7 @@ mod tests {
             (format!("{}", withheld.cpus), &withheld.memory_nodes),
             ("3,5".into(), &set("1"))
         );
-        // Whoever names node 2 gets its isolated CPUs, but none that is not allowed.
+        // A request that names node 2 gets its isolated CPUs, but none that is not allowed.
         assert_eq!(cpus(&offered.clone().with_isolated_of(&set("2"))), "0,4");
         assert_eq!(cpus(&offered.with_isolated_of(&set("0-1"))), "0-2");
     }

@@ -156,8 +156,8 @@ impl<'a> Reader<'a> {
             }
             None => message,
         };
-        // A key that the whole file lacks is missed at its beginning, and has nothing to do with
-        // the key there.
+        // A key that the whole file lacks is reported at its beginning, and is not the key on that
+        // line.
         let key = key_of(line).filter(|key| at.start > 0 && !message.contains(&format!("`{key}`")));
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
         self.error(at, &format!("{key}{message}"))

@@ -21,7 +21,7 @@ fn machine(tables: &[Vec<u8>]) -> (Topology, Vec<Finding>) {
     acpi::topology(&Tables::from_bytes(acpidump(tables).as_bytes()))
 }
 
-/// The machine of tables in which nothing is odd.
+/// The machine of tables without oddities.
 fn sound_machine(tables: &[Vec<u8>]) -> Topology {
     let (machine, findings) = machine(tables);
     assert_eq!(findings, []);
@@ -64,8 +64,8 @@ fn without_a_slit_every_other_node_is_at_20() {
 
 #[test]
 fn nodes_are_numbered_as_domains_come_processors_before_memory() {
-    // Linux meets PXM 7 (a CPU), then 3 (a CPU behind a memory entry), then 5 (memory alone),
-    // whatever their numbers.
+    // Linux meets PXM 7 (a CPU), then 3 (a CPU behind a memory entry), then 5 (memory alone), in
+    // any order of their numbers.
     let srat = Builder::srat(3)
         .memory(5, 0, GIB, ENABLED)
         .x2apic(7, 300, ENABLED)
@@ -262,7 +262,7 @@ fn the_hmat_gives_latency_and_bandwidth() {
         .locality([0, 4], 1000, &[0], &[0], &[200])
         .locality([0, 5], 1000, &[0], &[0], &[150])
         .locality([0, 2], 1000, &[0], &[0], &[95])
-        // Hits in the cache of memory say nothing about the memory.
+        // Hits in the cache of memory show nothing about the memory.
         .locality([1, 0], 1000, &[0], &[0], &[1])
         .cache(3, GIB, 1, 64);
     let tables = Tables::from_bytes(acpidump(&[srat.build(), hmat.build()]).as_bytes());
@@ -330,7 +330,7 @@ fn a_qemu_machine_with_a_slow_tier() {
         |from, to| machine.performance(NodeId(from), NodeId(to)).unwrap().read_latency_ns.unwrap();
     assert_eq!([latency(0, 0), latency(0, 1), latency(0, 2)], [10, 15, 35]);
     assert_eq!([latency(1, 0), latency(1, 1), latency(1, 2)], [15, 10, 35]);
-    // QEMU was given MiB/s, of which it makes MB/s without converting.
+    // QEMU takes MiB/s and writes the same number as MB/s.
     assert_eq!(machine.performance(NodeId(0), NodeId(2)).unwrap().read_bandwidth_mb_s, Some(3500));
 }
 

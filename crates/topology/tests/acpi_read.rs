@@ -115,7 +115,7 @@ fn tabs_in_a_dump_are_as_good_as_spaces() {
 }
 
 #[test]
-fn characters_after_a_tab_are_told_from_bytes() {
+fn characters_after_a_tab_are_distinguished_from_bytes() {
     // The last line holds two bytes, whose characters look like one byte more.
     let table = Builder::other(b"SRAT").raw(&[0; 12]).raw(b"AB").build();
     let text = acpidump(std::slice::from_ref(&table));

@@ -131,7 +131,7 @@ fn an_entry_shorter_than_its_type_rejects_the_table_and_a_longer_one_does_not() 
         );
         expect(&[entry(length - 1)], Signature::SRAT, 192, TableIgnored, &text);
         expect(&[entry(length + 2)], Signature::SRAT, 192, Noted, "the table is still used");
-        // A flag field that the entry is too short for must not be read from the next one.
+        // A flag field beyond the entry's end must not be read from the next entry.
         expect(&[entry(4)], Signature::SRAT, 192, TableIgnored, "of 4 bytes");
     }
 }
@@ -163,7 +163,7 @@ fn memory_on_two_nodes_at_once_rejects_the_table() {
     let madt = Builder::madt().madt_apic(0, true).madt_apic(3, true).build();
     let (one_node, _) = machine(&[two_sockets().memory(1, GIB, 4096, ENABLED).build(), madt]);
     assert_eq!(one_node.cpus_of(NodeId(0)).to_string(), "0-1");
-    // The culprit need not be the neighbour in the order of addresses.
+    // The overlapping range need not be the neighbour in the order of addresses.
     let srat = Builder::srat(3)
         .memory(0, 0, 10 * GIB, ENABLED)
         .memory(0, GIB, GIB, ENABLED)
@@ -321,7 +321,7 @@ fn all_senseless_distances_are_findings_within_a_bound() {
              the table is not used",
         ]
     );
-    // 25 distances, none of which makes sense: 16 are told, and the number of the others.
+    // 25 senseless distances: 16 have a finding each, and one finding counts the others.
     let all = findings(5, &[0; 25]);
     assert_eq!(all.len(), 17);
     // The 17th is from PXM 3 to 1, at 44 + 16.
@@ -363,7 +363,7 @@ fn a_slit_may_know_more_or_fewer_domains_than_the_srat() {
 }
 
 #[test]
-fn an_hmat_must_hold_what_it_counts() {
+fn an_hmat_must_have_room_for_its_counts() {
     let hmat =
         Builder::hmat(2).locality([0, 0], 1000, &[0, 1], &[0, 1], &[80, 130, 130, 80]).build();
     let with = |offset, bytes: &[u8]| [two_sockets().build(), patched(hmat.clone(), offset, bytes)];
@@ -609,7 +609,7 @@ fn a_second_srat_takes_the_place_of_a_broken_one() {
 }
 
 #[test]
-fn no_finding_says_that_a_table_is_used_which_is_not() {
+fn no_finding_calls_a_rejected_table_used() {
     let mut srat = two_sockets().raw(&[200, 2]).raw(&[1]).build();
     srat[9] = srat[9].wrapping_add(1);
     let mut slit = Builder::slit(2, &[10, 20, 20, 10, 7]).build();

@@ -211,11 +211,11 @@ fn a_missing_list_of_online_cpus_means_unknown_and_other_files_are_asked() {
     };
     let from_others =
         "cannot be read as a list: the online CPUs are taken from other files".to_string();
-    // Nothing tells: all count as online.
+    // No file has the state: all CPUs count as online.
     let nothing = "cannot be read as a list: CPUs 0-3 count as online, since no file tells";
     assert_eq!(online("no-online-list", ""), ("0-3".into(), nothing.into()));
     assert_eq!(online("no-numa", ""), ("0-3".into(), nothing.into()));
-    // A CPU's own file tells of it alone; the list of offline CPUs of all.
+    // A CPU's own file has its state alone; the list of offline CPUs has the state of all.
     let one = "cannot be read as a list: CPUs 0,2-3 count as online, since no file tells";
     assert_eq!(online("no-numa", &file("cpu1/online: 0")), ("0,2-3".into(), one.into()));
     assert_eq!(online("no-numa", &file("offline: 2-3")), ("0-1".into(), from_others.clone()));

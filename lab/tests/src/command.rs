@@ -63,7 +63,7 @@ pub fn json(line: &str) -> Value {
         .unwrap_or_else(|error| panic!("nearside {line}: {error}: {}", stdout(&output)))
 }
 
-/// Names of the domains that count, as `nearside list` sees them.
+/// Names of the domains whose records count, as `nearside list` shows them.
 pub fn domains() -> Vec<String> {
     let list = json("list");
     let domains = list["domains"].as_array().unwrap().iter();
@@ -91,8 +91,8 @@ pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// State of all domains for the output of a failed test: both channels and the exit status of each
-/// command. Each gets a minute, for the daemon may hang.
+/// State of all domains for the output of a failed test: both streams and the exit status of each
+/// command. Each has a time limit of a minute, because the daemon may hang.
 fn state_of_nearside() -> String {
     let ask = |line: &str| {
         let mut command = Command::new("timeout");

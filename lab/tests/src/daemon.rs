@@ -14,7 +14,7 @@ pub const CONFIG: &str = "/tmp/daemon.toml";
 pub const SOCKET: &str = "/run/nearside/api.socket";
 pub const AUDIT: &str = "/tmp/audit.log";
 
-/// A daemon that has ended its first interval. It ends with this.
+/// A daemon that has ended its first interval. Dropping this ends it.
 #[derive(Debug)]
 pub struct Daemon {
     pub child: Child,
@@ -27,7 +27,7 @@ impl Daemon {
         Self::start_with("", config)
     }
 
-    /// The same with more flags.
+    /// As [`start`](Self::start), with more flags.
     pub fn start_with(flags: &str, config: &str) -> Self {
         let mut daemon = Self::begin_with(flags, config);
         await_that("the daemon answers", || {
@@ -37,12 +37,12 @@ impl Daemon {
         daemon
     }
 
-    /// The same, and does not wait until it answers.
+    /// As [`start_with`](Self::start_with), without waiting for its first answer.
     pub fn begin_with(flags: &str, config: &str) -> Self {
         Self::begin_every("100ms", flags, config)
     }
 
-    /// The same with other intervals.
+    /// As [`begin_with`](Self::begin_with), with other intervals.
     pub fn begin_every(interval: &str, flags: &str, config: &str) -> Self {
         fs::write(
             CONFIG,
@@ -94,8 +94,8 @@ fn tempfile() -> fs::File {
     file
 }
 
-/// Asks the API: status and body. None while nobody listens. Where it says that it is not ready
-/// (503) it is asked again: when the host stands still, the loop seems to have died.
+/// Asks the API: status and body. None without a listener. An answer that it is not ready (503) is
+/// not final: when the host stands still, the loop seems to have died.
 pub fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
     let mut answer = None;
     await_that("the daemon is ready", || {
@@ -105,7 +105,7 @@ pub fn ask(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value
     answer
 }
 
-/// The same, and takes whatever it answers.
+/// As [`ask`], but any answer is final.
 pub fn ask_once(method: &str, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let head = format!(

@@ -53,7 +53,7 @@ impl Domain {
         Self { child, address, stdin, stdout }
     }
 
-    /// Sends it a line and gives its answer.
+    /// Sends it a line and returns its answer.
     pub fn ask(&mut self, line: &str) -> String {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
         let mut answer = String::new();

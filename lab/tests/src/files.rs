@@ -24,7 +24,7 @@ pub fn write(path: &str, text: &str) {
 pub fn huge_pages(node: u32, count: u64) {
     let pool =
         format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
-    // Free memory in smaller pieces does not serve.
+    // Free memory in smaller pieces cannot become huge pages.
     write("/proc/sys/vm/compact_memory", "1");
     write(&pool, &count.to_string());
     assert_eq!(read(&pool), count.to_string(), "huge pages on node {node}");

@@ -1,4 +1,4 @@
-//! Where the memory of processes lies, as `/proc/PID/numa_maps` tells it (numa(7)).
+//! The nodes of processes' memory, from `/proc/PID/numa_maps` (numa(7)).
 
 use crate::files::read;
 use std::{collections::BTreeMap, fs};
@@ -11,7 +11,7 @@ pub struct Mapping {
     pub policy: String,
     /// Its bytes by node.
     pub bytes: BTreeMap<u32, u64>,
-    /// How many of them are the process's own, and not those of a file.
+    /// The bytes that are the process's own, and not those of a file.
     pub own_bytes: u64,
 }
 
@@ -39,8 +39,8 @@ fn mapping_of(line: &str) -> Mapping {
     };
     let own_bytes = match field("file=") {
         Some(file) if is_shared(file) || words.contains(&"huge") => all,
-        // Of a private mapping of a file, what was written; without a file, all but the kernel's
-        // own pages (the vDSO).
+        // The written pages of a private mapping of a file; without a file, all pages except the
+        // kernel's own (the vDSO).
         _ => number("anon=").unwrap_or(0) * page_bytes,
     };
     // "prefer (many):2-3" and "weighted interleave:0-1" are two words.
@@ -61,15 +61,15 @@ pub fn mapping(process: u32, address: u64) -> Mapping {
     before.max_by_key(|mapping| mapping.address).expect("the mapping")
 }
 
-/// The own memory of a domain (anonymous, shared and huge pages of all its processes; not what they
-/// map of files), in bytes: how much there is, and how much of it lies off a node. `tree` is where
-/// the cgroup v2 tree is mounted.
+/// The own memory of a domain in bytes, and the part of it that lies off a node. It consists of
+/// anonymous, shared and huge pages of all its processes, without pages of mapped files. `tree` is
+/// the mount point of the cgroup v2 tree.
 pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
     let group = read(&format!("{tree}/nearside/{domain}/cgroup.procs"));
     let all: Vec<_> =
         group.lines().flat_map(|process| mappings(process.parse().unwrap())).collect();
-    // Where a private mapping of a file has pages of both kinds, which of them lie where is not
-    // told: only what is more than the file's pages are must be the process's own.
+    // A private mapping of a file may have pages of both kinds, and their nodes are not shown
+    // apart: only pages beyond the file's own certainly belong to the process.
     let off_home = |mapping: &Mapping| {
         let (there, all) =
             (mapping.bytes.get(&home).unwrap_or(&0), mapping.bytes.values().sum::<u64>());
@@ -81,10 +81,10 @@ pub fn own_memory(tree: &str, domain: &str, home: u32) -> (u64, u64) {
 /// The own memory of processes (as of [`own_memory`]) by node.
 #[derive(Debug, Default)]
 pub struct Own {
-    /// In bytes, of the mappings that have nothing else.
+    /// In bytes, of the mappings that have only own pages.
     pub bytes: BTreeMap<u32, u64>,
-    /// What was written of private mappings of files that have pages of the file, too: on which
-    /// node is not told.
+    /// Written pages of private file mappings that also have pages of the file: their nodes are
+    /// unknown.
     pub unplaced_bytes: u64,
 }
 
@@ -109,9 +109,9 @@ impl Own {
     }
 }
 
-/// What the memory controller has charged a group for anonymous and shared memory, in bytes by
-/// node; nodes without any are left out. It is late with up to 64 pages for each CPU, and catches
-/// up every two seconds (`mm/memcontrol.c`).
+/// The bytes that the memory controller has charged a group for anonymous and shared memory, by
+/// node; nodes without any are left out. It lags by up to 64 pages for each CPU, and is updated
+/// every two seconds (`mm/memcontrol.c`).
 pub fn charged(group: &str) -> BTreeMap<u32, u64> {
     let mut charged = BTreeMap::new();
     for line in read(&format!("{group}/memory.numa_stat")).lines() {

@@ -1,4 +1,4 @@
-//! Many domains started at once, of a size of which only so many fit.
+//! Many domains started at once, of a size of which only a known number fits.
 
 use crate::{
     command::{nearside, stderr, words},
@@ -15,16 +15,17 @@ use std::{
 /// Claims are rounded up to whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Domains, and what they claim: what the larger nodes have more than the smallest, so that all
-/// nodes have alike to promise. Two nodes' left-overs could else make a home for a ninth domain.
+/// Domains with claims that level the nodes: each claims the excess of a larger node over the
+/// smallest, so that all nodes have the same memory available. Otherwise the remainders of two
+/// nodes could make a home for a ninth domain.
 #[derive(Debug, Default)]
 pub struct Levelling(Vec<(Domain, u64)>);
 
 impl Levelling {
-    /// A size of which exactly two fit each node, with as much room as can be for memory that comes
-    /// and goes meanwhile: the least node may lose a twentieth, each node may gain that much, and
-    /// still eight of the size fit, and no ninth. Where the nodes have tilted since they were
-    /// levelled they are levelled again.
+    /// A size of which exactly two fit each node, with as much tolerance as possible for memory
+    /// that comes and goes meanwhile. The smallest node may lose a twentieth, and each node may
+    /// gain that much, and still eight of the size fit, and no ninth. Nodes that have become uneven
+    /// are levelled again.
     pub fn size_of_two_a_node(&mut self) -> u64 {
         for _ in 0..5 {
             let free = unclaimed_bytes();
@@ -61,8 +62,8 @@ impl Levelling {
     }
 }
 
-/// Starts so many strict domains of a size (`p0` and on) at once, and gives those that run and
-/// those that were refused.
+/// Starts this many strict domains of a size (`p0` and on) at once, and returns the running ones
+/// and the refused ones.
 pub fn parallel_starts(
     count: u32,
     flags: &str,
@@ -89,8 +90,8 @@ pub fn parallel_starts(
     (running, refused)
 }
 
-/// Has those that wait for a line go on, all at once, and waits until each says that its memory is
-/// filled.
+/// Makes the children that wait for a line continue, all at once, and waits until each prints that
+/// its memory is filled.
 pub fn go_on(children: &mut [Child]) {
     for child in &mut *children {
         writeln!(child.stdin.as_mut().unwrap()).unwrap();
@@ -107,15 +108,15 @@ fn is_ready(child: &mut Child) -> bool {
     line.starts_with("ready")
 }
 
-/// The kernel's word for it: what is promised on a node and what others hold there is no more than
-/// there is. Others hold what is neither free, nor taken by those it is promised to, nor in caches
-/// that give way.
+/// Checks the claims against the kernel's figures: on each node, claimed memory and memory held by
+/// others do not exceed the node's memory. Others hold all memory that is neither free, nor
+/// resident in the claiming domains, nor in reclaimable caches.
 ///
-/// `claims` are domains on one node each, by process, and what they claim.
+/// `claims` are domains on one node each, by process, with their claims.
 pub fn assert_the_kernel_covers_all_claims(claims: impl IntoIterator<Item = (u32, u64)>) {
     let (mut promised, mut taken) = ([0; 4], [0; 4]);
     for (process, bytes) in claims {
-        // Strict domains are confined to the node they were promised.
+        // Strict domains are confined to the node of their claim.
         let nodes = status(process, "Mems_allowed_list");
         let node: usize =
             nodes.parse().unwrap_or_else(|_| panic!("{process} is on nodes {nodes}, not on one"));
@@ -135,7 +136,7 @@ pub fn assert_the_kernel_covers_all_claims(claims: impl IntoIterator<Item = (u32
     }
 }
 
-/// Asserts that these starts were refused for want of memory.
+/// Asserts that these starts were refused for lack of memory.
 pub fn assert_refused(children: Vec<Child>) {
     for child in children {
         let output = child.wait_with_output().unwrap();

@@ -47,7 +47,7 @@ fn commands_without_domains_work() {
             assert!(!stdout(&output).is_empty(), "{line}");
         }
     }
-    // Of the nodes everything is told, of the domains that there can be none.
+    // Reports on nodes work; reports on domains say that there can be none.
     assert_eq!(Look::take().names(), [""; 0]);
     let stat = run(words("stat"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What an operator of a machine of four nodes sees: two CPUs and 768 MiB on each, neighbours in
+//! An operator's view of a machine of four nodes: two CPUs and 768 MiB on each, neighbours in
 //! pairs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -24,7 +24,7 @@ fn the_reason_for_no_scheduler_is_reported_once_and_homes_are_kept() {
 }
 
 #[test]
-fn the_doctor_says_it_too() {
+fn the_doctor_reports_the_isolated_cpus() {
     let doctor = json("doctor");
     let finding = doctor["findings"]
         .as_array()

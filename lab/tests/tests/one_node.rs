@@ -118,14 +118,14 @@ fn a_domain_is_at_home_already_and_cannot_go_elsewhere() {
 }
 
 #[test]
-fn no_notice_of_a_stand_in_is_given_where_there_is_nothing_to_stand_in_for() {
+fn on_one_node_no_notice_of_a_fallback_binding_is_given() {
     let output = run(words("run --name plain --memory 8M -- true"));
     assert!(output.status.success());
     assert_eq!(stderr(&output), "");
 }
 
 #[test]
-fn claims_count_here_too() {
+fn claims_count_on_one_node() {
     let machine_bytes = json("topology")["nodes"][0]["memory_bytes"].as_u64().unwrap();
     let most = format!("run --name most --memory {} -- true", machine_bytes + MIB);
     let output = run(words(&most));

@@ -1,5 +1,5 @@
-//! Where systemd runs it owns the cgroup tree: domains are scopes of its, and changes go through
-//! it.
+//! On a host that systemd runs, it owns the cgroup tree: domains are its scopes, and changes go
+//! through it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
@@ -24,8 +24,8 @@ use std::{
 
 const GROUP: &str = "/sys/fs/cgroup/nearside.slice/nearside-web.scope";
 
-/// A program that asks systemd. By itself it waits 25 s for an answer: not enough where the
-/// emulator stands still.
+/// A program that calls systemd. Its default time limit of 25 s is too short if the emulator stands
+/// still.
 fn to_ask(program: &str) -> Command {
     let mut command = Command::new(program);
     // sd_bus_set_method_call_timeout(3)
@@ -60,7 +60,7 @@ fn a_domain_is_a_scope_with_its_limits_and_its_home() {
     assert_eq!(domain.filled_mib(), BTreeMap::from([(2, 32)]));
     assert_eq!(domains(), ["web"]);
 
-    // systemd knows what it is to be, so it stays when systemd writes everything anew.
+    // systemd knows the settings, so they survive when it writes everything anew.
     assert!(to_ask("systemctl").arg("daemon-reload").status().unwrap().success());
     assert_eq!(read(&format!("{GROUP}/cpuset.mems")), "2");
     domain.end();
@@ -93,7 +93,7 @@ fn nearsides_own_binding_is_lifted_and_restored_through_systemd() {
         let mut host = Host::open(Paths::default()).unwrap();
         assert!(host.begin().unwrap().unbind("web").unwrap());
         assert_eq!(bound_to(), both("", "0-7"), "{policy}");
-        // It is not there again when systemd writes everything anew.
+        // The binding does not return when systemd writes everything anew.
         assert!(to_ask("systemctl").arg("daemon-reload").status().unwrap().success());
         assert_eq!(bound_to(), both("", "0-7"), "{policy}");
         assert!(host.begin().unwrap().bind_to_home("web").unwrap());
@@ -206,8 +206,7 @@ fn the_command_begins_at_home() {
     }
 }
 
-/// `nearside ARGUMENTS` as a service that systemd lets set no memory policy, as container runtimes
-/// do.
+/// `nearside ARGUMENTS` as a service that may set no memory policy, as in container runtimes.
 fn filtered(arguments: &str) -> Output {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let filter =
@@ -242,7 +241,7 @@ fn a_service_is_placed_and_stopped_with_all_that_is_in_its_domain() {
     let systemctl = |words: &[&str]| to_ask("systemctl").args(words).output().unwrap();
     assert!(systemctl(&["daemon-reload"]).status.success());
     assert!(systemctl(&["start", "placed.service"]).status.success());
-    // "exec" is done when nearside runs, which has its command yet to execute.
+    // With "exec" the unit has started when nearside runs, which has yet to execute its command.
     let main = || {
         stdout(&systemctl(&["show", "--value", "--property", "MainPID", "placed.service"]))
             .trim()
@@ -273,7 +272,7 @@ fn two_domains_of_one_name_are_refused_here_too() {
 
 #[test]
 fn of_ten_parallel_starts_the_four_that_fit_run() {
-    // Four fit although the node loses a twentieth meanwhile, and no fifth does although it gains
+    // Four fit although the node loses a twentieth meanwhile, and no fifth fits although it gains
     // as much.
     let free = unclaimed_bytes()[2];
     let bytes = (free - free / 20) / 4 / 4096 * 4096;
@@ -317,8 +316,8 @@ fn a_start_that_is_killed_at_any_moment_leaves_no_claim() {
     assert!(next.status.success(), "{}", stderr(&next));
 }
 
-/// The daemon as the unit that is shipped runs it: the same file, with the binary under test in its
-/// place. It ends with this.
+/// The daemon as run by the shipped unit: the same file, with the binary under test in its place.
+/// Dropping this ends it.
 struct Unit;
 
 impl Unit {
@@ -369,7 +368,7 @@ impl Unit {
     }
 }
 
-/// Has the daemon go by short intervals and these lines when it reads its configuration.
+/// Gives the daemon short intervals and these lines of configuration.
 fn configure(lines: &str) {
     fs::create_dir_all("/etc/nearside").unwrap();
     write("/etc/nearside/daemon.toml", &format!("interval = \"200ms\"\n{lines}\n"));
@@ -408,8 +407,8 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     let unit = Unit::start();
     await_that("the scheduler is attached", || scheduler() == "enabled");
     await_that("the stand-in is lifted", || property("AllowedCPUs").is_empty());
-    // Only what went through the daemon is in its audit log, and a command does without one that is
-    // not ready.
+    // Its audit log has only changes through the daemon, and a command acts without a daemon that
+    // is not ready.
     get("/health");
     let changed = run(words("set web --nodes 3"));
     assert!(changed.status.success(), "{}", stderr(&changed));
@@ -417,7 +416,7 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
     await_that("it may have none elsewhere", || property("AllowedMemoryNodes") == "3");
     assert!(read("/var/log/nearside/audit.log").contains("\"domain\":\"web\""));
 
-    // It is started again when it dies, and when it hangs; the domain stays what it was.
+    // It is started again when it dies and when it hangs; the domain stays unchanged.
     for signal in ["KILL", "STOP"] {
         let process = Unit::process();
         systemctl(&format!("kill --signal={signal} --kill-who=main nearside.service"));
@@ -428,8 +427,7 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
         await_that("it knows the domain", || json("why web")["standing"].is_object());
         await_that("it has attached the scheduler", || scheduler() == "enabled");
     }
-    // A configuration with an error changes nothing, and whoever looks after the service is told
-    // why.
+    // A configuration with an error changes nothing, and `systemctl status` shows the reason.
     let process = Unit::process();
     write("/etc/nearside/daemon.toml", "interval = \"300ms\"\nscheduler = \"of\"\n");
     reload();
@@ -522,7 +520,7 @@ fn no_binding_by_nearside_outlives_it_on_foreign_units() {
         status(scope.processes()[0], "Cpus_allowed_list") != "0-7"
     });
     assert_eq!([service.bound(), kept.bound()], [unbound(), theirs()]);
-    // The daemon tells of an interval when that has ended.
+    // The daemon reports an interval after its end.
     await_that("it is said why", || {
         let why = json(&format!("why {}", service.path()))["standing"]["text"].to_string();
         why.contains("the unit restarts")
@@ -536,7 +534,7 @@ fn no_binding_by_nearside_outlives_it_on_foreign_units() {
     assert!(!Path::new("/run/systemd/system.control/found-a.service.d").exists());
     assert!(!Path::new("/run/systemd/system.control/found-b.service.d").exists());
 
-    // The next daemon takes none of it for a foreign setting.
+    // The next daemon takes none of it for another program's setting.
     configure(found);
     systemctl("start nearside.service");
     await_that("it has a home again", || service.home()["origin"] == "auto");
@@ -560,7 +558,7 @@ fn the_home_of_a_foreign_unit_is_set_and_given_back() {
     await_that("both have homes", || {
         [&service, &kept].iter().all(|other| other.home().is_object())
     });
-    // A command says that there is no daemon where that is not ready.
+    // A command reports that there is no daemon if that is not ready.
     let set = |other: &Other, flags: &str| {
         get("/health");
         set(other, flags)
@@ -575,7 +573,7 @@ fn the_home_of_a_foreign_unit_is_set_and_given_back() {
     assert!(done.status.success(), "{}", stderr(&done));
     assert_eq!(service.home()["origin"], "auto");
 
-    // It is kept on node 1, so that is its home, and no other can be.
+    // It is bound to node 1, so that is its home, and no other is possible.
     assert_eq!(
         (&kept.home()["nodes"], &kept.home()["origin"]),
         (&serde_json::json!([1]), &"adopted".into())

@@ -22,16 +22,16 @@ const NODES: &str = "/sys/devices/system/node";
 const SCHEDULER_STATE: &str = "/sys/kernel/sched_ext/state";
 const CONTROLLERS: &str = "+cpu +cpuset +memory";
 
-/// Where the daemon says that it is ready (`sd_notify(3)`), is told what to do, and says what it
-/// does.
+/// The socket on which the daemon reports that it is ready (`sd_notify(3)`), its configuration, and
+/// its output.
 const NOTIFY: &str = "/run/workloads.notify";
 const CONFIGURATION: &str = "/run/workloads.toml";
 const JOURNAL: &str = "/run/workloads.journal";
 
-/// The daemon tells something with each interval; this is far more than one takes.
+/// The daemon reports in each interval; this is far more than one interval takes.
 const TELLS_WITHIN: Duration = Duration::from_secs(30);
 
-/// So many intervals pass before anything is timed.
+/// The number of intervals before the measurement.
 const SETTLING_INTERVALS: u32 = 5;
 
 /// An interval of the daemon's control loop, as `packaging/nearside.toml` has it.
@@ -153,9 +153,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Has whoever places the domains see what there is now, for as long under each. Attaching the
-    /// scheduler takes most of a second of one CPU, for the kernel to verify it: a host does that
-    /// once, and so it is over before.
+    /// Lets every contender observe the domains for the same time before the work begins. Attaching
+    /// the scheduler takes most of a second of one CPU, because the kernel verifies it. A host does
+    /// that once, so it ends before.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
         if let Some(daemon) = &mut self.daemon {
             daemon.wait_for_scheduler()?;

@@ -1,4 +1,4 @@
-//! Which workloads there are, and of which domains they consist.
+//! The workloads, and the domains that they consist of.
 
 use crate::outcome::Outcome;
 use clap::Args;
@@ -39,7 +39,7 @@ pub(crate) struct Domain {
     pub(crate) program: Vec<String>,
 }
 
-/// Which workload, and how much of it.
+/// A workload, and its amount of work.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// Its name

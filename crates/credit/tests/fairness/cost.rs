@@ -50,7 +50,7 @@ fn a_woken_task_compares_as_many_cpus_of_512_as_of_8() {
 /// 2,000 tasks share a cap of two CPUs. A round asks for those that it releases and for the one
 /// that is refused.
 #[test]
-fn a_round_of_the_timer_costs_what_it_releases() {
+fn a_round_of_the_timer_costs_the_tasks_it_releases() {
     let mut machine = machine(1, 8);
     let capped = machine.group(100, &vec![0; 2000], Work::Burns);
     machine.cap(capped, 200 * MS, 100 * MS);

@@ -77,10 +77,10 @@ pub(crate) struct Machine {
     /// The group that each is nested in.
     pub(crate) parents: Vec<Option<usize>>,
     pub(crate) balanced: u64,
-    /// How often a task came to a CPU, and how often not to the one it was on last.
+    /// The number of times a task came to a CPU, and how often it was not its last one.
     pub(crate) starts: u64,
     pub(crate) changes: u64,
-    /// CPUs that were compared for woken tasks, and the most for one of them.
+    /// CPUs that were compared for woken tasks, and the most compared for one of them.
     pub(crate) compared: u64,
     pub(crate) max_compared: u64,
     /// Throttled tasks that the timer asked for, and those of them that went on.
@@ -95,7 +95,7 @@ pub(crate) struct Machine {
     cpus_a_cache: usize,
     threads_a_core: usize,
     weights: Vec<u64>,
-    /// Where the tasks of each group are among themselves.
+    /// The place of each group's tasks among each other.
     own_now: Vec<u64>,
     cpus: Vec<Cpu>,
     /// One for each cache, in the order in which tasks are taken.
@@ -328,7 +328,7 @@ impl Machine {
     }
 }
 
-/// How even shares are: 1 if all are equal, 1/n if one has all.
+/// Evenness of shares: 1 if all are equal, 1/n if one has all.
 pub(crate) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     sum * sum / (shares.len() as f64 * shares.iter().map(|share| share * share).sum::<f64>())

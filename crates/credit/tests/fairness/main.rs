@@ -110,7 +110,7 @@ fn the_lightest_group_beside_the_heaviest_waits_a_bounded_time() {
     }
 }
 
-/// It is charged in advance for all of them, so that alone is no reason to wait.
+/// It is charged for all of them in advance, so the charge alone is no reason to wait.
 #[test]
 fn a_group_gets_ahead_by_its_number_of_tasks() {
     let params = Params::new(8);
@@ -133,8 +133,8 @@ fn a_task_passes_on_its_last_cpu_by_a_slice_but_no_woken_task() {
         |share| Grant { tag: 0, reserved: credit::charge(3 * MS, share), slice_ns: 3 * MS };
     let sixteenth = of_slices(ONE / 8);
     let table = [
-        // Its grant, the first one's place, its own, whether the first one has just woken up;
-        // whether it passes.
+        // Its grant, the first one's place, its own place, whether the first one has just woken up,
+        // and whether it passes.
         (sixteenth, 0, 0, false, true),
         (sixteenth, 0, 24 * MS, false, true),
         (sixteenth, 0, 24 * MS + 1, false, false),

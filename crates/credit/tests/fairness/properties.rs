@@ -301,10 +301,10 @@ proptest! {
         }
     }
 
-    /// A cap of a child beyond its parent's is worth nothing, and the narrowest one is made use of
-    /// but for the crumbs of each period that are too small for a slice.
+    /// A cap of a child beyond its parent's has no effect. The narrowest cap is used up, except for
+    /// remainders of each period that are too small for a slice.
     #[test]
-    fn the_narrowest_cap_on_the_way_up_is_what_a_domain_gets(
+    fn a_domain_gets_the_narrowest_cap_above_it(
         period_ms in 20..=100_u64,
         percents in prop::collection::vec(20..=300_u64, 1..=4),
     ) {

@@ -59,8 +59,8 @@ impl Actuator for Direct {
         if !parent.exists() {
             parent.create()?;
         }
-        // If a controller cannot be enabled, the domain does without, and the step that needs it
-        // says so.
+        // A controller that cannot be enabled is missing in the domain, and the step that needs it
+        // reports that.
         for above in [&root, &parent] {
             CONTROLLERS.iter().for_each(|controller| drop(above.enable_below(&[controller])));
         }

@@ -7,7 +7,7 @@ use super::contract::Refusing;
 #[derive(Debug)]
 pub(super) struct Other;
 
-/// A service or slice of systemd: a setting would last when the unit is started anew.
+/// A service or slice of systemd. A setting would survive a restart of the unit.
 #[derive(Debug)]
 pub(super) struct SystemdUnit;
 

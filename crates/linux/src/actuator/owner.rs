@@ -6,8 +6,8 @@ use nearside_policy::Owner;
 /// this machine.
 ///
 /// systemd owns its units, which lie in slices. A scope is always transient: it ends with its
-/// processes, and its settings end with it. Groups below a unit belong to its payload: a container
-/// runtime, a service, or the systemd of a user, which is another one.
+/// processes, and its settings end with it. The groups below a unit belong to its payload: a
+/// container runtime, a service, or a user's own systemd.
 pub(crate) fn owner(path: &str, systemd: bool) -> Owner {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let is_slice = |part: &&str| part.ends_with(".slice");
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_tells_whose_it_is() {
+    fn the_path_of_a_cgroup_names_its_owner() {
         use Owner::{Foreign, Kubelet, Libvirt, Nearside, Systemd, SystemdUnit};
         let cases = [
             ("/nearside/db", false, Nearside),

@@ -50,7 +50,7 @@ impl Actuator for Scope {
             return Ok(false);
         }
         let is_set = self.systemd.set(unit(group), CPUS.property, &CpuSet::new())?;
-        // Older kernels let no group with processes have an empty set.
+        // Older kernels refuse an empty set for a group with processes.
         match is_set && !confines_nothing(group, CPUS)? {
             true => self.systemd.set(unit(group), CPUS.property, &possible_cpus(&self.root)?),
             false => Ok(is_set),

@@ -1,8 +1,8 @@
-//! Moving pages in batches, for a daemon: what lies on one node comes home, so much an interval.
+//! Moving pages home in batches for the daemon, a bounded number of bytes an interval.
 //!
-//! Each way from one node to another has a rate of its own, so all ways go on at the same time.
-//! Each node that pages leave has a thread, which moves a chunk of one way while the others rest;
-//! so what an interval moves takes at most a CPU a node.
+//! Each pair of source and target node has a rate of its own, so all pairs move at the same time.
+//! Each source node has one thread, which moves a chunk of one pair while the others rest. So an
+//! interval's moves take at most one CPU a source node.
 
 use super::{handle::Host, walks::Walks};
 use crate::{
@@ -26,7 +26,7 @@ pub struct Batches {
     lanes: Vec<Lane>,
 }
 
-/// What leaves one node, by one thread.
+/// The pages that leave one node, moved by one thread.
 #[derive(Debug)]
 struct Lane {
     from: NodeId,
@@ -36,30 +36,30 @@ struct Lane {
     ended: Vec<(PageMove, Moved)>,
 }
 
-/// From there to one node, or to several.
+/// From the lane's node to one target node, or to several.
 #[derive(Debug)]
 struct Way {
     to: NodeSet,
-    /// The rate allows the next chunk from here on.
+    /// The time from which the rate allows the next chunk.
     due: Instant,
-    /// Those who go that way take turns.
+    /// The moves in this direction, which take turns.
     queue: VecDeque<Task>,
 }
 
 #[derive(Debug)]
 struct Task {
     action: PageMove,
-    /// The domain's when it was begun.
+    /// The record of the domain at the beginning of the batch.
     record: Record,
     moving: Moving,
 }
 
 impl Host {
-    /// Makes ready to move batches, each of some domain's pages to nodes of its home as that is
-    /// recorded now. Returns those that were refused, too.
+    /// Prepares batches, each of a domain's pages to nodes of its recorded home. Returns the
+    /// refused ones as well.
     ///
-    /// Nothing of it is recorded, so no lock is needed: what was not moved is there to be seen.
-    /// Another command that changes a domain meanwhile ends its batch.
+    /// Batches leave no record, so this needs no lock: pages that have not moved are still off
+    /// their home. Another command that changes the domain meanwhile ends its batch.
     pub fn begin_batches(&mut self, batches: &[PageMove]) -> (Batches, Vec<(PageMove, Outcome)>) {
         let (mut begun, mut refused) = (Batches::default(), Vec::new());
         if batches.is_empty() {
@@ -81,9 +81,9 @@ impl Host {
         (begun, refused)
     }
 
-    /// Moves pages until everything was tried, or `until`, or `go_on` breaks off. That is asked
-    /// before each rest and after each chunk, at least every 100 ms, by several threads; so each
-    /// call moves on by a chunk where the rate allows one.
+    /// Moves pages until every page was tried, or `until` has passed, or `go_on` returns false.
+    /// Several threads call it, before each rest and after each chunk, at least every 100 ms. So
+    /// each call moves at least one chunk if the rate allows.
     pub fn move_batches(
         &mut self,
         batches: &mut Batches,
@@ -115,7 +115,7 @@ impl Host {
         said.iter().for_each(|said| self.notice(said));
     }
 
-    /// What became of each batch.
+    /// The outcome of each batch.
     pub fn end_batches(&mut self, batches: Batches) -> Vec<(PageMove, Outcome)> {
         let mut ended = Vec::new();
         for mut lane in batches.lanes {
@@ -137,7 +137,7 @@ impl Host {
         ended
     }
 
-    /// Forgets how far moving has come with domains that have ended.
+    /// Forgets the progress of moves in domains that have ended.
     pub fn keep_walks(&mut self, lives: impl Fn(&str) -> bool) {
         self.walks.keep_only(lives);
     }
@@ -197,7 +197,7 @@ impl Host {
 }
 
 impl Batches {
-    /// Whether something is left to try.
+    /// True if pages are left to try.
     pub fn is_busy(&self) -> bool {
         self.lanes.iter().any(Lane::is_busy)
     }
@@ -227,7 +227,7 @@ impl Lane {
         self.ways.iter().any(|way| !way.queue.is_empty())
     }
 
-    /// Moves a chunk of whichever way has rested longest, again and again.
+    /// Moves a chunk of the way that has rested longest, again and again.
     fn run(&mut self, store: &Store, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
         while let Some(way) =
             self.ways.iter_mut().filter(|way| !way.queue.is_empty()).min_by_key(|way| way.due)
@@ -267,7 +267,7 @@ impl Lane {
     }
 }
 
-/// Looking for pages may take long; finding some at once and moving them is not broken off.
+/// A search for pages may take long and can be interrupted; a batch that was found is moved whole.
 fn chunk(
     walks: &mut BTreeMap<String, Walk>,
     task: &mut Task,
@@ -281,7 +281,7 @@ fn chunk(
     })
 }
 
-/// Whether the record of a domain is as it was.
+/// True if the record of a domain has not changed.
 pub(super) fn is_unchanged(store: &Store, record: &Record) -> bool {
     store.record(&record.name).is_ok_and(|now| now.as_ref() == Some(record))
 }

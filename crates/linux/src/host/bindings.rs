@@ -12,7 +12,7 @@ use crate::{
 use nearside_policy::{Action, CpuReason, MemoryPolicy, PartId};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
-/// The remark if threads started faster than they could be bound.
+/// Notice if threads started faster than they could be bound.
 const ESCAPED: &str = "threads started faster than they could be bound: some may run on other CPUs";
 
 impl Host {
@@ -60,11 +60,12 @@ impl Host {
         id: &PartId,
     ) -> Result<(), Error> {
         let group = self.tree.group(&after.cgroup)?;
-        if !group.populated() {
+        // Nearside has never bound a group that its owner keeps to itself.
+        if !group.populated() || self.may_bind(after).is_err() {
             return Ok(());
         }
         let (was, is) = (part(before, id)?, part(after, id)?);
-        // Both are tried: one that fails is no reason to leave the other.
+        // A failure of one must not keep the other from being restored.
         let cpus = match was.cpus == is.cpus {
             true => Ok(()),
             false => self.restore_cpus(&group, was, is),
@@ -141,12 +142,12 @@ impl Host {
             return Ok(());
         }
         let (online, ordinary) = self.online_and_ordinary_cpus()?;
-        // This process becomes the domain: the affinity that it started with is no wish of the
+        // This process becomes the domain. The affinity it was started with is not a choice of the
         // command.
         let this = std::process::id().cast_signed();
         let is_free = |thread| match sys::cpu_affinity(thread) {
             Ok(now) => thread == this || ordinary.is_subset(&now) || is_own(&now, own, &online),
-            // It has ended, and may have started another.
+            // The thread has ended, and may have started another.
             Err(_) => true,
         };
         let bind_free = |thread| if is_free(thread) { bind(thread, cpus) } else { Ok(false) };
@@ -156,7 +157,7 @@ impl Host {
         Ok(())
     }
 
-    /// Lets a group run wherever its parent may, as far as Nearside bound it.
+    /// Lifts Nearside's binding of a group: its threads may run wherever its parent allows.
     fn unbind(&mut self, group: &Cgroup, own: &[&CpuSet]) -> Result<(), Error> {
         if cpus_of_others(group, own)?.is_some() {
             return Ok(());
@@ -178,8 +179,8 @@ impl Host {
         Ok(())
     }
 
-    /// The online CPUs, and those of them that are not isolated: a thread that nobody bound may
-    /// run on these.
+    /// The online CPUs, and those of them that are not isolated. A thread that no program bound may
+    /// run on the latter.
     fn online_and_ordinary_cpus(&self) -> Result<(CpuSet, CpuSet), Error> {
         let topology = self.topology()?;
         let online = |topology: &Topology| {
@@ -214,7 +215,7 @@ fn refuse_cpus_of_others(group: &Cgroup, own: &[&CpuSet]) -> Result<(), Error> {
     }
 }
 
-/// Whether a thread's CPUs are those of a binding of Nearside's, as far as they are online.
+/// True if a thread's CPUs are those of one of Nearside's bindings, as far as they are online.
 fn is_own(now: &CpuSet, own: &[&CpuSet], online: &CpuSet) -> bool {
     own.iter().any(|bound| bound.intersection(online) == *now)
 }

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// Where the host's files are.
+/// The locations of the host's files.
 #[derive(Debug, Clone)]
 pub struct Paths {
     /// The root below which `proc`, `sys` and `run` lie.
@@ -59,7 +59,7 @@ pub struct Host {
     pub(super) store: Store,
     pub(super) actuators: Actuators,
     pub(super) waiting: Waiting,
-    /// Remarks for the user about what could not be done and does no harm.
+    /// Notices for the user about steps that could not be done, without harm.
     pub(super) notices: Vec<String>,
     pub(super) walks: Walks,
 }
@@ -127,8 +127,8 @@ impl Host {
         Ok(self.machine(None)?.0)
     }
 
-    /// The machine. CPUs and devices are taken from `known`, unless other CPUs are online now: on
-    /// a large machine they are thousands of files.
+    /// The machine. CPUs and devices are taken from `known` if the same CPUs are online: on a large
+    /// machine, reading them takes thousands of files.
     fn machine(&self, known: Option<&Topology>) -> Result<(Topology, Vec<sysfs::Note>), Error> {
         let root = &self.paths.root;
         let read = match known.filter(|known| has_its_cpus(known, root)) {
@@ -165,12 +165,12 @@ impl Host {
         }
     }
 
-    /// Takes the remarks for the user.
+    /// Takes the notices for the user.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Adds a remark for the user, once.
+    /// Adds a notice for the user, once.
     pub(super) fn notice(&mut self, notice: &str) {
         if !self.notices.iter().any(|known| known == notice) {
             self.notices.push(notice.into());
@@ -181,8 +181,8 @@ impl Host {
     pub(super) fn observe_from(&mut self, known: Option<&Topology>) -> Result<Observation, Error> {
         let (records, broken) = self.records();
         self.notices.extend(broken.iter().map(ToString::to_string));
-        // Resident memory before free memory: pages touched in between then count twice instead
-        // of not at all.
+        // Resident memory is read before free memory. So pages touched in between count twice
+        // rather than not at all.
         let states =
             records.iter().map(|record| self.states(record)).collect::<Result<Vec<_>, _>>()?;
         let reservations = self.reservations();
@@ -232,7 +232,7 @@ impl Host {
         })
     }
 
-    /// Refuses steps that this host cannot take, and adds remarks on those it does without.
+    /// Refuses steps that this host cannot take, and adds notices for those it skips.
     pub(crate) fn check(&mut self, steps: &[Step], policy: MemoryPolicy) -> Result<(), Error> {
         for step in steps {
             match &step.action {
@@ -246,8 +246,8 @@ impl Host {
         Ok(())
     }
 
-    /// A cgroup without a cpuset confines no memory: policy `restrictive` needs that, the others
-    /// do without.
+    /// Without a cpuset a cgroup cannot confine memory. Policy `restrictive` needs that; the other
+    /// policies do without.
     pub(super) fn go_without_cpuset(&mut self, policy: Option<MemoryPolicy>) -> Result<(), Error> {
         if policy == Some(MemoryPolicy::Restrictive) {
             return Err(Error::Refused(
@@ -308,7 +308,7 @@ fn has_its_cpus(known: &Topology, root: &Path) -> bool {
 /// controller.
 pub(crate) fn allowed(tree: &Tree, booted_with_systemd: bool) -> Option<Allowed> {
     let parent = if booted_with_systemd { format!("/{SLICE}") } else { PARENT.into() };
-    // A cgroup that does not exist yet will be allowed what its parent is.
+    // A cgroup that does not exist yet will be allowed the same as its parent.
     effective(tree, &parent).or_else(|| effective(tree, "/"))
 }
 

@@ -8,7 +8,7 @@ use nearside_policy::MemoryPolicy;
 use nearside_topology::NodeSet;
 use std::io;
 
-/// Gives this process, and with it what it will execute, a memory policy.
+/// Sets the memory policy of this process, which the command that it executes inherits.
 pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), Error> {
     match sys::set_memory_policy(policy, nodes) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -18,7 +18,7 @@ pub(crate) fn take_policy(policy: MemoryPolicy, nodes: &NodeSet) -> Result<(), E
     }
 }
 
-/// The error if a filter of system calls forbids memory policies.
+/// The error if a seccomp filter forbids memory policies.
 pub fn policy_forbidden(policy: MemoryPolicy) -> Error {
     Error::NotPermitted {
         what: format!("set memory policy {policy}"),

@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a long move checks that no other command has changed its domain.
+/// The pause between two checks that no other command has changed the domain of a long move.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 impl Host {
-    /// Moves all pages of a part to the nodes of its home. The lock is free meanwhile: others may
-    /// start and stop domains, and even change this one, which ends the move. The record names
-    /// the destination until the move is complete, so that it can be resumed.
+    /// Moves all pages of a part to the nodes of its home. The lock is free meanwhile, so other
+    /// commands may start and stop domains. A command that changes this domain ends the move. The
+    /// record names the destination until the move is complete, so that it can be resumed.
     pub(super) fn move_all_pages(
         &mut self,
         pages: &PageMove,
@@ -36,8 +36,8 @@ impl Host {
         let (rate, nodes) = (pages.rate_bytes_per_s, &pages.nodes);
         let moved =
             migrate::move_group(&group, &self.proc(), &topology, nodes, &claim, rate, &mut go_on);
-        // A group counts as populated for a moment after its last process has exited; its list
-        // of processes does not show that one any more.
+        // A group counts as populated for a moment after its last process has exited, although that
+        // process is no longer in its list.
         let why = match (group.all_processes().is_empty(), is_unchanged(&store, &record)) {
             (true, _) => Some("the domain has ended"),
             (false, false) => Some("another command has changed the domain meanwhile"),

@@ -1,4 +1,4 @@
-//! The records that a transaction leads to: pure functions over records and steps.
+//! The records that result from a transaction: pure functions over records and steps.
 
 use crate::store::{CpuBinding, Part, Record};
 use nearside_policy::{
@@ -6,7 +6,7 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeSet, Topology};
 
-/// The facts recorded of a new domain beside its home and claim.
+/// The facts in the record of a new domain besides its home and claim.
 #[derive(Debug, Clone)]
 pub struct NewDomain {
     /// The command with its arguments.
@@ -17,7 +17,8 @@ pub struct NewDomain {
 
 /// A record after a step. None once its domain is forgotten.
 ///
-/// `topology` is the machine as domains may use it. `is_new`: this transaction creates the domain.
+/// `topology` is the machine as domains may use it. `is_new` is true if this transaction creates
+/// the domain.
 pub(super) fn record_after(
     mut record: Record,
     step: &Step,
@@ -48,10 +49,10 @@ fn part_mut<'a>(record: &'a mut Record, id: &PartId) -> Option<&'a mut Part> {
 
 fn set_home(part: &mut Part, home: &Home, is_new: bool, topology: &Topology) {
     if part.home.nodes != home.nodes {
-        // An interrupted move to the former home does not go on.
+        // A new home ends an interrupted move to the former one.
         part.moving_to = None;
     }
-    // The policy of a new domain comes with a step of its own, or not at all on one node.
+    // A new domain gets its policy in a separate step, or none on a machine of one node.
     if !is_new {
         let claim = part.claim.as_ref();
         part.policy_nodes = claim.and_then(|claim| later_policy_nodes(home, claim, topology));
@@ -59,8 +60,8 @@ fn set_home(part: &mut Part, home: &Home, is_new: bool, topology: &Topology) {
     part.home = home.clone();
 }
 
-/// Whether Nearside's own binding is to stand in for a scheduler that knows node affinity: the
-/// domain prefers a home of fewer than all nodes with CPUs, and is not bound yet.
+/// Whether Nearside's own binding is to replace a scheduler that knows node affinity: the domain is
+/// not bound yet, and prefers a home with CPUs that is not the whole machine.
 pub fn wants_fallback(record: &Record, topology: &Topology) -> bool {
     let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
     let part = record.part();
@@ -68,7 +69,7 @@ pub fn wants_fallback(record: &Record, topology: &Topology) -> bool {
 }
 
 /// Whether a domain needs a binding to stay at home without such a scheduler. A domain that the
-/// owner of its cgroup binds needs none.
+/// owner of its cgroup already binds needs none.
 pub(super) fn needs_binding(record: &Record) -> bool {
     record.part().home.affinity == Affinity::Soft && !record.is_kept_by_others()
 }

@@ -46,7 +46,7 @@ pub struct Session<'h> {
     found_by: BTreeMap<String, String>,
 }
 
-/// Why a transaction was not applied. Nothing of it is left.
+/// The reason why a transaction was not applied. It has left no change.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// A need no longer holds.
@@ -57,7 +57,7 @@ pub enum Refusal {
     Step {
         /// The part that it would have changed.
         part: PartId,
-        /// The step in words.
+        /// The name of the step.
         action: String,
         /// The reason.
         why: Error,
@@ -77,7 +77,7 @@ struct Pending<'s, 'h> {
     is_committed: bool,
 }
 
-/// How to take an effect back.
+/// An effect to take back.
 enum Undo {
     /// Leave the new cgroup for the one before, and remove it.
     Create { group: Cgroup, back: Cgroup },
@@ -107,13 +107,14 @@ impl<'h> Session<'h> {
         let mut session = Self { host, lock, seen: None, found_by: BTreeMap::new() };
         session.roll_back_unfinished()?;
         let Self { host, lock, .. } = &session;
-        // The record of a living domain that cannot be read may hold a claim, so nothing is
-        // promised until an operator has looked.
+        // An unreadable record of a living domain may hold a claim. So no memory is claimed until
+        // an operator has resolved it.
         let unreadable = lock.sweep(&host.tree, host.actuators.parent())?;
         unreadable.into_iter().next().map_or(Ok(session), Err)
     }
 
-    /// Reads the machine and its domains, once a session. CPUs and devices are as in `known`.
+    /// Reads the machine and its domains, once per session. CPUs and devices are taken from
+    /// `known`.
     ///
     /// # Errors
     /// If the machine cannot be read.
@@ -170,7 +171,7 @@ impl<'h> Session<'h> {
         self.apply_with(transaction, Some(new))
     }
 
-    /// Takes back a domain that this process became: leaves its cgroup for `back`.
+    /// Undoes [`start`](Self::start): this process leaves the domain's cgroup for `back`.
     ///
     /// # Errors
     /// If the record or the cgroup cannot be removed.
@@ -181,7 +182,7 @@ impl<'h> Session<'h> {
         self.leave(&group, back)
     }
 
-    /// A scope of systemd ends with its last process, which this one is.
+    /// A scope of systemd ends with its last process, which is this one.
     fn leave(&self, group: &Cgroup, back: &Cgroup) -> Result<(), Error> {
         if self.host.booted_with_systemd() || !group.exists() {
             return Ok(());
@@ -222,7 +223,7 @@ impl<'h> Session<'h> {
     fn check(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
         let needs = &transaction.needs;
         let is_about_memory = !needs.memory.is_empty();
-        // Cgroups without a record are not in the observation of all domains.
+        // The observation of all domains lacks cgroups without a record.
         let mut subjects = Vec::new();
         for id in needs.parts.keys() {
             let state = match self.record(id.domain())? {
@@ -240,8 +241,8 @@ impl<'h> Session<'h> {
         Ok(needs.check(&fresh)?)
     }
 
-    /// Puts Nearside's own binding in the place of a scheduler that knows node affinity. False if
-    /// the domain needs none, or has one.
+    /// Binds a domain to its home in place of a scheduler that knows node affinity. False if the
+    /// domain needs no binding, or has one.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -262,8 +263,7 @@ impl<'h> Session<'h> {
         Ok(true)
     }
 
-    /// Lifts Nearside's own binding of a domain's CPUs, never an operator's. False if there was
-    /// none.
+    /// Lifts Nearside's own binding of a domain's CPUs, never an operator's. False if it has none.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -277,7 +277,7 @@ impl<'h> Session<'h> {
         }
     }
 
-    /// Forgets a domain that a pattern found. False if there is none.
+    /// Forgets a domain that a pattern found. False if it has no record.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -324,7 +324,7 @@ impl<'h> Session<'h> {
     }
 }
 
-/// The observation of a single domain that is recorded so.
+/// The observation of a single domain, from its record.
 fn observed(record: &Record) -> Observation {
     let parts = record.parts().map(|part| part_of(record, part)).collect();
     Observation { parts, ..Observation::default() }
@@ -333,7 +333,7 @@ fn observed(record: &Record) -> Observation {
 fn with_subjects(mut seen: Observation, subjects: Vec<PartState>) -> Observation {
     for subject in subjects {
         match seen.parts.iter_mut().find(|part| part.id == subject.id) {
-            // Homes and identities are those of the records as they are now.
+            // Homes and identities come from the present records.
             Some(part) => (part.home, part.cgroup) = (subject.home, subject.cgroup),
             None => seen.parts.push(subject),
         }
@@ -370,7 +370,7 @@ impl Pending<'_, '_> {
         Ok(())
     }
 
-    /// The machine as domains may use it. Only a new home asks for it.
+    /// The machine as domains may use it. Only a step that sets a new home needs it.
     fn topology(&self, transaction: &Transaction) -> Result<Topology, Error> {
         let host = &self.session.host;
         match &self.session.seen {
@@ -450,7 +450,7 @@ impl Pending<'_, '_> {
 
     fn take_step(&mut self, action: &Action) -> Result<(), Error> {
         match action {
-            // These change records alone. The cgroup exists by now.
+            // These steps change only records. The cgroup exists by now.
             Action::Create { .. }
             | Action::Claim { .. }
             | Action::SetHome { .. }
@@ -458,7 +458,7 @@ impl Pending<'_, '_> {
             Action::SetMemoryPolicy { policy, nodes, .. } => take_policy(*policy, nodes),
             Action::ConfineMemory { .. } | Action::BindCpus { .. } | Action::UnbindCpus { .. } => {
                 let (before, after) = self.records_of(action.part())?;
-                // Before the effect: a refused step may have taken effect in part.
+                // Recorded before the effect, because a refused step may have taken effect in part.
                 let part = action.part().clone();
                 let (was, will_be) = (Box::new(before.clone()), Box::new(after.clone()));
                 let undo = Undo::Bindings { before: was, after: will_be, part };
@@ -474,10 +474,10 @@ impl Pending<'_, '_> {
         its.ok_or_else(|| Error::Refused(format!("{id} is not part of this transaction")))
     }
 
-    /// Writes the records. From here on the transaction holds.
+    /// Writes the records. This commits the transaction.
     fn commit(mut self) -> Result<(), Refusal> {
         self.session.lock.put_all(&self.changes)?;
-        // A journal that cannot be removed would be rolled back by the next process.
+        // The next process would roll back a journal that cannot be removed.
         if self.has_journal {
             self.session.lock.end_journal()?;
         }
@@ -519,8 +519,8 @@ impl Drop for Pending<'_, '_> {
     }
 }
 
-/// The record of a domain before and after a change. Where there is none, a record without
-/// bindings stands for it: a cgroup without a home is not bound.
+/// The record of a domain before and after a change. For a missing one, a record without bindings
+/// is used: a cgroup without a home is not bound.
 fn before_and_after(change: &Change) -> Option<(Record, Record)> {
     let record = |subject: &Option<Subject>| match subject {
         Some(Subject::Domain(record)) => Some(record.clone()),

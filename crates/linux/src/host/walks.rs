@@ -4,7 +4,7 @@ use crate::migrate::Walk;
 use nearside_topology::NodeId;
 use std::collections::VecDeque;
 
-/// The most pairs of a domain and a node that are kept; the oldest go first.
+/// The most walks that are kept, one per domain and node; the oldest are dropped first.
 const MAX_WALKS: usize = 256;
 
 /// How far batches have come, by domain and node, those used last at the end.

@@ -17,7 +17,7 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// True if those on `node` shall.
+    /// True if pages on `node` shall move.
     pub(super) fn holds(&self, node: NodeId) -> bool {
         match self {
             Self::Off(nodes) => !nodes.contains(node),
@@ -33,7 +33,7 @@ impl Wanted {
     }
 }
 
-/// A range of addresses of one process that has pages that shall move.
+/// A range of addresses of one process with pages that shall move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Area {
     /// First address.
@@ -44,14 +44,14 @@ pub(super) struct Area {
     pub(super) page_bytes: u64,
     /// Explicit huge pages.
     pub(super) huge: bool,
-    /// Such pages when it was read; after that many the search can stop. Unknown for a private
-    /// mapping of a file, of which only the written pages are the process's own.
+    /// Pages that shall move, at the time of reading: after that many the search can stop. Unknown
+    /// for a private mapping of a file, of which only the written pages are the process's own.
     pub(super) wanted_pages: Option<u64>,
     /// The shared object: device and inode.
     pub(super) object: Option<String>,
 }
 
-/// The areas of a process that have memory of its own that shall move.
+/// The areas of a process's own memory that shall move.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Areas {
     /// The ranges.
@@ -113,8 +113,8 @@ pub(super) fn ranges(maps: &str) -> BTreeMap<u64, Range> {
     maps.lines().filter_map(range).collect()
 }
 
-/// None where no page of the mapping can move: none that shall, gone since, or shared pages of a
-/// file, which belong to the page cache and so to all that use the file
+/// None if no page of the mapping can or shall move: the mapping has gone, or its pages are shared
+/// pages of a file. Those belong to the page cache and so to all users of the file
 /// (docs/adr/0005-moving-pages.md).
 fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Option<Area> {
     let start = mapping.start as u64;
@@ -124,7 +124,7 @@ fn area(mapping: &Mapping, ranges: &BTreeMap<u64, Range>, wanted: &Wanted) -> Op
     if wanted_bytes == 0 || (is_file && range.shared) {
         return None;
     }
-    // The kernel would not write this; addresses behind the last page must still be countable.
+    // The kernel never writes this; the check keeps addresses within the range of their type.
     if mapping.page_bytes == 0
         || start >= range.end
         || range.end.checked_add(mapping.page_bytes).is_none()
@@ -149,12 +149,12 @@ const FILE_OR_SHARED: u64 = 1 << 61;
 /// Entries of `/proc/PID/pagemap` read at once: 256 KiB for 128 MiB of addresses.
 const ENTRIES: u64 = 1 << 15;
 
-/// Calls `each` with the addresses of pages in `area` that may have to move, in batches, until it
-/// says to stop.
+/// Calls `each` with batches of addresses in `area` whose pages may have to move, until it returns
+/// false.
 ///
-/// The kernel's page map is a cheap list of present pages (8 bytes a page, holes included), so a
-/// large mapping that is hardly touched costs little. Explicit huge pages are few: all of them are
-/// named.
+/// The kernel's page map lists present pages at low cost (8 bytes a page, holes included), so a
+/// large mapping that is hardly touched costs little. Explicit huge pages are few, so all of them
+/// are named.
 pub(super) fn each_batch(
     area: &Area,
     pagemap: &File,

@@ -1,9 +1,10 @@
-//! Moves one batch of pages, and finds out where each page is then.
+//! Moves one batch of pages, and reads the final node of each page.
 //!
-//! The answer of `move_pages(2)` is incomplete (`do_pages_move` in `mm/migrate.c`). It goes through
-//! the pages in runs, says nothing about a run of which a page did not move, and does not reach the
-//! pages behind it. Of a large folio only the first page named counts; the next is busy, because it
-//! is moving already. So the rest is tried again, and the final nodes of the pages decide.
+//! The answer of `move_pages(2)` is incomplete (`do_pages_move` in `mm/migrate.c`). The kernel
+//! moves pages in runs. If one page of a run does not move, the kernel gives no status for the run
+//! and does not try the pages behind it. Of a large folio only the first named page is moved; the
+//! next one is busy, because the folio is already on its way. So the remaining pages are tried
+//! again, and their final nodes decide.
 
 use super::target::Targets;
 use crate::sys::{NOT_SAID, PageStatus};
@@ -11,11 +12,11 @@ use nearside_policy::StayedWhy;
 use nearside_topology::NodeId;
 use std::{collections::BTreeMap, io};
 
-/// The kernel's calls for the pages of one process.
+/// The kernel's page calls for one process.
 pub(super) trait Kernel {
     /// The nodes of the pages at these addresses.
     fn nodes(&mut self, addresses: &[usize]) -> io::Result<Vec<PageStatus>>;
-    /// Moves them to `node`; [`NOT_SAID`] for pages without an answer.
+    /// Moves pages to `node`; [`NOT_SAID`] for pages without an answer.
     fn move_to(&mut self, addresses: &[usize], node: NodeId) -> io::Result<Vec<PageStatus>>;
 }
 
@@ -39,10 +40,10 @@ pub(super) struct Settled {
     pub(super) stayed: BTreeMap<StayedWhy, u64>,
 }
 
-/// Pages within such a block go to the same target, for they may be one huge page.
+/// Pages within one such block get the same target, because they may be one huge page.
 const BLOCK_BYTES: usize = 2 << 20;
 
-/// Moves `pages`, which are of one size, to the targets; where one is full, to the next.
+/// Moves `pages`, all of one size, to the targets. A full target is replaced by the next one.
 pub(super) fn settle(
     kernel: &mut impl Kernel,
     targets: &mut Targets<'_>,
@@ -50,7 +51,7 @@ pub(super) fn settle(
     mut pages: Vec<Page>,
 ) -> Settled {
     let mut settled = Settled::default();
-    // Each round finds at least one more target full, or is the last.
+    // Each round finds at least one more full target, or is the last.
     while !pages.is_empty() {
         let (groups, homeless) = by_target(targets, page_bytes, &pages);
         *settled.stayed.entry(StayedWhy::NoRoom).or_default() += homeless.len() as u64;
@@ -78,7 +79,7 @@ pub(super) fn settle(
     settled
 }
 
-/// The pages by the target that suits them, and those for which all targets are full.
+/// The pages by chosen target, and the pages for which every target is full.
 fn by_target(
     targets: &mut Targets<'_>,
     page_bytes: u64,
@@ -96,8 +97,8 @@ fn by_target(
     (groups, homeless)
 }
 
-/// Tries to move the pages to `target`; answers for each what the kernel said, `ENOMEM` for all
-/// when it had no room.
+/// Tries to move the pages to `target` and returns the kernel's answer for each page: `ENOMEM` for
+/// all if the target had no room.
 fn attempt(
     kernel: &mut impl Kernel,
     addresses: &[usize],
@@ -111,8 +112,8 @@ fn attempt(
         let answers = match kernel.move_to(rest, target) {
             Ok(answers) => answers,
             Err(error) => {
-                // EACCES is about one page only as a page's own answer; here the node is not
-                // allowed.
+                // As a status, EACCES is about one page. As the call's error, it means that the
+                // node is not allowed.
                 let all = if errno(&error) == libc::EACCES { libc::EPERM } else { errno(&error) };
                 said.resize(addresses.len(), Err(all));
                 break;
@@ -126,9 +127,9 @@ fn attempt(
         let run = answers[first..].iter().take_while(|answer| is_silent(answer)).count();
         let behind = first + run;
         said.extend(answers.iter().take(behind + 1));
-        // A run of one page with a busy one behind it is the mark of a large folio that did not
-        // move. Naming it again by each of its pages would be in vain and slow, and its size is not
-        // known; but it is aligned to it. So go on at an address that is aligned to twice as much
+        // A run of one page with a busy page behind it marks a large folio that did not move.
+        // Trying each of its pages would be slow and in vain. Its size is unknown, but it is
+        // aligned to its size. So the next attempt starts at an address aligned to twice as much
         // each time.
         let is_large = run == 1 && answers.get(behind) == Some(&Err(libc::EBUSY));
         stuck_in_a_row = match is_large {
@@ -166,10 +167,10 @@ mod tests {
     use nearside_topology::{Distances, MemoryState, Node, NodeSet, Topology};
 
     const PAGE: usize = 4096;
-    /// Where the fake's memory starts: aligned to any folio.
+    /// The start of the fake's memory, aligned to any folio.
     const START: usize = 1 << 30;
 
-    /// Folios one behind the other, and free pages by node; behaves as `do_pages_move` does.
+    /// Consecutive folios, and free pages by node. The fake moves pages as `do_pages_move` does.
     #[derive(Default)]
     struct Fake {
         folios: Vec<Folio>,
@@ -207,7 +208,7 @@ mod tests {
                 .unwrap()
         }
 
-        /// Moves a run; false when a page of it did not move.
+        /// Moves a run; false if one of its pages did not move.
         fn migrate(&mut self, run: &[usize], node: u32) -> io::Result<bool> {
             let mut all = true;
             for &index in run {
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_folios_move_whatever_the_kernel_says_of_their_tails() {
+    fn pages_and_folios_move_although_tails_are_reported_busy() {
         let mut kernel =
             folios(&[(512, Fate::Moves), (1, Fate::Moves), (16, Fate::Moves), (495, Fate::Moves)]);
         assert_eq!(settle_on(&mut kernel, &[1]), Settled { moved: 1024, ..Settled::default() });
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_page_keeps_no_other_from_moving() {
+    fn a_busy_page_does_not_stop_others_from_moving() {
         let mut kernel = folios(&[
             (1, Fate::Moves),
             (1, Fate::Pinned),

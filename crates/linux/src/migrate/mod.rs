@@ -1,11 +1,11 @@
 //! Moving a domain's pages to other nodes (docs/adr/0005-moving-pages.md).
 //!
-//! Pass by pass over the group's processes, each pass over the mappings that still have pages off
-//! the target (`areas`), each mapping in batches (`batch`) that keep to a rate (`pace`), each page
-//! to a target with room, as claimed (`target`). A daemon moves parts of several domains at a time
-//! (`part`). Only the domain's own memory moves: anonymous, shared and huge pages, and written
-//! pages of private file mappings; memory that no process maps is reported (`unmapped`). The memory
-//! this takes does not grow with the domain.
+//! A move makes several passes over the group's processes. Each pass reads the mappings that still
+//! have pages off the target (`areas`), and moves them in batches (`batch`) that keep to a rate
+//! (`pace`). Each page goes to a target with room, as claimed (`target`). A daemon moves parts of
+//! several domains at a time (`part`). Only the domain's own memory moves: anonymous, shared and
+//! huge pages, and written pages of private file mappings. Memory that no process maps is reported
+//! (`unmapped`). The memory needed for a move does not grow with the domain.
 
 mod areas;
 mod batch;
@@ -37,11 +37,11 @@ use std::{
 };
 use target::Targets;
 
-/// The most passes over all processes: a domain that allocates off the target faster than pages
-/// move never ends.
+/// The most passes over all processes. Without a bound, the move of a domain that allocates off the
+/// target faster than pages move would never end.
 const PASSES: usize = 6;
 
-/// The passes in which a busy page is tried.
+/// The number of passes that try a busy page.
 const TRIES: usize = 3;
 
 /// Addresses with pages off `nodes` and the size of these pages, from the text of a process's
@@ -63,8 +63,8 @@ pub struct Moved {
     /// Bytes that were freed or swapped out, or whose process ended, before they could move. This
     /// is no failure.
     pub gone_bytes: u64,
-    /// Bytes of mapped files off the target. They belong to the page cache and are left alone:
-    /// other domains may use them, too.
+    /// Bytes of mapped files off the target. They belong to the page cache and stay where they are,
+    /// because other domains may use them.
     pub file_bytes: u64,
     /// Processes whose mappings could not be read, and the reason.
     pub unread: Vec<String>,
@@ -73,8 +73,8 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// Notices for the user beyond the outcome. `cpuset.mems` of the domain is narrowed next, or
-    /// not.
+    /// Notices for the user beyond the outcome. `is_narrowed_next` is true if the domain's
+    /// `cpuset.mems` will be narrowed next.
     pub fn notices(&self, is_narrowed_next: bool) -> Vec<String> {
         let mib = |bytes: u64| bytes >> 20;
         let mut notices = Vec::new();
@@ -110,11 +110,11 @@ impl Moved {
     }
 }
 
-/// Moves the memory of all processes in `group` that lies off `nodes` to them, so that each gets
-/// its part of `claim`. Memory on one of them stays there.
+/// Moves the memory of all processes in `group` that lies off `nodes` to these nodes, so that each
+/// gets its part of `claim`. Memory on one of them stays there.
 ///
-/// `rate_bytes_per_s` bounds the rate, if given. `progress` decides before each batch, and at least
-/// every 100 ms, whether to go on.
+/// `rate_bytes_per_s` bounds the rate, if given. `progress` is called before each batch, and at
+/// least every 100 ms, and decides whether to go on.
 pub fn move_group(
     group: &Cgroup,
     proc: &Path,
@@ -152,8 +152,8 @@ pub fn move_group(
         let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
         mover.moved.interrupted =
             processes.into_iter().any(|process| mover.process(process).is_break());
-        // New pages may have replaced moved ones, in new processes, too. A pass that finds nothing
-        // to move proves that nothing is left.
+        // Moved pages may have been replaced by new ones, also in new processes. A pass that finds
+        // no page to move proves that none is left.
         let moved_some = mover.moved.moved_bytes > before_bytes;
         let busy = mover.pass.stayed().contains_key(&StayedWhy::Busy);
         if mover.moved.interrupted || !(moved_some || busy && number < TRIES) {
@@ -189,7 +189,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// Begins a process, or goes on with it.
+    /// Begins or continues a process.
     fn enter(&mut self, process: &Path) {
         if self.at != process {
             self.leave();
@@ -241,8 +241,8 @@ struct Mover<'a> {
     total_bytes: u64,
     /// Bytes that may still be tried.
     left_bytes: u64,
-    /// The batches after which another domain's turn comes; its caller then sees to the rests as
-    /// well. Without a number this goes on to the end and rests itself.
+    /// The batches until another domain's turn; the caller then also rests. Without a number, the
+    /// move goes on to its end and rests itself.
     batches_left: Option<usize>,
     /// True if memory was left alone because no more may be tried.
     is_spent: bool,
@@ -251,7 +251,7 @@ struct Mover<'a> {
 }
 
 impl Mover<'_> {
-    /// Moves the pages of one process that shall move.
+    /// Moves the wanted pages of one process.
     fn process(&mut self, process: i32) -> ControlFlow<()> {
         let mut areas = self.areas_of(process);
         let flow = self.areas(process, &mut areas);
@@ -259,7 +259,7 @@ impl Mover<'_> {
         flow
     }
 
-    /// Reads the areas of one process that shall move.
+    /// Reads the areas of one process with wanted pages.
     fn areas_of(&mut self, process: i32) -> VecDeque<Area> {
         let directory = self.proc.join(process.to_string());
         match areas::read(&directory, &self.wanted) {
@@ -399,14 +399,14 @@ impl Mover<'_> {
     fn tell(&mut self, stayed: &Stayed) -> ControlFlow<()> {
         let stayed_bytes: u64 = stayed.values().chain(self.pass.stayed().values()).sum();
         let done_bytes = self.moved.moved_bytes + self.moved.gone_bytes + stayed_bytes;
-        // The kernel's account lags, and the domain goes on allocating.
+        // The kernel's figures lag, and the domain keeps allocating.
         self.total_bytes = self.total_bytes.max(done_bytes);
         (self.progress)(Progress { done_bytes, total_bytes: self.total_bytes })
     }
 }
 
-/// The pages among `addresses` that shall move. Missing pages, and pages of no node (the zero page,
-/// device memory), do not count.
+/// The wanted pages among `addresses`. Missing pages and pages of no node (the zero page, device
+/// memory) do not count.
 fn on_wanted(
     kernel: &mut OfProcess,
     wanted: &Wanted,
@@ -420,7 +420,7 @@ fn on_wanted(
 /// The pages of one process, by system calls.
 struct OfProcess {
     process: i32,
-    /// True if pages that other processes map may move; found out by trying.
+    /// True if pages that other processes map may move; an attempt finds out.
     all: bool,
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The longest time of a batch at the rate asked for, so that the domain, and a user who
-/// interrupts, wait no longer.
+/// The longest time of a batch at the requested rate. It bounds the wait of the domain, and of a
+/// user who interrupts.
 const BATCH: Duration = Duration::from_millis(50);
 
 /// The most pages in a batch, at any rate: it bounds the memory that addresses take (128 KiB).
@@ -20,10 +20,10 @@ pub(super) fn batch_pages(rate_bytes_per_s: Option<u64>, page_bytes: u64) -> usi
     usize::try_from(pages).map_or(MOST_PAGES, |pages| pages.clamp(1, MOST_PAGES))
 }
 
-/// The rest after a batch that moved `bytes` and took `took`, so that both together keep to the
+/// The rest after a batch that moved `bytes` in `took`, so that batch and rest together keep to the
 /// rate.
 ///
-/// Each batch pays for itself: time in which nothing could be moved is not saved for a burst later.
+/// A batch earns no credit: time without moves is not saved for a later burst.
 pub(super) fn rest(rate_bytes_per_s: Option<u64>, bytes: u64, took: Duration) -> Duration {
     let Some(rate) = rate_bytes_per_s else { return Duration::ZERO };
     let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));

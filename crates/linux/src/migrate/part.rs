@@ -1,8 +1,9 @@
-//! Moving a part: a number of bytes of one node, and the next time on from there.
+//! Moving a part: a bounded number of bytes from one node, continued at the same place the next
+//! time.
 //!
 //! To find the mappings of a process that have pages on a node, the kernel walks its page tables
-//! (`numa_maps`). A daemon that moves a gigabyte every two seconds must not do that for each, so a
-//! [`Walk`] keeps the mappings that are found and not finished.
+//! (`numa_maps`). A daemon that moves a gigabyte every two seconds must not repeat that walk each
+//! time. So a [`Walk`] keeps the mappings that are found and not finished.
 
 use super::{Moved, Mover, Pass, Wanted, areas::Area, pace, target::Targets};
 use crate::{cgroup::Cgroup, memory};
@@ -47,10 +48,10 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Goes on among the present processes. True at the beginning of the walk.
+    /// Continues with the present processes. True at the beginning of the walk.
     ///
-    /// The number of a process may be another's by now, which is no matter within the domain. New
-    /// processes, and new mappings of finished ones, are found by the next walk.
+    /// A process number may have been reused within the domain, which does no harm. New processes,
+    /// and new mappings of finished ones, are found by the next walk.
     fn go_on(&mut self, processes: &BTreeSet<i32>) -> bool {
         self.at.take_if(|(process, _)| !processes.contains(process));
         self.later.retain(|process| processes.contains(process));
@@ -61,7 +62,7 @@ impl Walk {
         begins
     }
 
-    /// A walk that has these processes before it.
+    /// A walk that has all these processes still to do.
     #[cfg(test)]
     pub(crate) fn of(processes: &[i32]) -> Self {
         Self { at: None, later: processes.iter().copied().collect() }
@@ -73,12 +74,12 @@ impl Walk {
     }
 }
 
-/// A part on its way, chunk by chunk, so that one thread moves several of them in turn.
+/// A part during its move, chunk by chunk, so that one thread can move several parts in turn.
 #[derive(Debug)]
 pub struct Moving {
     part: Part,
     left_bytes: u64,
-    /// True if it began where its walk did; none before the first chunk.
+    /// True if this move began at the start of its walk; none before the first chunk.
     is_whole: Option<bool>,
     is_done: bool,
     moved: Moved,
@@ -88,14 +89,15 @@ pub struct Moving {
 /// The outcome of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chunk {
-    /// It was moved, or interrupted. To keep to the rate, the next one shall come after this time.
+    /// Pages were moved, or the chunk was interrupted. The rate allows the next chunk after this
+    /// time.
     More(Duration),
-    /// There is nothing left to try.
+    /// No page is left to try.
     Last,
 }
 
 impl Moving {
-    /// A part of which nothing was tried yet.
+    /// A part before its first chunk.
     pub fn new(part: Part) -> Self {
         let left_bytes = part.most_bytes;
         Self {
@@ -108,13 +110,13 @@ impl Moving {
         }
     }
 
-    /// Bytes that have moved, and those that may move at most.
+    /// Bytes that have moved, and the most bytes that may move.
     pub fn progress(&self) -> Progress {
         Progress { done_bytes: self.moved.moved_bytes, total_bytes: self.part.most_bytes }
     }
 
-    /// Moves a batch behind the position of `walk`. Pages that do not move count as well, and the
-    /// next walk tries them again. `progress` is asked as by [`move_group`](super::move_group).
+    /// Moves a batch behind the position of `walk`. Pages that do not move count as tried, and the
+    /// next walk tries them again. `progress` is called as by [`move_group`](super::move_group).
     pub fn chunk(
         &mut self,
         walk: &mut Walk,
@@ -201,7 +203,7 @@ mod tests {
         assert!(walk.has_ended() && walk.go_on(&processes(&[3, 5, 7, 9])));
         walk.later.pop_front();
         walk.at = Some((3, VecDeque::new()));
-        // 7 has ended, 11 is new: it comes in the next walk.
+        // 7 has ended. 11 is new and comes in the next walk.
         assert!(!walk.go_on(&processes(&[3, 5, 9, 11])));
         assert_eq!(
             (walk.at.as_ref().map(|at| at.0), walk.later.iter().copied().collect()),

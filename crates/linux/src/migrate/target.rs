@@ -1,9 +1,9 @@
-//! The target of a page: the one with room on which most of the claim is missing.
+//! The target of a page: the node with room that lacks most of its claim.
 //!
-//! The distance of the move does not count: all nodes of a home are its own, its vCPUs run on all
-//! of them, and only the distance from those counts afterwards. The nearest node as a target would
-//! collect all pages of an old node, whose memory all vCPUs would then share, and it was claimed
-//! for a part only.
+//! The distance of the move does not count. All target nodes belong to the home, its vCPUs run on
+//! all of them, and only the distance from those CPUs matters afterwards. Choosing the nearest
+//! target would collect all pages of an old node on one node. All vCPUs would then share that
+//! node's bandwidth, and only a part of the memory was claimed there.
 
 use nearside_policy::ByNode;
 use nearside_topology::{NodeId, NodeSet, Topology};
@@ -12,18 +12,16 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// The nodes that pages move to, and the room they are thought to have.
+/// The target nodes, and their estimated room.
 #[derive(Debug)]
 pub(super) struct Targets<'a> {
     topology: &'a Topology,
     nodes: NodeSet,
-    /// Free bytes by size of page and node when the machine was read, less what was sent there
-    /// since.
+    /// Free bytes by page size and node at the last read, less bytes sent there since.
     room_bytes: BTreeMap<(u64, NodeId), u64>,
-    /// Bytes by size of page and node that are claimed there and missing there, less pages sent
-    /// there since.
+    /// Bytes by page size and node that are claimed and not yet there, less bytes sent there since.
     missing_bytes: BTreeMap<(u64, NodeId), u64>,
-    /// Those that the kernel found full, by size of page.
+    /// Targets that the kernel found full, by page size.
     full: BTreeSet<(u64, NodeId)>,
 }
 
@@ -38,7 +36,7 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// With the claim on each node, in pages of one size, and the part of it that is there.
+    /// Adds the claim on each node, in pages of one size, and the resident part of it.
     pub(super) fn promised(mut self, page_bytes: u64, promised: &ByNode, there: &ByNode) -> Self {
         let missing = |(&node, &bytes): (&NodeId, &u64)| {
             ((page_bytes, node), bytes.saturating_sub(there.get(&node).copied().unwrap_or(0)))
@@ -51,9 +49,9 @@ impl<'a> Targets<'a> {
         &self.nodes
     }
 
-    /// The target for `bytes` of pages of this size: of those with room the one on which most is
-    /// missing, and once no claim is missing, the one with the most room, so that they fill evenly.
-    /// None when the kernel found all of them full.
+    /// The target for `bytes` in pages of this size. Among those with room, it is the node that
+    /// lacks most of its claim; if no claim is lacking, the node with the most room, so that nodes
+    /// fill evenly. None if the kernel found all of them full.
     pub(super) fn choose(&mut self, page_bytes: u64, bytes: u64) -> Option<NodeId> {
         let open = self.nodes.iter().filter(|&node| !self.full.contains(&(page_bytes, node)));
         let ranked = open.map(|node| {
@@ -72,7 +70,7 @@ impl<'a> Targets<'a> {
         self.full.insert((page_bytes, node));
     }
 
-    /// Full nodes may have room again.
+    /// Tries full nodes again, because they may have room by now.
     pub(super) fn look_again(&mut self) {
         self.full.clear();
     }
@@ -121,7 +119,7 @@ mod tests {
         by_node.iter().map(|&(node, mib)| (NodeId(node), mib * MIB)).collect()
     }
 
-    /// The nodes that this many MiB go to, in blocks of 2 MiB.
+    /// MiB sent to each node, in blocks of 2 MiB.
     fn sent(targets: &mut Targets<'_>, all_mib: u64) -> BTreeMap<u32, u64> {
         let mut sent = BTreeMap::new();
         for _ in 0..all_mib / 2 {
@@ -137,12 +135,12 @@ mod tests {
         let promised = mib(&[(0, 20), (1, 20), (2, 20)]);
         let mut from_elsewhere = targets().promised(4096, &promised, &mib(&[(3, 60)]));
         assert_eq!(sent(&mut from_elsewhere, 60), [(0, 20), (1, 20), (2, 20)].into());
-        // Of less than the claim each gets its part.
+        // If less than the claim is moved, each node gets its share.
         let mut half = targets().promised(4096, &promised, &mib(&[(3, 30)]));
         assert_eq!(sent(&mut half, 30), [(0, 10), (1, 10), (2, 10)].into());
         let mut partly_there = targets().promised(4096, &promised, &mib(&[(2, 30), (3, 30)]));
         assert_eq!(sent(&mut partly_there, 30), [(0, 14), (1, 16)].into(), "most room first");
-        // Memory beyond the claim goes where there is most room.
+        // Memory beyond the claim goes to the node with the most room.
         let mut beyond = targets().promised(4096, &promised, &mib(&[(3, 160)]));
         assert_eq!(sent(&mut beyond, 160), [(0, 20), (1, 20), (2, 120)].into());
     }
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_promised_targets_fill_evenly() {
+    fn without_a_claim_targets_fill_evenly() {
         let topology = machine([100, 100, 40, 60]);
         // 80 MiB leave 10 MiB free on each.
         assert_eq!(

@@ -11,8 +11,8 @@ use nearside_policy::debt_bytes;
 use nearside_topology::NodeSet;
 use std::{collections::BTreeSet, path::Path};
 
-/// Allocations between two readings could look like this; only memory that is in both readings
-/// counts.
+/// Number of readings. Allocations between two reads could look like unmapped memory, so only
+/// memory found in all readings counts.
 const LOOKS: usize = 3;
 
 /// Pages by which the memory controller's figures may be off for each CPU. A CPU keeps up to 64 to
@@ -23,7 +23,7 @@ const LAG_PAGES: u64 = 2 * 64;
 /// Bytes by kind: anonymous, shared, huge.
 type Kinds = [u64; 3];
 
-/// Bytes off `nodes` that are charged to the group and not mapped, beyond doubt.
+/// Bytes off `nodes` that are certainly charged to the group and not mapped.
 pub(super) fn bytes_off(group: &Cgroup, proc: &Path, nodes: &NodeSet, online_cpus: usize) -> u64 {
     let lag_bytes = online_cpus as u64 * LAG_PAGES * sys::page_bytes();
     let mut least = u64::MAX;
@@ -36,7 +36,7 @@ pub(super) fn bytes_off(group: &Cgroup, proc: &Path, nodes: &NodeSet, online_cpu
     least
 }
 
-/// None where it is unknown, or too little to be looked for.
+/// One reading. None if the figures are unknown, or too small to matter.
 fn look(group: &Cgroup, proc: &Path, nodes: &NodeSet, lag_bytes: u64) -> Option<u64> {
     let charged = || -> Option<Kinds> {
         let memory = memory::charged(group, proc)?;
@@ -55,8 +55,8 @@ fn look(group: &Cgroup, proc: &Path, nodes: &NodeSet, lag_bytes: u64) -> Option<
     )
 }
 
-/// The bytes that all processes map off `nodes`; none where one of them hides its mappings. Shared
-/// memory counts for each process that maps it: each has touched a part of its own.
+/// The bytes that all processes map off `nodes`; none if one of them hides its mappings. Shared
+/// memory counts for each process that maps it, because each has touched a part of its own.
 fn mapped(group: &Cgroup, proc: &Path, nodes: &NodeSet) -> Option<Kinds> {
     let mut all = Kinds::default();
     let processes: BTreeSet<_> = group.all_processes().into_iter().collect();
@@ -69,14 +69,14 @@ fn mapped(group: &Cgroup, proc: &Path, nodes: &NodeSet) -> Option<Kinds> {
                 all.iter_mut().zip(kinds).for_each(|(all, bytes)| *all = all.saturating_add(bytes));
             }
             _ if folder.exists() => return None,
-            // It has ended, and its memory is not charged any more.
+            // The process has ended, and its memory is no longer charged.
             _ => {}
         }
     }
     Some(all)
 }
 
-/// The same for one process, from the texts of three files below `/proc/PID`.
+/// As [`mapped`], for one process, from the texts of three files below `/proc/PID`.
 fn mapped_by(numa_maps: &str, maps: &str, mountinfo: &str, nodes: &NodeSet) -> Kinds {
     let (ranges, tmpfs) = (areas::ranges(maps), tmpfs_devices(mountinfo));
     let mut kinds = Kinds::default();
@@ -85,9 +85,9 @@ fn mapped_by(numa_maps: &str, maps: &str, mountinfo: &str, nodes: &NodeSet) -> K
         let kind = match mapping.kind {
             Kind::Shared => 1,
             Kind::Huge => 2,
-            // Its pages are charged as shared memory, wherever it is mounted.
+            // Its pages are charged as shared memory, wherever the tmpfs is mounted.
             Kind::File if device.is_some_and(|device| tmpfs.contains(device)) => 1,
-            // Written pages of a file are anonymous; the file does not say which.
+            // Written pages of a file are anonymous; `numa_maps` does not name them.
             Kind::Anonymous | Kind::File => 0,
         };
         kinds[kind] = kinds[kind].saturating_add(debt_bytes(&mapping.bytes, nodes));

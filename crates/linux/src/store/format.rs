@@ -1,5 +1,5 @@
-//! The text of records: JSON with a version, which any version of Nearside can tell the lifetime
-//! from.
+//! The text of records: JSON with a version. Every version of Nearside can read the lifetime from
+//! it.
 
 use super::record::{Lifetime, Parts, Record, Reservation, Subject};
 use crate::error::Error;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
 
-/// The version of the format, for records and the journal alike. A version of Nearside refuses
-/// every other one.
+/// The version of the format of records and the journal. Each version of Nearside accepts only its
+/// own.
 const VERSION: u64 = 1;
 
-/// The program that writes, which a refusal names.
+/// The writer's name, which a refusal repeats.
 const WRITER: &str = concat!("nearside ", env!("CARGO_PKG_VERSION"));
 
 /// The longest record or journal, in bytes.
@@ -38,7 +38,7 @@ struct Header {
     version: Option<Value>,
     written_by: Option<Value>,
     lifetime: Value,
-    // The keys of the lifetime before there were versions.
+    // The lifetime's keys in records without a version.
     boot_id: Value,
     cgroup: Value,
     inode: Value,
@@ -81,7 +81,7 @@ struct ReservationBody {
 
 /// A record as far as it could be read.
 pub(super) struct Parsed {
-    /// None where not even that can be read.
+    /// None if not even the lifetime can be read.
     pub(super) lifetime: Option<Lifetime>,
     pub(super) subject: Result<Subject, Error>,
 }
@@ -174,7 +174,7 @@ pub(super) fn parse_versioned<T: for<'t> Deserialize<'t>>(
 
 fn check_version(header: &Header, path: &Path) -> Result<(), Error> {
     match header.version.as_ref().map(Value::as_u64) {
-        // Without any version the full parse gives the reason.
+        // Without a version, the full parse gives the reason.
         None if header.boot_id.is_null() => Ok(()),
         None => Err(broken(path, "it has no version".into(), header)),
         Some(Some(VERSION)) => Ok(()),

@@ -66,7 +66,7 @@ pub(super) fn write(own: &Folder, boot_id: &str, journal: &Journal) -> Result<()
     own.replace(JOURNAL, &text)
 }
 
-/// Reads the journal; none where there is none, or where it is of an earlier boot.
+/// Reads the journal; none if there is none, or if an earlier boot wrote it.
 pub(super) fn read(own: &Folder, boot_id: &str) -> Result<Option<Journal>, Error> {
     let Some(text) = own.read_within(JOURNAL, MAX_JOURNAL_BYTES)? else { return Ok(None) };
     let path = own.path().join(JOURNAL);

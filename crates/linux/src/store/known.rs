@@ -1,5 +1,5 @@
-//! Records as they were last read. They are read again only when their folder has changed, and only
-//! the changed files.
+//! A cache of records. They are read again only when their folder has changed, and then only the
+//! changed files.
 
 use super::{
     format::MAX_RECORD_BYTES,
@@ -12,14 +12,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A folder that changed this shortly before it was read may have changed again without a trace:
-/// its time of change is that of the kernel's last tick.
+/// A folder that was read shortly after a change may change again with the same time stamp, because
+/// the kernel takes the time of its last tick.
 const GRAIN: Duration = Duration::from_secs(1);
 
 /// The records of this boot, as they were last read.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The stamp of the folder, if it surely has not changed since.
+    /// The folder's stamp, if the folder certainly has not changed since.
     folder: Option<Stamp>,
     /// By file.
     files: BTreeMap<String, (Stamp, Result<Subject, String>)>,
@@ -29,7 +29,7 @@ impl Known {
     /// Reads the changed records. True if any may have changed.
     ///
     /// # Errors
-    /// Where the folder cannot be read or trusted; the known records stay.
+    /// If the folder cannot be read or trusted; the known records stay.
     pub fn refresh(&mut self, store: &Store) -> Result<bool, Error> {
         let Some(domains) = store.domains()? else {
             self.folder = None;
@@ -41,8 +41,8 @@ impl Known {
         }
         let mut files = BTreeMap::new();
         for file in domains.names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
-            // The stamp before the content: a file that is replaced in between is read twice rather
-            // than not at all.
+            // The stamp is read before the content, so a file that is replaced in between is read
+            // twice rather than not at all.
             let Some(stamp) = domains.stamp_of(&file)? else { continue };
             let known = self.files.remove(&file).filter(|(before, _)| *before == stamp);
             let entry = match known {
@@ -64,7 +64,7 @@ impl Known {
         Ok(true)
     }
 
-    /// The records of this boot, of domains that have ended too.
+    /// The records of this boot, including those of domains that have ended.
     pub fn records<'a>(&'a self, store: &'a Store) -> impl Iterator<Item = &'a Record> {
         let records = self.subjects().filter_map(|subject| match subject {
             Subject::Domain(record) => Some(record),

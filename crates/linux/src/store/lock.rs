@@ -1,20 +1,20 @@
-//! The lock on the store. One process at a time changes domains, in the order in which they asked.
+//! The lock on the store. One process at a time changes domains, in order of arrival.
 //!
 //! An exclusive flock on the file `lock` admits one process. It keeps no order: a process that
 //! asks again and again can overtake one that waits. Tickets in the folder `queue` keep the order.
 //! A ticket is a FIFO named `NUMBER-PID`. Its owner holds the write end open, and a flock on it,
 //! while it waits and while it holds the lock:
 //!
-//! - Each waiter polls the next lower ticket for the hang-up that comes when its owner lets go.
+//! - Each waiter polls the next lower ticket for the hang-up that comes when its owner closes it.
 //!   The kernel hangs up as well when the owner executes a program or dies, so no ticket outlives
-//!   its owner. A dead ticket's file is removed by the next process in line.
-//! - A byte in the FIFO sets the ticket aside. Its owner does something that may take long, such
-//!   as writing to a terminal, and the others pass it meanwhile.
-//! - The others pass a stopped process (SIGSTOP) too. The kernel reports no event for that, so
-//!   each waiter looks at the process ahead of it once a second.
+//!   its owner. The next process in line removes the file of a dead ticket.
+//! - A byte in the FIFO sets the ticket aside while its owner does something that may take long,
+//!   such as writing to a terminal. The other processes pass it meanwhile.
+//! - Other processes also pass a stopped process (SIGSTOP). The kernel reports no event for that,
+//!   so each waiter checks the process ahead of it once a second.
 //!
-//! Tickets decide the order alone. Were all of them removed, one process would still be admitted
-//! at a time.
+//! Tickets decide only the order. The flock admits one process at a time even if all tickets were
+//! removed.
 
 use super::process::Process;
 use crate::{
@@ -42,11 +42,11 @@ const QUEUE: &str = "queue";
 /// The file in it that is locked while a ticket is made.
 const GATE: &str = "gate";
 
-/// The wait after which the caller learns who holds the lock.
+/// The wait after which the caller learns the holder of the lock.
 const NOTIFY_AFTER: Duration = Duration::from_secs(2);
 /// The longest pause of a waiter between two looks at the process ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The pause between two attempts at a flock, which has no wait with a bound.
+/// The pause between two attempts at a flock, because a blocking flock has no timeout.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 /// How to wait for the lock.
@@ -55,8 +55,8 @@ pub struct Wait<'a> {
     pub at_most: Option<Duration>,
     /// The `proc` folder, which names the process that holds the lock.
     pub proc: &'a Path,
-    /// Called once, after two seconds of waiting. It may take its time: other processes do not
-    /// wait for it.
+    /// Called once, after two seconds of waiting. It may take long: other processes pass this one
+    /// meanwhile.
     pub notify: &'a mut dyn FnMut(&LockWait),
     /// Called at least once a second while waiting.
     pub meanwhile: &'a mut dyn FnMut(),
@@ -65,7 +65,7 @@ pub struct Wait<'a> {
 /// A wait for the lock that takes long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockWait {
-    /// The process that holds the lock; none where the kernel does not name it.
+    /// The process that holds the lock; none if the kernel does not name it.
     pub holder: Option<Holder>,
     /// The file of the lock.
     pub lock: PathBuf,
@@ -76,15 +76,14 @@ pub struct LockWait {
 pub struct Holder {
     /// Its number.
     pub pid: u32,
-    /// Its command's name (`/proc/PID/comm`), as the process chose it; none where it cannot be
-    /// read.
+    /// Its command's name (`/proc/PID/comm`), as the process chose it; none if it cannot be read.
     pub command: Option<String>,
 }
 
 /// The lock. Free again when this is dropped, and when the process executes a program or ends.
 #[derive(Debug)]
 pub(super) struct Held {
-    // Dropped in this order: the process behind finds the lock free when the ticket ends.
+    // Dropped in this order, so that the next process finds the lock free when the ticket ends.
     _lock: OwnedFd,
     _ticket: Ticket,
 }
@@ -108,9 +107,9 @@ struct Name {
 enum State {
     /// Its owner waits, or holds the lock.
     InLine,
-    /// Its owner lets the others pass for a while.
+    /// Its owner lets other processes pass for a while.
     Aside,
-    /// It has no owner any more.
+    /// Its owner has ended.
     Ended,
 }
 
@@ -150,7 +149,7 @@ impl Name {
 /// Waits for the lock of the store in the folder `own`.
 ///
 /// # Errors
-/// [`Error::Refused`], which names the holder, where the wait reaches its bound.
+/// [`Error::Refused`], which names the holder, if the wait reaches its bound.
 pub(super) fn take(own: &Folder, wait: &mut Wait<'_>) -> Result<Held, Error> {
     let lock = own.lock_file(LOCK)?;
     let mut waiting = Waiting {
@@ -174,8 +173,8 @@ struct Waiting<'a, 'w> {
 }
 
 impl Waiting<'_, '_> {
-    /// Takes a ticket, whose number is above all others. The gate keeps it so: a number is never
-    /// given again while a higher one is in line.
+    /// Takes a ticket with a number above all others. The gate makes sure that a number is not used
+    /// again while a higher one is in line.
     fn draw(&mut self, queue: Folder) -> Result<Ticket, Error> {
         let gate = queue.lock_file(GATE)?;
         self.flock(&gate, &queue.path().join(GATE), None)?;
@@ -205,8 +204,8 @@ impl Waiting<'_, '_> {
         self.flock(lock, &path, Some(ticket))
     }
 
-    /// Takes a flock that a process without a ticket may hold, and one with a ticket for an
-    /// instant only.
+    /// Takes a flock. A process without a ticket may hold it for long, a process with one only for
+    /// an instant.
     fn flock(&mut self, file: &OwnedFd, path: &Path, ticket: Option<&Ticket>) -> Result<(), Error> {
         while !flock(file).at(path)? {
             thread::sleep(self.pause(ticket)?.min(RETRY_EVERY));
@@ -214,7 +213,7 @@ impl Waiting<'_, '_> {
         Ok(())
     }
 
-    /// Serves the caller, and returns how long to wait before the next time.
+    /// Calls the caller's functions when they are due, and returns the time until the next call.
     fn pause(&mut self, ticket: Option<&Ticket>) -> Result<Duration, Error> {
         let left = |bound: Duration| bound.saturating_sub(self.began.elapsed());
         if let Some(at_most) = self.wait.at_most.filter(|&at_most| left(at_most).is_zero()) {
@@ -244,7 +243,7 @@ impl Ticket {
         self.queue.path().join(name.to_string())
     }
 
-    /// The next lower ticket whose owner must be waited for. Removes dead ones on the way.
+    /// The next lower ticket whose owner must be waited for. Removes dead tickets on the way.
     fn ahead(&self, proc: &Path) -> Result<Option<OwnedFd>, Error> {
         let mut lower: Vec<_> = names(&self.queue)?.filter(|name| *name < self.name).collect();
         lower.sort_unstable();
@@ -262,7 +261,7 @@ impl Ticket {
         Ok(None)
     }
 
-    /// Lets the others pass until the result is dropped.
+    /// Lets other processes pass until the result is dropped.
     fn step_aside(&self) -> impl Drop {
         struct Aside<'a>(&'a OwnedFd);
         impl Drop for Aside<'_> {
@@ -277,7 +276,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // The next in line removes a ticket that stays.
+        // The next process in line removes a ticket that remains.
         let _ = self.queue.remove(&self.name.to_string());
     }
 }
@@ -300,7 +299,7 @@ fn state(fifo: &OwnedFd) -> Result<State, Errno> {
     }
 }
 
-/// Tries to take a flock. False where another process has it, or a signal came.
+/// Tries to take a flock. False if another process has it, or if a signal interrupted the call.
 fn flock(file: &OwnedFd) -> Result<bool, Errno> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -309,7 +308,7 @@ fn flock(file: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// The process that has the flock on `lock`; none where the kernel does not name it.
+/// The process that has the flock on `lock`; none if the kernel does not name it.
 fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
     let file = rustix::fs::fstat(lock).ok()?;
     let pid = holder_in(&fs::read_to_string(proc.join("locks")).ok()?, file.st_dev, file.st_ino)?;

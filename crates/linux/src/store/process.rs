@@ -11,7 +11,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Reads the state; none where there is no such process.
+    /// Reads the state; none if there is no such process.
     pub(super) fn read(proc: &Path, pid: u32) -> Option<Self> {
         Self::parse(&fs::read(proc.join(pid.to_string()).join("stat")).ok()?)
     }

@@ -33,7 +33,7 @@ pub struct Record {
     pub found_by: Option<String>,
     /// The command that was started; empty for a domain that was found.
     pub command: Vec<String>,
-    /// The most it may use.
+    /// The limits of its use.
     pub limits: Limits,
     /// Its parts.
     pub parts: Parts,
@@ -57,11 +57,11 @@ pub struct Part {
     pub cell: Option<CellId>,
     /// Its home.
     pub home: Home,
-    /// Memory and vCPUs claimed for it; none where the domain was found.
+    /// Memory and vCPUs claimed for it; none if the domain was found.
     pub claim: Option<Claim>,
-    /// The placement behind its first home; none where the domain was found.
+    /// The placement behind its first home; none if the domain was found.
     pub decision: Option<Decision>,
-    /// CPUs it is bound to, and on whose behalf.
+    /// CPUs it is bound to, with the origin of the binding.
     pub cpus: Option<CpuBinding>,
     /// Nodes its memory is confined to (`cpuset.mems`).
     pub memory_nodes: Option<NodeSet>,
@@ -77,7 +77,7 @@ pub struct Part {
 pub struct CpuBinding {
     /// The CPUs.
     pub cpus: CpuSet,
-    /// On whose behalf: Nearside lifts its own fallback when it can, an operator's binding never.
+    /// The origin. Nearside lifts its own fallback when it can, an operator's binding never.
     pub on_behalf: CpuReason,
 }
 
@@ -90,7 +90,7 @@ pub struct Reservation {
     pub lifetime: Lifetime,
     /// Reserved bytes by node.
     pub bytes: ByNode,
-    /// The pages the bytes are made of.
+    /// The size of the pages that are reserved.
     pub page_size: PageSize,
 }
 
@@ -125,9 +125,9 @@ pub enum Lifetime {
 /// A change of one subject. Both sides have the same name and kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The record before; none where there was none.
+    /// The record before; none if it is created.
     pub before: Option<Subject>,
-    /// The record after; none where it is removed.
+    /// The record after; none if it is removed.
     pub after: Option<Subject>,
 }
 
@@ -137,7 +137,7 @@ impl Record {
         &self.parts.first
     }
 
-    /// The same, to be changed.
+    /// As [`part`](Self::part), to be changed.
     pub fn part_mut(&mut self) -> &mut Part {
         &mut self.parts.first
     }
@@ -158,8 +158,8 @@ impl Record {
         Lifetime::Cgroup { boot_id: boot_id.clone(), path: cgroup.clone(), inode: *inode }
     }
 
-    /// The reason why this cannot be a record, if there is one: no part of it is missing by
-    /// accident.
+    /// The reason why this is no valid record, if there is one. It finds records with missing
+    /// parts.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let has_all = |part: &Part| part.claim.is_some() && part.decision.is_some();
         let has_none = |part: &Part| part.claim.is_none() && part.decision.is_none();
@@ -190,7 +190,7 @@ impl Parts {
         iter::once(&*self.first).chain(&self.others)
     }
 
-    /// The same, to be changed.
+    /// As [`iter`](Self::iter), to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Part> {
         iter::once(&mut *self.first).chain(&mut self.others)
     }
@@ -219,7 +219,7 @@ impl TryFrom<Vec<Part>> for Parts {
 }
 
 impl Part {
-    /// The one part of an ordinary domain, of which nothing but the home is known.
+    /// The one part of an ordinary domain with a home and no other fact.
     pub fn at(home: Home) -> Self {
         Self {
             cell: None,
@@ -278,7 +278,7 @@ impl From<&Reservation> for policy::Reservation {
 }
 
 impl Change {
-    /// The change back.
+    /// The reverse change.
     #[must_use]
     pub fn reversed(&self) -> Self {
         Self { before: self.after.clone(), after: self.before.clone() }

@@ -24,7 +24,8 @@ pub(super) const SUFFIX: &str = ".json";
 /// The start of the name of a reservation's file, which no domain's file has.
 const RESERVATION: &str = "reservation+";
 
-/// The longest name of a record's file: `NAME_MAX` (255 bytes) less the suffix while it is written.
+/// The longest name of a record's file: `NAME_MAX` (255 bytes) less the suffix that it has while it
+/// is written.
 const MAX_FILE_NAME: usize = 255 - ".new".len();
 
 /// The folder of records.
@@ -52,14 +53,14 @@ struct Entry {
 }
 
 impl Store {
-    /// The store in `directory`, as of the boot that `boot_id` names. It is made with the first
-    /// lock.
+    /// The store in `directory`, as of the boot that `boot_id` names. The first lock creates the
+    /// folder.
     pub fn new(directory: &Path, boot_id: &str) -> Self {
         let (directory, boot_id) = (directory.into(), boot_id.trim().into());
         Self { directory, boot_id, proc: "/proc".into() }
     }
 
-    /// The same store, which looks for processes in another folder than `/proc`.
+    /// This store with another folder of processes than `/proc`.
     #[must_use]
     pub fn with_proc(self, proc: &Path) -> Self {
         Self { proc: proc.into(), ..self }
@@ -73,7 +74,7 @@ impl Store {
     /// A lease that lasts as long as this process, and not beyond the expiry.
     ///
     /// # Errors
-    /// Where `/proc` does not show this process.
+    /// If `/proc` does not show this process.
     pub fn lease(&self, expires_unix_s: Option<u64>) -> Result<Lifetime, Error> {
         let pid = std::process::id();
         let process = Process::read(&self.proc, pid).ok_or_else(|| {
@@ -140,11 +141,11 @@ impl Store {
         self.lock_waiting(Wait { at_most: None, proc, notify: &mut |_| {}, meanwhile: &mut || {} })
     }
 
-    /// Waits for the lock. Processes get it in the order in which they asked.
+    /// Waits for the lock. Processes get it in order of arrival.
     ///
     /// # Errors
-    /// Where the store cannot be made or trusted. [`Error::Refused`], which names the process that
-    /// holds the lock, where the wait reaches its bound.
+    /// If the store cannot be created or trusted. [`Error::Refused`], which names the holder of the
+    /// lock, if the wait reaches its bound.
     pub fn lock_waiting(&self, mut wait: Wait<'_>) -> Result<Locked, Error> {
         let mut locked = || {
             let own = Folder::make(&self.directory)?;
@@ -185,17 +186,17 @@ impl Store {
 }
 
 impl Locked {
-    /// Writes the record of a domain, in place of an earlier one.
+    /// Writes the record of a domain. It replaces an earlier one.
     pub fn put(&self, record: &Record) -> Result<(), Error> {
         self.write(&record.clone().into())
     }
 
-    /// Writes a reservation, in place of an earlier one.
+    /// Writes a reservation. It replaces an earlier one.
     pub fn reserve(&self, reservation: &Reservation) -> Result<(), Error> {
         self.write(&reservation.clone().into())
     }
 
-    /// Makes all changes, or none: where one is refused, those before it are taken back.
+    /// Makes all changes or none: if one is refused, the ones before it are undone.
     ///
     /// # Errors
     /// The refusal; also where the earlier records could not be restored.
@@ -253,7 +254,7 @@ impl Locked {
     /// Writes the changes of a transaction, before its first effect.
     ///
     /// # Errors
-    /// Where it cannot be written, and where an earlier transaction is unfinished.
+    /// If it cannot be written, or if an earlier transaction is unfinished.
     pub fn begin_journal(&self, journal: &Journal) -> Result<(), Error> {
         if journal::exists(&self.own)? {
             return Err(Error::Refused("an earlier transaction is unfinished".into()));
@@ -266,11 +267,11 @@ impl Locked {
         journal::remove(&self.own)
     }
 
-    /// The transaction that a process was killed in, if there is one.
+    /// The transaction in which a process was killed, if there is one.
     ///
     /// # Errors
-    /// Where the journal of a living subject cannot be read, because another version wrote it for
-    /// example.
+    /// If the journal of a living subject cannot be read, for example because another version
+    /// wrote it.
     pub fn unfinished(&self, tree: &Tree) -> Result<Option<Journal>, Error> {
         let unreadable = match journal::read(&self.own, &self.store.boot_id) {
             Ok(journal) => return Ok(journal),
@@ -294,15 +295,15 @@ impl Locked {
                 false => broken.extend(entry.parsed.subject.err()),
             }
         }
-        // A process that makes a cgroup enters it before it lets the lock go, so an empty one has
-        // no owner any more.
+        // A process that makes a cgroup enters it before it releases the lock. So an empty cgroup
+        // has no owner any more.
         let groups = parent
             .and_then(|parent| tree.group(parent).ok())
             .into_iter()
             .flat_map(|parent| parent.children());
         for group in groups.filter(|group| !group.populated()) {
             for below in group.subtree().iter().rev() {
-                // One that cannot be removed yet counts for nothing, and the next process tries
+                // A cgroup that cannot be removed yet claims no memory, and the next process tries
                 // again.
                 let _ = below.remove();
             }
@@ -334,8 +335,8 @@ fn reservation_file(name: &str) -> String {
     format!("{RESERVATION}{}{SUFFIX}", escaped(name))
 }
 
-/// A name as part of a file's name: other bytes than plain ones are written as `%` and two digits,
-/// so that no name leads out of the folder and no two have the same file.
+/// A name as part of a file's name. Bytes other than letters, digits and the like are written as
+/// `%` and two digits, so no name leads out of the folder and no two names share a file.
 fn escaped(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@\\".contains(&byte);
     let letter = |byte: u8| {
@@ -344,7 +345,7 @@ fn escaped(name: &str) -> String {
     name.bytes().map(letter).collect()
 }
 
-/// Files that have gone meanwhile are left out.
+/// Files that were removed meanwhile are skipped.
 fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
     let entry = |file: String| {
         let parsed = match domains.read_within(&file, MAX_RECORD_BYTES).transpose()? {
@@ -361,7 +362,8 @@ fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
         .collect())
 }
 
-/// Reads a record, which must have the name of its file: it is written and removed by its name.
+/// Reads a record. It must have the name of its file, because it is written and removed by its
+/// name.
 pub(super) fn parse(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
     let path = domains.path().join(file);
     let Parsed { lifetime, subject } = format::parse(&path, text);
@@ -375,7 +377,7 @@ pub(super) fn parse(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
     Parsed { lifetime, subject }
 }
 
-/// Names the missing privilege in an error of permission.
+/// Adds the missing privilege to an error of permission.
 fn needs_root(error: Error) -> Error {
     match error {
         Error::File { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {

@@ -1,18 +1,18 @@
 //! The nodes a domain ran on since its last sample, and the time it waited.
 //!
-//! `cpu.stat` has the CPU time of a domain. A scheduler that counts it by node is exact; otherwise
-//! threads are read, and each counts for the CPU it runs on. Threads take two files each, so those
-//! of an idle domain are left alone most of the time.
+//! `cpu.stat` has the CPU time of a domain. A scheduler that counts it by node is exact. Without
+//! one, threads are read, and each counts for the CPU it runs on. That takes two files a thread, so
+//! the threads of an idle domain are seldom read.
 
 use crate::threads::{Seen, Threads};
 use nearside_policy::{ByNode, total};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
-/// The most threads of a domain that are read; of a larger one they stand for all.
+/// The most threads of a domain that are read; in a larger domain they represent all.
 const MOST_THREADS: usize = 512;
 
-/// The threads with this part of a domain's CPU time, in percent, are all that matter: helpers that
-/// hardly run may be bound otherwise than its vCPUs.
+/// The busiest threads that together have this percentage of a domain's CPU time decide where it is
+/// kept. Helper threads that hardly run may be bound otherwise than its vCPUs.
 const MOST_PERCENT: u64 = 90;
 
 /// The CPU time of one thread between two samples.
@@ -26,8 +26,8 @@ pub(super) struct ThreadUse {
     pub(super) waited_ns: u64,
 }
 
-/// The threads of a domain that are read. A hash chooses them, so that the first ones, which may be
-/// mere helpers, do not speak for all; a chosen thread stays chosen while others come and go.
+/// The threads of a domain that are read. A hash chooses them, so that the first threads, often
+/// mere helpers, do not represent all. A chosen thread stays chosen while others start and end.
 pub(super) fn sample(mut threads: Vec<i32>) -> Vec<i32> {
     if threads.len() > MOST_THREADS {
         // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4).
@@ -37,11 +37,11 @@ pub(super) fn sample(mut threads: Vec<i32>) -> Vec<i32> {
     threads
 }
 
-/// The CPU time of the threads of `after` since `before`, which is `since_ns` ago.
+/// The CPU time of the threads in `after` since `before`, which was read `since_ns` ago.
 pub(super) fn between(before: &Threads, after: &Threads, since_ns: u64) -> Vec<(i32, ThreadUse)> {
     let thread = |(&thread, &seen): (&i32, &Seen)| {
         let earlier = before.get(&thread);
-        // A new thread was started since, or has moved in with all the time it ever used.
+        // A new thread counts with all its time, whether it was started since or moved in.
         let since = |now: u64, then: Option<u64>| {
             then.map_or(now.min(since_ns), |then| now.saturating_sub(then))
         };
@@ -52,7 +52,7 @@ pub(super) fn between(before: &Threads, after: &Threads, since_ns: u64) -> Vec<(
     after.iter().map(thread).collect()
 }
 
-/// CPU time by the node each thread was seen on; where none ran, each thread counts alike.
+/// CPU time by the node of each thread; if none ran, each thread counts alike.
 pub(super) fn weights(threads: &[(i32, ThreadUse)]) -> ByNode {
     let ran = threads.iter().any(|(_, thread)| thread.used_ns > 0);
     let mut weights = ByNode::new();
@@ -63,7 +63,7 @@ pub(super) fn weights(threads: &[(i32, ThreadUse)]) -> ByNode {
     weights
 }
 
-/// Splits `whole_ns` by weight. Nothing where there are no weights.
+/// Splits `whole_ns` by weight. Empty without weights.
 pub(super) fn split(whole_ns: u64, weights: &ByNode) -> ByNode {
     let all = u128::from(total(weights)).max(1);
     let part = |weight: u64| (u128::from(whole_ns) * u128::from(weight) / all) as u64;
@@ -82,10 +82,11 @@ pub(super) fn since(before: Option<&ByNode>, now: &ByNode) -> Option<ByNode> {
     )
 }
 
-/// The nodes that hard affinity keeps threads on, of those `offered` that have CPUs: none where
-/// they may run on all. `affinity` is the CPUs that a thread may run on, its cpuset included.
+/// The nodes that hard affinity keeps threads on, among the `offered` nodes with CPUs; none if
+/// threads may run on all of them. `affinity` returns the CPUs that a thread may run on, within its
+/// cpuset.
 ///
-/// Those threads count that make up most of the CPU time; where none ran, all of them.
+/// Only the threads with most of the CPU time count; if none ran, all of them.
 pub(super) fn kept_on(
     threads: &[(i32, ThreadUse)],
     offered: &Topology,
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_threads_some_from_everywhere_are_looked_at_and_mostly_the_same_again() {
+    fn a_sample_of_threads_is_spread_out_and_stable() {
         assert_eq!(sample(vec![3, 1, 2]), [3, 1, 2]);
         let all: Vec<i32> = (10_000..14_096).collect();
         let before = sample(all.clone());
@@ -125,7 +126,7 @@ mod tests {
         };
         assert_eq!(before.len(), MOST_THREADS);
         assert!((0..4).all(|quarter| (100..160).contains(&in_quarter(quarter))), "{before:?}");
-        // One ends, another starts.
+        // One thread ends, another starts.
         let after =
             sample(all.into_iter().filter(|&thread| thread != before[7]).chain([20_000]).collect());
         assert!(before.iter().filter(|thread| after.contains(thread)).count() >= MOST_THREADS - 2);
@@ -145,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn time_and_waiting_count_since_the_look_before() {
+    fn time_and_waiting_count_since_the_last_sample() {
         let before = threads(&[(1, 0, 500, 10), (2, 0, 900, 0), (3, 1, 100, 0)]);
-        // 1 stayed, 2 moved, 3 is gone, 4 is new, 5 came from elsewhere with a long past.
+        // 1 stayed, 2 moved, 3 has ended, 4 is new, 5 came from elsewhere after a long time.
         let after = threads(&[
             (1, 0, 700, 60),
             (2, 1, 950, 0),
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_counts_from_its_first_look_on() {
+    fn a_scheduler_counts_from_the_first_sample() {
         let now = by_node(&[(0, 70), (1, 5)]);
         assert_eq!(since(None, &now), None);
         assert_eq!(since(Some(&by_node(&[(0, 50), (1, 5)])), &now), Some(by_node(&[(0, 20)])));

@@ -22,12 +22,13 @@ use std::{collections::BTreeMap, path::Path};
 /// The files of a domain that stay open.
 pub(super) const FILES: u64 = 4;
 
-/// A domain below this use of a CPU, in thousandths, is idle; its threads are then left alone.
+/// A domain that uses less of a CPU than this, in thousandths, is idle; its threads are then not
+/// read.
 const BUSY_MILLI: u64 = 10;
 
-/// Samples between two reads of slow counters. These are the threads of a busy domain whose nodes
-/// are known otherwise (a scheduler counts CPU time by node, or there is one node) and that used as
-/// much as before, and the nodes of memory of which there is as much as before.
+/// Samples between two reads of slow counters. Two counters are slow: the threads of a busy domain
+/// whose nodes are known otherwise (a scheduler counts CPU time by node, or the machine has one
+/// node) and whose use is steady; and the nodes of memory whose amount is steady.
 const CLOSE_LOOKS: u64 = 4;
 
 /// Samples between two reads of everything: the threads of an idle domain, and all mappings.
@@ -47,7 +48,7 @@ pub(super) struct Look<'a> {
     pub(super) scheduler: Option<&'a BTreeMap<u64, ByNode>>,
     /// Threads that may still be read in this interval.
     pub(super) threads_left: usize,
-    /// True if the threads of some domain were too many for that.
+    /// True if the threads of some domain exceeded that number.
     pub(super) is_short: bool,
 }
 
@@ -71,11 +72,11 @@ pub(super) struct Watched {
     threads_ns: Option<u64>,
     /// CPU time over the interval of the last read of its threads; none after idle ones.
     used_ns: Option<u64>,
-    /// Its home then.
+    /// Its home at that read.
     home_then: Option<Home>,
     /// The nodes its threads ran on at that read.
     ran_on: ByNode,
-    /// The time they had waited then, and over which time.
+    /// The time that its threads had waited by then, and over which interval.
     waited: Waited,
     /// The nodes that something other than Nearside keeps it on.
     bound_to: Option<NodeSet>,
@@ -152,7 +153,7 @@ impl Watched {
         self.stays_open
     }
 
-    /// True if a process is in it. Where that is unknown the domain has not ended.
+    /// True if a process is in it. If that is unknown, the domain counts as living.
     pub(super) fn is_populated(&mut self, buffer: &mut Buffer) -> bool {
         match self.events.try_read(self.group.directory(), self.stays_open, buffer) {
             Ok(events) => {
@@ -181,8 +182,8 @@ impl Watched {
         }
     }
 
-    /// Its use in the last sample. Threads and the nodes of memory are as of the last close sample
-    /// at the latest; processes and idle threads are as of the last thorough one.
+    /// Its use in the last sample. Threads and the nodes of memory are at most as old as the last
+    /// close sample; processes and idle threads are at most as old as the last thorough one.
     pub(super) fn usage(&self) -> Usage {
         let mut threads = ByNode::new();
         for thread in self.threads.values() {
@@ -197,8 +198,8 @@ impl Watched {
         }
     }
 
-    /// Samples its load and memory. None at the first sample, which has nothing to compare with.
-    /// `has_moved`: pages of it were moved since.
+    /// Samples its load and memory. None for the first sample, which has no earlier one to compare
+    /// with. `has_moved`: pages of it were moved since.
     pub(super) fn look(
         &mut self,
         look: &mut Look<'_>,
@@ -230,7 +231,7 @@ impl Watched {
         })
     }
 
-    /// The inode spreads the close samples of domains over intervals. After a long pause a sample
+    /// The inode spreads the close samples of domains over intervals. The sample after a long pause
     /// is close.
     fn is_close_look(&self, interval: u64) -> bool {
         // 2^64 divided by the golden ratio.
@@ -308,8 +309,8 @@ impl Watched {
         let runs_as_before = is_known_where
             && used_ns.zip(self.used_ns).is_some_and(|(now, then)| is_steady(now, then))
             && home == self.home_then.as_ref();
-        // Whether something else still keeps it is asked each time, because confirmations are
-        // counted in samples.
+        // A binding by others is read again in each sample, because confirmations are counted in
+        // samples.
         let is_kept = self.bound_to.is_some() || self.has_cpuset;
         let is_due = is_close || is_kept || !runs_as_before;
         let mut by_threads_ns = ByNode::new();
@@ -333,7 +334,7 @@ impl Watched {
     }
 
     /// CPU time by node since the last read of threads, and the time they waited. None if this
-    /// interval's bound of threads is reached; the nodes they ran on before then stand.
+    /// interval's bound of threads is reached; the nodes of the last read then remain.
     fn look_at_threads(
         &mut self,
         look: &mut Look<'_>,
@@ -349,7 +350,7 @@ impl Watched {
             .into_iter()
             .filter_map(|thread| Some((thread, threads::see(thread, look.proc, look.offered)?)))
             .collect();
-        // The first read has nothing to compare with.
+        // The first read has no earlier one to compare with.
         let since_ns = self.threads_ns.map_or(0, |before| look.now_ns.saturating_sub(before));
         let before = if self.threads_ns.is_none() { &threads } else { &self.threads };
         let used = cpu::between(before, &threads, since_ns);
@@ -358,7 +359,7 @@ impl Watched {
         let own_cpus: Vec<_> = own.iter().map(|binding| &binding.cpus).collect();
         self.has_cpuset = cpus_of_others(&self.group, &own_cpus).ok().flatten().is_some();
         self.bound_to = match own.is_some() && !self.has_cpuset {
-            // This is Nearside's own binding, perhaps for an operator.
+            // The binding is Nearside's own, perhaps for an operator.
             true => None,
             false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
         };
@@ -368,7 +369,7 @@ impl Watched {
                 false => self.memory_nodes_of_others(look.offered),
             };
         if self.bound_to.is_none() {
-            // Memory that is confined makes a home as well.
+            // Nodes that memory is confined to make a home as well.
             self.bound_to.clone_from(&self.others_memory_nodes);
         }
         self.threads = threads;
@@ -383,7 +384,7 @@ impl Watched {
         Some((by_node, Waited { waited_ns, since_ns }))
     }
 
-    /// The nodes that its cpuset allows, where these are not all nodes with memory for domains.
+    /// The nodes that its cpuset allows; none if these are all nodes with memory for domains.
     fn memory_nodes_of_others(&self, offered: &Topology) -> Option<NodeSet> {
         let text = self.group.read("cpuset.mems.effective").ok()??;
         let all = offered.memory_nodes();
@@ -392,24 +393,24 @@ impl Watched {
     }
 }
 
-/// The time for which threads were runnable and did not run, and over which time.
+/// The time for which threads were runnable and did not run, and the interval it was counted in.
 #[derive(Debug, Clone, Copy, Default)]
 struct Waited {
     waited_ns: u64,
     since_ns: u64,
 }
 
-/// Up to a quarter of difference: shares of a full machine vary from interval to interval.
+/// True for a difference of at most a quarter: shares of a full machine vary between intervals.
 fn is_steady(now: u64, before: u64) -> bool {
     now.abs_diff(before) <= before / 4
 }
 
-/// Up to a 64th of difference.
+/// True for a difference of at most a 64th.
 fn is_about(now: u64, before: u64) -> bool {
     now.abs_diff(before) <= before / 64
 }
 
-/// The part of `amount`, which came about in `since_ns`, that falls on the last `over_ns`.
+/// The share of `amount`, counted over `since_ns`, that falls on the last `over_ns`.
 fn over_part(amount: u64, over_ns: u64, since_ns: u64) -> u64 {
     match over_ns < since_ns {
         true => (u128::from(amount) * u128::from(over_ns) / u128::from(since_ns)) as u64,

@@ -1,5 +1,5 @@
-//! A file of a cgroup, or of the kernel, that is read again and again: opened once where
-//! descriptors suffice.
+//! A file of a cgroup, or of the kernel, that is read again and again. It is opened once if enough
+//! descriptors are free.
 
 use crate::{cgroup::is_gone, read};
 use std::{fs::File, io, path::Path};
@@ -24,12 +24,13 @@ impl Kept {
         Self { name, read: read::whole, file: None }
     }
 
-    /// The same for a file that is one record, as all files of a cgroup but its lists are.
+    /// As [`new`](Self::new), for a file that is one record: all files of a cgroup except its
+    /// lists.
     pub(super) const fn of_one_record(name: &'static str) -> Self {
         Self { name, read: read::record, file: None }
     }
 
-    /// Its present content. None where nothing can be read.
+    /// Its present content. None if it cannot be read.
     pub(super) fn read<'b>(
         &mut self,
         folder: &Path,
@@ -39,11 +40,11 @@ impl Kept {
         self.try_read(folder, stays_open, buffer).ok()?
     }
 
-    /// Its present content. None where the file is missing: its controller is not enabled, or its
+    /// Its present content. None if the file is missing: its controller is not enabled, or its
     /// group has ended.
     ///
     /// # Errors
-    /// Where that is unknown: descriptors or memory do not suffice.
+    /// If neither is certain: too few descriptors, or too little memory.
     pub(super) fn try_read<'b>(
         &mut self,
         folder: &Path,
@@ -61,7 +62,7 @@ impl Kept {
         })();
         match read {
             Ok(length) => Ok(std::str::from_utf8(&buffer.0[..length]).ok()),
-            // The file of a controller that was disabled may come again.
+            // The file may reappear when the controller is enabled again.
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -85,8 +86,8 @@ mod tests {
             fs::write(folder.path().join("a"), &text).unwrap();
             assert_eq!(read(true).as_ref(), Some(&text));
         }
-        // Another one of that name is not seen while the first is open, and is once it need not
-        // stay so.
+        // A new file of that name is not seen while the first one is open; it is seen once the file
+        // need not stay open.
         fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
         fs::write(folder.path().join("a"), "another").unwrap();
         assert_eq!([read(false), read(false)], [Some("less".into()), Some("another".into())]);

@@ -1,10 +1,9 @@
 //! The samples of the control loop, one an interval (docs/adr/0008-daemon.md).
 //!
-//! Most domains of a host are idle most of the time, so a sample costs little where nothing
-//! happens. The files of a domain are opened once and read again from the beginning (`kept`), and
-//! only those of domains that are due ([`History::next_sample`]); the last sample stands for the
-//! others. Threads are read where CPU time was used (`cpu`), records when their folder has changed
-//! ([`Known`]).
+//! Most domains of a host are idle most of the time, so a sample costs little without activity. The
+//! files of a domain are opened once and read again from the beginning (`kept`). Only domains that
+//! are due ([`History::next_sample`]) are read; the last sample stands for the others. Threads are
+//! read if CPU time was used (`cpu`), records when their folder has changed ([`Known`]).
 //!
 //! Samples cover the domains of `nearside run` and the groups that patterns match ([`Patterns`]),
 //! of any owner (`owner`).
@@ -41,17 +40,17 @@ use std::{
 /// The most threads of all domains that are read in an interval.
 const MOST_THREADS: usize = 8192;
 
-/// Intervals between two reads of zones even where a node's free memory is as before: watermarks
-/// can be set.
+/// Intervals between two reads of the zones of a node whose free memory is unchanged: an operator
+/// can set watermarks.
 const INTERVALS_OF_ZONES: u64 = 8;
 
-/// Descriptors that are left for other uses: sockets, the scheduler's maps, short reads.
+/// Descriptors kept free for sockets, the scheduler's maps and short reads.
 const SPARE_DESCRIPTORS: u64 = 256;
 
-/// The most notices that are kept to avoid repetition. Further ones are dropped.
+/// The most notices that are remembered to avoid repetition. Further ones are dropped.
 const MOST_SAID: usize = 1024;
 
-/// The group of systemd itself, which is a scope as others are.
+/// The group of systemd itself, which is a scope like others.
 const INIT: &str = "/init.scope";
 
 /// The groups of the domains that Nearside starts.
@@ -80,7 +79,7 @@ pub struct Watcher {
     store: Store,
     systemd: bool,
     patterns: Patterns,
-    /// The path of this process's own group, where the tree shows it.
+    /// The path of this process's own group, if the tree shows it.
     own: Option<String>,
     known: Known,
     /// By name, the records of this boot.
@@ -101,13 +100,13 @@ pub struct Watcher {
     looked_first: Option<String>,
     buffer: Buffer,
     notices: Vec<String>,
-    /// Notices that were given: most hold for many intervals.
+    /// Notices that were given. Most conditions hold for many intervals.
     said: BTreeSet<String>,
 }
 
 impl Host {
-    /// Begins to watch. Raises this process's limit of open files to the hard limit, because each
-    /// domain keeps some.
+    /// Starts to watch. Raises this process's limit of open files to the hard limit, because the
+    /// files of each domain stay open.
     pub fn watcher(&self, patterns: Patterns) -> Watcher {
         Watcher {
             root: self.root().into(),
@@ -184,13 +183,13 @@ impl Watcher {
     /// Samples the host.
     ///
     /// # Errors
-    /// Where the records or the machine cannot be read. Earlier samples stay for the next one.
+    /// If the records or the machine cannot be read. The next sample uses the earlier ones.
     pub fn look(
         &mut self,
         history: &History,
         mut turn: Turn<'_>,
     ) -> Result<ControlObservation, Error> {
-        // Kept until a sample succeeds: one that fails must not lose them.
+        // Reports stay until a sample succeeds, so that a failed one does not lose them.
         self.moved.append(&mut turn.moved);
         self.read_records()?;
         self.find();
@@ -202,8 +201,8 @@ impl Watcher {
         let allowed = host::allowed(&self.tree, self.systemd);
         let offered = before.clone().offered(allowed.as_ref());
         let loads = self.look_at_domains(history, &turn, &offered);
-        // Free memory after resident memory: pages touched in between count twice rather than not
-        // at all.
+        // Free memory is read after resident memory. So pages touched in between count twice rather
+        // than not at all.
         let machine = match turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
             true => self.machine(|root| sysfs::read_again(&before, root))?,
             false => self.machine(|root| sysfs::read_changes(&before, root))?,
@@ -283,13 +282,15 @@ impl Watcher {
         let mut loads = BTreeMap::new();
         let moved: BTreeSet<&str> = self.moved.iter().map(|report| report.part.domain()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
-        // The history may be of an earlier daemon, which knew a domain that is new to this one.
+        // The history may come from an earlier daemon, with a domain that this one has not sampled
+        // yet.
         let is_due = |name: &str, watched: &Watched| {
             history.next_sample(&PartId::of(name)) <= turn.interval || watched.is_new()
         };
         let mut due: Vec<_> =
             self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
-        // The first domain may leave no threads for the others, so each interval has another first.
+        // The first domain may use up the bound of threads, so each interval starts with another
+        // one.
         let first = due.partition_point(|(name, _)| {
             self.looked_first.as_ref().is_some_and(|before| *name <= before)
         });
@@ -331,7 +332,7 @@ impl Watcher {
         broken.into_iter().for_each(|broken| self.say(broken));
         let records = self.known.records(&self.store);
         self.records = records.map(|record| (record.name.clone(), record.clone())).collect();
-        // Domains that were found and have no record are looked for in each interval anyway.
+        // Found domains without a record are searched for in each interval anyway.
         let (records, found_by) = (&self.records, &self.found_by);
         self.domains.retain(|name, watched| match records.get(name) {
             Some(record) => watched.inode() == record.inode,
@@ -343,7 +344,7 @@ impl Watcher {
     /// Adds the groups that have a record or match a pattern, and drops those that are gone.
     fn find(&mut self) {
         let found = self.named_by_patterns();
-        // A group of that path may have ended and be there again.
+        // The group may have ended, and another of that path may have started.
         self.records
             .retain(|name, record| found.get(name).is_none_or(|found| found.inode == record.inode));
         let (records, patterns) = (&self.records, &self.patterns);
@@ -379,20 +380,20 @@ impl Watcher {
         self.found_by = found.into_iter().map(|(name, found)| (name, found.pattern)).collect();
     }
 
-    /// The groups that patterns match and that are not part of another domain, nor contain one, nor
-    /// this process, nor the processes that run the host.
+    /// The groups that patterns match, without those inside or around another domain, this process,
+    /// or the processes that run the host.
     fn named_by_patterns(&self) -> BTreeMap<String, Found> {
         let own: BTreeSet<&str> =
             self.records.values().map(|record| record.cgroup.as_str()).collect();
         let above_own: BTreeSet<&str> = own.iter().flat_map(|path| ancestors(path)).collect();
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        // In the order of their paths: a group within another comes after it.
+        // In the order of paths, a group comes after the group that contains it.
         for group in self.patterns.find(&self.tree) {
             let path = group.group.path();
             let this = self.own.as_deref().unwrap_or("/");
             let is_hosts =
                 path == INIT || path == this || ancestors(this).any(|above| above == path);
-            // A group directly in the tree's root is all services, or all users, or all machines.
+            // A group directly below the tree's root holds all services, all users or all machines.
             let is_all =
                 ancestors(path).next().is_none() && path.ends_with(".slice") && !group.by_name;
             if is_hosts || is_all {
@@ -414,8 +415,8 @@ fn online_cpus(root: &Path) -> String {
     std::fs::read_to_string(root.join("sys/devices/system/cpu/online")).unwrap_or_default()
 }
 
-/// Reads the machine, and before it the list of online CPUs. If that changes during the read, the
-/// next sample finds another list and reads the machine again.
+/// Reads the list of online CPUs and then the machine. If the list changes in between, the next
+/// sample sees another list and reads the machine again.
 fn read_after(
     online: impl FnOnce() -> String,
     machine: impl FnOnce() -> Result<Topology, Error>,
@@ -424,8 +425,8 @@ fn read_after(
     Ok((machine()?, online))
 }
 
-/// True if a domain with a record stays one although no pattern matches its group: a domain that
-/// was found goes with its pattern.
+/// True if a domain with a record remains although no pattern matches its group. A found domain
+/// ends with its pattern.
 fn stays(patterns: &Patterns, record: &Record) -> bool {
     record.found_by.as_deref().is_none_or(|pattern| patterns.has(pattern))
 }

@@ -25,11 +25,11 @@ pub(super) struct NodeWatch {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Counted {
     busy_ns: ByNode,
-    /// Of the host.
+    /// Of the host as a whole.
     shortage: Shortage,
-    /// Of the nodes that have files of their own.
+    /// Of the nodes that have such files.
     by_node: BTreeMap<NodeId, Shortage>,
-    /// None where the kernel does not count it (`CONFIG_PSI`, `psi=`).
+    /// None if the kernel does not count it (`CONFIG_PSI`, `psi=`).
     stalled_us: Option<u64>,
 }
 
@@ -101,8 +101,8 @@ impl NodeWatch {
 
 fn happened(before: &Counted, now: &Counted, topology: &Topology, length_ns: u64) -> Happened {
     let of_host = now.shortage.since(before.shortage);
-    // Some kernels count for the host and others for each node. The former need a guess at the
-    // pressed nodes.
+    // Some kernels count for the whole host, others for each node. With the former, the pressed
+    // nodes must be guessed.
     let pressed = pressed(&topology.nodes);
     let load = |node: &Node| {
         let on = |by_node: &ByNode| by_node.get(&node.id).copied().unwrap_or(0);
@@ -139,7 +139,7 @@ impl Shortage {
 }
 
 /// The nodes on which tasks may have had to reclaim: those below their high watermark, up to which
-/// the kernel reclaims; if there is none, the fullest.
+/// the kernel reclaims. If there is none, the fullest node.
 fn pressed(nodes: &[Node]) -> Vec<NodeId> {
     let fill = |node: &Node| Some((node.fill_ppm(|zone| zone.high_watermark_bytes)?, node.id));
     let fills: Vec<_> = nodes.iter().filter_map(fill).collect();
@@ -151,7 +151,7 @@ fn pressed(nodes: &[Node]) -> Vec<NodeId> {
     }
 }
 
-/// From a `vmstat`, of the host or of a node; none where it has no such counters.
+/// From a `vmstat`, of the host or of a node; none if it has no such counters.
 fn shortage(text: &str) -> Option<Shortage> {
     let mut found = None;
     for (name, count) in text.lines().filter_map(|line| line.split_once(' ')) {

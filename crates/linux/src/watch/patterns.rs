@@ -46,7 +46,7 @@ pub(super) struct Found {
     pub(super) group: Cgroup,
     pub(super) inode: u64,
     pub(super) pattern: String,
-    /// True if it names the group in full.
+    /// True if the pattern names the group in full.
     pub(super) by_name: bool,
 }
 
@@ -64,7 +64,7 @@ impl Patterns {
             .map(Self)
     }
 
-    /// True if this is the text of one of them.
+    /// True if this is the text of one of the patterns.
     pub(super) fn has(&self, text: &str) -> bool {
         self.0.iter().any(|pattern| pattern.text == text)
     }
@@ -98,7 +98,7 @@ impl Pattern {
             "" => Err(wrong("a level is empty")),
             "." | ".." => Err(wrong("it has \"..\" or \".\" in it")),
             _ if level.contains("**") => Err(wrong("** would cross levels")),
-            // In names of units a backslash stands for itself: machine-qemu\x2d1.scope.
+            // Unit names contain literal backslashes: machine-qemu\x2d1.scope.
             _ => match GlobBuilder::new(level).backslash_escape(false).build() {
                 Ok(glob) => Ok(glob.compile_matcher()),
                 Err(error) => Err(wrong(&error.kind().to_string())),

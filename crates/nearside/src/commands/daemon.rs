@@ -131,7 +131,7 @@ fn only_one(state: &Folder) -> Result<OwnedFd, Failure> {
     let lock = state.lock_file(LOCK).map_err(Failure::could_not)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            // For people only: the lock is what counts.
+            // For people only: the lock decides.
             let holder = format!("{}\n", getpid().as_raw_nonzero());
             let _ = rustix::fs::ftruncate(&lock, 0)
                 .and_then(|()| rustix::io::pwrite(&lock, holder.as_bytes(), 0));

@@ -92,10 +92,10 @@ pub(crate) struct Args {
     daemon: client::Args,
 }
 
-/// How fast pages may move.
+/// The highest rate of page moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rate {
-    /// No limit where there is none.
+    /// None without a limit.
     bytes_per_s: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     left_over(&report, &args.domain, nodes)
 }
 
-/// What an affinity means.
+/// The effect of an affinity.
 fn told(affinity: Affinity) -> String {
     match affinity {
         Affinity::Soft => "its vCPUs prefer the home".into(),
@@ -199,7 +199,7 @@ fn give_home_back(host: &mut Host, domain: &str, is_found: bool, args: &Args) ->
         let unknown = || Failure::could_not(RehomeRefusal::UnknownDomain(domain.to_owned()));
         return Err(if is_found { not_the_daemons(domain) } else { unknown() });
     };
-    let notes = vec!["nobody chooses another home before a daemon runs".into()];
+    let notes = vec!["no other home is chosen before a daemon runs".into()];
     let (nodes_before, nodes) = (home.nodes.clone(), home.nodes);
     args.format.print(
         &Report { name: domain.into(), nodes_before, nodes, notes, ..Report::default() },
@@ -210,25 +210,25 @@ fn give_home_back(host: &mut Host, domain: &str, is_found: bool, args: &Args) ->
 const STAYS: &str =
     "memory stays where it is until a daemon takes it along: --move-memory takes it now";
 
-/// Whether the daemon is to make the change: it brings the memory when it gets to it, at its own
-/// rate, and tells only later what stayed. Who wants that now and may do it does it without.
+/// Whether the daemon is to make the change. The daemon moves the memory later, at its own rate,
+/// and reports remainders only then. With --move-memory, root therefore makes the change without
+/// the daemon.
 fn is_for_daemon(args: &Args) -> bool {
     !args.move_memory || args.rate.is_none() && !rustix::process::geteuid().is_root()
 }
 
-/// Cgroups that Nearside did not start have owners (systemd, kubelet, libvirt) that write them as
-/// they see fit: only somebody who stays can keep them at home.
+/// The owners of found cgroups (systemd, kubelet, libvirt) may rewrite them at any time. Only a
+/// process that stays, the daemon, can keep them at home.
 fn not_the_daemons(domain: &str) -> Failure {
     Failure::could_not(format_args!(
         "{domain} was not started by `nearside run`, and no daemon that could give it a home \
-         knows it: one has to run, and a \
-         pattern of its configuration (`found`) to name that cgroup"
+         knows it: start a daemon, and name the cgroup in a pattern of its configuration (`found`)"
     ))
 }
 
-/// Becomes true when the user wants to stop. A second signal ends the process at once, which loses
-/// nothing: the record says where the move was. What whoever started this had it ignore (`nohup`)
-/// stays ignored.
+/// Becomes true on the first signal to stop. A second signal ends the process at once, which loses
+/// nothing, because the record has the destination of the move. A signal that was ignored at the
+/// start (`nohup`) stays ignored.
 fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !sys::is_ignored(signal)) {
@@ -238,7 +238,7 @@ fn break_off_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// The failure that tells what is not done, if anything is not.
+/// The failure that names the remainder, if there is one.
 fn left_over(report: &Report, domain: &str, nodes: &str) -> Outcome {
     let stayed_bytes: u64 = report.stayed_bytes.values().sum();
     let again = format!("nearside set {domain} --nodes {nodes} --move-memory");
@@ -254,7 +254,7 @@ fn left_over(report: &Report, domain: &str, nodes: &str) -> Outcome {
         if report.confined { "" } else { ", so memory may still come from its old nodes, too" };
     let all_unmapped = report.stayed_bytes.keys().all(|&why| why == StayedWhy::NotMapped);
     let advice = match all_unmapped {
-        true => "what no process maps cannot be moved".into(),
+        true => "memory that no process maps cannot be moved".into(),
         false => format!("try again with: {again}"),
     };
     Err(Failure::partly(format_args!(

@@ -47,8 +47,8 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest first sample, since the user waits for it.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// How long the daemon has for an answer about the status of domains. The screen does not wait for
-/// it; the next sample does, and asks again.
+/// Time for the daemon to answer with the status of domains. The screen does not wait for the
+/// answer; the next sample does, and asks again.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Width of a frame that goes into a pipe, unless COLUMNS is set.
@@ -245,9 +245,9 @@ fn hear_signals(events: Sender<Event>) -> Outcome {
     })
 }
 
-/// Waits for the end of the terminal for at most the given time, and returns whether it came. A
-/// terminal can end with a SIGHUP for another session or for nobody; a reader of keys would then
-/// read its end again and again.
+/// Waits at most the given time for the terminal to end, and returns true if it did. A terminal can
+/// end without a SIGHUP for this session. A reader of keys would then read end-of-file again and
+/// again.
 fn is_gone(at_most: Option<&Timespec>) -> bool {
     let (input, output) = (stdin(), stdout());
     // POLLHUP is reported without being requested.

@@ -1,4 +1,4 @@
-//! Rights of a peer, decided once for each connection from what the kernel says of the peer's
+//! Rights of a peer, decided once for each connection from the kernel's facts about the peer's
 //! process.
 
 use super::config;
@@ -24,15 +24,15 @@ pub struct Caller {
 impl Caller {
     /// The process at the other end of a connected unix socket.
     ///
-    /// The kernel keeps all of this with the socket (`SO_PEERCRED`, `SO_PEERGROUPS`). So no process
-    /// is looked up that could be another one by then, and the groups are those of the process, not
-    /// those that its user would get at a new login.
+    /// The kernel keeps these facts with the socket (`SO_PEERCRED`, `SO_PEERGROUPS`). So a reused
+    /// process number cannot mislead, and the groups are those of the process, not of a new login
+    /// of its user.
     ///
     /// # Errors
-    /// The kernel does not say; the connection is closed then.
+    /// If the kernel does not know; the connection is then closed.
     pub fn of(socket: &UnixStream) -> io::Result<Self> {
         let peer = socket.peer_cred()?;
-        // A process that has no number here has 0.
+        // A process without a number in this namespace has 0.
         let pid = peer.pid().filter(|&pid| pid > 0);
         Ok(Self {
             uid: peer.uid(),

@@ -1,5 +1,5 @@
-//! When the scheduler is attached, and when it is tried again after the kernel took it out of
-//! charge.
+//! The state machine of the scheduler: when it is attached, and when it is tried again after the
+//! kernel ejected it.
 
 use super::config::Scheduler;
 use nearside_topology::Topology;
@@ -9,71 +9,71 @@ use std::collections::BTreeSet;
 /// The wait after the first failure, and the longest one, in intervals.
 const FIRST_WAIT: u64 = 1;
 const LAST_WAIT: u64 = 64;
-/// For so many intervals it stays attached without a domain: every change of the scheduler stops
-/// the whole host for a moment, and where short runs follow each other there is none in between.
+/// Intervals for which it stays attached without a domain. Each attachment stops the whole host for
+/// a moment, and short runs in succession would otherwise cause one each.
 const LINGER: u64 = 15;
 
-/// What there is to schedule.
+/// The demand for the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// Nodes that have CPUs.
     pub nodes_with_cpus: usize,
-    /// Domains, with a home or without: one that was found may have to wait for the scheduler to
-    /// get one.
+    /// Domains, with or without a home: a found domain may get its home only once the scheduler is
+    /// attached.
     pub domains: usize,
 }
 
-/// How it stands with the scheduler.
+/// The state of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum Attachment {
-    /// It is not attached, and nothing speaks against it but this.
+    /// Not attached, because it is not needed.
     Idle {
-        /// Why it is not needed; none before the first look.
+        /// The reason why it is not needed; none before the first interval.
         why: Option<&'static str>,
     },
-    /// It is in charge.
+    /// Attached.
     Attached {
-        /// Since this interval.
+        /// The interval since which it is attached.
         since: u64,
-        /// How long the wait was after the last failure, in intervals; 0 if that is long ago.
+        /// The wait after the last failure, in intervals; 0 if that is long ago.
         last_wait: u64,
-        /// There has been no domain since this interval.
+        /// The interval since which there has been no domain.
         #[serde(skip)]
         deserted: Option<u64>,
     },
-    /// It failed, and will be tried again.
+    /// Failed, to be tried again.
     Later {
-        /// In this interval.
+        /// The interval of the next attempt.
         at: u64,
-        /// So many intervals after it failed.
+        /// The wait since the failure, in intervals.
         wait: u64,
-        /// What went wrong.
+        /// The failure.
         why: String,
     },
-    /// This host cannot have it, whatever is tried.
+    /// Impossible on this host.
     Never {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What is to be done about it now.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Todo {
     /// Attach it.
     Attach,
     /// Give the host back to the stock scheduler.
     Detach,
-    /// Leave it as it is.
+    /// Leave the scheduler as it is.
     Nothing,
 }
 
-/// The one objection that may be gone in a moment.
+/// The one reason that may vanish at any moment.
 const NO_DOMAIN: &str = "there is no domain";
 
 impl Needs {
-    /// What there is on this machine, for so many domains.
+    /// The demand on this machine with this number of domains.
     pub fn of(topology: &Topology, domains: usize) -> Self {
         let with_cpus = topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.node);
         Self { nodes_with_cpus: with_cpus.collect::<BTreeSet<_>>().len(), domains }
@@ -87,7 +87,7 @@ impl Default for Attachment {
 }
 
 impl Scheduler {
-    /// Why it is not needed; none where it is.
+    /// The reason why it is not needed; none if it is.
     pub(super) fn objection(self, needs: Needs) -> Option<&'static str> {
         match self {
             Self::Off => Some("switched off by configuration"),
@@ -100,8 +100,8 @@ impl Scheduler {
 }
 
 impl Attachment {
-    /// What is to be done in this interval. Where nobody needs the scheduler and it is not
-    /// attached, that is noted.
+    /// The step for this interval. Records the reason if the scheduler is neither needed nor
+    /// attached.
     pub fn next(&mut self, mode: Scheduler, needs: Needs, now: u64) -> Todo {
         match (mode.objection(needs), &mut *self) {
             (Some(NO_DOMAIN), Self::Attached { deserted, .. }) => {
@@ -113,7 +113,7 @@ impl Attachment {
                 *deserted = None;
                 Todo::Nothing
             }
-            // A failure is not forgotten only because nobody needs it for a moment.
+            // A failure is kept although the scheduler is not needed at the moment.
             (Some(_), Self::Later { .. } | Self::Never { .. }) => Todo::Nothing,
             (why @ Some(_), Self::Idle { .. }) => {
                 *self = Self::Idle { why };
@@ -125,12 +125,13 @@ impl Attachment {
         }
     }
 
-    /// It was attached.
+    /// Records that it was attached.
     pub fn attached(&mut self, now: u64) {
         *self = Self::Attached { since: now, last_wait: self.last_wait(now), deserted: None };
     }
 
-    /// It could not be attached, or was ejected: it is tried again after 1, 2, 4, .. 64 intervals.
+    /// Records that it could not be attached or was ejected. The next attempts come after 1, 2, 4,
+    /// .. 64 intervals.
     pub fn failed(&mut self, now: u64, why: String) {
         let wait = match self.last_wait(now) {
             0 => FIRST_WAIT,
@@ -139,8 +140,9 @@ impl Attachment {
         *self = Self::Later { at: now.saturating_add(wait), wait, why };
     }
 
-    /// It wants to be attached anew, because the machine has changed: no failure, so that is done
-    /// at once; but a machine that changes again and again would be attached to in every interval.
+    /// Records that the machine has changed and the scheduler has to be attached anew. That is no
+    /// failure, so the first attempt comes at once. But a machine that changes again and again must
+    /// not cause one in every interval.
     pub fn wants_restart(&mut self, now: u64, why: String) {
         match *self {
             Self::Attached { since, last_wait: 0, .. } if now.saturating_sub(since) > LAST_WAIT => {
@@ -150,17 +152,17 @@ impl Attachment {
         }
     }
 
-    /// It will never work here.
+    /// Records that it can never work on this host.
     pub fn impossible(&mut self, why: String) {
         *self = Self::Never { why };
     }
 
-    /// Whether it is in charge.
+    /// True if it is attached.
     pub fn is_attached(&self) -> bool {
         matches!(self, Self::Attached { .. })
     }
 
-    /// The last wait, unless it has been in charge for longer than the longest since.
+    /// The last wait; 0 once it has been attached for longer than the longest wait.
     fn last_wait(&self, now: u64) -> u64 {
         match *self {
             Self::Later { wait, .. } => wait,
@@ -179,7 +181,7 @@ mod tests {
     const NEEDED: Needs = Needs { nodes_with_cpus: 4, domains: 1 };
 
     #[test]
-    fn it_is_attached_where_somebody_needs_it() {
+    fn it_is_attached_on_demand() {
         let needs = |nodes_with_cpus, domains| Needs { nodes_with_cpus, domains };
         for (mode, needs, todo) in [
             (Scheduler::Auto, needs(2, 1), Todo::Attach),
@@ -202,7 +204,7 @@ mod tests {
         let nobody = Needs { domains: 0, ..NEEDED };
         let mut attached = Attachment::default();
         attached.attached(1);
-        // Another one comes in time, and the wait begins anew.
+        // Another domain comes in time, and the wait starts again.
         for (from, to) in [(2, 2 + LINGER), (30, 30 + LINGER)] {
             assert!(
                 (from..to).all(|now| attached.next(Scheduler::Auto, nobody, now) == Todo::Nothing)
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_is_not_tried_again() {
+    fn an_impossible_attachment_is_not_tried_again() {
         let mut attachment = Attachment::default();
         attachment.impossible("no sched_ext".into());
         assert!((0..1000).all(|now| attachment.next(Scheduler::On, NEEDED, now) == Todo::Nothing));
@@ -260,7 +262,7 @@ mod tests {
         let changed = || "CPUs came or went".to_owned();
         attachment.wants_restart(100, changed());
         assert_eq!(attachment.next(Scheduler::Auto, NEEDED, 100), Todo::Attach);
-        // One that changes again at once is waited for, ever longer.
+        // A machine that changes again at once causes ever longer waits.
         let (mut now, mut waits) = (100, Vec::new());
         for _ in 0..4 {
             attachment.attached(now);

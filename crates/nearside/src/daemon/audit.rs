@@ -13,8 +13,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// The log's file. A line that cannot be written is counted, and the first one is reported. Nothing
-/// else follows: a full disk must neither end the daemon nor prevent a change.
+/// The log's file. Lines that cannot be written are counted, and the first is reported. A full disk
+/// must neither end the daemon nor prevent a change.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
@@ -92,8 +92,8 @@ impl<'a> Entry<'a> {
 }
 
 impl AuditLog {
-    /// The log at `path`. A missing folder is made. If the file cannot be opened, each line tries
-    /// again.
+    /// The log at `path`. A missing folder is created. If the file cannot be opened, each line
+    /// tries again.
     pub fn new(path: &Path) -> Self {
         let mut log = Self { path: path.into(), file: None, torn: false, reported: false, lost: 0 };
         log.reopen(path);
@@ -108,7 +108,7 @@ impl AuditLog {
         self.file = open(path).map_err(|error| self.report(&error)).ok();
     }
 
-    /// The same at the log's own path.
+    /// As [`reopen`](Self::reopen), at the log's own path.
     pub fn reopen_here(&mut self) {
         let path = self.path.clone();
         self.reopen(&path);
@@ -137,7 +137,7 @@ impl AuditLog {
             Some(file) => file,
             missing => missing.insert(open(&self.path)?),
         };
-        // In one call, so that a reader who follows the file sees whole lines.
+        // One call, so that a program that follows the file reads whole lines.
         let written = file.write(&line)?;
         self.torn = written < line.len() && (written > 0 || self.torn);
         if written < line.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }

@@ -40,8 +40,8 @@ use std::{
 /// interval, at the end of the queue. Dozens of starts may be ahead of it.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Events that are handled although the next interval is due: a client that asks again and again
-/// delays an interval by no more.
+/// Events that are handled although the next interval is due. It bounds the delay that a client
+/// with many requests can cause.
 const MAX_LATE_EVENTS: usize = 16;
 
 /// Failed samples in a row after which the loop counts as unhealthy.
@@ -73,7 +73,7 @@ pub(crate) struct ControlLoop {
     batches: Batches,
     counted: BTreeMap<NodeId, Option<Counters>>,
     began: Instant,
-    /// The time within which systemd expects a sign of life.
+    /// systemd's watchdog time, if it has one.
     watchdog: Option<Duration>,
     reported: Reported,
     /// Failed samples in a row, and the reason of the last.
@@ -170,7 +170,7 @@ impl ControlLoop {
         }
         loop {
             let left = due.saturating_duration_since(Instant::now());
-            // An interval may be longer than systemd waits for a sign of life.
+            // An interval may be longer than systemd's watchdog time.
             let pause = self.watchdog.map_or(left, |watchdog| left.min(watchdog / 2));
             match inbox.next(pause) {
                 Some(Event::Change(asked)) => {
@@ -219,7 +219,7 @@ impl ControlLoop {
         if self.failed.0 >= MAX_FAILED_SAMPLES {
             self.api.published.fails(self.failed.0, &self.failed.1);
         }
-        // The kernel may have ejected the scheduler. All else is as in the last sample.
+        // The kernel may have ejected the scheduler. All other facts are as in the last sample.
         if let Some((_, before)) = self.api.published.latest() {
             self.tend_scheduler(&before.topology, before.stat.domains.len(), inbox, due);
         }
@@ -362,7 +362,8 @@ impl ControlLoop {
         let homes = self.affinities();
         let needs = Needs::of(topology, domains);
         let (mode, interval) = (self.config.scheduler, self.persisted.interval);
-        // Before it leaves, however long that takes: no domain leaves its home in between.
+        // Domains are bound before the scheduler is detached, however long that takes, so that none
+        // leaves its home in between.
         if self.scheduler.is_to_leave(mode, needs, interval)
             && !self.bind_to_homes(topology, || false)
         {
@@ -478,18 +479,19 @@ impl ControlLoop {
         format!("{domains}; scheduler {scheduler}; interval {interval}{failed}")
     }
 
-    /// Leaves the host as it would be without a daemon.
+    /// Restores the host to its state without a daemon.
     fn end(&mut self) {
         notify::stopping();
         self.end_batches();
         // From the records as they are now: the last interval may have changed them.
         let (found, started): (Vec<_>, Vec<_>) =
             self.host.records().0.into_iter().partition(|record| record.found_by.is_some());
-        // Bindings of cgroups that others made: no process would lift them later.
+        // Lifts bindings of found cgroups, because no process would lift them later.
         let bound = bound_names(found.iter());
         let unbind: fallback::DomainChange = |session, name| session.unbind(name);
         for_each_domain(&mut self.host, &mut self.reported, &bound, unbind, || false);
-        // While the scheduler is still attached, so that no domain leaves its home in between.
+        // Domains are bound while the scheduler is still attached, so that none leaves its home in
+        // between.
         if self.scheduler.attachment().is_attached() {
             match self.host.topology() {
                 Ok(topology) => {

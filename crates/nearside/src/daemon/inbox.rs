@@ -1,5 +1,4 @@
-//! What the loop is told, in order. Whether somebody waits can be seen without taking anything,
-//! from any thread.
+//! The events of the loop, in order. Any thread can test for waiting events without taking one.
 
 use super::snapshot::Event;
 use std::{
@@ -11,10 +10,11 @@ use std::{
     time::Duration,
 };
 
-/// So many are taken out of the channel beforehand; senders hear that it is full when it is.
+/// The most events taken out of the channel in advance. Beyond them the channel fills up, and
+/// senders get an error.
 const MOST_WAITING: usize = 64;
 
-/// What came and was not taken yet.
+/// Events that have arrived and were not taken yet.
 #[derive(Debug)]
 pub(crate) struct Inbox(Mutex<Waiting>);
 
@@ -25,23 +25,22 @@ struct Waiting {
 }
 
 impl Inbox {
-    /// What comes through a channel.
+    /// The inbox of a channel.
     pub(crate) fn new(channel: Receiver<Event>) -> Self {
         Self(Mutex::new(Waiting { channel, came: VecDeque::new() }))
     }
 
-    /// Whether anybody waits.
+    /// True if an event waits.
     pub(super) fn is_waiting(&self) -> bool {
         !self.look().came.is_empty()
     }
 
-    /// Whether the loop is to end.
+    /// True if the loop is to end.
     pub(super) fn is_to_end(&self) -> bool {
         self.look().end().is_some()
     }
 
-    /// What is next, as soon as it comes; none where nothing has come for so long. The end comes
-    /// before all else.
+    /// The next event; none if none arrives within the pause. `Stop` comes before all other events.
     pub(super) fn next(&self, pause: Duration) -> Option<Event> {
         let mut waiting = self.look();
         if let Some(at) = waiting.end() {
@@ -61,7 +60,7 @@ impl Inbox {
             match waiting.channel.try_recv() {
                 Ok(event) => waiting.came.push_back(event),
                 Err(TryRecvError::Empty) => break,
-                // Nobody is left who could say anything else.
+                // All senders are gone, so no other event can arrive.
                 Err(TryRecvError::Disconnected) => {
                     if waiting.end().is_none() {
                         waiting.came.push_back(Event::Stop);
@@ -86,7 +85,7 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     #[test]
-    fn what_waits_is_seen_and_stays_and_the_end_comes_first() {
+    fn waiting_events_are_visible_and_the_end_comes_first() {
         let (sender, channel) = sync_channel(8);
         let inbox = Inbox::new(channel);
         assert!(!inbox.is_waiting() && inbox.next(Duration::ZERO).is_none());
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_stays_with_its_sender() {
+    fn events_beyond_the_capacity_stay_with_their_sender() {
         let (sender, channel) = sync_channel(1);
         let inbox = Inbox::new(channel);
         let accepted =

@@ -1,9 +1,9 @@
 //! The parts of the daemon (docs/adr/0008-daemon.md).
 //!
-//! The loop and the API are two threads that meet in two places. The loop publishes what it saw and
-//! decided ([`snapshot::Published`]), and whoever asks is answered from that; so no reader waits
-//! for the loop. Changes go the other way, through a channel of [`snapshot::Event`]s that the loop
-//! empties. In outline:
+//! The loop and the API are two threads that meet in two places. The loop publishes its
+//! observations and decisions ([`snapshot::Published`]), and readers get their answers from those;
+//! so no reader waits for the loop. Changes go the other way, through a channel of
+//! [`snapshot::Event`]s that the loop empties. In outline:
 //!
 //! ```no_run
 //! # use nearside::daemon::{access::Access, api::{Api, Groups, Limits, Server}, audit::AuditLog};
@@ -13,7 +13,7 @@
 //! # use std::{path::Path, sync::mpsc::sync_channel};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = Config::read(Path::new("/etc/nearside/daemon.toml"), false)?;
-//! // Whoever handles signals has a clone of the sender, for `Event::Reload` and `Event::Stop`.
+//! // The signal handler has a clone of the sender, for `Event::Reload` and `Event::Stop`.
 //! let (sender, events) = sync_channel(16);
 //! let host = Host::open(Paths::default())?;
 //! let groups = Groups { tree: host.tree().clone(), proc: host.proc() };
@@ -24,7 +24,7 @@
 //!     // Observe, decide, apply.
 //!     api.published.publish(Snapshot::new(Seen::default()));
 //!     notify::alive("3 domains");
-//!     // Till the next interval is due.
+//!     // Until the next interval is due.
 //!     match events.recv_timeout(config.interval) {
 //!         Ok(Event::Change(asked)) => {
 //!             drop(asked.answer.send(Answer::Refused("not in this example".into())))

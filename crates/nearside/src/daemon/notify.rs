@@ -20,8 +20,8 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
-/// The configuration is being read again, until [`ready`]. `Type=notify-reload` needs the time of
-/// its begin, too.
+/// The configuration is being read again, until [`ready`]. `Type=notify-reload` also needs the
+/// start time of the reload.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -34,13 +34,13 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// An interval has ended: the loop is alive. `status` is what `systemctl status` shows.
+/// An interval has ended: the loop is alive. `systemctl status` shows `status`.
 pub fn alive(status: &str) {
     tell(&[NotifyState::Watchdog, NotifyState::Status(&one_line(status))]);
 }
 
-/// The loop is alive, in the middle of long work. Nothing is sent before [`ready`]: the first
-/// message starts systemd's watchdog, and a start may take longer than that waits (loading the
+/// The loop is alive, in the middle of long work. No message is sent before [`ready`]: the first
+/// message starts systemd's watchdog, and a start may take longer than its time (loading the
 /// scheduler on a slow host does).
 pub fn busy() {
     if STARTED.load(Ordering::Relaxed) {
@@ -66,8 +66,8 @@ pub fn slow<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Time for which systemd waits for [`alive`] before it ends this process; `None` without a
-/// watchdog.
+/// systemd's watchdog time: without [`alive`] for that long, systemd ends this process. `None`
+/// without a watchdog.
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }
@@ -89,8 +89,8 @@ mod tests {
     use super::*;
     use std::{os::unix::net::UnixDatagram, process::Command};
 
-    /// Set for a copy of this program, since the environment of one that has threads cannot be
-    /// changed.
+    /// Set for a copy of this program: the environment of a process with threads cannot be changed
+    /// safely.
     const CHILD: &str = "NEARSIDE_TEST_NOTIFIES";
 
     #[test]

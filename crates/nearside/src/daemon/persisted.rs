@@ -1,5 +1,4 @@
-//! The control loop's history on disk, beside the records: a daemon that is started again continues
-//! from it.
+//! The control loop's history on disk, beside the records. A restarted daemon continues from it.
 
 use nearside_linux::{Error, folder::Folder};
 use nearside_policy::History;
@@ -21,8 +20,7 @@ pub struct PersistedState {
 }
 
 impl PersistedState {
-    /// Reads the state of this boot. A file that cannot be read is ignored, with a remark for the
-    /// log.
+    /// Reads the state of this boot. An unreadable file is ignored, with a notice for the log.
     pub fn read(state: &Folder, boot_id: &str) -> (Self, Option<String>) {
         let fresh = Self { boot_id: boot_id.into(), ..Self::default() };
         let forgotten = |why: String| {
@@ -80,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_forgotten_and_said() {
+    fn an_unreadable_file_is_ignored_with_a_notice() {
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::open(folder.path()).unwrap().unwrap();
         for text in [

@@ -9,7 +9,7 @@ use nearside_policy::{
 use nearside_topology::NodeSet;
 use std::ops::ControlFlow;
 
-/// Carries a change out. `found_by` is the pattern that found the domain, if one did.
+/// Carries out a change. `found_by` is the pattern that found the domain, if one did.
 pub(super) fn fulfil(host: &mut Host, change: &Change, found_by: Option<&str>) -> Answer {
     match change {
         Change::SetAffinity { domain, nodes, affinity } => match found_by {
@@ -91,7 +91,7 @@ fn prefer(
     }
 }
 
-/// Gives the home back: the control loop may choose it again.
+/// Gives the home back to placement: the control loop may choose it again.
 fn release(host: &mut Host, domain: &str, is_found: bool) -> Answer {
     match give_back(host, domain) {
         Ok(Some(home)) => {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_not_there_cannot_be_given_back() {
+    fn a_domain_without_a_home_cannot_give_it_back() {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         let refused = delete(&mut host, Some("m/*"));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_somebody_else_chose_is_that_ones() {
+    fn a_home_that_another_program_chose_cannot_be_changed() {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         put(&mut host, &[0]);

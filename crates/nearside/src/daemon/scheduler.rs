@@ -1,4 +1,4 @@
-//! Attaching and detaching the scheduler, and the homes it was given.
+//! Attaching and detaching the scheduler, and passing homes to it.
 
 use super::{
     attachment::{Attachment, Needs, Todo},
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Domains' affinities by the number (inode) of their cgroup.
 pub type Affinities = BTreeMap<u64, Affinity>;
 
-/// The scheduler, as far as it is attached.
+/// The scheduler, while one is attached.
 #[derive(Debug, Default)]
 pub struct SchedulerControl {
     attachment: Attachment,
@@ -21,24 +21,23 @@ pub struct SchedulerControl {
 }
 
 impl SchedulerControl {
-    /// None is attached yet; this is what one will be attached with.
+    /// No scheduler yet; `options` are for a later attachment.
     pub fn new(options: Options) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// How it stands.
+    /// The state of the attachment.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
     }
 
-    /// Whether the next [`tend`](Self::tend) will detach it, so that somebody can stand in for it
-    /// first.
+    /// True if the next [`tend`](Self::tend) will detach it, so that bindings can replace it first.
     pub fn is_to_leave(&self, mode: config::Scheduler, needs: Needs, now: u64) -> bool {
         self.attachment.clone().next(mode, needs, now) == Todo::Detach
     }
 
-    /// Attaches or detaches it where it is time for that, and tells it what has changed of domains.
-    /// Returns what somebody should know.
+    /// Attaches or detaches it when it is time, and passes on changes of domains. Returns notices
+    /// for the log.
     pub fn tend(
         &mut self,
         mode: config::Scheduler,
@@ -70,7 +69,7 @@ impl SchedulerControl {
         usage.into_iter().map(|(cgroup, usage)| (cgroup, by_node(usage.by_node))).collect()
     }
 
-    /// Gives the host back to the stock scheduler. Returns what somebody should know.
+    /// Gives the host back to the stock scheduler. Returns a notice for the log.
     pub fn detach(&mut self) -> Option<String> {
         let scheduler = self.scheduler.take()?;
         self.told.clear();
@@ -126,8 +125,8 @@ impl SchedulerControl {
         ));
     }
 
-    /// A domain that it cannot be told of has no preference, and is told of again in the next
-    /// interval.
+    /// A domain whose home could not be passed on has no preference until the next interval tries
+    /// again.
     fn tell(&mut self, homes: &Affinities, said: &mut Vec<String>) {
         let Some(scheduler) = &mut self.scheduler else { return };
         let gone: Vec<u64> =
@@ -149,7 +148,7 @@ impl SchedulerControl {
     }
 }
 
-/// Whether no later attempt can go better on this host, as it was booted.
+/// True if no later attempt can succeed until the host reboots.
 fn will_never_work(error: &Error) -> bool {
     matches!(
         error,

@@ -38,7 +38,7 @@ pub struct Seen {
     pub interval: Duration,
     /// The decisions.
     pub plan: ControlPlan,
-    /// What the loop keeps from interval to interval, the status of each domain included.
+    /// The state that the loop keeps between intervals, including the status of each domain.
     pub history: History,
     /// Totals since the start of the daemon.
     pub totals: Totals,
@@ -231,7 +231,7 @@ impl Published {
         *self.failure.write().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
-    /// The reason why nothing was published lately, if observations fail.
+    /// The reason why no snapshot was published lately, if observations fail.
     pub fn failure(&self) -> Option<String> {
         self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -256,7 +256,7 @@ pub struct Asked {
     pub change: Change,
     /// The process that asks for it.
     pub caller: Arc<Caller>,
-    /// Sends the answer. If it is dropped, the API answers that nothing was changed.
+    /// Sends the answer. If it is dropped, the API answers that the change was not made.
     pub answer: oneshot::Sender<Answer>,
 }
 
@@ -299,12 +299,12 @@ pub enum Answer {
         nodes_before: NodeSet,
         /// The new home.
         home: Home,
-        /// Remarks for people.
+        /// Notices for the user.
         notes: Vec<String>,
     },
     /// The domain has ended.
     Gone,
-    /// The request makes no sense: the domain may not use these nodes.
+    /// The request is invalid: the domain may not use these nodes.
     Unusable(String),
     /// The change is refused: not enough memory is available, the cgroup's owner would undo it, or
     /// the machine does not allow it.

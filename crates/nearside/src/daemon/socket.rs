@@ -1,4 +1,4 @@
-//! The API's socket: open to those who may read, from the first moment on, and to no one else.
+//! The API's socket. From the first moment, only permitted users can connect to it.
 
 use super::access::Access;
 use rustix::{
@@ -40,14 +40,14 @@ pub(super) struct Socket {
 
 /// Makes the socket at `path` and listens.
 ///
-/// A missing folder is made; its ancestors must be there. The socket gets its mode and group
-/// between `bind` and `listen`. No connection is possible before `listen`, so no peer gets in
-/// before the mode is right, whatever the umask is.
+/// A missing folder is created; its ancestors must exist. The socket gets its mode and group
+/// between `bind` and `listen`. No connection is possible before `listen`, so no peer connects
+/// before the mode is right, whatever the umask.
 ///
 /// # Errors
-/// Names the path. An ancestor of the path that other users could change is refused, as is one that
-/// is a link. A socket with a listener and anything that is no socket stay as they are; the socket
-/// of a daemon that has ended is replaced.
+/// Errors name the path. An ancestor that is a link or that other users could change is refused. A
+/// socket in use and a file that is no socket stay as they are; the socket of a daemon that has
+/// ended is replaced.
 pub(super) fn listen(path: &Path, access: &Access) -> Result<(UnixListener, Socket), String> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(at(path, "expected the path of a file in a folder"));
@@ -71,11 +71,11 @@ pub(super) fn listen(path: &Path, access: &Access) -> Result<(UnixListener, Sock
 }
 
 impl Socket {
-    /// Lets those connect who may read, and no one else.
+    /// Gives the socket the mode and group of `access`.
     ///
     /// # Errors
-    /// The path no longer leads to this socket, or the kernel refuses the change. Then nothing at
-    /// the path was changed.
+    /// If the path no longer leads to this socket, or the kernel refuses the change. Then nothing
+    /// at the path was changed.
     pub(super) fn give(&self, access: &Access) -> Result<(), String> {
         if !self.is_in_place() {
             let message = "this is no longer the socket that the daemon made: find out which \
@@ -84,7 +84,7 @@ impl Socket {
         }
         let read_write = Mode::RUSR | Mode::WUSR;
         let give = || -> rustix::io::Result<()> {
-            // Owner only at first: neither may the former group use the new mode nor the new group
+            // Owner only at first: the former group must not use the new mode, nor the new group
             // the former one.
             self.set_mode(read_write)?;
             let Some(group) = access.socket_gid() else { return Ok(()) };
@@ -95,7 +95,7 @@ impl Socket {
         give().map_err(|error| at(&self.path, error))
     }
 
-    /// Removes the socket from its folder, unless the path leads to something else by now.
+    /// Removes the socket from its folder, unless the path leads to another file by now.
     pub(super) fn remove(self) {
         if self.is_in_place() {
             // The next daemon replaces what could not be removed.
@@ -123,11 +123,11 @@ fn at(path: &Path, why: impl Display) -> String {
     format!("{}: {why}", path.display())
 }
 
-/// Opens the folder at `path` one component after the other, and makes the last one where it is
+/// Opens the folder at `path` one component after the other, and creates the last one if it is
 /// missing.
 ///
-/// Only root and the daemon's own user may be able to change where the path leads. A folder above
-/// the last may have the sticky bit (`/tmp`), since other users cannot replace its entries.
+/// Only root and the daemon's own user may be able to change the target of the path. A folder above
+/// the last may have the sticky bit (`/tmp`), because other users cannot replace its entries.
 fn open_folder(path: &Path) -> Result<OwnedFd, String> {
     let mut so_far = PathBuf::from("/");
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -150,7 +150,7 @@ fn open_folder(path: &Path) -> Result<OwnedFd, String> {
             opened => opened.map_err(|error| at(&so_far, error))?,
         };
         if is_new {
-            // The umask may have taken permissions away.
+            // The umask may have removed permissions.
             rustix::fs::fchmod(&folder, FOLDER_MODE).map_err(|error| at(&so_far, error))?;
         }
         check(&folder, &so_far, is_last)?;
@@ -269,7 +269,8 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
-    /// The daemon reads its configuration again, and ends, after the path got another meaning.
+    /// The configuration is read again, and the daemon ends, after another file took the socket's
+    /// path.
     #[test]
     fn a_file_that_took_the_sockets_place_keeps_mode_group_and_name() {
         let folder = tempfile::tempdir().unwrap();

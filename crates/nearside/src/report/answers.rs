@@ -1,7 +1,7 @@
 //! Answers of the daemon about a domain, as its clients read and show them.
 //!
-//! `report/control.rs` has the other end: the shapes that the daemon writes. A client keeps unknown
-//! keys, so that `--format json` passes on everything a later daemon says.
+//! `report/control.rs` has the counterpart, which the daemon writes. A client keeps unknown keys,
+//! so that `--format json` passes on all keys of a later daemon.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(crate) struct ControlAnswer {
 /// A domain's status.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusAnswer {
-    /// Where the domain runs, in one word.
+    /// Its place in one word.
     pub(crate) place: String,
     /// The whole status as a sentence.
     pub(crate) text: String,

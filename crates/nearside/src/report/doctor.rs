@@ -154,11 +154,11 @@ pub(crate) mod tests {
         };
         let doctor = Doctor::new(facts.clone());
         assert!(!doctor.can_run);
-        what_is_ok_needs_no_advice(&doctor);
+        ok_findings_have_no_advice(&doctor);
         insta::assert_snapshot!("doctor_ill", plain(facts));
     }
 
-    fn what_is_ok_needs_no_advice(doctor: &Doctor) {
+    fn ok_findings_have_no_advice(doctor: &Doctor) {
         for finding in doctor.findings.iter().filter(|finding| finding.state == State::Ok) {
             assert_eq!(finding.advice, None, "{finding:?}");
         }
@@ -221,7 +221,7 @@ pub(crate) mod tests {
             let mut facts = host();
             change(&mut facts);
             let doctor = Doctor::new(facts);
-            what_is_ok_needs_no_advice(&doctor);
+            ok_findings_have_no_advice(&doctor);
             let found = doctor.findings.iter().find(|finding| finding.topic == topic).unwrap();
             assert_eq!((found.state, doctor.can_run), (state, can_run), "{found:?}");
         }
@@ -252,7 +252,7 @@ pub(crate) mod tests {
     fn host_without_readable_facts_has_findings() {
         let doctor = Doctor::new(Facts::default());
         assert!(!doctor.can_run);
-        what_is_ok_needs_no_advice(&doctor);
+        ok_findings_have_no_advice(&doctor);
         assert!(
             text(&doctor)
                 .lines()

@@ -1,4 +1,4 @@
-//! The status of a part: where it runs, and why nothing more is done about it.
+//! The status of a part: its place, and the reasons why it is left as it is.
 
 use super::observation::Owner;
 use crate::{Bytes, MilliVcpus, Payback, SlowDown, StayedWhy};
@@ -8,18 +8,18 @@ use std::fmt;
 /// The status of a part after an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// Where it runs.
+    /// The place it runs at.
     pub place: Place,
     /// Its memory off its home, in bytes, without what is less than a page on its node and cannot
     /// move.
     pub debt_bytes: u64,
-    /// Why its home is not changed.
+    /// The reason why its home is not changed.
     pub home_waits: Option<HomeWaits>,
-    /// Why its debt is not moved.
+    /// The reason why its debt is not moved.
     pub debt_waits: Option<DebtWaits>,
 }
 
-/// Where a part runs.
+/// The place a part runs at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
@@ -39,7 +39,7 @@ pub enum Place {
     },
 }
 
-/// Why a home is not changed, or not given.
+/// The reason why a home is not changed, or not given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum HomeWaits {
@@ -95,11 +95,11 @@ pub enum HomeWaits {
     Queued,
 }
 
-/// Why debt stays where it is.
+/// The reason why debt is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum DebtWaits {
-    /// It is nearer to where the part runs than its home is.
+    /// The pages are nearer to the part's CPUs than home is.
     RunsThere,
     /// No room at home.
     NoRoom,

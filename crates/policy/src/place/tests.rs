@@ -1,5 +1,5 @@
-//! Machines small enough to work out by hand. Every node has 4 cores without SMT and 8 GiB unless
-//! said otherwise, and the model is the default one: a vCPU waits 0.4 of its time for memory, a
+//! Machines small enough for figures worked by hand. Every node has 4 cores without SMT and 8 GiB
+//! unless a test changes that. The model is the default: a vCPU waits 0.4 of its time for memory, a
 //! sibling adds 0.25 of a core.
 
 use super::*;
@@ -67,7 +67,7 @@ fn refuse(request: &Request, observation: &Observation) -> Refusal {
     place(request, observation, &CostModel::default()).unwrap_err()
 }
 
-/// What is promised as (vCPUs, GiB) by node.
+/// The claim as (vCPUs, GiB) by node.
 fn claimed(candidate: &Candidate) -> Vec<(u32, u64, u64)> {
     let on = |amounts: &crate::ByNode, node| amounts.get(&node).copied().unwrap_or(0);
     let nodes = candidate.claim.nodes();
@@ -93,8 +93,7 @@ fn among_equals_the_node_with_fewer_vcpus_a_core_wins_whatever_memory_is_left() 
     let mut seen = two_nodes();
     seen.parts.push(resident(&[1, 0], &[0, 4]));
     let decision = decide(&request(1, 1, MemoryPolicy::Strict), &seen);
-    // On node 0 there would be 2 vCPUs on 4 cores and 7 GiB left, on node 1 there is 1 and 3 GiB
-    // are left.
+    // Node 0 would have 2 vCPUs on 4 cores and 7 GiB left; node 1 has 1 and 3 GiB.
     assert_eq!(decision.chosen.nodes.to_string(), "1");
     assert_eq!(
         (decision.chosen.vcpus_per_core_ppm, decision.chosen.free_after_bytes),
@@ -318,7 +317,7 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_requests_are_refused() {
     let good = request(1, 1, MemoryPolicy::Strict);
     let known: NodeSet = "0-1".parse().unwrap();
     let cases = [
@@ -355,7 +354,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn memory_of_which_nothing_tells_is_neither_promised_nor_taken_for_absent() {
+fn unknown_memory_is_neither_claimed_nor_taken_for_absent() {
     let mut seen = two_nodes();
     seen.topology.source = "/tables".into();
     let node = &mut seen.topology.nodes[1];

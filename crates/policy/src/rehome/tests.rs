@@ -168,18 +168,18 @@ fn a_confined_domain_must_fit_its_new_home() {
     };
     assert_eq!(needed(&moving(&[1]), machine(&[8, 3], db())), Some((4, 3)));
     assert_eq!(needed(&moving(&[1]), machine(&[8, 4], db())), None);
-    // What is there already needs no room, what it holds beyond its claim does.
+    // Memory that is there already needs no room; memory beyond the claim does.
     let mut beyond = db();
     beyond.resident_bytes = by_node(&[5, 3]);
     assert_eq!(needed(&moving(&[1]), machine(&[8, 5], beyond.clone())), None);
     assert_eq!(needed(&moving(&[1]), machine(&[8, 4], beyond)), Some((8, 7)));
-    // Memory that stays for now needs its place there all the same: a daemon brings it home.
+    // Memory that stays for now needs its place as well, because the daemon brings it home later.
     assert_eq!(needed(&staying(&[1]), machine(&[8, 1], db())), Some((4, 1)));
     assert_eq!(needed(&staying(&[1]), machine(&[8, 4], db())), None);
 }
 
 #[test]
-fn what_others_reserved_leaves_room_for_what_is_only_exchanged() {
+fn reservations_of_others_do_not_block_an_exchange_of_pages() {
     let refusal = |claim_gib, reserved| {
         let mut domain = db();
         let claim = Claim {
@@ -201,10 +201,10 @@ fn what_others_reserved_leaves_room_for_what_is_only_exchanged() {
             vec![ReservedHugePages { page_bytes: GIB, pages: reserved }];
         rehome(&moving(&[1]), &seen).err()
     };
-    // 7 pages are free. Moving the 4 that it holds on node 0 frees as many as it takes, whoever
-    // reserved the 7.
+    // 7 pages are free. Moving the 4 pages on node 0 frees as many as it takes, so the reservation
+    // of the 7 does not matter.
     assert_eq!(refusal(4, 7), None);
-    // The 2 that it has not touched yet have to be free.
+    // The 2 untouched pages need free ones.
     assert_eq!(refusal(6, 5), None);
     let too_small = RehomeRefusal::DoesNotFit {
         nodes: set(&[1]),
@@ -222,7 +222,7 @@ fn other_policies_may_overflow() {
 }
 
 #[test]
-fn homes_that_are_none_are_refused() {
+fn invalid_homes_are_refused() {
     let mut observation = machine(&[8, 8, 8, 0], db());
     observation.topology.cpus.retain(|cpu| cpu.node != Some(NodeId(2)));
     let refusal = |nodes: &[u32]| rehome(&moving(nodes), &observation).unwrap_err();

@@ -121,7 +121,7 @@ fn a_name_that_was_taken_meanwhile_drops_the_start() {
     assert_eq!(needs.check(&taken), Err(Unmet::NameTaken("db".into())));
 }
 
-/// Random machines of four nodes with domains that hold parts of what they claim.
+/// Random machines of four nodes with domains that hold parts of their claims.
 fn machines() -> impl Strategy<Value = Observation> {
     let domain = (0..4_usize, 1..200_u64, 0..=100_u64);
     let domains = proptest::collection::vec(domain, 1..8);
@@ -161,8 +161,8 @@ fn is_overcommitted(seen: &Observation) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is planned from an old observation: a transaction whose needs hold in the present
-    /// one never overcommits a node, and applied transactions are applied as a whole.
+    /// Plans from an old observation: a transaction whose needs hold in the present one never
+    /// overcommits a node, and a transaction is applied as a whole.
     #[test]
     fn checked_transactions_never_overcommit_a_node(
         start in machines(),

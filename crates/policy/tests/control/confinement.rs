@@ -30,7 +30,7 @@ fn a_strict_domain_is_confined_once_its_debt_has_arrived() {
     assert_eq!(machine.vm("strict").state.resident_bytes.get(&NodeId(1)), Some(&(8 * GIB)));
 }
 
-/// A strict domain of 1 GiB at home on node 0 that is allowed memory elsewhere, too, and holds this
+/// A strict domain of 1 GiB at home on node 0. It is allowed memory elsewhere too, and holds this
 /// much there, by node.
 fn not_confined_again(kept: &[(u32, u64)]) -> Machine {
     let mut machine = Machine::new(&[2, 2, 2], 32, &[]);
@@ -70,7 +70,7 @@ fn kernel_memory_elsewhere_does_not_prevent_confinement() {
             }
             machine.step();
         }
-        // Much has to be tried first.
+        // Some of it must be tried first.
         assert!(!varies || intervals > 1, "{why}: {intervals}");
         if why == "less than a page" {
             assert_eq!(machine.history.parts[&"strict".into()].status.debt_bytes, 0);
@@ -106,7 +106,7 @@ fn pages_that_found_no_room_and_have_gone_do_not_prevent_confinement() {
         machine.steps(2);
         assert!(is_confined(&mut machine), "{left}");
     }
-    // What is still there is.
+    // Debt that is still there prevents confinement.
     let mut machine = not_confined_again(&[(1, 1 << 20)]);
     machine.step();
     let stayed = Stayed::from([(StayedWhy::NoRoom, 4096), (StayedWhy::NotMapped, 1 << 20)]);

@@ -1,10 +1,9 @@
-//! A machine in software: nodes with CPUs, a scheduler that prefers homes, memory that moves as it
-//! is told.
+//! A machine in software: nodes with CPUs, a scheduler that prefers homes, and memory that moves on
+//! request.
 //!
-//! vCPUs run at home as long as there is room; what does not fit runs on the nearest nodes with
-//! idle CPUs, else it waits. Where all together want more than the CPUs there are, a scheduler that
-//! knows node affinity has everybody wait alike. Everything measured varies by some percent, pages
-//! move not quite as many as asked for.
+//! vCPUs run at home as long as there is room. The others run on the nearest nodes with idle CPUs,
+//! or wait. If all demand exceeds the CPUs, a scheduler that knows node affinity makes all vCPUs
+//! wait alike. Measured figures vary by some percent, and not quite all requested pages move.
 
 use nearside_policy::{
     Action, Affinity, Batch, ByNode, Claim, ControlObservation, ControlPlan, Controller, History,
@@ -54,9 +53,9 @@ pub(crate) fn decide(
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Vm {
     pub(crate) state: PartState,
-    /// How many CPUs it wants.
+    /// The number of CPUs that it wants.
     pub(crate) wants: f64,
-    /// Bytes that it allocates in each interval, where it runs.
+    /// Bytes that it allocates in each interval, on the nodes it runs on.
     pub(crate) grows_bytes: u64,
     /// Bytes that cannot move.
     pub(crate) pinned: ByNode,
@@ -74,15 +73,15 @@ pub(crate) struct Machine {
     memory: Vec<u64>,
     distances: Distances,
     pub(crate) vms: Vec<Vm>,
-    /// CPUs wanted on a node by others, who never leave it.
+    /// CPUs wanted on a node by others, which never leave it.
     pub(crate) hogs: Vec<f64>,
-    /// Memory that others hold.
+    /// Memory held by others.
     pub(crate) hoarded: Vec<u64>,
     pub(crate) stalls: Vec<u64>,
     pub(crate) soft_affinity: bool,
     pub(crate) numa_balancing: Option<u64>,
-    /// Whether the domains that came first keep their home's CPUs, instead of all that are at home
-    /// having equal parts.
+    /// Whether the oldest domains keep their home's CPUs. Otherwise all domains at home have equal
+    /// shares.
     pub(crate) first_come: bool,
     pub(crate) noise: f64,
     pub(crate) tuning: Tuning,
@@ -106,7 +105,7 @@ pub(crate) fn gib(by_node: &[u64]) -> ByNode {
     some.map(|(node, gib)| (NodeId(node as u32), gib * GIB)).collect()
 }
 
-/// A domain with a home on some nodes that holds this many GiB by node, all of it promised at home.
+/// A domain with a home on some nodes that holds this many GiB by node, all of it claimed at home.
 pub(crate) fn vm(name: &str, home: &[u32], origin: Origin, wants: f64, held_gib: &[u64]) -> Vm {
     let resident_bytes = gib(held_gib);
     let all: u64 = resident_bytes.values().sum();
@@ -220,7 +219,7 @@ impl Machine {
         nodes
     }
 
-    /// How much longer everything takes where all together want more than the CPUs there are.
+    /// The factor by which all work takes longer if the demand exceeds the CPUs.
     fn stretch(&self) -> f64 {
         let wanted =
             self.vms.iter().map(|vm| vm.wants).sum::<f64>() + self.hogs.iter().sum::<f64>();
@@ -231,12 +230,12 @@ impl Machine {
         }
     }
 
-    /// Runs every vCPU for an interval. The CPU time of others by node.
+    /// Runs every vCPU for an interval. Returns the CPU time of others by node.
     fn schedule(&mut self) -> Vec<f64> {
         let n = self.cpus.len();
         let stretch = self.stretch();
         let mut spare: Vec<f64> = self.cpus.iter().map(|&cpus| cpus as f64).collect();
-        // CPUs that each wants on each node of its home, after some variation.
+        // The CPUs that each domain wants on each node of its home, after some variation.
         let mut asks: Vec<(usize, usize, f64)> = Vec::new();
         for (at, vm) in self.vms.iter_mut().enumerate() {
             vm.ran.clear();
@@ -268,7 +267,7 @@ impl Machine {
                 over.push((at, i, wants - runs));
             }
         }
-        // The first to run elsewhere changes from interval to interval.
+        // The first domain to run elsewhere changes from interval to interval.
         let first = self.random.next() as usize % over.len().max(1);
         over.rotate_left(first);
         for (at, from, mut left) in over {
@@ -426,7 +425,7 @@ impl Machine {
         self.vms.iter_mut().find(|vm| vm.state.id == name.into()).unwrap()
     }
 
-    /// How local a domain was in the last interval.
+    /// The local share of a domain in the last interval.
     pub(crate) fn share_of(&self, name: &str) -> f64 {
         let vm = self.vms.iter().find(|vm| vm.state.id == name.into()).unwrap();
         let time =
@@ -434,7 +433,7 @@ impl Machine {
         local_share(&time, &vm.state.resident_bytes).unwrap_or(1.0)
     }
 
-    /// How local all domains together were, by their CPU time.
+    /// The local share of all domains together, weighted by CPU time.
     pub(crate) fn share(&self) -> f64 {
         let time = |vm: &Vm| vm.ran.values().sum::<f64>();
         let all: f64 = self.vms.iter().map(time).sum();
@@ -454,7 +453,7 @@ impl Machine {
         self.rehomed.iter().filter(|(_, domain, _)| domain == name).map(|(at, ..)| *at).collect()
     }
 
-    /// The most moves of one domain in any so many intervals.
+    /// The most moves of one domain in this many intervals.
     pub(crate) fn max_moves_in(&self, intervals: u64) -> usize {
         let of = |vm: &Vm| {
             let moves = self.moves_of(vm.state.id.domain());

@@ -1,4 +1,4 @@
-//! What the loop must never do, on random machines with random domains, loads and histories, likely
+//! The invariants of the loop, on random machines with random domains, loads and histories, likely
 //! and impossible ones.
 
 use crate::{
@@ -35,7 +35,7 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
             domain.home =
                 Some(Home { nodes, origin, affinity, policy: random.one_of(&MemoryPolicy::ALL) });
         } else {
-            // It was found.
+            // A pattern found it.
             domain.claim = None;
         }
         if random.percent(20) {
@@ -57,7 +57,7 @@ fn observation(random: &mut Random) -> (Tuning, ControlObservation) {
     (Tuning { model, ..Tuning::default() }, seen)
 }
 
-/// What happened in an interval, with no regard to what is likely.
+/// The events of an interval, likely or not.
 fn happen(random: &mut Random, seen: &mut ControlObservation) {
     let ids: Vec<NodeId> = seen.machine.topology.nodes.iter().map(|node| node.id).collect();
     seen.loads.clear();
@@ -110,7 +110,7 @@ fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
             |part: &PartId| seen.machine.parts.iter().position(|state| state.id == *part).unwrap();
         match &step.action {
             Action::Claim { part, claim } => {
-                // What was found is promised nothing.
+                // A found domain has no claim.
                 let at = find(part);
                 if let Some(now) = &mut seen.machine.parts[at].claim {
                     *now = claim.clone();
@@ -129,7 +129,7 @@ fn apply(plan: &ControlPlan, seen: &mut ControlObservation) {
     }
 }
 
-/// All that is claimed on each node in pages of one size, and what is held by those who claim.
+/// All claims on each node in pages of one size, and the memory held by the domains with claims.
 fn claimed(seen: &ControlObservation) -> BTreeMap<(String, NodeId), (u128, u128)> {
     let mut sums: BTreeMap<_, (u128, u128)> = BTreeMap::new();
     for domain in &seen.machine.parts {
@@ -160,7 +160,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
         match &step.action {
             Action::SetHome { home, .. } => {
                 assert!(!is_explicit, "an operator's home was changed");
-                // One that Nearside started is nobody else's to keep.
+                // Another program never binds a domain that Nearside started.
                 assert!(domain.home.is_none() || !is_bound || domain.claim.is_none());
                 assert!(
                     !is_bound
@@ -223,7 +223,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
                 .iter()
                 .filter_map(|domain| Some(domain.claim.as_ref()?.page_size));
             let size = sizes.into_iter().find(|size| format!("{size:?}") == page_size).unwrap();
-            // What was found is promised nothing, but what it holds goes when it changes places.
+            // A found domain has no claim, but its memory moves in an exchange.
             let swaps = |name: &PartId| {
                 plan.steps().any(|it| {
                     matches!(it.reason, Reason::Exchange { .. }) && it.action.part() == name
@@ -244,7 +244,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
 }
 
 #[test]
-fn nothing_that_must_not_happen_happens_on_random_machines() {
+fn invariants_hold_on_random_machines() {
     let (mut rehomed, mut swapped, mut first, mut moved) = (0, 0, 0, 0);
     for seed in 0..CASES {
         let mut random = Random(seed);
@@ -294,7 +294,7 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
             }
             for (name, domain) in &next.parts {
                 assert!(domain.next_sample > seen.interval || !seen.loads.contains_key(name));
-                // Bounded, and parts of one whole but for rounding.
+                // Bounded, and shares of one whole, apart from rounding.
                 assert!(
                     domain.share_ppm.values().sum::<u64>() <= 1_000_000 && domain.stuck.len() <= 8
                 );
@@ -309,7 +309,7 @@ fn nothing_that_must_not_happen_happens_on_random_machines() {
     assert!(first > 500 && rehomed > 500 && swapped > 20 && moved > 5000);
 }
 
-/// Replaces numbers in a recorded observation or history with the worst there are.
+/// Replaces numbers in a recorded observation or history by extreme ones.
 fn spoil(random: &mut Random, value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Number(number) if number.is_u64() && random.percent(25) => {
@@ -349,7 +349,7 @@ fn impossible_figures_do_no_harm() {
         for _ in 0..3 {
             happen(&mut random, &mut seen);
             let mut spoilt = serde_json::to_value(&seen).unwrap();
-            // Numbers of nodes stay what they are, or nothing would be read.
+            // Node numbers stay as they are, or nothing could be read.
             let nodes = spoilt["machine"]["topology"].clone();
             if random.percent(50) {
                 spoil(&mut random, &mut spoilt);
@@ -385,9 +385,9 @@ fn an_empty_machine_has_an_empty_plan() {
     assert_eq!(history, History::default());
 }
 
-/// A name that occurs twice, domains that were not looked at: nothing is decided about those.
+/// A name that occurs twice, and domains that were not sampled: no decision concerns them.
 #[test]
-fn what_was_not_looked_at_is_left_alone() {
+fn parts_without_a_sample_are_left_alone() {
     for seed in 0..500 {
         let mut random = Random(seed);
         let (tuning, mut seen) = observation(&mut random);

@@ -1,5 +1,5 @@
-//! What issue 3 asks of the loop, each with a machine that runs some hundred intervals. Each test
-//! prints what it reached: `cargo test -p nearside-policy --test control -- --nocapture`.
+//! Scenarios of the loop, each on a machine that runs some hundred intervals. Each test prints its
+//! result: `cargo test -p nearside-policy --test control -- --nocapture`.
 
 use crate::machine::{GIB, Machine, found, gib, set, vm};
 use nearside_policy::{
@@ -39,8 +39,8 @@ fn found_domains_come_to_rest_at_home_and_stay() {
     }
 }
 
-/// Issue 3: "A domain whose vCPUs were pushed off home by load, and whose home stays full, has its
-/// memory follow within 15 control intervals."
+/// A domain's vCPUs were pushed off home by load, and its home stays full: its memory follows
+/// within 15 control intervals.
 #[test]
 fn memory_follows_a_domain_whose_home_stays_full() {
     for (soft_affinity, first_come, by_hog, held) in [
@@ -54,12 +54,12 @@ fn memory_follows_a_domain_whose_home_stays_full() {
         let mut machine = Machine::new(&[2, 2, 2, 2], 32, &PAIRS);
         (machine.soft_affinity, machine.first_come) = (soft_affinity, first_come);
         machine.steps(3);
-        // Who came first keeps the CPUs.
+        // The older domain keeps the CPUs.
         if !by_hog {
             machine.vms.push(vm("load", &[0], Origin::Explicit, 0.1, &[1]));
         }
         machine.vms.push(vm("db", &[0], Origin::Auto, 1.9, &[held]));
-        // It has lived for longer than a move takes to pay.
+        // The domain is older than a move takes to pay.
         machine.steps(100);
         assert!(machine.share_of("db") > 0.95);
         let (moves, arrived) = (machine.rehomed.len(), machine.interval);
@@ -79,9 +79,9 @@ fn memory_follows_a_domain_whose_home_stays_full() {
             machine.moves_of("db").iter().map(|at| at - arrived).collect::<Vec<_>>()
         );
         assert!(machine.share_of("db") > 0.95, "{}", machine.share_of("db"));
-        // To the nearest.
+        // The nearest node.
         assert_eq!(machine.vm("db").state.home.as_ref().unwrap().nodes, set(&[1]));
-        // And when the load goes nothing moves back.
+        // When the load ends, no memory moves back.
         machine.hogs[0] = 0.0;
         machine.vms.retain(|vm| vm.state.id == "db".into());
         machine.steps(300);
@@ -108,7 +108,7 @@ fn load_that_comes_and_goes_moves_nothing_back_and_forth() {
             "on and off every {period}: mean share {shares:.3}, moves {moves}, most in 150: {}",
             machine.max_moves_in(150)
         );
-        // Once out of the way it is out of the way.
+        // A domain that has made way once stays away.
         assert!(machine.max_moves_in(900) <= 1, "{:?}", machine.rehomed);
         assert!(shares > 0.8);
     }
@@ -156,7 +156,8 @@ fn a_young_domain_moves_once_its_age_pays_for_the_move() {
         let (age_s, pays_s) = ((moved_at - 1) * 2, payback.seconds().unwrap());
         println!("{held_gib} GiB: moved at the age of {age_s} s, paid back in {pays_s} s");
         assert!(pays_s <= age_s + 1, "{payback}");
-        // And soon after that: it is weighed each third interval, once trouble has lasted for five.
+        // The move comes soon after that: the part is evaluated every third interval, once
+        // contention has lasted for five.
         assert!(age_s <= pays_s.max(10) + 8, "{payback}");
     }
 }
@@ -218,7 +219,7 @@ fn a_domain_stays_with_memory_that_cannot_follow() {
     }
 }
 
-/// Each alone fits nowhere else: three vCPUs and one on either node of four.
+/// Neither fits elsewhere alone: three vCPUs and one, on nodes of four CPUs.
 #[test]
 fn two_domains_exchange_homes_where_neither_fits_alone() {
     let mut machine = Machine::new(&[4, 4], 16, &[]);
@@ -308,13 +309,13 @@ fn a_thousand_idle_domains_are_rarely_sampled() {
     );
     assert!(machine.samples <= 100 * 1000 / 5, "{}", machine.samples);
     assert!(machine.rehomed.is_empty() && machine.last.is_empty());
-    // Nor in a burst: no interval has more than twice the mean.
+    // No burst either: no interval has more than twice the mean.
     for _ in 0..20 {
         machine.samples = 0;
         machine.step();
         assert!(machine.samples < 400, "{}", machine.samples);
     }
-    // One that wakes is seen in time.
+    // A domain that wakes is seen in time.
     machine.vm("vm0").wants = 4.0;
     machine.steps(machine.tuning.idle_sample_intervals);
     assert!(machine.history.parts[&"vm0".into()].demand.0 > 500);
@@ -471,14 +472,14 @@ fn a_home_follows_its_external_binding() {
     let adopted = |node| Some((set(&[node]), Origin::Adopted, Affinity::Hard));
     assert_eq!(home(&mut machine), adopted(0));
 
-    // What is seen for a moment may be a helper's.
+    // A binding that is seen for a moment may be a helper's.
     machine.vm("bound").bound_to = None;
     machine.steps(2);
     machine.vm("bound").bound_to = Some(set(&[0]));
     machine.steps(9);
     assert_eq!(home(&mut machine), adopted(0));
 
-    // Its owner took its memory along, and it is not brought back.
+    // Its owner took its memory along, and the loop does not bring it back.
     machine.vm("bound").bound_to = Some(set(&[1]));
     machine.vm("bound").state.resident_bytes = gib(&[0, 2]);
     machine.step();
@@ -579,7 +580,7 @@ fn on_one_node_nothing_is_ever_done() {
         machine.step();
         assert!(machine.last.is_empty());
     }
-    // Nor is a part sampled often, however busy.
+    // A part is not sampled often either, however busy it is.
     machine.samples = 0;
     machine.steps(80);
     assert_eq!(machine.samples, 2 * 80 / 8);

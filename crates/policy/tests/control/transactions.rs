@@ -1,4 +1,4 @@
-//! Plans applied in transactions, of which some are refused, beside starts that take memory in
+//! Plans applied in transactions, some of which are refused, beside starts that take memory in
 //! between.
 
 use crate::{
@@ -16,7 +16,7 @@ const CASES: u64 = 400;
 const ROUNDS: u64 = 20;
 const MIB: u64 = 1 << 20;
 
-/// How often a transaction ended in which way.
+/// Numbers of transactions by outcome.
 #[derive(Debug, Default)]
 struct Ends {
     applied: u64,

@@ -58,7 +58,7 @@ pub(crate) fn case(random: &mut Random, nodes: u64) -> (Request, Observation, Co
 fn machine(random: &mut Random, count: u64) -> Topology {
     let mut topology = Topology::default();
     let sparse = random.percent(20);
-    // Real machines have equal nodes; odd ones find odd mistakes.
+    // Real machines have equal nodes; odd ones reveal odd mistakes.
     let alike = random.percent(40);
     let (usual_cores, usual_mib) = (random.between(1, 8), 64 * random.between(1, 64));
     let threads = random.one_of(&[1, 1, 2, 2, 4]);
@@ -173,7 +173,7 @@ fn distances(random: &mut Random, topology: &Topology) -> Distances {
 
 fn performance(random: &mut Random, topology: &Topology) -> Vec<Performance> {
     let mut records = Vec::new();
-    // Of 100 pairs, so many are known: none, those that Linux would publish, all.
+    // Of 100 pairs, this many are known: none, those that Linux would publish, all.
     let remote = random.one_of(&[None, None, Some(10), Some(100)]);
     let Some(remote) = remote else { return records };
     for initiator in &topology.nodes {
@@ -216,7 +216,7 @@ fn resident(random: &mut Random, topology: &Topology) -> PartState {
         claim.bytes.insert(node.id, random.between(0, node.memory_bytes / MIB / 4) * MIB);
         domain.resident_bytes.insert(node.id, random.between(0, node.memory_bytes / MIB / 4) * MIB);
     }
-    // A domain that is no longer where it was placed, and a node that is gone.
+    // A domain that has left its node, and a node that has gone.
     if random.percent(5) {
         claim.bytes.insert(NodeId(5000), MIB);
         claim.vcpus.insert(NodeId(5000), 1);

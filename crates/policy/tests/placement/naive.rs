@@ -1,6 +1,6 @@
-//! Placement as its definition reads (docs/adr/0002-placement-cost.md), as plainly as can be: every
-//! set of nodes, every vCPU one at a time. Nothing here is shared with the crate but its data types
-//! and what counts as free.
+//! Placement as its definition reads (docs/adr/0002-placement-cost.md), as plainly as possible:
+//! every set of nodes, every vCPU one at a time. It shares only data types and the rule of
+//! allocatable memory with the crate.
 
 use nearside_policy::{
     ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, outstanding, promisable,
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const MILLION: u128 = 1_000_000;
 
-/// A home as the definition sees it.
+/// A home in the terms of the definition.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Home {
     pub(crate) slow_down: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Home {
     pub(crate) spilled_bytes: u64,
 }
 
-/// What the definition knows of a machine.
+/// The facts of a machine that the definition uses.
 pub(crate) struct Naive<'a> {
     request: &'a Request,
     model: &'a CostModel,
@@ -147,7 +147,7 @@ impl<'a> Naive<'a> {
         homes
     }
 
-    /// What living on `set` means, if it is possible.
+    /// The consequences of `set` as a home, if it can be one.
     pub(crate) fn home(&self, set: &[NodeId]) -> Option<Home> {
         let with_cpus: Vec<NodeId> = set.iter().copied().filter(|n| self.cores[n] > 0).collect();
         if with_cpus.is_empty() {

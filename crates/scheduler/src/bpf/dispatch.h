@@ -8,7 +8,7 @@
 
 #include "enqueue.h"
 
-/* The most tasks of a queue that a CPU samples for one that fits. */
+/* The most tasks of a queue that a CPU examines to find one that fits. */
 #define MAX_SAMPLED 8
 
 /* Whether the scheduler stalls, for a test. */
@@ -18,9 +18,8 @@ static bool stalls(void)
 }
 
 /*
- * The place of the first task of a queue that this CPU may run. If all sampled tasks are bound
- * elsewhere, the place of the last of them: otherwise such tasks could keep others waiting for
- * ever.
+ * The place of the first task of a queue that this CPU may run. If all examined tasks are bound
+ * elsewhere, the place of the last of them: otherwise such tasks could block the others forever.
  */
 static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 {
@@ -48,8 +47,8 @@ static bool head_of(u32 queue, s32 cpu, credit_v *tag)
 
 /*
  * Whether the first task of another queue that this CPU may run is behind `own` by more than the
- * distance's margin. `own` becomes its place among the CPU's own tasks, which the next candidate
- * has to beat. `take`: it runs here.
+ * margin of the distance. `own` becomes that task's place among the CPU's own tasks, and the next
+ * candidate has to be behind it. With `take`, the task is moved to this CPU.
  */
 static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 {
@@ -64,7 +63,7 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 		return false;
 	/*
 	 * The tasks behind it are further ahead. One of a group with shorter virtual slices may be
-	 * due all the same; it waits until the first is.
+	 * due all the same; it waits until the first one is.
 	 */
 	if (!can_peek() &&
 	    (!credit_steals(TUNING, &nothing, *own, queue_state(queue)->head, distance, ~0ULL) ||
@@ -89,11 +88,11 @@ static bool is_due(u32 queue, s32 cpu, credit_v *own, u64 now_ns, bool take)
 }
 
 /*
- * Takes the task that is most behind out of the other queues, if one is behind by enough. All CPUs
- * look at the same tick, and a CPU of that queue, which looks there first, may have taken it by
- * now. The task that such a CPU ran until then is queued there in a moment and is as much behind:
- * this CPU asks to be called when it comes (`call_late`), and looks once more, for it may have come
- * in between.
+ * Takes the task that is most behind from the other queues, if it is behind by enough. All CPUs
+ * search at the same tick, and a CPU of that queue, which searches there first, may have taken the
+ * task by now. The task that this CPU ran until then will be queued there in a moment and is as
+ * much behind. So the searching CPU asks to be called when it arrives (`call_late`), and searches
+ * once more in case it arrived in between.
  */
 static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 {
@@ -120,8 +119,8 @@ static bool balance(s32 cpu, u32 queue, credit_v own, u64 now_ns)
 }
 
 /*
- * Whether the running task makes way for the one that waits here, with these tags. A task from
- * elsewhere does, unless it is so far behind that this CPU would fetch it again at once.
+ * Whether the running task makes way for the one that waits here, with these tags. A task that runs
+ * away from home makes way, unless it is so far behind that this CPU would fetch it again at once.
  */
 static bool makes_way(struct task *task, bool away, u32 node, credit_v own, credit_v waiting)
 {
@@ -244,9 +243,9 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 
 /*
  * A CPU has gone idle. Its bit is set by now, so that a CPU that queues a task later sees it. This
- * searches for tasks that were queued just before. A task in the CPU's own queue is its last one,
- * which the kernel kept from enqueue() (a task that exits or may not be moved), and which older
- * kernels (6.16) do not see there.
+ * function searches for tasks that were queued just before. A task in the CPU's own queue is its
+ * last one, which the kernel did not pass to enqueue() (a task that exits or may not be moved).
+ * Older kernels (6.16) do not see it there.
  */
 void SCX_OPS(update_idle, s32 cpu, bool idle)
 {
@@ -268,9 +267,9 @@ void SCX_OPS(update_idle, s32 cpu, bool idle)
 }
 
 /*
- * Real-time tasks have taken the CPU for an unknown time: the tasks in its own queue go elsewhere,
- * if they may. The kernel's stopper takes no time, but counts as well: it may have brought a
- * real-time task along.
+ * Real-time tasks have taken the CPU for an unknown time, so the tasks in its own queue go
+ * elsewhere, if they may. The kernel's stopper takes hardly any time, but counts as well: it may
+ * have brought a real-time task.
  */
 void SCX_OPS(cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {

@@ -11,7 +11,7 @@
 /*
  * Whether this CPU is going down and takes no more interrupts. Its last act is to wake the task
  * that takes it down. A kick starts with an interrupt to the CPU itself. From here it would stay
- * pending, block all later kicks of this CPU, and the kernel would wait for it without end when the
+ * pending and block all later kicks of this CPU, and the kernel would wait for it forever when the
  * scheduler is detached.
  */
 static bool is_dying(void)
@@ -43,9 +43,9 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 }
 
 /*
- * The CPU of a queue whose task makes way for a woken one: one that runs a task from elsewhere,
- * else the farthest ahead of it, if by enough. Of a large queue a few are compared, from the CPU it
- * ran on last, or from any.
+ * The CPU of a queue whose task makes way for a woken one: a CPU that runs a task away from its
+ * home, or else the one with the task farthest ahead, if by enough. In a large queue only a few
+ * CPUs are compared, starting at the one that the woken task ran on last, or at any.
  */
 static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 {
@@ -76,8 +76,8 @@ static s32 victim_of(struct task_struct *p, struct task *task, u32 queue)
 }
 
 /*
- * The queue in which a task waits. A task that runs away from home and may go on may stay where it
- * is.
+ * The queue in which a task waits. A task that runs away from home may stay there if it may
+ * continue.
  */
 static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
 {
@@ -92,7 +92,7 @@ static u32 queue_for(struct task_struct *p, struct task *task, bool may_stay)
 }
 
 /*
- * For kernels that do not tell a queue's first task without its lock: every busy CPU compares all
+ * For kernels that do not report a queue's first task without its lock. Every busy CPU compares all
  * queues after each slice, so the place that a CPU of the queue saw last is kept beside the queue.
  */
 static void note_comer(u32 queue, credit_v place)
@@ -105,7 +105,8 @@ static void note_comer(u32 queue, credit_v place)
 
 /*
  * Calls the CPU that came too late for a task of this queue, if it would fetch this one. Otherwise
- * it would run a task that is far ahead for a whole slice more, and be as late at the next tick.
+ * that CPU would run a task that is far ahead for another whole slice, and be too late again at the
+ * next tick.
  */
 static void call_late(struct task *task, u32 queue)
 {
@@ -125,9 +126,9 @@ static void call_late(struct task *task, u32 queue)
 
 /*
  * The task waits in a queue, or preempts a CPU of it if it has just woken. A kernel thread needs
- * the CPU for a moment, so the task that it interrupts waits there: the thread that compacts a
- * node's memory wakes twice a second, is bound to that node, and would send a task of every full
- * home away for a slice.
+ * the CPU only for a moment, so the task that it interrupts waits there. For example, the thread
+ * that compacts a node's memory wakes twice a second and is bound to its node: it would send a task
+ * of every full home away for a slice.
  */
 static void wait_or_preempt(struct task_struct *p, struct task *task, bool preempts, u64 enq_flags)
 {
@@ -158,10 +159,10 @@ static void wait_or_preempt(struct task_struct *p, struct task *task, bool preem
 /*
  * Kicks the CPU that a queued task is on, if it is idle, so that it searches once more. The kernel
  * queues a task only after enqueue() has returned, and the kick takes effect later still. By then
- * the CPU is busy, and will search by itself, or finds the task. Without the kick, a CPU that went
- * idle in between has searched too early, and perhaps no other CPU ever does. The same holds for a
- * task sent to a CPU that has begun to go down: the kernel puts it into a queue that only the CPUs
- * of its node serve.
+ * the CPU is busy and will search by itself, or it finds the task. Without the kick, a CPU that
+ * went idle in between has searched too early, and perhaps no other CPU ever searches. The same
+ * holds for a task sent to a CPU that has begun to go down: the kernel puts it into a queue that
+ * only the CPUs of its node serve.
  */
 static void look_again(s32 cpu)
 {
@@ -182,7 +183,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (task->granted)
 		settle(task, 0);
-	/* A new task wakes up, although the kernel does not say so. */
+	/* The kernel passes no wake-up flag for a new task, which wakes up as well. */
 	woken = enq_flags & SCX_ENQ_WAKEUP || !task->woken_ns;
 	selected = task->selected;
 	if (!selected)
@@ -195,7 +196,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 		task->woken_ns = task->queued_ns;
 
 	if (is_bound(p) && p->flags & PF_KTHREAD) {
-		/* The kernel's own work for a CPU waits for no group's credits. */
+		/* The kernel's own work for a CPU does not wait for credits. */
 		count(COUNT_BOUND);
 		grant(p, task, woken, true);
 		if (woken)
@@ -204,7 +205,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 			   enq_flags | (woken ? SCX_ENQ_PREEMPT : 0));
 		return;
 	}
-	/* The interrupted task waits for that moment. It does not flee to another node. */
+	/* The interrupted task waits for that moment and does not move to another node. */
 	if (!woken && !(enq_flags & SCX_ENQ_REENQ) && cpu_state(scx_bpf_task_cpu(p))->interrupted)
 		rest_ns = credit_resumes(TUNING, task->left_ns,
 					 scx_bpf_dsq_nr_queued(queue_of_cpu(scx_bpf_task_cpu(p))) >
@@ -223,7 +224,7 @@ void SCX_OPS(enqueue, struct task_struct *p, u64 enq_flags)
 	if (!grant(p, task, woken, false)) {
 		count(COUNT_THROTTLED);
 		dsq_insert(p, THROTTLED + cap_queue_of(task), params.slice_min_ns, enq_flags);
-		/* The claimed CPU says that it is idle again. */
+		/* The claimed CPU marks itself as idle again. */
 		if (selected)
 			look_again(scx_bpf_task_cpu(p));
 		return;

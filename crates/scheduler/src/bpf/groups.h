@@ -20,7 +20,7 @@ static void add_weight(u32 number, s64 delta)
 		if (!group)
 			break;
 		bpf_spin_lock(&group->lock);
-		/* It has been removed meanwhile, with all that it weighed. */
+		/* It was removed meanwhile, with its weight. */
 		if (!group->weight) {
 			bpf_spin_unlock(&group->lock);
 			break;
@@ -100,8 +100,8 @@ static void set_cap(u32 number, u64 quota_ns, u64 period_ns, u64 burst_ns)
 
 /*
  * Linux 6.16 does not report cpu.max, so the caps of a cgroup and of its ancestors are read every
- * READ_CAPS_NS. The root has none. Tasks of a cgroup without a group pay there, and that cgroup's
- * cap is not the machine's.
+ * READ_CAPS_NS. The root has no cap. Tasks of a cgroup without a group are charged to the root's
+ * group, so that cgroup's cap must not become the root's.
  */
 static void read_caps(u32 number, struct task_group *tg)
 {
@@ -159,8 +159,8 @@ static void refresh_share(struct group *group)
 }
 
 /*
- * The part of a slice that the caps of a task's group and its ancestors leave; 0: none, and
- * refused_by names the first without.
+ * The part of a slice that the caps of a task's group and its ancestors leave. If it is 0,
+ * refused_by names the first group without any.
  */
 static u64 take_caps(struct task *task, u64 slice_ns, bool force)
 {
@@ -249,7 +249,7 @@ static void settle_caps(u32 number, u64 taken_ns, u64 used_ns)
 	}
 }
 
-/* The place the task would get in a queue now. */
+/* The place that the task would get in a queue now. */
 static credit_v tag_of(struct task *task, bool woken)
 {
 	struct group *group = group_of(task->group);
@@ -260,7 +260,7 @@ static credit_v tag_of(struct task *task, bool woken)
 	       credit_own_lag(TUNING, group->own_now, task->own);
 }
 
-/* Grants the task a slice; false: its group has none left (unless forced). */
+/* Grants the task a slice. False if its group has none left (unless forced). */
 static bool grant_slice(struct task_struct *p, struct task *task, u64 slice_ns, bool woken,
 			bool force)
 {
@@ -340,8 +340,8 @@ static void linger(u32 number, struct group *group)
 }
 
 /*
- * One more of the group's own tasks can run. They are one party of the default weight; but beside
- * the root's cgroups each of its own tasks stands for itself, as it does in the stock scheduler.
+ * One more of the group's own tasks can run. Together they are one party of the default weight. But
+ * beside the root's cgroups, each of the root's own tasks is a party, as in the stock scheduler.
  */
 static void add_runnable(struct task_struct *p, struct task *task)
 {
@@ -365,7 +365,7 @@ static void add_runnable(struct task_struct *p, struct task *task)
 	}
 }
 
-/* One less. */
+/* One fewer. */
 static void remove_runnable(struct task *task)
 {
 	struct group *group = group_of(task->group);
@@ -390,8 +390,8 @@ static void remove_runnable(struct task *task)
 }
 
 /*
- * The average weight of the root's own tasks: with their weight of the moment, all shares would
- * change all the time. True: they weigh more than one task, or did until just now.
+ * The average weight of the root's own tasks: with their current weight, all shares would change
+ * all the time. True if they weigh more than one task, or did until just now.
  */
 static bool weigh_root(void)
 {
@@ -487,7 +487,7 @@ static void set_group(u32 number, u32 parent, u32 weight)
 	bpf_map_update_elem(&groups, &number, &group, BPF_ANY);
 }
 
-/* A cgroup for which there is no room has no group: its tasks belong to the root's. */
+/* A cgroup beyond the capacity has no group: its tasks belong to the root's. */
 static void add_group(u64 cgroup, u32 parent, u32 weight)
 {
 	u32 number;
@@ -511,7 +511,7 @@ static void remove_group(u64 cgroup)
 		return;
 	bpf_spin_lock(&group->lock);
 	/*
-	 * In one go, or a task that ends just now could leave a weight behind in the group above.
+	 * In one step, or a task that ends just now could leave a weight behind in the group above.
 	 */
 	delta = group->weights > 0 ? -(s64)group->counted : 0;
 	capped = group->cap.quota_ns != 0;

@@ -54,7 +54,7 @@ enum { ENOENT = 2, ENOMEM = 12, EINVAL = 22, CLOCK_MONOTONIC = 1 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* Only ever pointed to; but a type that is merely declared does not match the kernel's. */
+/* Only used by pointer, but a type that is merely declared does not match the kernel's. */
 struct cpumask {
 	unsigned long bits[1];
 };
@@ -137,8 +137,8 @@ struct bpf_iter_scx_dsq {
 } __attribute__((aligned(8)));
 
 /*
- * Members are matched with the kernel's by name; those it does not know have to be 0 (the loader
- * sees to that).
+ * Members are matched with the kernel's by name. The loader sets those that the kernel does not
+ * know to 0.
  */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
@@ -240,9 +240,9 @@ void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 
 /*
- * Functions that changed. 6.19 made them return bool and pass more than five arguments in a struct,
- * 7.1 gave move_to_local flags; each name is looked up at load time and the branch that is not
- * taken is cut out.
+ * Functions that changed. 6.19 made them return bool and pass more than five arguments in a struct;
+ * 7.1 gave move_to_local flags. Each name is resolved at load time, and the unused branch is
+ * removed.
  */
 bool scx_bpf_dsq_insert___v2___since_6_19(struct task_struct *p, u64 dsq, u64 slice,
 					  u64 flags) __ksym __weak;
@@ -290,13 +290,13 @@ static __always_inline bool dsq_move_to_local(u64 dsq)
 	return scx_bpf_dsq_move_to_local___before_7_1(dsq);
 }
 
-/* Whether the kernel tells a queue's first task without taking the queue's lock. */
+/* Whether the kernel reports a queue's first task without taking the queue's lock. */
 static __always_inline bool can_peek(void)
 {
 	return bpf_ksym_exists(scx_bpf_dsq_peek___since_6_19);
 }
 
-/* The first task of a queue, where the kernel tells; it may be gone by now. */
+/* The first task of a queue, if the kernel reports it; it may be gone by now. */
 static __always_inline struct task_struct *dsq_peek(u64 dsq)
 {
 	if (can_peek())
@@ -305,8 +305,8 @@ static __always_inline struct task_struct *dsq_peek(u64 dsq)
 }
 
 /*
- * Queues the tasks of this CPU's own queue anew. Older kernels do it at once: then the task that
- * was on the CPU until now may not be moved, because this BPF program runs in its name.
+ * Queues the tasks of this CPU's own queue anew. Older kernels do it at once. Then the task that
+ * was on the CPU until now may not be moved, because this BPF program runs in its context.
  */
 static __always_inline void reenqueue_local(void)
 {

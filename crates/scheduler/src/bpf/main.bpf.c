@@ -176,8 +176,8 @@ void SCX_OPS(cgroup_set_bandwidth, struct cgroup *cgroup, u64 period_us, u64 quo
 }
 
 /*
- * Counts a CPU as online or no longer. With a CPU unknown to the loader the program exits, and the
- * loader starts anew.
+ * Counts a CPU as online or offline. If the loader does not know the CPU, the program exits, and
+ * the loader starts anew.
  */
 static void add_online(s32 cpu, s32 change)
 {
@@ -194,9 +194,9 @@ static void add_online(s32 cpu, s32 change)
 }
 
 /*
- * Tasks that were on a CPU when they were queued have to leave it before it can go down, and it no
- * longer dispatches. From its own queue the kernel sends them elsewhere. Newer kernels (7.3) have
- * done so by now.
+ * Tasks that were queued on a CPU have to leave it before it can go down, and it no longer
+ * dispatches. The kernel sends those in its own queue elsewhere. Newer kernels (7.3) have done so
+ * by now.
  */
 static void vacate(u64 queue, s32 cpu)
 {
@@ -227,8 +227,8 @@ void SCX_OPS(cpu_offline, s32 cpu)
 /* -- the timer --------------------------------------------------------------------------------- */
 
 /*
- * A task that was throttled goes on, to an idle CPU or a queue. It may have ended or been taken
- * from its queue meanwhile.
+ * A throttled task continues, on an idle CPU or in a queue. It may have ended or left its queue
+ * meanwhile.
  */
 static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task *task,
 		    u64 now_ns)
@@ -261,11 +261,11 @@ static void release(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct t
 }
 
 /*
- * Tasks that wait for a cap go on, in the order in which they came, until one is refused: those
- * behind it would be, too. So a round costs what it releases, however many wait. One that another
- * cap refuses waits there from now on. In the queue that several caps share, those behind may wait
- * for another cap. None waits longer than MAX_THROTTLED_NS, far below the kernel's watchdog. Gives
- * the time of the next round, at most `next_ns`.
+ * Tasks that wait for a cap continue in order of arrival, until one is refused: those behind it
+ * would be refused, too. So the cost of a round depends on the tasks it releases, not on those that
+ * wait. A task that another cap refuses waits for that cap from now on. In the queue that several
+ * caps share, those behind may wait for another cap. No task waits longer than MAX_THROTTLED_NS,
+ * far below the kernel's watchdog. Returns the time of the next round, at most `next_ns`.
  */
 static u64 release_throttled(u32 cap_queue, u64 now_ns, u64 next_ns)
 {
@@ -302,8 +302,8 @@ static u64 release_throttled(u32 cap_queue, u64 now_ns, u64 next_ns)
 }
 
 /*
- * Serves the queues of caps in which tasks may wait. A task arrives after its note in `cap_looks`,
- * so a queue is served twice more when it is empty, and all queues once a second.
+ * Serves the queues of caps in which tasks may wait. A task arrives after its note in `cap_looks`.
+ * So an empty queue is served twice more, and all queues once a second.
  */
 static u64 serve_caps(u64 now_ns, u64 next_ns)
 {
@@ -340,7 +340,7 @@ static int tick(void *map, int *key, struct timer *timer)
 	return 0;
 }
 
-/* -- for the test that decides the same questions here and natively ---------------------------- */
+/* -- for the test that compares decisions made here and natively ----------------------------- */
 
 struct credit_trial trials[TRIALS];
 

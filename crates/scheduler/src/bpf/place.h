@@ -34,8 +34,8 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 }
 
 /*
- * Looks up the task's domain, the nearest of its cgroup and that one's ancestors, if either can
- * have changed.
+ * Looks up the task's domain, if it can have changed: the nearest one of its cgroup and its
+ * ancestors.
  */
 static void find_domain(struct task_struct *p, struct task *task)
 {
@@ -82,8 +82,8 @@ static __always_inline u32 place(struct task *task, u32 node)
 }
 
 /*
- * The queue at home from which all others are ordered: with several at home, the one the task was
- * at last.
+ * The queue at home from which all others are ordered. With several at home, the one the task was
+ * in last.
  */
 static u32 home_queue(struct task_struct *p, struct task *task)
 {
@@ -94,7 +94,7 @@ static u32 home_queue(struct task_struct *p, struct task *task)
 	return node_queue[task->home & (MAX_NODES - 1)];
 }
 
-/* The queue of a waiting task: at home, or on the nearest affine, else the nearest allowed node. */
+/* The queue of a waiting task: at home, else on the nearest affine or allowed node. */
 static u32 waiting_queue(struct task_struct *p, struct task *task)
 {
 	u32 home = home_queue(p, task), second = home, i;
@@ -117,9 +117,9 @@ static u32 waiting_queue(struct task_struct *p, struct task *task)
 }
 
 /*
- * Claims the CPU, if it is idle. It tests before it clears: to clear a bit takes its line away from
- * all other CPUs, even if it is not set, and a task that queues anew asks for its own CPU, which is
- * busy.
+ * Claims the CPU, if it is idle. The bit is tested before it is cleared, because clearing takes its
+ * cache line away from all other CPUs, even if the bit is not set. A task that is queued anew asks
+ * for its own CPU, which is busy.
  */
 static bool claim_cpu(s32 node, s32 cpu)
 {
@@ -197,8 +197,8 @@ static s32 claim_in_queue(struct task_struct *p, u32 queue, s32 prev)
 #define ANYWHERE 256
 
 /*
- * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any it may use
- * that is less far from home than `nearer_than`; each nearest first. `prev` is preferred only
+ * Claims an idle CPU for the task: at home, then on its other affine nodes, then on any node it may
+ * use that is less far from home than `nearer_than`; each nearest first. `prev` is preferred only
  * within a queue, or distance would not decide.
  */
 static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 nearer_than)
@@ -239,7 +239,7 @@ static s32 claim_idle(struct task_struct *p, struct task *task, s32 prev, u32 ne
 	return -1;
 }
 
-/* Whether a CPU of the queue, one that the task may use, runs a task from elsewhere. */
+/* Whether a CPU of the queue that the task may use runs a task away from its home. */
 static bool has_foreign(struct task_struct *p, u32 queue)
 {
 	struct bpf_cpumask *foreign = foreign_of(queue);
@@ -247,7 +247,7 @@ static bool has_foreign(struct task_struct *p, u32 queue)
 	return foreign && bpf_cpumask_intersects((const struct cpumask *)foreign, p->cpus_ptr);
 }
 
-/* Claims such a CPU for the task, and for no other; -1: there is none. */
+/* Claims such a CPU for this task only; -1 if there is none. */
 static s32 claim_foreign(struct task_struct *p, u32 queue)
 {
 	struct bpf_cpumask *foreign = foreign_of(queue);
@@ -262,7 +262,7 @@ static s32 claim_foreign(struct task_struct *p, u32 queue)
 	return cpu;
 }
 
-/* Counts the CPU, whose task this is, among those that run a task from elsewhere, or no longer. */
+/* Marks this task's CPU as running a task away from its home, or no longer. */
 static void set_foreign(struct task *task, s32 cpu, bool is_foreign)
 {
 	struct bpf_cpumask *foreign;
@@ -273,7 +273,7 @@ static void set_foreign(struct task *task, s32 cpu, bool is_foreign)
 	foreign = foreign_of(queue_of_cpu(cpu));
 	if (!foreign)
 		return;
-	/* To write takes the line away from all other CPUs. */
+	/* A write takes the cache line away from all other CPUs. */
 	if (!is_foreign)
 		bpf_cpumask_clear_cpu(cpu, foreign);
 	else if (!bpf_cpumask_test_cpu(cpu, (const struct cpumask *)foreign))
@@ -282,7 +282,7 @@ static void set_foreign(struct task *task, s32 cpu, bool is_foreign)
 
 /*
  * Whether there is room for a task that runs away from home: an affine node with a CPU that is idle
- * or runs a task which is itself from elsewhere, or an idle CPU nearer to home than where it is.
+ * or runs a task that is itself away from home, or an idle CPU nearer to home than its present one.
  */
 static bool has_room(struct task_struct *p, struct task *task, u32 node)
 {

@@ -17,8 +17,7 @@
 
 /*
  * Queues are the dispatch queues 0 to queue_count - 1. Those from THROTTLED on hold tasks whose cap
- * is used up: one queue for each cgroup with a cap, and the first for those that find no queue
- * free.
+ * is used up: one queue for each cgroup with a cap, and the first one for caps without a queue.
  */
 #define THROTTLED (1ULL << 32)
 #define CAP_QUEUES 256
@@ -26,8 +25,8 @@
 /* The root cgroup's group, which has no parent. */
 #define ROOT 1
 /*
- * Not a group's number: the kernel's threads of one CPU neither wait for credits nor make others of
- * the root's wait.
+ * Not a group's number. The kernel's threads of one CPU neither wait for credits nor make other
+ * tasks of the root wait.
  */
 #define NOBODY 0
 
@@ -63,8 +62,8 @@ const volatile u8 node_distance[MAX_NODES][MAX_NODES];
 const volatile u64 stall_ns;
 
 /*
- * Not constant as the rest: the decisions take it by pointer, and a constant would be folded into
- * them as it is here.
+ * Not constant like the rest: the decisions take it by pointer, and the compiler would fold a
+ * constant's value into them.
  */
 struct credit_params params;
 
@@ -74,7 +73,7 @@ u64 exit_kind;
 s64 exit_code;
 char exit_reason[128], exit_message[1024];
 
-/* For data that one CPU writes often and others read: a cache line of its own. */
+/* For data that one CPU writes often and others read: its own cache line. */
 #define OWN_LINE __attribute__((aligned(64)))
 
 credit_v now_v OWN_LINE;
@@ -134,8 +133,9 @@ struct {
 
 /*
  * A group: a cgroup with the cpu controller. Groups have numbers of their own: every task that
- * comes or goes looks its group up, and a hash of the cgroup's number costs more than all other
- * decisions.
+ * A group: a cgroup with the cpu controller. Groups have numbers of their own. Every task that
+ * starts or ends looks its group up, and a hash of the cgroup's number would cost more than all
+ * other decisions.
  */
 struct group {
 	/*
@@ -175,8 +175,8 @@ struct {
 	__type(value, u32);
 } group_numbers SEC(".maps");
 /*
- * Numbers that are free, first in, first out: a task that is about to end may still name a group
- * whose cgroup is gone.
+ * Free numbers, first in, first out: a task that is about to end may still name a group whose
+ * cgroup is gone.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
@@ -191,13 +191,13 @@ struct {
 	__type(value, u32);
 } free_cap_queues SEC(".maps");
 /*
- * Rounds in which the timer still serves an empty queue: a task is queued after its enqueue() has
- * set this.
+ * The rounds in which the timer still serves an empty queue: a task is queued after its enqueue()
+ * has set this.
  */
 u32 cap_looks[CAP_QUEUES];
 #define CAP_LOOKS 2
 
-/* The numbers of groups that linger. To walk the map of groups would take milliseconds. */
+/* The numbers of lingering groups. Walking the map of groups would take milliseconds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_GROUPS);
@@ -254,8 +254,8 @@ struct queue_state {
 } OWN_LINE queue_states[MAX_QUEUES];
 
 /*
- * The CPUs of a queue, and of them those that run a task from elsewhere and were not claimed for
- * another one.
+ * The CPUs of a queue, and those of them that run a task away from its home and are not claimed for
+ * another task.
  */
 struct queue_masks {
 	struct bpf_cpumask __kptr *members;

@@ -34,8 +34,8 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// Everything in one node of unknown memory: firmware's memory map, which would tell, is no
-    /// ACPI table.
+    /// All CPUs and memory in one node of unknown memory: firmware's memory map, which has the
+    /// amount, is no ACPI table.
     pub(super) fn one_node() -> Self {
         let nodes = vec![Node { memory_is_unknown: true, ..Node::default() }];
         Self { nodes, node_of_pxm: BTreeMap::new(), processors: Vec::new(), devices: Vec::new() }
@@ -44,7 +44,7 @@ impl Domains {
     /// Numbers the nodes as Linux does.
     ///
     /// # Errors
-    /// The reason for which Linux would not use the SRAT.
+    /// The reason why Linux would not use the SRAT.
     pub(super) fn of(srat: &Srat, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         let mut domains = Self { nodes: Vec::new(), ..Self::one_node() };
         let mut place_of = BTreeMap::new();

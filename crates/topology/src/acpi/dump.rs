@@ -7,8 +7,8 @@
 //!     0010: 42 58 50 43 20 20 20 20 01 00 00 00 42 58 50 43  BXPC    ....BXPC
 //! ```
 //!
-//! Mail programs and editors make tabs of spaces and the other way round, so the columns of a line
-//! are told apart by their content, not by their position.
+//! Mail programs and editors replace tabs by spaces and the reverse, so the columns of a line are
+//! distinguished by their content, not by their position.
 
 use super::signature::Signature;
 use alloc::{format, string::String, vec::Vec};
@@ -79,7 +79,7 @@ fn title(line: &[u8]) -> Option<Signature> {
 }
 
 /// `    0010: 42 58 50 43  BXPC`: the offset and the bytes. None if it is no line of data, or if
-/// something else stands among its bytes.
+/// other text stands among its bytes.
 fn data(line: &[u8]) -> Option<(usize, Vec<u8>)> {
     let line = line.trim_ascii();
     let colon = line.iter().position(|&byte| byte == b':')?;
@@ -112,9 +112,9 @@ fn byte(word: &[u8]) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// Whether `rest` shows `bytes` as characters. In a dump as it was printed the gap before it has
-/// two spaces or more; where tabs replace them the characters must be those of the bytes, since two
-/// of them may look like one more byte.
+/// Whether `rest` shows `bytes` as characters. In an unchanged dump the gap before it has two
+/// spaces or more. If tabs replace them, the characters must be those of the bytes, because two of
+/// them may look like one more byte.
 fn is_text_of(bytes: &[u8], gap: &[u8], rest: &[u8]) -> bool {
     if bytes.is_empty() || gap == b" " {
         return false;

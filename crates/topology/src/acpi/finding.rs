@@ -28,7 +28,7 @@ pub enum Effect {
     Noted,
     /// This part, an entry or a value, is ignored; the rest of the table is used.
     EntryIgnored,
-    /// There is no such table, and its content is assumed.
+    /// The table is missing, and its content is assumed.
     TableMissing,
     /// The whole table is ignored, as if the firmware had none.
     TableIgnored,
@@ -77,7 +77,7 @@ impl Group {
         }
     }
 
-    /// The one finding, if there was anything.
+    /// The one finding; none if none was counted.
     pub(super) fn finding(
         self,
         table: Signature,

@@ -99,8 +99,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The entries from offset `first` to the end. One with a false length makes all that follows
-    /// guesswork, so it rejects the table; Linux does so for a length of 0 (`lib/fw_table.c`,
+    /// The entries from offset `first` to the end. After an entry with a false length, the rest
+    /// cannot be read, so it rejects the table; Linux does so for a length of 0 (`lib/fw_table.c`,
     /// `acpi_parse_entries_array`).
     pub(super) fn entries(&self, first: usize, form: EntryForm) -> Result<Vec<Entry<'a>>, Finding> {
         let reject = |offset, read: String, expected: String| {

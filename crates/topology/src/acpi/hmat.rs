@@ -128,9 +128,9 @@ impl Locality {
 }
 
 impl Hmat {
-    /// Reads the table. Structures of unknown type are skipped; one that is too short for what it
-    /// counts rejects the table, and so does an unknown revision, as in Linux (`hmat_init` in
-    /// `drivers/acpi/numa/hmat.c`).
+    /// Reads the table. Structures of unknown type are skipped. A structure that is shorter than
+    /// its own counts require rejects the table, and so does an unknown revision, as in Linux
+    /// (`hmat_init` in `drivers/acpi/numa/hmat.c`).
     pub(super) fn parse(table: &Table<'_>, findings: &mut Vec<Finding>) -> Result<Self, Finding> {
         if !matches!(table.revision, 1 | 2) {
             let read = format!("revision {}", table.revision);
@@ -186,7 +186,7 @@ impl Hmat {
     }
 }
 
-/// Why a structure of type 1 that is long enough says nothing.
+/// The reason why a structure of type 1 that is long enough has no usable figures.
 fn unusable(table: &Table<'_>, locality: &Locality) -> Option<Finding> {
     // Revision 1 counted the last level of cache as well.
     let last_level = if table.revision == 1 { 4 } else { 3 };
@@ -207,7 +207,7 @@ fn unusable(table: &Table<'_>, locality: &Locality) -> Option<Finding> {
 }
 
 fn attachment(entry: &Entry<'_>, revision: u8) -> Option<Attachment> {
-    // Unlike the other two this structure has one size, and Linux insists on it.
+    // Unlike the other two, this structure has a fixed size, and Linux requires it.
     let bytes = Some(entry.bytes).filter(|bytes| bytes.len() == 40)?;
     let flags = u16_at(bytes, 8)?;
     let (initiator, memory) = (Pxm(u32_at(bytes, 12)?), Pxm(u32_at(bytes, 16)?));
@@ -258,7 +258,7 @@ fn cache(entry: &Entry<'_>) -> Option<MemorySideCache> {
     let bytes = entry.bytes;
     let attributes = u32_at(bytes, 24)?;
     let handles = usize::from(u16_at(bytes, 30)?);
-    // The handles refer to SMBIOS, which is not read; they still have to be there.
+    // The handles refer to SMBIOS, which is not read; they must exist all the same.
     bytes.get(32..32 + 2 * handles)?;
     Some(MemorySideCache {
         offset: entry.offset,

@@ -20,8 +20,8 @@ use alloc::{collections::BTreeMap, format, vec::Vec};
 /// that can be used the machine has one node of unknown memory, as Linux assumes (`numa_init` in
 /// `arch/x86/mm/numa.c`).
 ///
-/// Performance is in the list once for each pair of nodes for which the HMAT gives any, as
-/// [`Access::Access1`] where the initiator has CPUs and as [`Access::Access0`] where it has none.
+/// The list has one figure for each pair of nodes that the HMAT covers: as [`Access::Access1`] if
+/// the initiator has CPUs, else as [`Access::Access0`].
 pub fn topology(tables: &Tables) -> (Topology, Vec<Finding>) {
     let mut findings = tables.findings.clone();
     let domains = match &tables.srat {
@@ -152,7 +152,7 @@ fn performance(
     let (mut unreachable, mut large, mut strangers) =
         (Group::default(), Group::default(), Group::default());
     let mut performance = BTreeMap::new();
-    // Entries of caches hold for hits alone, so they are not the memory's.
+    // Entries of caches hold only for hits, so they are not the memory's.
     for locality in hmat.localities.iter().filter(|locality| locality.hierarchy == 0) {
         let targets: Vec<_> = locality.targets.iter().map(node_of).collect();
         let rows = locality.initiators.iter().map(node_of);

@@ -6,18 +6,18 @@
 //! table that Linux would not use is not used here either.
 //!
 //! # Numbers
-//! Tables name proximity domains ([`Pxm`](crate::Pxm)), Linux numbers nodes. It gives each domain
-//! the lowest free number when it first meets it: first all processors and generic initiators in
+//! Tables name proximity domains ([`Pxm`](crate::Pxm)), Linux numbers nodes. Linux gives each
+//! domain the lowest free number at its first use: first all processors and generic initiators in
 //! the order of the SRAT, then all memory (`acpi_numa_init` and `acpi_map_pxm_to_node` in
 //! `drivers/acpi/numa/srat.c`). Interrupt translation services and generic ports make no node.
 //!
-//! CPUs are numbered in the order of the MADT, enabled ones only, as Linux does when the first one
-//! listed is the one it boots on; without a MADT in the order of the SRAT.
+//! CPUs are numbered in the order of the MADT, enabled ones only. Linux does the same if the first
+//! listed CPU is the one it boots on. Without a MADT, the order is that of the SRAT.
 //!
 //! # Memory
 //! [`Node::memory_bytes`](crate::Node::memory_bytes) counts the enabled ranges except hot-pluggable
-//! and non-volatile ones. Tables do not tell whether memory is plugged in, and a promise of absent
-//! memory is worse than a modest figure; [`Node::ranges`](crate::Node::ranges) has them all.
+//! and non-volatile ones. Tables do not show whether memory is plugged in, and claims on absent
+//! memory are worse than a modest figure. [`Node::ranges`](crate::Node::ranges) has all ranges.
 
 mod bytes;
 mod domains;

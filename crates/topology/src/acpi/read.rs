@@ -10,7 +10,7 @@ use std::{
 /// Bytes that one file of tables may have: several times the `acpidump` text of a large server.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Reasons for which no tables were read.
+/// Reasons why no tables were read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The folder cannot be listed.
@@ -29,7 +29,7 @@ pub enum ReadError {
         /// The reason.
         source: bounded_file::Error,
     },
-    /// There is something, but no table.
+    /// The path exists, but has no table.
     #[error(
         "{} holds no ACPI table: expected a folder of raw tables, a raw table or the text of \
          acpidump", path.display()

@@ -1,5 +1,5 @@
 //! Fields and flags that the ACPI specification reserves. A table that sets them is still used, but
-//! its author meant something by it that this reader does not know.
+//! their meaning is unknown to this reader.
 
 use super::{
     finding::{Effect, Finding, Group},

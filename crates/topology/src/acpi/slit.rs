@@ -15,7 +15,7 @@ use alloc::{format, vec::Vec};
 const COUNT: usize = 36;
 const FIRST_DISTANCE: usize = 44;
 
-/// Senseless distances that are told one by one.
+/// The most senseless distances that get a finding each.
 const MAX_FAULTS: usize = 16;
 
 /// A System Locality Information Table whose distances make sense.

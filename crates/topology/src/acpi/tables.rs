@@ -20,7 +20,7 @@ const WANTED: [Signature; 4] = [Signature::SRAT, Signature::SLIT, Signature::HMA
 /// The tables that describe a machine's nodes, each as far as it can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tables {
-    /// Where they were read, for messages; empty for bytes.
+    /// Their source, for messages; empty for bytes.
     pub source: String,
     /// The proximity domains of CPUs and memory.
     pub srat: Option<Srat>,
@@ -32,7 +32,7 @@ pub struct Tables {
     pub madt: Option<Madt>,
     /// Faults and oddities of the tables, those that are not used included.
     pub findings: Vec<Finding>,
-    /// Whether there was any ACPI table, of whatever name and however broken.
+    /// True if there was any ACPI table, usable or not.
     pub(super) has_any: bool,
 }
 

@@ -187,7 +187,7 @@ fn a_machine_with_nothing_allowed_answers_too() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_back(numbers in proptest::collection::btree_set(0u32..1024, 0..40)) {
+    fn printed_sets_are_read_back(numbers in proptest::collection::btree_set(0u32..1024, 0..40)) {
         let set: NodeSet = numbers.into_iter().map(NodeId).collect();
         let existing = (0..1024).map(NodeId).collect();
         let context = NodeContext { existing, allowed: set.clone() };
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_typed_is_answered(text in "[!+^N:/,0-9a-z \\-]{0,24}|\\PC{0,12}") {
+    fn any_text_gets_an_answer(text in "[!+^N:/,0-9a-z \\-]{0,24}|\\PC{0,12}") {
         let machine = machine();
         let outcome = parse_cpus(&text, &CpuContext::of(&machine));
         if let Ok(set) = outcome {

@@ -20,7 +20,7 @@ pub struct Costs {
     /// Links in the file's order.
     pub links: Vec<Link>,
     /// The route between each two nodes, from the lower node to the higher one, both included.
-    /// Empty where the machine has no links.
+    /// Empty without links.
     pub routes: Vec<Vec<Point>>,
 }
 

@@ -14,7 +14,7 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// How often all CPUs are read while CPUs come and go meanwhile.
+/// The most reads of all CPUs, while CPUs come and go meanwhile.
 const MAX_READS: usize = 4;
 
 /// Reads all CPUs; `nodes` is empty on a kernel without NUMA, where all CPUs are on node 0.
@@ -22,15 +22,16 @@ pub(super) fn read(source: &mut Source, nodes: &[NodeId]) -> Vec<Cpu> {
     settled(source, |source, online| read_once(source, nodes, online))
 }
 
-/// Whether `known` has the CPUs online that are online now; true where no file tells.
+/// Whether the CPUs online in `known` are those that are online now; true if no file has their
+/// state.
 pub(super) fn are_online_as_in(source: &mut Source, known: &Topology) -> bool {
     let online = source.list_if_any::<CpuId>(&format!("{CPUS}/online"));
     let known = known.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect();
     online.is_none_or(|online| online == known)
 }
 
-/// Reads again while the list of online CPUs differs before and after, so that a CPU that comes or
-/// goes meanwhile does not leave half of it in the result.
+/// Repeats the read while the list of online CPUs differs before and after it. So a CPU that comes
+/// or goes meanwhile is not in the result by half.
 fn settled(
     source: &mut Source,
     mut read: impl FnMut(&mut Source, Option<&CpuSet>) -> Vec<Cpu>,
@@ -81,9 +82,9 @@ fn read_once(source: &mut Source, nodes: &[NodeId], online: Option<&CpuSet>) -> 
     cpus
 }
 
-/// The CPUs that run, where the kernel's list of them is missing: old kernels have none for a
-/// machine without hot-plug, and copies of another machine's files may lack it. A CPU of which no
-/// file tells is taken to be online.
+/// The online CPUs, if the kernel's list of them is missing. Old kernels have no list on a machine
+/// without hot-plug, and copies of another machine's files may lack it. A CPU without any file
+/// about its state counts as online.
 fn online_by_other_files(source: &mut Source, all: &CpuSet, places: &Places<'_>) -> CpuSet {
     let mut unknown = CpuSet::new();
     let offline = source.list_if_any::<CpuId>(&format!("{CPUS}/offline"));
@@ -110,7 +111,7 @@ fn online_by_other_files(source: &mut Source, all: &CpuSet, places: &Places<'_>)
     online
 }
 
-/// The nodes of all CPUs, by both kinds of files that tell.
+/// The nodes of all CPUs, by both kinds of files that have them.
 struct Places<'a> {
     /// All nodes; none on a kernel without NUMA.
     nodes: &'a [NodeId],
@@ -157,8 +158,7 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// The node of a CPU: the one that lists it; the one it is linked with where none or several
-    /// do.
+    /// The node of a CPU: the one that lists it. If none or several do, the one it is linked with.
     fn node_of(&self, source: &mut Source, cpu: CpuId) -> Option<NodeId> {
         let listed = self.listed.get(&cpu).map_or(&[][..], Vec::as_slice);
         match listed {
@@ -272,8 +272,8 @@ pub(super) fn isolated(source: &mut Source, cpus: &[Cpu]) -> CpuSet {
     cpus.iter().filter(|cpu| cpu.online && isolated.contains(cpu.id)).map(|cpu| cpu.id).collect()
 }
 
-/// The package's number; none within where the architecture does not know (-1), none at all without
-/// the file.
+/// The package's number. The inner value is none if the architecture does not know it (-1), the
+/// outer one if the file is missing.
 fn package(source: &mut Source, cpu: CpuId) -> Option<Option<u32>> {
     let path = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
     let id = source.number_if_any::<i64>(&path)?;
@@ -285,7 +285,7 @@ fn package(source: &mut Source, cpu: CpuId) -> Option<Option<u32>> {
 }
 
 /// Numbers the packages of CPUs `without` a number by the lists of CPUs in a package, in the order
-/// of their lowest CPU. Where some CPUs have a number and some have none, those stay unknown.
+/// of their lowest CPU. If only some CPUs have a number, the others stay unknown.
 fn number_packages(source: &mut Source, cpus: &mut [Cpu], without: &[usize]) {
     if cpus.iter().any(|cpu| cpu.package.is_some()) {
         return;
@@ -314,7 +314,7 @@ fn core(source: &mut Source, cpu: CpuId) -> Option<CpuId> {
     shared(source, cpu, &CORE)
 }
 
-/// The lowest of the CPUs that the first of these files that can be believed has.
+/// The lowest of the CPUs in the first valid one of these files.
 fn shared(source: &mut Source, cpu: CpuId, files: &Files) -> Option<CpuId> {
     files.iter().find_map(|[list, mask]| {
         let path = format!("{CPUS}/cpu{cpu}/topology/{list}");
@@ -339,7 +339,7 @@ fn last_level_cache(source: &mut Source, cpu: CpuId) -> Option<CpuId> {
     lowest(source, &path, cpu, &sharing)
 }
 
-/// The lowest of the CPUs that share something with `cpu`; a list without `cpu` is not believed.
+/// The lowest of the CPUs that share something with `cpu`. A list without `cpu` is ignored.
 fn lowest(source: &mut Source, path: &str, cpu: CpuId, sharing: &CpuSet) -> Option<CpuId> {
     if !sharing.contains(cpu) {
         let read = quoted(&format!("{sharing}"));

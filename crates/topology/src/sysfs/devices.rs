@@ -21,7 +21,7 @@ pub(super) fn read(source: &mut Source, nodes: &[Node]) -> Vec<Device> {
         [(DeviceKind::Netdev, "sys/class/net"), (DeviceKind::Block, "sys/class/block")]
     {
         for name in source.names(class_folder) {
-            // Only hardware has this link: bridges, loop devices and partitions are near no node of
+            // Only hardware has this link: bridges, loop devices and partitions have no node of
             // their own.
             let Some(hardware) = source.follow(&format!("{class_folder}/{name}/device")) else {
                 continue;
@@ -45,7 +45,7 @@ fn nearest_node(source: &mut Source, hardware: &str, nodes: &[Node]) -> Option<N
     }
 }
 
-/// The node in a device's `numa_node`, if it has that file: none within for -1.
+/// The node in a device's `numa_node`, if it has that file. The inner value is none for -1.
 fn own_node(source: &mut Source, folder: &str, nodes: &[Node]) -> Option<Option<NodeId>> {
     let path: String = format!("{folder}/numa_node");
     let number = source.number_if_any::<i64>(&path)?;

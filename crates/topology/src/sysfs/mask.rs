@@ -10,7 +10,7 @@ const WORD_BITS: u32 = 32;
 /// The CPUs of a mask such as `00000000,0000ffff`.
 ///
 /// # Errors
-/// Why `text` is no mask of CPUs that there can be.
+/// The reason why `text` is no valid mask of CPUs.
 pub(super) fn parse(text: &str) -> Result<CpuSet, String> {
     let text = text.trim();
     let mut cpus = CpuSet::new();

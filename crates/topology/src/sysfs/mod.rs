@@ -39,8 +39,8 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
     read_but(None, false, root)
 }
 
-/// Reads a machine that was read a moment ago. Its CPUs and devices, which most of the files are
-/// about, are taken from `known` unless other nodes exist or other CPUs are online now.
+/// Reads a machine that was read a moment ago. CPUs and devices, with most of the files, are taken
+/// from `known` unless other nodes exist or other CPUs are online now.
 ///
 /// # Errors
 /// As [`read`].
@@ -48,9 +48,9 @@ pub fn read_again(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>)
     read_but(Some(known), false, root)
 }
 
-/// As [`read_again`], for a caller that reads in short intervals: distances and HMAT's figures are
-/// those of `known` while all nodes have as much memory, zones while theirs add up to a node's free
-/// memory, but for a 64th.
+/// As [`read_again`], for a caller that reads in short intervals. Distances and HMAT figures are
+/// those of `known` while the memory of all nodes is unchanged. Zones are those of `known` while
+/// they add up to a node's free memory, within a 64th.
 ///
 /// # Errors
 /// As [`read`].
@@ -108,8 +108,8 @@ fn read_but(
     Ok((topology, source.into_notes()))
 }
 
-/// Whether all nodes have as much memory as they had: a node gets its distances and figures with
-/// its memory.
+/// Whether the memory of all nodes is unchanged: a node gets its distances and figures with its
+/// memory.
 fn has_memory_of(known: &Topology, nodes: &[Node]) -> bool {
     known.nodes.iter().map(|node| node.memory_bytes).eq(nodes.iter().map(|node| node.memory_bytes))
 }

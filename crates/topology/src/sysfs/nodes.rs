@@ -62,7 +62,7 @@ fn memory(source: &mut Source, path: &str) -> (Option<u64>, Option<MemoryState>)
         });
         let kib = value.and_then(|value| value.strip_suffix("kB")?.trim().parse::<u64>().ok());
         let bytes = kib.and_then(|kib| kib.checked_mul(1024));
-        // Old kernels lack some of the lines, none lacks the first two.
+        // Old kernels lack some of the lines, but none lacks the first two.
         if bytes.is_none() && (value.is_some() || key.starts_with("Mem")) {
             let read = value.map_or("nothing".into(), quoted);
             source.note(path, format_args!("{key}: read {read}, expected a number of kB"));
@@ -120,7 +120,7 @@ fn pool_folders(source: &mut Source, folder: &str) -> Vec<(u64, String)> {
     pools
 }
 
-/// The rows of distances; a row that makes no sense is replaced by Linux's defaults without a SLIT.
+/// The rows of distances; an invalid row is replaced by Linux's defaults without a SLIT.
 pub(super) fn distances(source: &mut Source, nodes: &[NodeId]) -> Distances {
     let assumed = Distances::uniform(nodes);
     let mut rows: Vec<Distance> = Vec::with_capacity(nodes.len() * nodes.len());
@@ -175,7 +175,7 @@ pub(super) fn performance(source: &mut Source, nodes: &[NodeId]) -> Vec<Performa
             if initiators.is_empty() {
                 continue;
             }
-            // The kernel writes 0 where firmware gives no figure. It calls the bandwidth MiB/s but
+            // The kernel writes 0 if firmware gives no figure. It calls the bandwidth MiB/s but
             // prints HMAT's own number, which is in MB/s (ACPI 6.6, section 5.2.28.4).
             let mut figure = |file: &str| {
                 source.number_if_any::<u64>(&format!("{folder}/{file}")).filter(|&n| n > 0)

@@ -1,4 +1,4 @@
-//! Everything that may go wrong while a machine is read.
+//! Notes and errors about the files of a machine.
 
 use core::fmt;
 use std::{io, path::PathBuf};
@@ -11,8 +11,8 @@ pub struct Note {
     /// The content or error that was read, the content that was expected, and the value used
     /// instead.
     pub why: alloc::string::String,
-    /// Whether it affects how much memory can be promised, and not only how well placement knows
-    /// the machine.
+    /// Whether it affects the amount of memory that can be claimed, and not only the quality of
+    /// placement.
     pub about_memory: bool,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// A root from which no machine can be read.
+/// A root without a readable machine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The root cannot be opened as a folder.

@@ -64,7 +64,7 @@ impl Source {
         result
     }
 
-    /// Marks the notes that `read` makes as affecting how much memory can be promised.
+    /// Marks the notes of `read` as affecting the amount of memory that can be claimed.
     pub(super) fn about_memory<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         self.about_memory = true;
         let result = read(self);

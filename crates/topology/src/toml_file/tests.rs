@@ -17,7 +17,7 @@ struct Part {
     weight: Spanned<Value>,
 }
 
-/// What is said of a file in which a size from 1 to 9 is expected, and weights to 0.5.
+/// The message about a file in which a size from 1 to 9 is expected, and weights to 0.5.
 fn said(text: &str) -> String {
     let reader = Reader::new("f.toml", text);
     let read = || {

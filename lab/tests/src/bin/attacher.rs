@@ -1,4 +1,4 @@
-//! Attaches the credit scheduler and does what it is told, a line at a time, until its input ends:
+//! Attaches the credit scheduler and obeys commands, one a line, until its input ends:
 //!
 //! - `domain CGROUP NODES HOME`: the cgroup (a path) prefers these nodes
 //! - `forget CGROUP`

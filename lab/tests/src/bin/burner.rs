@@ -1,7 +1,7 @@
-//! Burns CPU time and says where: one line of JSON when done.
+//! Burns CPU time, and prints its nodes as one line of JSON at the end.
 //!
-//! Accounts for all of it: each thread looks every hundred turns on which CPU it is, and adds the
-//! CPU time since it looked last to that CPU's node. `ready` is printed once all threads run.
+//! It accounts for all of it: every hundred turns, each thread reads its CPU and adds the CPU time
+//! since the last read to that CPU's node. `ready` is printed once all threads run.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 use clap::Parser;
@@ -67,8 +67,7 @@ fn burn(args: &Args, cpus: usize) -> Tally {
         (clock(libc::CLOCK_THREAD_CPUTIME_ID), Instant::now(), cpu());
     let mut since_nap = Duration::ZERO;
     while seen < end {
-        // PAUSE: an emulated CPU hands over to the next one there, so that all of them get on
-        // evenly.
+        // PAUSE: an emulated CPU yields to the next one there, so that all of them progress evenly.
         for _ in 0..100 {
             std::hint::spin_loop();
         }

@@ -1,8 +1,7 @@
-//! Fills memory of a chosen kind, says so, and holds it (or keeps touching it) until its input
-//! ends.
+//! Fills memory of a chosen kind, prints "ready", and holds the memory (or keeps touching it) until
+//! its input ends.
 //!
-//! The address it prints is where its memory begins, so that a reader of `numa_maps` knows which
-//! mapping is meant.
+//! It prints the first address of its memory, so that a reader of `numa_maps` can find the mapping.
 #![allow(unsafe_code)]
 
 use clap::{Parser, ValueEnum};
@@ -68,12 +67,12 @@ fn main() {
     let args = Args::parse();
     let bytes = args.mib << 20;
     if !matches!(args.kind, Kind::Thp) {
-        // SAFETY: takes no pointers. Where the kernel prefers huge pages, pages could be counted in
-        // steps of 2 MiB only.
+        // SAFETY: takes no pointers. If the kernel preferred huge pages, pages could be counted
+        // only in steps of 2 MiB.
         unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     }
     let (address, bytes) = match args.kind {
-        // The memory below is in use by the time it could be touched again.
+        // The memory below is in use by the time it is touched again.
         Kind::Stack => (deepen_stack(bytes), 0),
         Kind::Heap => (extend_heap(bytes), bytes),
         kind => (map(kind, bytes), args.touch.unwrap_or(args.mib) << 20),
@@ -85,7 +84,7 @@ fn main() {
         let mut fillers = Vec::new();
         for n in 0..args.threads {
             let (filled, go, stop) = (filled.clone(), &go, &stop);
-            // One that ends stays in /proc for a moment, so who spins later is who fills.
+            // A thread that ends stays in /proc for a moment, so the filling threads also spin.
             fillers.push(scope.spawn(move || {
                 touch(address + n * part, part);
                 let _ = filled.send(());
@@ -100,7 +99,7 @@ fn main() {
         }
         drop(filled);
         if all_filled.iter().count() != args.threads {
-            // The others wait for a word that does not come.
+            // The other threads wait for a message that does not come.
             eprintln!("a thread could not fill its part");
             std::process::exit(1);
         }

@@ -113,7 +113,7 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         "--quiet --name db --cpus 2 --memory 64M --policy preferred --nodes 1",
         "--mib 32",
     );
-    // Until it has touched its memory it is no idle one.
+    // A domain becomes idle only after it has touched its memory.
     await_that("it rests", || {
         ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"]["place"] == "idle")
     });
@@ -122,7 +122,7 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         assert!(output.status.success(), "{arguments}: {}", stderr(&output));
         (stdout(&output), stderr(&output))
     };
-    // When the host stands still, the daemon seems not to answer or its loop to have died.
+    // When the host stands still, the daemon seems not to answer, or its loop to have died.
     let said = |arguments: &str| {
         let mut said = (String::new(), String::new());
         await_that("the daemon answers in time", || {
@@ -182,7 +182,7 @@ fn members_of_the_admin_group_give_domains_another_home() {
             .output()
             .unwrap()
     };
-    // A command does without a daemon that is not ready, and this user cannot.
+    // Without a ready daemon, a command makes the change itself, which this user cannot.
     get("/health");
     let others = set_as(65533, "3");
     assert_eq!(others.status.code(), Some(1), "{}", stderr(&others));

@@ -24,7 +24,7 @@ fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
     };
     scheduled_by("nearside");
     daemon.stop();
-    // On a slow host that takes longer than the daemon waits.
+    // On a slow host, detaching takes longer than the daemon waits.
     await_that("the scheduler is detached", || scheduler_state() == "disabled");
     await_that("its home's CPUs stand in", || allowed(&domain) == "2-3");
     scheduled_by("Linux");

@@ -46,8 +46,8 @@ fn claimed_memory_is_there_when_it_is_touched() {
     let mut levelling = Levelling::default();
     let bytes = levelling.size_of_two_a_node();
     let mib = bytes / MIB - 8;
-    // They fill it when all twenty have been decided on: what is touched between two of a start's
-    // looks counts as taken twice.
+    // They fill it after all twenty were decided on: memory that is touched between two reads of a
+    // start counts as used twice.
     let command = [
         "sh",
         "-c",
@@ -80,14 +80,14 @@ fn parallel_starts_get_all_memory_at_home_though_each_touches_it_at_once() {
     let (running, refused) =
         parallel_starts(20, "", bytes, &[&toucher(), "--mib", &mib.to_string()]);
     let look = Look::take();
-    // Fewer than the eight that fit may run: what is touched between two of a start's looks counts
-    // as taken twice.
+    // Fewer than the eight that fit may run: memory that is touched between two reads of a start
+    // counts as used twice.
     assert!(
         (1..=8).contains(&running.len()),
         "{} run, {bytes} bytes each: {look:?}",
         running.len()
     );
-    // Nor has any of the others run and been killed.
+    // None of the others has run and been killed.
     assert_refused(refused);
     assert_eq!(killed_for_memory(), killed_before);
     look.assert_nothing_is_promised_twice();
@@ -110,7 +110,7 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
         "--quiet --name sparse --policy strict --nodes 1 --memory 200M",
         "--mib 180 --free",
     );
-    // Used or owed: in every state of the domain it is the whole claim, and nothing twice.
+    // In every state of the domain, resident and outstanding memory add up to the claim.
     let used = |when: &str| {
         let look = Look::take();
         let used: u64 = look.domain("sparse", "resident_bytes").values().sum();
@@ -127,8 +127,8 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
         "it holds {:?}",
         domain.filled_mib()
     );
-    // A second domain is not given what the first has let go of for now: half of that is asked for,
-    // so that the other half is room for memory that comes and goes meanwhile.
+    // A second domain does not get the memory that the first one has freed for now. It asks for
+    // half of that, so that the other half is room for memory that comes and goes meanwhile.
     let second = format!(
         "run -q --name second --policy strict --nodes 1 --memory {}",
         unclaimed_bytes()[1] + 90 * MIB
@@ -145,8 +145,8 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
     assert!(started.status.success(), "{}", stderr(&started));
 }
 
-/// MiB that can be promised in huge pages on each node that has any, and MiB that processes without
-/// a claim reserved.
+/// MiB of huge pages available on each node that has any, and MiB that processes without a claim
+/// reserved.
 fn huge_mib() -> (Vec<u64>, u64) {
     let stat = json("stat");
     let nodes = stat["nodes"].as_array().unwrap().iter();
@@ -157,7 +157,7 @@ fn huge_mib() -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn huge_pages_that_others_reserved_are_not_promised_and_a_domains_own_not_taken_off_twice() {
+fn huge_pages_reserved_by_others_are_unavailable_and_a_domains_own_count_once() {
     huge_pages(1, 20);
     huge_pages(2, 20);
     let strict = |name: &str, node: u32, mib: u64, touch: u64| {

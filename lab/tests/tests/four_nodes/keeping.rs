@@ -1,6 +1,6 @@
-//! What a daemon does to domains on a real kernel, through the library: pages come home in batches,
-//! Nearside's own bindings are lifted and restored, groups that were found are taken on, and
-//! domains are watched.
+//! The daemon's actions on domains on a real kernel, through the library: pages come home in
+//! batches, Nearside's own bindings are lifted and restored, cgroups that patterns match become
+//! domains, and domains are sampled.
 
 use nearside_lab::{
     Domain, MIB, await_that, huge_pages, json, nearside, read, run, status, stderr, stdout,
@@ -29,7 +29,7 @@ fn host() -> Host {
     Host::open(Paths::default()).unwrap()
 }
 
-/// Moves so many MiB of a domain from one node to another.
+/// Moves this many MiB of a domain from one node to another.
 fn batch(host: &mut Host, domain: &str, from: u32, to: u32, mib: u64) -> Outcome {
     let nodes = NodeSet::from([NodeId(to)]);
     let batch = Some(Batch { from: NodeId(from), max_bytes: mib * MIB });
@@ -62,7 +62,8 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
         for (mib, on_1) in [(24, 40), (24, 16)] {
             let outcome = batch(&mut host, "comer", 1, 2, mib);
             let filled = domain.filled_mib();
-            // What else the process has may be among it, and of a huge page all or nothing moves.
+            // Other pages of the process may be among them, and a huge page moves as a whole or not
+            // at all.
             let (lies_on_1, lies_on_2) = (filled[&1], filled[&2]);
             assert!((on_1 - 2..on_1 + 4).contains(&lies_on_1), "{kind}: {filled:?} {outcome:?}");
             assert!(
@@ -76,7 +77,7 @@ fn pages_come_home_in_batches_and_each_goes_on_where_the_last_one_ended() {
             assert!(moved_bytes(&outcome) > 0, "{kind}: {outcome:?} {:?}", domain.filled());
         }
         assert_eq!(domain.filled_mib(), [(2, SIZE_MIB)].into(), "{kind}");
-        // All pages have come, but for those that the kernel keeps.
+        // All pages have come, except for the kernel's.
         let outcome = batch(&mut host, "comer", 1, 2, 24);
         assert!(moved_bytes(&outcome) < MIB, "{kind}: {outcome:?}");
         let elsewhere = batch(&mut host, "comer", 2, 3, 24);

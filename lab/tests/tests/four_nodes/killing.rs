@@ -1,6 +1,5 @@
-//! SIGKILL of `nearside run` leaves no claim, at whatever point it strikes. Each point is one where
-//! the start is held up, so that the kill cannot miss it; what is left behind tells that it did
-//! not.
+//! SIGKILL of `nearside run` leaves no claim, at any point. Each point is one at which the start is
+//! held up, so that the kill cannot miss it. The remains prove that it did not.
 
 use nearside_lab::{Look, await_that, nearside, read, run, stderr, waits_for_lock, words, write};
 use std::{
@@ -16,7 +15,7 @@ use std::{
 const GROUP: &str = "/sys/fs/cgroup/nearside/doomed";
 const RECORD: &str = "/run/nearside/domains/doomed.json";
 
-/// What was there when a start had been killed: the program it was by then, and what it left
+/// The state after a killed start: its last program, and its remains.
 /// behind.
 #[derive(Debug, PartialEq)]
 struct Left {
@@ -104,8 +103,8 @@ fn between_its_group_and_its_record() {
 
 #[test]
 fn between_its_record_and_its_command() -> io::Result<()> {
-    // It says that it stands in for soft affinity, the last thing before the command: into
-    // something that is full.
+    // It prints that it stands in for soft affinity, the last thing before the command, into a full
+    // pipe.
     let (mut full, _other_end) = UnixStream::pair()?;
     full.set_nonblocking(true)?;
     while full.write(&[0; 4096]).is_ok() {}
@@ -142,7 +141,7 @@ fn at_any_moment_between() {
         thread::sleep(whole * step / 14);
         let left = kill(doomed);
         Look::take().assert_nothing_is_promised();
-        // The next start of the same name finds the rest that the sweep leaves.
+        // The next start of the same name finds the remains that the sweep leaves.
         assert!(left.group || !left.record, "{left:?}");
     }
     assert_no_claim_is_left();

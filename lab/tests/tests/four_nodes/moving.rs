@@ -27,7 +27,7 @@ fn set(flags: &str) -> (serde_json::Value, Output) {
     (serde_json::from_slice(&output.stdout).unwrap_or_default(), output)
 }
 
-/// A move that has begun to arrive on a node and, at this rate, is far from its end.
+/// A move that has begun to arrive on a node and, at this rate, will take long.
 fn slow_move(domain: &Domain, to: u32, mib_per_s: u32) -> Child {
     let command = format!("set mover --nodes {to} --move-memory --rate {mib_per_s}M --format json");
     let mut mover = nearside()
@@ -67,7 +67,7 @@ fn strict_memory_of_every_kind_moves_to_the_last_page_and_its_policy_with_it() {
         assert_eq!(status(domain.process(), "Cpus_allowed_list"), "4-5", "{kind}");
         assert_eq!(record()["home"]["origin"], "explicit");
         assert!(record()["moving_to"].is_null());
-        // Not the memory controller's lag, but the last huge page.
+        // The remainder is the last huge page, not the memory controller's lag.
         let mover = &json("list")["domains"][0];
         assert!(mover["debt_bytes"].as_u64().unwrap() < 4 * MIB, "{kind}: {mover}");
         domain.end();
@@ -128,7 +128,7 @@ fn mapped_files_stay_with_their_other_users() {
 }
 
 #[test]
-fn without_its_memory_a_strict_domain_may_use_both_homes_and_can_be_moved_later() {
+fn a_strict_domain_that_moves_without_its_memory_may_use_both_homes() {
     let domain = start("--policy strict --nodes 1", "anon");
     let (report, output) = set("--nodes 2");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -145,7 +145,7 @@ fn without_its_memory_a_strict_domain_may_use_both_homes_and_can_be_moved_later(
 }
 
 #[test]
-fn in_a_larger_home_running_processes_stay_bound_to_one_node_and_are_told_so() {
+fn in_a_larger_home_running_processes_stay_bound_to_one_node_with_a_notice() {
     let domain = start("--policy strict --nodes 1", "anon");
     let (report, output) = set("--nodes 2-3 --move-memory");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -178,8 +178,8 @@ fn memory_goes_to_the_new_claim_and_memory_at_home_stays() {
         }
         let filled = domain.filled_mib();
         assert_eq!(filled.keys().collect::<Vec<_>>(), owed.keys().collect::<Vec<_>>(), "{report}");
-        // Pages that may be one huge page stay together, and the program has some besides those it
-        // filled.
+        // Pages that may be one huge page stay together, and the program has some pages besides the
+        // filled ones.
         let is_near = |node: u32| filled[&node].abs_diff(owed[&node]) <= 6;
         assert!((0..=2).all(is_near), "{policy}: {filled:?} for {owed:?}");
         domain.end();
@@ -276,9 +276,9 @@ fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
         let line = memory.lines().find(|line| line.contains(name)).unwrap();
         line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
     };
-    // More than there would be if the kernel gave its last page and all it can reclaim, in whole
-    // huge pages. What each CPU keeps on its own list of free pages is free, too, and in none of
-    // these figures.
+    // More memory than would be free if the kernel gave its last page and all reclaimable memory,
+    // in whole huge pages. Pages on each CPU's own free list are free as well, and in none of these
+    // figures.
     let most_kib: u64 = ["MemFree:", "FilePages:", "SReclaimable:"].map(figure).iter().sum();
     let size = (most_kib / 1024 + 128) / 2 * 2;
     huge_pages(1, size / 2);
@@ -336,7 +336,7 @@ fn memory_that_no_process_maps_stays_and_is_named() {
         report["stayed_bytes"]["not-mapped"].as_u64().unwrap_or_else(|| panic!("{report}"));
     assert!(stayed.abs_diff(16 * MIB) < 4 * MIB, "{report}");
     assert!(
-        stderr(&output).contains("what no process maps cannot be moved"),
+        stderr(&output).contains("memory that no process maps cannot be moved"),
         "{}",
         stderr(&output)
     );
@@ -398,7 +398,7 @@ fn shown_on_a_terminal(to: u32, redirections: &str) -> String {
 }
 
 #[test]
-fn a_bar_tells_how_far_a_move_is_on_a_terminal_and_nowhere_else() {
+fn only_a_terminal_shows_the_progress_of_a_move_as_a_bar() {
     const BAR: &str = "moving [";
     let domain = start("--policy strict --nodes 1", "anon");
     let shown = shown_on_a_terminal(2, ">/tmp/report");
@@ -413,7 +413,7 @@ fn a_bar_tells_how_far_a_move_is_on_a_terminal_and_nowhere_else() {
 
     let shown = shown_on_a_terminal(1, "2>/tmp/errors");
     assert!(!shown.contains(BAR), "{shown:?}");
-    // A move that takes seconds says so in whole lines; one that does not says nothing.
+    // A move of some seconds prints whole lines; a shorter one prints none.
     let errors = read("/tmp/errors");
     assert!(!errors.contains(BAR) && !errors.contains('\r'), "{errors:?}");
     assert_eq!(errors.lines().find(|line| !line.starts_with("nearside: moving: ")), None);

@@ -5,8 +5,8 @@ use nearside_lab::{
 };
 use std::{collections::BTreeMap, process::Command};
 
-/// Starts a domain that fills memory of a kind, and gives the policy the kernel shows for that
-/// memory, its bytes by node, and the nodes its process may use.
+/// Starts a domain that fills memory of a kind, and returns the kernel's policy for that memory,
+/// its bytes by node, and the nodes its process may use.
 fn filled(flags: &str, kind: &str) -> (String, BTreeMap<u32, u64>, String) {
     let domain = start(flags, kind);
     let mems = status(domain.process(), "Mems_allowed_list");
@@ -54,7 +54,7 @@ fn strict_memory_of_every_kind_is_local_to_the_last_page() {
 }
 
 #[test]
-fn all_memory_of_all_processes_of_a_strict_domain_is_local_and_files_are_told_apart() {
+fn all_memory_of_a_strict_domain_is_local_and_files_are_listed_apart() {
     huge_pages(1, 20);
     let domain = Domain::start(
         "--quiet --name many --cpus 2 --memory 200M --policy strict --nodes 1",
@@ -74,8 +74,8 @@ fn all_memory_of_all_processes_of_a_strict_domain_is_local_and_files_are_told_ap
     );
     assert_eq!(off_home, 0);
 
-    // Nearside says the same, and has files on a line of their own: whoever read a C library first
-    // has it on its node.
+    // Nearside reports the same, with files on a line of their own: the process that read a C
+    // library first has it on its node.
     let shown = json("show many --interval 0");
     let mapped = |kind: &str| shown["mapped"]["memory"][kind].as_object().unwrap().clone();
     for kind in ["anonymous", "shared", "huge"] {
@@ -134,7 +134,7 @@ fn preferred_many_spills_only_where_its_home_is_full() {
     let mib = domain.filled_mib();
     let on = |nodes: [u32; 2]| nodes.iter().filter_map(|node| mib.get(node)).sum::<u64>();
     assert_eq!(domain.policy(), "prefer (many):2-3");
-    // The kernel's own reserve of a node is not given away for a preference.
+    // A preference does not use the kernel's own reserve of a node.
     assert!(on([0, 1]) >= 8 && on([2, 3]) >= 24, "{too_many} MiB were filled: {mib:?}");
     domain.end();
     [2, 3].into_iter().for_each(|node| write(&pool(node), "0"));

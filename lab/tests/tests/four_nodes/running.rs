@@ -175,7 +175,7 @@ fn refusals_name_their_reason_and_leave_nothing() {
 }
 
 #[test]
-fn strict_that_does_not_fit_says_by_how_much() {
+fn a_strict_refusal_names_the_missing_bytes() {
     // The kernel keeps some of every node for itself.
     let size = Look::take().nodes("size_bytes")[1];
     let output =
@@ -378,7 +378,7 @@ fn assert_one_runs(mut twins: [Child; 2]) {
 
 #[test]
 fn of_two_domains_of_one_name_that_start_at_once_one_runs() {
-    // Sweeps up after other tests, and makes the lock if there is none yet.
+    // Removes the remains of other tests, and creates the lock if there is none yet.
     assert!(run(words("run -q --name sweeper --memory 1M -- true")).status.success());
     for _ in 0..2 {
         let barrier = Barrier::new(2);
@@ -392,7 +392,7 @@ fn of_two_domains_of_one_name_that_start_at_once_one_runs() {
         assert_one_runs(twins);
     }
 
-    // Both are held up at the lock, where nothing but its order is left between them.
+    // Both wait for the lock, where only its order is left to decide.
     let mut flock = Command::new("flock");
     let flock = flock.args(["/run/nearside/lock", "-c", "echo locked; read line"]);
     let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -13,8 +13,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A domain has written its own record, into a file system that keeps files in shared memory: these
-/// pages are charged to it, and none of its processes maps them.
+/// The size of a domain's record. The domain has written it into a file system that keeps files in
+/// shared memory, so these pages are charged to it, and none of its processes maps them.
 fn record_bytes(domain: &str) -> u64 {
     fs::metadata(format!("/run/nearside/domains/{domain}.json"))
         .unwrap()
@@ -22,8 +22,8 @@ fn record_bytes(domain: &str) -> u64 {
         .next_multiple_of(4096)
 }
 
-/// Waits until the memory controller has charged a group for what its processes, which sleep, map
-/// and for these bytes besides, and gives what is charged by node.
+/// Waits until the memory controller has charged a group for all memory that its sleeping processes
+/// map, and for these bytes besides. Returns the charge by node.
 fn settled(group: &str, processes: &[u32], besides: u64) -> BTreeMap<u32, u64> {
     let own = Own::of(processes.iter().copied());
     await_that("the memory controller has caught up", || {
@@ -195,8 +195,8 @@ fn free_blocks() -> FreeBlocks {
 fn the_heap_is_that_of_buddyinfo() {
     let zones: BTreeSet<_> = free_blocks().into_keys().collect();
     let mut unseen = zones.clone();
-    // Blocks come and go, so each zone is looked at until it is as it was just before or just
-    // after: a dozen counts do not agree by chance.
+    // Blocks come and go, so each zone is read until it matches the state just before or just
+    // after: a dozen counts do not match by chance.
     for round in 0.. {
         assert!(round < 400, "nearside shows other free blocks than the kernel: {unseen:?}");
         let before = free_blocks();
@@ -250,8 +250,8 @@ const NODE_1_POOL: &str = "/sys/devices/system/node/node1/hugepages/hugepages-20
 
 #[test]
 fn sizes_and_counters_are_those_of_the_nodes() {
-    // Node 1 is filled, so that what is wanted there is taken elsewhere: each counter has something
-    // to count. Huge pages fill it at once; how many of them it yields is not the point.
+    // Node 1 is filled, so that memory wanted there is allocated elsewhere and each counter grows.
+    // Huge pages fill it at once; their number does not matter.
     let begin = counters();
     write(
         NODE_1_POOL,
@@ -297,8 +297,8 @@ fn sizes_and_counters_are_those_of_the_nodes() {
     write(NODE_1_POOL, "0");
 }
 
-/// A cgroup that somebody else made, with a process in it that has filled memory of node 2. Both
-/// end with this.
+/// A cgroup of another maker, with a process in it that has filled memory of node 2. Dropping this
+/// ends both.
 struct Foreign {
     child: Child,
 }
@@ -334,7 +334,7 @@ impl Drop for Foreign {
 
 #[test]
 fn a_foreign_group_is_shown_with_its_bytes() {
-    // Wherever a domain has been, the root hands its controllers down.
+    // The root has enabled its controllers for groups below it once a domain has existed.
     let domain = Domain::start("--quiet --name own --memory 8M", "--mib 1");
     let foreign = Foreign::start();
     let process = foreign.child.id();

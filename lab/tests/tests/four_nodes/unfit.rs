@@ -1,5 +1,5 @@
-//! Hosts on which something is amiss: records that cannot be written or believed, and mounts of a
-//! part of the cgroup tree.
+//! Hosts with defects: records that cannot be written or trusted, and mounts of a part of the
+//! cgroup tree.
 
 use nearside_lab::{Domain, domains, read, run, status, stderr, stdout, words};
 use std::{fs, io::Write, os::unix::fs::symlink, path::Path, process::Command};
@@ -62,7 +62,7 @@ fn records_that_find_no_room_leave_the_earlier_ones() {
 }
 
 #[test]
-fn records_that_anybody_could_have_made_are_not_believed() {
+fn records_that_any_user_could_have_made_are_refused() {
     for (options, why) in [("uid=65534", "belongs to user 65534"), ("mode=1777", "mode 1777")] {
         let _mounted = Mounted::with(options);
         let output = run(words("run --name mine --memory 8M -- true"));
@@ -98,8 +98,8 @@ fn another_versions_record_stops_starts_while_its_domain_lives() {
     assert!(!Path::new(path).exists());
 }
 
-/// As in containers: a process in the group `/box` that sees only that, or sees the tree from a
-/// namespace of its own.
+/// As in containers: a process in the group `/box` that sees only that group, or sees the tree from
+/// a namespace of its own.
 fn in_a_box(script: &str) -> (Option<i32>, String) {
     let binary = std::env::var("NEARSIDE_BIN").unwrap();
     let script = format!(
@@ -121,7 +121,8 @@ fn domains_live_in_the_mounted_part_of_the_tree() {
         "nothing was enabled that its processes are in the way of"
     );
 
-    // One that cannot be executed goes back to where it came from, and its group is removed.
+    // A domain whose command cannot be executed returns to its former group, and its own group is
+    // removed.
     fs::write("/tmp/lost", "#!/no/such/shell\n").unwrap();
     Command::new("chmod").args(["755", "/tmp/lost"]).status().unwrap();
     let (code, text) = in_a_box(&format!(

@@ -1,5 +1,5 @@
-//! Without root: whatever only looks works, whatever changes is refused with what is needed and
-//! leaves nothing.
+//! Without root: commands that only read work. Commands that change are refused with the missing
+//! privilege, and leave nothing behind.
 
 use nearside_lab::{Domain, MIB, read, run_as_nobody, stderr, stdout, words};
 use std::fs;
@@ -8,7 +8,7 @@ const MEMORY_NODES: &str = "/sys/fs/cgroup/nearside/web/cpuset.mems";
 const RECORD: &str = "/run/nearside/domains/web.json";
 
 #[test]
-fn everything_can_be_looked_at() {
+fn commands_that_only_read_work() {
     let domain = Domain::start("-q --name web --memory 32M --policy strict --nodes 1", "--mib 16");
     let lines = [
         "topology",
@@ -72,7 +72,7 @@ fn changes_are_refused_with_the_rights_that_they_need() {
 }
 
 #[test]
-fn the_doctor_says_that_nothing_can_be_started() {
+fn the_doctor_reports_that_no_domain_can_be_started() {
     let output = run_as_nobody(words("doctor --format json"));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

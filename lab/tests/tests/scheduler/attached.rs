@@ -86,8 +86,8 @@ impl Attached {
             .collect()
     }
 
-    /// The same, again and again until it is right: a pause of the host is charged to the task that
-    /// runs just then.
+    /// As [`used_in`](Self::used_in), again and again until the result is right: a pause of the
+    /// host is charged to the task that runs just then.
     pub(crate) fn used_until(
         &mut self,
         domains: &[&Cgroup],
@@ -142,7 +142,7 @@ impl Attached {
         assert_eq!(self.ask("exited"), "no");
         let exit = self.ask("detach");
         self.child.wait().unwrap();
-        // On a slow host that takes longer than the attacher has patience.
+        // On a slow host that takes longer than the attacher waits.
         if exit.contains("sched_ext is still") {
             await_that("the stock scheduler is back", || read(STATE) == "disabled");
         } else {

@@ -1,4 +1,4 @@
-//! Where tasks run: at home, nearby, and never outside their hard affinity.
+//! The places of tasks: at home, nearby, and never outside their hard affinity.
 
 use crate::{
     attached::Attached,
@@ -20,9 +20,9 @@ fn a_domain_with_room_stays_at_home() {
     scheduler.detach();
 }
 
-/// A task that never waits is never queued, and has to learn of its home all the same.
+/// A task that never waits is never queued, but must still learn its home.
 #[test]
-fn a_domain_that_is_set_while_its_tasks_run_moves_them() {
+fn setting_a_domain_moves_its_running_tasks() {
     let mut scheduler = Attached::start("").unwrap();
     for home in 0..4 {
         let group = Cgroup::new("late");

@@ -61,7 +61,7 @@ fn cpus_go_and_come_while_it_runs() {
 }
 
 /// A CPU's last act is to wake the task that takes it down, when it can send itself no interrupt
-/// any more. A kick from there stays pending, and detaching waits for it for ever.
+/// any more. A kick from there stays pending, and detaching would wait for it forever.
 #[test]
 fn a_busy_machine_lets_its_cpus_go() {
     let group = Cgroup::new("busy");

@@ -35,7 +35,7 @@ fn caches_of_a_node_have_queues_of_their_own_and_are_one_home() {
     scheduler.burn_until(&group, "--threads 4 --ms 3000", |burnt, _| {
         burnt.by_cpu_us[..4].iter().all(|&used| used > 0) && burnt.share(0) > 0.8
     });
-    // With more than it has CPUs, the other node's are used, too, and all get on.
+    // With more threads than it has CPUs, the other node's are used, too, and all threads progress.
     scheduler.burn_until(&group, "--threads 8 --ms 3000", |burnt, _| {
         burnt.by_cpu_us.iter().all(|&used| used > 0)
     });

@@ -89,7 +89,7 @@ fn a_group_bound_to_one_cpu_is_owed_a_bounded_time() {
     ];
     thread::sleep(Duration::from_secs(30));
     let burner = late.burn("--threads 1 --ms 600000 --cpus 2");
-    // Half of the CPU, when it has caught up with the first; before, 0.02 of it.
+    // Half of the CPU, once it has caught up with the first; before, 0.02 of it.
     scheduler.used_until(&[&late], Duration::from_secs(4), |used| used[0] > 0.08);
     burner.kill();
     burners.into_iter().for_each(Burner::kill);
@@ -102,7 +102,7 @@ fn nice_counts_among_the_tasks_of_a_group() {
     let group = Cgroup::new("polite");
     let mut scheduler = Attached::start("").unwrap();
     scheduler.domain(&group, "1", 1);
-    // It is there before the other comes, and still when that has gone.
+    // It runs before the other starts, and still after that has ended.
     let usual = group.burn("--threads 1 --ms 100000000 --cpus 2");
     let polite = group.burn_nicely(19, "--threads 1 --ms 6000 --cpus 2").end();
     usual.kill();

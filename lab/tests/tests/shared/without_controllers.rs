@@ -1,5 +1,5 @@
-//! Where the cgroup v2 tree has no cpu, cpuset or memory controller: what can work works, and what
-//! cannot is said once.
+//! On a cgroup v2 tree without cpu, cpuset and memory controllers, everything else works, and each
+//! limit is reported once.
 
 use nearside_lab::{
     Domain, Look, MIB, own_memory, read, run, run_as_nobody, status, stderr, stdout, words,
@@ -7,7 +7,7 @@ use nearside_lab::{
 use nearside_linux::{Host, Paths};
 use std::{collections::BTreeMap, path::Path};
 
-/// Where the tree is mounted.
+/// The mount point of the tree.
 fn tree() -> String {
     let mounts = read("/proc/self/mounts");
     let mount = mounts.lines().find(|line| line.starts_with("cgroup2 ")).expect("a cgroup v2 tree");
@@ -72,10 +72,11 @@ fn limits_of_the_host_are_reported_once() {
 }
 
 #[test]
-fn claims_count_by_what_processes_map() {
+fn claims_count_by_mapped_memory() {
     let domain = Domain::start("--name bare --memory 128M --policy strict --nodes 1", "--mib 100");
     let look = Look::take();
-    // 100 MiB and some of the program's own are used, and the rest is owed: 128 in all, not 228.
+    // 100 MiB and some of the program's own are used, and the rest is outstanding: 128 in all, not
+    // 228.
     let used: u64 = look.domain("bare", "resident_bytes").values().sum();
     assert!((100 * MIB..110 * MIB).contains(&used), "{look:?}");
     assert_eq!(
@@ -110,7 +111,7 @@ fn threads_that_are_started_while_others_are_bound_do_not_escape() {
         assert!(output.status.success(), "{}", stderr(&output));
         let tasks = std::fs::read_dir(format!("/proc/{}/task", domain.process())).unwrap();
         for task in tasks.map(|task| task.unwrap().path()) {
-            // One that is gone has left its affinity to the next.
+            // A thread that has ended has passed its affinity on to the next.
             let Ok(text) = std::fs::read_to_string(task.join("status")) else { continue };
             let allowed =
                 text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).unwrap();

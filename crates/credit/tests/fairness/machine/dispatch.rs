@@ -55,7 +55,7 @@ impl Machine {
         behind.find(|&task| self.may_use(task, cpu))
     }
 
-    /// The task that is most behind in the other queues, if there is one that is by enough.
+    /// The task that is most behind in the other queues, if it is behind by enough.
     fn balance(&self, cpu: usize, own: u64) -> Option<(usize, usize)> {
         let (mut best, mut found) = (own, None);
         for queue in self.nearest(self.queue_of(cpu)).into_iter().skip(1) {
@@ -74,7 +74,8 @@ impl Machine {
     }
 
     /// Lets the CPUs of that queue whose slices end at the same tick go first. Their previous tasks
-    /// are queued too late for `cpu`, which is called back. Whether the task is still there.
+    /// are queued too late for `cpu`, which is called back. Returns whether the task is still
+    /// there.
     fn wins_race(&mut self, cpu: usize, queue: usize, task: usize) -> bool {
         self.wanted[queue] = Some(cpu);
         for rival in self.members(queue) {

@@ -29,7 +29,7 @@ impl Machine {
         self.groups[group].share = share;
     }
 
-    /// How much of a slice the caps leave, or the group whose cap leaves none.
+    /// The part of a slice that the caps leave, or the group whose cap leaves none.
     fn take_caps(&mut self, group: usize, mut slice_ns: u64, force: bool) -> Result<u64, usize> {
         let path: Vec<usize> = self.path(group).collect();
         for &level in &path {
@@ -66,7 +66,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Charges the task that runs; whether it still wants to.
+    /// Charges the running task. Returns whether it still wants to run.
     pub(super) fn charge(&mut self, cpu: usize, task: usize) -> bool {
         let node = self.node_of(cpu);
         let state = &mut self.tasks[task];
@@ -92,7 +92,7 @@ impl Machine {
         false
     }
 
-    /// Tasks that wait for a cap go on, in the order in which they came, until one is refused.
+    /// Tasks that wait for a cap continue in order of arrival, until one is refused.
     pub(super) fn timer(&mut self) {
         self.timer_ns = self.time_ns + TICK_NS;
         for level in self.throttled.keys().copied().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Where a task may go: nodes, idle CPUs, queues, as in `place.h`.
+//! The places a task may go to: nodes, idle CPUs, queues, as in `place.h`.
 
 use super::{Machine, Task};
 use nearside_credit::{self as credit, Place};

@@ -58,7 +58,7 @@ impl Made {
         Host::open(Paths { root: root.into(), state: self.path("run/nearside") }).unwrap()
     }
 
-    /// A cgroup of Nearside's with a process in it. What is written to its cpuset is in force.
+    /// Creates one of Nearside's cgroups with a process in it. Writes to its cpuset take effect.
     fn group(&self, name: &str) {
         let folder = format!("cg/nearside/{name}");
         self.file(&format!("{folder}/cgroup.events"), "populated 1\n");
@@ -68,14 +68,14 @@ impl Made {
         }
     }
 
-    /// Lets the made-up kernel put what is written in force.
+    /// Makes the fake kernel put the written set in force.
     fn obey(&self, name: &str, file: &str) {
         let effective = self.path(&format!("cg/nearside/{name}/{file}.effective"));
         let _ = fs::remove_file(&effective);
         symlink(file, effective).unwrap();
     }
 
-    /// Lets the made-up kernel refuse: the groups above allow something else.
+    /// Makes the fake kernel refuse the set, as if the groups above allowed another one.
     fn refuse(&self, name: &str, file: &str) {
         let effective = format!("cg/nearside/{name}/{file}.effective");
         let _ = fs::remove_file(self.path(&effective));
@@ -173,7 +173,7 @@ fn decision(topology: &Topology) -> nearside_policy::Decision {
     nearside_policy::place(&request, &seen, &Default::default()).unwrap()
 }
 
-/// The steps that give a domain a home on another node.
+/// The steps that move a domain's home to another node.
 fn going(name: &str, node: u32, claim_mib: u64) -> Vec<Step> {
     let part = || PartId::from(name);
     let (from, to) = (NodeSet::new(), nodes(node));
@@ -274,7 +274,7 @@ fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
     host.begin().unwrap().apply(&transaction).unwrap();
 }
 
-/// Kills the process in a transaction: after so many steps, and so many records.
+/// Kills the process within a transaction, after this many steps and records.
 fn kill(made: &Made, transaction: &Transaction, steps: usize, records: usize) {
     let mut host = made.host();
     let mut session = host.begin().unwrap();
@@ -293,7 +293,7 @@ fn kill(made: &Made, transaction: &Transaction, steps: usize, records: usize) {
         let records = records.min(pending.changes.len());
         pending.session.lock.put_all(&pending.changes[..records]).unwrap();
     }
-    // A killed process takes nothing back.
+    // A killed process rolls nothing back.
     std::mem::forget(pending);
 }
 
@@ -395,8 +395,8 @@ fn claimed(made: &Made) -> [u64; NODES as usize] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Random plans, some of them late, with random refusals and kills: each transaction holds as
-    /// a whole or not at all, and claims never exceed a node.
+    /// Random plans, some of them late, with random refusals and kills. Each transaction is applied
+    /// as a whole or not at all, and claims never exceed a node.
     #[test]
     fn transactions_hold_as_a_whole_or_not_at_all(
         events in proptest::collection::vec(events(), 1..20),
@@ -436,7 +436,7 @@ proptest! {
                 },
             };
             let transaction = match late.take() {
-                // The plan that was made before is applied now, this one in the next interval.
+                // The earlier plan is applied now, this one in the next interval.
                 Some(earlier) => {
                     late = Some(Transaction::new(steps, &seen));
                     earlier

@@ -7,9 +7,9 @@ use std::{
     sync::{Mutex, mpsc},
 };
 
-/// The store's folder, set for a copy of this program that a test starts.
+/// The store's folder; set in a copy of this program that a test starts.
 const FOLDER: &str = "NEARSIDE_TEST_LOCK";
-/// The task of that copy: `hold`, `execute` or `repeat`.
+/// The task of the copy: `hold`, `execute` or `repeat`.
 const ACT: &str = "NEARSIDE_TEST_LOCK_ACT";
 
 fn own(folder: &Path) -> Folder {
@@ -64,7 +64,7 @@ impl Process {
         Self { child, output }
     }
 
-    /// Starts one and waits until it is in line.
+    /// Starts a process and waits until it is in line.
     fn arrive(test: &str, folder: &Path, act: &str) -> Self {
         let mut process = Self::start(test, folder, act);
         process.await_line("in line");
@@ -73,14 +73,14 @@ impl Process {
 
     fn await_line(&mut self, expected: &str) {
         let mut line = String::new();
-        // The test harness writes on the same line before.
+        // The test harness has written to the same line before.
         while !line.trim_end().ends_with(expected) {
             line.clear();
             assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "{expected:?} never came");
         }
     }
 
-    /// Makes the holder go on: it lets the lock go.
+    /// Makes the holder continue and release the lock.
     fn go_on(&mut self) {
         writeln!(self.child.stdin.as_ref().unwrap()).unwrap();
     }
@@ -95,7 +95,7 @@ impl Process {
     }
 }
 
-/// The body of a copy of this program. False in the test itself.
+/// Runs the copy's task. False in the test itself.
 fn is_child() -> bool {
     let Some(folder) = std::env::var_os(FOLDER) else { return false };
     let own = own(Path::new(&folder));
@@ -107,7 +107,7 @@ fn is_child() -> bool {
             let is_alone = flock(&alone).unwrap();
             rustix::fs::flock(&alone, FlockOperation::Unlock).unwrap();
             drop(held);
-            // Not earlier: the lock must not wait for this process's reader.
+            // Printed only now, because the lock must not wait for the reader of this output.
             println!("{}", if is_alone { "alone" } else { "together" });
         }
     }
@@ -162,7 +162,7 @@ fn processes_behind_a_killed_one_move_up() {
     second.kill();
     fourth.await_line("held");
     fourth.go_on();
-    // It has the lock although the program of the fourth runs.
+    // It has the lock although the fourth's program still runs.
     fifth.await_line("held");
     assert!(fourth.child.try_wait().unwrap().is_none());
     fifth.go_on();
@@ -185,7 +185,7 @@ fn kills_at_any_instant_leave_the_lock_free_and_one_holder_at_a_time() {
     for round in 0..12 {
         let mut line = String::new();
         let mut process = running.remove(0);
-        // Each is killed after another number of turns, at no chosen point of the next.
+        // Each process is killed after a different number of turns, at a random point of the next.
         for _ in 0..=round {
             process.await_line("alone");
         }
@@ -253,7 +253,7 @@ fn a_waiter_that_notifies_is_passed() {
             format!("process {pid} ({}) holds {lock}", holder.command.unwrap())
         });
         drop(held);
-        // It stands in line, writes to a terminal that takes nothing, and blocks no other.
+        // The process is in line and writes to a full terminal. It blocks no other process.
         take_forever(own, &mut |_| {});
         go_on.send(()).unwrap();
     });

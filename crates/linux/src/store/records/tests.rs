@@ -101,7 +101,7 @@ fn records_are_read_as_they_were_written() {
     assert!(broken.is_empty(), "{broken:?}");
 }
 
-/// The record of a group that was found.
+/// The record of a cgroup that a pattern found.
 fn found(host: &Host) -> Record {
     let (found_by, name) = (Some("a*".into()), host.record.cgroup.clone());
     let parts = Part::at(host.record.part().home.clone()).into();
@@ -146,7 +146,7 @@ fn no_name_leads_out_of_the_folder_or_to_another_domains_file() {
 }
 
 #[test]
-fn a_record_lacks_nothing_by_accident() {
+fn records_with_missing_parts_are_refused() {
     let host = Host::new();
     let (whole, found) = (&host.record, &found(&host));
     let with = |record: &Record, change: &dyn Fn(&mut Part)| {
@@ -299,7 +299,7 @@ fn reservations_last_as_long_as_their_lease() {
     }
 }
 
-/// Changes of three subjects: one is made, one is changed, one is removed.
+/// Changes of three subjects: one is created, one changed, one removed.
 fn changes(host: &Host) -> Vec<Change> {
     let lifetime = host.store.lease(None).unwrap();
     let bytes = [(NodeId(0), 1)].into();
@@ -430,7 +430,7 @@ fn records_that_others_could_have_written_are_not_believed() {
 }
 
 #[test]
-fn one_file_that_cannot_be_read_hides_no_other() {
+fn an_unreadable_file_hides_no_other() {
     let host = Host::new();
     host.store.lock().unwrap().put(&host.record).unwrap();
     fs::write(host.domains().join("b.json"), "{").unwrap();

@@ -22,9 +22,9 @@ pub(super) struct AffinityRequest {
 /// The fault in the body of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is not JSON.
+    /// The body is not JSON.
     Syntax(String),
-    /// It is JSON that the schema does not allow.
+    /// The schema does not allow the body.
     Schema(String),
 }
 

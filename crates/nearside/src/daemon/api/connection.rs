@@ -69,7 +69,7 @@ pub async fn serve(
     drop(timeout(limits.linger, wire.finish(ended.err())).await);
 }
 
-/// Answers a request, and records it if it was to change something.
+/// Answers a request, and records it if it asks for a change.
 async fn respond(
     api: Arc<Api>,
     peer: Arc<Peer>,
@@ -99,7 +99,7 @@ async fn respond(
     Ok(changing.await.unwrap_or_else(|_| answer::ending().into_response()))
 }
 
-/// Delays an answer that refuses, and no other.
+/// Delays a refusal; other answers are sent at once.
 async fn hold_back(status: StatusCode, limits: &Limits) {
     if status == StatusCode::FORBIDDEN {
         sleep(limits.refusal).await;

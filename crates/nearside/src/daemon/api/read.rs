@@ -47,15 +47,15 @@ pub(super) fn from_latest(
     latest(api).and_then(|snapshot| read(&Reading { api, snapshot: &snapshot, name, headers }))
 }
 
-/// The same from a thread of its own, since the answer takes a look at the host.
+/// As [`from_latest`], in a thread of its own, because the answer reads the host.
 pub(super) async fn from_look(
     api: Arc<Api>,
     name: String,
     headers: HeaderMap,
     read: Read,
 ) -> Result<Response, Failed> {
-    // The look keeps it to its end, also after the client has hung up. The semaphore is never
-    // closed.
+    // The thread keeps the permit until it ends, even after the client has hung up. The semaphore
+    // is never closed.
     let permit = Arc::clone(&api.looks).acquire_owned().await;
     let looking = tokio::task::spawn_blocking(move || {
         let answered = from_latest(&api, &name, &headers, read);

@@ -52,7 +52,7 @@ impl From<Method> for MethodFilter {
 enum Call {
     /// Answered from the latest snapshot.
     Read(Read),
-    /// The same with a look at the domain, which may take long.
+    /// As `Read`, and reads the domain on the host, which may take long.
     Look(Read),
     /// Answered without a snapshot.
     State(fn(&Api) -> Result<Response, Failed>),

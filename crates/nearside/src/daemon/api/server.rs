@@ -33,11 +33,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the socket, for those alone who may read, and serves it.
+    /// Creates the socket, with access for permitted readers only, and serves it.
     ///
     /// # Errors
-    /// The socket could not be made: other users could change its path, another process serves it,
-    /// or something else is in its place.
+    /// If the socket could not be created: other users could change its path, another process
+    /// serves it, or another file is in its place.
     pub fn start(api: Arc<Api>, path: &Path) -> Result<Self, String> {
         let (listener, socket) = socket::listen(path, &api.access())?;
         let (stop, stopped) = oneshot::channel();
@@ -71,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Answers changes under way, breaks off everything else and ends.
+    /// Answers the changes under way, ends all other requests, and stops the thread.
     pub fn stop(self) {
         // The receiver is gone if the thread is.
         let _ = self.stop.send(());

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use super::{changes::Changes, limits::Limits};
 use crate::daemon::{
@@ -14,7 +14,7 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// Sources of what is in no snapshot.
+/// Sources of facts that no snapshot has.
 #[derive(Debug)]
 pub struct Groups {
     /// The cgroups.
@@ -23,7 +23,7 @@ pub struct Groups {
     pub proc: PathBuf,
 }
 
-/// Where answers come from and changes go to.
+/// The source of answers, and the destination of changes.
 #[derive(Debug)]
 pub struct Api {
     /// The control loop's snapshots.
@@ -33,16 +33,15 @@ pub struct Api {
     pub(super) limits: Limits,
     pub(super) groups: Groups,
     pub(super) changes: Changes,
-    /// One permit. Reading `numa_maps` stops a process that maps memory meanwhile, so one such look
-    /// is under way at most.
+    /// One permit. Reading `numa_maps` blocks a process that maps memory meanwhile, so at most one
+    /// such read is under way.
     pub(super) looks: Arc<Semaphore>,
     audit: Mutex<AuditLog>,
     socket: Mutex<Option<Socket>>,
 }
 
 impl Api {
-    /// An API without a snapshot yet. Changes go into `events`; while that is full they are
-    /// refused.
+    /// An API without a snapshot yet. Changes go into `events`, and are refused while that is full.
     pub fn new(
         access: Access,
         audit: AuditLog,
@@ -63,18 +62,18 @@ impl Api {
         })
     }
 
-    /// Takes over a configuration that was read again. Open connections keep their rights. The
-    /// socket gets its new group, and the audit log is opened again.
+    /// Applies a changed configuration. Open connections keep their rights. The socket gets its new
+    /// group, and the audit log is opened again.
     ///
     /// # Errors
-    /// The socket could not be given to the new group, or is no longer in its place.
+    /// If the socket could not be given to the new group, or is no longer in its place.
     pub fn reconfigure(&self, access: Access, audit_log: &Path) -> Result<(), String> {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
         self.audit().reopen(audit_log);
         self.socket().as_ref().map_or(Ok(()), |socket| socket.give(&access))
     }
 
-    /// Opens the audit log again at its path: logs may have been rotated.
+    /// Opens the audit log again at its path, because logs may have been rotated.
     pub fn reopen_audit(&self) {
         self.audit().reopen_here();
     }

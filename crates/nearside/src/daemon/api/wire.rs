@@ -1,9 +1,9 @@
 //! The bytes of a connection.
 //!
-//! hyper itself answers what it cannot parse, with an empty body, and closes a connection although
-//! the other end may still be sending. [`Wire`] lies between hyper and the socket. It holds hyper's
-//! own answer back and sends one with a JSON body in its place, and it reads what the other end
-//! still sends, within bounds, before it closes: a client that writes into a closed socket may fail
+//! For a request that it cannot parse, hyper itself sends an answer with an empty body, and closes
+//! the connection although the other end may still be sending. [`Wire`] lies between hyper and the
+//! socket. It replaces hyper's own answer by one with a JSON body. Before it closes, it reads the
+//! rest of the other end's bytes, within bounds: a client that writes into a closed socket may fail
 //! before it has read its answer.
 
 use super::{
@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 #[derive(Debug)]
 pub(super) struct Wire<S> {
     stream: S,
-    /// The end of what was read: at least the head that hyper may have refused.
+    /// The last bytes read: at least the head that hyper may have refused.
     tail: Vec<u8>,
     /// The status of hyper's own answer, which was held back.
     refused: Option<StatusCode>,
@@ -33,8 +33,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Self { stream, tail: Vec::new(), refused: None }
     }
 
-    /// Ends the connection after hyper has: answers what hyper refused, and drops what the other
-    /// end still sends.
+    /// Ends the connection after hyper: answers the request that hyper refused, and drops further
+    /// bytes.
     pub(super) async fn finish(mut self, error: Option<hyper::Error>) {
         let is_unparsable = error.as_ref().is_some_and(hyper::Error::is_parse);
         let refused = self.refused.or(is_unparsable.then_some(StatusCode::BAD_REQUEST));
@@ -94,8 +94,8 @@ fn announces_too_much(head: &[u8]) -> bool {
     })
 }
 
-/// Where hyper's own answer begins in what it writes, and its status. That answer is the last thing
-/// hyper writes, and has no body; each of the daemon's own answers has a `Content-Type`.
+/// The offset and status of hyper's own answer in the bytes that it writes. That answer comes last
+/// and has no body; each of the daemon's answers has a `Content-Type`.
 fn own_answer(written: &[u8]) -> Option<(usize, StatusCode)> {
     const STATUS_LINE: &[u8] = b"HTTP/1.1 ";
     if !written.ends_with(b"\r\n\r\n") {
@@ -139,7 +139,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
                 self.refused = Some(status);
                 Poll::Ready(Ok(bytes.len()))
             }
-            // First what lies before it; hyper comes again with the rest.
+            // The bytes before it are written first; hyper calls again with the rest.
             Some((start, _)) => Pin::new(&mut self.stream).poll_write(cx, &bytes[..start]),
             None => Pin::new(&mut self.stream).poll_write(cx, bytes),
         }

@@ -28,8 +28,8 @@ pub(super) fn agrees(home: &Home, bound_to: Option<&NodeSet>) -> bool {
     }
 }
 
-/// What follows from a sample of a part that has differed for `differed` samples before. Affinity
-/// is read from threads that run, so a sample of an idle part tells nothing.
+/// The consequence of a sample, for a part that has differed in `differed` samples before. Affinity
+/// is read from running threads, so a sample of an idle part shows nothing.
 pub(super) fn follow(
     tuning: &Tuning,
     home: &Home,

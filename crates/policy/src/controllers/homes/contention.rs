@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn time_off_home_and_time_waiting_are_contention() {
-        // (ran, off home, waited): 10 % of what ran, or 10 % of what ran and waited.
+        // (ran, off home, waited): 10 % of CPU time, or 10 % of CPU time and waiting.
         let cases = [
             ((1000, 99, 0), false),
             ((1000, 100, 0), true),

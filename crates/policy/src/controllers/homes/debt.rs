@@ -56,8 +56,8 @@ impl Round<'_> {
             known.status.debt_waits = None;
             known.carried_bytes.retain(|from, _| has_debt(from));
             for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
-                // The pages have gone by themselves. The backoff stays: more pages may come to lie
-                // there.
+                // The pages have gone by themselves. The backoff stays, because more pages may
+                // follow them there.
                 (stuck.bytes, stuck.found_no_room) = (0, false);
             }
             // A part whose home has just changed moves in the next round, which sees the change.
@@ -77,7 +77,7 @@ impl Round<'_> {
         pairs.for_each(|pair| self.move_between(pair, &mut arrivals));
     }
 
-    // Why the memory of a part is for others to move, if it is.
+    // The reason why another program moves the memory of a part, if one does.
     fn is_moved_by_others(&self, at: PartIndex) -> Option<DebtWaits> {
         // Each process that Nearside starts has a policy (or a cpuset, by policy restrictive),
         // which balancing respects.
@@ -88,8 +88,8 @@ impl Round<'_> {
         }
     }
 
-    // Adds the debt of a part by the pair of nodes it is to cross. Why some of it stays, if any
-    // does.
+    // Adds the debt of a part by pair of source and target node. Returns the reason why some debt
+    // stays, if it does.
     fn wants_of(&self, at: PartIndex, wants: &mut Vec<Want>) -> Option<DebtWaits> {
         let (part, state, known) = (self.part(at), self.state(at), self.known(at));
         let view = self.host().view();
@@ -123,7 +123,7 @@ impl Round<'_> {
                     waits = Some(DebtWaits::RunsThere);
                     continue;
                 }
-                // Memory that is due to it there, and memory that is available to all.
+                // The memory reserved for the part there, and the memory available to all.
                 let Some((_, due)) = due.iter_mut().find(|(node, _)| *node == to) else { continue };
                 let room = self.host().room_for_moves(part.page_size, to);
                 let bytes = left.min(due.saturating_add(room.available)).min(room.allocatable);
@@ -141,7 +141,7 @@ impl Round<'_> {
         waits
     }
 
-    // Shares the budget of a pair of nodes among the parts whose pages want to cross it.
+    // Shares the budget of a pair of nodes among the parts with pages to cross it.
     fn move_between(&mut self, wants: &[Want], arrivals: &mut IndexVec<NodeIndex, Arrivals>) {
         let Some(&Want { from, to, latency_ppm, .. }) = wants.first() else { return };
         let (from_id, to_id) = (self.id(from), self.id(to));
@@ -189,8 +189,8 @@ impl Round<'_> {
     }
 }
 
-/// Whether pages would lie nearer to where a part runs, by its shares of CPU time; true where that
-/// is not known.
+/// Whether pages would lie nearer to the CPUs that a part runs on, by its shares of CPU time; true
+/// if those are unknown.
 fn is_nearer(view: &View, share_ppm: &ByNode, from: NodeIndex, to: NodeIndex) -> bool {
     if share_ppm.is_empty() {
         return true;

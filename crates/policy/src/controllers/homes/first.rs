@@ -120,7 +120,7 @@ impl<'a> Round<'a> {
     }
 
     fn first_home(&mut self, at: PartIndex) -> Option<HomeWaits> {
-        // How long it had run before it was found is not known.
+        // Its run time before it was found is unknown.
         let horizon_ns = super::model::horizon_ns(self.tuning(), u64::MAX);
         let part = PartModel { horizon_ns, ..self.part(at).clone() };
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);

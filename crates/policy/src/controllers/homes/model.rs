@@ -2,8 +2,8 @@
 //! due to it.
 //!
 //! It is placement's view of the machine with measured demand in place of claimed vCPUs, in
-//! thousandths of a CPU. A part with a home counts there, wherever it runs at the moment: there it
-//! will run once there is room.
+//! thousandths of a CPU. A part counts at its home even if it runs elsewhere at the moment: it
+//! returns once there is room.
 
 use super::{
     amounts::{Amounts, BASE_PAGE_BYTES, page_bytes, split, sum},

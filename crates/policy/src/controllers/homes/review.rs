@@ -1,4 +1,4 @@
-//! Which parts are evaluated against other homes in an interval.
+//! The parts that are evaluated against other homes in an interval.
 
 use super::{confirmation::Trigger, tuning::Tuning};
 

@@ -40,7 +40,7 @@ impl<'a> Round<'a> {
     ) -> Self {
         let host = HostModel::new(tuning, seen, &history);
         let parts = &seen.machine.parts;
-        // Of two parts with one name it is not known which one a figure is about: the second has no
+        // If two parts have one name, figures cannot be assigned to either: the second has no
         // history.
         let known: Vec<_> = parts.iter().map(|part| history.parts.remove(&part.id)).collect();
         let is_sampled = |(part, known): (&PartState, &Option<PartHistory>)| {
@@ -192,7 +192,7 @@ impl<'a> Round<'a> {
         };
         let steps = self.bind(at, home, claim, reason);
 
-        // Where it ran before tells only where it was pushed to, which is over.
+        // Its former load by node shows only the nodes that it was pushed to; that is over.
         let all = sum(&there.load_milli);
         let share = |&(i, milli): &(NodeIndex, u64)| {
             (self.id(i), milli.saturating_mul(1_000_000) / all.max(1))

@@ -7,9 +7,9 @@ use serde::Serialize;
 pub(crate) enum Required {
     AtLeast(f64),
     AtMost(f64),
-    /// So far from nothing, to either side.
+    /// The largest distance from 0.
     Within(f64),
-    /// Nothing: the figure is stated.
+    /// No requirement: the figure is only reported.
     Stated,
 }
 
@@ -17,7 +17,7 @@ pub(crate) enum Required {
 pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) unit: &'static str,
-    /// `None`: it never came to be.
+    /// `None`: the event never came.
     pub(crate) value: Option<f64>,
     pub(crate) required: Required,
     pub(crate) met: Option<bool>,

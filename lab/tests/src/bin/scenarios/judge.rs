@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The longest time in which an idle CPU finds work.
 const SEARCH_NS: u64 = 100_000;
 
-/// From when to when.
+/// The begin and the end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) from_ns: u64,
@@ -149,12 +149,12 @@ fn longest_wait_ns(log: &Log, window: Window) -> u64 {
         longest_ns = longest_ns.max(segment.from_ns.saturating_sub(ran_until_ns));
         ran_until_ns = segment.to_ns;
     }
-    // One that was told to stop before the window's end waits no more.
+    // A thread that was stopped before the window's end no longer waits.
     let goes_on = log.segments.last().is_some_and(|last| last.to_ns >= window.to_ns);
     if goes_on { longest_ns.max(window.to_ns.saturating_sub(ran_until_ns)) } else { longest_ns }
 }
 
-/// Something that changes: how many threads a CPU runs, or how many wait.
+/// A change in the number of threads that a CPU runs, or that wait.
 enum Change {
     Stops(usize),
     Waits,
@@ -163,7 +163,7 @@ enum Change {
 }
 
 /// CPU time in ns in which CPUs ran none of the threads while others waited; and the same for CPUs
-/// that had been without for a while.
+/// that had run none for a while.
 fn while_waiting(groups: &[Group], cpus: usize, window: Window) -> (f64, f64) {
     let mut changes = vec![];
     for log in groups.iter().flat_map(|group| &group.logs) {
@@ -212,7 +212,7 @@ fn while_waiting(groups: &[Group], cpus: usize, window: Window) -> (f64, f64) {
     (wasted_ns, long_ns)
 }
 
-/// How long after `from_ns` the thread is on the node again; `None`: never.
+/// The time from `from_ns` until the thread is on the node again; `None` if it never is.
 pub(crate) fn reaches_after_ns(
     log: &Log,
     node: usize,
@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn a_free_cpu_beside_a_waiting_thread_is_waste() {
-        // Both on CPU 0, one after the other, while CPU 1 has nothing: at any time one waits and
-        // one CPU is free.
+        // Both threads run on CPU 0, one after the other, while CPU 1 is free: at any time one
+        // thread waits and one CPU is free.
         let groups = [group(vec![
             log(&[(0, 5, 0), (10, 15, 0)]),
             log(&[(0, 1, 1), (5, 10, 0), (15, 16, 0)]),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn no_waste_where_nobody_waits_or_no_cpu_is_free() {
+    fn no_waste_without_a_waiting_thread_or_a_free_cpu() {
         let alone = [group(vec![log(&[(0, 20, 0)])])];
         assert_eq!(judge(&alone, &[0, 0], window(0, 10)).others_while_waiting, 0.0);
         let crowd = [group(vec![log(&[(0, 5, 0), (10, 15, 0)]), log(&[(5, 10, 0), (15, 20, 0)])])];

@@ -28,7 +28,7 @@ pub(crate) struct Play {
     pub(crate) run: fn(&mut Stage) -> Outcome<Result>,
 }
 
-/// All of them. `lab/measure` knows on which machine each is played.
+/// All scenarios. `lab/measure` chooses the machine of each.
 pub(crate) const PLAYS: &[Play] = &[
     Play { name: "room-alone", run: |stage| room(stage, 1000) },
     Play { name: "room-busy", run: room_busy },
@@ -84,8 +84,8 @@ fn verdict(stage: &mut Stage, window: Window) -> Outcome<Verdict> {
 
 /// For scenarios with more threads than CPUs.
 fn idle_while_waiting(verdict: &Verdict) -> Figure {
-    // Of the CPUs: other work than the scenario's counts as idle here; lab/measure holds the
-    // plugin's count of halted CPUs beside it.
+    // Other work than the scenario's counts as idle here; lab/measure compares it with the plugin's
+    // count of halted CPUs.
     figure(
         "CPUs without the scenario's work while it waits",
         "share",
@@ -130,7 +130,7 @@ fn room_busy(stage: &mut Stage) -> Outcome<Result> {
     stage.burn(unmanaged, 6, &[], &[300, 2000])?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Every read has a kernel thread of each CPU run: mm/vmstat.c, vmstat_refresh.
+        // Every read makes a kernel thread run on each CPU: mm/vmstat.c, vmstat_refresh.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let _ = fs::read("/proc/sys/vm/stat_refresh");
@@ -255,8 +255,8 @@ fn weights(
     light_share(stage, heavy, threads, cpus, settle_ms, Required::Within(0.02))
 }
 
-/// .. soon after the start. The light one comes first and has nearly all CPUs while the threads of
-/// the other one are made, one after the other; it pays for that in the next 0.2 s.
+/// .. soon after the start. The light domain comes first and has nearly all CPUs while the threads
+/// of the other one are started one after the other. It pays for that in the next 0.2 s.
 fn weights_early(stage: &mut Stage, heavy: u32, threads: [usize; 2]) -> Outcome<Result> {
     light_share(stage, heavy, threads, &[], 100, Required::Stated)
 }
@@ -380,7 +380,7 @@ fn sixteen(stage: &mut Stage) -> Outcome<Result> {
 
 // -- benchmarks -------------------------------------------------------------------------------
 
-/// A program that does its own timing, three times: the number beside `word`.
+/// A program that measures its own time, three times: the number beside `word`.
 fn bench(_stage: &mut Stage, command: &str, word: &str, unit: &'static str) -> Outcome<Result> {
     let words: Vec<_> = command.split_whitespace().collect();
     let mut figures = vec![];

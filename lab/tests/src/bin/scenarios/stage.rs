@@ -121,7 +121,7 @@ impl Stage {
         GroupId(self.members.len() - 1)
     }
 
-    /// The group prefers these nodes (as `0,2-3`). The stock scheduler knows no such thing.
+    /// Makes the group prefer these nodes (as `0,2-3`). The stock scheduler has no preference.
     pub(crate) fn prefer(&mut self, group: GroupId, nodes: &str, home: u32) -> Outcome<()> {
         if let Some(scheduler) = &mut self.scheduler {
             let cgroup = fs::metadata(&self.members[group.0].path)?.ino();
@@ -150,7 +150,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until all threads of these groups run, and then so long.
+    /// Waits until all threads of these groups run, and then this long.
     pub(crate) fn settle(&mut self, groups: &[GroupId], settle_ms: u64) -> Outcome<()> {
         for group in groups {
             for worker in &mut self.members[group.0].workers {
@@ -164,7 +164,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Lets so much time pass, between two marks for the plugin.
+    /// Lets this much time pass, between two marks for the plugin.
     pub(crate) fn window(&self, span_ms: u64) -> Window {
         let from_ns = clock::now_ns();
         clock::mark::<1>();
@@ -173,10 +173,10 @@ impl Stage {
         Window { from_ns, to_ns: clock::now_ns() }
     }
 
-    /// Ends the group's threads; gives when the last of them stopped.
+    /// Ends the group's threads, and returns when the last of them stopped.
     pub(crate) fn stop(&mut self, group: GroupId) -> Outcome<u64> {
         let member = &mut self.members[group.0];
-        // All are told before the first one is waited for: until then they are part of the
+        // All are stopped before the first one is waited for: until then they are part of the
         // scenario.
         for worker in &mut member.workers {
             worker.input.write_all(b"\n")?;

@@ -1,4 +1,4 @@
-//! Threads that burn CPU time and know when and where they ran: a process of its own, in the
+//! Threads that burn CPU time and log their places and times, in a process of its own within the
 //! control group under test.
 
 use crate::outcome::Outcome;
@@ -100,7 +100,7 @@ fn burn(work: &Work, begin: &Barrier, stop: &AtomicBool) -> Log {
     log
 }
 
-/// Says `ready` once all threads run, burns until a line comes or the input ends, and prints the
+/// Prints `ready` once all threads run, burns until a line comes or the input ends, and prints the
 /// logs as a line of JSON.
 pub(crate) fn run(work: &Work) -> Outcome<()> {
     fs::write(work.group.join("cgroup.procs"), "0")?;
@@ -114,7 +114,7 @@ pub(crate) fn run(work: &Work) -> Outcome<()> {
                 work.cpus.iter().for_each(|&cpu| set.set(cpu));
                 sched_setaffinity(None, &set)
             };
-            // The others wait for this one, even where it failed.
+            // The others wait for this thread even if it failed.
             let log = burn(work, &begin, &stop);
             bound?;
             Ok(log)

@@ -84,7 +84,7 @@ impl Daemon {
 
     pub(super) fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.path().join("audit.log")).unwrap();
-        // A line that is just being written may be there in part: a file is read page by page.
+        // A line that is being written may be there in part: a file is read page by page.
         let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
         whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -94,7 +94,8 @@ impl Daemon {
         self.connect_saying("", caller)
     }
 
-    /// The same with a request that is sent before the connection's time begins.
+    /// As [`connect`](Self::connect), with a request that is sent before the connection's time
+    /// begins.
     pub(super) fn connect_saying(&self, request: &str, caller: Caller) -> Client {
         let (mut near, far) = StdUnixStream::pair().unwrap();
         near.write_all(request.as_bytes()).unwrap();
@@ -161,7 +162,7 @@ impl Client {
         }
     }
 
-    /// All that comes until the other end closes the connection.
+    /// All bytes until the other end closes the connection.
     pub(super) fn receive_all(mut self) -> String {
         let mut all = String::new();
         self.stream.read_to_string(&mut all).unwrap();
@@ -242,8 +243,8 @@ fn decide(change: &Change) -> Option<Answer> {
     }
 }
 
-/// Has a control loop answer changes while `ask` asks, and returns the number of changes without an
-/// answer.
+/// Runs a control loop that answers changes while `ask` runs, and returns the number of changes
+/// without an answer.
 pub(super) fn with_a_loop(daemon: Daemon, ask: impl FnOnce(&Daemon)) -> usize {
     let Daemon { folder, api, events } = daemon;
     let answering = answer_changes(events);
@@ -253,7 +254,7 @@ pub(super) fn with_a_loop(daemon: Daemon, ask: impl FnOnce(&Daemon)) -> usize {
     answering.join().unwrap().len()
 }
 
-/// Answers changes until the API is gone, and keeps those without an answer.
+/// Answers changes until the API has ended, and keeps the unanswered ones.
 fn answer_changes(events: Receiver<Event>) -> JoinHandle<Vec<Asked>> {
     thread::spawn(move || {
         let mut unanswered = Vec::new();
@@ -268,7 +269,7 @@ fn answer_changes(events: Receiver<Event>) -> JoinHandle<Vec<Asked>> {
     })
 }
 
-/// The cgroup of a domain that was not placed yet.
+/// The cgroup of a domain without a home.
 pub(super) const UNPLACED_GROUP: &str = "/system.slice/a-rather-long-name-with-\x1b[2J.service";
-/// The same as it stands in a request.
+/// The same path, percent-encoded for a request.
 pub(super) const UNPLACED: &str = "%2Fsystem.slice%2Fa-rather-long-name-with-%1B%5B2J.service";
