@@ -122,7 +122,7 @@ fn kill_during_exchanges(wanted: u32) {
         }
         let was_interrupted = Path::new(JOURNAL).exists();
         // The next process that takes the lock rolls back.
-        let sweeper = run(words("run -q --name sweeper --memory 1M -- true"));
+        let sweeper = run(words("run --name sweeper --memory 1M -- true"));
         assert!(sweeper.status.success(), "{}", stderr(&sweeper));
         assert!(!Path::new(JOURNAL).exists());
         let homes = SIDES.map(home_of);
