@@ -138,7 +138,7 @@ impl Needs {
             }
         }
         for (page_size, bytes) in &self.memory {
-            let available = fresh.unclaimed(*page_size);
+            let available = fresh.available(*page_size);
             for (&node, &needed_bytes) in bytes {
                 let available_bytes = available.on(node);
                 if available_bytes < needed_bytes {

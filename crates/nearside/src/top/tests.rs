@@ -113,7 +113,7 @@ fn node_with_unknown_memory() {
     one.stat.nodes.truncate(1);
     one.busy_ns.clear();
     let node = &mut one.stat.nodes[0];
-    (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.unclaimed_bytes) =
+    (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.available_bytes) =
         (None, None, None, 0);
     one.unseen =
         vec!["/sys/devices/system/node/node0/meminfo: no MemTotal".into(), "another thing".into()];
@@ -124,13 +124,13 @@ fn node_with_unknown_memory() {
 fn threads_have_nodes_or_a_status_or_both() {
     let mut sample = sample();
     for (is_told, width, titles, web) in [
-        (true, 80, "CPU status memory at", "0 % pushed-off 0:64M"),
-        (true, 140, "CPU status threads at memory at", "0 % pushed-off 1:1 2:1 3:2 0:64M"),
+        (true, 80, "CPU status memory at", "0 % contended 0:64M"),
+        (true, 140, "CPU status threads at memory at", "0 % contended 1:1 2:1 3:2 0:64M"),
         (false, 80, "CPU threads at memory at", "0 % 1:1 2:1 3:2 0:64M"),
         (false, 140, "CPU threads at memory at", "0 % 1:1 2:1 3:2 0:64M"),
     ] {
         if !is_told {
-            sample.stat.domains.iter_mut().for_each(|domain| domain.standing = None);
+            sample.stat.domains.iter_mut().for_each(|domain| domain.status = None);
         }
         let frame = frame(&state(Size::new(width, 24)), &sample);
         let line = |start: &str| {

@@ -425,7 +425,7 @@ proptest! {
                 Event::Exchange { one, .. } => going(&name(one), node_of(one), mib(one)),
                 Event::Start { node, mib } => {
                     // Another process starts a domain, if its claim fits.
-                    if seen.unclaimed_bytes(NodeId(node), Default::default()) >= mib * MIB {
+                    if seen.available_bytes(NodeId(node), Default::default()) >= mib * MIB {
                         made.domain(&format!("s{number}"), node, mib);
                     }
                     continue;

@@ -7,9 +7,9 @@ use super::{
     tuning::Tuning,
 };
 use crate::{
-    Action, Affinity, Claim, ControlObservation, ControlPlan, CpuReason, History, Home, HomeWaits,
-    MemoryPolicy, NodeHistory, Origin, Owner, PageMove, PageSize, PartHistory, PartState, Reason,
-    Step, Transaction,
+    Action, Affinity, Claim, ControlObservation, ControlPlan, CpuReason, History, Home,
+    HomeBlocker, MemoryPolicy, NodeHistory, Origin, Owner, PageMove, PageSize, PartHistory,
+    PartState, Reason, Step, Transaction,
     index::{IndexVec, NodeIndex, PartIndex},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -146,11 +146,11 @@ impl<'a> Round<'a> {
     }
 
     /// Whether a part's CPUs may be bound.
-    pub(super) fn may_bind(&self, at: PartIndex) -> Result<(), HomeWaits> {
+    pub(super) fn may_bind(&self, at: PartIndex) -> Result<(), HomeBlocker> {
         let owner = self.owner(at);
         match self.seen.loads.get(&self.state(at).id) {
-            _ if !owner.lets_bind() => Err(HomeWaits::OwnerForbids { owner }),
-            Some(load) if load.has_cpuset => Err(HomeWaits::HasCpuset),
+            _ if !owner.lets_bind() => Err(HomeBlocker::OwnerForbids { owner }),
+            Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
             _ => Ok(()),
         }
     }
