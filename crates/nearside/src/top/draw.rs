@@ -432,6 +432,9 @@ fn nothing(state: &State, sample: &Sample) -> String {
         (true, _, true) => format!(" no name has \"{}\" in it: Esc shows all", state.filter),
         (true, _, false) => format!(" no name has \"{}\" in it", state.filter),
         (false, true, _) if !sample.all => " sampling ...".into(),
+        _ if sample.has_unreadable => {
+            " no domain is listed, but one whose record cannot be read may run".into()
+        }
         (false, true, _) => " no domain runs, and no other cgroup has processes".into(),
         (false, false, true) => {
             " no domain runs: `nearside run` starts one; a shows other cgroups".into()

@@ -33,6 +33,7 @@ fn sample() -> Sample {
         topology: Topology::default(),
         scheduler: Some("nearside".into()),
         left_out: Vec::new(),
+        has_unreadable: false,
         unseen: Vec::new(),
     }
 }
@@ -103,6 +104,12 @@ fn empty_list_explains_itself() {
     let none = with_domains(Vec::new());
     insta::assert_snapshot!("no_domains", frame(&State { all: false, ..state(NARROW) }, &none));
     assert!(frame(&state(NARROW), &none).contains("no other cgroup has processes"));
+    let unreadable = Sample { has_unreadable: true, ..with_domains(Vec::new()) };
+    for all in [false, true] {
+        let frame = frame(&State { all, ..state(NARROW) }, &unreadable);
+        assert!(!frame.contains("no domain runs"), "{frame}");
+        assert!(frame.contains("one whose record cannot be read may run"), "{frame}");
+    }
     let not_yet = Sample { all: false, ..none };
     assert!(frame(&state(NARROW), &not_yet).contains("\n sampling ...\n"));
 }
