@@ -172,14 +172,6 @@ impl Folder {
         Ok((kind == FileType::Fifo).then_some(opened))
     }
 
-    /// The content of a file of Nearside's own, of any length; none where there is no such file.
-    ///
-    /// # Errors
-    /// As [`Self::read_within`].
-    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        self.read_within(name, u64::MAX)
-    }
-
     /// The content of a file; none where there is no such file.
     ///
     /// # Errors
@@ -326,10 +318,10 @@ mod tests {
         for name in ["a", "a.new", "lock"] {
             symlink(&other, folder.path().join(name)).unwrap();
         }
-        assert!(folder.read("a").is_err() && folder.lock_file("lock").is_err());
+        assert!(folder.read_within("a", 100).is_err() && folder.lock_file("lock").is_err());
         assert_eq!(folder.names().unwrap(), [""; 0]);
         folder.replace("a", b"ours").unwrap();
-        assert_eq!(folder.read("a").unwrap().unwrap(), b"ours");
+        assert_eq!(folder.read_within("a", 100).unwrap().unwrap(), b"ours");
         assert_eq!(folder.names().unwrap(), ["a"]);
         assert_eq!(fs::read(&other).unwrap(), b"theirs");
     }
@@ -342,7 +334,7 @@ mod tests {
         fs::create_dir(folder.path().join("a.new")).unwrap();
         let said = folder.replace("a", b"after").unwrap_err().to_string();
         assert!(said.starts_with("write ") && said.contains("own/a: "), "{said}");
-        assert_eq!(folder.read("a").unwrap().unwrap(), b"before");
+        assert_eq!(folder.read_within("a", 100).unwrap().unwrap(), b"before");
     }
 
     #[test]
@@ -359,6 +351,6 @@ mod tests {
         assert_eq!((inner(""), inner("a"), inner("lock")), (0o755, 0o644, 0o600));
         folder.remove("a").unwrap();
         folder.remove("a").unwrap();
-        assert_eq!(folder.read("a").unwrap(), None);
+        assert_eq!(folder.read_within("a", 100).unwrap(), None);
     }
 }

@@ -31,7 +31,7 @@ const NO_PROPERTY: &str = "org.freedesktop.DBus.Error.PropertyReadOnly";
 
 /// The longest waits for systemd.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct Timeouts {
     /// For the result of a request.
     answer: Duration,
     /// For systemd to collect a scope whose processes have ended.
@@ -40,7 +40,7 @@ struct Patience {
     cancel: Duration,
 }
 
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: Timeouts = Timeouts {
     answer: Duration::from_secs(30),
     collect: Duration::from_secs(10),
     cancel: Duration::from_secs(1),
@@ -50,7 +50,7 @@ const PATIENCE: Patience = Patience {
 #[derive(Debug)]
 pub struct Systemd {
     manager: Proxy<'static>,
-    patience: Patience,
+    timeouts: Timeouts,
 }
 
 type Property<'a> = (&'a str, Value<'a>);
@@ -63,15 +63,15 @@ impl Systemd {
 
     /// Connects over the system bus.
     pub fn connect() -> Result<Self, Error> {
-        let connected = async { Self::over(Connection::system().await?, PATIENCE).await };
-        within(PATIENCE.answer, "connect over the system bus", connected)
+        let connected = async { Self::over(Connection::system().await?, TIMEOUTS).await };
+        within(TIMEOUTS.answer, "connect over the system bus", connected)
     }
 
-    async fn over(connection: Connection, patience: Patience) -> zbus::Result<Self> {
+    async fn over(connection: Connection, timeouts: Timeouts) -> zbus::Result<Self> {
         let manager = Proxy::new_owned(connection, NAME, PATH, MANAGER).await?;
         // systemd sends signals only to connections that have subscribed.
         manager.call::<_, _, ()>("Subscribe", &()).await?;
-        Ok(Self { manager, patience })
+        Ok(Self { manager, timeouts })
     }
 
     /// The scope of a domain.
@@ -85,14 +85,14 @@ impl Systemd {
         let what = format!("start {unit}");
         let mut job = None;
         let ended = within(
-            self.patience.answer,
+            self.timeouts.answer,
             &what,
             self.start(&unit, properties(domain, limits), &mut job),
         );
         if let Some(job) = job {
             // After the cancellation, systemd does not move this process, which continues without
             // it. Its answer does not matter.
-            let _ = within(self.patience.cancel, "cancel", self.cancel(job));
+            let _ = within(self.timeouts.cancel, "cancel", self.cancel(job));
         }
         match ended?.as_str() {
             "done" => Ok(()),
@@ -118,7 +118,7 @@ impl Systemd {
                 Err(zbus::Error::MethodError(name, message, reply))
                     if name.as_str() == UNIT_EXISTS =>
                 {
-                    if timely(self.patience.collect, removed.next()).await.flatten().is_none() {
+                    if timely(self.timeouts.collect, removed.next()).await.flatten().is_none() {
                         return Err(zbus::Error::MethodError(name, message, reply));
                     }
                 }
@@ -148,7 +148,7 @@ impl Systemd {
     /// Sets one of a unit's sets (`AllowedCPUs=`, `AllowedMemoryNodes=`) and waits until systemd
     /// has written it. False if systemd does not know the property, which came with version 244.
     pub fn set<T: Id>(&self, unit: &str, property: &str, set: &IdSet<T>) -> Result<bool, Error> {
-        within(self.patience.answer, &format!("set {property} of {unit}"), async {
+        within(self.timeouts.answer, &format!("set {property} of {unit}"), async {
             // For this boot only, because the unit ends with the domain.
             let arguments = (unit, true, vec![(property, Value::from(bytes(set)))]);
             match self.manager.call::<_, _, ()>("SetUnitProperties", &arguments).await {
@@ -186,23 +186,23 @@ fn properties(domain: &str, limits: Limits) -> Vec<Property<'static>> {
 
 /// The result of `answer`, or an error after the time limit.
 fn within<T>(
-    patience: Duration,
+    timeout: Duration,
     what: &str,
     answer: impl Future<Output = zbus::Result<T>>,
 ) -> Result<T, Error> {
     let failed = |why| Error::Systemd { what: what.into(), why };
-    match async_io::block_on(timely(patience, answer)) {
+    match async_io::block_on(timely(timeout, answer)) {
         Some(answer) => answer.map_err(|error| failed(error.to_string())),
         None => Err(failed(format!(
             "no answer within {} s: see `systemctl status` and the journal",
-            patience.as_secs()
+            timeout.as_secs()
         ))),
     }
 }
 
-async fn timely<T>(patience: Duration, answer: impl Future<Output = T>) -> Option<T> {
+async fn timely<T>(timeout: Duration, answer: impl Future<Output = T>) -> Option<T> {
     let too_late = async {
-        Timer::after(patience).await;
+        Timer::after(timeout).await;
         None
     };
     future::or(async { Some(answer.await) }, too_late).await
@@ -344,7 +344,7 @@ mod tests {
 
     /// A connection to a fake, the requests it receives, and the fake's own end of the connection.
     fn systemd(
-        patience: Patience,
+        timeouts: Timeouts,
         change: impl FnOnce(&mut Fake),
     ) -> (Systemd, Receiver<String>, Connection) {
         let (told, tells) = channel();
@@ -364,13 +364,13 @@ mod tests {
             server.serve_at(PATH, fake)?.serve_at(JOB_PATH, FakeJob(told))?.build().await
         };
         let client = async {
-            Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, patience).await
+            Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, timeouts).await
         };
         let (server, client) = async_io::block_on(future::zip(server, client));
         (client.unwrap(), tells, server.unwrap())
     }
 
-    const PATIENT: Patience = Patience { answer: LONG, collect: LONG, cancel: LONG };
+    const LONG_TIMEOUTS: Timeouts = Timeouts { answer: LONG, collect: LONG, cancel: LONG };
 
     fn start(systemd: &Systemd) -> Result<(), String> {
         systemd.start_scope("web", Limits::default()).map_err(|error| error.to_string())
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_scope_is_there_when_its_job_is_done() {
-        let (systemd, told, server) = systemd(PATIENT, |_| {});
+        let (systemd, told, server) = systemd(LONG_TIMEOUTS, |_| {});
         assert_eq!(start(&systemd), Ok(()));
         assert_eq!(start(&systemd), Ok(()), "once more over the same connection");
         drop((systemd, server));
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_failed_job_is_reported_in_systemds_words() {
-        let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.ends = Some("timeout"));
+        let (systemd, _told, _server) = systemd(LONG_TIMEOUTS, |fake| fake.ends = Some("timeout"));
         assert_eq!(
             start(&systemd).unwrap_err(),
             "systemd: start nearside-web.scope: the job ended as timeout"
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn a_job_that_does_not_end_is_given_up_and_cancelled() {
         let (systemd, told, _server) =
-            systemd(Patience { answer: SHORT, ..PATIENT }, |fake| fake.ends = None);
+            systemd(Timeouts { answer: SHORT, ..LONG_TIMEOUTS }, |fake| fake.ends = None);
         let said = start(&systemd).unwrap_err();
         assert!(said.contains("start nearside-web.scope: no answer within"), "{said}");
         assert_eq!(told.recv().unwrap(), "cancelled");
@@ -405,15 +405,16 @@ mod tests {
 
     #[test]
     fn the_scope_of_a_domain_that_has_just_ended_is_waited_for() {
-        let (systemd, _told, _server) = systemd(PATIENT, |fake| fake.exists = 2);
+        let (systemd, _told, _server) = systemd(LONG_TIMEOUTS, |fake| fake.exists = 2);
         assert_eq!(start(&systemd), Ok(()));
     }
 
     #[test]
     fn a_unit_of_that_name_that_stays_is_named() {
-        let (systemd, _told, _server) = systemd(Patience { collect: SHORT, ..PATIENT }, |fake| {
-            (fake.exists, fake.is_collected) = (1, false);
-        });
+        let (systemd, _told, _server) =
+            systemd(Timeouts { collect: SHORT, ..LONG_TIMEOUTS }, |fake| {
+                (fake.exists, fake.is_collected) = (1, false);
+            });
         let said = start(&systemd).unwrap_err();
         assert!(said.contains("Unit nearside-web.scope was already loaded"), "{said}");
     }
@@ -421,7 +422,8 @@ mod tests {
     #[test]
     fn a_systemd_without_cpusets_sets_nothing() {
         for has_cpusets in [true, false] {
-            let (systemd, told, _server) = systemd(PATIENT, |fake| fake.has_cpusets = has_cpusets);
+            let (systemd, told, _server) =
+                systemd(LONG_TIMEOUTS, |fake| fake.has_cpusets = has_cpusets);
             let set = systemd
                 .set("nearside-web.scope", "AllowedCPUs", &CpuSet::from([CpuId(3)]))
                 .unwrap();
@@ -436,7 +438,8 @@ mod tests {
     fn a_silent_systemd_times_out() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let connected = async {
-            Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, PATIENT).await
+            Systemd::over(Builder::async_io_unix_stream(ours).p2p().build().await?, LONG_TIMEOUTS)
+                .await
         };
         let said = within(SHORT, "connect", connected).unwrap_err().to_string();
         assert!(said.contains("connect: no answer within"), "{said}");

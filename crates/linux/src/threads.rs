@@ -15,7 +15,7 @@ use std::{
 const STEP: Duration = Duration::from_millis(50);
 
 /// More than the length of `/proc/PID/stat`: 52 numbers of at most 20 digits, and a name.
-const MOST_STAT_BYTES: usize = 2048;
+const MAX_STAT_BYTES: usize = 2048;
 
 /// The most samples in an interval, so that a long one costs no more than a short one.
 const MAX_STEPS: u32 = 20;
@@ -107,7 +107,7 @@ fn threads(group: &Cgroup, proc: &Path, topology: &Topology) -> Threads {
 pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen> {
     // The files below "task" are the thread's; those above are the whole process's.
     let folder = proc.join(format!("{thread}/task/{thread}"));
-    let mut buffer = [0; MOST_STAT_BYTES];
+    let mut buffer = [0; MAX_STAT_BYTES];
     let stat =
         Stat::parse(&String::from_utf8_lossy(at_once(&folder.join("stat"), &mut buffer).ok()?))?;
     let node = topology.cpu(stat.cpu)?.node?;

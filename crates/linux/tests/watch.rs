@@ -118,7 +118,7 @@ fn a_domain_has_a_load_from_its_second_sample_on() {
     made.group("m/vm", 1_000_000, [4096, 8192]);
     made.threads("m/vm", &[(1, 0, 100, 0), (2, 2, 100, 7)]);
     let mut watcher = made.watcher(&["m/*"]);
-    let first = watcher.look(&History::default(), turn(1)).unwrap();
+    let first = watcher.observe(&History::default(), turn(1)).unwrap();
     assert_eq!((names(&first), first.loads.len(), first.length_ns), (vec!["/m/vm"], 0, 0));
     assert_eq!(
         first.machine.parts[0].resident_bytes,
@@ -129,7 +129,7 @@ fn a_domain_has_a_load_from_its_second_sample_on() {
     // A second of CPU time, a quarter of it on node 0 as far as threads show.
     made.group("m/vm", 2_000_000, [0, 8192]);
     made.threads("m/vm", &[(1, 0, 600, 5), (2, 2, 1600, 107)]);
-    let second = watcher.look(&History::default(), turn(2)).unwrap();
+    let second = watcher.observe(&History::default(), turn(2)).unwrap();
     let load = &second.loads[&"/m/vm".into()];
     assert_eq!(
         (load.over_ns, &load.cpu_ns),
@@ -146,16 +146,16 @@ fn domains_that_are_not_due_keep_their_last_sample() {
     made.threads("m/vm", &[(1, 2, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
     // A new domain is sampled at once, whatever its history.
-    let first = watcher.look(&due("/m/vm", 5), turn(1)).unwrap();
+    let first = watcher.observe(&due("/m/vm", 5), turn(1)).unwrap();
     assert_eq!(first.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
     made.group("m/vm", 8_000, [0, 4096]);
     made.threads("m/vm", &[(1, 0, 900, 900)]);
-    let later = watcher.look(&due("/m/vm", 5), turn(4)).unwrap();
+    let later = watcher.observe(&due("/m/vm", 5), turn(4)).unwrap();
     assert_eq!((names(&later), later.loads.len()), (vec!["/m/vm"], 0));
     assert_eq!(later.machine.parts[0].resident_bytes[&NodeId(0)], 4096);
     // 8 ms in 8 s are too little to read the threads.
     let load =
-        watcher.look(&due("/m/vm", 5), turn(5)).unwrap().loads.remove(&"/m/vm".into()).unwrap();
+        watcher.observe(&due("/m/vm", 5), turn(5)).unwrap().loads.remove(&"/m/vm".into()).unwrap();
     assert_eq!(
         (load.over_ns, load.cpu_ns, load.waited_ns),
         (4 * INTERVAL_NS, by_node([0, 8_000_000]), 0)
@@ -177,7 +177,7 @@ fn where_more_threads_run_than_can_be_looked_at_domains_take_turns() {
                 (1..=512).map(|thread| format!("{}\n", 9_000_000 + thread)).collect();
             made.file(&format!("cg/{name}/cgroup.threads"), &others);
         }
-        let seen = watcher.look(&History::default(), turn(look)).unwrap();
+        let seen = watcher.observe(&History::default(), turn(look)).unwrap();
         if look == 2 {
             let ran = seen.loads.values().filter(|load| load.cpu_ns == by_node([0, SECOND_NS]));
             assert_eq!(ran.count(), 17, "{:?}", seen.loads);
@@ -197,13 +197,13 @@ fn a_schedulers_figures_replace_those_of_threads() {
     made.group("m/vm", 0, [4096, 0]);
     made.threads("m/vm", &[(1, 0, 0, 0)]);
     let mut watcher = made.watcher(&["m/*"]);
-    watcher.look(&History::default(), turn(1)).unwrap();
+    watcher.observe(&History::default(), turn(1)).unwrap();
     let inode = watcher.cgroup_inode("/m/vm").unwrap();
     let mut look = |interval, usage_us, counted| {
         made.group("m/vm", usage_us, [4096, 0]);
         let counted = [(inode, by_node(counted))].into();
         let turn = Turn { scheduler: Some(&counted), soft_affinity: true, ..turn(interval) };
-        let seen = watcher.look(&History::default(), turn).unwrap();
+        let seen = watcher.observe(&History::default(), turn).unwrap();
         assert!(seen.soft_affinity);
         seen.loads[&"/m/vm".into()].cpu_ns.clone()
     };
@@ -226,7 +226,7 @@ fn groups_come_and_go_and_none_counts_twice() {
     made.put(made.record("/m/db"));
     let mut watcher = made.watcher(&["m/*", "m/*/*", "m*", "n*"]);
     let mut look = |interval| {
-        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
         let home = |name: &str| {
             seen.machine.parts.iter().find(|domain| domain.id.domain() == name)?.home.clone()
         };
@@ -261,7 +261,7 @@ fn neither_the_host_nor_this_process_is_a_domain() {
     }
     made.file("proc/self/cgroup", "0::/s.slice/own.service\n");
     let found = |patterns: &[&str]| {
-        let seen = made.watcher(patterns).look(&History::default(), turn(1)).unwrap();
+        let seen = made.watcher(patterns).observe(&History::default(), turn(1)).unwrap();
         names(&seen).join(" ")
     };
     assert_eq!(found(&["s.slice", "s.slice/*"]), "/s.slice/x.service");
@@ -280,7 +280,7 @@ fn found_domains_go_with_their_pattern() {
     made.put(made.record("/m/vm"));
     let mut watcher = made.watcher(&["m/*"]);
     let look = |watcher: &mut Watcher, interval| {
-        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
         (names(&seen).join(" "), watcher.records().count(), watcher.no_longer_named().join(" "))
     };
     assert_eq!(look(&mut watcher, 1), ("/m/db /m/vm".into(), 1, String::new()));
@@ -299,7 +299,7 @@ fn records_are_read_again_when_they_change() {
     made.group("m/vm", 0, [4096, 0]);
     let mut watcher = made.watcher(&["m/*"]);
     let mut home = |interval| {
-        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
         let home = seen.machine.parts[0].home.clone().map(|home| home.nodes.to_string());
         (home, watcher.records().count(), watcher.take_notices())
     };
@@ -325,7 +325,7 @@ fn nodes_of_memory_are_read_again_when_its_sum_changes() {
     let mut look = |interval, charged: u64, bytes| {
         made.group("m/vm", 0, bytes);
         made.file("cg/m/vm/memory.current", &format!("{charged}\n"));
-        let seen = watcher.look(&History::default(), turn(interval)).unwrap();
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
         seen.machine.parts[0].resident_bytes == by_node(bytes)
     };
     // A young domain has close samples.
@@ -357,7 +357,7 @@ fn told_of_waiting(made: &Made, has_scheduler: bool) -> Vec<Option<u64>> {
             .collect();
         let scheduler = has_scheduler.then_some(&counted);
         let turn = Turn { scheduler, soft_affinity: has_scheduler, ..turn(interval) };
-        let mut seen = watcher.look(&History::default(), turn).unwrap();
+        let mut seen = watcher.observe(&History::default(), turn).unwrap();
         seen.loads.remove(&"/m/vm".into()).map(|load| load.waited_ns)
     };
     let more = |interval: u64| 4_u64.pow(interval as u32 - 12) * SECOND_NS;
@@ -400,7 +400,7 @@ fn mappings_are_read_again_after_a_move() {
             stayed: Stayed::new(),
         };
         let turn = Turn { moved: moved.iter().map(report).collect(), ..turn(interval) };
-        let seen = watcher.look(&History::default(), turn).unwrap();
+        let seen = watcher.observe(&History::default(), turn).unwrap();
         assert_eq!(seen.moved.len(), moved.len());
         seen.machine.parts[0].resident_bytes.clone()
     };
@@ -424,7 +424,7 @@ fn reports_of_moves_survive_a_failed_sample() {
     };
     let mut look = |interval, moved: &[&str]| {
         let turn = Turn { moved: moved.iter().copied().map(report).collect(), ..turn(interval) };
-        watcher.look(&History::default(), turn).map(|seen| seen.moved)
+        watcher.observe(&History::default(), turn).map(|seen| seen.moved)
     };
     let folder = made.path("run/nearside/domains");
     let allow = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
@@ -551,7 +551,7 @@ fn a_thousand_idle_domains() {
             }
         }
         let begin = cpu_time_ns();
-        let seen = watcher.look(&history, turn(interval)).unwrap();
+        let seen = watcher.observe(&history, turn(interval)).unwrap();
         let looked = cpu_time_ns();
         history = Homes { tuning }.plan(&seen, &history).1;
         cost.push(((looked - begin) / 1000, (cpu_time_ns() - looked) / 1000, seen.loads.len()));

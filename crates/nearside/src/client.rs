@@ -89,12 +89,12 @@ impl Answer {
 
 impl Args {
     /// Adds the status of domains, and prints a note if the daemon's answer is unusable.
-    pub(crate) fn tell_standing(&self, domains: &mut [Domain]) {
-        output::note(self.add_standing(domains, READ_WITHIN).err());
+    pub(crate) fn tell_status(&self, domains: &mut [Domain]) {
+        output::note(self.add_status(domains, READ_WITHIN).err());
     }
 
     /// Adds the status of the domains that the daemon knows, if one runs and this user may ask it.
-    pub(crate) fn add_standing(
+    pub(crate) fn add_status(
         &self,
         domains: &mut [Domain],
         within: Duration,
@@ -104,8 +104,8 @@ impl Args {
             return Ok(());
         }
         let plan: Option<Plan> = self.read("/plan", within)?;
-        let mut standing = plan.map(|plan| plan.standing).unwrap_or_default();
-        domains.iter_mut().for_each(|domain| domain.standing = standing.remove(&domain.name));
+        let mut status = plan.map(|plan| plan.status).unwrap_or_default();
+        domains.iter_mut().for_each(|domain| domain.status = status.remove(&domain.name));
         Ok(())
     }
 
@@ -275,7 +275,7 @@ fn refused(answer: &Answer) -> Failure {
 #[derive(Deserialize)]
 struct Plan {
     steps: Vec<PlanStep>,
-    standing: BTreeMap<String, StatusAnswer>,
+    status: BTreeMap<String, StatusAnswer>,
 }
 
 #[derive(Deserialize)]
@@ -289,11 +289,11 @@ impl Plan {
     /// Status and steps of a domain. For the path of a cgroup, they are those of the found domain
     /// that contains it.
     fn about(mut self, domain: &str) -> Option<ControlAnswer> {
-        let known = self.standing.keys().filter(|known| is_below(domain, known));
-        let (name, standing) =
-            self.standing.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
+        let known = self.status.keys().filter(|known| is_below(domain, known));
+        let (name, status) =
+            self.status.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
         let steps = self.steps.into_iter().filter(|step| step.domain == name);
-        Some(ControlAnswer { status: standing, steps: steps.map(|step| step.told).collect() })
+        Some(ControlAnswer { status, steps: steps.map(|step| step.told).collect() })
     }
 }
 
@@ -372,7 +372,7 @@ mod tests {
         let (daemon, snapshot) = (silent(), examples::snapshot());
         let mut domains = snapshot.stat.domains.clone();
         domains.push(Domain { name: "just-started".into(), ..Domain::default() });
-        daemon.args().tell_standing(&mut domains);
+        daemon.args().tell_status(&mut domains);
         for domain in &domains {
             let known = snapshot
                 .history
@@ -380,7 +380,7 @@ mod tests {
                 .get(&domain.name.as_str().into())
                 .map(|known| known.status.to_string());
             assert_eq!(
-                domain.standing.as_ref().map(|standing| standing.text.clone()),
+                domain.status.as_ref().map(|status| status.text.clone()),
                 known,
                 "{}",
                 domain.name
@@ -397,18 +397,18 @@ mod tests {
                 domain.name
             );
         }
-        assert!(domains.iter().any(|domain| domain.standing.is_some()));
+        assert!(domains.iter().any(|domain| domain.status.is_some()));
         assert_eq!(daemon.args().control("nobody"), Ok(None));
     }
 
     #[test]
     fn a_cgroup_inside_a_found_one_belongs_to_it() {
-        let standing = |name: &str| (name.to_owned(), json!({"place": name, "text": ""}));
+        let status = |name: &str| (name.to_owned(), json!({"place": name, "text": ""}));
         let step = |name: &str| json!({"domain": name, "text": name, "because": "", "nodes": [1]});
         let names = ["db", "/m/vm", "/m/vm/inner"];
         let plan = json!({
             "steps": names.map(step),
-            "standing": names.map(standing).into_iter().collect::<serde_json::Map<_, _>>(),
+            "status": names.map(status).into_iter().collect::<serde_json::Map<_, _>>(),
         });
         for (domain, expected) in [
             ("db", Some("db")),
@@ -424,7 +424,7 @@ mod tests {
             let steps = expected.map(|name| json!([{"text": name, "because": "", "nodes": [1]}]));
             assert_eq!(told.as_ref().map(|told| &told["steps"]), steps.as_ref(), "{domain}");
             assert_eq!(
-                told.as_ref().map(|told| &told["standing"]["place"]),
+                told.as_ref().map(|told| &told["status"]["place"]),
                 expected.map(Value::from).as_ref()
             );
         }
@@ -441,7 +441,7 @@ mod tests {
         let elsewhere =
             Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
         assert!(elsewhere.control(&name).unwrap_err().starts_with("cannot ask the daemon at "));
-        let told = elsewhere.add_standing(&mut [], READ_WITHIN).unwrap_err();
+        let told = elsewhere.add_status(&mut [], READ_WITHIN).unwrap_err();
         assert!(told.starts_with("cannot ask the daemon at "), "also where no domain runs: {told}");
         let missed = elsewhere.set_home(&name, &home(0), None).unwrap().unwrap_err();
         assert!(missed.code() == 1 && missed.message().contains("--no-daemon"), "{missed:?}");

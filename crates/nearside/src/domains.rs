@@ -44,7 +44,7 @@ pub(crate) struct Domain {
     pub(crate) usage: Usage,
     /// Its status in the control loop, if a daemon answered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) standing: Option<StatusAnswer>,
+    pub(crate) status: Option<StatusAnswer>,
 }
 
 impl Domain {
@@ -71,7 +71,7 @@ impl Domain {
             home,
             claim,
             usage,
-            standing: None,
+            status: None,
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Sample {
     pub(crate) scheduler: Option<String>,
     /// CPUs and memory that placement does not offer, one line each.
     pub(crate) left_out: Vec<String>,
+    /// Whether records could not be read: a domain may run that is not in the sample.
+    pub(crate) has_unreadable: bool,
     /// Data that could not be read, and the reason, one line each.
     pub(crate) unseen: Vec<String>,
 }
@@ -41,12 +43,14 @@ pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
     let count = || machine.nodes.iter().map(|node| counters(root, node.id)).collect::<Vec<_>>();
     let busy = || busy_ns(root, &machine).unwrap_or_default();
     let (mut left_out, mut unseen) = (Vec::new(), Vec::new());
+    let has_unreadable;
     let (before, busy_before, begin) = (count(), busy(), Instant::now());
     let mut reservations = Vec::new();
     let domains = match Host::open(Paths::default()) {
         Ok(host) => {
             reservations = host.reservations();
             let (found, broken) = domains::running(&host, all)?;
+            has_unreadable = !broken.is_empty();
             unseen.extend(broken);
             left_out
                 .extend(domains::left_out(&machine.clone().offered(host.allowed().as_ref()), None));
@@ -54,6 +58,7 @@ pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
         }
         // Nodes have figures even if domains cannot be read.
         Err(error) => {
+            has_unreadable = true;
             unseen.push(error.to_string());
             thread::sleep(interval);
             Vec::new()
@@ -82,5 +87,14 @@ pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
         |(node, after): (_, u64)| Some((node, after.saturating_sub(*busy_before.get(&node)?)));
     let busy_ns = busy_after.into_iter().filter_map(worked).collect();
     let scheduler = nearside_scheduler::in_charge();
-    Ok(Sample { stat, all, busy_ns, topology: observation.topology, scheduler, left_out, unseen })
+    Ok(Sample {
+        stat,
+        all,
+        busy_ns,
+        topology: observation.topology,
+        scheduler,
+        left_out,
+        has_unreadable,
+        unseen,
+    })
 }

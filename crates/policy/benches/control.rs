@@ -99,8 +99,8 @@ fn rounds(criterion: &mut Criterion) {
     let cases = [
         ("4 nodes, 1,000 idle domains", observation(4, 1000, 1, 0)),
         ("4 nodes, 1,000 busy domains at home", observation(4, 1000, 50, 0)),
-        ("8 nodes, 1,000 domains in trouble", observation(8, 1000, 500, 1)),
-        ("64 nodes, 1,000 domains in trouble", observation(64, 1000, 1500, 1)),
+        ("8 nodes, 1,000 domains under contention", observation(8, 1000, 500, 1)),
+        ("64 nodes, 1,000 domains under contention", observation(64, 1000, 1500, 1)),
         ("1,024 nodes, 1,000 domains at home", observation(1024, 1000, 1500, 0)),
     ];
     for (name, seen) in cases {

@@ -138,9 +138,9 @@ pub enum Reason {
     /// A new domain needs a cgroup of its own.
     NewDomain,
     /// The claim reserves memory and CPUs.
-    Promise {
+    Reserves {
         /// Bytes by node that were available before.
-        unclaimed_bytes: ByNode,
+        available_bytes: ByNode,
     },
     /// Placement, or an operator, chose it.
     Placed,
@@ -215,8 +215,8 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NewDomain => write!(f, "a new domain needs a cgroup of its own"),
-            Self::Promise { unclaimed_bytes } => {
-                let each = unclaimed_bytes
+            Self::Reserves { available_bytes } => {
+                let each = available_bytes
                     .iter()
                     .map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
                 let each = each.collect::<Vec<_>>().join(", ");

@@ -14,4 +14,4 @@ pub use controller::{ControlPlan, Controller, plan_all};
 pub use history::{History, LastMove, NodeHistory, PartHistory, Stuck};
 pub use homes::{Homes, Tuning};
 pub use observation::{ControlObservation, MoveReport, NodeLoad, Owner, PartLoad};
-pub use status::{DebtWaits, HomeWaits, Place, Status};
+pub use status::{DebtBlocker, HomeBlocker, Place, Status};

@@ -74,7 +74,7 @@ pub(crate) struct Prediction {
     pub(crate) vcpus_per_core_ppm: u64,
     /// Pages that come from outside the set.
     pub(crate) spilled_pages: u64,
-    /// Pages that could still be promised on the set afterwards.
+    /// Pages that would remain available on the set.
     pub(crate) free_after_pages: u64,
     /// Whether a node of the set gets neither a vCPU nor a page.
     pub(crate) has_idle_node: bool,

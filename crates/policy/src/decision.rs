@@ -52,7 +52,7 @@ pub struct Candidate {
     pub claim: Claim,
     /// Bytes that do not fit the nodes and come from others (never with a policy that confines).
     pub spilled_bytes: u64,
-    /// What could still be promised on the nodes afterwards, in bytes.
+    /// Memory that would remain available on the nodes, in bytes.
     pub free_after_bytes: u64,
 }
 
@@ -173,17 +173,17 @@ pub enum Refusal {
     },
     /// More memory than is available now.
     #[error(
-        "{}{} do not fit: {} can be promised on {where_}, {} too few ({short_by_bytes} bytes)",
+        "{}{} do not fit: {} are available on {where_}, {} too few ({short_by_bytes} bytes)",
         Bytes(*needed_bytes),
         page_size.in_words(),
-        Bytes(*unclaimed_bytes),
+        Bytes(*available_bytes),
         Bytes(*short_by_bytes)
     )]
     DoesNotFit {
         /// The requested bytes, rounded up to whole pages.
         needed_bytes: u64,
-        /// The most that can be promised there.
-        unclaimed_bytes: u64,
+        /// Bytes available there.
+        available_bytes: u64,
         /// The difference.
         short_by_bytes: u64,
         /// The nodes in question: "nodes 0-3", "node 1 (policy strict)".

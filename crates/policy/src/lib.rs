@@ -9,13 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod allocatable;
+mod available;
 mod bytes;
 mod claim;
 mod controllers;
 mod cost;
 mod cost_model;
 mod decision;
-mod free;
 mod guest;
 mod index;
 mod layout;
@@ -33,20 +34,20 @@ mod request;
 mod search;
 mod start;
 mod transaction;
-mod unclaimed;
 mod view;
 
 pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
+pub use allocatable::{Allocatable, allocatable};
+pub use available::Available;
 pub use bytes::{Bytes, Count};
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{
-    ControlObservation, ControlPlan, Controller, DebtWaits, History, HomeWaits, Homes, LastMove,
-    MoveReport, NodeHistory, NodeLoad, Owner, PartHistory, PartLoad, Place, Status, Stuck, Tuning,
-    plan_all,
+    ControlObservation, ControlPlan, Controller, DebtBlocker, History, HomeBlocker, Homes,
+    LastMove, MoveReport, NodeHistory, NodeLoad, Owner, PartHistory, PartLoad, Place, Status,
+    Stuck, Tuning, plan_all,
 };
 pub use cost_model::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
-pub use free::{Promisable, promisable};
 pub use guest::{Cell, Guest, guest};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{CgroupId, Home, Observation, Origin, PartState, Reservation};
@@ -63,4 +64,3 @@ pub use rehome::{
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
 pub use transaction::{Needs, Observed, Transaction, Unmet};
-pub use unclaimed::Unclaimed;

@@ -139,8 +139,8 @@ impl Observation {
 
     /// Bytes of `node` that are still available in pages of this size: allocatable memory, less
     /// claims and reservations that are not resident yet.
-    pub fn unclaimed_bytes(&self, node: NodeId, page_size: PageSize) -> u64 {
-        self.unclaimed(page_size).on(node)
+    pub fn available_bytes(&self, node: NodeId, page_size: PageSize) -> u64 {
+        self.available(page_size).on(node)
     }
 
     /// vCPUs claimed on `node`.

@@ -250,5 +250,15 @@ mod tests {
         seen.topology = seen.topology.offered(Some(&allowed));
         let refusal = begin(Some("0"), &seen).unwrap_err();
         assert_eq!(refusal.to_string(), "no CPU is online on node 0");
+        seen.parts.push(PartState { id: "db".into(), ..PartState::default() });
+        let wish = Rehome {
+            part: "db".into(),
+            nodes: "0".parse().unwrap(),
+            affinity: None,
+            move_memory: false,
+            rate_bytes_per_s: None,
+        };
+        let refusal = rehome(&wish, &seen).unwrap_err();
+        assert_eq!(refusal.to_string(), "no CPU is online on node 0");
     }
 }

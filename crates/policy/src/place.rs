@@ -73,12 +73,12 @@ pub fn place_with(
     };
     let mut costing = Costing::new(&view, &ask, model);
     let does_not_fit = |available_pages: u64, nodes: &NodeSet, where_: String| {
-        let unclaimed_bytes = available_pages.saturating_mul(page_bytes);
-        let short_by_bytes = needed_bytes.saturating_sub(unclaimed_bytes);
+        let available_bytes = available_pages.saturating_mul(page_bytes);
+        let short_by_bytes = needed_bytes.saturating_sub(available_bytes);
         let page_size = request.page_size;
         unknown_memory(page_size, needed_bytes, nodes, topology).unwrap_or(Refusal::DoesNotFit {
             needed_bytes,
-            unclaimed_bytes,
+            available_bytes,
             short_by_bytes,
             where_,
             page_size,

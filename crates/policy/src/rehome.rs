@@ -1,9 +1,9 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, ByNode, Bytes, Claim, CpuReason, Home, MemoryPolicy, NotAllowed, Observation,
-    Origin, Outcome, PageMove, PageSize, PartId, PartState, Plan, Reason, StayedWhy, Step,
-    Transaction, Unclaimed, debt_bytes,
+    Action, Affinity, Available, ByNode, Bytes, Claim, CpuReason, Home, MemoryPolicy, NotAllowed,
+    Observation, Origin, Outcome, PageMove, PageSize, PartId, PartState, Plan, Reason, StayedWhy,
+    Step, Transaction, debt_bytes,
     offered::{check_named, isolated_notice},
     start::{policy_nodes, quoted},
     total,
@@ -53,17 +53,17 @@ pub enum RehomeRefusal {
     NoMemory(NodeSet),
     /// A confined domain would not fit.
     #[error(
-        "{} do not fit: {} can be promised on {}, {} too few ({} bytes)",
-        Bytes(*needed_bytes), Bytes(*unclaimed_bytes), nodes.named(),
-        Bytes(needed_bytes - unclaimed_bytes), needed_bytes - unclaimed_bytes
+        "{} do not fit: {} are available on {}, {} too few ({} bytes)",
+        Bytes(*needed_bytes), Bytes(*available_bytes), nodes.named(),
+        Bytes(needed_bytes - available_bytes), needed_bytes - available_bytes
     )]
     DoesNotFit {
         /// The nodes.
         nodes: NodeSet,
         /// The memory that it claims or holds elsewhere, in bytes.
         needed_bytes: u64,
-        /// What can be promised there.
-        unclaimed_bytes: u64,
+        /// Bytes available there.
+        available_bytes: u64,
     },
 }
 
@@ -312,25 +312,25 @@ fn share_out(
 /// What a domain finds at another home: what can be promised there, its own claim left out, and
 /// what it holds already.
 struct Room<'a> {
-    unclaimed: Unclaimed,
+    available: Available,
     held: &'a ByNode,
 }
 
 impl<'a> Room<'a> {
     fn new(claim: &Claim, domain: &'a PartState, observation: &Observation) -> Self {
-        let unclaimed = observation.unclaimed_without(claim.page_size, Some(domain));
-        Self { unclaimed, held: &domain.resident_bytes }
+        let available = observation.available_without(claim.page_size, Some(domain));
+        Self { available, held: &domain.resident_bytes }
     }
 
     fn on(&self, node: NodeId) -> u64 {
-        self.unclaimed.on(node).saturating_add(self.held.get(&node).copied().unwrap_or(0))
+        self.available.on(node).saturating_add(self.held.get(&node).copied().unwrap_or(0))
     }
 
     /// The sum over several nodes, if memory elsewhere is given back because it moves.
     fn on_nodes(&self, nodes: &NodeSet, moves: bool) -> u64 {
         let elsewhere = debt_bytes(self.held, nodes);
-        let unclaimed = self.unclaimed.on_nodes(nodes, if moves { elsewhere } else { 0 });
-        unclaimed.saturating_add(total(self.held).saturating_sub(elsewhere))
+        let available = self.available.on_nodes(nodes, if moves { elsewhere } else { 0 });
+        available.saturating_add(total(self.held).saturating_sub(elsewhere))
     }
 }
 
@@ -343,7 +343,7 @@ fn check_fit(
     memory: &NodeSet,
 ) -> Result<(), RehomeRefusal> {
     let claim = domain.claim.as_ref().unwrap_or(moved);
-    let unclaimed_bytes = Room::new(claim, domain, observation).on_nodes(memory, wish.move_memory);
+    let available_bytes = Room::new(claim, domain, observation).on_nodes(memory, wish.move_memory);
     let needed_bytes = match wish.move_memory {
         // Its memory beyond the claim needs room as well.
         true => moved.total_bytes().max(total(&domain.resident_bytes)),
@@ -351,11 +351,11 @@ fn check_fit(
         // reserved.
         false => moved.total_bytes(),
     };
-    if needed_bytes > unclaimed_bytes {
+    if needed_bytes > available_bytes {
         return Err(RehomeRefusal::DoesNotFit {
             nodes: memory.clone(),
             needed_bytes,
-            unclaimed_bytes,
+            available_bytes,
         });
     }
     Ok(())

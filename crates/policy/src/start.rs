@@ -105,11 +105,11 @@ pub fn start(
         action: Action::Create { part: part.clone(), limits: start.limits },
         reason: Reason::NewDomain,
     }];
-    let unclaimed = observation.unclaimed(page_size);
-    let unclaimed_bytes = claim.nodes().iter().map(|node| (node, unclaimed.on(node))).collect();
+    let available = observation.available(page_size);
+    let available_bytes = claim.nodes().iter().map(|node| (node, available.on(node))).collect();
     steps.push(Step {
         action: Action::Claim { part: part.clone(), claim },
-        reason: Reason::Promise { unclaimed_bytes },
+        reason: Reason::Reserves { available_bytes },
     });
     let home = home_of(start, &decision);
     steps.push(Step {

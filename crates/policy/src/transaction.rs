@@ -9,7 +9,7 @@
 //! Moving pages is no part of a transaction ([`PageMove`](crate::PageMove)).
 
 use crate::{
-    Action, ByNode, Bytes, CgroupId, Home, Observation, PageSize, PartId, PartState, Step,
+    Action, ByNode, Bytes, CgroupId, Claim, Home, Observation, PageSize, PartId, PartState, Step,
 };
 use nearside_topology::NodeId;
 use serde::Serialize;
@@ -138,7 +138,7 @@ impl Needs {
             }
         }
         for (page_size, bytes) in &self.memory {
-            let available = fresh.unclaimed(*page_size);
+            let available = fresh.available(*page_size);
             for (&node, &needed_bytes) in bytes {
                 let available_bytes = available.on(node);
                 if available_bytes < needed_bytes {
@@ -168,12 +168,14 @@ impl Observation {
     pub fn change(&mut self, action: &Action) {
         let id = action.part();
         if let Action::Create { .. } = action {
-            self.parts.push(PartState { id: id.clone(), ..PartState::default() });
+            // Every domain that Nearside starts has a claim; one that a pattern found has none.
+            let claim = Some(Claim::default());
+            self.parts.push(PartState { id: id.clone(), claim, ..PartState::default() });
             self.parts.sort_by(|a, b| a.id.cmp(&b.id));
         }
         let Some(part) = self.parts.iter_mut().find(|part| part.id == *id) else { return };
         match action {
-            Action::Claim { claim, .. } if part.claim.is_some() || part.home.is_none() => {
+            Action::Claim { claim, .. } if part.claim.is_some() => {
                 part.claim = Some(claim.clone());
             }
             Action::SetHome { home, .. } => part.home = Some(home.clone()),

@@ -72,7 +72,7 @@ impl View {
         model: &CostModel,
     ) -> Self {
         let topology = &observation.topology;
-        let unclaimed = observation.unclaimed(page_size);
+        let available = observation.available(page_size);
         let mut nodes: IndexVec<NodeIndex, NodeView> = topology
             .nodes
             .iter()
@@ -82,7 +82,7 @@ impl View {
                 threads: 0,
                 busy: 0,
                 has_memory: node.memory_bytes > 0,
-                available_pages: unclaimed.on(node.id) / page_bytes,
+                available_pages: available.on(node.id) / page_bytes,
                 bandwidth_kb_s: None,
                 demand_kb_s: 0,
             })
@@ -112,7 +112,7 @@ impl View {
                 }
             }
         }
-        let available_pages = unclaimed.total_pages(page_bytes);
+        let available_pages = available.total_pages(page_bytes);
         let latency_ppm = latencies(topology);
         let nearest = IndexVec::filled(OnceCell::new(), nodes.len());
         Self {

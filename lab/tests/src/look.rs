@@ -16,8 +16,9 @@ impl Look {
     /// less its domains' outstanding claims.
     pub fn take() -> Self {
         let look = Self(json("stat --interval 0"));
-        let (promisable, owed) = (look.nodes("promisable_bytes"), look.nodes("outstanding_bytes"));
-        for (node, unclaimed) in look.nodes("unclaimed_bytes").into_iter().enumerate() {
+        let (allocatable, owed) =
+            (look.nodes("allocatable_bytes"), look.nodes("outstanding_bytes"));
+        for (node, available) in look.nodes("available_bytes").into_iter().enumerate() {
             let pools = look.0["nodes"][node]["huge_pages"].as_array().unwrap().iter();
             let owed_in_huge_pages: u64 =
                 pools.map(|pool| pool["outstanding_bytes"].as_u64().unwrap()).sum();
@@ -27,8 +28,8 @@ impl Look {
             let of_domains: u64 = look.each_domain().map(of_domain).sum();
             assert_eq!(owed[node] + owed_in_huge_pages, of_domains, "node {node} in {look:?}");
             assert_eq!(
-                unclaimed,
-                promisable[node].saturating_sub(owed[node]),
+                available,
+                allocatable[node].saturating_sub(owed[node]),
                 "node {node} in {look:?}"
             );
         }
@@ -68,7 +69,8 @@ impl Look {
 
     /// No node owes more than it has.
     pub fn assert_nothing_is_promised_twice(&self) {
-        let pairs = self.nodes("promisable_bytes").into_iter().zip(self.nodes("outstanding_bytes"));
+        let pairs =
+            self.nodes("allocatable_bytes").into_iter().zip(self.nodes("outstanding_bytes"));
         assert!(pairs.clone().all(|(has, owes)| owes <= has), "{pairs:?} in {self:?}");
     }
 
@@ -91,6 +93,6 @@ pub fn by_node(bytes: &Value) -> BTreeMap<u32, u64> {
 
 /// Bytes available for claims on each node, as `nearside stat` shows them. The next sample may
 /// differ by some MiB.
-pub fn unclaimed_bytes() -> Vec<u64> {
-    Look::take().nodes("unclaimed_bytes")
+pub fn available_bytes() -> Vec<u64> {
+    Look::take().nodes("available_bytes")
 }

@@ -4,7 +4,7 @@ use crate::{
     command::{nearside, stderr, words},
     domain::Domain,
     files::{MIB, status, write},
-    look::unclaimed_bytes,
+    look::available_bytes,
     memory::{Own, node_memory},
 };
 use std::{
@@ -28,7 +28,7 @@ impl Levelling {
     /// are levelled again.
     pub fn size_of_two_a_node(&mut self) -> u64 {
         for _ in 0..5 {
-            let free = unclaimed_bytes();
+            let free = available_bytes();
             let least = *free.iter().min().unwrap();
             let drift = least / 20;
             let size = (least - drift) / 2 / PAGE_BYTES * PAGE_BYTES;
@@ -38,7 +38,7 @@ impl Levelling {
             }
             self.level();
         }
-        panic!("the nodes cannot be levelled: {:?} can be promised on them", unclaimed_bytes());
+        panic!("the nodes cannot be levelled: {:?} are available on them", available_bytes());
     }
 
     /// Its domains, by process, and their claims.
@@ -49,7 +49,7 @@ impl Levelling {
     fn level(&mut self) {
         self.0.drain(..).for_each(|(domain, _)| domain.end());
         write("/proc/sys/vm/drop_caches", "3");
-        let free = unclaimed_bytes();
+        let free = available_bytes();
         let least = *free.iter().min().unwrap();
         for (node, surplus) in
             free.iter().map(|free| free - least).enumerate().filter(|(_, surplus)| *surplus > MIB)

@@ -131,8 +131,8 @@ fn claims_count_on_one_node() {
     let output = run(words(&most));
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("more than the whole machine"), "{}", stderr(&output));
-    let unclaimed = json("stat")["nodes"][0]["unclaimed_bytes"].as_u64().unwrap();
-    let two_thirds = unclaimed * 2 / 3 / MIB;
+    let available = json("stat")["nodes"][0]["available_bytes"].as_u64().unwrap();
+    let two_thirds = available * 2 / 3 / MIB;
     let first = Domain::start(&format!("--name first --memory {two_thirds}M"), "--mib 1");
     assert_eq!(
         run(words(&format!("run --name second --memory {two_thirds}M -- true"))).status.code(),

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
-    Domain, Look, MIB, assert_refused, assert_the_kernel_covers_all_claims, await_that,
-    daemon::get, domains, end, json, nearside, parallel_starts, read, run, status, stderr, stdout,
-    unclaimed_bytes, words, write,
+    Domain, Look, MIB, assert_refused, assert_the_kernel_covers_all_claims, available_bytes,
+    await_that, daemon::get, domains, end, json, nearside, parallel_starts, read, run, status,
+    stderr, stdout, words, write,
 };
 use nearside_linux::{Host, Paths};
 use nearside_policy::{
@@ -274,7 +274,7 @@ fn two_domains_of_one_name_are_refused_here_too() {
 fn of_ten_parallel_starts_the_four_that_fit_run() {
     // Four fit although the node loses a twentieth meanwhile, and no fifth fits although it gains
     // as much.
-    let free = unclaimed_bytes()[2];
+    let free = available_bytes()[2];
     let bytes = (free - free / 20) / 4 / 4096 * 4096;
     let command = ["sh", "-c", "echo ready; read line"];
     let (running, refused) = parallel_starts(10, "--nodes 2", bytes, &command);
@@ -424,7 +424,7 @@ fn the_unit_that_is_shipped_gives_the_daemon_all_it_needs() {
             !["0", &process.to_string()].contains(&Unit::property("MainPID").as_str())
         });
         await_that("it is ready", || Unit::property("ActiveState") == "active");
-        await_that("it knows the domain", || json("why web")["standing"].is_object());
+        await_that("it knows the domain", || json("why web")["status"].is_object());
         await_that("it has attached the scheduler", || scheduler() == "enabled");
     }
     // A configuration with an error changes nothing, and `systemctl status` shows the reason.
@@ -522,7 +522,7 @@ fn no_binding_by_nearside_outlives_it_on_foreign_units() {
     assert_eq!([service.bound(), kept.bound()], [unbound(), theirs()]);
     // The daemon reports an interval after its end.
     await_that("it is said why", || {
-        let why = json(&format!("why {}", service.path()))["standing"]["text"].to_string();
+        let why = json(&format!("why {}", service.path()))["status"]["text"].to_string();
         why.contains("the unit restarts")
     });
     assert_eq!(json("list")["domains"].as_array().unwrap().len(), 3);

@@ -15,7 +15,7 @@ use std::{
 
 /// As in `state.h` and `dispatch.h`.
 const TICK_NS: u64 = 10_000_000;
-const THROTTLED_LONGEST_NS: u64 = 8_000_000_000;
+const MAX_THROTTLED_NS: u64 = 8_000_000_000;
 const LOOKED_AT: usize = 8;
 const ANYWHERE: u32 = 256;
 

@@ -7,7 +7,7 @@
 use super::{handle::Host, walks::Walks};
 use crate::{
     error::Error,
-    migrate::{Chunk, LONGEST_NAP, Moved, Moving, Part, Walk},
+    migrate::{Chunk, MAX_NAP, Moved, Moving, Part, Walk},
     store::{Record, Store},
 };
 use nearside_policy::{Batch, Outcome, PageMove, Progress};
@@ -184,7 +184,7 @@ impl Host {
             topology: Arc::clone(topology),
             to: nodes.clone(),
             from: *from,
-            most_bytes: *max_bytes,
+            max_bytes: *max_bytes,
             rate_bytes_per_s: *rate_bytes_per_s,
             claim: record.part().claim.clone(),
         };
@@ -240,7 +240,7 @@ impl Lane {
                     way.queue.push_front(task);
                     return;
                 }
-                thread::sleep(rest.min(LONGEST_NAP));
+                thread::sleep(rest.min(MAX_NAP));
             }
             let chunk = match is_unchanged(store, &task.record) {
                 true => chunk(&mut self.walks, &mut task, progress),
@@ -275,7 +275,7 @@ fn chunk(
 ) -> Chunk {
     let walk = walks.entry(task.action.part.domain().to_owned()).or_default();
     let began = Instant::now();
-    task.moving.chunk(walk, &mut |so_far| match began.elapsed() < LONGEST_NAP {
+    task.moving.chunk(walk, &mut |so_far| match began.elapsed() < MAX_NAP {
         true => ControlFlow::Continue(()),
         false => progress(so_far),
     })

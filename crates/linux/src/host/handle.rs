@@ -6,7 +6,7 @@ use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
     huge, memory,
-    store::{LockWait, Part, Record, Store},
+    store::{LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
@@ -179,13 +179,20 @@ impl Host {
 
     /// Reads the machine and its domains. CPUs and devices are as in `known`.
     pub(super) fn observe_from(&mut self, known: Option<&Topology>) -> Result<Observation, Error> {
-        let (records, broken) = self.records();
+        let (subjects, broken) = self.store.subjects(&self.tree);
+        let (mut records, mut reservations) = (Vec::new(), Vec::new());
+        for subject in subjects {
+            match subject {
+                Subject::Domain(record) => records.push(record),
+                Subject::Reservation(reservation) => reservations.push((&reservation).into()),
+            }
+        }
+        records.sort_by(|a, b| a.name.cmp(&b.name));
         self.notices.extend(broken.iter().map(ToString::to_string));
         // Resident memory is read before free memory. So pages touched in between count twice
         // rather than not at all.
         let states =
             records.iter().map(|record| self.states(record)).collect::<Result<Vec<_>, _>>()?;
-        let reservations = self.reservations();
         let (topology, notes) = self.machine(known)?;
         self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
         Ok(Observation {

@@ -14,7 +14,7 @@ mod part;
 mod target;
 mod unmapped;
 
-pub(crate) use pace::LONGEST_NAP;
+pub(crate) use pace::MAX_NAP;
 pub use part::{Chunk, Moving, Part, Walk};
 
 use crate::{
@@ -325,7 +325,7 @@ impl Mover<'_> {
         let behind = |address: usize| address as u64 + area.page_bytes;
         // An error means that the process or the mapping has gone.
         let _ = areas::each_batch(area, pagemap, sys::page_bytes(), &mut |addresses| {
-            for addresses in addresses.chunks(pace::MOST_PAGES) {
+            for addresses in addresses.chunks(pace::MAX_PAGES) {
                 let pages = on_wanted(kernel, &self.wanted, addresses)?;
                 let mut left = pages.as_slice();
                 while let Some(last) = left.len().checked_sub(1) {
@@ -380,7 +380,7 @@ impl Mover<'_> {
         let rest = pace::rest(self.rate_bytes_per_s, moved_bytes, took);
         let rested = Instant::now();
         while let Some(left) = rest.checked_sub(rested.elapsed()).filter(|left| !left.is_zero()) {
-            thread::sleep(left.min(pace::LONGEST_NAP));
+            thread::sleep(left.min(pace::MAX_NAP));
             self.tell(stayed)?;
         }
         ControlFlow::Continue(())

@@ -7,17 +7,17 @@ use std::time::Duration;
 const BATCH: Duration = Duration::from_millis(50);
 
 /// The most pages in a batch, at any rate: it bounds the memory that addresses take (128 KiB).
-pub(super) const MOST_PAGES: usize = 1 << 14;
+pub(super) const MAX_PAGES: usize = 1 << 14;
 
 /// The longest rest at once, so that an interruption is noticed promptly.
-pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
+pub(crate) const MAX_NAP: Duration = Duration::from_millis(100);
 
 /// The pages of this size in one batch: at least one.
 pub(super) fn batch_pages(rate_bytes_per_s: Option<u64>, page_bytes: u64) -> usize {
-    let Some(rate) = rate_bytes_per_s else { return MOST_PAGES };
+    let Some(rate) = rate_bytes_per_s else { return MAX_PAGES };
     let bytes = u128::from(rate) * BATCH.as_millis() / 1000;
     let pages = bytes / u128::from(page_bytes.max(1));
-    usize::try_from(pages).map_or(MOST_PAGES, |pages| pages.clamp(1, MOST_PAGES))
+    usize::try_from(pages).map_or(MAX_PAGES, |pages| pages.clamp(1, MAX_PAGES))
 }
 
 /// The rest after a batch that moved `bytes` in `took`, so that batch and rest together keep to the
@@ -38,13 +38,13 @@ mod tests {
 
     #[test]
     fn a_batch_is_a_fraction_of_the_rate_and_never_nothing() {
-        assert_eq!(batch_pages(None, 4096), MOST_PAGES);
+        assert_eq!(batch_pages(None, 4096), MAX_PAGES);
         // 100 MiB/s: 5 MiB in 50 ms.
         assert_eq!(batch_pages(Some(100 * MIB), 4096), 1280);
         assert_eq!(batch_pages(Some(100 * MIB), 2 * MIB), 2);
         assert_eq!(batch_pages(Some(100 * MIB), 1024 * MIB), 1);
         assert_eq!(batch_pages(Some(1), 4096), 1);
-        assert_eq!(batch_pages(Some(u64::MAX), 4096), MOST_PAGES);
+        assert_eq!(batch_pages(Some(u64::MAX), 4096), MAX_PAGES);
     }
 
     #[test]

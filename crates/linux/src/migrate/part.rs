@@ -31,7 +31,7 @@ pub struct Part {
     /// The source node.
     pub from: NodeId,
     /// The most bytes.
-    pub most_bytes: u64,
+    pub max_bytes: u64,
     /// The highest rate.
     pub rate_bytes_per_s: Option<u64>,
     /// The claim of the domain, if it has one.
@@ -99,7 +99,7 @@ pub enum Chunk {
 impl Moving {
     /// A part before its first chunk.
     pub fn new(part: Part) -> Self {
-        let left_bytes = part.most_bytes;
+        let left_bytes = part.max_bytes;
         Self {
             part,
             left_bytes,
@@ -112,7 +112,7 @@ impl Moving {
 
     /// Bytes that have moved, and the most bytes that may move.
     pub fn progress(&self) -> Progress {
-        Progress { done_bytes: self.moved.moved_bytes, total_bytes: self.part.most_bytes }
+        Progress { done_bytes: self.moved.moved_bytes, total_bytes: self.part.max_bytes }
     }
 
     /// Moves a batch behind the position of `walk`. Pages that do not move count as tried, and the
@@ -123,7 +123,7 @@ impl Moving {
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Chunk {
         let started = Instant::now();
-        let Part { group, proc, topology, to, from, most_bytes, rate_bytes_per_s, .. } = &self.part;
+        let Part { group, proc, topology, to, from, max_bytes, rate_bytes_per_s, .. } = &self.part;
         let before_bytes = self.moved.moved_bytes;
         let mut mover = Mover {
             proc,
@@ -131,7 +131,7 @@ impl Moving {
             targets: Targets::new(topology, to),
             rate_bytes_per_s: *rate_bytes_per_s,
             progress,
-            total_bytes: *most_bytes,
+            total_bytes: *max_bytes,
             left_bytes: self.left_bytes,
             batches_left: Some(1),
             is_spent: false,

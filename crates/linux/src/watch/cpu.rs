@@ -9,7 +9,7 @@ use nearside_policy::{ByNode, total};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
 /// The most threads of a domain that are read; in a larger domain they represent all.
-const MOST_THREADS: usize = 512;
+const MAX_THREADS: usize = 512;
 
 /// The busiest threads that together have this percentage of a domain's CPU time decide where it is
 /// kept. Helper threads that hardly run may be bound otherwise than its vCPUs.
@@ -29,10 +29,10 @@ pub(super) struct ThreadUse {
 /// The threads of a domain that are read. A hash chooses them, so that the first threads, often
 /// mere helpers, do not represent all. A chosen thread stays chosen while others start and end.
 pub(super) fn sample(mut threads: Vec<i32>) -> Vec<i32> {
-    if threads.len() > MOST_THREADS {
+    if threads.len() > MAX_THREADS {
         // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4).
         threads.sort_unstable_by_key(|&thread| (thread as u32).wrapping_mul(0x9e37_79b9));
-        threads.truncate(MOST_THREADS);
+        threads.truncate(MAX_THREADS);
     }
     threads
 }
@@ -124,12 +124,12 @@ mod tests {
         let in_quarter = |quarter: i32| {
             before.iter().filter(|&&thread| (thread - 10_000) / 1024 == quarter).count()
         };
-        assert_eq!(before.len(), MOST_THREADS);
+        assert_eq!(before.len(), MAX_THREADS);
         assert!((0..4).all(|quarter| (100..160).contains(&in_quarter(quarter))), "{before:?}");
         // One thread ends, another starts.
         let after =
             sample(all.into_iter().filter(|&thread| thread != before[7]).chain([20_000]).collect());
-        assert!(before.iter().filter(|thread| after.contains(thread)).count() >= MOST_THREADS - 2);
+        assert!(before.iter().filter(|thread| after.contains(thread)).count() >= MAX_THREADS - 2);
     }
     use nearside_topology::{Cpu, CpuId, NodeId};
 

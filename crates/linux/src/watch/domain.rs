@@ -200,7 +200,7 @@ impl Watched {
 
     /// Samples its load and memory. None for the first sample, which has no earlier one to compare
     /// with. `has_moved`: pages of it were moved since.
-    pub(super) fn look(
+    pub(super) fn observe(
         &mut self,
         look: &mut Look<'_>,
         record: Option<&Record>,
@@ -209,10 +209,10 @@ impl Watched {
     ) -> Option<PartLoad> {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
-        self.look_at_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
+        self.sample_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);
         let (cpu_ns, waited_ns) =
-            self.look_at_cpu(look, record, over_ns, (is_close, is_thorough), buffer);
+            self.sample_cpu(look, record, over_ns, (is_close, is_thorough), buffer);
         self.time_ns.clone_from(&cpu_ns);
         let is_first = self.looks == 0;
         self.looks += 1;
@@ -240,7 +240,7 @@ impl Watched {
         self.looks < CLOSE_LOOKS || interval.saturating_sub(self.looked_in) > 1 || is_turn
     }
 
-    fn look_at_memory(
+    fn sample_memory(
         &mut self,
         look: &Look<'_>,
         record: Option<&Record>,
@@ -285,7 +285,7 @@ impl Watched {
     }
 
     /// CPU time by node and waiting since the sample before.
-    fn look_at_cpu(
+    fn sample_cpu(
         &mut self,
         look: &mut Look<'_>,
         record: Option<&Record>,
@@ -315,7 +315,7 @@ impl Watched {
         let is_due = is_close || is_kept || !runs_as_before;
         let mut by_threads_ns = ByNode::new();
         if is_busy && is_due || is_thorough {
-            let seen = self.look_at_threads(look, record);
+            let seen = self.sample_threads(look, record);
             self.used_ns = used_ns.filter(|_| seen.is_some());
             self.home_then = home.cloned();
             (by_threads_ns, self.waited) = seen.unwrap_or_default();
@@ -335,7 +335,7 @@ impl Watched {
 
     /// CPU time by node since the last read of threads, and the time they waited. None if this
     /// interval's bound of threads is reached; the nodes of the last read then remain.
-    fn look_at_threads(
+    fn sample_threads(
         &mut self,
         look: &mut Look<'_>,
         record: Option<&Record>,

@@ -38,7 +38,7 @@ use std::{
 };
 
 /// The most threads of all domains that are read in an interval.
-const MOST_THREADS: usize = 8192;
+const MAX_THREADS: usize = 8192;
 
 /// Intervals between two reads of the zones of a node whose free memory is unchanged: an operator
 /// can set watermarks.
@@ -48,7 +48,7 @@ const INTERVALS_OF_ZONES: u64 = 8;
 const SPARE_DESCRIPTORS: u64 = 256;
 
 /// The most notices that are remembered to avoid repetition. Further ones are dropped.
-const MOST_SAID: usize = 1024;
+const MAX_REPORTED: usize = 1024;
 
 /// The group of systemd itself, which is a scope like others.
 const INIT: &str = "/init.scope";
@@ -89,7 +89,7 @@ pub struct Watcher {
     /// By name, the pattern that found a domain.
     found_by: BTreeMap<String, String>,
     /// The most domains whose files may stay open.
-    most_open: u64,
+    max_open: u64,
     /// The machine as it was read last, and the online CPUs then.
     machine: Option<(Topology, String)>,
     nodes: NodeWatch,
@@ -123,7 +123,7 @@ impl Host {
             records: BTreeMap::new(),
             domains: BTreeMap::new(),
             found_by: BTreeMap::new(),
-            most_open: raise_open_files().saturating_sub(SPARE_DESCRIPTORS) / FILES,
+            max_open: raise_open_files().saturating_sub(SPARE_DESCRIPTORS) / FILES,
             machine: None,
             nodes: NodeWatch::new(self.root()),
             moved: Vec::new(),
@@ -184,7 +184,7 @@ impl Watcher {
     ///
     /// # Errors
     /// If the records or the machine cannot be read. The next sample uses the earlier ones.
-    pub fn look(
+    pub fn observe(
         &mut self,
         history: &History,
         mut turn: Turn<'_>,
@@ -200,7 +200,7 @@ impl Watcher {
         };
         let allowed = host::allowed(&self.tree, self.systemd);
         let offered = before.clone().offered(allowed.as_ref());
-        let loads = self.look_at_domains(history, &turn, &offered);
+        let loads = self.sample_domains(history, &turn, &offered);
         // Free memory is read after resident memory. So pages touched in between count twice rather
         // than not at all.
         let machine = match turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
@@ -209,7 +209,7 @@ impl Watcher {
         };
         let length_ns = self.looked_ns.map_or(0, |before| turn.now_ns.saturating_sub(before));
         self.looked_ns = Some(turn.now_ns);
-        let happened = self.nodes.look(&machine, length_ns, &mut self.buffer);
+        let happened = self.nodes.observe(&machine, length_ns, &mut self.buffer);
         let domains = &self.domains;
         let states = domains
             .iter()
@@ -251,13 +251,13 @@ impl Watcher {
     }
 
     fn say(&mut self, notice: String) {
-        if self.said.len() < MOST_SAID && self.said.insert(notice.clone()) {
+        if self.said.len() < MAX_REPORTED && self.said.insert(notice.clone()) {
             self.notices.push(notice);
         }
     }
 
     /// Samples the domains that are due, and forgets those that have ended.
-    fn look_at_domains(
+    fn sample_domains(
         &mut self,
         history: &History,
         turn: &Turn<'_>,
@@ -276,7 +276,7 @@ impl Watcher {
                 .any(|pool| pool.total_pages > 0),
             systemd: self.systemd,
             scheduler: turn.scheduler,
-            threads_left: MOST_THREADS,
+            threads_left: MAX_THREADS,
             is_short: false,
         };
         let mut loads = BTreeMap::new();
@@ -299,7 +299,7 @@ impl Watcher {
         let mut ended: Vec<String> = Vec::new();
         for (name, watched) in due {
             if watched.is_populated(buffer) {
-                let load = watched.look(
+                let load = watched.observe(
                     &mut look,
                     records.get(name),
                     moved.contains(name.as_str()),
@@ -316,7 +316,7 @@ impl Watcher {
         }
         if is_short {
             let most = format!(
-                "domains have more than {MOST_THREADS} busy threads: they are looked at in turn"
+                "domains have more than {MAX_THREADS} busy threads: they are looked at in turn"
             );
             self.say(format!("{most}, so where they run is known some intervals later"));
         }
@@ -371,7 +371,7 @@ impl Watcher {
         let new: Vec<_> = recorded.chain(named).collect();
         let mut open = self.domains.values().filter(|watched| watched.stays_open()).count() as u64;
         for (name, group, inode) in new {
-            let mut watched = Watched::new(group, inode, open < self.most_open);
+            let mut watched = Watched::new(group, inode, open < self.max_open);
             if watched.is_populated(&mut self.buffer) {
                 open += u64::from(watched.stays_open());
                 self.domains.insert(name, watched);

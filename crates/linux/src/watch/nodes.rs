@@ -62,7 +62,7 @@ impl NodeWatch {
     }
 
     /// The load in the `length_ns` since the sample before; none at the first.
-    pub(super) fn look(
+    pub(super) fn observe(
         &mut self,
         topology: &Topology,
         length_ns: u64,
@@ -231,7 +231,7 @@ mod tests {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         let machine = machine(&[500, 9]);
         let mut watch = NodeWatch::new(folder.path());
-        let mut look = || watch.look(&machine, 2_000_000_000, &mut Buffer::default());
+        let mut look = || watch.observe(&machine, 2_000_000_000, &mut Buffer::default());
         file(
             "proc/stat",
             "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 1 1 50 7 1 1 5 0 0\ncpu3 0 0 0 9 0 0 0 0 0 0\n\

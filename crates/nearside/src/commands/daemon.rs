@@ -40,6 +40,9 @@ use std::{
 /// The file that a running daemon locks; there is one daemon per host.
 const LOCK: &str = "daemon.lock";
 
+/// The file has a process id.
+const MAX_LOCK_BYTES: u64 = 64;
+
 /// Capacity of the queue of events (changes and signals) for the loop.
 const MAX_EVENTS: usize = 64;
 
@@ -138,7 +141,8 @@ fn only_one(state: &Folder) -> Result<OwnedFd, Failure> {
             Ok(lock)
         }
         Err(Errno::WOULDBLOCK) => {
-            let held_by = state.read(LOCK).ok().flatten().unwrap_or_default();
+            let held_by = state.read_within(LOCK, MAX_LOCK_BYTES).ok().flatten();
+            let held_by = held_by.unwrap_or_else(|| "unknown".into());
             let path = state.path().join(LOCK);
             let (held_by, path) = (String::from_utf8_lossy(&held_by), path.display());
             Err(Failure::could_not(format_args!(

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     output::note(broken);
     let interval = if found.is_empty() { Duration::ZERO } else { args.interval };
     let mut domains = domains::sample(&host, &found, &topology, interval);
-    args.daemon.tell_standing(&mut domains);
+    args.daemon.tell_status(&mut domains);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
         output::note([none(has_unreadable, host.tree())]);

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let topology = host.topology().map_err(Failure::could_not)?;
     let mut sampled =
         domains::sample(&host, std::slice::from_ref(&found), &topology, args.interval);
-    args.daemon.tell_standing(&mut sampled);
+    args.daemon.tell_status(&mut sampled);
     output::note(domains::hidden(&sampled));
     let (group, record) = found;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

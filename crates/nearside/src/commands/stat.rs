@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let Sample { mut stat, topology, left_out, unseen, .. } = sample(args.all, args.interval)?;
     output::note(left_out);
     output::note(unseen);
-    args.daemon.tell_standing(&mut stat.domains);
+    args.daemon.tell_status(&mut stat.domains);
     let stat = Stat { heap: args.heap.then(|| heap::zones(&topology)), ..stat };
     args.format.print(&stat, stat::text)
 }

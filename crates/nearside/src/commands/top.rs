@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 /// Takes a sample, and adds the answers of the daemon.
 fn sample_and_ask(all: bool, interval: Duration, daemon: &client::Args) -> Result<Sample, Failure> {
     let mut seen = sample(all, interval)?;
-    let notice = daemon.add_standing(&mut seen.stat.domains, ASK_WITHIN).err();
+    let notice = daemon.add_status(&mut seen.stat.domains, ASK_WITHIN).err();
     seen.unseen.extend(notice);
     Ok(seen)
 }

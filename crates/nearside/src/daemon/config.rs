@@ -39,7 +39,7 @@ pub struct Config {
     /// The record of changes.
     pub audit: Audit,
     /// Constants of the control loop.
-    pub tuning: Patience,
+    pub tuning: TuningKeys,
 }
 
 /// The API: its socket, and the groups that may use it.
@@ -69,19 +69,19 @@ pub struct Audit {
 /// The constants of the control loop that an operator may change ([`Tuning`] explains them).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Patience {
+pub struct TuningKeys {
     /// See [`Tuning::idle_sample_intervals`].
     #[serde(deserialize_with = "intervals")]
-    pub idle_look_intervals: u64,
+    pub idle_sample_intervals: u64,
     /// See [`Tuning::threshold_intervals`].
     #[serde(deserialize_with = "intervals")]
-    pub patience_intervals: u64,
+    pub threshold_intervals: u64,
     /// See [`Tuning::review_intervals`].
     #[serde(deserialize_with = "intervals")]
-    pub weigh_intervals: u64,
+    pub review_intervals: u64,
     /// See [`Tuning::cooldown_intervals`].
     #[serde(deserialize_with = "intervals")]
-    pub minimum_stay_intervals: u64,
+    pub cooldown_intervals: u64,
     /// See [`Tuning::steady_intervals`].
     #[serde(deserialize_with = "intervals")]
     pub steady_intervals: u64,
@@ -90,7 +90,7 @@ pub struct Patience {
     pub horizon_intervals: u64,
     /// [`Tuning::contention_ppm`] in percent.
     #[serde(deserialize_with = "percent")]
-    pub trouble_percent: u64,
+    pub contention_percent: u64,
     /// [`Tuning::min_gain_ppm`] in percent.
     #[serde(deserialize_with = "percent")]
     pub minimum_gain_percent: u64,
@@ -122,7 +122,7 @@ impl Default for Config {
             rate_bytes_per_s: tuning.rate_bytes_per_s,
             api: Api::default(),
             audit: Audit::default(),
-            tuning: Patience::default(),
+            tuning: TuningKeys::default(),
         }
     }
 }
@@ -141,17 +141,17 @@ impl Default for Audit {
 
 const PPM_PER_PERCENT: u64 = 10_000;
 
-impl Default for Patience {
+impl Default for TuningKeys {
     fn default() -> Self {
         let tuning = Tuning::default();
         Self {
-            idle_look_intervals: tuning.idle_sample_intervals,
-            patience_intervals: tuning.threshold_intervals,
-            weigh_intervals: tuning.review_intervals,
-            minimum_stay_intervals: tuning.cooldown_intervals,
+            idle_sample_intervals: tuning.idle_sample_intervals,
+            threshold_intervals: tuning.threshold_intervals,
+            review_intervals: tuning.review_intervals,
+            cooldown_intervals: tuning.cooldown_intervals,
             steady_intervals: tuning.steady_intervals,
             horizon_intervals: tuning.horizon_intervals,
-            trouble_percent: tuning.contention_ppm / PPM_PER_PERCENT,
+            contention_percent: tuning.contention_ppm / PPM_PER_PERCENT,
             minimum_gain_percent: tuning.min_gain_ppm / PPM_PER_PERCENT,
             memory_stall_percent: tuning.memory_stall_ppm / PPM_PER_PERCENT,
         }
@@ -186,27 +186,27 @@ impl Config {
 
     /// The constants of the control loop.
     pub fn tuning(&self) -> Tuning {
-        let Patience {
-            idle_look_intervals,
-            patience_intervals,
-            weigh_intervals,
-            minimum_stay_intervals,
+        let TuningKeys {
+            idle_sample_intervals,
+            threshold_intervals,
+            review_intervals,
+            cooldown_intervals,
             steady_intervals,
             horizon_intervals,
-            trouble_percent,
+            contention_percent,
             minimum_gain_percent,
             memory_stall_percent,
         } = self.tuning;
         Tuning {
             interval_ns: u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX),
             rate_bytes_per_s: self.rate_bytes_per_s,
-            idle_sample_intervals: idle_look_intervals,
-            threshold_intervals: patience_intervals,
-            review_intervals: weigh_intervals,
-            cooldown_intervals: minimum_stay_intervals,
+            idle_sample_intervals,
+            threshold_intervals,
+            review_intervals,
+            cooldown_intervals,
             steady_intervals,
             horizon_intervals,
-            contention_ppm: trouble_percent * PPM_PER_PERCENT,
+            contention_ppm: contention_percent * PPM_PER_PERCENT,
             min_gain_ppm: minimum_gain_percent * PPM_PER_PERCENT,
             memory_stall_ppm: memory_stall_percent * PPM_PER_PERCENT,
             ..Tuning::default()
@@ -390,7 +390,7 @@ mod tests {
                     scheduler = \"off\"\nrate = \"200M\"\n\
                     [api]\nsocket = \"/run/x\"\nread_group = \"ops\"\nadmin_group = \"adm\"\n\
                     [audit]\nlog = \"/var/log/x\"\n\
-                    [tuning]\nidle_look_intervals = 4\ntrouble_percent = 20\n";
+                    [tuning]\nidle_sample_intervals = 4\ncontention_percent = 20\n";
         let config = parse(text).unwrap();
         assert_eq!(config.interval, Duration::from_millis(500));
         assert_eq!((config.scheduler, config.rate_bytes_per_s), (Scheduler::Off, 200 << 20));
@@ -430,9 +430,9 @@ mod tests {
                 "line 2 (`socket = \"run/x\"`): \"run/x\": expected the absolute path",
             ),
             ("[api]\nport = 80", "unknown field `port`"),
-            ("[tuning]\npatience_intervals = 0", "0: expected a whole number from 1 to"),
-            ("[tuning]\ntrouble_percent = 101", "101: expected a whole number from 1 to 100"),
-            ("[tuning]\nweigh_intervals = -1", "-1: expected"),
+            ("[tuning]\nthreshold_intervals = 0", "0: expected a whole number from 1 to"),
+            ("[tuning]\ncontention_percent = 101", "101: expected a whole number from 1 to 100"),
+            ("[tuning]\nreview_intervals = -1", "-1: expected"),
             ("interval = ", "line 1"),
             ("[api", "line 1"),
         ];

@@ -201,7 +201,7 @@ impl ControlLoop {
         };
         self.persisted.interval = interval;
         self.totals.intervals += 1;
-        match self.watcher.look(&self.persisted.history, turn) {
+        match self.watcher.observe(&self.persisted.history, turn) {
             Err(error) => self.sample_failed(&error.to_string(), inbox, due),
             Ok(seen) => {
                 self.failed = (0, String::new());

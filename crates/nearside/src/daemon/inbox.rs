@@ -12,7 +12,7 @@ use std::{
 
 /// The most events taken out of the channel in advance. Beyond them the channel fills up, and
 /// senders get an error.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Events that have arrived and were not taken yet.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Inbox {
 
     fn look(&self) -> MutexGuard<'_, Waiting> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while waiting.came.len() < MOST_WAITING {
+        while waiting.came.len() < MAX_WAITING {
             match waiting.channel.try_recv() {
                 Ok(event) => waiting.came.push_back(event),
                 Err(TryRecvError::Empty) => break,
@@ -105,6 +105,6 @@ mod tests {
         let inbox = Inbox::new(channel);
         let accepted =
             (0..200).filter(|_| sender.try_send(Event::Reload).is_ok() & inbox.is_waiting());
-        assert_eq!(accepted.count(), MOST_WAITING + 1);
+        assert_eq!(accepted.count(), MAX_WAITING + 1);
     }
 }

@@ -181,8 +181,8 @@ impl Metrics {
             stat.iter().map(|node| (of_node(node.node), node.outstanding_bytes)),
         )?;
         page.gauge(
-            ("nearside_node_unclaimed", "Memory available to claims", Some(Unit::Bytes)),
-            stat.iter().map(|node| (of_node(node.node), node.unclaimed_bytes)),
+            ("nearside_node_available", "Memory available to claims", Some(Unit::Bytes)),
+            stat.iter().map(|node| (of_node(node.node), node.available_bytes)),
         )?;
         page.gauge(
             ("nearside_node_claimed_vcpus", "vCPUs reserved for domains", None),
@@ -255,7 +255,7 @@ impl Metrics {
         )?;
         page.gauge(
             (
-                "nearside_domain_trouble_intervals",
+                "nearside_domain_contention_intervals",
                 "Intervals of contention in a row: off its home, or waiting for CPUs",
                 None,
             ),

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "history.json";
 
+/// A history of ten thousand domains takes less.
+const MAX_BYTES: u64 = 32 << 20;
+
 /// The history and the interval it is of.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,7 +33,7 @@ impl PersistedState {
                 path.display()
             ))
         };
-        match state.read(FILE) {
+        match state.read_within(FILE, MAX_BYTES) {
             Ok(None) => (fresh, None),
             Ok(Some(text)) => match serde_json::from_slice::<Self>(&text) {
                 Ok(read) if read.boot_id == boot_id => (read, None),
@@ -93,5 +96,16 @@ mod tests {
             assert_eq!(persisted.interval, 0);
             assert!(said.is_some_and(|said| said.contains("history.json")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_beyond_the_bound_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Folder::open(folder.path()).unwrap().unwrap();
+        let file = fs::File::create(folder.path().join(FILE)).unwrap();
+        file.set_len(MAX_BYTES + 1).unwrap();
+        let (persisted, said) = PersistedState::read(&state, "b");
+        assert_eq!(persisted.interval, 0);
+        assert!(said.as_ref().is_some_and(|said| said.contains("larger than 32 MiB")), "{said:?}");
     }
 }

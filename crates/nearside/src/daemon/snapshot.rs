@@ -320,8 +320,8 @@ pub(crate) mod examples {
         stat::tests::topology,
     };
     use nearside_policy::{
-        Batch, DebtWaits, HomeWaits, MilliVcpus, NodeHistory, PageMove, PartHistory, Place, Reason,
-        SlowDown, Status, Step,
+        Batch, DebtBlocker, HomeBlocker, MilliVcpus, NodeHistory, PageMove, PartHistory, Place,
+        Reason, SlowDown, Status, Step,
     };
 
     pub(crate) fn seen() -> Seen {
@@ -345,11 +345,11 @@ pub(crate) mod examples {
         let status = Status {
             place: Place::Contended { intervals: 3, off_home_ppm: 400_000 },
             debt_bytes: 64 * MIB,
-            home_waits: Some(HomeWaits::NoneBetter {
+            home_blocker: Some(HomeBlocker::NoneBetter {
                 here: SlowDown(1_200_000),
                 best: SlowDown(1_190_000),
             }),
-            debt_waits: Some(DebtWaits::NoBudget),
+            debt_blocker: Some(DebtBlocker::NoBudget),
         };
         let web = PartHistory {
             demand: MilliVcpus(1500),

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 /// A domain in the control loop: its status, and the steps of the last interval that concern it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ControlAnswer {
-    #[serde(rename = "standing")]
     pub(crate) status: StatusAnswer,
     pub(crate) steps: Vec<StepAnswer>,
 }

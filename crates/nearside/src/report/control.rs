@@ -10,7 +10,8 @@ use super::{
 use crate::domains::Domain;
 use nearside_linux::store::Record;
 use nearside_policy::{
-    ControlPlan, DebtWaits, History, Home, HomeWaits, Origin, PartHistory, PartId, Place, Status,
+    ControlPlan, DebtBlocker, History, Home, HomeBlocker, Origin, PartHistory, PartId, Place,
+    Status,
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
@@ -21,17 +22,17 @@ use std::collections::BTreeMap;
 pub(crate) struct ControlJson<'a> {
     interval: u64,
     steps: Vec<PartStepJson<'a>>,
-    standing: BTreeMap<String, StandingJson>,
+    status: BTreeMap<String, StatusJson>,
 }
 
 impl<'a> ControlJson<'a> {
     pub(crate) fn new(plan: &'a ControlPlan, history: &'a History) -> Self {
-        let standing =
-            history.parts.iter().map(|(part, known)| (part.to_string(), StandingJson::new(known)));
+        let status =
+            history.parts.iter().map(|(part, known)| (part.to_string(), StatusJson::new(known)));
         Self {
             interval: plan.interval,
             steps: steps_of(plan).map(|(part, step)| PartStepJson { domain: part, step }).collect(),
-            standing: standing.collect(),
+            status: status.collect(),
         }
     }
 }
@@ -52,67 +53,67 @@ struct PartStepJson<'a> {
 
 /// A domain's status.
 #[derive(Serialize)]
-pub(crate) struct StandingJson {
+pub(crate) struct StatusJson {
     place: &'static str,
-    trouble_intervals: u64,
+    contention_intervals: u64,
     off_home_ppm: u64,
     demand_milli_vcpus: u64,
     debt_bytes: u64,
-    home_waits: Option<WaitsJson>,
-    debt_waits: Option<WaitsJson>,
+    home_blocker: Option<BlockerJson>,
+    debt_blocker: Option<BlockerJson>,
     text: String,
 }
 
-/// The reason why a change waits.
+/// The reason against a change.
 #[derive(Serialize)]
-struct WaitsJson {
+struct BlockerJson {
     because: &'static str,
     text: String,
 }
 
-impl StandingJson {
+impl StatusJson {
     fn new(known: &PartHistory) -> Self {
-        let Status { place, debt_bytes, home_waits, debt_waits } = &known.status;
-        let (place, trouble_intervals, off_home_ppm) = match *place {
+        let Status { place, debt_bytes, home_blocker, debt_blocker } = &known.status;
+        let (place, contention_intervals, off_home_ppm) = match *place {
             Place::NoHome => ("no-home", 0, 0),
             Place::Idle => ("idle", 0, 0),
             Place::AtHome => ("at-home", 0, 0),
-            Place::Contended { intervals, off_home_ppm } => ("pushed-off", intervals, off_home_ppm),
+            Place::Contended { intervals, off_home_ppm } => ("contended", intervals, off_home_ppm),
         };
-        let home_because = |waits: &HomeWaits| match waits {
-            HomeWaits::Explicit => "explicit",
-            HomeWaits::Bound => "kept",
-            HomeWaits::OwnerForbids { .. } => "owner-keeps",
-            HomeWaits::HasCpuset => "has-cpuset",
-            HomeWaits::BelowThreshold => "may-pass",
-            HomeWaits::Cooldown { .. } => "moved-lately",
-            HomeWaits::Unconfirmed { .. } => "may-vary",
-            HomeWaits::NoneBetter { .. } => "none-better",
-            HomeWaits::DoesNotPay { .. } => "does-not-pay",
-            HomeWaits::NoRoom => "no-room",
-            HomeWaits::Queued => "in-turn",
+        let home_because = |blocker: &HomeBlocker| match blocker {
+            HomeBlocker::Explicit => "explicit",
+            HomeBlocker::Bound => "bound",
+            HomeBlocker::OwnerForbids { .. } => "owner-forbids",
+            HomeBlocker::HasCpuset => "has-cpuset",
+            HomeBlocker::BelowThreshold => "below-threshold",
+            HomeBlocker::Cooldown { .. } => "cooldown",
+            HomeBlocker::Unconfirmed { .. } => "unconfirmed",
+            HomeBlocker::NoneBetter { .. } => "none-better",
+            HomeBlocker::DoesNotPay { .. } => "does-not-pay",
+            HomeBlocker::NoRoom => "no-room",
+            HomeBlocker::Queued => "queued",
         };
-        let debt_because = |waits: &DebtWaits| match waits {
-            DebtWaits::RunsThere => "runs-there",
-            DebtWaits::NoRoom => "no-room",
-            DebtWaits::NoBudget => "no-budget",
-            DebtWaits::BoundElsewhere => "kept-elsewhere",
-            DebtWaits::Balancing => "balancing",
-            DebtWaits::NotAllowed => "not-allowed",
-            DebtWaits::Stuck { .. } => "stuck",
+        let debt_because = |blocker: &DebtBlocker| match blocker {
+            DebtBlocker::RunsThere => "runs-there",
+            DebtBlocker::NoRoom => "no-room",
+            DebtBlocker::NoBudget => "no-budget",
+            DebtBlocker::BoundElsewhere => "bound-elsewhere",
+            DebtBlocker::Balancing => "balancing",
+            DebtBlocker::NotAllowed => "not-allowed",
+            DebtBlocker::Stuck { .. } => "stuck",
         };
         Self {
             place,
-            trouble_intervals,
+            contention_intervals,
             off_home_ppm,
             demand_milli_vcpus: known.demand.0,
             debt_bytes: *debt_bytes,
-            home_waits: home_waits
+            home_blocker: home_blocker
                 .as_ref()
-                .map(|waits| WaitsJson { because: home_because(waits), text: waits.to_string() }),
-            debt_waits: debt_waits
+                .map(|it| BlockerJson { because: home_because(it), text: it.to_string() }),
+            debt_blocker: debt_blocker
                 .as_ref()
-                .map(|waits| WaitsJson { because: debt_because(waits), text: waits.to_string() }),
+                .map(|it| BlockerJson { because: debt_because(it), text: it.to_string() }),
             text: known.status.to_string(),
         }
     }
@@ -125,7 +126,7 @@ pub(crate) struct DomainJson<'a> {
     domain: &'a Domain,
     #[serde(serialize_with = "json::record")]
     record: &'a Option<Record>,
-    standing: Option<StandingJson>,
+    status: Option<StatusJson>,
 }
 
 impl<'a> DomainJson<'a> {
@@ -134,7 +135,7 @@ impl<'a> DomainJson<'a> {
         record: &'a Option<Record>,
         known: Option<&PartHistory>,
     ) -> Self {
-        Self { domain, record, standing: known.map(StandingJson::new) }
+        Self { domain, record, status: known.map(StatusJson::new) }
     }
 }
 
@@ -142,7 +143,7 @@ impl<'a> DomainJson<'a> {
 impl StatusAnswer {
     /// The answer of a daemon whose history of the domain is `known`.
     pub(crate) fn of(known: &PartHistory) -> Self {
-        serde_json::from_value(serde_json::to_value(StandingJson::new(known)).unwrap()).unwrap()
+        serde_json::from_value(serde_json::to_value(StatusJson::new(known)).unwrap()).unwrap()
     }
 }
 
@@ -151,7 +152,7 @@ impl StatusAnswer {
 pub(crate) struct WhyJson<'a> {
     #[serde(flatten)]
     placed: PlacedJson<'a>,
-    standing: Option<StandingJson>,
+    status: Option<StatusJson>,
     steps: Vec<StepJson<'a>>,
 }
 
@@ -181,7 +182,7 @@ impl<'a> WhyJson<'a> {
         let steps = steps_of(plan).filter(|(part, _)| part.domain() == domain.name);
         Ok(Self {
             placed,
-            standing: known.map(StandingJson::new),
+            status: known.map(StatusJson::new),
             steps: steps.map(|(_, step)| step).collect(),
         })
     }

@@ -56,7 +56,7 @@ pub(crate) fn local(share: Option<f64>) -> String {
 
 /// The status in the control loop, in one word.
 pub(crate) fn stands(domain: &Domain) -> String {
-    dash(domain.standing.as_ref().map(|standing| printable(&standing.place)))
+    dash(domain.status.as_ref().map(|status| printable(&status.place)))
 }
 
 /// `0:2 3:1`: nodes with a count above 0.
@@ -287,8 +287,8 @@ pub(crate) mod examples {
     pub(crate) fn domains_told_of() -> Vec<Domain> {
         let history = crate::daemon::snapshot::examples::snapshot().history;
         let told = |domain: Domain| {
-            let standing = history.parts.get(&domain.name.as_str().into()).map(StatusAnswer::of);
-            Domain { standing, ..domain }
+            let status = history.parts.get(&domain.name.as_str().into()).map(StatusAnswer::of);
+            Domain { status, ..domain }
         };
         domains().into_iter().map(told).collect()
     }

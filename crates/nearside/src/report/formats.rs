@@ -179,10 +179,10 @@ fn place_and_why() {
 
 #[test]
 fn list_show_and_stat() {
-    let standing = "API: `GET /domains/NAME`";
+    let section = "API: `GET /domains/NAME`";
     let printed = to_value(List { domains: &examples::domains_told_of() }).unwrap();
-    check("`nearside list ", &["Decisions", standing], "", &printed);
-    let shared = ["`nearside list ", "Decisions", standing];
+    check("`nearside list ", &["Decisions", section], "", &printed);
+    let shared = ["`nearside list ", "Decisions", section];
     check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());
     check("`nearside show ", &shared, "domains", &to_value(show()).unwrap());
 }
@@ -238,15 +238,15 @@ fn api_answers() {
     let Snapshot { plan, history, .. } = &snapshot;
     let (domain, record) = snapshot.domain("web-frontend").unwrap();
     let known = history.parts.get(&"web-frontend".into());
-    let standing = "API: `GET /domains/NAME`";
+    let section = "API: `GET /domains/NAME`";
 
     let printed = to_value(DomainJson::new(domain, record, known)).unwrap();
-    check(standing, &["`nearside list ", "`nearside show ", "Decisions"], "domains", &printed);
+    check(section, &["`nearside list ", "`nearside show ", "Decisions"], "domains", &printed);
 
     // Keyed by name: any domain stands for all.
     let mut printed = to_value(ControlJson::new(plan, history)).unwrap();
-    printed["standing"] = printed["standing"]["web-frontend"].take();
-    check("API: `GET /plan`", &[standing], "", &printed);
+    printed["status"] = printed["status"]["web-frontend"].take();
+    check("API: `GET /plan`", &[section], "", &printed);
 
     let unplaced = || Err(format!("{} was placed", domain.name));
     let mut printed =
@@ -264,7 +264,7 @@ fn api_answers() {
     .collect();
     own.retain(|key, _| !why.contains(key));
     own["steps"][0]["domain"] = "web-frontend".into();
-    check("API: `GET /why/DOMAIN`", &[standing, "API: `GET /plan`"], "", &printed);
+    check("API: `GET /why/DOMAIN`", &[section, "API: `GET /plan`"], "", &printed);
 
     let home = domain.home.as_ref().unwrap();
     let printed = to_value(ChangedJson::new("web-frontend", &home.nodes, home, &[])).unwrap();

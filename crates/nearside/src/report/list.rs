@@ -35,7 +35,7 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
         ("local", Right),
         ("debt", Right),
     ];
-    let is_told = list.domains.iter().any(|domain| domain.standing.is_some());
+    let is_told = list.domains.iter().any(|domain| domain.status.is_some());
     if is_told {
         columns.push(("status", Left));
     }

@@ -54,7 +54,7 @@ fn claim(chosen: &Candidate, observation: &Observation) -> String {
             observation.topology.cores_of(node).to_string(),
             observation.claimed_vcpus(node).to_string(),
             size(chosen.claim.bytes.get(&node).copied().unwrap_or(0)),
-            size(observation.unclaimed_bytes(node, chosen.claim.page_size)),
+            size(observation.available_bytes(node, chosen.claim.page_size)),
         ]
     };
     let rows: Vec<_> = chosen.claim.nodes().union(&chosen.nodes).iter().map(row).collect();

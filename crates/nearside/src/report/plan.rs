@@ -108,7 +108,7 @@ enum ActionJson<'a> {
 #[derive(Serialize)]
 struct BatchJson {
     from_node: NodeId,
-    most_bytes: u64,
+    max_bytes: u64,
 }
 
 impl<'a> ActionJson<'a> {
@@ -130,9 +130,8 @@ impl<'a> ActionJson<'a> {
     }
 
     fn of_move(pages: &PageMove) -> Self {
-        let batch = pages
-            .batch
-            .map(|Batch { from, max_bytes }| BatchJson { from_node: from, most_bytes: max_bytes });
+        let batch =
+            pages.batch.map(|Batch { from, max_bytes }| BatchJson { from_node: from, max_bytes });
         let (nodes, rate_bytes_per_s) = (members(&pages.nodes), pages.rate_bytes_per_s);
         Self::MovePages { nodes, rate_bytes_per_s, batch }
     }

@@ -139,8 +139,8 @@ pub(crate) fn text(show: &Show) -> String {
     if let Some(debt) = domain.debt_bytes {
         facts.add("debt", format!("{} off the home", short(debt)));
     }
-    if let Some(standing) = &domain.standing {
-        facts.add("status", printable(&standing.text));
+    if let Some(status) = &domain.status {
+        facts.add("status", printable(&status.text));
     }
     format!("{}\n{}{}{}", printable(&domain.name), facts.0, nodes(show), policies(&show.mapped))
 }
@@ -310,7 +310,7 @@ pub(crate) fn duration(seconds: u64) -> String {
 
 /// A command in the syntax of a shell, on one line; cut if it is long.
 pub(crate) fn command(words: &[String]) -> String {
-    const LONGEST: usize = 60;
+    const MAX_CHARS: usize = 60;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
     let quoted = |word: &String| match word {
         word if !word.is_empty() && word.chars().all(plain) => word.clone(),
@@ -324,7 +324,7 @@ pub(crate) fn command(words: &[String]) -> String {
         word => format!("'{}'", word.replace('\'', "'\\''")),
     };
     let line = words.iter().map(quoted).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(LONGEST) {
+    match line.char_indices().nth(MAX_CHARS) {
         Some((cut, _)) => format!("{}...", &line[..cut]),
         None => line,
     }
@@ -349,9 +349,9 @@ pub(crate) mod tests {
         }
     }
 
-    fn standing() -> StatusAnswer {
+    fn status() -> StatusAnswer {
         let told = examples::domains_told_of();
-        told.into_iter().filter_map(|domain| domain.standing).next_back().unwrap()
+        told.into_iter().filter_map(|domain| domain.status).next_back().unwrap()
     }
 
     pub(crate) fn show() -> Show {
@@ -363,7 +363,7 @@ pub(crate) mod tests {
         let policies = [("bind:1".to_owned(), usage.memory.anonymous.clone())].into();
         Show {
             domain: Domain {
-                standing: Some(standing()),
+                status: Some(status()),
                 ..Domain::new(&record.cgroup, Some(&record), usage)
             },
             record: Some(record),

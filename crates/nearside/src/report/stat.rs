@@ -12,7 +12,7 @@ use super::{
 use crate::domains::Domain;
 use crate::printable::printable;
 use nearside_linux::counters::Counters;
-use nearside_policy::{Observation, PageSize, Promisable, promisable};
+use nearside_policy::{Allocatable, Observation, PageSize, allocatable};
 use nearside_topology::{Node, NodeId, ReservedHugePages};
 use serde::Serialize;
 
@@ -46,11 +46,11 @@ pub(crate) struct NodeStat {
     pub(crate) reclaimable_bytes: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
     /// Base pages that claims can use, in bytes: free + reclaimable - reserve.
-    pub(crate) promisable_bytes: u64,
+    pub(crate) allocatable_bytes: u64,
     /// Claimed and not resident yet, in bytes.
     pub(crate) outstanding_bytes: u64,
     /// Available to new claims, in bytes: allocatable - outstanding.
-    pub(crate) unclaimed_bytes: u64,
+    pub(crate) available_bytes: u64,
     /// Pools of huge pages with at least one page.
     pub(crate) huge_pages: Vec<PoolStat>,
     /// Allocator counters since boot; none if this kernel does not count.
@@ -68,7 +68,7 @@ pub(crate) struct PoolStat {
     /// Claimed and not resident yet.
     pub(crate) outstanding_bytes: u64,
     /// Available to new claims.
-    pub(crate) unclaimed_bytes: u64,
+    pub(crate) available_bytes: u64,
 }
 
 /// Huge pages of one size that are reserved and not touched yet: free, on nodes that the kernel has
@@ -102,8 +102,8 @@ impl NodeStat {
     ) -> Self {
         let [before, after] = counters;
         let size_bytes = node.known_memory_bytes();
-        let Promisable { free_bytes, reclaimable_bytes, reserve_bytes, promisable_bytes } =
-            promisable(node, PageSize::Base);
+        let Allocatable { free_bytes, reclaimable_bytes, reserve_bytes, allocatable_bytes } =
+            allocatable(node, PageSize::Base);
         let pool = |pool: &nearside_topology::HugePagePool| PoolStat {
             page_bytes: pool.page_bytes,
             total_pages: pool.total_pages,
@@ -113,7 +113,7 @@ impl NodeStat {
                 node.id,
                 PageSize::Huge(pool.page_bytes),
             ),
-            unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Huge(pool.page_bytes)),
+            available_bytes: observation.available_bytes(node.id, PageSize::Huge(pool.page_bytes)),
         };
         Self {
             node: node.id,
@@ -123,9 +123,9 @@ impl NodeStat {
             free_bytes: size_bytes.and(Some(free_bytes)),
             reclaimable_bytes: size_bytes.and(Some(reclaimable_bytes)),
             reserve_bytes: size_bytes.and(Some(reserve_bytes)),
-            promisable_bytes,
+            allocatable_bytes,
             outstanding_bytes: outstanding_on(observation, node.id, PageSize::Base),
-            unclaimed_bytes: observation.unclaimed_bytes(node.id, PageSize::Base),
+            available_bytes: observation.available_bytes(node.id, PageSize::Base),
             huge_pages: node
                 .huge_pages
                 .iter()
@@ -177,7 +177,7 @@ fn memory(stat: &Stat) -> String {
             dash(node.reclaimable_bytes.map(short)),
             dash(node.reserve_bytes.map(short)),
             short(node.outstanding_bytes),
-            short(node.unclaimed_bytes),
+            short(node.available_bytes),
             format!("{}/{}", node.claimed_vcpus, node.cpus),
         ]
     };
@@ -204,7 +204,7 @@ fn huge_pages(stat: &Stat) -> String {
                 pool.total_pages.to_string(),
                 pool.free_pages.to_string(),
                 short(pool.outstanding_bytes),
-                short(pool.unclaimed_bytes),
+                short(pool.available_bytes),
             ]
         })
     });
@@ -258,7 +258,7 @@ fn domains(stat: &Stat) -> String {
         ("threads at", Left),
         ("memory at", Left),
     ];
-    let is_told = stat.domains.iter().any(|domain| domain.standing.is_some());
+    let is_told = stat.domains.iter().any(|domain| domain.status.is_some());
     let columns = [&columns[..], if is_told { &[("status", Left)] } else { &[] }].concat();
     let row = |domain: &Domain| {
         let mut row = vec![
@@ -363,7 +363,7 @@ pub(crate) mod tests {
         for key in ["size_bytes", "free_bytes", "reclaimable_bytes", "reserve_bytes"] {
             assert_eq!(json[key], serde_json::Value::Null, "{key}");
         }
-        assert_eq!((&json["promisable_bytes"], &json["unclaimed_bytes"]), (&0.into(), &0.into()));
+        assert_eq!((&json["allocatable_bytes"], &json["available_bytes"]), (&0.into(), &0.into()));
         let stat = Stat {
             interval_s: 0.0,
             nodes,
@@ -379,7 +379,7 @@ pub(crate) mod tests {
     #[test]
     fn available_is_allocatable_less_outstanding() {
         for node in stat().nodes {
-            assert_eq!(node.promisable_bytes - node.outstanding_bytes, node.unclaimed_bytes);
+            assert_eq!(node.allocatable_bytes - node.outstanding_bytes, node.available_bytes);
         }
     }
 

@@ -306,7 +306,7 @@ fn node_row(node: &NodeStat, sample: &Sample, bars: usize) -> Vec<Cell> {
         Cell::new(local(busy)),
         gauge(&[('|', used.unwrap_or(0.0)), (':', reclaimable.unwrap_or(0.0))], used),
         Cell::new(format!("{}/{}", dash(used_bytes.map(short)), dash(node.size_bytes.map(short)))),
-        Cell::new(short(node.unclaimed_bytes)),
+        Cell::new(short(node.available_bytes)),
         Cell::new(format!("{}/{}", node.claimed_vcpus, node.cpus)),
     ]
 }
@@ -374,7 +374,7 @@ struct Running {
 impl Running {
     /// A narrow terminal has no room for both; the status is more exact.
     fn new(sample: &Sample, is_wide: bool) -> Self {
-        let is_told = sample.stat.domains.iter().any(|domain| domain.standing.is_some());
+        let is_told = sample.stat.domains.iter().any(|domain| domain.status.is_some());
         Self { in_a_word: is_told, by_node: is_wide || !is_told }
     }
 }
@@ -432,6 +432,9 @@ fn nothing(state: &State, sample: &Sample) -> String {
         (true, _, true) => format!(" no name has \"{}\" in it: Esc shows all", state.filter),
         (true, _, false) => format!(" no name has \"{}\" in it", state.filter),
         (false, true, _) if !sample.all => " sampling ...".into(),
+        _ if sample.has_unreadable => {
+            " no domain is listed, but one whose record cannot be read may run".into()
+        }
         (false, true, _) => " no domain runs, and no other cgroup has processes".into(),
         (false, false, true) => {
             " no domain runs: `nearside run` starts one; a shows other cgroups".into()

@@ -33,6 +33,7 @@ fn sample() -> Sample {
         topology: Topology::default(),
         scheduler: Some("nearside".into()),
         left_out: Vec::new(),
+        has_unreadable: false,
         unseen: Vec::new(),
     }
 }
@@ -103,6 +104,12 @@ fn empty_list_explains_itself() {
     let none = with_domains(Vec::new());
     insta::assert_snapshot!("no_domains", frame(&State { all: false, ..state(NARROW) }, &none));
     assert!(frame(&state(NARROW), &none).contains("no other cgroup has processes"));
+    let unreadable = Sample { has_unreadable: true, ..with_domains(Vec::new()) };
+    for all in [false, true] {
+        let frame = frame(&State { all, ..state(NARROW) }, &unreadable);
+        assert!(!frame.contains("no domain runs"), "{frame}");
+        assert!(frame.contains("one whose record cannot be read may run"), "{frame}");
+    }
     let not_yet = Sample { all: false, ..none };
     assert!(frame(&state(NARROW), &not_yet).contains("\n sampling ...\n"));
 }
@@ -113,7 +120,7 @@ fn node_with_unknown_memory() {
     one.stat.nodes.truncate(1);
     one.busy_ns.clear();
     let node = &mut one.stat.nodes[0];
-    (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.unclaimed_bytes) =
+    (node.size_bytes, node.free_bytes, node.reclaimable_bytes, node.available_bytes) =
         (None, None, None, 0);
     one.unseen =
         vec!["/sys/devices/system/node/node0/meminfo: no MemTotal".into(), "another thing".into()];
@@ -124,13 +131,13 @@ fn node_with_unknown_memory() {
 fn threads_have_nodes_or_a_status_or_both() {
     let mut sample = sample();
     for (is_told, width, titles, web) in [
-        (true, 80, "CPU status memory at", "0 % pushed-off 0:64M"),
-        (true, 140, "CPU status threads at memory at", "0 % pushed-off 1:1 2:1 3:2 0:64M"),
+        (true, 80, "CPU status memory at", "0 % contended 0:64M"),
+        (true, 140, "CPU status threads at memory at", "0 % contended 1:1 2:1 3:2 0:64M"),
         (false, 80, "CPU threads at memory at", "0 % 1:1 2:1 3:2 0:64M"),
         (false, 140, "CPU threads at memory at", "0 % 1:1 2:1 3:2 0:64M"),
     ] {
         if !is_told {
-            sample.stat.domains.iter_mut().for_each(|domain| domain.standing = None);
+            sample.stat.domains.iter_mut().for_each(|domain| domain.status = None);
         }
         let frame = frame(&state(Size::new(width, 24)), &sample);
         let line = |start: &str| {

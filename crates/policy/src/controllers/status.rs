@@ -14,9 +14,9 @@ pub struct Status {
     /// move.
     pub debt_bytes: u64,
     /// The reason why its home is not changed.
-    pub home_waits: Option<HomeWaits>,
+    pub home_blocker: Option<HomeBlocker>,
     /// The reason why its debt is not moved.
-    pub debt_waits: Option<DebtWaits>,
+    pub debt_blocker: Option<DebtBlocker>,
 }
 
 /// The place a part runs at.
@@ -42,7 +42,7 @@ pub enum Place {
 /// The reason why a home is not changed, or not given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
-pub enum HomeWaits {
+pub enum HomeBlocker {
     /// An operator chose it.
     Explicit,
     /// Another program binds it to some nodes.
@@ -98,7 +98,7 @@ pub enum HomeWaits {
 /// The reason why debt is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
-pub enum DebtWaits {
+pub enum DebtBlocker {
     /// The pages are nearer to the part's CPUs than home is.
     RunsThere,
     /// No room at home.
@@ -137,16 +137,16 @@ impl fmt::Display for Status {
                 )?
             }
         }
-        self.home_waits.as_ref().map_or(Ok(()), |waits| write!(f, "; {waits}"))?;
+        self.home_blocker.as_ref().map_or(Ok(()), |blocker| write!(f, "; {blocker}"))?;
         match self.debt_bytes {
             0 => Ok(()),
             bytes => write!(f, "; {} off home", Bytes(bytes)),
         }?;
-        self.debt_waits.map_or(Ok(()), |waits| write!(f, ": {waits}"))
+        self.debt_blocker.map_or(Ok(()), |blocker| write!(f, ": {blocker}"))
     }
 }
 
-impl fmt::Display for HomeWaits {
+impl fmt::Display for HomeBlocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Explicit => write!(f, "an operator chose the home"),
@@ -183,7 +183,7 @@ impl fmt::Display for HomeWaits {
     }
 }
 
-impl fmt::Display for DebtWaits {
+impl fmt::Display for DebtBlocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RunsThere => write!(f, "nearer to where it runs than home is"),

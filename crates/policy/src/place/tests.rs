@@ -158,10 +158,10 @@ fn residents_take_cores_and_promised_memory() {
     assert_eq!(decision.chosen.nodes.to_string(), "1");
     // 3 GiB no longer fit node 0 beside the 6 that are promised.
     let on_0 = Request { nodes: Some("0".parse().unwrap()), ..request(2, 3, MemoryPolicy::Strict) };
-    let Refusal::DoesNotFit { unclaimed_bytes, short_by_bytes, .. } = refuse(&on_0, &seen) else {
+    let Refusal::DoesNotFit { available_bytes, short_by_bytes, .. } = refuse(&on_0, &seen) else {
         panic!()
     };
-    assert_eq!((unclaimed_bytes, short_by_bytes), (2 * GIB, GIB));
+    assert_eq!((available_bytes, short_by_bytes), (2 * GIB, GIB));
 }
 
 #[test]
@@ -257,12 +257,12 @@ fn memoryless_nodes_join_a_home_when_their_cpus_are_needed() {
 #[test]
 fn memory_out_of_reach_is_never_used() {
     let seen = machine(&[(4, 1, 8), (4, 1, 8)], &[10, 255, 255, 10]);
-    let Refusal::DoesNotFit { unclaimed_bytes, .. } =
+    let Refusal::DoesNotFit { available_bytes, .. } =
         refuse(&request(4, 12, MemoryPolicy::Local), &seen)
     else {
         panic!()
     };
-    assert_eq!(unclaimed_bytes, 8 * GIB);
+    assert_eq!(available_bytes, 8 * GIB);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn huge_pages_come_from_their_pools_in_whole_pages() {
     assert_eq!(decision.chosen.claim.page_size, PageSize::Huge(GIB));
     assert!(matches!(
         refuse(&wish(4 * GIB), &seen),
-        Refusal::DoesNotFit { unclaimed_bytes, .. } if unclaimed_bytes == 3 * GIB
+        Refusal::DoesNotFit { available_bytes, .. } if available_bytes == 3 * GIB
     ));
     assert!(matches!(refuse(&wish(5 * GIB), &seen), Refusal::MoreThanMachine { .. }));
     let other = Request { page_size: PageSize::Huge(2 << 20), ..wish(GIB) };
@@ -404,7 +404,7 @@ fn the_view_agrees_with_the_observation() {
     seen.parts[1].resident_bytes.insert(NodeId(1), GIB / 2);
     let view = View::new(&seen, PageSize::Base, 4096, &CostModel::default());
     for node in view.nodes.iter() {
-        assert_eq!(node.available_pages, seen.unclaimed_bytes(node.id, PageSize::Base) / 4096);
+        assert_eq!(node.available_pages, seen.available_bytes(node.id, PageSize::Base) / 4096);
         assert_eq!(node.busy, seen.claimed_vcpus(node.id));
     }
 }

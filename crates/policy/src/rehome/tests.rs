@@ -161,8 +161,8 @@ fn growing_into_a_larger_home_moves_and_narrows_nothing() {
 #[test]
 fn a_confined_domain_must_fit_its_new_home() {
     let needed = |wish: &Rehome, observation: Observation| match rehome(wish, &observation) {
-        Err(RehomeRefusal::DoesNotFit { needed_bytes, unclaimed_bytes, .. }) => {
-            Some((needed_bytes / GIB, unclaimed_bytes / GIB))
+        Err(RehomeRefusal::DoesNotFit { needed_bytes, available_bytes, .. }) => {
+            Some((needed_bytes / GIB, available_bytes / GIB))
         }
         _ => None,
     };
@@ -209,7 +209,7 @@ fn reservations_of_others_do_not_block_an_exchange_of_pages() {
     let too_small = RehomeRefusal::DoesNotFit {
         nodes: set(&[1]),
         needed_bytes: 6 * GIB,
-        unclaimed_bytes: 4 * GIB,
+        available_bytes: 4 * GIB,
     };
     assert_eq!(refusal(6, 7), Some(too_small));
 }

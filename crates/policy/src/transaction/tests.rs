@@ -62,6 +62,22 @@ fn going(name: &str, node: u32, claimed: &[u64]) -> Vec<Step> {
 }
 
 #[test]
+fn a_first_home_gives_a_found_part_no_claim() {
+    let found = PartState { home: None, claim: None, ..part("vm", 0, &[0], &[0, 300]) };
+    let seen = machine(&[500, 500], vec![found]);
+    let steps = going("vm", 1, &[0, 300]);
+    let after = seen.clone().after(&Transaction::new(steps.clone(), &seen));
+    let found = after.part(&"vm".into()).unwrap();
+    assert_eq!((&found.home, &found.claim), (&Some(home(1)), &None));
+    // Nearside starts the other, with the same steps.
+    let create = step(Action::Create { part: "db".into(), limits: Default::default() });
+    let steps = [vec![create], going("db", 1, &[0, 300])].concat();
+    let after = seen.clone().after(&Transaction::new(steps, &seen));
+    let started = after.part(&"db".into()).unwrap();
+    assert_eq!((&started.home, &started.claim), (&Some(home(1)), &Some(claim(&[0, 300]))));
+}
+
+#[test]
 fn a_new_home_needs_the_whole_claim_there() {
     let seen = machine(&[0, 500], vec![part("a", 0, &[400], &[400])]);
     let transaction = Transaction::new(going("a", 1, &[0, 400]), &seen);

@@ -8,7 +8,7 @@ use crate::{
 use nearside_policy::{
     Action, Affinity, ByNode, ControlObservation, ControlPlan, History, Home, MemoryPolicy,
     MoveReport, NodeLoad, Origin, Owner, PageMove, PageSize, PartId, PartLoad, Reason, StayedWhy,
-    Tuning, promisable,
+    Tuning, allocatable,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
         if random.percent(10) {
             continue;
         }
-        // Most run where they ran before, so that trouble lasts.
+        // Most run where they ran before, so that contention lasts.
         let steady = domain.id.domain().len() as u64
             + domain.home.as_ref().map_or(0, |home| home.nodes.len() as u64);
         let mut cpu_ns = ByNode::new();
@@ -201,7 +201,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
         let page_size = domain.claim.as_ref().map_or(PageSize::Base, |claim| claim.page_size);
         *arriving.entry((format!("{page_size:?}"), to)).or_default() += u128::from(batch.max_bytes);
         *on_the_way.entry((batch.from, to)).or_default() += u128::from(batch.max_bytes);
-        let room = promisable(topology.node(to).unwrap(), page_size).promisable_bytes;
+        let room = allocatable(topology.node(to).unwrap(), page_size).allocatable_bytes;
         assert!(
             arriving[&(format!("{page_size:?}"), to)] <= u128::from(room),
             "more moves than there is room"
@@ -236,7 +236,8 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
                 .filter(|domain| domain.claim.is_none() && swaps(&domain.id));
             let left: u64 = found.filter_map(|domain| domain.resident_bytes.get(&node)).sum();
             let there =
-                u128::from(promisable(topology.node(node).unwrap(), size).promisable_bytes) + held;
+                u128::from(allocatable(topology.node(node).unwrap(), size).allocatable_bytes)
+                    + held;
             let there = there + u128::from(left);
             assert!(claims <= there, "node {node}: {claims} bytes are promised, {there} are there");
         }

@@ -3,7 +3,7 @@
 
 use crate::machine::{GIB, Machine, found, gib, set, vm};
 use nearside_policy::{
-    Action, Affinity, DebtWaits, Home, HomeWaits, MemoryPolicy, Origin, Owner, Reason, Tuning,
+    Action, Affinity, DebtBlocker, Home, HomeBlocker, MemoryPolicy, Origin, Owner, Reason, Tuning,
 };
 use nearside_topology::{Distance, NodeId};
 use std::time::Instant;
@@ -454,7 +454,7 @@ fn an_operators_home_stays_whatever_it_costs() {
     let home = machine.vm("bound").state.home.clone().unwrap();
     assert_eq!((home.nodes, home.origin), (set(&[1]), Origin::Adopted));
     let status = &machine.history.parts[&"pinned".into()].status;
-    assert_eq!(status.home_waits, Some(HomeWaits::Explicit));
+    assert_eq!(status.home_blocker, Some(HomeBlocker::Explicit));
     println!("{status}");
 }
 
@@ -484,7 +484,7 @@ fn a_home_follows_its_external_binding() {
     machine.vm("bound").state.resident_bytes = gib(&[0, 2]);
     machine.step();
     let status = machine.history.parts[&"bound".into()].status.clone();
-    assert_eq!(status.debt_waits, Some(DebtWaits::BoundElsewhere), "{status}");
+    assert_eq!(status.debt_blocker, Some(DebtBlocker::BoundElsewhere), "{status}");
     machine.steps(9);
     assert_eq!((home(&mut machine), machine.moved_bytes), (adopted(1), 0));
 
@@ -514,8 +514,8 @@ fn memory_without_a_policy_is_left_to_numa_balancing_while_that_scans() {
         };
         assert!(!debt(&mut machine, "started"), "each of its processes has a policy");
         assert_eq!(debt(&mut machine, "found"), !moves, "{soft_affinity} {numa_balancing:?}");
-        let waits = machine.history.parts[&"found".into()].status.debt_waits;
-        assert_eq!(waits == Some(DebtWaits::Balancing), !moves, "{waits:?}");
+        let blocker = machine.history.parts[&"found".into()].status.debt_blocker;
+        assert_eq!(blocker == Some(DebtBlocker::Balancing), !moves, "{blocker:?}");
     }
 }
 
@@ -597,5 +597,5 @@ fn a_move_that_does_not_pay_is_not_made() {
     let status = &machine.history.parts[&"archive".into()].status;
     println!("{status}");
     assert!(machine.rehomed.is_empty());
-    assert!(matches!(status.home_waits, Some(HomeWaits::DoesNotPay { .. })), "{status}");
+    assert!(matches!(status.home_blocker, Some(HomeBlocker::DoesNotPay { .. })), "{status}");
 }

@@ -133,7 +133,7 @@ fn run(random: &mut Random, seen: &mut ControlObservation) {
 fn start(random: &mut Random, seen: &mut Observation, number: u64) {
     let ids: Vec<NodeId> = seen.topology.nodes.iter().map(|node| node.id).collect();
     let node = random.one_of(&ids);
-    let bytes = seen.unclaimed_bytes(node, PageSize::Base) / 10 * 9;
+    let bytes = seen.available_bytes(node, PageSize::Base) / 10 * 9;
     if bytes == 0 || seen.parts.len() > 12 {
         return;
     }

@@ -58,14 +58,14 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
                 by_operator += 1;
             }
             (
-                Err(Refusal::DoesNotFit { needed_bytes, unclaimed_bytes, short_by_bytes, .. }),
+                Err(Refusal::DoesNotFit { needed_bytes, available_bytes, short_by_bytes, .. }),
                 wish,
             ) => {
                 assert!(homes.is_empty() || wish.is_some());
                 assert!(
                     wish.iter().all(|wish| naive.home(&wish.iter().collect::<Vec<_>>()).is_none())
                 );
-                assert!(short_by_bytes > 0 && unclaimed_bytes + short_by_bytes == needed_bytes);
+                assert!(short_by_bytes > 0 && available_bytes + short_by_bytes == needed_bytes);
             }
             (Err(Refusal::NoCpus { nodes }), _) => {
                 assert!(seen.topology.cpus_of_nodes(&nodes).is_empty())

@@ -3,7 +3,7 @@
 //! allocatable memory with the crate.
 
 use nearside_policy::{
-    ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, outstanding, promisable,
+    ByNode, CostModel, MemoryPolicy, Observation, PageSize, Request, allocatable, outstanding,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::cmp::Reverse;
@@ -32,8 +32,8 @@ pub(crate) struct Naive<'a> {
     threads: BTreeMap<NodeId, u128>,
     busy: BTreeMap<NodeId, u128>,
     memory: BTreeMap<NodeId, u64>,
-    unclaimed: BTreeMap<NodeId, u64>,
-    unclaimed_on_all: u64,
+    available: BTreeMap<NodeId, u64>,
+    available_on_all: u64,
     bandwidth: BTreeMap<NodeId, u128>,
     demand: BTreeMap<NodeId, u128>,
     latency: BTreeMap<(NodeId, NodeId), Option<u128>>,
@@ -56,8 +56,8 @@ impl<'a> Naive<'a> {
             threads: BTreeMap::new(),
             busy: BTreeMap::new(),
             memory: BTreeMap::new(),
-            unclaimed: BTreeMap::new(),
-            unclaimed_on_all: 0,
+            available: BTreeMap::new(),
+            available_on_all: 0,
             bandwidth: BTreeMap::new(),
             demand: BTreeMap::new(),
             latency: BTreeMap::new(),
@@ -81,8 +81,8 @@ impl<'a> Naive<'a> {
             naive.busy.insert(id, seen.claimed_vcpus(id).into());
             naive.memory.insert(id, node.memory_bytes);
             let owed = owed.iter().map(|(_, owed)| owed.get(&id).copied().unwrap_or(0)).sum();
-            let free = promisable(node, request.page_size).promisable_bytes;
-            naive.unclaimed.insert(id, free.saturating_sub(owed) / page_bytes);
+            let free = allocatable(node, request.page_size).allocatable_bytes;
+            naive.available.insert(id, free.saturating_sub(owed) / page_bytes);
             let to_it = topology.performance.iter().filter(|p| p.target == id);
             if let Some(best) =
                 to_it.filter_map(|p| p.read_bandwidth_mb_s.or(p.write_bandwidth_mb_s)).max()
@@ -109,8 +109,8 @@ impl<'a> Naive<'a> {
                 topology.reserved_huge_bytes(bytes).saturating_sub(own).div_ceil(page_bytes)
             }
         };
-        naive.unclaimed_on_all = naive.unclaimed.values().sum::<u64>().saturating_sub(reserved);
-        naive.unclaimed.values_mut().for_each(|pages| *pages = naive.unclaimed_on_all.min(*pages));
+        naive.available_on_all = naive.available.values().sum::<u64>().saturating_sub(reserved);
+        naive.available.values_mut().for_each(|pages| *pages = naive.available_on_all.min(*pages));
         for &from in &naive.nodes {
             for &to in &naive.nodes {
                 naive.latency.insert((from, to), latency(seen, from, to));
@@ -164,11 +164,11 @@ impl<'a> Naive<'a> {
         }
         let pages = self.lay_pages(set, &vcpus)?;
         let in_set: u64 = set.iter().filter_map(|n| pages.get(n)).sum();
-        let unclaimed: u64 = set.iter().map(|n| self.unclaimed[n]).sum();
+        let available: u64 = set.iter().map(|n| self.available[n]).sum();
         Some(Home {
             slow_down: self.slow_down(&vcpus, &pages),
             vcpus_per_core_ppm: self.vcpus_per_core(&vcpus),
-            free_after_bytes: (unclaimed - in_set).min(self.unclaimed_on_all - self.pages)
+            free_after_bytes: (available - in_set).min(self.available_on_all - self.pages)
                 * self.page_bytes,
             nodes: set.to_vec(),
             vcpus,
@@ -183,12 +183,12 @@ impl<'a> Naive<'a> {
 
     fn lay_pages(&self, set: &[NodeId], vcpus: &ByNode) -> Option<ByNode> {
         let policy = self.request.policy;
-        let mut left: ByNode = self.unclaimed.clone();
+        let mut left: ByNode = self.available.clone();
         left.retain(|&n, _| self.reachable(vcpus, n));
         if policy.confines() {
             left.retain(|n, _| set.contains(n));
         }
-        if left.values().sum::<u64>() < self.pages || self.unclaimed_on_all < self.pages {
+        if left.values().sum::<u64>() < self.pages || self.available_on_all < self.pages {
             return None;
         }
         let memory: Vec<NodeId> = set

@@ -10,7 +10,7 @@ use crate::{
     distance::{Distance, Distances},
     id::Pxm,
 };
-use alloc::{format, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 
 const COUNT: usize = 36;
 const FIRST_DISTANCE: usize = 44;
@@ -25,6 +25,14 @@ pub struct Slit {
     pub localities: usize,
     // Row by row, localities * localities values.
     distances: Vec<Distance>,
+}
+
+/// The number of further findings of a kind, in brackets; nothing where there are none.
+fn more_such(count: usize, noun: &str) -> String {
+    match count {
+        0 => String::new(),
+        _ => format!(" (and {count} more such{noun})"),
+    }
 }
 
 impl Slit {
@@ -107,9 +115,8 @@ impl Slit {
             self.pairs().filter(|&(from, to, there)| from < to && back(from, to) != Some(there));
         if let Some((from, to, there)) = asymmetric.next() {
             let here = back(from, to).unwrap_or_default();
-            let more = asymmetric.count();
-            let read =
-                format!("PXM {from} to {to} is {there}, back {here} (and {more} more such pairs)");
+            let more = more_such(asymmetric.count(), " pairs");
+            let read = format!("PXM {from} to {to} is {there}, back {here}{more}");
             let offset = self.offset(from, to);
             findings.push(table.finding(
                 offset,
@@ -121,10 +128,8 @@ impl Slit {
         let mut unreachable =
             self.pairs().filter(|&(.., distance)| distance == Distances::UNREACHABLE);
         if let Some((from, to, distance)) = unreachable.next() {
-            let more = unreachable.count();
-            let read = format!(
-                "distance {distance} (unreachable) from PXM {from} to {to} (and {more} more such)"
-            );
+            let more = more_such(unreachable.count(), "");
+            let read = format!("distance {distance} (unreachable) from PXM {from} to {to}{more}");
             let offset = self.offset(from, to);
             findings.push(table.finding(
                 offset,

@@ -135,7 +135,7 @@ fn found_groups_get_a_home() {
         assert!(why[key] == told[key] && !why[key].is_null(), "{key}: {why:#} {told:#}");
     }
     await_that("what the daemon makes of it is told", || {
-        json("why /machine.slice/vm1")["standing"].is_object()
+        json("why /machine.slice/vm1")["status"].is_object()
     });
     child.kill().unwrap();
     child.wait().unwrap();
@@ -204,7 +204,7 @@ fn memory_follows_a_domain_that_was_pushed_off_and_then_stays() {
     let home = *first.keys().next().unwrap();
     await_that("it is at home", || {
         ask("GET", "/domains/db", None)
-            .is_some_and(|(_, body)| body["standing"]["place"] == "at-home")
+            .is_some_and(|(_, body)| body["status"]["place"] == "at-home")
     });
     // Twice as many threads as its home has CPUs come to stay there.
     let hog = format!("--quiet --name hog --cpus 2 --memory 16M --policy preferred --nodes {home}");

@@ -2,9 +2,9 @@
 
 use crate::shared::scheduler_state;
 use nearside_lab::{
-    Domain, Look, MIB, await_that,
+    Domain, Look, MIB, available_bytes, await_that,
     daemon::{Daemon, ask, ask_once, get},
-    json, run, status, stderr, unclaimed_bytes, words,
+    json, run, status, stderr, words,
 };
 use serde_json::{Value, json};
 use std::{
@@ -77,7 +77,7 @@ fn kill_during_exchanges(wanted: u32) {
     let strict = |name: &str, mib: u64, node: u32| {
         format!("--quiet --name {name} --cpus 2 --policy strict --nodes {node} --memory {mib}M")
     };
-    let available_mib: Vec<_> = unclaimed_bytes().iter().map(|bytes| bytes / MIB).collect();
+    let available_mib: Vec<_> = available_bytes().iter().map(|bytes| bytes / MIB).collect();
     let mib = available_mib[0].max(available_mib[1]) / 2 + 4;
     let domains = [
         Domain::start(&strict("db", mib, 1), "--mib 1 --threads 2 --spin"),
@@ -103,8 +103,8 @@ fn kill_during_exchanges(wanted: u32) {
         assert!(after_hog.status.success(), "{}", stderr(&after_hog));
         let mut daemon = Daemon::begin_with(
             "",
-            "scheduler = \"off\"\n[tuning]\npatience_intervals = 1\nminimum_stay_intervals = 1\n\
-             steady_intervals = 1\nidle_look_intervals = 1\nminimum_gain_percent = 100",
+            "scheduler = \"off\"\n[tuning]\nthreshold_intervals = 1\ncooldown_intervals = 1\n\
+             steady_intervals = 1\nidle_sample_intervals = 1\nminimum_gain_percent = 100",
         );
         let has_begun = await_exchange();
         thread::sleep(Duration::from_micros(next(&mut random) % 20_000));

@@ -115,7 +115,7 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
     );
     // A domain becomes idle only after it has touched its memory.
     await_that("it rests", || {
-        ask("GET", "/why/db", None).is_some_and(|(_, why)| why["standing"]["place"] == "idle")
+        ask("GET", "/why/db", None).is_some_and(|(_, why)| why["status"]["place"] == "idle")
     });
     let once = |arguments: &str| {
         let output = run(words(arguments));
@@ -144,7 +144,7 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         assert!(!said(&format!("{command} --no-daemon")).0.contains("status"), "{command}");
     }
     await_that("a program is told, too", || {
-        json("list")["domains"][0]["standing"]["place"] == "idle"
+        json("list")["domains"][0]["status"]["place"] == "idle"
     });
     assert!(!said("why db --no-daemon").0.contains("daemon"));
     daemon.signal(Signal::STOP);

@@ -2,8 +2,8 @@
 
 use nearside_lab::{
     Domain, Levelling, Look, MIB, Own, Signal, assert_refused, assert_the_kernel_covers_all_claims,
-    await_that, domains, end, go_on, huge_pages, json, killed_for_memory, nearside,
-    parallel_starts, read, run, send, stderr, toucher, unclaimed_bytes, words,
+    available_bytes, await_that, domains, end, go_on, huge_pages, json, killed_for_memory,
+    nearside, parallel_starts, read, run, send, stderr, toucher, words,
 };
 use std::{
     io::{BufRead, BufReader},
@@ -131,7 +131,7 @@ fn memory_that_was_freed_and_will_be_touched_again_stays_promised() {
     // half of that, so that the other half is room for memory that comes and goes meanwhile.
     let second = format!(
         "run -q --name second --policy strict --nodes 1 --memory {}",
-        unclaimed_bytes()[1] + 90 * MIB
+        available_bytes()[1] + 90 * MIB
     );
     let start_second = || run(words(&second).chain(["--", "true"]));
     let refused = start_second();
@@ -151,7 +151,7 @@ fn huge_mib() -> (Vec<u64>, u64) {
     let stat = json("stat");
     let nodes = stat["nodes"].as_array().unwrap().iter();
     let pools = nodes.flat_map(|node| node["huge_pages"].as_array().unwrap());
-    let on_each = pools.map(|pool| pool["unclaimed_bytes"].as_u64().unwrap() / MIB).collect();
+    let on_each = pools.map(|pool| pool["available_bytes"].as_u64().unwrap() / MIB).collect();
     let reserved = stat["reserved_huge_pages"].as_array().unwrap().first();
     (on_each, reserved.map_or(0, |pool| pool["elsewhere_bytes"].as_u64().unwrap() / MIB))
 }
@@ -188,7 +188,7 @@ fn huge_pages_reserved_by_others_are_unavailable_and_a_domains_own_count_once() 
     assert_eq!(huge_mib(), (vec![0, 10], 30));
     let refused = run(words("run --name more --page-size 2M --memory 12M -- true"));
     assert_eq!(refused.status.code(), Some(125));
-    assert!(stderr(&refused).contains("10 MiB can be promised"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("10 MiB are available"), "{}", stderr(&refused));
     let fits = start(strict("fits", 2, 10, 10));
     assert_eq!(huge_mib(), (vec![0, 0], 30));
     other.kill().unwrap();

@@ -174,7 +174,7 @@ fn a_found_group_gets_a_home_and_its_memory_comes_there() {
     let mut host = host();
     let mut watcher = host.watcher(Patterns::parse([pattern]).unwrap());
     let seen = watcher
-        .look(&History::default(), Turn { interval: 1, now_ns: 1, ..Turn::default() })
+        .observe(&History::default(), Turn { interval: 1, now_ns: 1, ..Turn::default() })
         .unwrap();
     let state = seen.machine.parts.iter().find(|part| part.id.domain() == name).unwrap();
     assert!(
@@ -230,7 +230,7 @@ fn places_and_memory_of_domains_are_watched() {
     let mut watcher = host.watcher(Patterns::parse(["strangers/*"]).unwrap());
     let turn =
         |interval: u64| Turn { interval, now_ns: interval * 1_000_000_000, ..Turn::default() };
-    watcher.look(&History::default(), turn(1)).unwrap();
+    watcher.observe(&History::default(), turn(1)).unwrap();
     let used = |group: &str| -> u64 {
         let text = read(&format!("/sys/fs/cgroup/{group}/cpu.stat"));
         text.lines().next().unwrap().strip_prefix("usage_usec ").unwrap().parse().unwrap()
@@ -240,7 +240,7 @@ fn places_and_memory_of_domains_are_watched() {
     await_that("both have run", || {
         groups.map(used).iter().zip(before).all(|(now, before)| *now > before + 200_000)
     });
-    let seen = watcher.look(&History::default(), turn(2)).unwrap();
+    let seen = watcher.observe(&History::default(), turn(2)).unwrap();
     let (own, other) = (&seen.loads[&"busy".into()], &seen.loads[&"/strangers/one".into()]);
     let nodes = |by_node: &nearside_policy::ByNode| {
         by_node.keys().copied().collect::<NodeSet>().to_string()
@@ -264,6 +264,6 @@ fn places_and_memory_of_domains_are_watched() {
     assert!(seen.nodes[&NodeId(1)].busy_ns > 0 && seen.nodes.len() == 4, "{:?}", seen.nodes);
     drop(stranger);
     domain.end();
-    let seen = watcher.look(&History::default(), turn(3)).unwrap();
+    let seen = watcher.observe(&History::default(), turn(3)).unwrap();
     assert_eq!(seen.machine.parts.len(), 0);
 }

@@ -1,8 +1,8 @@
 //! `set` gives a running domain another home and takes its memory there.
 
 use nearside_lab::{
-    Domain, MIB, Signal, await_that, domains, huge_pages, json, nearside, read, run, send, status,
-    stderr, stdout, toucher, unclaimed_bytes, words, write,
+    Domain, MIB, Signal, available_bytes, await_that, domains, huge_pages, json, nearside, read,
+    run, send, status, stderr, stdout, toucher, words, write,
 };
 use std::{
     collections::BTreeMap,
@@ -268,7 +268,7 @@ fn the_last_of_two_commands_decides() {
 #[test]
 fn pages_without_room_on_the_target_stay_and_the_reason_is_named() {
     write("/proc/sys/vm/drop_caches", "3");
-    let full = unclaimed_bytes()[3] / MIB - 250;
+    let full = available_bytes()[3] / MIB - 250;
     let filler = format!("--quiet --name filler --policy strict --nodes 3 --memory {}M", full + 4);
     let _filler = Domain::start(&filler, &format!("--mib {full}"));
     let memory = read("/sys/devices/system/node/node3/meminfo");

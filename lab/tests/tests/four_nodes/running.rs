@@ -1,8 +1,8 @@
 //! `run` becomes the command, and its refusals leave nothing behind.
 
 use nearside_lab::{
-    Domain, Look, MIB, Signal, await_that, domains, nearside, read, run, send, status, stderr,
-    stdout, unclaimed_bytes, waits_for_lock, words, write,
+    Domain, Look, MIB, Signal, available_bytes, await_that, domains, nearside, read, run, send,
+    status, stderr, stdout, waits_for_lock, words, write,
 };
 use std::{
     fs,
@@ -244,7 +244,7 @@ fn resources_that_a_group_above_withholds_are_neither_offered_nor_taken() {
     write(&format!("{parent}/cpuset.cpus"), "0-5");
     write(&format!("{parent}/cpuset.mems"), "0,2-3");
     // Strict domains that fill nodes: none comes to node 1 (no memory) or 3 (no CPUs).
-    let size = unclaimed_bytes()[0].min(unclaimed_bytes()[2]) / 2 + 16 * MIB;
+    let size = available_bytes()[0].min(available_bytes()[2]) / 2 + 16 * MIB;
     let start = |name: &str| {
         let flags = format!("-q --name {name} --cpus 2 --policy strict --memory {size}");
         Domain::start(&flags, "--mib 16")

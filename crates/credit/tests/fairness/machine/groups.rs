@@ -1,6 +1,6 @@
 //! Shares, grants, charges and caps, as in `groups.h` and the timer of `main.bpf.c`.
 
-use super::{ANYWHERE, Machine, THROTTLED_LONGEST_NS, TICK_NS, Work};
+use super::{ANYWHERE, MAX_THROTTLED_NS, Machine, TICK_NS, Work};
 use nearside_credit::{self as credit, ONE, WEIGHT};
 
 impl Machine {
@@ -105,7 +105,7 @@ impl Machine {
         let mut refused = false;
         let mut waiting = std::mem::take(self.throttled.entry(level).or_default());
         while let Some(&task) = waiting.front() {
-            let too_long = self.time_ns - self.tasks[task].queued_ns > THROTTLED_LONGEST_NS;
+            let too_long = self.time_ns - self.tasks[task].queued_ns > MAX_THROTTLED_NS;
             if refused && !too_long {
                 break;
             }

@@ -1,61 +1,25 @@
 //! Transactions on a made-up host: plain files stand for the kernel's.
 
+#[path = "../../../tests/common/made.rs"]
+mod made;
+
 use super::*;
 use crate::{Paths, store::CpuBinding};
+use made::Made;
 use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-};
+use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
 const MIB: u64 = 1 << 20;
 const NODES: u32 = 4;
 /// Memory of a node that can be claimed.
 const FREE_MIB: u64 = 400;
 
-/// A host of four nodes with two CPUs each.
-struct Made {
-    folder: tempfile::TempDir,
-}
-
 impl Made {
+    /// A host of four nodes.
     fn new() -> Self {
-        let made = Self { folder: tempfile::tempdir().unwrap() };
-        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
-        made.file("proc/self/mountinfo", &mount);
-        made.file("proc/sys/kernel/random/boot_id", "b\n");
-        made.file("cg/cgroup.controllers", "cpuset memory\n");
-        made.file("sys/devices/system/cpu/online", "0-7\n");
-        fs::create_dir(made.path("run")).unwrap();
-        for node in 0..NODES {
-            let folder = format!("sys/devices/system/node/node{node}");
-            made.file(&format!("{folder}/cpulist"), &format!("{}-{}", 2 * node, 2 * node + 1));
-            let distances =
-                (0..NODES).map(|other| if other == node { "10" } else { "20" }.to_owned());
-            made.file(&format!("{folder}/distance"), &distances.collect::<Vec<_>>().join(" "));
-            let (total, free) = (4 * FREE_MIB * 1024, FREE_MIB * 1024);
-            let text =
-                format!("Node {node} MemTotal: {total} kB\nNode {node} MemFree: {free} kB\n");
-            made.file(&format!("{folder}/meminfo"), &text);
-        }
-        made
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn file(&self, path: &str, text: &str) {
-        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-        fs::write(self.path(path), text).unwrap();
-    }
-
-    fn host(&self) -> Host {
-        let root: &Path = self.folder.path();
-        Host::open(Paths { root: root.into(), state: self.path("run/nearside") }).unwrap()
+        Self::of("cpuset memory", NODES, 4 * FREE_MIB * 1024, FREE_MIB * 1024)
     }
 
     /// Creates one of Nearside's cgroups with a process in it. Writes to its cpuset take effect.
@@ -425,7 +389,7 @@ proptest! {
                 Event::Exchange { one, .. } => going(&name(one), node_of(one), mib(one)),
                 Event::Start { node, mib } => {
                     // Another process starts a domain, if its claim fits.
-                    if seen.unclaimed_bytes(NodeId(node), Default::default()) >= mib * MIB {
+                    if seen.available_bytes(NodeId(node), Default::default()) >= mib * MIB {
                         made.domain(&format!("s{number}"), node, mib);
                     }
                     continue;

@@ -9,7 +9,7 @@ use super::{
     round::Round,
 };
 use crate::{
-    Affinity, HomeWaits, LastMove, MilliVcpus, Origin, Payback, Reason, Step,
+    Affinity, HomeBlocker, LastMove, MilliVcpus, Origin, Payback, Reason, Step,
     index::{IndexVec, PartIndex},
     view::PPM,
 };
@@ -38,8 +38,8 @@ impl Round<'_> {
             match self.offer(at, trigger) {
                 Ok(offer) if self.confirm(at, trigger, offer.payback) => offers.push(offer),
                 Ok(_) => {}
-                Err(waits) if trigger == Trigger::Contention => {
-                    self.known_mut(at).status.home_waits = Some(waits);
+                Err(blocker) if trigger == Trigger::Contention => {
+                    self.known_mut(at).status.home_blocker = Some(blocker);
                     without_offer.push(at);
                 }
                 Err(_) => self.known_mut(at).confirmations = 0,
@@ -60,10 +60,10 @@ impl Round<'_> {
                     self.transact(steps);
                 }
                 Ok(_) => {}
-                Err(waits) => {
+                Err(blocker) => {
                     let known = self.known_mut(at);
                     known.confirmations = 0;
-                    known.status.home_waits = Some(waits);
+                    known.status.home_blocker = Some(blocker);
                 }
             }
         }
@@ -100,24 +100,24 @@ impl Round<'_> {
                 confirmations: known.confirmations,
                 evaluated_at: known.evaluated_at,
             };
-            let below_threshold = situation.is_contended.then_some(HomeWaits::BelowThreshold);
-            if let Err(waits) = may_move {
+            let below_threshold = situation.is_contended.then_some(HomeBlocker::BelowThreshold);
+            if let Err(blocker) = may_move {
                 let is_unbound =
-                    matches!(waits, HomeWaits::OwnerForbids { .. } | HomeWaits::HasCpuset);
-                known.status.home_waits =
-                    Some(waits).filter(|_| situation.is_contended || is_unbound);
+                    matches!(blocker, HomeBlocker::OwnerForbids { .. } | HomeBlocker::HasCpuset);
+                known.status.home_blocker =
+                    Some(blocker).filter(|_| situation.is_contended || is_unbound);
                 continue;
             }
             match turn(tuning, situation, now) {
                 Turn::Evaluate(trigger) => {
                     if trigger == Trigger::Review {
-                        known.status.home_waits = below_threshold;
+                        known.status.home_blocker = below_threshold;
                     }
                     chosen.push((at, trigger));
                 }
                 Turn::Keep => {}
-                Turn::Wait => known.status.home_waits = below_threshold,
-                Turn::Rest => known.status.home_waits = None,
+                Turn::Wait => known.status.home_blocker = below_threshold,
+                Turn::Rest => known.status.home_blocker = None,
             }
         }
         // The most CPU time that a move could save, less the cost of moving all memory once.
@@ -128,20 +128,20 @@ impl Round<'_> {
         };
         chosen.sort_by_key(|&(at, trigger)| (trigger, Reverse(promise(at)), at));
         for &(at, _) in chosen.iter().skip(MAX_EVALUATED) {
-            self.known_mut(at).status.home_waits = Some(HomeWaits::Queued);
+            self.known_mut(at).status.home_blocker = Some(HomeBlocker::Queued);
         }
         chosen.truncate(MAX_EVALUATED);
         chosen
     }
 
     /// Whether the home of a part may change now.
-    pub(super) fn may_move(&self, at: PartIndex) -> Result<(), HomeWaits> {
-        let Some(home) = self.state(at).home.as_ref() else { return Err(HomeWaits::Queued) };
+    pub(super) fn may_move(&self, at: PartIndex) -> Result<(), HomeBlocker> {
+        let Some(home) = self.state(at).home.as_ref() else { return Err(HomeBlocker::Queued) };
         if home.origin == Origin::Explicit {
-            return Err(HomeWaits::Explicit);
+            return Err(HomeBlocker::Explicit);
         }
         if home.origin == Origin::Adopted || self.bound_to(at).is_some() {
-            return Err(HomeWaits::Bound);
+            return Err(HomeBlocker::Bound);
         }
         let binds =
             home.policy.confines() || home.affinity == Affinity::Hard || !self.seen().soft_affinity;
@@ -151,7 +151,7 @@ impl Round<'_> {
         let Some(last) = self.known(at).moved else { return Ok(()) };
         let load_now = MilliVcpus(self.host().load_milli(&self.part(at).home));
         match must_stay(self.tuning(), last, self.now(), load_now) {
-            true => Err(HomeWaits::Cooldown { at: last.at, load_then: last.load, load_now }),
+            true => Err(HomeBlocker::Cooldown { at: last.at, load_then: last.load, load_now }),
             false => Ok(()),
         }
     }
@@ -169,13 +169,13 @@ impl Round<'_> {
         let known = self.known_mut(at);
         let found = known.confirmations;
         if found < needed {
-            known.status.home_waits = Some(HomeWaits::Unconfirmed { found, needed, payback });
+            known.status.home_blocker = Some(HomeBlocker::Unconfirmed { found, needed, payback });
         }
         found >= needed
     }
 
     /// The best other home, if it pays.
-    fn offer(&mut self, at: PartIndex, trigger: Trigger) -> Result<Offer, HomeWaits> {
+    fn offer(&mut self, at: PartIndex, trigger: Trigger) -> Result<Offer, HomeBlocker> {
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
         let part = self.part(at).clone();
         let host = self.host_mut();
@@ -188,13 +188,15 @@ impl Round<'_> {
         let best = evaluator.best(others, here.slow_down);
         let offer = best.map(|there| (evaluator.payback(&here, &there), there));
         host.add(&part);
-        let Some((payback, there)) = offer else { return Err(HomeWaits::NoRoom) };
+        let Some((payback, there)) = offer else { return Err(HomeBlocker::NoRoom) };
         if !payback.is_gain_of(min_gain_ppm(tuning, trigger)) {
-            return Err(HomeWaits::NoneBetter { here: payback.here(), best: payback.there() });
+            return Err(HomeBlocker::NoneBetter { here: payback.here(), best: payback.there() });
         }
         match payback.pays_within(part.horizon_ns) {
             true => Ok(Offer { at, trigger, there, payback }),
-            false => Err(HomeWaits::DoesNotPay { payback, within_ms: part.horizon_ns / 1_000_000 }),
+            false => {
+                Err(HomeBlocker::DoesNotPay { payback, within_ms: part.horizon_ns / 1_000_000 })
+            }
         }
     }
 
@@ -211,7 +213,7 @@ impl Round<'_> {
         let known = self.known_mut(at);
         let cooldown_intervals = cooldown_after(tuning, known.moved, now);
         known.moved = Some(LastMove { at: now, cooldown_intervals, load });
-        known.status.home_waits = None;
+        known.status.home_blocker = None;
         steps
     }
 }

@@ -7,7 +7,7 @@
 //! so such a part stays allowed.
 
 use super::{backoff::stuck_bytes, round::Round};
-use crate::{Action, PageSize, Reason, Step, index::PartIndex, promisable};
+use crate::{Action, PageSize, Reason, Step, allocatable, index::PartIndex};
 use nearside_topology::{Node, NodeSet};
 
 // The wait after an attempt, which the kernel may have refused.
@@ -70,7 +70,7 @@ impl Round<'_> {
 
     fn attempt(&self, at: PartIndex, home: &NodeSet) -> Attempt {
         let (state, known, now) = (self.state(at), self.known(at), self.now());
-        let room = |node: &Node| promisable(node, PageSize::Base).promisable_bytes;
+        let room = |node: &Node| allocatable(node, PageSize::Base).allocatable_bytes;
         let nodes = self.seen().machine.topology.nodes.iter().filter(|it| home.contains(it.id));
         let is_off = |node| state.home.as_ref().is_none_or(|home| !home.nodes.contains(node));
         let off = state.movable_bytes().into_iter().filter(|(node, _)| is_off(*node));

@@ -9,7 +9,7 @@ use super::{
     round::Round,
 };
 use crate::{
-    Batch, ByNode, DebtWaits, PageMove, PartState, Reason, Stuck, debt_bytes,
+    Batch, ByNode, DebtBlocker, PageMove, PartState, Reason, Stuck, debt_bytes,
     index::{IndexVec, NodeIndex, PartIndex},
     view::{UNREACHABLE, View},
 };
@@ -53,7 +53,7 @@ impl Round<'_> {
             };
             let known = self.known_mut(at);
             known.status.debt_bytes = debt_bytes;
-            known.status.debt_waits = None;
+            known.status.debt_blocker = None;
             known.carried_bytes.retain(|from, _| has_debt(from));
             for (_, stuck) in known.stuck.iter_mut().filter(|(from, _)| !has_debt(from)) {
                 // The pages have gone by themselves. The backoff stays, because more pages may
@@ -64,11 +64,11 @@ impl Round<'_> {
             if debt_bytes == 0 || self.is_moving(at) {
                 continue;
             }
-            let waits = match self.is_moved_by_others(at) {
-                Some(waits) => Some(waits),
+            let blocker = match self.is_moved_by_others(at) {
+                Some(blocker) => Some(blocker),
                 None => self.wants_of(at, &mut wants),
             };
-            self.known_mut(at).status.debt_waits = waits;
+            self.known_mut(at).status.debt_blocker = blocker;
         }
         wants.sort_unstable_by_key(|want| (want.latency_ppm, want.from, want.to, want.at));
         let nodes = self.host().view().nodes.len();
@@ -78,26 +78,26 @@ impl Round<'_> {
     }
 
     // The reason why another program moves the memory of a part, if one does.
-    fn is_moved_by_others(&self, at: PartIndex) -> Option<DebtWaits> {
+    fn is_moved_by_others(&self, at: PartIndex) -> Option<DebtBlocker> {
         // Each process that Nearside starts has a policy (or a cpuset, by policy restrictive),
         // which balancing respects.
         let is_balanced = self.seen().balancing_scans() && self.state(at).was_found();
         match self.is_bound_at_home(at) {
-            false => Some(DebtWaits::BoundElsewhere),
-            true => is_balanced.then_some(DebtWaits::Balancing),
+            false => Some(DebtBlocker::BoundElsewhere),
+            true => is_balanced.then_some(DebtBlocker::Balancing),
         }
     }
 
     // Adds the debt of a part by pair of source and target node. Returns the reason why some debt
     // stays, if it does.
-    fn wants_of(&self, at: PartIndex, wants: &mut Vec<Want>) -> Option<DebtWaits> {
+    fn wants_of(&self, at: PartIndex, wants: &mut Vec<Want>) -> Option<DebtBlocker> {
         let (part, state, known) = (self.part(at), self.state(at), self.known(at));
         let view = self.host().view();
         let may_lie =
             |i| state.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(self.id(i)));
         let allowed: Vec<_> = part.home.iter().copied().filter(|&i| may_lie(i)).collect();
         let mut due: Vec<_> = allowed.iter().map(|&to| (to, on(&part.due_bytes, to))).collect();
-        let mut waits = allowed.is_empty().then_some(DebtWaits::NotAllowed);
+        let mut blocker = allowed.is_empty().then_some(DebtBlocker::NotAllowed);
         for (id, bytes) in state.movable_bytes() {
             let Some(from) = view.index_of(id) else { continue };
             if bytes < MIN_PAGE_BYTES || part.home.contains(&from) {
@@ -106,7 +106,7 @@ impl Round<'_> {
             let stuck = known.stuck.get(&id);
             let stuck_bytes = stuck_bytes(stuck, self.now());
             if let Some(&Stuck { why, bytes, retry_at, .. }) = stuck.filter(|_| stuck_bytes > 0) {
-                waits = Some(DebtWaits::Stuck { why, bytes, retry_at });
+                blocker = Some(DebtBlocker::Stuck { why, bytes, retry_at });
             }
             let mut left = bytes.saturating_sub(stuck_bytes);
             let latencies = view.latencies_ppm(from);
@@ -120,7 +120,7 @@ impl Round<'_> {
                 // returns or gets another home.
                 let is_contended = known.contention_intervals > 0;
                 if is_contended && !is_nearer(view, &known.share_ppm, from, to) {
-                    waits = Some(DebtWaits::RunsThere);
+                    blocker = Some(DebtBlocker::RunsThere);
                     continue;
                 }
                 // The memory reserved for the part there, and the memory available to all.
@@ -134,11 +134,11 @@ impl Round<'_> {
                     *due -= due_bytes;
                 }
             }
-            if left > 0 && waits.is_none() {
-                waits = Some(DebtWaits::NoRoom);
+            if left > 0 && blocker.is_none() {
+                blocker = Some(DebtBlocker::NoRoom);
             }
         }
-        waits
+        blocker
     }
 
     // Shares the budget of a pair of nodes among the parts with pages to cross it.
@@ -173,8 +173,9 @@ impl Round<'_> {
                 known.carried_bytes.insert(from_id, allotment.carried_bytes);
             }
             if allotment.bytes == 0 {
-                let waits = if allotment.no_room { DebtWaits::NoRoom } else { DebtWaits::NoBudget };
-                known.status.debt_waits = Some(waits);
+                let blocker =
+                    if allotment.no_room { DebtBlocker::NoRoom } else { DebtBlocker::NoBudget };
+                known.status.debt_blocker = Some(blocker);
                 continue;
             }
             let debt_bytes = known.status.debt_bytes;

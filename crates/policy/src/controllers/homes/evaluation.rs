@@ -25,7 +25,7 @@ use crate::{
     place::{EXHAUSTIVE_NODES, evaluate_all},
     ranking::Ranking,
     search,
-    view::{PPM, UNREACHABLE},
+    view::{NodeView, PPM, UNREACHABLE},
 };
 use std::cmp::Reverse;
 
@@ -210,14 +210,10 @@ impl<'a> Evaluator<'a> {
         let waiting = |parts: Parts| Parts { cpu: parts.cpu.max(stretch), ..parts }.product();
         let at_home = waiting(all.parts);
         let nodes = &self.host.view().nodes;
-        let mut spare: IndexVec<NodeIndex, u64> =
-            nodes.iter().map(|node| node.threads.saturating_sub(node.busy)).collect();
-        let mut over: Amounts = Vec::new();
-        for &(i, milli) in load_milli {
-            let fits = milli.min(spare[i]);
-            spare[i] -= fits;
-            over.push((i, milli - fits));
-        }
+        let spare_of = |node: &NodeView| node.threads.saturating_sub(node.busy);
+        let over =
+            load_milli.iter().map(|&(i, milli)| (i, milli.saturating_sub(spare_of(&nodes[i]))));
+        let over: Amounts = over.collect();
         let over_milli: u64 = over.iter().map(|&(_, milli)| milli).sum();
         if over_milli == 0 {
             return at_home;
@@ -233,6 +229,10 @@ impl<'a> Evaluator<'a> {
                     .map_or(at_home, |fitting| waiting(self.as_it_lies(fitting, home, pages).parts))
             }
         };
+        let mut spare: IndexVec<NodeIndex, u64> = nodes.iter().map(spare_of).collect();
+        for &(i, milli) in load_milli {
+            spare[i] = spare[i].saturating_sub(milli);
+        }
         // The mean over all vCPUs, each with its own slow-down.
         let mut sum = u128::from(fits_milli) * u128::from(fitting.0);
         for (from, mut left) in over {

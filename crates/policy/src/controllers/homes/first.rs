@@ -9,7 +9,7 @@ use super::{
     round::Round,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeWaits, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
@@ -32,8 +32,8 @@ impl<'a> Round<'a> {
                 continue;
             }
             match self.may_bind(at) {
-                Err(waits) if !self.seen().soft_affinity => {
-                    self.known_mut(at).status.home_waits = Some(waits)
+                Err(blocker) if !self.seen().soft_affinity => {
+                    self.known_mut(at).status.home_blocker = Some(blocker)
                 }
                 _ => homeless.push(at),
             }
@@ -42,13 +42,13 @@ impl<'a> Round<'a> {
             (Reverse(self.part(at).demand_milli), Reverse(self.part(at).needed_bytes), at)
         });
         for &at in homeless.iter().skip(MAX_FIRST_HOMES) {
-            self.known_mut(at).status.home_waits = Some(HomeWaits::Queued);
+            self.known_mut(at).status.home_blocker = Some(HomeBlocker::Queued);
         }
         homeless.truncate(MAX_FIRST_HOMES);
         homeless.iter().for_each(|&at| self.count_at(at, Vec::new(), Amounts::new()));
         for at in homeless {
-            let waits = self.first_home(at);
-            self.known_mut(at).status.home_waits = waits;
+            let blocker = self.first_home(at);
+            self.known_mut(at).status.home_blocker = blocker;
         }
     }
 
@@ -119,7 +119,7 @@ impl<'a> Round<'a> {
         state.home.as_ref().filter(|_| state.was_found())
     }
 
-    fn first_home(&mut self, at: PartIndex) -> Option<HomeWaits> {
+    fn first_home(&mut self, at: PartIndex) -> Option<HomeBlocker> {
         // Its run time before it was found is unknown.
         let horizon_ns = super::model::horizon_ns(self.tuning(), u64::MAX);
         let part = PartModel { horizon_ns, ..self.part(at).clone() };
@@ -129,7 +129,7 @@ impl<'a> Round<'a> {
         let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
         let best = evaluator.best(evaluator.candidates(), SlowDown::NONE);
         host.add(&part);
-        let Some(best) = best else { return Some(HomeWaits::NoRoom) };
+        let Some(best) = best else { return Some(HomeBlocker::NoRoom) };
         let demand = MilliVcpus(part.demand_milli);
         let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
         let reason = Reason::FirstHome { demand, slow_down, bytes_to_move };

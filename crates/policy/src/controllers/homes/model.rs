@@ -12,10 +12,9 @@ use super::{
 };
 use crate::{
     Affinity, ByNode, Claim, ControlObservation, CostModel, History, MemoryPolicy, Observation,
-    PageSize, PartState, SlowDown,
+    PageSize, PartState, SlowDown, allocatable,
     cost::Ask,
     index::{IndexVec, NodeIndex, PartIndex},
-    promisable,
     view::{PPM, View},
 };
 use nearside_topology::NodeSet;
@@ -99,7 +98,7 @@ impl HostModel {
         let mut ledgers: Vec<Ledger> = Vec::new();
         for page_size in seen.machine.parts.iter().map(page_size_of) {
             if !ledgers.iter().any(|ledger| ledger.page_size == page_size) {
-                let of_node = |node| promisable(node, page_size).promisable_bytes;
+                let of_node = |node| allocatable(node, page_size).allocatable_bytes;
                 let allocatable: IndexVec<_, u64> = topology.nodes.iter().map(of_node).collect();
                 let (freed, mut due) = {
                     let nothing = IndexVec::filled(0, allocatable.len());

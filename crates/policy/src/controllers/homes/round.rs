@@ -7,9 +7,9 @@ use super::{
     tuning::Tuning,
 };
 use crate::{
-    Action, Affinity, Claim, ControlObservation, ControlPlan, CpuReason, History, Home, HomeWaits,
-    MemoryPolicy, NodeHistory, Origin, Owner, PageMove, PageSize, PartHistory, PartState, Reason,
-    Step, Transaction,
+    Action, Affinity, Claim, ControlObservation, ControlPlan, CpuReason, History, Home,
+    HomeBlocker, MemoryPolicy, NodeHistory, Origin, Owner, PageMove, PageSize, PartHistory,
+    PartLoad, PartState, Reason, Step, Transaction,
     index::{IndexVec, NodeIndex, PartIndex},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -22,6 +22,8 @@ pub(super) struct Round<'a> {
     seen: &'a ControlObservation,
     nodes: BTreeMap<NodeId, NodeHistory>,
     known: IndexVec<PartIndex, PartHistory>,
+    /// The load of each part that has one in this interval.
+    loads: IndexVec<PartIndex, Option<&'a PartLoad>>,
     /// Invariant: counts each part at the home that was decided last for it.
     host: HostModel,
     transactions: Vec<Transaction>,
@@ -43,16 +45,17 @@ impl<'a> Round<'a> {
         // If two parts have one name, figures cannot be assigned to either: the second has no
         // history.
         let known: Vec<_> = parts.iter().map(|part| history.parts.remove(&part.id)).collect();
-        let is_sampled = |(part, known): (&PartState, &Option<PartHistory>)| {
-            known.is_some() && seen.loads.contains_key(&part.id)
-        };
-        let is_sampled = parts.iter().zip(&known).map(is_sampled).collect();
+        let loads: Vec<_> = parts.iter().map(|part| seen.loads.get(&part.id)).collect();
+        let is_sampled =
+            loads.iter().zip(&known).map(|(load, known)| load.is_some() && known.is_some());
+        let is_sampled = is_sampled.collect();
         let known = known.into_iter().map(Option::unwrap_or_default).collect();
         Self {
             tuning,
             seen,
             nodes: history.nodes,
             known,
+            loads: loads.into(),
             host,
             transactions: Vec::new(),
             moves: Vec::new(),
@@ -134,23 +137,23 @@ impl<'a> Round<'a> {
     }
 
     pub(super) fn owner(&self, at: PartIndex) -> Owner {
-        self.seen.loads.get(&self.state(at).id).map_or(Owner::Foreign, |load| load.owner)
+        self.loads[at].map_or(Owner::Foreign, |load| load.owner)
     }
 
     /// The nodes to which another program binds a part, where these are not the whole machine.
     pub(super) fn bound_to(&self, at: PartIndex) -> Option<NodeSet> {
+        let bound = self.loads[at]?.bound_to.as_ref()?;
         let known = self.seen.machine.topology.node_set();
-        let bound =
-            self.seen.loads.get(&self.state(at).id)?.bound_to.as_ref()?.intersection(&known);
+        let bound = bound.intersection(&known);
         Some(bound).filter(|bound| !bound.is_empty() && *bound != known)
     }
 
     /// Whether a part's CPUs may be bound.
-    pub(super) fn may_bind(&self, at: PartIndex) -> Result<(), HomeWaits> {
+    pub(super) fn may_bind(&self, at: PartIndex) -> Result<(), HomeBlocker> {
         let owner = self.owner(at);
-        match self.seen.loads.get(&self.state(at).id) {
-            _ if !owner.lets_bind() => Err(HomeWaits::OwnerForbids { owner }),
-            Some(load) if load.has_cpuset => Err(HomeWaits::HasCpuset),
+        match self.loads[at] {
+            _ if !owner.lets_bind() => Err(HomeBlocker::OwnerForbids { owner }),
+            Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! The status of each sampled part after a round, and its next sample.
 
 use super::{debt::debt_in_pages, learning::is_idle, round::Round, sampling::intervals_to_next};
-use crate::{DebtWaits, Place, debt_bytes, view::PPM};
+use crate::{DebtBlocker, Place, debt_bytes, view::PPM};
 
 impl Round<'_> {
     /// Writes the status of each sampled part, and schedules its next sample.
@@ -24,7 +24,7 @@ impl Round<'_> {
                 };
             }
             let is_coming_home = known.status.debt_bytes > 0
-                && matches!(known.status.debt_waits, None | Some(DebtWaits::NoBudget));
+                && matches!(known.status.debt_blocker, None | Some(DebtBlocker::NoBudget));
             let is_quiet = !has_choice || is_idle && !is_coming_home && intervals == 0;
             known.sample_intervals = intervals_to_next(
                 is_quiet,

@@ -32,8 +32,8 @@ fn the_status_tells_how_often_a_better_home_was_found() {
     let mut round = Round::new(&tuning, &seen, history);
     let found = [1, 2, 3].map(|_| {
         let is_confirmed = round.confirm(part(0), Trigger::Contention, payback);
-        let waits = round.known(part(0)).status.home_waits.as_ref().map(ToString::to_string);
-        (is_confirmed, waits.and_then(|text| Some(text.split_once(':')?.0.to_owned())))
+        let blocker = round.known(part(0)).status.home_blocker.as_ref().map(ToString::to_string);
+        (is_confirmed, blocker.and_then(|text| Some(text.split_once(':')?.0.to_owned())))
     });
     let says = |n: u64| Some(format!("a better home was found {n} of 3 times in a row"));
     // Once it is confirmed the status is replaced by the move.

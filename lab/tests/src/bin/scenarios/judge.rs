@@ -55,7 +55,7 @@ pub(crate) struct Share {
     pub(crate) longest_wait_ms: f64,
     pub(crate) wakes: u64,
     pub(crate) mean_late_ms: f64,
-    pub(crate) most_late_ms: f64,
+    pub(crate) max_late_ms: f64,
 }
 
 /// The judgement.
@@ -136,7 +136,7 @@ fn share(group: &Group, nodes: &[usize], window: Window) -> Share {
             / 1e6,
         wakes,
         mean_late_ms: late_ns as f64 / wakes.max(1) as f64 / 1e6,
-        most_late_ms: group.logs.iter().map(|log| log.latest_ns).max().unwrap_or(0) as f64 / 1e6,
+        max_late_ms: group.logs.iter().map(|log| log.latest_ns).max().unwrap_or(0) as f64 / 1e6,
     }
 }
 

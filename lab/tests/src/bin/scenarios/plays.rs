@@ -346,7 +346,7 @@ fn sleepers(stage: &mut Stage) -> Outcome<Result> {
         figure(
             "a sleeper is late by, at most",
             "ms",
-            verdict.groups[1].most_late_ms,
+            verdict.groups[1].max_late_ms,
             Required::Stated,
         ),
         idle_while_waiting(&verdict),

@@ -89,7 +89,7 @@ fn why_of_a_found_cgroup_has_its_limits_and_policies() {
     });
     let mut expected = json!({
         "name": UNPLACED_GROUP, "cgroup": UNPLACED_GROUP, "home": null, "found_by": null,
-        "allowed": allowed, "policies": {"bind:1": 3 * 4096}, "standing": null, "steps": [],
+        "allowed": allowed, "policies": {"bind:1": 3 * 4096}, "status": null, "steps": [],
     });
     assert_eq!(why(), expected);
     // Once it has a home, the pattern that found it is known.
@@ -121,14 +121,11 @@ fn a_domains_status_and_steps_are_those_of_the_last_plan() {
     let step = &plan["steps"][0];
     assert_eq!((&step["domain"], &step["do"]), (&"web-frontend".into(), &"move-pages".into()));
     assert_eq!(step["batch"]["from_node"], 0);
-    let standing = &plan["standing"]["web-frontend"];
-    assert_eq!(
-        (&standing["place"], &standing["off_home_ppm"]),
-        (&"pushed-off".into(), &400_000.into())
-    );
-    assert_eq!(standing["home_waits"]["because"], "none-better");
+    let status = &plan["status"]["web-frontend"];
+    assert_eq!((&status["place"], &status["off_home_ppm"]), (&"contended".into(), &400_000.into()));
+    assert_eq!(status["home_blocker"]["because"], "none-better");
     let why = daemon.ask(&get("/why/web-frontend")).json();
-    assert_eq!((&why["standing"], why["steps"].as_array().map(Vec::len)), (standing, Some(1)));
+    assert_eq!((&why["status"], why["steps"].as_array().map(Vec::len)), (status, Some(1)));
     assert_eq!(daemon.ask(&get("/why/db")).json()["steps"], serde_json::json!([]));
 }
 
@@ -157,7 +154,7 @@ fn each_answer_comes_from_one_snapshot() {
         last = interval;
         if interval > 17 {
             let left = if interval.is_multiple_of(2) { "web-frontend" } else { "db" };
-            assert_eq!(plan["standing"].as_object().unwrap().keys().collect::<Vec<_>>(), [left]);
+            assert_eq!(plan["status"].as_object().unwrap().keys().collect::<Vec<_>>(), [left]);
         }
     }
     drop(stop);

@@ -35,7 +35,7 @@ struct Arriving {
     page_size: PageSize,
     bytes: u64,
     /// The part of them beyond the claims of the parts that they belong to.
-    unclaimed_bytes: u64,
+    beyond_claims_bytes: u64,
 }
 
 /// Memory that arrives on a node in this interval, by page size.
@@ -45,7 +45,7 @@ pub(crate) struct Arrivals(Vec<Arriving>);
 impl Arrivals {
     fn of(&mut self, page_size: PageSize) -> &mut Arriving {
         let at = self.0.iter().position(|it| it.page_size == page_size).unwrap_or_else(|| {
-            self.0.push(Arriving { page_size, bytes: 0, unclaimed_bytes: 0 });
+            self.0.push(Arriving { page_size, bytes: 0, beyond_claims_bytes: 0 });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -74,7 +74,7 @@ pub(crate) fn allot(
             (page_bytes(page_size), room(page_size), arrivals.of(page_size));
         let credit_bytes = shares[i].saturating_add(carried_bytes.min(page));
         // Its own reservation, and memory that is due to no other part.
-        let available = room.available.saturating_sub(arriving.unclaimed_bytes);
+        let available = room.available.saturating_sub(arriving.beyond_claims_bytes);
         let allocatable = room.allocatable.saturating_sub(arriving.bytes);
         let room_bytes = due_bytes.saturating_add(available).min(allocatable);
         // The last page may exceed the budget, but no page begins once it is spent.
@@ -84,8 +84,9 @@ pub(crate) fn allot(
         let bytes = if bytes < wanted { bytes / page * page } else { bytes };
         left_bytes = left_bytes.saturating_sub(bytes);
         arriving.bytes = arriving.bytes.saturating_add(bytes);
-        let unclaimed_bytes = bytes.saturating_sub(due_bytes);
-        arriving.unclaimed_bytes = arriving.unclaimed_bytes.saturating_add(unclaimed_bytes);
+        let beyond_claims_bytes = bytes.saturating_sub(due_bytes);
+        arriving.beyond_claims_bytes =
+            arriving.beyond_claims_bytes.saturating_add(beyond_claims_bytes);
         allotments[i] = Allotment {
             bytes,
             carried_bytes: (credit_bytes - bytes).min(page),
@@ -199,10 +200,10 @@ mod tests {
     fn memory_that_is_due_to_other_parts_is_left_to_them() {
         // 10 pages are free, 6 of them due to other parts or to the second request.
         let room = |_| room(4 * 4096, 10 * 4096);
-        let unclaimed = request(8 * 4096);
-        let claimed = Request { due_bytes: 3 * 4096, ..unclaimed };
+        let beyond = request(8 * 4096);
+        let claimed = Request { due_bytes: 3 * 4096, ..beyond };
         let mut arrivals = Arrivals::default();
-        let allotments = allot(MIB, 0, &[unclaimed, claimed], room, &mut arrivals);
+        let allotments = allot(MIB, 0, &[beyond, claimed], room, &mut arrivals);
         // The first gets the 4 pages that are available, the second the 3 that are due to it.
         assert_eq!(bytes(&allotments), [4 * 4096, 3 * 4096]);
     }
