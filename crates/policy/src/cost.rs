@@ -52,6 +52,8 @@ pub(crate) struct Ask {
     /// Pages of the size asked for.
     pub(crate) pages: u64,
     pub(crate) policy: MemoryPolicy,
+    /// Whether its pages stay on the nodes of its home.
+    pub(crate) stays_home: bool,
     pub(crate) page_size: PageSize,
     /// The nodes of devices.
     pub(crate) near: Vec<NodeIndex>,
@@ -144,7 +146,7 @@ impl<'a> Costing<'a> {
             return Err(Unfit::TooSlow);
         }
         self.layout
-            .fill_memory(self.view, set, self.ask.pages, self.ask.policy)
+            .fill_memory(self.view, set, self.ask.pages, self.ask.policy, self.ask.stays_home)
             .map_err(Unfit::TooSmall)?;
         let parts = Parts {
             cpu,

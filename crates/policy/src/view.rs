@@ -22,7 +22,7 @@ const MAX_LATENCY_PPM: u64 = 1 << 30;
 const MAX_BUSY: u64 = 1 << 24;
 
 /// A machine as one request sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct View {
     /// The nodes in rising order of their numbers.
     pub(crate) nodes: IndexVec<NodeIndex, NodeView>,
