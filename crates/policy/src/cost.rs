@@ -274,10 +274,10 @@ impl Parts {
 }
 
 // A share in millionths.
-fn to_ppm(share: f64) -> u64 {
+pub(crate) fn to_ppm(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * PPM as f64).round() as u64
 }
 
-fn to_u64(number: u128) -> u64 {
+pub(crate) fn to_u64(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }

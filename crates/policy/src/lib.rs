@@ -12,6 +12,7 @@ mod action;
 mod allocatable;
 mod available;
 mod bytes;
+mod cells;
 mod claim;
 mod controllers;
 mod cost;
@@ -40,6 +41,10 @@ pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};
+pub use cells::{
+    CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, PlacedCell, Spill,
+    place_cells, place_cells_with,
+};
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{
     ControlObservation, ControlPlan, Controller, DebtBlocker, History, HomeBlocker, Homes,

@@ -213,7 +213,7 @@ pub(crate) fn check_machine(
 }
 
 // The message for a request beyond the known memory, if some nodes may have more ordinary memory.
-fn unknown_memory(
+pub(crate) fn unknown_memory(
     page_size: PageSize,
     needed_bytes: u64,
     nodes: &NodeSet,

@@ -244,7 +244,7 @@ impl Missing {
 
 // The least number from n / 1.618 on without a common divisor with n. Its multiples visit all of
 // 0..n, evenly at any time.
-fn golden_stride(n: usize) -> usize {
+pub(crate) fn golden_stride(n: usize) -> usize {
     let divisor = |mut a: usize, mut b: usize| {
         while b > 0 {
             (a, b) = (b, a % b);
