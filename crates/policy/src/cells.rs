@@ -15,7 +15,7 @@ mod request;
 mod search;
 
 pub use decision::{CellsDecision, PlacedCell, Spill};
-pub use request::{CellRequest, CellsRefusal, CellsRequest};
+pub use request::{CellRequest, CellsRefusal, CellsRequest, MAX_CELLS};
 pub use search::CellsMethod;
 
 use crate::{
@@ -104,9 +104,8 @@ fn cells(
             .map_err(refused)?;
         let known = cells.iter().find(|known| known.ask.page_size == cell.page_size);
         let view = known.map(|known| known.view.clone());
-        let view = view.unwrap_or_else(|| {
-            Rc::new(View::new(observation, cell.page_size, page_bytes, model))
-        });
+        let view = view
+            .unwrap_or_else(|| Rc::new(View::new(observation, cell.page_size, page_bytes, model)));
         let near = cell.near.iter().filter_map(|&node| view.index_of(node)).collect();
         let ask = Ask {
             vcpus: cell.vcpus.into(),
@@ -157,8 +156,7 @@ fn check_room(
             return Err(CellsRefusal::Cell { cell: id, refusal });
         }
     }
-    let sizes: BTreeSet<PageSize> =
-        request.cells.iter().map(|cell| cell.page_size).collect();
+    let sizes: BTreeSet<PageSize> = request.cells.iter().map(|cell| cell.page_size).collect();
     for size in sizes {
         let alike = || cells.iter().filter(|cell| cell.ask.page_size == size);
         let pages = alike().fold(0, |sum: u64, cell| sum.saturating_add(cell.ask.pages));
@@ -224,3 +222,6 @@ fn candidate(home: &Home, cell: &Cell, free_after_bytes: u64) -> Candidate {
         free_after_bytes,
     }
 }
+
+#[cfg(test)]
+mod tests;

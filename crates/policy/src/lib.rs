@@ -42,8 +42,8 @@ pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};
 pub use cells::{
-    CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, PlacedCell, Spill,
-    place_cells, place_cells_with,
+    CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, MAX_CELLS, PlacedCell,
+    Spill, place_cells, place_cells_with,
 };
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{

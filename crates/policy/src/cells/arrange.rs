@@ -10,7 +10,7 @@ use crate::{
     index::{CellIndex, IndexVec, NodeIndex},
     view::View,
 };
-use std::{cmp::Reverse, rc::Rc};
+use std::{cmp::Reverse, collections::BTreeMap, rc::Rc};
 
 /// A cell in the units of costing.
 #[derive(Debug)]
@@ -52,12 +52,13 @@ pub(super) struct Arrangement {
 impl Arrangement {
     /// Equals are ordered by the nodes of the homes, cell by cell.
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
-        let nodes = |it: &Self| it.homes.iter().map(|home| home.nodes.clone()).collect::<Vec<_>>();
-        match self.score.cmp(&other.score) {
-            std::cmp::Ordering::Equal => nodes(self) < nodes(other),
-            order => order.is_lt(),
-        }
+        precedes((self.score, &self.homes), other)
     }
+}
+
+fn precedes((score, homes): (Score, &[Rc<Home>]), other: &Arrangement) -> bool {
+    let nodes = |homes| <[Rc<Home>]>::iter(homes).map(|home| &home.nodes);
+    score.cmp(&other.score).then_with(|| nodes(homes).cmp(nodes(&other.homes))).is_lt()
 }
 
 /// Evaluates arrangements of the cells of one virtual machine.
@@ -73,6 +74,13 @@ pub(super) struct Arranger<'a> {
     costings: IndexVec<CellIndex, Costing<'a>>,
     /// The home of each cell on each node alone; None where it does not fit.
     alone: IndexVec<CellIndex, IndexVec<NodeIndex, Option<Rc<Home>>>>,
+    /// The homes of several nodes that were laid out; None where the cell does not fit.
+    grown: BTreeMap<(CellIndex, Vec<NodeIndex>), Option<Rc<Home>>>,
+    /// The homes that were evaluated last, by cell.
+    homes: Vec<Rc<Home>>,
+    /// The order of cells by size; equals have one number.
+    rank: IndexVec<CellIndex, usize>,
+    nothing_taken: Taken,
     vcpus: u64,
     evaluated: u64,
     /// Effort spent, in steps of a few nanoseconds.
@@ -89,10 +97,10 @@ impl<'a> Arranger<'a> {
     ) -> Self {
         let costing = |cell: &'a Cell| Costing::new(&cell.view, &cell.ask, model);
         let mut costings: IndexVec<CellIndex, _> = cells.iter().map(costing).collect();
-        let nothing = Taken::nothing(may_have.len());
+        let nothing_taken = Taken::nothing(may_have.len());
         let mut alone_on = |at: CellIndex, i: NodeIndex| {
             let cell = &cells[at];
-            let may = may_have[i] && nothing.fits(&cell.view, &cell.ask, i);
+            let may = may_have[i] && nothing_taken.fits(&cell.view, &cell.ask, i);
             may.then(|| Home::lay(at, &mut costings[at], vec![i]).map(Rc::new)).flatten()
         };
         let alone: IndexVec<CellIndex, _> = cells
@@ -112,6 +120,10 @@ impl<'a> Arranger<'a> {
             model,
             costings,
             alone,
+            grown: BTreeMap::new(),
+            homes: Vec::new(),
+            rank: ranks(cells),
+            nothing_taken,
             vcpus,
             evaluated: 0,
             steps: 0,
@@ -126,75 +138,95 @@ impl<'a> Arranger<'a> {
     /// The cells in the order in which they take nodes: most memory first, then most vCPUs.
     pub(super) fn by_size(&self) -> Vec<CellIndex> {
         let mut order: Vec<CellIndex> = self.cells.indices().collect();
-        order.sort_by_key(|&at| (self.size(at), at));
+        order.sort_by_key(|&at| (self.rank[at], at));
         order
     }
 
-    fn size(&self, at: CellIndex) -> (Reverse<u64>, Reverse<u64>) {
-        let Cell { ask, page_bytes, .. } = &self.cells[at];
-        (Reverse(ask.pages.saturating_mul(*page_bytes)), Reverse(ask.vcpus))
-    }
-
-    /// The consequences of seats, in the order of cells: of all cells, or of some. None if the
-    /// memory of one does not fit, or if homes have nodes in common that must not.
-    pub(super) fn evaluate(&mut self, seats: &[Seat], nodes: Nodes) -> Option<Arrangement> {
+    /// The arrangement of these seats (in the order of cells), of all cells or of some, if it is
+    /// better than another: equals are ordered by the nodes of the homes, cell by cell. None if the
+    /// memory of a cell does not fit.
+    pub(super) fn better(
+        &mut self,
+        seats: &[Seat],
+        nodes: Nodes,
+        than: Option<&Arrangement>,
+    ) -> Option<Arrangement> {
         self.evaluated += u64::from(seats.len() == self.cells.len());
-        self.steps += 40 + (seats.len() * (20 + 5 * seats.len())) as u64;
-        let homes = match nodes {
+        self.steps += (20 + seats.len() * (10 + 3 * seats.len())) as u64;
+        self.homes.clear();
+        match nodes {
             Nodes::Distinct => self.distinct(seats)?,
             Nodes::Shared => self.shared(seats)?,
-        };
-        Some(self.assess(seats, homes, nodes))
+        }
+        let (score, between_ppm) = self.assess(nodes);
+        let is_better = than.is_none_or(|than| precedes((score, &self.homes), than));
+        is_better.then(|| Arrangement {
+            score,
+            between_ppm,
+            seats: seats.to_vec(),
+            homes: self.homes.clone(),
+        })
     }
 
     // Homes on nodes of their own. They do not affect each other, except that none takes the
     // anchor of another, nor a node that one before it took.
-    fn distinct(&mut self, seats: &[Seat]) -> Option<Vec<Rc<Home>>> {
-        let alone: Option<Vec<_>> =
-            seats.iter().map(|&(at, anchor)| self.alone[at][anchor].clone()).collect();
-        if let Some(homes) = alone {
-            return Some(homes);
+    fn distinct(&mut self, seats: &[Seat]) -> Option<()> {
+        let alone = seats.iter().map_while(|&(at, anchor)| self.alone[at][anchor].clone());
+        self.homes.extend(alone);
+        if self.homes.len() == seats.len() {
+            return Some(());
         }
-        let mut is_free = self.may_have.clone();
-        seats.iter().for_each(|&(_, anchor)| is_free[anchor] = false);
-        let nothing = Taken::nothing(is_free.len());
-        let mut homes = Vec::with_capacity(seats.len());
-        self.steps += (seats.len() * is_free.len()) as u64;
+        self.homes.clear();
         for (at, anchor) in self.in_turn(seats) {
-            if let Some(home) = &self.alone[at][anchor] {
-                homes.push(home.clone());
-                continue;
-            }
-            let Cell { ask, view, .. } = &self.cells[at];
-            let grown = nothing.grow(view, ask, anchor, |i| is_free[i]);
-            grown.iter().for_each(|&i| is_free[i] = false);
-            homes.push(Rc::new(Home::lay(at, &mut self.costings[at], grown)?));
+            let home = match &self.alone[at][anchor] {
+                Some(home) => home.clone(),
+                None => self.grown(at, anchor, seats)?,
+            };
+            self.homes.push(home);
         }
-        homes.sort_by_key(|home| home.cell);
-        Some(homes)
+        self.homes.sort_by_key(|home| home.cell);
+        Some(())
+    }
+
+    // A home beside other seats, and beside the homes so far.
+    fn grown(&mut self, at: CellIndex, anchor: NodeIndex, seats: &[Seat]) -> Option<Rc<Home>> {
+        let Cell { ask, view, .. } = &self.cells[at];
+        let is_free = |i| {
+            let is_seat = seats.iter().any(|&(_, seat)| seat == i);
+            self.may_have[i] && !is_seat && !self.homes.iter().any(|home| home.nodes.contains(&i))
+        };
+        let nodes = self.nothing_taken.grow(view, ask, anchor, is_free);
+        self.steps += 50 + 10 * nodes.len() as u64;
+        let key = (at, nodes);
+        if let Some(known) = self.grown.get(&key) {
+            return known.clone();
+        }
+        self.steps += 100 + 50 * key.1.len() as u64;
+        let home = Home::lay(at, &mut self.costings[at], key.1.clone()).map(Rc::new);
+        self.grown.insert(key, home.clone());
+        home
     }
 
     // Homes that may have nodes in common: each cell sees the claims of those before it as those
     // of residents.
-    fn shared(&mut self, seats: &[Seat]) -> Option<Vec<Rc<Home>>> {
-        let mut homes: Vec<Rc<Home>> = Vec::with_capacity(seats.len());
+    fn shared(&mut self, seats: &[Seat]) -> Option<()> {
         for (at, anchor) in self.in_turn(seats) {
-            self.steps += 10 * self.may_have.len() as u64;
+            self.steps += 20 * self.may_have.len() as u64;
             let Cell { ask, view, .. } = &self.cells[at];
-            let taken = self.taken(&homes, at);
+            let taken = self.taken(&self.homes, at);
             let grown = taken.grow(view, ask, anchor, |i| self.may_have[i]);
-            let view = self.beside(&homes, at);
+            let view = self.beside(&self.homes, at);
             let mut costing = Costing::new(&view, ask, self.model);
-            homes.push(Rc::new(Home::lay(at, &mut costing, grown)?));
+            self.homes.push(Rc::new(Home::lay(at, &mut costing, grown)?));
         }
-        homes.sort_by_key(|home| home.cell);
-        Some(homes)
+        self.homes.sort_by_key(|home| home.cell);
+        Some(())
     }
 
     /// The order in which seats are taken: by size, then by lowest anchor.
     pub(super) fn in_turn(&self, seats: &[Seat]) -> Vec<Seat> {
         let mut seats = seats.to_vec();
-        seats.sort_by_key(|&(at, anchor)| (self.size(at), anchor, at));
+        seats.sort_unstable_by_key(|&(at, anchor)| (self.rank[at], anchor, at));
         seats
     }
 
@@ -233,26 +265,19 @@ impl<'a> Arranger<'a> {
         view
     }
 
-    fn assess(&self, seats: &[Seat], homes: Vec<Rc<Home>>, nodes: Nodes) -> Arrangement {
-        let mean = |of: fn(&Home) -> u64| {
-            let weighted = homes
-                .iter()
-                .map(|home| u128::from(self.cells[home.cell].ask.vcpus) * u128::from(of(home)));
-            to_u64(weighted.sum::<u128>().div_ceil(u128::from(self.vcpus)))
-        };
-        let slow_down = mean(|home| home.slow_down.0);
-        let vcpus_per_core_ppm = mean(|home| home.vcpus_per_core_ppm);
-        let all: Vec<&Home> = homes.iter().map(AsRef::as_ref).collect();
-        let view = &self.cells[all[0].cell].view;
-        let between_ppm = self.nearness.between_ppm(&all, self.vcpus, view);
-        let free_bytes = homes.iter().map(|home| self.free_bytes(home, &homes, nodes));
-        let free_bytes = free_bytes.fold(0, u64::saturating_add);
-        Arrangement {
-            score: (slow_down.saturating_add(between_ppm), vcpus_per_core_ppm, Reverse(free_bytes)),
-            between_ppm,
-            seats: seats.to_vec(),
-            homes,
+    fn assess(&self, nodes: Nodes) -> (Score, u64) {
+        let (mut slow_down, mut vcpus_per_core, mut free_bytes) = (0_u128, 0_u128, 0_u64);
+        for home in &self.homes {
+            let vcpus = u128::from(self.cells[home.cell].ask.vcpus);
+            slow_down += vcpus * u128::from(home.slow_down.0);
+            vcpus_per_core += vcpus * u128::from(home.vcpus_per_core_ppm);
+            free_bytes = free_bytes.saturating_add(self.free_bytes(home, &self.homes, nodes));
         }
+        let mean = |sum: u128| to_u64(sum.div_ceil(u128::from(self.vcpus)));
+        let view = &self.cells[self.homes[0].cell].view;
+        let between_ppm = self.nearness.between_ppm(&self.homes, self.vcpus, view);
+        let slow_down = mean(slow_down).saturating_add(between_ppm);
+        ((slow_down, mean(vcpus_per_core), Reverse(free_bytes)), between_ppm)
     }
 
     /// Memory that remains available on a home beside all homes, in bytes.
@@ -273,4 +298,14 @@ impl<'a> Arranger<'a> {
         };
         available.saturating_sub(taken).saturating_mul(*page_bytes)
     }
+}
+
+// Most memory first, then most vCPUs.
+fn ranks(cells: &IndexVec<CellIndex, Cell>) -> IndexVec<CellIndex, usize> {
+    let size = |Cell { ask, page_bytes, .. }: &Cell| {
+        (Reverse(ask.pages.saturating_mul(*page_bytes)), Reverse(ask.vcpus))
+    };
+    let mut sizes: Vec<_> = cells.iter().map(size).collect();
+    sizes.sort_unstable();
+    cells.iter().map(|cell| sizes.partition_point(|other| *other < size(cell))).collect()
 }

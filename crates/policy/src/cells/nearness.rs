@@ -14,6 +14,7 @@ use crate::{
     view::{PPM, UNREACHABLE, View},
 };
 use nearside_topology::Distances;
+use std::rc::Rc;
 
 /// The weights of all ordered pairs of cells.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl Nearness {
 
     /// What the distances between these homes add to the slow-down of a virtual machine of so many
     /// vCPUs, in millionths. Cells that have no home yet count nothing.
-    pub(super) fn between_ppm(&self, homes: &[&Home], vcpus: u64, view: &View) -> u64 {
+    pub(super) fn between_ppm(&self, homes: &[Rc<Home>], vcpus: u64, view: &View) -> u64 {
         let mut sum = 0_u128;
         for from in homes {
             let row = &self.weights_ppm[from.cell];

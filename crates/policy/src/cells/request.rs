@@ -4,6 +4,9 @@ use crate::{CellId, MemoryPolicy, PageSize, Refusal, Request};
 use nearside_topology::{Distance, Distances, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 
+/// The most cells of a virtual machine (QEMU, `include/system/numa.h`: `MAX_NODES`).
+pub const MAX_CELLS: usize = 128;
+
 /// A virtual machine whose cells are to be given homes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellsRequest {
@@ -37,6 +40,12 @@ pub enum CellsRefusal {
     /// No cells were asked for.
     #[error("a virtual machine needs at least 1 cell")]
     NoCells,
+    /// More cells than a guest can have.
+    #[error("{cells} cells are more than a guest can have ({MAX_CELLS})")]
+    TooManyCells {
+        /// Their number.
+        cells: usize,
+    },
     /// The table of distances does not match the cells.
     #[error(
         "the guest's distances have {rows} rows, and row {row} has {columns} entries: expected \
@@ -113,6 +122,9 @@ impl CellsRequest {
         let cells = self.cells.len();
         if cells == 0 {
             return Err(CellsRefusal::NoCells);
+        }
+        if cells > MAX_CELLS {
+            return Err(CellsRefusal::TooManyCells { cells });
         }
         let Some(table) = &self.distances else { return Ok(()) };
         let odd = table.iter().position(|row| row.len() != cells);

@@ -32,7 +32,7 @@ pub(crate) struct Naive<'a> {
     pub(crate) threads: BTreeMap<NodeId, u128>,
     busy: BTreeMap<NodeId, u128>,
     memory: BTreeMap<NodeId, u64>,
-    available: BTreeMap<NodeId, u64>,
+    pub(crate) available: BTreeMap<NodeId, u64>,
     available_on_all: u64,
     bandwidth: BTreeMap<NodeId, u128>,
     demand: BTreeMap<NodeId, u128>,
