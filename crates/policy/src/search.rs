@@ -204,6 +204,9 @@ impl Search<'_, '_> {
 
     // Latency from the members, divided by the node's share of the missing vCPUs and pages.
     fn price(&self, node: NodeIndex, missing: &Missing) -> f64 {
+        if self.ranking.is_barred(node) {
+            return f64::INFINITY;
+        }
         self.latency_ppm[node] as f64 / missing.gain(&self.costing.view.nodes[node])
     }
 }
