@@ -67,5 +67,7 @@ pub use rehome::{
     may_go_on, rehome,
 };
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
-pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
+pub use start::{
+    CellsPlan, MAX_NAME_LENGTH, Start, StartCells, StartRefusal, is_domain_name, start, start_cells,
+};
 pub use transaction::{Needs, Observed, Transaction, Unmet};
