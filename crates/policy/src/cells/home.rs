@@ -24,14 +24,16 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// The consequences of these nodes as the home of a cell; None if its memory does not fit.
+    /// The consequences of these nodes as the home of a cell; None if its memory does not fit. A
+    /// node that gets neither a vCPU nor a page leaves the home, and changes nothing by that.
     pub(super) fn lay(
         cell: CellIndex,
         costing: &mut Costing<'_>,
-        nodes: Vec<NodeIndex>,
+        mut nodes: Vec<NodeIndex>,
     ) -> Option<Self> {
         let prediction = costing.predict(&nodes, SlowDown(u64::MAX)).ok()?;
         let layout = costing.layout();
+        nodes.retain(|&i| layout.uses(i));
         Some(Self {
             cell,
             nodes,

@@ -127,7 +127,9 @@ fn arrange(
             }
         }
         set.sort_unstable();
-        let home = naive.home(&set)?;
+        let mut home = naive.home(&set)?;
+        set.retain(|n| home.vcpus.contains_key(n) || home.bytes.contains_key(n));
+        home.nodes = set;
         let claim = Claim {
             bytes: home.bytes.clone(),
             vcpus: home.vcpus.clone(),
