@@ -141,7 +141,7 @@ fn the_search_for_cells_is_near_the_best() {
     let worst = excess.last().unwrap();
     println!(
         "the best: {:.2} %, within 1 %: {:.2} %, within 2 %: {:.2} %, worst: {:.1} % slower; \
-         {shared_for_nothing} shared nodes without need, {refused_for_nothing} were refused without need",
+         {shared_for_nothing} shared nodes and {refused_for_nothing} were refused without need",
         within(0.0) * 100.0,
         within(0.01) * 100.0,
         within(0.02) * 100.0,
