@@ -3,7 +3,9 @@
 use crate::{failure::Failure, size::parse_size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nearside_linux::sys;
-use nearside_policy::{Affinity, MemoryPolicy, PageSize, Refusal, Request};
+use nearside_policy::{
+    Affinity, CellRequest, CellsRefusal, CellsRequest, MemoryPolicy, PageSize, Refusal, Request,
+};
 use nearside_topology::{
     Device, DeviceKind, NodeId, NodeSet, Topology,
     grammar::{NodeContext, parse_some_nodes},
@@ -23,6 +25,35 @@ pub(crate) struct RequestArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
     memory: u64,
 
+    #[command(flatten)]
+    pub(crate) home: HomeArgs,
+}
+
+/// The flags that describe a domain or a virtual machine with cells.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Domain")]
+pub(crate) struct SizesArgs {
+    /// Number of vCPUs: tasks that run at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = parse_vcpus, allow_hyphen_values = true)]
+    cpus: u32,
+
+    /// Memory: 512M, 4G, 1.5GiB (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
+    #[arg(required_unless_present = "cells")]
+    memory: Option<u64>,
+
+    /// A cell of a virtual machine, VCPUS:MEM[:near=NODE], in place of --cpus and --memory; the
+    /// first is cell 0 (repeatable)
+    #[arg(long = "cell", value_name = "CELL")]
+    #[arg(conflicts_with_all = ["cpus", "memory", "near"])]
+    cells: Vec<CellArg>,
+}
+
+/// The flags that describe the home of a domain of any size.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Domain")]
+pub(crate) struct HomeArgs {
     /// Page size: 4K, or a huge page size with a pool (2M, 1G)
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     #[arg(value_parser = page_size, allow_hyphen_values = true)]
@@ -44,15 +75,89 @@ pub(crate) struct RequestArgs {
 impl RequestArgs {
     /// The request on a machine that has the named nodes and devices.
     pub(crate) fn request(&self, topology: &Topology) -> Result<Request, Failure> {
-        let nodes = self.nodes.as_ref().map(|text| parse_node_set(text, topology));
+        self.home.request(self.cpus, self.memory, topology)
+    }
+}
+
+/// A domain, or a virtual machine with cells.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Domain(Request),
+    Cells(CellsRequest),
+}
+
+impl SizesArgs {
+    /// The request on a machine that has the named nodes and devices.
+    pub(crate) fn request(&self, home: &HomeArgs, topology: &Topology) -> Result<Asked, Failure> {
+        if self.cells.is_empty() {
+            let memory_bytes = self.memory.unwrap_or(0);
+            return home.request(self.cpus, memory_bytes, topology).map(Asked::Domain);
+        }
+        let cell = |cell: &CellArg| CellRequest {
+            vcpus: cell.vcpus,
+            memory_bytes: cell.memory_bytes,
+            page_size: home.page_size,
+            near: cell.near.clone(),
+        };
+        Ok(Asked::Cells(CellsRequest {
+            cells: self.cells.iter().map(cell).collect(),
+            distances: None,
+            policy: home.policy(),
+            nodes: home.nodes(topology)?,
+        }))
+    }
+}
+
+impl HomeArgs {
+    fn request(
+        &self,
+        vcpus: u32,
+        memory_bytes: u64,
+        topology: &Topology,
+    ) -> Result<Request, Failure> {
         Ok(Request {
-            vcpus: self.cpus,
-            memory_bytes: self.memory,
+            vcpus,
+            memory_bytes,
             page_size: self.page_size,
-            policy: self.policy.unwrap_or(MemoryPolicy::PreferredMany),
-            nodes: nodes.transpose()?,
+            policy: self.policy(),
+            nodes: self.nodes(topology)?,
             near: self.near.iter().map(|device| device.node(topology)).collect::<Result<_, _>>()?,
         })
+    }
+
+    fn policy(&self) -> MemoryPolicy {
+        self.policy.unwrap_or(MemoryPolicy::PreferredMany)
+    }
+
+    fn nodes(&self, topology: &Topology) -> Result<Option<NodeSet>, Failure> {
+        self.nodes.as_ref().map(|text| parse_node_set(text, topology)).transpose()
+    }
+}
+
+/// A cell as the command line gives it: `VCPUS:MEM[:near=NODE]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct CellArg {
+    vcpus: u32,
+    memory_bytes: u64,
+    near: Vec<NodeId>,
+}
+
+impl FromStr for CellArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut fields = text.split(':');
+        let (Some(vcpus), Some(memory)) = (fields.next(), fields.next()) else {
+            return Err("expected VCPUS:MEM or VCPUS:MEM:near=NODE, such as 4:8G:near=1".into());
+        };
+        let vcpus = parse_vcpus(vcpus).map_err(|error| format!("vCPUs \"{vcpus}\": {error}"))?;
+        let memory_bytes =
+            parse_size(memory).map_err(|error| format!("memory \"{memory}\": {error}"))?;
+        let node = |field: &str| {
+            let number = field.strip_prefix("near=").and_then(|number| number.parse().ok());
+            number.map(NodeId).ok_or_else(|| format!("\"{field}\": expected near=NODE"))
+        };
+        Ok(Self { vcpus, memory_bytes, near: fields.map(node).collect::<Result<_, _>>()? })
     }
 }
 
@@ -95,6 +200,24 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
         | Refusal::UnknownMemory { .. }
         | Refusal::MoreThanMachine { .. }
         | Refusal::DoesNotFit { .. } => Failure::could_not(refusal),
+    }
+}
+
+/// The failure for refused cells, with the exit codes of [`refused`].
+pub(crate) fn refused_cells(refusal: CellsRefusal) -> Failure {
+    match refusal {
+        CellsRefusal::Cell { cell, refusal } => {
+            let failure = refused(refusal);
+            let message = format!("cell {cell}: {}", failure.message());
+            Failure::could_not(message).with_code(failure.code())
+        }
+        CellsRefusal::Together(_) | CellsRefusal::NoArrangement { .. } => {
+            Failure::could_not(refusal)
+        }
+        CellsRefusal::NoCells
+        | CellsRefusal::TooManyCells { .. }
+        | CellsRefusal::DistanceTable { .. }
+        | CellsRefusal::Distance { .. } => Failure::usage(refusal),
     }
 }
 
@@ -248,6 +371,22 @@ mod tests {
         assert!(device.node(&machine(2, None)).is_err());
         let other: DeviceName = "pci:5e:00.0".parse().unwrap();
         assert!(other.node(&machine(2, Some(0))).is_err());
+    }
+
+    #[test]
+    fn a_cell_has_vcpus_memory_and_nodes_of_devices() {
+        let cell: CellArg = "4:8G:near=1:near=3".parse().unwrap();
+        let near = vec![NodeId(1), NodeId(3)];
+        assert_eq!(cell, CellArg { vcpus: 4, memory_bytes: 8 << 30, near });
+        for (text, told) in [
+            ("4", "expected VCPUS:MEM or VCPUS:MEM:near=NODE, such as 4:8G:near=1"),
+            ("0:8G", "vCPUs \"0\": expected a whole number from 1 to 65536"),
+            ("4:8G:1", "\"1\": expected near=NODE"),
+            ("4:8G:near=-1", "\"near=-1\": expected near=NODE"),
+        ] {
+            assert_eq!(text.parse::<CellArg>().unwrap_err(), told);
+        }
+        assert!("4:x".parse::<CellArg>().unwrap_err().starts_with("memory \"x\": "));
     }
 
     #[test]

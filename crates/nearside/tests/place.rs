@@ -316,3 +316,39 @@ fn invalid_requests_are_refused_with_the_reason() {
         assert!(error.contains(message) && output.stdout.is_empty(), "{flags}: {error}");
     }
 }
+
+#[test]
+fn cells_get_homes_apart_and_an_operators_nodes() {
+    // Two sockets of one node each: a cell on each.
+    let placed = as_json("two-sockets", "--cell 4:8G --cell 4:8G");
+    let homes = |placed: &Value| -> Vec<Value> {
+        let cells = placed["cells"].as_array().unwrap();
+        cells.iter().map(|cell| cell["chosen"]["nodes"].clone()).collect()
+    };
+    assert_eq!(homes(&placed), [json!([0]), json!([1])], "{placed}");
+    assert_eq!(placed["shared_nodes"], json!([]));
+    let placed = as_json("two-sockets", "--cell 4:8G:near=1 --cell 4:8G:near=0");
+    assert_eq!(homes(&placed), [json!([1]), json!([0])], "{placed}");
+    let placed = as_json("two-sockets", "--cell 4:8G --cell 4:8G --nodes 1");
+    assert_eq!((homes(&placed), &placed["shared_nodes"]), (vec![json!([1]); 2], &json!([1])));
+    let (report, _) = shown("two-sockets", "--cell 4:8G --cell 4:8G");
+    assert!(report.starts_with("homes of 2 cells: nodes 0-1, predicted slow-down "), "{report}");
+}
+
+#[test]
+fn cells_that_make_no_sense_or_do_not_fit_are_refused() {
+    for (flags, code, told) in [
+        ("--cell 4:8G --memory 8G", 2, "cannot be used with"),
+        ("--cell 4:8G --near pci:3b:00.0", 2, "cannot be used with"),
+        ("--cell 4", 2, "expected VCPUS:MEM or VCPUS:MEM:near=NODE"),
+        ("--cell 4:8G --cell 4:8G:near=9", 2, "cell 1: there is no node 9"),
+        ("--cell 4:8G --cell 4:8G --format qemu", 2, "printed as text or JSON"),
+        ("--cell 4:8G --cell 4:9000G", 1, "cell 1: 8.8 TiB are more than the whole machine has"),
+        ("--cell 4:60G --cell 4:60G", 1, "all cells together: 120 GiB do not fit"),
+    ] {
+        let output = place("two-sockets", flags);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{flags}: {message}");
+        assert!(message.contains(told), "{flags}: {message}");
+    }
+}

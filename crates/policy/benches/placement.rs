@@ -4,7 +4,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use nearside_policy::{
-    ByNode, Claim, CostModel, MemoryPolicy, Observation, PageSize, PartState, Request, place,
+    ByNode, CellRequest, CellsRequest, Claim, CostModel, MemoryPolicy, Observation, PageSize,
+    PartState, Request, place, place_cells,
 };
 use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId, Topology};
 
@@ -94,5 +95,41 @@ fn placement(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, placement);
+/// A virtual machine of `cells` cells of so many vCPUs and GiB each. Cells 0 and 1 are near in the
+/// guest, as are 2 and 3, and so on.
+fn guest(cells: u32, vcpus: u32, gib: u64) -> CellsRequest {
+    let cell =
+        CellRequest { vcpus, memory_bytes: gib * GIB, page_size: PageSize::Base, near: Vec::new() };
+    let distance = |from: u32, to: u32| match (from == to, from / 2 == to / 2) {
+        (true, _) => 10,
+        (_, true) => 12,
+        _ => 20,
+    };
+    let row = |from| (0..cells).map(|to| distance(from, to)).collect();
+    CellsRequest {
+        cells: vec![cell; cells as usize],
+        distances: Some((0..cells).map(row).collect()),
+        policy: MemoryPolicy::Strict,
+        nodes: None,
+    }
+}
+
+fn cells(criterion: &mut Criterion) {
+    let model = CostModel::default();
+    let mut bench = |name: &str, observation: &Observation, request: &CellsRequest| {
+        criterion.bench_function(name, |bencher| {
+            bencher.iter(|| place_cells(request, observation, &model))
+        });
+    };
+    for nodes in [8, 64, 1024] {
+        let seen = with_residents(machine(nodes), nodes);
+        bench(&format!("{nodes} nodes, 4 cells, each fits one"), &seen, &guest(4, 4, 16));
+        bench(&format!("{nodes} nodes, 4 cells, each needs two"), &seen, &guest(4, 12, 70));
+    }
+    let seen = with_residents(machine(64), 64);
+    bench("64 nodes, 16 cells, each fits one", &seen, &guest(16, 4, 16));
+    bench("8 nodes, 128 cells, shared", &with_residents(machine(8), 8), &guest(128, 1, 1));
+}
+
+criterion_group!(benches, placement, cells);
 criterion_main!(benches);

@@ -22,7 +22,7 @@ pub struct Step<A = Action> {
 pub enum Action {
     /// Create the domain (its cgroup) with its limits, and put this process into it.
     Create {
-        /// The part; a domain is created with one.
+        /// The part; a domain is created with one, a virtual machine with its first cell.
         part: PartId,
         /// Its limits.
         limits: Limits,

@@ -52,6 +52,8 @@ pub(crate) struct Ask {
     /// Pages of the size asked for.
     pub(crate) pages: u64,
     pub(crate) policy: MemoryPolicy,
+    /// Whether its pages stay on the nodes of its home.
+    pub(crate) stays_home: bool,
     pub(crate) page_size: PageSize,
     /// The nodes of devices.
     pub(crate) near: Vec<NodeIndex>,
@@ -144,7 +146,7 @@ impl<'a> Costing<'a> {
             return Err(Unfit::TooSlow);
         }
         self.layout
-            .fill_memory(self.view, set, self.ask.pages, self.ask.policy)
+            .fill_memory(self.view, set, self.ask.pages, self.ask.policy, self.ask.stays_home)
             .map_err(Unfit::TooSmall)?;
         let parts = Parts {
             cpu,
@@ -272,10 +274,10 @@ impl Parts {
 }
 
 // A share in millionths.
-fn to_ppm(share: f64) -> u64 {
+pub(crate) fn to_ppm(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * PPM as f64).round() as u64
 }
 
-fn to_u64(number: u128) -> u64 {
+pub(crate) fn to_u64(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }

@@ -16,8 +16,17 @@ pub struct CostModel {
     pub memory_share: f64,
     /// Share of its time that a vCPU waits for the devices asked for when they are local.
     pub device_share: f64,
+    /// Share of its memory accesses that a vCPU of a cell makes in the other cells of its virtual
+    /// machine.
+    #[serde(default = "default_cell_share")]
+    pub cell_share: f64,
     /// Memory bandwidth that a busy vCPU uses, in MB/s.
     pub vcpu_bandwidth_mb_s: f64,
+}
+
+// Records of older versions have none.
+fn default_cell_share() -> f64 {
+    0.1
 }
 
 impl Default for CostModel {
@@ -27,6 +36,7 @@ impl Default for CostModel {
             crowding: 0.05,
             memory_share: 0.4,
             device_share: 0.1,
+            cell_share: default_cell_share(),
             vcpu_bandwidth_mb_s: 2000.0,
         }
     }

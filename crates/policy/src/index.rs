@@ -1,8 +1,8 @@
 //! Indices that cannot be mistaken for each other, and the collections they index.
 //!
 //! Node numbers have gaps, so placement and the controllers count nodes from 0 ([`NodeIndex`]);
-//! parts are counted in the order of the observation ([`PartIndex`]). An [`IndexVec`] is a `Vec`
-//! that only its own kind of index opens.
+//! parts are counted in the order of the observation ([`PartIndex`]), cells in that of their
+//! request ([`CellIndex`]). An [`IndexVec`] is a `Vec` that only its own kind of index opens.
 
 use std::{fmt, marker::PhantomData, ops};
 
@@ -36,6 +36,11 @@ macro_rules! index {
 index! {
     /// A node, counted from 0 in rising order of node numbers.
     NodeIndex
+}
+
+index! {
+    /// A cell of a virtual machine, counted from 0 in the order of its request.
+    CellIndex
 }
 
 index! {

@@ -129,7 +129,7 @@ impl Layout {
     ///   touches it.
     ///
     /// Pages that do not fit their node go to other nodes, nearest to that node first, lowest
-    /// numbers among equals; node by node, after every node took its own. Policies that confine
+    /// numbers among equals; node by node, after every node took its own. Pages that stay at home
     /// stop at the set's nodes. *preferred-many* takes the set's nodes first. The others fall back
     /// to the nearest node anywhere, as the kernel's zone lists do. Memory that one of the vCPUs
     /// cannot reach is never used.
@@ -139,10 +139,11 @@ impl Layout {
         set: &[NodeIndex],
         pages: u64,
         policy: MemoryPolicy,
+        stays_home: bool,
     ) -> Result<(), TooSmall> {
         self.holders.drain(..).for_each(|i| self.pages[i] = 0);
         self.find_reached(view);
-        let room = if policy.confines() {
+        let room = if stays_home {
             set.iter().fold(0, |sum: u64, &i| sum.saturating_add(self.left(view, i)))
         } else if view.all_reachable {
             view.available_pages
@@ -169,7 +170,7 @@ impl Layout {
             }
         }
         for (i, missing) in overflow {
-            let in_set = policy.confines() || policy == MemoryPolicy::PreferredMany;
+            let in_set = stays_home || policy == MemoryPolicy::PreferredMany;
             let missing = if in_set { self.take_from_set(view, i, set, missing) } else { missing };
             self.take_in_turn(view, view.nearest(i).iter().copied(), missing);
         }

@@ -12,6 +12,7 @@ mod action;
 mod allocatable;
 mod available;
 mod bytes;
+mod cells;
 mod claim;
 mod controllers;
 mod cost;
@@ -40,6 +41,10 @@ pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};
+pub use cells::{
+    CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, MAX_CELLS, PlacedCell,
+    Spill, place_cells, place_cells_with,
+};
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{
     ControlObservation, ControlPlan, Controller, DebtBlocker, History, HomeBlocker, Homes,
@@ -62,5 +67,7 @@ pub use rehome::{
     may_go_on, rehome,
 };
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
-pub use start::{MAX_NAME_LENGTH, Start, StartRefusal, is_domain_name, start};
+pub use start::{
+    CellsPlan, MAX_NAME_LENGTH, Start, StartCells, StartRefusal, is_domain_name, start, start_cells,
+};
 pub use transaction::{Needs, Observed, Transaction, Unmet};

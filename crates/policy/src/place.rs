@@ -68,6 +68,7 @@ pub fn place_with(
         vcpus: request.vcpus.into(),
         pages,
         policy: request.policy,
+        stays_home: request.policy.confines(),
         page_size: request.page_size,
         near,
     };
@@ -143,7 +144,7 @@ pub fn place_with(
 }
 
 // Refuses a request that is invalid on this machine; returns the size of a page in bytes.
-fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
+pub(crate) fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
     if request.vcpus == 0 {
         return Err(Refusal::NoVcpus);
     }
@@ -182,7 +183,7 @@ fn check(request: &Request, topology: &Topology) -> Result<u64, Refusal> {
     }
 }
 
-fn check_machine(
+pub(crate) fn check_machine(
     page_size: PageSize,
     needed_bytes: u64,
     topology: &Topology,
@@ -212,7 +213,7 @@ fn check_machine(
 }
 
 // The message for a request beyond the known memory, if some nodes may have more ordinary memory.
-fn unknown_memory(
+pub(crate) fn unknown_memory(
     page_size: PageSize,
     needed_bytes: u64,
     nodes: &NodeSet,

@@ -15,11 +15,23 @@ pub(crate) struct Ranking {
     best: Vec<Rank>,
     evaluated: u64,
     max_pages: Option<u64>,
+    // Nodes that no set may have.
+    barred: Vec<NodeIndex>,
 }
 
 impl Ranking {
     /// The number of sets kept besides the best.
     pub(crate) const RUNNERS_UP: usize = 3;
+
+    /// An empty ranking of sets without these nodes.
+    pub(crate) fn without(barred: &[NodeIndex]) -> Self {
+        Self { barred: barred.to_vec(), ..Self::default() }
+    }
+
+    /// Whether no set may have a node.
+    pub(crate) fn is_barred(&self, node: NodeIndex) -> bool {
+        self.barred.contains(&node)
+    }
 
     /// Predicts the consequences of `set` (rising) as a home, and keeps it if it is among the best.
     pub(crate) fn evaluate(
@@ -27,6 +39,9 @@ impl Ranking {
         costing: &mut Costing<'_>,
         set: &[NodeIndex],
     ) -> Option<Prediction> {
+        if set.iter().any(|&node| self.is_barred(node)) {
+            return None;
+        }
         self.evaluated += 1;
         // Once the list is full, only sets that may enter it matter.
         let worst = self

@@ -23,7 +23,7 @@ pub struct Request {
 }
 
 /// The pages of a domain's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageSize {
     /// Ordinary pages (transparent huge pages included).

@@ -204,6 +204,9 @@ impl Search<'_, '_> {
 
     // Latency from the members, divided by the node's share of the missing vCPUs and pages.
     fn price(&self, node: NodeIndex, missing: &Missing) -> f64 {
+        if self.ranking.is_barred(node) {
+            return f64::INFINITY;
+        }
         self.latency_ppm[node] as f64 / missing.gain(&self.costing.view.nodes[node])
     }
 }
@@ -244,7 +247,7 @@ impl Missing {
 
 // The least number from n / 1.618 on without a common divisor with n. Its multiples visit all of
 // 0..n, evenly at any time.
-fn golden_stride(n: usize) -> usize {
+pub(crate) fn golden_stride(n: usize) -> usize {
     let divisor = |mut a: usize, mut b: usize| {
         while b > 0 {
             (a, b) = (b, a % b);

@@ -1,8 +1,12 @@
 //! The decision behind `run`: a new domain.
 
+mod cells;
+
+pub use cells::{CellsPlan, StartCells, start_cells};
+
 use crate::{
-    Action, Affinity, Bytes, Claim, CostModel, CpuReason, Decision, Home, Limits, MemoryPolicy,
-    Observation, Origin, PartId, Plan, Reason, Refusal, Request, Step, Transaction,
+    Action, Affinity, Bytes, CellsRefusal, Claim, CostModel, CpuReason, Decision, Home, Limits,
+    MemoryPolicy, Observation, Origin, PartId, Plan, Reason, Refusal, Request, Step, Transaction,
     offered::isolated_notice, place,
 };
 use nearside_topology::{NodeSet, Topology};
@@ -47,6 +51,9 @@ pub enum StartRefusal {
     /// No home fits it.
     #[error(transparent)]
     Place(#[from] Refusal),
+    /// No homes fit its cells.
+    #[error(transparent)]
+    Cells(#[from] CellsRefusal),
 }
 
 /// The longest name of a domain, in bytes.
@@ -84,16 +91,7 @@ pub fn start(
     model: &CostModel,
 ) -> Result<Plan, StartRefusal> {
     let name = &start.name;
-    if !is_domain_name(name) {
-        return Err(StartRefusal::Name(name.clone()));
-    }
-    if observation.parts.iter().any(|part| part.id.domain() == name) {
-        return Err(StartRefusal::Taken(name.clone()));
-    }
-    let memory_bytes = start.request.memory_bytes;
-    if let Some(limit_bytes) = start.limits.memory_bytes.filter(|&limit| limit < memory_bytes) {
-        return Err(StartRefusal::Limit { limit_bytes, memory_bytes });
-    }
+    check(name, start.limits, start.request.memory_bytes, observation)?;
     let observation = &*observation.naming(start.request.nodes.as_ref());
     let decision = place(&start.request, observation, model)?;
     let claim = decision.chosen.claim.clone();
@@ -130,6 +128,25 @@ pub fn start(
     }
     let transaction = Transaction::new(steps, observation);
     Ok(Plan { decision: Some(decision), transaction, moves: None, afterwards: None, limits })
+}
+
+/// Refuses a name that cannot be given, and a limit below the claim.
+fn check(
+    name: &str,
+    limits: Limits,
+    memory_bytes: u64,
+    observation: &Observation,
+) -> Result<(), StartRefusal> {
+    if !is_domain_name(name) {
+        return Err(StartRefusal::Name(name.into()));
+    }
+    if observation.parts.iter().any(|part| part.id.domain() == name) {
+        return Err(StartRefusal::Taken(name.into()));
+    }
+    match limits.memory_bytes.filter(|&limit| limit < memory_bytes) {
+        Some(limit_bytes) => Err(StartRefusal::Limit { limit_bytes, memory_bytes }),
+        None => Ok(()),
+    }
 }
 
 /// The home that the decision gives it.

@@ -164,10 +164,19 @@ impl Observation {
         self
     }
 
+    // A virtual machine is created with its first cell; the others follow with their claims.
+    fn adds_cell(&self, action: &Action) -> bool {
+        let id = action.part();
+        matches!(action, Action::Claim { .. })
+            && id.cell().is_some()
+            && self.part(id).is_none()
+            && self.parts.iter().any(|part| part.id.domain() == id.domain())
+    }
+
     /// Carries the change of claims and homes over that an action makes.
     pub fn change(&mut self, action: &Action) {
         let id = action.part();
-        if let Action::Create { .. } = action {
+        if matches!(action, Action::Create { .. }) || self.adds_cell(action) {
             // Every domain that Nearside starts has a claim; one that a pattern found has none.
             let claim = Some(Claim::default());
             self.parts.push(PartState { id: id.clone(), claim, ..PartState::default() });

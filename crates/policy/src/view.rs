@@ -6,7 +6,7 @@ use crate::{
     index::{Index, IndexVec, NodeIndex},
 };
 use nearside_topology::{Cpu, CpuId, Distance, Distances, NodeId, Topology};
-use std::cell::OnceCell;
+use std::{cell::OnceCell, rc::Rc};
 
 /// One million: fractions and factors are whole millionths, so that every build computes the same
 /// figures.
@@ -22,7 +22,7 @@ const MAX_LATENCY_PPM: u64 = 1 << 30;
 const MAX_BUSY: u64 = 1 << 24;
 
 /// A machine as one request sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct View {
     /// The nodes in rising order of their numbers.
     pub(crate) nodes: IndexVec<NodeIndex, NodeView>,
@@ -31,8 +31,14 @@ pub(crate) struct View {
     pub(crate) available_pages: u64,
     /// Whether every node reaches the memory of every other.
     pub(crate) all_reachable: bool,
+    // The same for all copies of a view, and its largest part.
+    latencies: Rc<Latencies>,
+}
+
+#[derive(Debug)]
+struct Latencies {
     // Invariant: square. From a node (row) to the memory of a node (column).
-    latency_ppm: Table<u32>,
+    ppm: Table<u32>,
     // By node, all nodes from the nearest to the farthest: sorted on first use.
     nearest: IndexVec<NodeIndex, OnceCell<Vec<NodeIndex>>>,
 }
@@ -119,14 +125,13 @@ impl View {
             nodes,
             available_pages,
             all_reachable: !latency_ppm.iter().any(|row| row.iter().any(|&it| it == UNREACHABLE)),
-            latency_ppm,
-            nearest,
+            latencies: Rc::new(Latencies { ppm: latency_ppm, nearest }),
         }
     }
 
     /// All nodes from the nearest to the farthest, lowest numbers first among equals.
     pub(crate) fn nearest(&self, from: NodeIndex) -> &[NodeIndex] {
-        self.nearest[from].get_or_init(|| {
+        self.latencies.nearest[from].get_or_init(|| {
             let latencies = self.latencies_ppm(from);
             let mut nearest: Vec<NodeIndex> = self.nodes.indices().collect();
             // Stable: equals stay in the order of their numbers. The sort is fast, because few
@@ -139,7 +144,7 @@ impl View {
     /// The latencies from `from` to every node: millionths of the best local latency, or
     /// [`UNREACHABLE`].
     pub(crate) fn latencies_ppm(&self, from: NodeIndex) -> &IndexVec<NodeIndex, u32> {
-        &self.latency_ppm[from]
+        &self.latencies.ppm[from]
     }
 
     /// The index of a node.

@@ -4,11 +4,18 @@ use crate::{
     domains::{left_out, open_host},
     failure::{Failure, Outcome},
     output,
-    report::{json::Placed, place_libvirt, place_numactl, place_qemu, place_text},
-    request::{RequestArgs, refused},
+    report::{
+        json::Placed, place_cells_json::PlacedCells, place_cells_text, place_libvirt,
+        place_numactl, place_qemu, place_text,
+    },
+    request::{Asked, HomeArgs, SizesArgs, refused, refused_cells},
     source::TopologySource,
 };
-use nearside_policy::{CostModel, Machine, Observation, guest, place};
+use nearside_policy::{
+    CellsRequest, CostModel, Machine, Observation, Request, guest, place, place_cells,
+};
+use nearside_topology::NodeSet;
+use std::borrow::Cow;
 
 /// Show the home that a domain would get, the alternatives, and the reasons
 ///
@@ -19,6 +26,7 @@ Examples:
   nearside place --cpus 8 --memory 32G
   nearside place --cpus 4 --memory 8G --near netdev:eth0 --policy strict
   nearside place --cpus 4 --memory 8G --policy strict --format qemu
+  nearside place --cell 4:16G --cell 4:16G:near=1
   nearside place --cpus 4 --memory 8G --acpi dump.txt --format json
 
 Exit codes:
@@ -27,7 +35,10 @@ Exit codes:
   2  invalid command line, or unknown nodes or devices")]
 pub(crate) struct Args {
     #[command(flatten)]
-    request: RequestArgs,
+    sizes: SizesArgs,
+
+    #[command(flatten)]
+    home: HomeArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text, help_heading = None)]
@@ -54,15 +65,35 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let (observation, mut notes) = observed(&args.source)?;
-    let request = args.request.request(&observation.topology)?;
-    notes.extend(left_out(&observation.topology, request.nodes.as_ref()));
-    // Printed first, since a note may explain a refusal.
-    output::note(notes);
-    let observation = &*observation.naming(request.nodes.as_ref());
+    match args.sizes.request(&args.home, &observation.topology)? {
+        Asked::Domain(request) => {
+            let observation = offered(&observation, request.nodes.as_ref(), &mut notes);
+            place_domain(args.format, &request, &observation)
+        }
+        Asked::Cells(request) => {
+            let observation = offered(&observation, request.nodes.as_ref(), &mut notes);
+            place_vm(args.format, &request, &observation)
+        }
+    }
+}
+
+// The machine as it is offered to an operator who names these nodes. Prints the notes, since one
+// may explain a refusal.
+fn offered<'a>(
+    observation: &'a Observation,
+    nodes: Option<&NodeSet>,
+    notes: &mut Vec<String>,
+) -> Cow<'a, Observation> {
+    notes.extend(left_out(&observation.topology, nodes));
+    output::note(std::mem::take(notes));
+    observation.naming(nodes)
+}
+
+fn place_domain(format: Format, request: &Request, observation: &Observation) -> Outcome {
     let topology = &observation.topology;
-    let decision = place(&request, observation, &CostModel::default()).map_err(refused)?;
+    let decision = place(request, observation, &CostModel::default()).map_err(refused)?;
     let guest = guest(&decision, topology);
-    let (report, limits) = match args.format {
+    let (report, limits) = match format {
         Format::Text => (place_text::report(&decision, observation), Vec::new()),
         Format::Json => (output::json(&Placed::new(&topology.source, &decision))?, Vec::new()),
         Format::Qemu => place_qemu::report(&guest, topology),
@@ -70,6 +101,19 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Format::Numactl => place_numactl::report(&guest),
     };
     output::note(limits);
+    output::print(&report)
+}
+
+fn place_vm(format: Format, request: &CellsRequest, observation: &Observation) -> Outcome {
+    if !matches!(format, Format::Text | Format::Json) {
+        return Err(Failure::usage("--cell: cells are printed as text or JSON (--format)"));
+    }
+    let decision =
+        place_cells(request, observation, &CostModel::default()).map_err(refused_cells)?;
+    let report = match format {
+        Format::Json => output::json(&PlacedCells::new(&observation.topology.source, &decision))?,
+        _ => place_cells_text::report(&decision, observation),
+    };
     output::print(&report)
 }
 

@@ -115,7 +115,7 @@ fn try_run(args: &Args) -> Outcome {
     let mut host = open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
     let mut request = args.request.request(&topology)?;
-    request.policy = usable_policy(args.request.policy, topology.nodes.len(), |policy| {
+    request.policy = usable_policy(args.request.home.policy, topology.nodes.len(), |policy| {
         sys::memory_policy_support(policy, &topology.memory_nodes())
     })?;
     let limits = Limits { cpus: args.cpu_limit, memory_bytes: args.memory_limit };

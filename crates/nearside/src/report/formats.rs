@@ -7,6 +7,8 @@ use super::{
     domain::examples,
     json::{Placed, Why},
     list::List,
+    place_cells_json::PlacedCells,
+    place_cells_text::tests::example as cells,
     plan::PlanJson,
     set::Report,
     show::{Allowed, tests::show},
@@ -151,6 +153,10 @@ fn place_and_why() {
     let decision = record.part().decision.as_ref().unwrap();
     let printed = to_value(Placed::new("/", decision)).unwrap();
     check("`nearside place ", &["Decisions"], "decision", &printed);
+
+    let (cells, _) = cells();
+    let printed = to_value(PlacedCells::new("/", &cells)).unwrap();
+    check("`nearside place --cell", &["Decisions"], "", &printed);
 
     let mut printed = to_value(Why::new(&record, decision)).unwrap();
     let path = "/machine.slice/vm.scope".to_owned();

@@ -44,7 +44,7 @@ pub(crate) fn record<S: Serializer>(
     record.as_ref().map(RecordJson::new).serialize(serializer)
 }
 
-fn huge_page_bytes(page_size: PageSize) -> Option<u64> {
+pub(super) fn huge_page_bytes(page_size: PageSize) -> Option<u64> {
     match page_size {
         PageSize::Base => None,
         PageSize::Huge(bytes) => Some(bytes),
@@ -155,7 +155,7 @@ impl<'a> DecisionJson<'a> {
 }
 
 #[derive(Serialize)]
-struct LeftOutJson<'a> {
+pub(super) struct LeftOutJson<'a> {
     isolated_cpus: Vec<CpuId>,
     withheld_cpus: Vec<CpuId>,
     withheld_memory_nodes: Vec<NodeId>,
@@ -163,7 +163,7 @@ struct LeftOutJson<'a> {
 }
 
 impl<'a> LeftOutJson<'a> {
-    fn new(LeftOut { isolated_cpus, withheld }: &'a LeftOut) -> Self {
+    pub(super) fn new(LeftOut { isolated_cpus, withheld }: &'a LeftOut) -> Self {
         let is_something = !withheld.cpus.is_empty() || !withheld.memory_nodes.is_empty();
         Self {
             isolated_cpus: members(isolated_cpus),
@@ -198,7 +198,7 @@ impl<'a> RequestJson<'a> {
 }
 
 #[derive(Serialize)]
-struct CandidateJson<'a> {
+pub(super) struct CandidateJson<'a> {
     nodes: Vec<NodeId>,
     slow_down_ppm: u64,
     cpu_ppm: u64,
@@ -211,7 +211,7 @@ struct CandidateJson<'a> {
 }
 
 impl<'a> CandidateJson<'a> {
-    fn new(candidate: &'a Candidate) -> Self {
+    pub(super) fn new(candidate: &'a Candidate) -> Self {
         Self {
             nodes: members(&candidate.nodes),
             slow_down_ppm: candidate.slow_down.0,

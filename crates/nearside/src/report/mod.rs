@@ -12,6 +12,8 @@ pub(crate) mod guest;
 pub(crate) mod heap;
 pub(crate) mod json;
 pub(crate) mod list;
+pub(crate) mod place_cells_json;
+pub(crate) mod place_cells_text;
 pub(crate) mod place_libvirt;
 pub(crate) mod place_numactl;
 pub(crate) mod place_qemu;

@@ -180,8 +180,15 @@ fn percent_slower(slow: SlowDown, fast: SlowDown) -> String {
 }
 
 fn assumptions(decision: &Decision) -> String {
-    let CostModel { smt_gain, crowding, memory_share, device_share, vcpu_bandwidth_mb_s } =
-        decision.model;
+    // Only virtual machines with cells have a share between cells.
+    let CostModel {
+        smt_gain,
+        crowding,
+        memory_share,
+        device_share,
+        cell_share: _,
+        vcpu_bandwidth_mb_s,
+    } = decision.model;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     format!(
         "\nThe prediction assumes\n  \

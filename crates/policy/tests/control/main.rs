@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap here is a failing test")]
 
+mod cells;
 mod confinement;
 mod machine;
 #[path = "../placement/machines.rs"]

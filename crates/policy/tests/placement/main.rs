@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing unwrap here is a failing test")]
 
+mod cells;
 mod machines;
 mod naive;
+mod naive_cells;
 
 use machines::{Random, case};
 use naive::{Home, Naive, node_set};

@@ -9,7 +9,7 @@ use nearside_topology::{NodeId, NodeSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-const MILLION: u128 = 1_000_000;
+pub(crate) const MILLION: u128 = 1_000_000;
 
 /// A home in the terms of the definition.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,18 +27,20 @@ pub(crate) struct Home {
 pub(crate) struct Naive<'a> {
     request: &'a Request,
     model: &'a CostModel,
-    nodes: Vec<NodeId>,
-    cores: BTreeMap<NodeId, u128>,
-    threads: BTreeMap<NodeId, u128>,
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) cores: BTreeMap<NodeId, u128>,
+    pub(crate) threads: BTreeMap<NodeId, u128>,
     busy: BTreeMap<NodeId, u128>,
     memory: BTreeMap<NodeId, u64>,
-    available: BTreeMap<NodeId, u64>,
+    pub(crate) available: BTreeMap<NodeId, u64>,
     available_on_all: u64,
     bandwidth: BTreeMap<NodeId, u128>,
     demand: BTreeMap<NodeId, u128>,
-    latency: BTreeMap<(NodeId, NodeId), Option<u128>>,
-    page_bytes: u64,
-    pages: u64,
+    pub(crate) latency: BTreeMap<(NodeId, NodeId), Option<u128>>,
+    pub(crate) page_bytes: u64,
+    pub(crate) pages: u64,
+    /// Whether all pages stay in the home, whatever the policy.
+    pub(crate) stays_home: bool,
 }
 
 impl<'a> Naive<'a> {
@@ -63,6 +65,7 @@ impl<'a> Naive<'a> {
             latency: BTreeMap::new(),
             page_bytes,
             pages: request.memory_bytes.div_ceil(page_bytes),
+            stays_home: request.policy.confines(),
         };
         let claims = seen.parts.iter().filter_map(|domain| Some((domain, domain.claim.as_ref()?)));
         let alike = claims.filter(|(_, claim)| claim.page_size == request.page_size);
@@ -185,7 +188,7 @@ impl<'a> Naive<'a> {
         let policy = self.request.policy;
         let mut left: ByNode = self.available.clone();
         left.retain(|&n, _| self.reachable(vcpus, n));
-        if policy.confines() {
+        if self.stays_home {
             left.retain(|n, _| set.contains(n));
         }
         if left.values().sum::<u64>() < self.pages || self.available_on_all < self.pages {

@@ -177,13 +177,13 @@ impl Round<'_> {
     /// The best other home, if it pays.
     fn offer(&mut self, at: PartIndex, trigger: Trigger) -> Result<Offer, HomeBlocker> {
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
-        let part = self.part(at).clone();
+        let (part, barred) = (self.part(at).clone(), self.nodes_of_siblings(at));
         let host = self.host_mut();
         host.remove(&part);
         let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
         let here =
             evaluator.evaluate(&part.home).unwrap_or_else(|| Evaluation::impossible(&part.home));
-        let mut others = evaluator.candidates();
+        let mut others = evaluator.candidates(&barred);
         others.retain(|there| there.home != part.home);
         let best = evaluator.best(others, here.slow_down);
         let offer = best.map(|there| (evaluator.payback(&here, &there), there));

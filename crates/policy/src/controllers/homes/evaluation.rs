@@ -273,10 +273,10 @@ impl<'a> Evaluator<'a> {
 
     /// The homes with room that are worth evaluating: every single node, and the best sets as
     /// placement ranks them where no node alone means no slow-down, nor gives the part its share of
-    /// a crowded host.
-    pub(super) fn candidates(&self) -> Vec<Evaluation> {
-        let mut homes: Vec<Evaluation> =
-            self.host.view().nodes.indices().filter_map(|i| self.evaluate(&[i])).collect();
+    /// a crowded host. None has a node of `barred`.
+    pub(super) fn candidates(&self, barred: &[NodeIndex]) -> Vec<Evaluation> {
+        let nodes = self.host.view().nodes.indices().filter(|i| !barred.contains(i));
+        let mut homes: Vec<Evaluation> = nodes.filter_map(|i| self.evaluate(&[i])).collect();
         homes.retain(|home| home.has_room);
         if homes
             .iter()
@@ -285,7 +285,7 @@ impl<'a> Evaluator<'a> {
             return homes;
         }
         let mut costing = Costing::new(self.host.view(), &self.ask, self.host.cost_model());
-        let mut ranking = Ranking::default();
+        let mut ranking = Ranking::without(barred);
         if self.host.view().nodes.len() <= EXHAUSTIVE_NODES {
             evaluate_all(&mut costing, &mut ranking);
         } else {
@@ -474,7 +474,7 @@ mod tests {
         let db = PartModel { horizon_ns: 10_000_000_000, ..host.part(part(0)).clone() };
         host.remove(&db);
         let evaluator = Evaluator::new(&mut host, &db, &tuning, true);
-        let candidates = evaluator.candidates();
+        let candidates = evaluator.candidates(&[]);
         assert_eq!(candidates.len(), 2, "each node alone means no slow-down");
         assert!(candidates.iter().all(|home| home.slow_down == SlowDown::NONE));
         let best = evaluator.best(candidates, SlowDown::NONE).unwrap();

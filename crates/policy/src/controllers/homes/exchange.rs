@@ -42,6 +42,7 @@ impl Round<'_> {
         let mut partners: Vec<_> = self
             .parts()
             .filter(|&other| is_partner(mine, self.part(other)) && may_take_part(other))
+            .filter(|&other| self.keeps_cells_apart(at, other) && self.keeps_cells_apart(other, at))
             .map(|other| (self.part(other).needed_bytes, other))
             .collect();
         partners.sort_unstable();
@@ -59,6 +60,13 @@ impl Round<'_> {
         steps.extend(self.accept(other, &theirs, &to_mine));
         self.transact(steps);
         true
+    }
+
+    // Whether a part may take the home of another: a cell may not join a sibling, nor take a
+    // sibling's home, for the guest knows how far its cells are from each other.
+    fn keeps_cells_apart(&self, at: PartIndex, other: PartIndex) -> bool {
+        let barred = self.nodes_of_siblings(at);
+        self.part(other).home.iter().all(|node| !barred.contains(node))
     }
 
     fn exchange(&mut self, at: PartIndex, other: PartIndex) -> Option<Exchange> {

@@ -124,10 +124,11 @@ impl<'a> Round<'a> {
         let horizon_ns = super::model::horizon_ns(self.tuning(), u64::MAX);
         let part = PartModel { horizon_ns, ..self.part(at).clone() };
         let (tuning, soft_affinity) = (self.tuning(), self.seen().soft_affinity);
+        let barred = self.nodes_of_siblings(at);
         let host = self.host_mut();
         host.remove(&part);
         let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
-        let best = evaluator.best(evaluator.candidates(), SlowDown::NONE);
+        let best = evaluator.best(evaluator.candidates(&barred), SlowDown::NONE);
         host.add(&part);
         let Some(best) = best else { return Some(HomeBlocker::NoRoom) };
         let demand = MilliVcpus(part.demand_milli);

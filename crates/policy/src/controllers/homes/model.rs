@@ -293,6 +293,7 @@ impl HostModel {
             vcpus: part.demand_milli.max(1),
             pages: part.needed_bytes.div_ceil(page_bytes).max(1),
             policy: part.policy,
+            stays_home: part.policy.confines(),
             page_size: part.page_size,
             near: part.near.clone(),
         }

@@ -132,6 +132,21 @@ impl<'a> Round<'a> {
         self.host.part(at)
     }
 
+    /// The nodes of the other cells of a cell's virtual machine, as decided last. Two cells on one
+    /// node set would be one cell, and the guest would take them for two.
+    pub(super) fn nodes_of_siblings(&self, at: PartIndex) -> Vec<NodeIndex> {
+        let id = &self.state(at).id;
+        if id.cell().is_none() {
+            return Vec::new();
+        }
+        let is_sibling = |other: &PartIndex| {
+            let other_id = &self.state(*other).id;
+            *other != at && other_id.cell().is_some() && other_id.domain() == id.domain()
+        };
+        let siblings = self.parts().filter(is_sibling);
+        siblings.flat_map(|other| self.part(other).home.iter().copied()).collect()
+    }
+
     pub(super) fn id(&self, node: NodeIndex) -> NodeId {
         self.host.view().nodes[node].id
     }

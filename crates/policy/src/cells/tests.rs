@@ -1,0 +1,170 @@
+//! Machines small enough for figures worked by hand.
+
+use super::*;
+use crate::{MemoryPolicy, PartState};
+use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId};
+
+const GIB: u64 = 1 << 30;
+
+/// Nodes of 4 CPUs with so many GiB. Two nodes each share a socket: 12, else 20.
+fn machine(gib: &[u64]) -> Observation {
+    let ids: Vec<NodeId> = (0..gib.len() as u32).map(NodeId).collect();
+    let distance = |from: u32, to: u32| -> Distance {
+        match (from == to, from / 2 == to / 2) {
+            (true, _) => 10,
+            (_, true) => 12,
+            _ => 20,
+        }
+    };
+    let rows: Vec<Distance> =
+        ids.iter().flat_map(|from| ids.iter().map(|to| distance(from.0, to.0))).collect();
+    let node =
+        |(&id, gib): (&NodeId, &u64)| Node { id, memory_bytes: gib * GIB, ..Node::default() };
+    Observation::of(Topology {
+        nodes: ids.iter().zip(gib).map(node).collect(),
+        cpus: (0..4 * ids.len() as u32).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 4))).collect(),
+        distances: Distances::new(&ids, &rows).unwrap(),
+        ..Topology::default()
+    })
+}
+
+/// Cells of so many vCPUs and GiB.
+fn guest(cells: &[(u32, u64)]) -> CellsRequest {
+    let cell = |&(vcpus, gib): &(u32, u64)| CellRequest {
+        vcpus,
+        memory_bytes: gib * GIB,
+        page_size: PageSize::Base,
+        near: Vec::new(),
+    };
+    CellsRequest {
+        cells: cells.iter().map(cell).collect(),
+        distances: None,
+        policy: MemoryPolicy::PreferredMany,
+        nodes: None,
+    }
+}
+
+fn decide(request: &CellsRequest, seen: &Observation) -> CellsDecision {
+    place_cells(request, seen, &CostModel::default()).unwrap()
+}
+
+fn homes(decision: &CellsDecision) -> Vec<String> {
+    decision.cells.iter().map(|cell| cell.home.nodes.to_string()).collect()
+}
+
+/// The worked example of ADR 12, number by number.
+#[test]
+fn near_cells_are_near_and_a_large_one_spills_to_the_nearest_node() {
+    let mut request = guest(&[(2, 8), (2, 8), (2, 20)]);
+    request.distances = Some(vec![vec![10, 12, 40], vec![12, 10, 40], vec![40, 40, 10]]);
+    let decision = decide(&request, &machine(&[16, 4, 16, 16]));
+    assert_eq!(homes(&decision), ["2", "3", "0-1"]);
+    assert_eq!((decision.slow_down, decision.between_ppm), (SlowDown(1_036_924), 23_590));
+    let slow_downs: Vec<u64> = decision.cells.iter().map(|it| it.home.slow_down.0).collect();
+    assert_eq!(slow_downs, [1_000_000, 1_000_000, 1_040_000]);
+    let large = &decision.cells[2];
+    let (bytes, vcpus) = (&large.home.claim.bytes, &large.home.claim.vcpus);
+    assert_eq!(*bytes, [(NodeId(0), 16 * GIB), (NodeId(1), 4 * GIB)].into());
+    assert_eq!(*vcpus, [(NodeId(0), 1), (NodeId(1), 1)].into());
+    let spill = large.spill.unwrap().to_string();
+    assert_eq!(spill, "node 0 has 16 GiB of 20 GiB");
+    assert!(decision.cells[0].spill.is_none() && decision.shared.is_empty());
+}
+
+#[test]
+fn a_cell_of_more_vcpus_than_a_node_has_cpus_spills() {
+    let decision = decide(&guest(&[(6, 4), (2, 4)]), &machine(&[16; 4]));
+    assert_eq!(homes(&decision), ["0-1", "2"]);
+    let spill = decision.cells[0].spill.unwrap();
+    assert_eq!(spill.to_string(), "node 0 has 4 CPUs for 6 vCPUs");
+}
+
+#[test]
+fn without_distances_cells_are_as_near_to_each_other_as_possible() {
+    // Node 1 is full, so nodes 2 and 3 are the only free pair of a socket.
+    let decision = decide(&guest(&[(2, 8), (2, 8)]), &machine(&[16, 4, 16, 16]));
+    assert_eq!(homes(&decision), ["2", "3"]);
+    // Both cells see the other at 1.2: 0.4 x 0.1 x 0.2.
+    assert_eq!(decision.between_ppm, 8_000);
+}
+
+#[test]
+fn cells_share_a_node_only_if_no_distinct_nodes_fit() {
+    let decision = decide(&guest(&[(1, 4), (1, 4), (1, 4)]), &machine(&[16, 16]));
+    assert!(!decision.shared.is_empty());
+    // Twice as many vCPUs as CPUs do not make them share; they wait.
+    let decision = decide(&guest(&[(8, 4), (8, 4)]), &machine(&[16, 16]));
+    assert_eq!((homes(&decision), decision.shared), (vec!["0".into(), "1".into()], NodeSet::new()));
+    // Node 0 has room for both, node 1 for none.
+    let decision = decide(&guest(&[(1, 4), (1, 4)]), &machine(&[16, 2]));
+    assert_eq!(decision.shared.to_string(), "0");
+}
+
+#[test]
+fn cells_that_share_count_against_each_other() {
+    // Node 0 has room for 7 GiB; the second cell of 4 GiB takes the rest there, and node 1's.
+    let decision = decide(&guest(&[(2, 4), (2, 4)]), &machine(&[7, 1]));
+    let claimed = |node| -> u64 {
+        let of = |it: &PlacedCell| it.home.claim.bytes.get(&NodeId(node)).copied().unwrap_or(0);
+        decision.cells.iter().map(of).sum()
+    };
+    assert_eq!((claimed(0), claimed(1)), (7 * GIB, GIB));
+    let refusal = place_cells(&guest(&[(2, 4), (2, 5)]), &machine(&[7, 1]), &CostModel::default());
+    let text = refusal.unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "all cells together: 9 GiB do not fit: 8 GiB are available on nodes 0-1, 1 GiB too few \
+         (1073741824 bytes)"
+    );
+}
+
+#[test]
+fn cells_lie_on_the_nodes_that_an_operator_named() {
+    let mut request = guest(&[(2, 8), (2, 8)]);
+    request.nodes = Some("1,3".parse().unwrap());
+    assert_eq!(homes(&decide(&request, &machine(&[16; 4]))), ["1", "3"]);
+    // A cell that spills stays on them, too.
+    request.cells[0].memory_bytes = 20 * GIB;
+    request.nodes = Some("0,2-3".parse().unwrap());
+    assert_eq!(homes(&decide(&request, &machine(&[16; 4]))), ["2-3", "0"]);
+}
+
+#[test]
+fn a_cell_is_near_its_device() {
+    let mut request = guest(&[(2, 8), (2, 8)]);
+    request.cells[1].near = vec![NodeId(2)];
+    assert_eq!(homes(&decide(&request, &machine(&[16; 4]))), ["3", "2"]);
+}
+
+#[test]
+fn residents_claims_are_not_available_to_cells() {
+    let mut seen = machine(&[16; 4]);
+    let claim = Claim { bytes: [(NodeId(0), 10 * GIB)].into(), ..Claim::default() };
+    seen.parts.push(PartState { claim: Some(claim), ..PartState::default() });
+    assert_eq!(homes(&decide(&guest(&[(2, 8), (2, 8)]), &seen)), ["2", "3"]);
+}
+
+#[test]
+fn invalid_requests_are_refused_with_the_value() {
+    let told = |request: &CellsRequest| {
+        place_cells(request, &machine(&[16; 2]), &CostModel::default()).unwrap_err().to_string()
+    };
+    assert_eq!(told(&guest(&[])), "a virtual machine needs at least 1 cell");
+    let with = |rows: &[&[u8]]| CellsRequest {
+        distances: Some(rows.iter().map(|row| row.to_vec()).collect()),
+        ..guest(&[(1, 1), (1, 1)])
+    };
+    assert_eq!(
+        told(&with(&[&[10, 20], &[20]])),
+        "the guest's distances have 2 rows, and row 1 has 1 entries: expected 2 of each, one for \
+         each cell"
+    );
+    assert_eq!(
+        told(&with(&[&[10, 20], &[5, 10]])),
+        "the guest's distance from cell 1 to cell 0 is 5: expected 10 (as near as its own memory) \
+         to 255 (out of reach)"
+    );
+    assert_eq!(told(&guest(&[(1, 1), (0, 1)])), "cell 1: a domain needs at least 1 vCPU");
+    let refusal = told(&guest(&[(1, 1), (1, 40)]));
+    assert!(refusal.starts_with("cell 1: 40 GiB are more than the whole machine has"), "{refusal}");
+}
