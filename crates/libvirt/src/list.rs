@@ -143,7 +143,11 @@ mod tests {
             ("4294967296", 0, "4294967296 is above 16383, the highest number"),
         ];
         for (text, at, message) in cases {
-            assert_eq!(parse::<nearside_topology::NodeId>(text), Err((at, message.into())), "{text}");
+            assert_eq!(
+                parse::<nearside_topology::NodeId>(text),
+                Err((at, message.into())),
+                "{text}"
+            );
         }
     }
 }

@@ -23,8 +23,7 @@ pub enum MemoryMode {
 
 impl MemoryMode {
     /// All modes.
-    pub const ALL: [Self; 4] =
-        [Self::Strict, Self::Preferred, Self::Interleave, Self::Restrictive];
+    pub const ALL: [Self; 4] = [Self::Strict, Self::Preferred, Self::Interleave, Self::Restrictive];
 
     /// The word in XML.
     pub const fn name(self) -> &'static str {
@@ -112,11 +111,6 @@ pub struct Memnode {
     pub nodeset: Located<NodeSet>,
 }
 
-/// The mode in force where `mode` is written; none if libvirt does not know it.
-pub(crate) fn in_force(mode: Option<&Located<WrittenMode>>) -> Option<MemoryMode> {
-    mode.map_or(Some(MemoryMode::default()), |mode| mode.value.known())
-}
-
 /// `<memoryBacking>`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backing {
@@ -177,9 +171,8 @@ pub struct HugePage {
 impl HugePages {
     /// The page that serves a cell, if its size is written.
     pub fn of(&self, cell: CellId) -> Option<&HugePage> {
-        let named = |page: &&HugePage| {
-            page.cells.as_ref().is_some_and(|cells| cells.value.contains(cell))
-        };
+        let named =
+            |page: &&HugePage| page.cells.as_ref().is_some_and(|cells| cells.value.contains(cell));
         let rest = || self.pages.iter().find(|page| page.cells.is_none());
         self.pages.iter().find(named).or_else(rest)
     }

@@ -147,11 +147,7 @@ pub(super) fn pins(root: Node<'_, '_>) -> Read<Pins> {
     })
 }
 
-fn pins_of<T: Id>(
-    cputune: Node<'_, '_>,
-    element: &'static str,
-    thread: &str,
-) -> Read<Vec<Pin<T>>> {
+fn pins_of<T: Id>(cputune: Node<'_, '_>, element: &'static str, thread: &str) -> Read<Vec<Pin<T>>> {
     let mut seen = IdSet::new();
     let pin = |pin| {
         let id: Located<T> = id(required(pin, thread)?)?;
@@ -171,9 +167,9 @@ pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Re
         Ok(id)
     });
     let ids = ids.collect::<Read<Vec<_>>>()?;
-    let users = devices.into_iter().flat_map(|devices| {
-        children(devices, "disk").chain(children(devices, "controller"))
-    });
+    let users = devices
+        .into_iter()
+        .flat_map(|devices| children(devices, "disk").chain(children(devices, "controller")));
     let used = users
         .filter_map(|user| attribute(child(user, "driver")?, "iothread"))
         .map(iothread)

@@ -2,7 +2,9 @@
 
 use super::{
     numatune::size_below,
-    xml::{Node, Read, attribute, child, children, descend, id, list, required, tag, text_of, word},
+    xml::{
+        Node, Read, attribute, child, children, descend, id, list, required, tag, text_of, word,
+    },
 };
 use crate::{
     domain::{HostDevice, HostDeviceKind},

@@ -1,6 +1,10 @@
 //! Elements, attributes and their values, with their places.
 
-use crate::{list, position::{Located, Span}, size::unit_bytes};
+use crate::{
+    list,
+    position::{Located, Span},
+    size::unit_bytes,
+};
 use nearside_topology::{Id, IdSet};
 use std::{borrow::Cow, fmt::Display, ops::RangeInclusive, str::FromStr};
 
