@@ -7,8 +7,9 @@
 //! | automatic placement of memory | nothing is added |
 //! | a nodeset for all memory | a cell placed outside of it gets no `<memnode>` |
 //! | a mode for all memory | each new `<memnode>` has that mode |
+//! | a cell's memory on none of its nodes in the placement | its vCPUs are not bound |
 //! | `cpuset=` of `<vcpu>` | new bindings stay inside of it |
-//! | memory on other nodes than the placement | no `<emulatorpin>` is added: it could leave them out |
+//! | memory on other nodes than the placement | no `<emulatorpin>` is added: it might miss them |
 //! | any distance | no distance is added |
 //!
 //! [`contradictions`](crate::contradictions) reports where this departs from the placement.
@@ -18,7 +19,7 @@ mod elements;
 mod layout;
 
 use crate::{
-    binding::{Binding, in_force, is_auto, of_cell, of_domain},
+    binding::{in_force, is_auto, of_cell, of_domain},
     domain::Domain,
     id::{CellId, VcpuId},
     memory::MemoryMode,
@@ -81,15 +82,11 @@ fn memnodes<'a>(
     placement: &'a Placement,
     mode: MemoryMode,
 ) -> impl Iterator<Item = Element> + 'a {
-    let written = move |cell: CellId| {
-        let memnodes = domain.numatune.iter().flat_map(|numatune| &numatune.memnodes);
-        memnodes.into_iter().any(|memnode| memnode.cell.value == cell)
-    };
     let bounds = of_domain(domain).map(|binding| &binding.nodes.value);
     let cells = domain.cells.iter().zip(placement.places(domain));
     let lacking = cells.filter(move |(cell, place)| {
         let inside = bounds.is_none_or(|bounds| place.nodes.is_subset(bounds));
-        !written(cell.id) && !place.nodes.is_empty() && inside
+        !has_memnode(domain, cell.id) && !place.nodes.is_empty() && inside
     });
     lacking.map(move |(cell, place)| {
         let cell = cell.id.to_string();
@@ -98,21 +95,34 @@ fn memnodes<'a>(
     })
 }
 
-/// The nodes that hold the domain's memory once it is completed: the operator's, and those of the
-/// placement for the rest.
+/// The nodes that hold the domain's memory once it is completed.
 fn nodes_in_use(domain: &Domain, placement: &Placement) -> NodeSet {
-    if domain.cells.is_empty() {
-        let written = of_domain(domain).map(|binding| binding.nodes.value.clone());
-        return written.unwrap_or_else(|| placement.nodes(domain));
-    }
-    let places = placement.places(domain);
-    domain.cells.iter().fold(NodeSet::new(), |all, cell| {
-        let written = of_cell(domain, cell).map(|binding: Binding<'_>| &binding.nodes.value);
-        match written.or(places.get(cell.id.0 as usize).map(|place| &place.nodes)) {
-            Some(nodes) => all.union(nodes),
-            None => all,
+    let count = domain.cells.len().max(1);
+    (0..count).fold(NodeSet::new(), |all, cell| all.union(&nodes_of(domain, placement, cell)))
+}
+
+/// The nodes of a cell once the domain is completed: the operator's, or those of the placement. A
+/// domain without cells counts as one.
+fn nodes_of(domain: &Domain, placement: &Placement, cell: usize) -> NodeSet {
+    let placed = placement.places(domain).get(cell).map(|place| &place.nodes);
+    let bounds = of_domain(domain).map(|binding| &binding.nodes.value);
+    let own = domain.cells.get(cell).filter(|cell| has_memnode(domain, cell.id));
+    let nodes = match (own.and_then(|cell| of_cell(domain, cell)), bounds, placed) {
+        (Some(own), _, _) => Some(&own.nodes.value),
+        // A cell inside of the bounds gets a <memnode>.
+        (None, Some(bounds), Some(placed)) => {
+            let gets_memnode =
+                !domain.cells.is_empty() && !placed.is_empty() && placed.is_subset(bounds);
+            Some(if gets_memnode { placed } else { bounds })
         }
-    })
+        (None, bounds, placed) => bounds.or(placed),
+    };
+    nodes.cloned().unwrap_or_default()
+}
+
+fn has_memnode(domain: &Domain, cell: CellId) -> bool {
+    let mut memnodes = domain.numatune.iter().flat_map(|numatune| &numatune.memnodes);
+    memnodes.any(|memnode| memnode.cell.value == cell)
 }
 
 /// The nodeset of a `<memory>` that has a mode alone.
@@ -158,7 +168,9 @@ fn vcpupins<'a>(
             None => domain.vcpus.all(),
         };
         let cpus = allowed(domain, &place.cpus);
-        if !cpus.is_empty() {
+        let memory = nodes_of(domain, placement, at);
+        let is_near = memory.is_empty() || !memory.intersection(&place.nodes).is_empty();
+        if is_near && !cpus.is_empty() {
             let free = vcpus.difference(&pinned);
             cpus_by_vcpu.extend(free.iter().map(|vcpu| (vcpu, cpus.clone())));
         }

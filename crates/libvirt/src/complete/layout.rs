@@ -84,7 +84,13 @@ impl<'a, 'input> Layout<'a, 'input> {
             // A new section is missing in ORDER only if it is the last, <numatune>.
             let own = rank(element.name()).unwrap_or(order.len());
             let before = |it: &Node<'_, '_>| rank(it.tag_name().name()).is_some_and(|it| it <= own);
-            match elements(parent).filter(before).last() {
+            let after = |it: &Node<'_, '_>| rank(it.tag_name().name()).is_some_and(|it| it > own);
+            let first_after = elements(parent).find(after);
+            let neighbour = elements(parent).filter(before).last().or_else(|| match first_after {
+                Some(next) => elements_before(next).next(),
+                None => elements(parent).last(),
+            });
+            match neighbour {
                 Some(neighbour) => self.behind(neighbour, element),
                 None => self.before_all(parent, element),
             }
@@ -110,13 +116,14 @@ impl<'a, 'input> Layout<'a, 'input> {
         Edit::insert(at, line + &text)
     }
 
-    /// In front of the parent's first child, and in its line behind nothing else: comments above
-    /// that child stay above it.
+    /// Behind the parent's start tag, so that comments above its first child stay there.
     fn before_all(&self, parent: Node<'_, '_>, element: &Element) -> Edit {
-        let at = elements(parent).next().map_or(parent.range().end, |first| first.range().start);
-        let line = self.line(indentation(self.text, at));
+        let first = elements(parent).next().map(|first| first.range().start);
+        let line = self.line(first.and_then(|first| indentation(self.text, first)));
         let text = element.written(&line, self.step_of(&line), self.quote);
-        Edit::insert(at, text + &line)
+        let end = parent.first_child().map_or(parent.range().end, |child| child.range().start);
+        let at = if line.is_empty() { end } else { end_of_line(self.text, end).unwrap_or(end) };
+        Edit::insert(at, line + &text)
     }
 
     /// The first children of an element that has none.
@@ -145,6 +152,12 @@ impl<'a, 'input> Layout<'a, 'input> {
 /// The children of `node` that are libvirt's elements.
 fn elements<'a, 'input>(node: Node<'a, 'input>) -> impl Iterator<Item = Node<'a, 'input>> {
     node.children().filter(|it| it.is_element() && it.tag_name().namespace().is_none())
+}
+
+/// libvirt's elements in front of `node`, the nearest first.
+fn elements_before<'a, 'input>(node: Node<'a, 'input>) -> impl Iterator<Item = Node<'a, 'input>> {
+    let before = node.prev_siblings().skip(1);
+    before.filter(|it| it.is_element() && it.tag_name().namespace().is_none())
 }
 
 /// The quote that the text's first attribute has.

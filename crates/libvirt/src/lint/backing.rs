@@ -32,8 +32,8 @@ fn check_huge_pages(checker: &mut Checker<'_>) {
     for named in pages.pages.iter().filter_map(|page| page.cells.as_ref()) {
         let missing = named.value.difference(&cells);
         if !missing.is_empty() {
-            let message =
-                format!("nodeset= names {}, which the guest does not have", { missing.named() });
+            let missing = missing.named();
+            let message = format!("nodeset= names {missing}, which the guest does not have");
             checker.report(Rule::HugePagesForMissingCell, named.span, message);
         }
     }

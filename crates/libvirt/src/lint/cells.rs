@@ -3,11 +3,10 @@
 use super::checker::Checker;
 use crate::{
     domain::{Cell, Domain},
-    id::{CellId, CellSet, VcpuId, VcpuSet},
+    id::{CellId, CellSet, VcpuSet},
     rule::Rule,
     size::shown,
 };
-use nearside_topology::Id;
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let domain = checker.domain;
@@ -30,16 +29,13 @@ pub(super) fn check(checker: &mut Checker<'_>) {
 fn check_vcpus(checker: &mut Checker<'_>, cell: &Cell, all: &VcpuSet) {
     let Some(cpus) = &cell.cpus else { return };
     let missing = cpus.value.difference(all);
+    let (id, has) = (cell.id, cpus.value.named());
     if !missing.is_empty() {
-        let message =
-            format!("cell {} has {}; the guest has {}", { cell.id }, missing.named(), all.named());
+        let (missing, all) = (missing.named(), all.named());
+        let message = format!("cell {id} has {missing}; the guest has {all}");
         checker.report(Rule::CellsExceedVcpus, cpus.span, message);
     } else if cpus.value.intersection(&checker.domain.vcpus.online()).is_empty() {
-        let message = format!(
-            "cell {} has {} alone, which the guest starts without",
-            { cell.id },
-            cpus.value.named()
-        );
+        let message = format!("cell {id} has {has} alone, which the guest starts without");
         checker.report(Rule::CellWithoutOnlineVcpu, cpus.span, message);
     }
 }
@@ -52,15 +48,17 @@ fn check_sockets(checker: &mut Checker<'_>) {
     if all != Some(domain.vcpus.maximum.value) || domain.cells.len() < 2 {
         return;
     }
-    let sets: Vec<VcpuSet> = domain.cells.iter().map(|cell| domain.vcpus_of(cell)).collect();
-    let cells_of = |socket: u32| -> CellSet {
-        let first = socket * topology.vcpus_per_socket;
-        let vcpus: VcpuSet = (first..first + topology.vcpus_per_socket).map(VcpuId::new).collect();
-        let on = sets.iter().zip(0..).filter(|(set, _)| !set.intersection(&vcpus).is_empty());
-        on.map(|(_, cell)| CellId(cell)).collect()
-    };
-    let split = (0..topology.sockets).map(|socket| (socket, cells_of(socket)));
-    if let Some((socket, cells)) = split.into_iter().find(|(_, cells)| cells.len() > 1) {
+    let mut cell_of = vec![None; domain.vcpus.maximum.value as usize];
+    for cell in &domain.cells {
+        for vcpu in domain.vcpus_of(cell).iter() {
+            if let Some(place) = cell_of.get_mut(vcpu.0 as usize) {
+                *place = Some(cell.id);
+            }
+        }
+    }
+    let sockets = cell_of.chunks(topology.vcpus_per_socket.max(1) as usize);
+    let cells = sockets.map(|vcpus| vcpus.iter().copied().flatten().collect::<CellSet>());
+    if let Some((socket, cells)) = (0..).zip(cells).find(|(_, cells): &(u32, _)| cells.len() > 1) {
         let message = format!("the vCPUs of socket {socket} are in {}", cells.named());
         checker.report(Rule::SocketSpansCells, topology.span, message);
     }
@@ -91,10 +89,8 @@ fn check_distances(checker: &mut Checker<'_>) {
     for distance in written {
         any = any.or(Some(distance.to.span));
         if domain.cell(distance.to.value).is_none() {
-            let message =
-                format!("this is a distance to cell {}, which the guest does not have", {
-                    distance.to.value
-                });
+            let to = distance.to.value;
+            let message = format!("this is a distance to cell {to}, which the guest does not have");
             checker.report(Rule::DistanceToMissingCell, distance.to.span, message);
         }
     }

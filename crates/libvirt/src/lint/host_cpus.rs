@@ -47,7 +47,9 @@ fn cpusets(domain: &Domain) -> Vec<&Located<CpuSet>> {
 
 /// The nodes of CPUs.
 fn nodes_of(cpus: &CpuSet, host: &Topology) -> NodeSet {
-    cpus.iter().filter_map(|cpu| host.cpu(cpu)?.node).collect()
+    // Over the host's CPUs, since a binding may name thousands that do not exist.
+    let named = host.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
+    named.filter_map(|cpu| cpu.node).collect()
 }
 
 /// The nodes of a binding that have CPUs. A node of memory alone can have no thread.

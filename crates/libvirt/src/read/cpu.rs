@@ -9,9 +9,9 @@ use crate::{
     id::{CellId, CellSet, VcpuId, VcpuSet},
     list::MAX_NUMBER,
     memory::Choice,
-    position::{Located, Span},
+    position::Located,
 };
-use nearside_topology::{Distances, Id, IdSet};
+use nearside_topology::{Distances, Id, IdSet, MAX_NODES};
 
 /// `placement=`.
 pub(super) const PLACEMENTS: [(&str, Choice); 2] =
@@ -65,6 +65,11 @@ pub(super) fn topology(root: Node<'_, '_>) -> Read<Option<CpuTopology>> {
 pub(super) fn cells(root: Node<'_, '_>) -> Read<Vec<Cell>> {
     let Some(numa) = descend(root, &["cpu", "numa"]) else { return Ok(Vec::new()) };
     let elements: Vec<_> = children(numa, "cell").collect();
+    let most = MAX_NODES as usize;
+    if let Some(beyond) = elements.get(most) {
+        let problem = format!("read {} cells, expected at most {most}", elements.len());
+        return Err(fault(beyond.range().start, problem));
+    }
     let (mut ids, mut taken) = (CellSet::new(), VcpuSet::new());
     let mut cells = Vec::with_capacity(elements.len());
     for (at, element) in elements.iter().enumerate() {
@@ -82,7 +87,8 @@ pub(super) fn cells(root: Node<'_, '_>) -> Read<Vec<Cell>> {
         if let Some(cpus) = &cell.cpus {
             let twice = taken.intersection(&cpus.value);
             if !twice.is_empty() {
-                let problem = format!("cpus= {} in an earlier cell, too", belongs(&twice));
+                let is = if twice.len() == 1 { "is" } else { "are" };
+                let problem = format!("{} {is} in an earlier cell, too", twice.named());
                 return Err(fault(cpus.span.start, problem));
             }
             taken = taken.union(&cpus.value);
@@ -91,10 +97,6 @@ pub(super) fn cells(root: Node<'_, '_>) -> Read<Vec<Cell>> {
     }
     cells.sort_by_key(|cell| cell.id);
     Ok(cells)
-}
-
-fn belongs<T: Id>(set: &IdSet<T>) -> String {
-    format!("{}: {} {}", set, set.named(), if set.len() == 1 { "is" } else { "are" })
 }
 
 fn cell(element: Node<'_, '_>, at: usize) -> Read<Cell> {
@@ -179,7 +181,6 @@ pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Re
 
 /// iothreads are numbered from 1.
 fn iothread<T: Id>(value: Value<'_>) -> Read<Located<T>> {
-    let Located { value, span }: Located<u32> = number(value, 1..=MAX_NUMBER)?;
-    let span: Span = span;
+    let Located { value, span } = number(value, 1..=MAX_NUMBER)?;
     Ok(Located { value: T::new(value), span })
 }

@@ -3,7 +3,8 @@
 use super::{
     numatune::size_below,
     xml::{
-        Node, Read, attribute, child, children, descend, id, list, required, tag, text_of, word,
+        Node, Read, attribute, child, children, descend, fault, id, list, required, tag, text_of,
+        word,
     },
 };
 use crate::{
@@ -11,6 +12,9 @@ use crate::{
     memory::{MemoryDevice, MemoryModel},
     position::Located,
 };
+
+/// QEMU has slots for 256 (`ACPI_MAX_RAM_SLOTS`).
+const MAX_MEMORY_DEVICES: usize = 1024;
 
 const MODELS: [(&str, MemoryModel); 5] = [
     ("dimm", MemoryModel::Dimm),
@@ -21,6 +25,10 @@ const MODELS: [(&str, MemoryModel); 5] = [
 ];
 
 pub(super) fn memory_devices(devices: Node<'_, '_>) -> Read<Vec<MemoryDevice>> {
+    if let Some(beyond) = children(devices, "memory").nth(MAX_MEMORY_DEVICES) {
+        let problem = format!("expected at most {MAX_MEMORY_DEVICES} memory devices");
+        return Err(fault(beyond.range().start, problem));
+    }
     children(devices, "memory").map(memory_device).collect()
 }
 
