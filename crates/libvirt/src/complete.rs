@@ -68,7 +68,13 @@ fn numatune(domain: &Domain, placement: &Placement) -> Vec<Element> {
     let mut elements = Vec::new();
     // The mode preferred takes one node for all memory, so the cells alone are bound then.
     let is_for_cells = mode == MemoryMode::Preferred && nodes.len() > 1 && !domain.cells.is_empty();
-    if !has_memory && !nodes.is_empty() && !is_for_cells {
+    // libvirt rejects a restrictive <memory> beside another mode of a cell.
+    let is_mixed = mode == MemoryMode::Restrictive
+        && written.is_some_and(|numatune| {
+            let mut memnodes = numatune.memnodes.iter();
+            memnodes.any(|memnode| in_force(memnode.mode.as_ref()) != Some(mode))
+        });
+    if !has_memory && !nodes.is_empty() && !is_for_cells && !is_mixed {
         let attributes = [("mode", mode.to_string()), ("nodeset", nodes.to_string())];
         elements.push(Element::new("memory", attributes));
     }

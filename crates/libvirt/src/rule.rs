@@ -107,7 +107,7 @@ rules! {
     "Write strict, preferred, interleave or restrictive."
 
     MixedRestrictive "mixed-restrictive" Error Text
-    "The mode restrictive on only some of `<memory>` and `<memnode>`."
+    "The mode restrictive on `<memory>`, and another mode on a `<memnode>`."
     "libvirt rejects the domain, because the cgroup alone enforces this mode, and for all memory."
     "Write mode='restrictive' on all of them, or on none."
 

@@ -78,22 +78,11 @@ fn check_memnodes(checker: &mut Checker<'_>, numatune: &Numatune) {
         checker.report(Rule::MemnodeWithAuto, first.span, message);
     }
     let is_restrictive = |mode| in_force(mode) == Some(MemoryMode::Restrictive);
-    // Without <memory> there is nothing to contradict.
-    if let Some(memory) = memory {
-        let of_memory = is_restrictive(memory.mode.as_ref());
-        let differs = numatune
-            .memnodes
-            .iter()
-            .find(|memnode| is_restrictive(memnode.mode.as_ref()) != of_memory);
-        if let Some(memnode) = differs {
-            let (this, other) = match of_memory {
-                true => ("not ", ""),
-                false => ("", "not "),
-            };
-            let message = format!(
-                "the mode of this <memnode> is {this}restrictive, that of \
-                                   <memory> is {other}restrictive"
-            );
+    // libvirt accepts the opposite: all memory strict, and a cell restrictive.
+    if memory.is_some_and(|memory| is_restrictive(memory.mode.as_ref())) {
+        let mut memnodes = numatune.memnodes.iter();
+        if let Some(memnode) = memnodes.find(|memnode| !is_restrictive(memnode.mode.as_ref())) {
+            let message = "<memory> is restrictive, this <memnode> is not";
             let span = memnode.mode.as_ref().map_or(memnode.span, |mode| mode.span);
             checker.report(Rule::MixedRestrictive, span, message);
             return;
