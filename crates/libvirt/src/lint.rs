@@ -28,6 +28,3 @@ pub fn lint(domain: &Domain, host: Option<&Topology>) -> Vec<Finding> {
     }
     checker.findings()
 }
-
-#[cfg(test)]
-mod tests;
