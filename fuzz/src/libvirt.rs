@@ -16,7 +16,7 @@ pub fn libvirt(input: &[u8]) {
     let host = host();
     lint(&domain, None);
     let mut findings = lint(&domain, Some(&host));
-    // The first byte that differs from one input to the next chooses the placement.
+    // Each change of the input chooses another placement.
     let choice = input.iter().fold(0_usize, |sum, byte| sum.wrapping_add(usize::from(*byte)));
     let placement = placement(choice, domain.cells.len(), &host);
     findings.extend(contradictions(&domain, &placement));
@@ -46,9 +46,9 @@ fn placement(choice: usize, cells: usize, host: &Topology) -> Placement {
     Placement {
         mode: MemoryMode::ALL[choice % 4],
         cells: (0..cells + choice % 2).map(cell).collect(),
-        pins_vcpus: choice % 3 > 0,
+        pins_vcpus: !choice.is_multiple_of(3),
         iothreads: [(IothreadId(1), host.cpus_of(NodeId(0)))].into(),
-        distances: (choice % 5 > 0).then(|| host.distances.clone()),
+        distances: (!choice.is_multiple_of(5)).then(|| host.distances.clone()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! `nearside_topology::grammar` is wider (`all`, `!`, `N`), and it checks numbers against a machine
 //! that need not be known here. A list that libvirt refuses must be refused here.
 
+use crate::position::on_one_line;
 use nearside_topology::{Id, IdSet};
 
 /// The highest number that libvirt takes (`VIR_DOMAIN_CPUMASK_LEN`, `src/conf/domain_conf.h`, is
@@ -96,7 +97,7 @@ impl List<'_> {
 
     fn unexpected(&self, expected: &str) -> Wrong {
         let read = match self.rest().chars().next() {
-            Some(c) => format!("\"{}\"", c.escape_debug()),
+            Some(c) => format!("\"{}\"", on_one_line(c.encode_utf8(&mut [0; 4]))),
             None => "the end".into(),
         };
         (self.at, format!("read {read}, expected {expected}"))

@@ -41,6 +41,19 @@ impl fmt::Display for Position {
     }
 }
 
+/// A text in a message of one line: control characters are escaped, and quotes stay.
+pub(crate) fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_debug());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
 /// Finds the position of a byte. The starts of all lines are looked up, so that a file with
 /// thousands of findings is not read once for each.
 #[derive(Debug, Clone)]

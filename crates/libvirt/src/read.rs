@@ -10,7 +10,7 @@ mod xml;
 
 use crate::{
     domain::{Domain, MaxMemory},
-    position::{Lines, Position},
+    position::{Lines, Position, on_one_line},
 };
 use roxmltree::{Document, ParsingOptions};
 use xml::{Fault, Read, attribute, child, fault, number, size_of, tag, text_of};
@@ -121,7 +121,7 @@ fn not_well_formed(text: &str, error: &roxmltree::Error) -> Fault {
             let message = error.to_string();
             let place = format!(" at {place}");
             let message = message.strip_suffix(&place).unwrap_or(&message);
-            format!("not well-formed XML: {}", message.escape_debug())
+            format!("not well-formed XML: {}", on_one_line(message))
         }
     };
     fault(line_start + at, problem)

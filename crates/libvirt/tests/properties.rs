@@ -151,8 +151,12 @@ fn is_only_longer(old: &str, new: &str) -> bool {
     old.chars().all(|c| c == '/' || new.any(|other| other == c))
 }
 
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn completing_twice_is_completing_once(text in domain(), placement in placement()) {

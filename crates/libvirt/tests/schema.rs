@@ -1,6 +1,10 @@
 //! libvirt's own schema accepts every valid domain of `domains/`, and every completion.
 
-#![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failing unwrap in a test is a failing test"
+)]
 
 mod common;
 

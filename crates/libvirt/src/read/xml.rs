@@ -2,7 +2,7 @@
 
 use crate::{
     list,
-    position::{Located, Span},
+    position::{Located, Span, on_one_line},
     size::unit_bytes,
 };
 use nearside_topology::{Id, IdSet};
@@ -45,7 +45,8 @@ impl Value<'_> {
     /// The fault "name: read TEXT, expected ...".
     pub(super) fn unexpected(&self, expected: impl Display) -> Fault {
         // Such a text may be a megabyte long.
-        let mut shown: String = self.text.chars().take(40).flat_map(char::escape_debug).collect();
+        let head: String = self.text.chars().take(40).collect();
+        let mut shown = on_one_line(&head);
         if self.text.chars().nth(40).is_some() {
             shown.push_str("...");
         }
