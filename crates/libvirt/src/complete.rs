@@ -12,7 +12,7 @@
 //! | memory on other nodes than the placement | no `<emulatorpin>` is added: it might miss them |
 //! | any distance | no distance is added |
 //!
-//! [`contradictions`](crate::contradictions) reports where this departs from the placement.
+//! [`contradictions()`](crate::contradictions()) reports where this departs from the placement.
 
 mod edit;
 mod elements;

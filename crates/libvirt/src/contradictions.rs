@@ -11,7 +11,7 @@ use crate::{
 };
 use nearside_topology::{CpuSet, NodeSet};
 
-/// The bindings of `domain` that keep it from `placement`. [`complete`](crate::complete) leaves
+/// The bindings of `domain` that keep it from `placement`. [`complete()`](crate::complete()) leaves
 /// them as they are.
 pub fn contradictions(domain: &Domain, placement: &Placement) -> Vec<Finding> {
     if is_auto(domain) {

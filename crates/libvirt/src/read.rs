@@ -1,7 +1,8 @@
 //! The reader: domain XML in, [`Domain`] out.
 //!
 //! Elements that have nothing to do with NUMA are skipped unread. Values that libvirt's own parser
-//! refuses are errors; settings that contradict each other are findings of [`lint`](crate::lint).
+//! refuses are errors; settings that contradict each other are findings of
+//! [`lint()`](crate::lint()).
 
 mod cpu;
 mod devices;

@@ -28,7 +28,7 @@ pub enum Needs {
     Text,
     /// The host's topology.
     Host,
-    /// A placement: the rule is for [`contradictions`](crate::contradictions).
+    /// A placement: the rule is for [`contradictions()`](crate::contradictions()).
     Placement,
 }
 
