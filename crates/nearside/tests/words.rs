@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "run",
     "exec",
     "set",
@@ -14,6 +14,7 @@ const COMMANDS: [&str; 14] = [
     "top",
     "topology",
     "place",
+    "lint",
     "simulate",
     "doctor",
     "completions",

@@ -22,6 +22,7 @@ use crate::daemon::{
     audit::Entry,
     snapshot::{Change, Snapshot, examples as seen},
 };
+use nearside_libvirt::{Domain, lint, render};
 use nearside_policy::{
     Action, CpuReason, PageMove, PartHistory, PartId, Plan, Reason, Step, Transaction,
 };
@@ -236,6 +237,14 @@ fn simulate() {
 #[test]
 fn doctor() {
     check("`nearside doctor ", &[], "", &to_value(Doctor::new(host())).unwrap());
+}
+
+#[test]
+fn lint_of_a_domain() {
+    let xml = "<domain><vcpu placement='auto' cpuset='0'>1</vcpu></domain>";
+    let findings = lint(&Domain::read(xml).unwrap(), None);
+    let printed = render::json("vm.xml", &findings).unwrap();
+    check("`nearside lint ", &[], "", &serde_json::from_str(&printed).unwrap());
 }
 
 #[test]

@@ -1,0 +1,36 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod binding;
+mod complete;
+mod contradictions;
+mod domain;
+mod finding;
+mod id;
+mod lint;
+mod list;
+mod memory;
+mod placement;
+mod position;
+mod read;
+pub mod render;
+mod rule;
+mod size;
+
+pub use complete::complete;
+pub use contradictions::contradictions;
+pub use domain::{
+    Cell, CellDistance, CpuTopology, Domain, HostDevice, HostDeviceKind, Iothreads, MaxMemory, Pin,
+    Pins, Vcpus,
+};
+pub use finding::Finding;
+pub use id::{CellId, CellSet, IothreadId, VcpuId, VcpuSet};
+pub use lint::lint;
+pub use memory::{
+    Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,
+    MemoryDevice, MemoryMode, MemoryModel, Numatune, WrittenMode,
+};
+pub use placement::{CellPlacement, Placement};
+pub use position::{Located, Position, Span};
+pub use read::{MAX_BYTES, ReadError};
+pub use rule::{Needs, Rule, Severity};

@@ -1,0 +1,47 @@
+//! Memory devices.
+
+use super::checker::Checker;
+use crate::{binding::of_cell, id::CellSet, memory::MemoryModel, rule::Rule};
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let domain = checker.domain;
+    let cells: CellSet = domain.cells.iter().map(|cell| cell.id).collect();
+    for device in &domain.memory_devices {
+        let is_module = matches!(
+            device.model.value,
+            MemoryModel::Dimm | MemoryModel::Nvdimm | MemoryModel::VirtioMem
+        );
+        if is_module && domain.max_memory.is_none() {
+            let message = "this memory device needs <maxMemory>, which the domain does not have";
+            checker.report(Rule::MemoryDeviceWithoutMaximum, device.span, message);
+        }
+        match &device.cell {
+            Some(cell) if !cells.contains(cell.value) => {
+                let message = format!(
+                    "this memory device belongs to cell {}; the guest has {}",
+                    cell.value,
+                    cells.named()
+                );
+                checker.report(Rule::MemoryDeviceWithoutCell, cell.span, message);
+            }
+            None if is_module => {
+                let message = "this memory device belongs to no cell";
+                checker.report(Rule::MemoryDeviceWithoutCell, device.span, message);
+            }
+            _ => {}
+        }
+        let cell = device.cell.as_ref().and_then(|cell| domain.cell(cell.value));
+        let binding = cell.and_then(|cell| of_cell(domain, cell));
+        if let (Some(binding), Some(nodes), Some(cell)) = (binding, &device.nodes, cell)
+            && !nodes.value.is_subset(&binding.nodes.value)
+        {
+            let message = format!(
+                "this memory device is bound to {}, its cell {} to {}",
+                nodes.value.named(),
+                cell.id,
+                binding.nodes.value.named()
+            );
+            checker.report(Rule::MemoryDeviceOffCell, nodes.span, message);
+        }
+    }
+}

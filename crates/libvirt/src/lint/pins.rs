@@ -1,0 +1,34 @@
+//! The bindings of threads, as far as the XML alone shows.
+
+use super::checker::Checker;
+use crate::{id::VcpuSet, rule::Rule};
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let domain = checker.domain;
+    let all = domain.vcpus.all();
+    for pin in domain.pins.vcpus.iter().filter(|pin| !all.contains(pin.id.value)) {
+        let message =
+            format!("<vcpupin> binds vCPU {}; the guest has {}", pin.id.value, all.named());
+        checker.report(Rule::VcpupinForMissingVcpu, pin.id.span, message);
+    }
+    let pinned: VcpuSet = domain.pins.vcpus.iter().map(|pin| pin.id.value).collect();
+    let free = all.difference(&pinned);
+    if let (Some(first), true) = (domain.pins.vcpus.first(), domain.vcpus.bound_cpus().is_none())
+        && !free.is_empty()
+        && !all.intersection(&pinned).is_empty()
+    {
+        let message = format!("no <vcpupin> binds {}", free.named());
+        checker.report(Rule::VcpusPartlyPinned, first.span, message);
+    }
+    if let (Some(cpus), true) = (&domain.vcpus.cpuset, domain.vcpus.is_auto()) {
+        let message = format!("placement='auto' overrides {} of cpuset=", cpus.value.named());
+        checker.report(Rule::CpusetIgnored, cpus.span, message);
+    }
+    let iothreads = domain.iothreads.all();
+    let pins = domain.pins.iothreads.iter().map(|pin| (&pin.id, "<iothreadpin> binds"));
+    let users = domain.iothreads.used.iter().map(|id| (id, "a device uses"));
+    for (id, what) in pins.chain(users).filter(|(id, _)| !iothreads.contains(&id.value)) {
+        let message = format!("{what} iothread {}, which the domain does not have", id.value);
+        checker.report(Rule::IothreadMissing, id.span, message);
+    }
+}

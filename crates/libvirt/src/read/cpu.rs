@@ -1,0 +1,186 @@
+//! vCPUs, cells, and the bindings of threads.
+
+use super::xml::{
+    Node, Read, SHARED, Value, YES_NO, attribute, child, children, descend, fault, id, list,
+    number, once, required, size, tag, text_of, word,
+};
+use crate::{
+    domain::{Cell, CellDistance, CpuTopology, Iothreads, Pin, Pins, Vcpus},
+    id::{CellId, CellSet, VcpuId, VcpuSet},
+    list::MAX_NUMBER,
+    memory::Choice,
+    position::Located,
+};
+use nearside_topology::{Distances, Id, IdSet, MAX_NODES};
+
+/// `placement=`.
+pub(super) const PLACEMENTS: [(&str, Choice); 2] =
+    [("static", Choice::Static), ("auto", Choice::Auto)];
+
+pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
+    let listed = child(root, "vcpus").map(listed_vcpus).transpose()?.unwrap_or_default();
+    let Some(element) = child(root, "vcpu") else {
+        let span = tag(root);
+        let maximum = Located { value: 1, span };
+        return Ok(Vcpus { span, maximum, current: None, placement: None, cpuset: None, listed });
+    };
+    let maximum = number(text_of(element), 1..=MAX_NUMBER)?;
+    let current = attribute(element, "current").map(|it| number(it, 1..=maximum.value));
+    let placement = attribute(element, "placement").map(|it| word(it, &PLACEMENTS));
+    Ok(Vcpus {
+        span: tag(element),
+        current: current.transpose()?,
+        placement: placement.transpose()?,
+        cpuset: attribute(element, "cpuset").map(list).transpose()?,
+        listed,
+        maximum,
+    })
+}
+
+fn listed_vcpus(element: Node<'_, '_>) -> Read<Vec<(VcpuId, bool)>> {
+    let mut seen = VcpuSet::new();
+    let vcpu = |element| {
+        let id: Located<VcpuId> = id(required(element, "id")?)?;
+        once(&mut seen, &id, "<vcpu>")?;
+        let enabled = attribute(element, "enabled").map(|enabled| word(enabled, &YES_NO));
+        Ok((id.value, enabled.transpose()?.is_none_or(|enabled| enabled.value)))
+    };
+    children(element, "vcpu").map(vcpu).collect()
+}
+
+pub(super) fn topology(root: Node<'_, '_>) -> Read<Option<CpuTopology>> {
+    let Some(element) = descend(root, &["cpu", "topology"]) else { return Ok(None) };
+    let count = |name| match attribute(element, name) {
+        Some(value) => number(value, 1..=MAX_NUMBER).map(|number| number.value),
+        None => Ok(1),
+    };
+    let below = ["dies", "clusters", "cores", "threads"].map(count);
+    let mut vcpus_per_socket: u32 = 1;
+    for count in below {
+        vcpus_per_socket = vcpus_per_socket.saturating_mul(count?);
+    }
+    Ok(Some(CpuTopology { span: tag(element), sockets: count("sockets")?, vcpus_per_socket }))
+}
+
+pub(super) fn cells(root: Node<'_, '_>) -> Read<Vec<Cell>> {
+    let Some(numa) = descend(root, &["cpu", "numa"]) else { return Ok(Vec::new()) };
+    let elements: Vec<_> = children(numa, "cell").collect();
+    let most = MAX_NODES as usize;
+    if let Some(beyond) = elements.get(most) {
+        let problem = format!("read {} cells, expected at most {most}", elements.len());
+        return Err(fault(beyond.range().start, problem));
+    }
+    let (mut ids, mut taken) = (CellSet::new(), VcpuSet::new());
+    let mut cells = Vec::with_capacity(elements.len());
+    for (at, element) in elements.iter().enumerate() {
+        let cell = cell(*element, at)?;
+        let place = attribute(*element, "id").map_or(cell.span, |id| id.span);
+        if !ids.insert(cell.id) {
+            let problem = format!("cell {} is described twice, expected once", cell.id);
+            return Err(fault(place.start, problem));
+        }
+        if cell.id.0 as usize >= elements.len() {
+            let last = elements.len() - 1;
+            let problem = format!("read cell {}, expected numbers from 0 to {last}", cell.id);
+            return Err(fault(place.start, problem));
+        }
+        if let Some(cpus) = &cell.cpus {
+            let twice = taken.intersection(&cpus.value);
+            if !twice.is_empty() {
+                let is = if twice.len() == 1 { "is" } else { "are" };
+                let problem = format!("{} {is} in an earlier cell, too", twice.named());
+                return Err(fault(cpus.span.start, problem));
+            }
+            taken = taken.union(&cpus.value);
+        }
+        cells.push(cell);
+    }
+    cells.sort_by_key(|cell| cell.id);
+    Ok(cells)
+}
+
+fn cell(element: Node<'_, '_>, at: usize) -> Read<Cell> {
+    let id = match attribute(element, "id") {
+        Some(written) => id(written)?.value,
+        None => CellId(at as u32),
+    };
+    let shared = attribute(element, "memAccess").map(|it| word(it, &SHARED));
+    let discard = attribute(element, "discard").map(|it| word(it, &YES_NO));
+    let siblings = child(element, "distances").into_iter();
+    let siblings = siblings.flat_map(|distances| children(distances, "sibling"));
+    let mut seen = CellSet::new();
+    let distances = siblings.map(|sibling| {
+        let distance = distance(sibling, id)?;
+        once(&mut seen, &distance.to, "distance from this cell")?;
+        Ok(distance)
+    });
+    Ok(Cell {
+        id,
+        span: tag(element),
+        cpus: attribute(element, "cpus").map(list).transpose()?,
+        memory_bytes: size(required(element, "memory")?, attribute(element, "unit"))?,
+        is_shared: shared.transpose()?,
+        discard: discard.transpose()?,
+        distances: distances.collect::<Read<_>>()?,
+    })
+}
+
+fn distance(sibling: Node<'_, '_>, from: CellId) -> Read<CellDistance> {
+    let to: Located<CellId> = id(required(sibling, "id")?)?;
+    let written = required(sibling, "value")?;
+    let value = number(written.clone(), Distances::LOCAL..=Distances::UNREACHABLE)?;
+    if to.value == from && value.value != Distances::LOCAL {
+        return Err(written.unexpected("10, a cell's distance to itself"));
+    }
+    Ok(CellDistance { to, value })
+}
+
+pub(super) fn pins(root: Node<'_, '_>) -> Read<Pins> {
+    let Some(cputune) = child(root, "cputune") else { return Ok(Pins::default()) };
+    let mut emulators = children(cputune, "emulatorpin");
+    let emulator = emulators.next().map(|pin| list(required(pin, "cpuset")?)).transpose()?;
+    if let Some(second) = emulators.next() {
+        return Err(fault(second.range().start, "read a second <emulatorpin>, expected one"));
+    }
+    Ok(Pins {
+        vcpus: pins_of(cputune, "vcpupin", "vcpu")?,
+        emulator,
+        iothreads: pins_of(cputune, "iothreadpin", "iothread")?,
+    })
+}
+
+fn pins_of<T: Id>(cputune: Node<'_, '_>, element: &'static str, thread: &str) -> Read<Vec<Pin<T>>> {
+    let mut seen = IdSet::new();
+    let pin = |pin| {
+        let id: Located<T> = id(required(pin, thread)?)?;
+        once(&mut seen, &id, &format!("<{element}>"))?;
+        Ok(Pin { span: tag(pin), id, cpus: list(required(pin, "cpuset")?)? })
+    };
+    children(cputune, element).map(pin).collect()
+}
+
+pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Read<Iothreads> {
+    let count = child(root, "iothreads").map(|it| number(text_of(it), 0..=MAX_NUMBER));
+    let mut seen = IdSet::new();
+    let listed = child(root, "iothreadids").into_iter();
+    let ids = listed.flat_map(|ids| children(ids, "iothread")).map(|element| {
+        let id = iothread(required(element, "id")?)?;
+        once(&mut seen, &id, "<iothread>")?;
+        Ok(id)
+    });
+    let ids = ids.collect::<Read<Vec<_>>>()?;
+    let users = devices
+        .into_iter()
+        .flat_map(|devices| children(devices, "disk").chain(children(devices, "controller")));
+    let used = users
+        .filter_map(|user| attribute(child(user, "driver")?, "iothread"))
+        .map(iothread)
+        .collect::<Read<_>>()?;
+    Ok(Iothreads { count: count.transpose()?, ids, used })
+}
+
+/// iothreads are numbered from 1.
+fn iothread<T: Id>(value: Value<'_>) -> Read<Located<T>> {
+    let Located { value, span } = number(value, 1..=MAX_NUMBER)?;
+    Ok(Located { value: T::new(value), span })
+}

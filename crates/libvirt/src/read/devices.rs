@@ -1,0 +1,129 @@
+//! Devices that bind a domain to nodes or fill its memory.
+
+use super::{
+    numatune::size_below,
+    xml::{
+        Node, Read, attribute, child, children, descend, fault, id, list, required, tag, text_of,
+        word,
+    },
+};
+use crate::{
+    domain::{HostDevice, HostDeviceKind},
+    memory::{MemoryDevice, MemoryModel},
+    position::Located,
+};
+
+/// QEMU has slots for 256 (`ACPI_MAX_RAM_SLOTS`).
+const MAX_MEMORY_DEVICES: usize = 1024;
+
+const MODELS: [(&str, MemoryModel); 5] = [
+    ("dimm", MemoryModel::Dimm),
+    ("nvdimm", MemoryModel::Nvdimm),
+    ("virtio-mem", MemoryModel::VirtioMem),
+    ("virtio-pmem", MemoryModel::VirtioPmem),
+    ("sgx-epc", MemoryModel::SgxEpc),
+];
+
+pub(super) fn memory_devices(devices: Node<'_, '_>) -> Read<Vec<MemoryDevice>> {
+    if let Some(beyond) = children(devices, "memory").nth(MAX_MEMORY_DEVICES) {
+        let problem = format!("expected at most {MAX_MEMORY_DEVICES} memory devices");
+        return Err(fault(beyond.range().start, problem));
+    }
+    children(devices, "memory").map(memory_device).collect()
+}
+
+fn memory_device(element: Node<'_, '_>) -> Read<MemoryDevice> {
+    let text = |names: &[&'static str]| descend(element, names).map(text_of);
+    Ok(MemoryDevice {
+        span: tag(element),
+        model: word(required(element, "model")?, &MODELS)?,
+        bytes: size_below(element, &["target", "size"])?,
+        cell: text(&["target", "node"]).map(id).transpose()?,
+        nodes: text(&["source", "nodemask"]).map(list).transpose()?,
+        page_bytes: size_below(element, &["source", "pagesize"])?,
+    })
+}
+
+/// Host devices of `<hostdev>` and `<interface>`, in the order of the text.
+pub(super) fn host_devices(devices: Node<'_, '_>) -> Read<Vec<HostDevice>> {
+    let elements = devices.children().filter(|child| child.tag_name().namespace().is_none());
+    let mut found = Vec::new();
+    for element in elements {
+        let kind = match element.tag_name().name() {
+            "hostdev" => host_device(element)?,
+            "interface" => interface(element)?,
+            _ => None,
+        };
+        found.extend(kind.map(|kind| HostDevice { span: tag(element), kind }));
+    }
+    Ok(found)
+}
+
+fn kind_of<'a>(element: Node<'a, '_>) -> Option<&'a str> {
+    element.attribute("type")
+}
+
+/// USB and SCSI devices bind nothing to a node, so they are passed over.
+fn host_device(element: Node<'_, '_>) -> Read<Option<HostDeviceKind>> {
+    match kind_of(element) {
+        Some("pci") => pci(element),
+        Some("mdev") => Ok(Some(HostDeviceKind::Mediated)),
+        _ => Ok(None),
+    }
+}
+
+fn interface(element: Node<'_, '_>) -> Read<Option<HostDeviceKind>> {
+    let source = || {
+        let source = child(element, "source")?;
+        attribute(source, "dev").map(|dev| dev.text.into_owned())
+    };
+    match kind_of(element) {
+        Some("hostdev") => pci(element),
+        Some("direct") => Ok(source().map(HostDeviceKind::Netdev)),
+        Some("vdpa") => Ok(source().map(HostDeviceKind::Vdpa)),
+        _ => Ok(None),
+    }
+}
+
+/// The name of the PCI function as sysfs has it.
+fn pci(element: Node<'_, '_>) -> Read<Option<HostDeviceKind>> {
+    let Some(address) = descend(element, &["source", "address"]) else { return Ok(None) };
+    // Digits of a number that is hexadecimal with 0x, octal with 0, decimal otherwise.
+    let part = |name: &str, max: u32| -> Read<u32> {
+        let Some(value) = attribute(address, name) else { return Ok(0) };
+        let text = value.text.trim();
+        let number = match (text.strip_prefix("0x").or(text.strip_prefix("0X")), text) {
+            (Some(digits), _) => parse(digits, 16),
+            (None, "0") => Some(0),
+            (None, text) if text.starts_with('0') => parse(text, 8),
+            (None, text) => parse(text, 10),
+        };
+        number
+            .filter(|number| *number <= max)
+            .ok_or_else(|| value.unexpected(format_args!("a number from 0 to {max:#x}")))
+    };
+    let (domain, bus) = (part("domain", 0xffff_ffff)?, part("bus", 0xff)?);
+    let (slot, function) = (part("slot", 0x1f)?, part("function", 7)?);
+    Ok(Some(HostDeviceKind::Pci(format!("{domain:04x}:{bus:02x}:{slot:02x}.{function}"))))
+}
+
+/// A number of digits alone: Rust also takes a sign.
+fn parse(digits: &str, radix: u32) -> Option<u32> {
+    let all_digits = digits.chars().all(|digit| digit.is_digit(radix));
+    u32::from_str_radix(digits, radix).ok().filter(|_| all_digits)
+}
+
+/// Devices whose other end is a process that maps the guest's memory.
+pub(super) fn memory_sharers(devices: Node<'_, '_>) -> Vec<Located<&'static str>> {
+    let sharer = |element: Node<'_, '_>| {
+        let driver = child(element, "driver").and_then(|driver| driver.attribute("type"));
+        let what = match (element.tag_name().name(), kind_of(element), driver) {
+            ("interface", Some("vhostuser"), _) => "a vhost-user interface",
+            ("disk", Some("vhostuser"), _) => "a vhost-user disk",
+            ("filesystem", _, Some("virtiofs")) => "a virtiofs file system",
+            _ => return None,
+        };
+        Some(Located { value: what, span: tag(element) })
+    };
+    devices.children().filter(Node::is_element).filter_map(sharer).collect()
+}
