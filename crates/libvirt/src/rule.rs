@@ -126,7 +126,7 @@ rules! {
     "Several cells, and some without a `<memnode>`."
     "The guest believes that the cell is one node, but its pages lie on whichever node the host \
      has free, so the guest's own placement works against the machine."
-    "Add a `<memnode>` for each cell. `nearside place --libvirt` writes them."
+    "Add a `<memnode>` for each cell."
 
     PreallocationWithoutNumatune "preallocation-without-numatune" Warning Text
     "Memory that is allocated or locked at the start and bound to no node."
@@ -295,7 +295,7 @@ rules! {
     DistancesUnlikeHost "distances-unlike-host" Warning Host
     "Cells whose distances have another order than those of their nodes."
     "The guest spills memory and moves tasks to the wrong cell first."
-    "Copy the host's distances. `nearside place --libvirt` writes them."
+    "Copy the host's distances."
 
     OperatorOverridesPlacement "operator-overrides-placement" Warning Placement
     "A binding in the XML that differs from the placement."
