@@ -138,12 +138,21 @@ pub(crate) fn wait_for_starts() {
 
 /// Allows a thread these CPUs only. Returns true if that changed its affinity, as [`bind_each`]
 /// needs to know.
+///
+/// # Errors
+/// [`Error::NotInForce`] if none of the CPUs is online, or the thread's cgroup allows none of them.
 pub(crate) fn bind(thread: i32, cpus: &CpuSet) -> Result<bool, Error> {
     if sys::cpu_affinity(thread).is_ok_and(|now| now == *cpus) {
         return Ok(false);
     }
     match sys::set_cpu_affinity(thread, cpus) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(Error::NotInForce(format!(
+                "thread {thread} cannot be allowed {}: none of them is online and allowed by its cgroup",
+                cpus.named()
+            )))
+        }
         set => set.doing(&format!("allow thread {thread} {}", cpus.named())).map(|()| true),
     }
 }
@@ -234,6 +243,9 @@ mod tests {
         });
         let (before, first, second, is_there) = bound.join().unwrap();
         assert_eq!((first, second, is_there), (!before, false, true));
+        let offline = CpuSet::from([CpuId(8191)]);
+        let refused = bind(0, &offline).unwrap_err();
+        assert!(matches!(refused, Error::NotInForce(_)), "{refused}");
         assert!(
             bind(i32::MAX, &CpuSet::from([CpuId(0)])).unwrap(),
             "one that is gone may have started another"

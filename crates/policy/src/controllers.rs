@@ -10,7 +10,7 @@ mod homes;
 mod observation;
 mod status;
 
-pub use controller::{ControlPlan, Controller, plan_all};
+pub use controller::{ControlPlan, Controller, learn_all, plan_all};
 pub use history::{History, LastMove, NodeHistory, PartHistory, Stuck};
 pub use homes::{Homes, Tuning};
 pub use observation::{ControlObservation, MoveReport, NodeLoad, Owner, PartLoad};

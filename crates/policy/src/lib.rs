@@ -49,7 +49,7 @@ pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{
     ControlObservation, ControlPlan, Controller, DebtBlocker, History, HomeBlocker, Homes,
     LastMove, MoveReport, NodeHistory, NodeLoad, Owner, PartHistory, PartLoad, Place, Status,
-    Stuck, Tuning, plan_all,
+    Stuck, Tuning, learn_all, plan_all,
 };
 pub use cost_model::CostModel;
 pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};

@@ -299,24 +299,33 @@ impl<'h> Session<'h> {
     /// Gives the domains of an unfinished transaction their former bindings and records.
     fn roll_back_unfinished(&mut self) -> Result<(), Error> {
         let Some(journal) = self.lock.unfinished(&self.host.tree)? else { return Ok(()) };
+        let mut failed = None;
         for change in journal.changes.iter().rev() {
             let Some((before, after)) = before_and_after(change) else { continue };
             if !self.host.store.lives(&after.lifetime(), &self.host.tree) {
                 continue;
             }
+            let mut is_restored = true;
             for part in after.parts() {
                 let id = part_of(&after, part).id;
-                // The journal stays, and the next process tries again.
-                self.host.restore_bindings(&before, &after, &id).map_err(|why| {
-                    Error::Refused(format!(
-                        "{id}: an unfinished change of its home cannot be rolled back: {why}"
-                    ))
-                })?;
+                if let Err(why) = self.host.restore_bindings(&before, &after, &id) {
+                    is_restored = false;
+                    failed.get_or_insert((id, why));
+                }
             }
-            self.host.notice(&format!(
-                "{}: an unfinished change of its home was rolled back",
-                after.name
-            ));
+            if is_restored {
+                self.host.notice(&format!(
+                    "{}: an unfinished change of its home was rolled back",
+                    after.name
+                ));
+            }
+        }
+        // The journal stays, and the next process tries again.
+        if let Some((id, why)) = failed {
+            return Err(Error::Refused(format!(
+                "{id}: an unfinished change of its home cannot be rolled back: {why}. Remove the \
+                 cause or end the domain; no domain can start or change before"
+            )));
         }
         let reversed: Vec<_> = journal.changes.iter().rev().map(Change::reversed).collect();
         self.lock.put_all(&reversed)?;
@@ -443,9 +452,19 @@ impl Pending<'_, '_> {
     /// Takes the effect of every step.
     fn take_steps(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
         for step in &transaction.steps {
-            self.take_step(&step.action).map_err(|why| refused(step, why))?;
+            self.take_step(&step.action).map_err(|why| match self.has_ended(step) {
+                true => Unmet::Ended(step.action.part().clone()).into(),
+                false => refused(step, why),
+            })?;
         }
         Ok(())
+    }
+
+    /// Whether the domain of a step has ended since its record was read.
+    fn has_ended(&self, step: &Step) -> bool {
+        let Session { host, .. } = &*self.session;
+        self.records_of(step.action.part())
+            .is_ok_and(|(before, _)| !host.store.lives(&before.lifetime(), &host.tree))
     }
 
     fn take_step(&mut self, action: &Action) -> Result<(), Error> {

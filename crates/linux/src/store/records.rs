@@ -267,14 +267,16 @@ impl Locked {
         journal::remove(&self.own)
     }
 
-    /// The transaction in which a process was killed, if there is one.
+    /// The transaction in which a process was killed, if there is one. A journal whose domains have
+    /// all ended is removed, as is one of an earlier boot.
     ///
     /// # Errors
     /// If the journal of a living subject cannot be read, for example because another version
     /// wrote it.
     pub fn unfinished(&self, tree: &Tree) -> Result<Option<Journal>, Error> {
         let unreadable = match journal::read(&self.own, &self.store.boot_id) {
-            Ok(journal) => return Ok(journal),
+            Ok(Some(journal)) => return Ok(Some(journal)),
+            Ok(None) => return self.end_journal().map(|()| None),
             Err(error) => error,
         };
         match journal::lifetimes(&self.own)? {

@@ -25,7 +25,7 @@ use nearside_linux::{
 };
 use nearside_policy::{
     Action, Batch, ControlObservation, ControlPlan, Controller, Homes, MoveReport, Outcome,
-    PageMove, PartId, Step, Transaction, Tuning, plan_all,
+    PageMove, PartId, Step, Transaction, Tuning, learn_all, plan_all,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
@@ -39,6 +39,9 @@ use std::{
 /// The longest wait for the lock. Then the loop reports the holder and tries again in the next
 /// interval, at the end of the queue. Dozens of starts may be ahead of it.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// The longest wait for the lock when the daemon ends: there is no next interval.
+const MAX_LOCK_WAIT_AT_END: Duration = Duration::from_secs(30);
 
 /// Events that are handled although the next interval is due. It bounds the delay that a client
 /// with many requests can cause.
@@ -231,8 +234,12 @@ impl ControlLoop {
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
         let before = std::mem::replace(&mut self.persisted.history, history);
         let (moves, dropped) = self.act(&all, &seen.machine.topology, inbox, due);
-        for part in dropped {
-            self.persisted.history.take_back_decision(part, &before);
+        if !dropped.is_empty() {
+            let controllers = self.controllers.iter().map(Box::as_ref);
+            let learned = learn_all(controllers, &seen, &before);
+            for part in dropped {
+                self.persisted.history.take_back_decision(part, &learned);
+            }
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         self.reported.report(self.balancing(&seen));
@@ -482,6 +489,11 @@ impl ControlLoop {
     /// Restores the host to its state without a daemon.
     fn end(&mut self) {
         notify::stopping();
+        self.host.set_waiting(Waiting {
+            at_most: Some(MAX_LOCK_WAIT_AT_END),
+            notify: |_| {},
+            meanwhile: notify::busy,
+        });
         self.end_batches();
         // From the records as they are now: the last interval may have changed them.
         let (found, started): (Vec<_>, Vec<_>) =

@@ -40,7 +40,7 @@ pub(super) fn for_each_domain(
     is_over: impl Fn() -> bool,
 ) -> bool {
     // Most intervals change no domain. Then no start waits for the lock.
-    if names.is_empty() {
+    if names.is_empty() || is_over() {
         return true;
     }
     let mut session = match host.begin() {

@@ -10,6 +10,10 @@ use std::fmt;
 /// A plan is pure: no clock, no file, no chance. The history carries all that a controller
 /// remembers, so that an interval can be replayed from the observation and the history alone.
 pub trait Controller: fmt::Debug {
+    /// The history once an interval was observed and nothing decided. A part continues from there
+    /// if its transaction is dropped.
+    fn learn(&self, seen: &ControlObservation, history: &History) -> History;
+
     /// The plan for the interval that begins, and the history for the next one.
     fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History);
 }
@@ -56,6 +60,16 @@ pub fn plan_all<'a>(
     (all, history)
 }
 
+/// The history that [`plan_all`] would lead to without any decision.
+pub fn learn_all<'a>(
+    controllers: impl IntoIterator<Item = &'a dyn Controller>,
+    seen: &ControlObservation,
+    history: &History,
+) -> History {
+    let learn = |history, controller: &dyn Controller| controller.learn(seen, &history);
+    controllers.into_iter().fold(history.clone(), learn)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +82,10 @@ mod tests {
     struct Counting;
 
     impl Controller for Counting {
+        fn learn(&self, _: &ControlObservation, history: &History) -> History {
+            history.clone()
+        }
+
         fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
             let mut history = history.clone();
             let number = history.nodes.len() as u32;

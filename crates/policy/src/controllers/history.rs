@@ -109,18 +109,15 @@ impl History {
         self.parts.get(part).map_or(0, |known| known.next_sample)
     }
 
-    /// Takes back what a decision about a part changed, because its transaction was dropped:
-    /// the next interval decides anew. `before` is the history that the decision was made from.
-    pub fn take_back_decision(&mut self, part: &PartId, before: &Self) {
-        let (Some(known), Some(before)) = (self.parts.get_mut(part), before.parts.get(part)) else {
-            return;
-        };
-        known.home.clone_from(&before.home);
-        known.share_ppm.clone_from(&before.share_ppm);
-        known.stuck.clone_from(&before.stuck);
-        known.moved = before.moved;
-        known.contention_intervals = before.contention_intervals;
-        known.confirmations = before.confirmations;
+    /// Takes the decision about a part back, because its transaction was dropped. The next interval
+    /// decides anew. `learned` is the history without any decision
+    /// ([`learn_all`](super::learn_all)).
+    pub fn take_back_decision(&mut self, part: &PartId, learned: &Self) {
+        if let (Some(known), Some(learned)) = (self.parts.get_mut(part), learned.parts.get(part)) {
+            // It is due at once, and its first sample is over.
+            let sample_intervals = learned.sample_intervals.max(1);
+            *known = PartHistory { sample_intervals, ..learned.clone() };
+        }
     }
 }
 
@@ -146,27 +143,25 @@ mod tests {
     #[test]
     fn a_dropped_decision_leaves_no_cooldown() {
         let load = MilliVcpus(2000);
-        let history = |at, contention_intervals| {
+        let history = |at, contention_intervals, next_sample| {
             let moved = Some(LastMove { at, cooldown_intervals: 5, load });
             let known = PartHistory {
                 moved,
                 contention_intervals,
                 confirmations: contention_intervals,
-                next_sample: at,
+                next_sample,
                 ..PartHistory::default()
             };
             History { parts: [("db".into(), known)].into(), ..History::default() }
         };
         // Contended for 6 intervals, it moves in interval 900, and the transaction is dropped.
-        let (before, mut after) = (history(100, 6), history(900, 0));
-        after.take_back_decision(&"db".into(), &before);
-        after.take_back_decision(&"unknown".into(), &before);
+        let (learned, mut after) = (history(100, 6, 900), history(900, 0, 903));
+        after.take_back_decision(&"db".into(), &learned);
+        after.take_back_decision(&"unknown".into(), &learned);
         let known = &after.parts[&PartId::of("db")];
-        assert_eq!(
-            (known.moved, known.contention_intervals),
-            (before.parts[&PartId::of("db")].moved, 6)
-        );
-        assert_eq!((known.confirmations, known.next_sample), (6, 900), "samples go on");
+        assert_eq!(known.moved, learned.parts[&PartId::of("db")].moved);
+        assert_eq!((known.contention_intervals, known.confirmations), (6, 6));
+        assert_eq!(after.next_sample(&"db".into()), 900, "it is due in the next interval");
     }
 
     #[test]

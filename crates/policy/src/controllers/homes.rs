@@ -100,9 +100,12 @@ pub struct Homes {
 }
 
 impl Controller for Homes {
+    fn learn(&self, seen: &ControlObservation, history: &History) -> History {
+        learning::after(&self.tuning, history, seen)
+    }
+
     fn plan(&self, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
-        let tuning = &self.tuning;
-        let mut round = Round::new(tuning, seen, learning::after(tuning, history, seen));
+        let mut round = Round::new(&self.tuning, seen, self.learn(seen, history));
         if seen.machine.topology.nodes.len() > 1 {
             round.first_homes();
             round.follow_bindings();

@@ -83,6 +83,10 @@ pub(crate) struct Machine {
     /// Whether the oldest domains keep their home's CPUs. Otherwise all domains at home have equal
     /// shares.
     pub(crate) first_come: bool,
+    /// Whether the needs of transactions no longer hold when they are to be applied.
+    pub(crate) drops_transactions: bool,
+    /// The intervals and parts of dropped transactions.
+    pub(crate) dropped: Vec<(u64, String)>,
     pub(crate) noise: f64,
     pub(crate) tuning: Tuning,
     pub(crate) history: History,
@@ -162,6 +166,8 @@ impl Machine {
             soft_affinity: true,
             numa_balancing: None,
             first_come: false,
+            drops_transactions: false,
+            dropped: Vec::new(),
             noise: 0.05,
             tuning: Tuning::default(),
             history: History::default(),
@@ -338,8 +344,11 @@ impl Machine {
         let others = self.schedule();
         self.grow();
         let seen = self.observe(&others);
-        let (plan, history) = decide(&self.tuning, &seen, &self.history);
-        self.history = history;
+        let (mut plan, history) = decide(&self.tuning, &seen, &self.history);
+        let before = std::mem::replace(&mut self.history, history);
+        if self.drops_transactions {
+            self.drop_transactions(&mut plan, &seen, &before);
+        }
         for step in plan.steps() {
             self.act(&step.action, &step.reason);
         }
@@ -349,6 +358,22 @@ impl Machine {
             self.move_pages(at, batch.unwrap(), nodes.first().unwrap());
         }
         self.last = plan;
+    }
+
+    /// Does what the daemon does if the needs of no transaction hold.
+    fn drop_transactions(
+        &mut self,
+        plan: &mut ControlPlan,
+        seen: &ControlObservation,
+        before: &History,
+    ) {
+        let learned = Homes { tuning: self.tuning }.learn(seen, before);
+        let dropped = std::mem::take(&mut plan.transactions);
+        for part in dropped.iter().flat_map(|transaction| transaction.subjects()) {
+            self.dropped.push((self.interval, part.to_string()));
+            self.history.take_back_decision(part, &learned);
+            plan.moves.retain(|step| step.action.part != *part);
+        }
     }
 
     pub(crate) fn steps(&mut self, intervals: u64) {

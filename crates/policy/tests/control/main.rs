@@ -4,6 +4,7 @@
 
 mod cells;
 mod confinement;
+mod dropped;
 mod machine;
 #[path = "../placement/machines.rs"]
 mod machines;

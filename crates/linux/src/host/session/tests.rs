@@ -295,7 +295,10 @@ fn a_roll_back_that_fails_is_tried_again_by_the_next_process() {
     for _ in 0..2 {
         let refused = made.host().begin().unwrap_err().to_string();
         assert!(refused.contains("a: an unfinished change of its home cannot be"), "{refused}");
+        assert!(refused.contains("Remove the cause"), "{refused}");
         assert!(made.journal().exists());
+        let of_b = fs::read_to_string(made.path("cg/nearside/b/cpuset.cpus")).unwrap();
+        assert_eq!(of_b.trim(), before[1].1, "the other domain is rolled back all the same");
     }
     fs::remove_dir(&file).unwrap();
     fs::write(&file, text).unwrap();

@@ -358,9 +358,12 @@ fn journals_outlive_their_writer_and_end_with_the_boot() {
     let said = host.lock().begin_journal(&journal).unwrap_err().to_string();
     assert_eq!(said, "an earlier transaction is unfinished");
     let next = Store::new(&host.folder.path().join("state"), "the next boot");
-    assert_eq!(next.lock().unwrap().unfinished(&host.tree).unwrap(), None);
-    host.lock().end_journal().unwrap();
-    host.lock().end_journal().unwrap();
+    let lock = next.lock().unwrap();
+    assert_eq!(lock.unfinished(&host.tree).unwrap(), None);
+    lock.begin_journal(&journal).expect("the journal of the earlier boot is gone");
+    lock.end_journal().unwrap();
+    lock.end_journal().unwrap();
+    drop(lock);
     assert_eq!(host.lock().unfinished(&host.tree).unwrap(), None);
 }
 
