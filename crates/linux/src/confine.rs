@@ -149,7 +149,8 @@ pub(crate) fn bind(thread: i32, cpus: &CpuSet) -> Result<bool, Error> {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err(Error::NotInForce(format!(
-                "thread {thread} cannot be allowed {}: none of them is online and allowed by its cgroup",
+                "thread {thread} cannot be allowed {}: none of them is both online and \
+                 allowed by its cgroup",
                 cpus.named()
             )))
         }
