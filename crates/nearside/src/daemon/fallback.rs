@@ -30,8 +30,9 @@ pub(super) fn bind(
     for_each_domain(host, reported, &names, |session, name| session.bind_to_home(name), is_over)
 }
 
-/// Changes domains one after the other under one lock until `is_over`. The rest follow in the next
-/// interval. False if the lock could not be taken.
+/// Changes domains one after the other under one lock until `is_over`, but one in any case: an
+/// interval can be over before it comes to these. The rest follow in the next interval. False if the
+/// lock could not be taken.
 pub(super) fn for_each_domain(
     host: &mut Host,
     reported: &mut Reported,
@@ -40,7 +41,7 @@ pub(super) fn for_each_domain(
     is_over: impl Fn() -> bool,
 ) -> bool {
     // Most intervals change no domain. Then no start waits for the lock.
-    if names.is_empty() || is_over() {
+    if names.is_empty() {
         return true;
     }
     let mut session = match host.begin() {
