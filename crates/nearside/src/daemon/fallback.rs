@@ -31,8 +31,8 @@ pub(super) fn bind(
 }
 
 /// Changes domains one after the other under one lock until `is_over`, but one in any case: an
-/// interval can be over before it comes to these. The rest follow in the next interval. False if the
-/// lock could not be taken.
+/// interval can be over before it comes to these. The rest follow in the next interval. False if
+/// the lock could not be taken.
 pub(super) fn for_each_domain(
     host: &mut Host,
     reported: &mut Reported,
