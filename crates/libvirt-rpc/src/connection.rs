@@ -22,6 +22,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub struct Connection {
     transport: Box<dyn Transport>,
     within: Duration,
+    /// The end of the last call, if there is one bound for several.
+    until: Option<Instant>,
     serial: u32,
     is_closed: bool,
 }
@@ -38,7 +40,12 @@ pub(crate) struct Procedure {
 impl Connection {
     /// A connection over a transport on which nothing was sent yet. Each call may take `within`.
     pub fn over(transport: Box<dyn Transport>, within: Duration) -> Self {
-        Self { transport, within, serial: 0, is_closed: false }
+        Self { transport, within, until: None, serial: 0, is_closed: false }
+    }
+
+    /// Bounds all further calls together: none takes longer than until then.
+    pub fn end_by(&mut self, until: Instant) {
+        self.until = Some(until);
     }
 
     /// Calls a procedure, and returns the payload of its answer.
@@ -50,7 +57,8 @@ impl Connection {
         if self.is_closed {
             return Err(Error::Closed);
         }
-        let deadline = Instant::now() + self.within;
+        let own = Instant::now() + self.within;
+        let deadline = self.until.map_or(own, |until| own.min(until));
         self.serial = self.serial.wrapping_add(1);
         let call = Header::call(procedure.number, self.serial);
         let name = procedure.name;

@@ -280,6 +280,14 @@ fn a_daemon_that_hangs_costs_the_bound_and_no_more() {
 }
 
 #[test]
+fn several_calls_have_one_bound_together() {
+    let (daemon, mut libvirt) = Ready::connect(&[reply(22, 1, &vm_bytes())]);
+    libvirt.end_by(Instant::now());
+    assert!(matches!(libvirt.domain_by_id(7), Err(Error::TimedOut { .. })));
+    assert!(daemon.written().is_empty());
+}
+
+#[test]
 fn a_daemon_that_accepts_nobody_costs_the_bound() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sock");
