@@ -79,20 +79,23 @@ pub(crate) fn guest(
     for process in processes {
         let read = |file: &str| crate::read::text(&proc.join(format!("{process}/{file}")));
         if let (Ok(maps), Ok(numa)) = (read("maps"), read("numa_maps")) {
-            memory.extend(mapped(&domain, &maps, &numa_maps(&numa)));
+            memory.extend(memory_by_cell(&domain, &maps, &numa));
         }
     }
     Some(Ok(by_cell(&domain, &seen, &memory)))
 }
 
-/// The mapping of each cell.
-fn mapped(domain: &Domain, maps: &str, numa_maps: &[Mapping]) -> BTreeMap<Option<CellId>, Mapping> {
+/// The mapping of each cell's memory, as far as it can be told from the process's `maps` and
+/// `numa_maps`.
+pub fn memory_by_cell(
+    domain: &Domain,
+    maps: &str,
+    numa_maps_text: &str,
+) -> BTreeMap<Option<CellId>, Mapping> {
+    let mappings = numa_maps(numa_maps_text);
+    let of = |start| mappings.iter().find(|mapping| mapping.start == start).cloned();
     let found = backends(domain, maps).into_iter();
-    found
-        .filter_map(|(cell, start)| {
-            Some((cell, numa_maps.iter().find(|mapping| mapping.start == start)?.clone()))
-        })
-        .collect()
+    found.filter_map(|(cell, start)| Some((cell, of(start)?))).collect()
 }
 
 /// Threads and memory by cell.
@@ -163,7 +166,7 @@ mod tests {
     #[test]
     fn cells_have_their_threads_and_the_memory_of_their_backend() {
         let domain = two_cells();
-        let memory = mapped(&domain, MAPS, &numa_maps(NUMA_MAPS));
+        let memory = memory_by_cell(&domain, MAPS, NUMA_MAPS);
         let emulator = Seen { role: Role::Emulator, at: at(1, 1) };
         let seen = [vcpu(0, Some(0), 0), vcpu(1, Some(1), 1), emulator];
         let guest = by_cell(&domain, &seen, &memory);
@@ -184,7 +187,7 @@ mod tests {
         let maps = "40000000-42000000 rw-s 0 00:10 7 /dev/hugepages/libvirt/qemu/1-vm/ram-node1\n";
         let numa = "40000000 bind:1 file=/dev/hugepages/libvirt/qemu/1-vm/ram-node1 huge dirty=16 \
                     N1=16 kernelpagesize_kB=2048\n";
-        let memory = mapped(&domain, maps, &numa_maps(numa));
+        let memory = memory_by_cell(&domain, maps, numa);
         let guest = by_cell(&domain, &[vcpu(1, Some(1), 1)], &memory);
         assert_eq!(guest.cells[0].bytes, None, "its mapping cannot be told");
         assert_eq!(guest.cells[0].local_share, None);

@@ -9,6 +9,7 @@ mod libvirtd;
 
 use common::{Made, home};
 use libvirtd::{Libvirtd, domain_xml};
+use nearside_linux::guest::memory_by_cell;
 use nearside_policy::{Action, CpuReason, Reason, Step, Transaction};
 use nearside_topology::NodeSet;
 use std::{fs, os::unix::fs::symlink, path::PathBuf, thread, time::Duration};
@@ -167,6 +168,53 @@ fn an_operators_pins_and_cells_are_refused() {
     let refused = scene.bind().unwrap_err();
     assert!(refused.contains("2 cells and one home"), "{refused}");
     assert_eq!(scene.pins(), before);
+}
+
+#[test]
+#[ignore = "starts a libvirt daemon as root: make libvirt-test"]
+fn each_cell_has_its_threads_and_memory() {
+    let name = "nearside-evidence";
+    for backing in ["", "<memoryBacking><source type='memfd'/></memoryBacking>"] {
+        let scene = Scene::of(name, &domain_xml(name, backing));
+        let tasks = tasks_of(name);
+        let process = tasks[0].parent().unwrap().parent().unwrap();
+        let numbers: Vec<_> = tasks.iter().map(|task| task.file_name().unwrap()).collect();
+        let lines: Vec<_> = numbers.iter().map(|number| number.to_str().unwrap()).collect();
+        let number = process.file_name().unwrap().to_str().unwrap();
+        let group = format!("cg{}", scene.path);
+        scene.made.file(&format!("{group}/cgroup.threads"), &lines.join("\n"));
+        scene.made.file(&format!("{group}/cgroup.procs"), number);
+        for line in &lines {
+            symlink(format!("/proc/{line}"), scene.made.path(&format!("proc/{line}"))).unwrap();
+        }
+        let host = scene.made.host();
+        let group = host.tree().group(&scene.path).unwrap();
+        let guest = host.guest(&group, &host.topology().unwrap()).unwrap().unwrap();
+        assert_eq!(guest.cells.len(), 2);
+        for (cell, number) in guest.cells.iter().zip(0..) {
+            assert_eq!((cell.cell, cell.vcpus.to_string()), (Some(number), number.to_string()));
+            assert_eq!(cell.threads.values().sum::<u64>(), 1, "{cell:?}");
+            let bytes: u64 = cell.bytes.as_ref().unwrap().values().sum();
+            assert!(bytes > 0 && bytes <= 32 << 20, "{cell:?}");
+        }
+        let others: u64 = guest.other_threads.values().sum();
+        assert_eq!(others + 2, lines.len() as u64);
+
+        // QEMU itself tells where the memory lies. Cell 1 begins after the 32 MiB of cell 0.
+        let read = |file: &str| fs::read_to_string(process.join(file)).unwrap();
+        let xml = scene.libvirt.virsh(&["dumpxml", name]);
+        let domain = nearside_libvirt::Domain::read(&xml).unwrap();
+        let memory = memory_by_cell(&domain, &read("maps"), &read("numa_maps"));
+        let starts: Vec<_> = memory.values().map(|mapping| mapping.start).collect();
+        let host_address = |guest_address: usize| {
+            let ask = format!("gpa2hva {guest_address:#x}");
+            let said = scene.libvirt.virsh(&["qemu-monitor-command", name, "--hmp", &ask]);
+            let address = said.split_whitespace().last().unwrap().trim_start_matches("0x");
+            usize::from_str_radix(address, 16).unwrap()
+        };
+        let second = 32 << 20;
+        assert_eq!(starts, [host_address(0), host_address(second)]);
+    }
 }
 
 #[test]
