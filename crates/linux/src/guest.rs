@@ -11,7 +11,7 @@ use crate::{
 use nearside_libvirt::{CellId, Domain, VcpuSet};
 use nearside_policy::{ByNode, local_share};
 use nearside_topology::Topology;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::{collections::BTreeMap, path::Path};
 
 /// A guest, by its cells.
@@ -29,7 +29,8 @@ pub struct Guest {
 pub struct GuestCell {
     /// Its number; none for a guest without cells.
     pub cell: Option<u32>,
-    /// Its vCPUs, as the guest numbers them.
+    /// Its vCPUs, as the guest numbers them. The JSON form is an array.
+    #[serde(serialize_with = "as_array")]
     pub vcpus: VcpuSet,
     /// Its vCPUs' threads by the host's node they run on or ran on last.
     pub threads: ByNode,
@@ -39,6 +40,10 @@ pub struct GuestCell {
     pub huge_bytes: Option<ByNode>,
     /// The local share of its vCPUs and its memory, from 0 to 1; none if unknown.
     pub local_share: Option<f64>,
+}
+
+fn as_array<S: Serializer>(vcpus: &VcpuSet, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(vcpus.iter())
 }
 
 /// A thread of the guest's QEMU.
@@ -179,6 +184,13 @@ mod tests {
         assert_eq!((second.cell, &second.bytes), (Some(1), &Some(at(0, 4 * MIB))));
         assert_eq!(second.local_share, Some(0.0), "it runs on node 1, and its memory is on node 0");
         assert_eq!(second.huge_bytes, Some(ByNode::new()));
+    }
+
+    #[test]
+    fn vcpus_are_an_array_in_json() {
+        let cell = GuestCell { vcpus: [VcpuId(0), VcpuId(2)].into(), ..GuestCell::default() };
+        let json = serde_json::to_value(cell).unwrap();
+        assert_eq!(json["vcpus"], serde_json::json!([0, 2]));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //! threads, and the mapping of each cell's memory. Pure functions over names and texts.
 
 mod backends;
+mod command_line;
 mod machine;
 mod role;
 
 pub(crate) use backends::backends;
+pub(crate) use command_line::cells_of;
 pub(crate) use machine::QemuMachine;
 pub(crate) use role::{Role, role};

@@ -57,6 +57,8 @@ pub struct PartLoad {
     /// Whether another program has set CPUs of its `cpuset`, even if these include some of every
     /// node.
     pub has_cpuset: bool,
+    /// Whether it is a guest with several cells that is one part: one home for all of them.
+    pub has_cells: bool,
     /// Nodes of devices it should be near.
     pub near: Vec<NodeId>,
 }
