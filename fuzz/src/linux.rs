@@ -1,11 +1,12 @@
 //! Targets of the crate `linux`: the kernel's files about processes and groups, and Nearside's own
 //! records.
 
+use nearside_libvirt::Domain;
 use nearside_linux::{
     cgroup::Tree,
     counters,
     facts::Facts,
-    memory, migrate,
+    guest, memory, migrate,
     store::{Change, Journal, Part, Store},
     usage,
 };
@@ -35,6 +36,13 @@ const FILES: [(&str, &str); 15] = [
     ("osrelease", "proc/sys/kernel/osrelease"),
 ];
 
+/// A guest of two cells of one size.
+fn two_cells() -> Domain {
+    let xml = "<domain><vcpu>2</vcpu><cpu><numa><cell id='0' memory='4'/>\
+               <cell id='1' memory='4'/></numa></cpu></domain>";
+    Domain::read(xml).expect("a domain")
+}
+
 /// The kernel's text files about processes, groups and itself. In an input each starts with a line
 /// `@NAME`; `@ROOT` stands for the folder they are unpacked in.
 pub fn procfs(input: &[u8]) {
@@ -50,6 +58,9 @@ pub fn procfs(input: &[u8]) {
         let once = memory::mapped([mappings.as_slice()]);
         check(&once.all());
         check(&memory::mapped([mappings.as_slice(), mappings.as_slice()]).all());
+        let maps = text("maps").unwrap_or_default();
+        let cells = guest::memory_by_cell(&two_cells(), &maps, &numa_maps);
+        assert!(cells.values().all(|cell| mappings.contains(cell)));
         for (area, page_bytes) in
             migrate::areas_off(&numa_maps, &text("maps").unwrap_or_default(), &nodes)
         {

@@ -14,8 +14,9 @@ use crate::{
     sys,
     threads::{self, CpuUse, Threads},
     usage::{Account, Usage},
+    vm::cells_of,
 };
-use nearside_policy::{ByNode, CgroupId, Home, PartId, PartLoad, PartState, total};
+use nearside_policy::{ByNode, CgroupId, Home, Owner, PartId, PartLoad, PartState, total};
 use nearside_topology::{NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
@@ -82,6 +83,8 @@ pub(super) struct Watched {
     bound_to: Option<NodeSet>,
     /// True if something other than Nearside has set CPUs of its cpuset.
     has_cpuset: bool,
+    /// True if it is a guest of libvirt with several cells.
+    has_cells: bool,
     /// The nodes that something other than Nearside confines its memory to.
     others_memory_nodes: Option<NodeSet>,
     huge: HugePages,
@@ -120,6 +123,7 @@ impl Watched {
             waited: Waited::default(),
             bound_to: None,
             has_cpuset: false,
+            has_cells: false,
             others_memory_nodes: None,
             huge: HugePages::new(),
             mapped: MemoryByKind::default(),
@@ -209,6 +213,11 @@ impl Watched {
     ) -> Option<PartLoad> {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
+        let owner = owner(self.group.path(), look.systemd);
+        // libvirt puts a guest's process into the group before it becomes QEMU.
+        if owner == Owner::Libvirt && is_close && !self.has_cells {
+            self.has_cells = cells_of(&self.group.all_processes(), look.proc) > 1;
+        }
         self.sample_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);
         let (cpu_ns, waited_ns) =
@@ -221,7 +230,8 @@ impl Watched {
             over_ns,
             cpu_ns,
             waited_ns,
-            owner: owner(self.group.path(), look.systemd),
+            owner,
+            has_cells: self.has_cells,
             bound_to: self.bound_to.clone(),
             has_cpuset: self.has_cpuset,
             near: record

@@ -49,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         record,
         allowed: Allowed::read(host.tree(), &group),
         mapped: usage::mapped(&group, &host.proc()),
+        guest: host.guest(&group, &topology).map(Into::into),
         interval_s: args.interval.as_secs_f64(),
     };
     args.format.print(&show, show::text)

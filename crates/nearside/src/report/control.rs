@@ -85,6 +85,7 @@ impl StatusJson {
             HomeBlocker::Bound => "bound",
             HomeBlocker::OwnerForbids { .. } => "owner-forbids",
             HomeBlocker::HasCpuset => "has-cpuset",
+            HomeBlocker::HasCells => "has-cells",
             HomeBlocker::BelowThreshold => "below-threshold",
             HomeBlocker::Cooldown { .. } => "cooldown",
             HomeBlocker::Unconfirmed { .. } => "unconfirmed",

@@ -5,13 +5,14 @@ use super::{
     control::{ChangedJson, ControlJson, DomainJson, WhyJson},
     doctor::{Doctor, tests::host},
     domain::examples,
+    guest_cells::tests::cells as guest_cells,
     json::{Placed, Why},
     list::List,
     place_cells_json::PlacedCells,
     place_cells_text::tests::example as cells,
     plan::PlanJson,
     set::Report,
-    show::{Allowed, tests::show},
+    show::{Allowed, Show, tests::show},
     simulate::tests::report,
     stat::tests::stat,
     topology_json::Machine,
@@ -191,7 +192,8 @@ fn list_show_and_stat() {
     check("`nearside list ", &["Decisions", section], "", &printed);
     let shared = ["`nearside list ", "Decisions", section];
     check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());
-    check("`nearside show ", &shared, "domains", &to_value(show()).unwrap());
+    let show = Show { guest: Some(guest_cells()), ..show() };
+    check("`nearside show ", &shared, "domains", &to_value(show).unwrap());
 }
 
 #[test]

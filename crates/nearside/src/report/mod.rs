@@ -9,6 +9,7 @@ pub(crate) mod cores;
 pub(crate) mod doctor;
 pub(crate) mod domain;
 pub(crate) mod guest;
+pub(crate) mod guest_cells;
 pub(crate) mod heap;
 pub(crate) mod json;
 pub(crate) mod list;

@@ -2,6 +2,7 @@
 
 use super::{
     domain::{affinity, dash, local, origin},
+    guest_cells::{self, GuestCells},
     json,
     table::{
         Side::{self, Left, Right},
@@ -36,6 +37,8 @@ pub(crate) struct Show {
     pub(crate) allowed: Allowed,
     /// The memory that its processes map, by memory policy.
     pub(crate) mapped: Mapped,
+    /// Its cells; none if it is no virtual machine of libvirt.
+    pub(crate) guest: Option<GuestCells>,
     /// The time over which CPU use was sampled, in seconds.
     pub(crate) interval_s: f64,
 }
@@ -142,7 +145,9 @@ pub(crate) fn text(show: &Show) -> String {
     if let Some(status) = &domain.status {
         facts.add("status", printable(&status.text));
     }
-    format!("{}\n{}{}{}", printable(&domain.name), facts.0, nodes(show), policies(&show.mapped))
+    let cells = show.guest.as_ref().map(guest_cells::text).unwrap_or_default();
+    let (name, nodes, policies) = (printable(&domain.name), nodes(show), policies(&show.mapped));
+    format!("{name}\n{}{nodes}{cells}{policies}", facts.0)
 }
 
 fn count_processes(processes: usize) -> String {
@@ -370,6 +375,7 @@ pub(crate) mod tests {
             running_s: Some(7530),
             allowed: allowed(),
             mapped: Mapped { memory, policies, processes: 1, hidden_processes: 0 },
+            guest: None,
             interval_s: 0.5,
         }
     }
@@ -392,6 +398,7 @@ pub(crate) mod tests {
             running_s: None,
             allowed: Allowed::default(),
             mapped: Mapped { hidden_processes: 2, ..Mapped::default() },
+            guest: None,
             interval_s: 0.5,
         };
         insta::assert_snapshot!("show_other", text(&show));
@@ -413,6 +420,7 @@ pub(crate) mod tests {
         };
         show.domain = Domain::new(&path, Some(&record), show.domain.usage);
         show.record = Some(record);
+        show.guest = Some(guest_cells::tests::cells());
         insta::assert_snapshot!("show_found", text(&show));
     }
 

@@ -57,6 +57,8 @@ pub struct PartLoad {
     /// Whether another program has set CPUs of its `cpuset`, even if these include some of every
     /// node.
     pub has_cpuset: bool,
+    /// Whether it is a guest with several cells that is one part: one home for all of them.
+    pub has_cells: bool,
     /// Nodes of devices it should be near.
     pub near: Vec<NodeId>,
 }
@@ -75,17 +77,17 @@ pub enum Owner {
     SystemdUnit,
     /// kubelet, which overwrites settings of others.
     Kubelet,
-    /// libvirt, which overwrites settings of others.
+    /// libvirt, which overwrites settings of others, and takes wishes itself.
     Libvirt,
     /// Another program.
     Foreign,
 }
 
 impl Owner {
-    /// Whether Nearside may set the CPUs and memory nodes of the cgroup (`cpuset`). A preferred
-    /// home and page moves need no such right.
+    /// Whether Nearside may set the CPUs and memory nodes of the cgroup (`cpuset`), itself or
+    /// through the owner. A preferred home and page moves need no such right.
     pub const fn lets_bind(self) -> bool {
-        matches!(self, Self::Nearside | Self::Systemd)
+        matches!(self, Self::Nearside | Self::Systemd | Self::Libvirt)
     }
 }
 

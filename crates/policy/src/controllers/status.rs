@@ -54,6 +54,8 @@ pub enum HomeBlocker {
     },
     /// Another program has set its CPUs, which Nearside does not replace.
     HasCpuset,
+    /// Its guest has several cells, which one binding would put on the same CPUs.
+    HasCells,
     /// Contention has not lasted as long as the threshold yet.
     BelowThreshold,
     /// It moved recently.
@@ -158,6 +160,9 @@ impl fmt::Display for HomeBlocker {
                 )
             }
             Self::HasCpuset => write!(f, "not bound to CPUs: another program has set its cpuset"),
+            Self::HasCells => {
+                write!(f, "not bound to CPUs: its guest has several cells, and it has one home")
+            }
             Self::OwnerForbids { owner } => {
                 write!(f, "{owner} owns the cgroup and would undo a change")
             }

@@ -62,6 +62,7 @@ pub(crate) struct Vm {
     pub(crate) owner: Owner,
     pub(crate) bound_to: Option<NodeSet>,
     pub(crate) has_cpuset: bool,
+    pub(crate) has_cells: bool,
     /// Activity since its last sample.
     untold: PartLoad,
     /// CPUs used in the last interval, by node.
@@ -316,7 +317,8 @@ impl Machine {
             if self.history.next_sample(&vm.state.id) <= self.interval {
                 let told = std::mem::take(&mut vm.untold);
                 let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
-                let load = PartLoad { owner: vm.owner, bound_to, has_cpuset, ..told };
+                let (owner, has_cells) = (vm.owner, vm.has_cells);
+                let load = PartLoad { owner, bound_to, has_cpuset, has_cells, ..told };
                 loads.insert(vm.state.id.clone(), load);
             }
         }

@@ -84,9 +84,17 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
         let bound_to = random.percent(5).then(|| [ids[0]].into_iter().collect());
         let waited_ns = random.between(0, 2) * INTERVAL_NS;
         let near = if random.percent(10) { vec![ids[0]] } else { Vec::new() };
-        let has_cpuset = random.percent(5);
-        let load =
-            PartLoad { over_ns: INTERVAL_NS, cpu_ns, waited_ns, owner, bound_to, has_cpuset, near };
+        let (has_cpuset, has_cells) = (random.percent(5), random.percent(5));
+        let load = PartLoad {
+            over_ns: INTERVAL_NS,
+            cpu_ns,
+            waited_ns,
+            owner,
+            bound_to,
+            has_cpuset,
+            has_cells,
+            near,
+        };
         seen.loads.insert(domain.id.clone(), load);
         if random.percent(20) {
             let stayed = [(StayedWhy::Busy, random.between(0, 1 << 30))].into();
@@ -180,7 +188,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
             Action::Claim { .. } => assert!(!is_explicit),
             Action::BindCpus { cpus, .. } => {
                 assert!(!is_explicit && !is_bound && !cpus.is_empty());
-                assert!(load.owner.lets_bind() && !load.has_cpuset);
+                assert!(load.owner.lets_bind() && !load.has_cpuset && !load.has_cells);
             }
             Action::ConfineMemory { nodes, .. } => {
                 assert!(load.owner.lets_bind());

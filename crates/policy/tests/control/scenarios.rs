@@ -523,16 +523,17 @@ fn memory_without_a_policy_is_left_to_numa_balancing_while_that_scans() {
 /// replace an operator's setting.
 #[test]
 fn a_binding_that_would_outlive_the_daemon_or_replace_a_setting_is_not_made() {
-    let cases: [(Owner, bool, &str); 2] = [
-        (Owner::SystemdUnit, false, "when the unit restarts"),
-        (Owner::Systemd, true, "another program has set its cpuset"),
+    let cases = [
+        (Owner::SystemdUnit, false, false, "when the unit restarts"),
+        (Owner::Systemd, true, false, "another program has set its cpuset"),
+        (Owner::Libvirt, false, true, "its guest has several cells"),
     ];
-    for (owner, has_cpuset, why) in cases {
+    for (owner, has_cpuset, has_cells, why) in cases {
         for home in [None, Some(set(&[0]))] {
             let mut machine = Machine::new(&[2, 2], 32, &[]);
             machine.soft_affinity = false;
             let mut vm = found("unit", 1.0, &[1, 1]);
-            (vm.owner, vm.has_cpuset) = (owner, has_cpuset);
+            (vm.owner, vm.has_cpuset, vm.has_cells) = (owner, has_cpuset, has_cells);
             let (origin, affinity, policy) = (Origin::Auto, Affinity::Soft, MemoryPolicy::Local);
             vm.state.home = home.map(|nodes| Home { nodes, origin, affinity, policy });
             let before = vm.state.home.clone();

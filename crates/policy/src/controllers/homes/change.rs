@@ -102,8 +102,12 @@ impl Round<'_> {
             };
             let below_threshold = situation.is_contended.then_some(HomeBlocker::BelowThreshold);
             if let Err(blocker) = may_move {
-                let is_unbound =
-                    matches!(blocker, HomeBlocker::OwnerForbids { .. } | HomeBlocker::HasCpuset);
+                let is_unbound = matches!(
+                    blocker,
+                    HomeBlocker::OwnerForbids { .. }
+                        | HomeBlocker::HasCpuset
+                        | HomeBlocker::HasCells
+                );
                 known.status.home_blocker =
                     Some(blocker).filter(|_| situation.is_contended || is_unbound);
                 continue;

@@ -169,6 +169,7 @@ impl<'a> Round<'a> {
         match self.loads[at] {
             _ if !owner.lets_bind() => Err(HomeBlocker::OwnerForbids { owner }),
             Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
+            Some(load) if load.has_cells => Err(HomeBlocker::HasCells),
             _ => Ok(()),
         }
     }
