@@ -4,6 +4,7 @@
 mod binding;
 mod complete;
 mod contradictions;
+mod distances;
 mod domain;
 mod finding;
 mod id;

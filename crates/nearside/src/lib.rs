@@ -24,6 +24,7 @@ mod sample;
 mod size;
 mod source;
 mod top;
+mod vm;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use failure::{Failure, Outcome};

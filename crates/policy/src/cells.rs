@@ -19,7 +19,8 @@ pub use request::{CellRequest, CellsRefusal, CellsRequest, MAX_CELLS};
 pub use search::CellsMethod;
 
 use crate::{
-    ByNode, Candidate, CellId, Claim, CostModel, LeftOut, Observation, PageSize, Refusal, Request, SlowDown,
+    ByNode, Candidate, CellId, Claim, CostModel, LeftOut, Observation, PageSize, Refusal, Request,
+    SlowDown,
     cost::Ask,
     index::{CellIndex, Index, IndexVec, NodeIndex},
     place::{check, check_machine, place, unknown_memory},

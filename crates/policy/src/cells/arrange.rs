@@ -198,7 +198,9 @@ impl<'a> Arranger<'a> {
         let Cell { ask, view, .. } = &self.cells[at];
         let is_free = |i| {
             let is_seat = seats.iter().any(|&(_, seat)| seat == i);
-            self.may_have[at][i] && !is_seat && !self.homes.iter().any(|home| home.nodes.contains(&i))
+            self.may_have[at][i]
+                && !is_seat
+                && !self.homes.iter().any(|home| home.nodes.contains(&i))
         };
         let nodes = self.nothing_taken.grow(view, ask, anchor, is_free);
         self.steps += 50 + 10 * nodes.len() as u64;
