@@ -8,6 +8,7 @@ mod distances;
 mod domain;
 mod finding;
 mod id;
+mod intent;
 mod lint;
 mod list;
 mod memory;
@@ -26,6 +27,7 @@ pub use domain::{
 };
 pub use finding::Finding;
 pub use id::{CellId, CellSet, IothreadId, VcpuId, VcpuSet};
+pub use intent::{Intent, IntentCell, IntentError, home_distances};
 pub use lint::lint;
 pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,

@@ -5,3 +5,4 @@ pub(crate) mod complete;
 pub(crate) mod file;
 mod placement;
 pub(crate) mod request;
+pub(crate) mod shape;

@@ -214,3 +214,64 @@ fn every_domain_is_completed_without_an_error_or_refused() {
     }
     assert!(completed >= 80, "{completed}");
 }
+
+#[test]
+fn an_exported_domain_is_placed_elsewhere_in_its_shape() {
+    let two = common::unpacked("two-sockets").unwrap();
+    let placed = place(two.path(), "", TWO_CELLS.as_bytes()).stdout;
+    let exported = nearside(&["export", "-"], two.path(), "", &placed);
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    let intent: Value = serde_json::from_slice(&exported.stdout).unwrap();
+    assert_eq!((&intent["version"], &intent["name"]), (&json!(1), &json!("vm")));
+    let cell = json!({
+        "vcpus": 2, "memory_bytes": 4_u64 << 30, "huge_page_bytes": null, "nodes": 1,
+        "shares_nodes_with": [],
+    });
+    assert_eq!(intent["cells"], json!([cell, cell]));
+    assert_eq!(intent["home_distances"], json!([[10, 21], [21, 10]]));
+
+    let elsewhere = |machine: &str, flags: &str| {
+        let root = common::unpacked(machine).unwrap();
+        nearside(&["place", "--intent", "-"], root.path(), flags, &exported.stdout)
+    };
+    let output = elsewhere("nps4", "--format json");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let decision: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for cell in decision["cells"].as_array().unwrap() {
+        assert_eq!(cell["chosen"]["nodes"].as_array().unwrap().len(), 1, "{decision}");
+    }
+    let output = elsewhere("two-sockets", "--nodes 1");
+    assert!(output.status.success());
+    assert_eq!(
+        text(&output.stderr),
+        "nearside: note: worse than before: cells 0 and 1 share node 1, they shared none\n"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_intent_is_refused() {
+    let root = common::unpacked("two-sockets").unwrap();
+    for (flags, bytes, code, told) in [
+        ("", &b"{}"[..], 1, "-: missing field `version` at line 1 column 2"),
+        ("", b"<domain/>", 1, "-: expected value at line 1 column 1"),
+        ("", b"\xff", 1, "-: expected value at line 1 column 1"),
+        ("", &[b' '; 2 << 20], 1, "-: the text has 2097152 bytes, expected at most 1048576"),
+        (
+            "",
+            b"{\"version\":1,\"name\":null,\"mode\":\"strict\",\"cells\":[],\"distances\":null,\
+              \"home_distances\":null}",
+            1,
+            "-: a virtual machine needs at least 1 cell",
+        ),
+        ("--format diff", b"{}", 2, "homes are printed as text or JSON"),
+        ("--policy strict", b"{}", 2, "cannot be used with"),
+    ] {
+        let output = nearside(&["place", "--intent", "-"], root.path(), flags, bytes);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(message.contains(told) && output.stdout.is_empty(), "{told}: {message}");
+    }
+    let output = nearside(&["export", "-"], root.path(), "", b"<domain");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("-: line 1, column "), "{}", text(&output.stderr));
+}

@@ -4,6 +4,7 @@ use crate::{
     domains::{left_out, open_host},
     failure::{Failure, Outcome},
     output,
+    printable::printable,
     report::{
         json::Placed, place_cells_json::PlacedCells, place_cells_text, place_libvirt,
         place_numactl, place_qemu, place_text,
@@ -12,13 +13,15 @@ use crate::{
     source::TopologySource,
     vm::{
         complete::{Completed, Refused, Wish, completed},
-        file::DomainFile,
+        file::{self, DomainFile},
         request::mode,
+        shape::{self, place_in_shape},
     },
 };
-use nearside_libvirt::render::unified_diff;
+use nearside_libvirt::{Intent, render::unified_diff};
 use nearside_policy::{
-    CellsRequest, CostModel, Machine, Observation, Request, guest, place, place_cells,
+    CellsDecision, CellsRequest, CostModel, Machine, Observation, Request, guest, place,
+    place_cells,
 };
 use nearside_topology::NodeSet;
 use std::{
@@ -56,6 +59,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Libvirt domain")]
     #[arg(conflicts_with_all = ["cpus", "memory", "near", "cells", "page_size"])]
     libvirt: Option<PathBuf>,
+
+    /// Place the virtual machine of an intent (1 MiB at most; - is standard input) that `nearside
+    /// export` printed on another machine, in the same shape if it fits
+    #[arg(long, value_name = "FILE", help_heading = "Libvirt domain")]
+    #[arg(conflicts_with_all = ["cpus", "memory", "near", "cells", "page_size", "libvirt", "policy"])]
+    intent: Option<PathBuf>,
 
     /// Bind vCPUs (hard), or leave that to Nearside's scheduler (soft) [default: soft if it is
     /// attached on this host and the domain is placed here, else hard]
@@ -106,6 +115,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return place_libvirt_domain(args, file);
     }
     let format = args.format.unwrap_or(Format::Text);
+    if let Some(file) = &args.intent {
+        return place_intent(args, file, format);
+    }
     if format == Format::Diff {
         return Err(Failure::usage("--format diff: only a domain's XML (--libvirt) has a diff"));
     }
@@ -158,11 +170,7 @@ fn place_vm(format: Format, request: &CellsRequest, observation: &Observation) -
     }
     let decision =
         place_cells(request, observation, &CostModel::default()).map_err(refused_cells)?;
-    let report = match format {
-        Format::Json => output::json(&PlacedCells::new(&observation.topology.source, &decision))?,
-        _ => place_cells_text::report(&decision, observation),
-    };
-    output::print(&report)
+    print_cells(format, &decision, observation)
 }
 
 fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
@@ -196,11 +204,7 @@ fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
     output::note(notes.iter().map(|note| format!("{}: {note}", file.name)));
     output::note(contradictions.iter().map(|finding| file.line(finding)));
     match format {
-        Format::Json => output::print(&output::json(&PlacedCells::new(
-            &observation.topology.source,
-            &decision,
-        ))?),
-        Format::Text => output::print(&place_cells_text::report(&decision, &observation)),
+        Format::Json | Format::Text => print_cells(format, &decision, &observation),
         Format::Diff => output::print_verbatim(&unified_diff(
             file.name.trim_start_matches('/'),
             file.domain.text(),
@@ -208,6 +212,37 @@ fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
         )),
         Format::Libvirt | Format::Qemu | Format::Numactl => output::print_verbatim(&xml),
     }
+}
+
+fn place_intent(args: &Args, file: &Path, format: Format) -> Outcome {
+    if args.affinity.is_some() || !matches!(format, Format::Text | Format::Json) {
+        return Err(Failure::usage(
+            "--intent: homes are printed as text or JSON (--format), without --affinity",
+        ));
+    }
+    let name = printable(&file.display().to_string());
+    let bytes = file::read(file)
+        .map_err(|error| Failure::could_not(format_args!("cannot read {name}: {error}")))?;
+    let intent = Intent::read(&bytes)
+        .map_err(|error| Failure::could_not(format_args!("{name}: {error}")))?;
+    let (observation, mut notes) = observed(&args.source)?;
+    let nodes = args.home.nodes(&observation.topology)?;
+    let observation = offered(&observation, nodes.as_ref(), &mut notes);
+    let request = shape::request(&intent, nodes);
+    let model = CostModel::default();
+    let decision = place_in_shape(&intent, &request, &observation, &model).map_err(|refusal| {
+        Failure::could_not(format_args!("{name}: {}", refused_cells(refusal).message()))
+    })?;
+    let worse = shape::worse(&intent, &decision, &observation.topology);
+    output::note(worse.iter().map(|line| format!("worse than before: {line}")));
+    print_cells(format, &decision, &observation)
+}
+
+fn print_cells(format: Format, decision: &CellsDecision, observation: &Observation) -> Outcome {
+    output::print(&match format {
+        Format::Json => output::json(&PlacedCells::new(&observation.topology.source, decision))?,
+        _ => place_cells_text::report(decision, observation),
+    })
 }
 
 /// The failure for a domain that cannot be completed: the file's fault has its line and column.
