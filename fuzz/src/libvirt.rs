@@ -1,5 +1,5 @@
-//! The targets of the crate `libvirt`: the XML of a domain, and an intent. `crates/libvirt/tests/corpus.rs`
-//! includes this file and replays the corpus.
+//! The targets of the crate `libvirt`: the XML of a domain, and an intent.
+//! `crates/libvirt/tests/corpus.rs` includes this file and replays the corpora.
 
 use nearside_libvirt::{
     CellPlacement, Domain, Intent, IothreadId, MemoryMode, Placement, complete, contradictions,

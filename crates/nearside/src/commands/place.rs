@@ -63,7 +63,8 @@ pub(crate) struct Args {
     /// Place the virtual machine of an intent (1 MiB at most; - is standard input) that `nearside
     /// export` printed on another machine, in the same shape if it fits
     #[arg(long, value_name = "FILE", help_heading = "Libvirt domain")]
-    #[arg(conflicts_with_all = ["cpus", "memory", "near", "cells", "page_size", "libvirt", "policy"])]
+    #[arg(conflicts_with_all = ["cpus", "memory", "near", "cells", "page_size", "policy"])]
+    #[arg(conflicts_with = "libvirt")]
     intent: Option<PathBuf>,
 
     /// Bind vCPUs (hard), or leave that to Nearside's scheduler (soft) [default: soft if it is
