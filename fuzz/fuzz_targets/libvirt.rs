@@ -1,7 +1,7 @@
 #![no_main]
 
 #[path = "../src/libvirt.rs"]
-#[allow(unreachable_pub, reason = "a module of two programs")]
+#[allow(dead_code, unreachable_pub, reason = "a module of two programs")]
 mod libvirt;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| libvirt::libvirt(input));

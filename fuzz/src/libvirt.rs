@@ -1,8 +1,9 @@
-//! The target of the crate `libvirt`: the XML of a domain. `crates/libvirt/tests/corpus.rs`
-//! includes this file and replays the corpus.
+//! The targets of the crate `libvirt`: the XML of a domain, and an intent.
+//! `crates/libvirt/tests/corpus.rs` includes this file and replays the corpora.
 
 use nearside_libvirt::{
-    CellPlacement, Domain, IothreadId, MemoryMode, Placement, complete, contradictions, lint,
+    CellPlacement, Domain, Intent, IothreadId, MemoryMode, Placement, complete, contradictions,
+    lint,
     render::{json, sarif, text, unified_diff},
 };
 use nearside_topology::{Cpu, CpuId, Distances, HugePagePool, Node, NodeId, NodeSet, Topology};
@@ -35,6 +36,20 @@ pub fn libvirt(input: &[u8]) {
     assert_eq!(complete(&again, &placement), completed, "completed twice");
     if completed.len() < 10_000 {
         unified_diff("input", domain.text(), &completed);
+    }
+}
+
+/// An intent. One that is read is the same after it was written.
+pub fn intent(input: &[u8]) {
+    match Intent::read(input) {
+        Ok(intent) => {
+            let text = serde_json::to_vec(&intent).expect("an intent is JSON");
+            // Escapes may lead over the bound of a text.
+            if text.len() <= nearside_libvirt::MAX_BYTES {
+                assert_eq!(Intent::read(&text).expect("a written intent can be read"), intent);
+            }
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
     }
 }
 

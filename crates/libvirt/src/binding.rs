@@ -49,6 +49,25 @@ pub(crate) fn of_cell<'a>(domain: &'a Domain, cell: &Cell) -> Option<Binding<'a>
     own.or_else(|| of_domain(domain))
 }
 
+impl Domain {
+    /// The mode that the XML gives all memory; none if it has no `<numatune><memory>`, or a mode
+    /// that libvirt does not know.
+    pub fn written_mode(&self) -> Option<MemoryMode> {
+        let memory = self.numatune.as_ref()?.memory.as_ref()?;
+        in_force(memory.mode.as_ref())
+    }
+
+    /// The nodes that the memory of a cell, or of a domain without cells, is bound to; none if
+    /// nothing binds it.
+    pub fn memory_nodes(&self, cell: Option<&Cell>) -> Option<&NodeSet> {
+        let binding = match cell {
+            Some(cell) => of_cell(self, cell),
+            None => of_domain(self),
+        };
+        binding.map(|binding| &binding.nodes.value)
+    }
+}
+
 /// Memory with one binding: a cell, a memory device, or a whole domain without cells.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block<'a> {
@@ -60,10 +79,19 @@ pub(crate) struct Block<'a> {
     pub(crate) binding: Option<Binding<'a>>,
 }
 
+/// libvirt takes the size of ordinary pages for no huge pages, and no machine's are smaller than
+/// these. 0 stands for the host's default size of huge pages.
+fn is_huge(page_bytes: &u64) -> bool {
+    *page_bytes == 0 || *page_bytes > 4096
+}
+
 /// All memory of a domain.
 pub(crate) fn blocks(domain: &Domain) -> Vec<Block<'_>> {
     let pages = domain.backing.huge_pages.as_ref();
-    let page_bytes = |cell| pages.map(|pages| pages.of(cell).map_or(0, |page| page.bytes.value));
+    let page_bytes = |cell| {
+        let bytes = pages.map(|pages| pages.of(cell).map_or(0, |page| page.bytes.value));
+        bytes.filter(is_huge)
+    };
     if domain.cells.is_empty() {
         let Some(memory) = &domain.memory else { return Vec::new() };
         return vec![Block {
@@ -87,7 +115,8 @@ pub(crate) fn blocks(domain: &Domain) -> Vec<Block<'_>> {
         let own = device.page_bytes.as_ref().map(|bytes| bytes.value);
         Some(Block {
             bytes: device.ram_bytes()?,
-            huge_page_bytes: own.or_else(|| page_bytes(cell.id)),
+            huge_page_bytes: own
+                .map_or_else(|| page_bytes(cell.id), |own| Some(own).filter(is_huge)),
             binding,
         })
     });

@@ -8,7 +8,7 @@ use crate::{
     memory::{Backing, Choice, MemoryDevice, Numatune},
     position::{Lines, Located, Position, Span},
 };
-use nearside_topology::{CpuSet, Id};
+use nearside_topology::{CpuSet, DeviceKind, Id, NodeId, Topology};
 use std::collections::BTreeSet;
 
 /// A libvirt domain as its XML describes it. [`Domain::read`](crate::Domain::read) makes one.
@@ -234,6 +234,8 @@ pub struct Iothreads {
     pub ids: Vec<Located<IothreadId>>,
     /// The threads that disks and controllers name.
     pub used: Vec<Located<IothreadId>>,
+    /// The block devices of the host that threads serve: `nvme0n1` for `/dev/nvme0n1`.
+    pub disks: Vec<(IothreadId, String)>,
 }
 
 impl Iothreads {
@@ -273,6 +275,17 @@ pub enum HostDeviceKind {
 }
 
 impl HostDevice {
+    /// The device's name and its node, if the host knows both.
+    pub fn node<'a>(&'a self, host: &Topology) -> Option<(&'a str, NodeId)> {
+        let (kind, name) = match &self.kind {
+            HostDeviceKind::Pci(name) => (DeviceKind::Pci, name),
+            HostDeviceKind::Netdev(name) => (DeviceKind::Netdev, name),
+            HostDeviceKind::Mediated | HostDeviceKind::Vdpa(_) => return None,
+        };
+        let known = host.devices.iter().find(|known| known.kind == kind && known.name == *name)?;
+        Some((name, known.node?))
+    }
+
     /// Whether the device's driver pins all memory of the guest, so that no page can move.
     pub fn pins_memory(&self) -> bool {
         !matches!(self.kind, HostDeviceKind::Netdev(_))

@@ -4,9 +4,11 @@
 mod binding;
 mod complete;
 mod contradictions;
+mod distances;
 mod domain;
 mod finding;
 mod id;
+mod intent;
 mod lint;
 mod list;
 mod memory;
@@ -25,6 +27,7 @@ pub use domain::{
 };
 pub use finding::Finding;
 pub use id::{CellId, CellSet, IothreadId, VcpuId, VcpuSet};
+pub use intent::{Intent, IntentCell, IntentError, home_distances};
 pub use lint::lint;
 pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,

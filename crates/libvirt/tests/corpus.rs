@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz target, so that every test run repeats the inputs that a fuzzer
+//! Replays the corpora of the fuzz targets, so that every test run repeats the inputs that a fuzzer
 //! found.
 
 #![allow(
@@ -14,15 +14,24 @@ mod targets;
 
 use std::{fs, path::Path};
 
-#[test]
-fn libvirt() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/libvirt");
+fn replay(target: &str, run: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = 0;
     for entry in fs::read_dir(&corpus).unwrap() {
         let path = entry.unwrap().path();
         println!("{}", path.display());
-        targets::libvirt(&fs::read(path).unwrap());
+        run(&fs::read(path).unwrap());
         inputs += 1;
     }
     assert!(inputs > 0, "{} is empty", corpus.display());
+}
+
+#[test]
+fn libvirt() {
+    replay("libvirt", targets::libvirt);
+}
+
+#[test]
+fn intent() {
+    replay("intent", targets::intent);
 }

@@ -24,6 +24,7 @@ mod sample;
 mod size;
 mod source;
 mod top;
+mod vm;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use failure::{Failure, Outcome};
@@ -64,6 +65,7 @@ enum Command {
     Topology(commands::topology::Args),
     Place(commands::place::Args),
     Lint(commands::lint::Args),
+    Export(commands::export::Args),
     Simulate(commands::simulate::Args),
     Doctor(commands::doctor::Args),
     Daemon(commands::daemon::Args),
@@ -96,6 +98,7 @@ fn run(command: Command) -> Outcome {
         Command::Topology(args) => commands::topology::run(&args),
         Command::Place(args) => commands::place::run(&args),
         Command::Lint(args) => commands::lint::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Daemon(args) => commands::daemon::run(&args),

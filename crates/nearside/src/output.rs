@@ -7,7 +7,7 @@ use crate::{
 use serde::Serialize;
 use std::{
     fmt::Display,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 
@@ -16,6 +16,22 @@ use std::{
 pub(crate) fn print(report: &str) -> Outcome {
     let mut out = anstream::stdout().lock();
     match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => {
+            written.map_err(|error| Failure::could_not(format_args!("standard output: {error}")))
+        }
+    }
+}
+
+/// Writes text of others to standard output, byte for byte. Only a terminal gets it without control
+/// sequences.
+pub(crate) fn print_verbatim(text: &str) -> Outcome {
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        drop(out);
+        return print(text);
+    }
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => {
             written.map_err(|error| Failure::could_not(format_args!("standard output: {error}")))

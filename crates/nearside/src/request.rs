@@ -40,7 +40,7 @@ pub(crate) struct SizesArgs {
 
     /// Memory: 512M, 4G, 1.5GiB (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
-    #[arg(required_unless_present = "cells")]
+    #[arg(required_unless_present_any = ["cells", "libvirt", "intent"])]
     memory: Option<u64>,
 
     /// A cell of a virtual machine, VCPUS:MEM[:near=NODE], in place of --cpus and --memory; the
@@ -129,7 +129,8 @@ impl HomeArgs {
         self.policy.unwrap_or(MemoryPolicy::PreferredMany)
     }
 
-    fn nodes(&self, topology: &Topology) -> Result<Option<NodeSet>, Failure> {
+    /// The nodes that the operator chose, on a machine that has them.
+    pub(crate) fn nodes(&self, topology: &Topology) -> Result<Option<NodeSet>, Failure> {
         self.nodes.as_ref().map(|text| parse_node_set(text, topology)).transpose()
     }
 }

@@ -19,7 +19,8 @@ pub use request::{CellRequest, CellsRefusal, CellsRequest, MAX_CELLS};
 pub use search::CellsMethod;
 
 use crate::{
-    ByNode, Candidate, CellId, Claim, CostModel, LeftOut, Observation, PageSize, Refusal, SlowDown,
+    ByNode, Candidate, CellId, Claim, CostModel, LeftOut, Observation, PageSize, Refusal, Request,
+    SlowDown,
     cost::Ask,
     index::{CellIndex, Index, IndexVec, NodeIndex},
     place::{check, check_machine, place, unknown_memory},
@@ -49,6 +50,21 @@ pub fn place_cells(
     place_cells_with(CellsMethod::BySize, request, observation, model)
 }
 
+/// [`place_cells`] with nodes that single cells are bound to: the home of cell `i` lies within
+/// `bounds[i]`. A cell without a bound, or beyond the end of `bounds`, may have all nodes of the
+/// request.
+///
+/// # Errors
+/// As [`place_cells`].
+pub fn place_cells_within(
+    request: &CellsRequest,
+    bounds: &[Option<NodeSet>],
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<CellsDecision, CellsRefusal> {
+    place_by(CellsMethod::BySize, request, bounds, observation, model)
+}
+
 /// [`place_cells`] with a given way to find arrangements.
 ///
 /// # Errors
@@ -59,18 +75,41 @@ pub fn place_cells_with(
     observation: &Observation,
     model: &CostModel,
 ) -> Result<CellsDecision, CellsRefusal> {
+    place_by(method, request, &[], observation, model)
+}
+
+fn place_by(
+    method: CellsMethod,
+    request: &CellsRequest,
+    bounds: &[Option<NodeSet>],
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<CellsDecision, CellsRefusal> {
     request.check_shape()?;
     if let [only] = &request.cells[..] {
-        let decision = place(&request.part(only), observation, model)
+        let nodes = match (&request.nodes, bounds.first().and_then(Option::as_ref)) {
+            (Some(nodes), Some(bound)) => Some(nodes.intersection(bound)),
+            (nodes, bound) => nodes.as_ref().or(bound).cloned(),
+        };
+        let part = Request { nodes, ..request.part(only) };
+        let decision = place(&part, observation, model)
             .map_err(|refusal| CellsRefusal::Cell { cell: CellId(0), refusal })?;
         return Ok(CellsDecision::of_one(request.clone(), decision));
     }
     let observation = &*observation.naming(request.nodes.as_ref());
     let cells = cells(request, observation, model)?;
     let nodes = request.nodes.clone().unwrap_or_else(|| observation.topology.node_set());
-    check_room(request, &cells, &nodes, &observation.topology)?;
+    let of_cell = |at: CellIndex| match bounds.get(at.position()) {
+        Some(Some(bound)) => nodes.intersection(bound),
+        _ => nodes.clone(),
+    };
+    let nodes_by_cell: IndexVec<CellIndex, NodeSet> = cells.indices().map(of_cell).collect();
+    check_room(request, &cells, &nodes, &nodes_by_cell, &observation.topology)?;
     let some_view = &cells[CellIndex::at(0)].view;
-    let may_have = some_view.nodes.iter().map(|node| nodes.contains(node.id)).collect();
+    let may_have_of = |nodes: &NodeSet| -> IndexVec<NodeIndex, bool> {
+        some_view.nodes.iter().map(|node| nodes.contains(node.id)).collect()
+    };
+    let may_have = nodes_by_cell.iter().map(may_have_of).collect();
     let mut arranger = Arranger::new(&cells, may_have, Nearness::new(request, model), model);
     let Some(found) = find(&mut arranger, method) else {
         return Err(CellsRefusal::NoArrangement { nodes });
@@ -126,9 +165,10 @@ fn check_room(
     request: &CellsRequest,
     cells: &IndexVec<CellIndex, Cell>,
     nodes: &NodeSet,
+    nodes_by_cell: &IndexVec<CellIndex, NodeSet>,
     topology: &Topology,
 ) -> Result<(), CellsRefusal> {
-    let no_room = |of: &Cell, pages: u64| {
+    let no_room = |of: &Cell, pages: u64, nodes: &NodeSet| {
         let Cell { page_bytes, view, ask } = of;
         let on_nodes = view.nodes.iter().filter(|node| nodes.contains(node.id));
         let sum = on_nodes.fold(0, |sum: u64, node| sum.saturating_add(node.available_pages));
@@ -147,12 +187,12 @@ fn check_room(
             })
         })
     };
-    for (id, cell) in (0..).map(CellId).zip(cells.iter()) {
+    for (id, (cell, nodes)) in (0..).map(CellId).zip(cells.iter().zip(nodes_by_cell.iter())) {
         if cell.view.nodes.iter().all(|node| node.cores == 0 || !nodes.contains(node.id)) {
             let refusal = Refusal::NoCpus { nodes: nodes.clone() };
             return Err(CellsRefusal::Cell { cell: id, refusal });
         }
-        if let Some(refusal) = no_room(cell, cell.ask.pages) {
+        if let Some(refusal) = no_room(cell, cell.ask.pages, nodes) {
             return Err(CellsRefusal::Cell { cell: id, refusal });
         }
     }
@@ -160,7 +200,7 @@ fn check_room(
     for size in sizes {
         let alike = || cells.iter().filter(|cell| cell.ask.page_size == size);
         let pages = alike().fold(0, |sum: u64, cell| sum.saturating_add(cell.ask.pages));
-        if let Some(refusal) = alike().next().and_then(|cell| no_room(cell, pages)) {
+        if let Some(refusal) = alike().next().and_then(|cell| no_room(cell, pages, nodes)) {
             return Err(CellsRefusal::Together(refusal));
         }
     }

@@ -3,15 +3,16 @@
 use super::checker::Checker;
 use crate::{
     binding::{Block, blocks, of_cell},
-    domain::{Domain, HostDevice, HostDeviceKind},
+    distances::GuestDistances,
+    domain::Domain,
     id::CellId,
     memory::MemoryMode,
     position::Located,
     rule::Rule,
     size::shown,
 };
-use nearside_topology::{DeviceKind, Distances, MAX_NODES, Node, NodeId, NodeSet, Topology};
-use std::{cmp::Reverse, collections::BTreeMap};
+use nearside_topology::{MAX_NODES, Node, NodeId, NodeSet, Topology};
+use std::cmp::Reverse;
 
 pub(super) fn check(checker: &mut Checker<'_>, host: &Topology) {
     for nodes in nodesets(checker.domain) {
@@ -116,24 +117,13 @@ fn check_devices(checker: &mut Checker<'_>, blocks: &[Block<'_>], host: &Topolog
         .try_fold(NodeSet::new(), |all, block| Some(all.union(&block.binding?.nodes.value)));
     let Some(nodes) = nodes.filter(|nodes| !nodes.is_empty()) else { return };
     for device in &checker.domain.host_devices {
-        let Some((name, node)) = node_of(device, host) else { continue };
+        let Some((name, node)) = device.node(host) else { continue };
         if !nodes.contains(node) {
             let message =
                 format!("{name} is on node {node}, but all memory is bound to {}", nodes.named());
             checker.report(Rule::DeviceFarFromMemory, device.span, message);
         }
     }
-}
-
-/// The name and the node of a host device that the host knows.
-fn node_of<'a>(device: &'a HostDevice, host: &Topology) -> Option<(&'a str, NodeId)> {
-    let (kind, name) = match &device.kind {
-        HostDeviceKind::Pci(name) => (DeviceKind::Pci, name),
-        HostDeviceKind::Netdev(name) => (DeviceKind::Netdev, name),
-        HostDeviceKind::Mediated | HostDeviceKind::Vdpa(_) => return None,
-    };
-    let known = host.devices.iter().find(|known| known.kind == kind && known.name == *name)?;
-    Some((name, known.node?))
 }
 
 /// The order of the guest's distances against that of the host's, if each cell is on one node.
@@ -185,27 +175,5 @@ fn check_distances(checker: &mut Checker<'_>, host: &Topology) {
                 return;
             }
         }
-    }
-}
-
-/// The distances in force between cells. libvirt takes a written one for the other direction, too,
-/// and 20 without any (`virDomainNumaGetNodeDistance`, `src/conf/numa_conf.c`).
-struct GuestDistances {
-    by_pair: BTreeMap<(CellId, CellId), u8>,
-}
-
-impl GuestDistances {
-    fn new(domain: &Domain) -> Self {
-        let written = domain.cells.iter().flat_map(|cell| {
-            cell.distances.iter().map(|it| ((cell.id, it.to.value), it.value.value))
-        });
-        let mut by_pair: BTreeMap<_, _> =
-            written.clone().map(|((from, to), value)| ((to, from), value)).collect();
-        by_pair.extend(written);
-        Self { by_pair }
-    }
-
-    fn get(&self, from: CellId, to: CellId) -> u8 {
-        self.by_pair.get(&(from, to)).copied().unwrap_or(Distances::REMOTE)
     }
 }

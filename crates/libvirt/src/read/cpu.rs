@@ -176,7 +176,14 @@ pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Re
         .filter_map(|user| attribute(child(user, "driver")?, "iothread"))
         .map(iothread)
         .collect::<Read<_>>()?;
-    Ok(Iothreads { count: count.transpose()?, ids, used })
+    let disks = devices.into_iter().flat_map(|devices| children(devices, "disk"));
+    let disk = |disk| {
+        let thread = iothread(attribute(child(disk, "driver")?, "iothread")?).ok()?;
+        let device = attribute(child(disk, "source")?, "dev")?;
+        Some((thread.value, device.text.strip_prefix("/dev/")?.to_owned()))
+    };
+    let disks = disks.filter_map(disk).collect();
+    Ok(Iothreads { count: count.transpose()?, ids, used, disks })
 }
 
 /// iothreads are numbered from 1.

@@ -3,16 +3,12 @@
 use crate::{
     failure::{Failure, Outcome},
     output,
-    printable::printable,
     source::TopologySource,
+    vm::file::DomainFile,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use nearside_libvirt::{Domain, Rule, lint, render};
-use nearside_topology::bounded_file;
-use std::{
-    io::{self, Read},
-    path::{Path, PathBuf},
-};
+use nearside_libvirt::{Rule, lint, render};
+use std::path::PathBuf;
 
 /// Find contradictions and NUMA traps in the XML of a libvirt domain
 ///
@@ -65,15 +61,8 @@ fn rules() -> impl TypedValueParser<Value = Rule> {
     })
 }
 
-/// A file is read beyond the bound of a domain, so that the message has the place of the bound.
-const MAX_READ_BYTES: u64 = 16 << 20;
-
 pub(crate) fn run(args: &Args) -> Outcome {
-    let name = printable(&args.file.display().to_string());
-    let failed = |error| Failure::could_not(format_args!("cannot read {name}: {error}"));
-    let bytes = read(&args.file).map_err(failed)?;
-    let domain = Domain::from_bytes(&bytes)
-        .map_err(|error| Failure::could_not(format_args!("{name}: {error}")))?;
+    let DomainFile { name, domain } = DomainFile::read(&args.file)?;
     let host = match args.source.is_this_host() {
         true => None,
         false => {
@@ -97,17 +86,5 @@ pub(crate) fn run(args: &Args) -> Outcome {
         0 => Ok(()),
         1 => Err(Failure::could_not(format_args!("{name}: 1 finding"))),
         count => Err(Failure::could_not(format_args!("{name}: {count} findings"))),
-    }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    if path != Path::new("-") {
-        return Ok(bounded_file::read(path, MAX_READ_BYTES)?);
-    }
-    let mut bytes = Vec::new();
-    io::stdin().lock().take(MAX_READ_BYTES + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > MAX_READ_BYTES {
-        true => Err(bounded_file::Error::TooLarge { max_bytes: MAX_READ_BYTES }.into()),
-        false => Ok(bytes),
     }
 }

@@ -23,6 +23,7 @@ use crate::daemon::{
     audit::Entry,
     snapshot::{Change, Snapshot, examples as seen},
 };
+use crate::vm::{request::request, shape::intent};
 use nearside_libvirt::{Domain, lint, render};
 use nearside_policy::{
     Action, CpuReason, PageMove, PartHistory, PartId, Plan, Reason, Step, Transaction,
@@ -247,6 +248,16 @@ fn lint_of_a_domain() {
     let findings = lint(&Domain::read(xml).unwrap(), None);
     let printed = render::json("vm.xml", &findings).unwrap();
     check("`nearside lint ", &[], "", &serde_json::from_str(&printed).unwrap());
+}
+
+#[test]
+fn intent_of_a_domain() {
+    let xml = "<domain><name>vm</name><vcpu>2</vcpu>
+        <numatune><memory nodeset='0'/></numatune><cpu><numa>
+        <cell cpus='0' memory='1'/><cell cpus='1' memory='1'/></numa></cpu></domain>";
+    let (domain, host) = (Domain::read(xml).unwrap(), Topology::default());
+    let printed = intent(&domain, &request(&domain, None, None, &host), &host);
+    check("`nearside export ", &[], "", &to_value(printed).unwrap());
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub(super) struct Arranger<'a> {
     /// The nodes on which a home may begin: those with a CPU.
     pub(super) anchors: Vec<NodeIndex>,
     /// Whether a cell may have a node.
-    may_have: IndexVec<NodeIndex, bool>,
+    may_have: IndexVec<CellIndex, IndexVec<NodeIndex, bool>>,
     pub(super) nearness: Nearness,
     model: &'a CostModel,
     costings: IndexVec<CellIndex, Costing<'a>>,
@@ -88,29 +88,31 @@ pub(super) struct Arranger<'a> {
 }
 
 impl<'a> Arranger<'a> {
-    /// `may_have` has the nodes of the view that the cells may have.
+    /// `may_have` has the nodes of the view that each cell may have.
     pub(super) fn new(
         cells: &'a IndexVec<CellIndex, Cell>,
-        may_have: IndexVec<NodeIndex, bool>,
+        may_have: IndexVec<CellIndex, IndexVec<NodeIndex, bool>>,
         nearness: Nearness,
         model: &'a CostModel,
     ) -> Self {
         let costing = |cell: &'a Cell| Costing::new(&cell.view, &cell.ask, model);
         let mut costings: IndexVec<CellIndex, _> = cells.iter().map(costing).collect();
-        let nothing_taken = Taken::nothing(may_have.len());
+        let nodes = cells.iter().next().map_or(0, |cell| cell.view.nodes.len());
+        let nothing_taken = Taken::nothing(nodes);
         let mut alone_on = |at: CellIndex, i: NodeIndex| {
             let cell = &cells[at];
-            let may = may_have[i] && nothing_taken.fits(&cell.view, &cell.ask, i);
+            let may = may_have[at][i] && nothing_taken.fits(&cell.view, &cell.ask, i);
             may.then(|| Home::lay(at, &mut costings[at], vec![i]).map(Rc::new)).flatten()
         };
         let alone: IndexVec<CellIndex, _> = cells
             .indices()
-            .map(|at| may_have.indices().map(|i| alone_on(at, i)).collect())
+            .map(|at| nothing_taken.vcpus.indices().map(|i| alone_on(at, i)).collect())
             .collect();
-        let has_cpu = |i: &NodeIndex| {
-            may_have[*i] && cells.iter().next().is_some_and(|it| it.view.nodes[*i].cores > 0)
+        let is_anchor = |i: &NodeIndex| {
+            may_have.iter().any(|of_cell| of_cell[*i])
+                && cells.iter().next().is_some_and(|it| it.view.nodes[*i].cores > 0)
         };
-        let anchors = may_have.indices().filter(has_cpu).collect();
+        let anchors = nothing_taken.vcpus.indices().filter(is_anchor).collect();
         let vcpus = cells.iter().map(|cell| cell.ask.vcpus).sum();
         Self {
             cells,
@@ -143,16 +145,19 @@ impl<'a> Arranger<'a> {
     }
 
     /// The arrangement of these seats (in the order of cells), of all cells or of some, if it is
-    /// better than another: equals are ordered by the nodes of the homes, cell by cell. None if the
-    /// memory of a cell does not fit.
+    /// better than another: equals are ordered by the nodes of the homes, cell by cell. None if a
+    /// seat is not the cell's to take, or the memory of a cell does not fit.
     pub(super) fn better(
         &mut self,
         seats: &[Seat],
         nodes: Nodes,
         than: Option<&Arrangement>,
     ) -> Option<Arrangement> {
-        self.evaluated += u64::from(seats.len() == self.cells.len());
         self.steps += (20 + seats.len() * (10 + 3 * seats.len())) as u64;
+        if seats.iter().any(|&(at, anchor)| !self.may_have[at][anchor]) {
+            return None;
+        }
+        self.evaluated += u64::from(seats.len() == self.cells.len());
         self.homes.clear();
         match nodes {
             Nodes::Distinct => self.distinct(seats)?,
@@ -193,7 +198,9 @@ impl<'a> Arranger<'a> {
         let Cell { ask, view, .. } = &self.cells[at];
         let is_free = |i| {
             let is_seat = seats.iter().any(|&(_, seat)| seat == i);
-            self.may_have[i] && !is_seat && !self.homes.iter().any(|home| home.nodes.contains(&i))
+            self.may_have[at][i]
+                && !is_seat
+                && !self.homes.iter().any(|home| home.nodes.contains(&i))
         };
         let nodes = self.nothing_taken.grow(view, ask, anchor, is_free);
         self.steps += 50 + 10 * nodes.len() as u64;
@@ -211,10 +218,10 @@ impl<'a> Arranger<'a> {
     // of residents.
     fn shared(&mut self, seats: &[Seat]) -> Option<()> {
         for (at, anchor) in self.in_turn(seats) {
-            self.steps += 20 * self.may_have.len() as u64;
+            self.steps += 20 * self.nothing_taken.vcpus.len() as u64;
             let Cell { ask, view, .. } = &self.cells[at];
             let taken = self.taken(&self.homes, at);
-            let grown = taken.grow(view, ask, anchor, |i| self.may_have[i]);
+            let grown = taken.grow(view, ask, anchor, |i| self.may_have[at][i]);
             let view = self.beside(&self.homes, at);
             let mut costing = Costing::new(&view, ask, self.model);
             self.homes.push(Rc::new(Home::lay(at, &mut costing, grown)?));
@@ -232,7 +239,7 @@ impl<'a> Arranger<'a> {
 
     /// The claims of these homes, in pages of the size of `cell`.
     pub(super) fn taken(&self, homes: &[Rc<Home>], cell: CellIndex) -> Taken {
-        let mut taken = Taken::nothing(self.may_have.len());
+        let mut taken = Taken::nothing(self.nothing_taken.vcpus.len());
         for home in homes {
             home.vcpus.iter().for_each(|&(i, vcpus)| taken.vcpus[i] += vcpus);
             if self.has_same_pages(home.cell, cell) {

@@ -168,3 +168,34 @@ fn invalid_requests_are_refused_with_the_value() {
     let refusal = told(&guest(&[(1, 1), (1, 40)]));
     assert!(refusal.starts_with("cell 1: 40 GiB are more than the whole machine has"), "{refusal}");
 }
+
+#[test]
+fn a_bound_cell_stays_within_its_nodes_and_the_others_give_way() {
+    let seen = machine(&[16; 4]);
+    let within = |cells: &[(u32, u64)], bounds: &[Option<&str>]| {
+        let bounds: Vec<Option<NodeSet>> =
+            bounds.iter().map(|bound| bound.map(|it| it.parse().unwrap())).collect();
+        place_cells_within(&guest(cells), &bounds, &seen, &CostModel::default())
+    };
+    let small = [(2, 4), (2, 4)];
+    assert_eq!(homes(&within(&small, &[]).unwrap()), ["0", "1"]);
+    assert_eq!(homes(&within(&small, &[None, Some("0")]).unwrap()), ["1", "0"]);
+    assert_eq!(homes(&within(&small, &[Some("3"), Some("0")]).unwrap()), ["3", "0"]);
+    // Two cells on one node share it, and a large one grows within its bound alone.
+    let shared = within(&small, &[Some("2"), Some("2")]).unwrap();
+    assert_eq!((homes(&shared), shared.shared.to_string()), (vec!["2".into(); 2], "2".into()));
+    assert_eq!(homes(&within(&[(2, 20), (2, 4)], &[Some("1,3"), None]).unwrap())[0], "1,3");
+    let refusal = within(&[(2, 4), (2, 20)], &[None, Some("1")]).unwrap_err().to_string();
+    assert!(refusal.starts_with("cell 1: 20 GiB do not fit: 16 GiB "), "{refusal}");
+    assert_eq!(homes(&within(&[(2, 4)], &[Some("3")]).unwrap()), ["3"]);
+}
+
+#[test]
+fn the_search_respects_bounds_where_arrangements_are_many() {
+    let seen = machine(&[16; 16]);
+    let bounds: Vec<_> = ["15", "3", "7", "0"].map(|it| Some(it.parse().unwrap())).into();
+    let decision =
+        place_cells_within(&guest(&[(2, 4); 5]), &bounds, &seen, &CostModel::default()).unwrap();
+    assert!(!decision.exhaustive);
+    assert_eq!(homes(&decision)[..4], ["15", "3", "7", "0"]);
+}

@@ -1,0 +1,49 @@
+//! The XML of a domain from a file or standard input.
+
+use crate::{failure::Failure, printable::printable};
+use nearside_libvirt::{Domain, Finding};
+use nearside_topology::bounded_file;
+use std::{
+    io::{self, Read},
+    path::Path,
+};
+
+/// A file is read beyond the bound of a domain, so that the message has the place of the bound.
+const MAX_READ_BYTES: u64 = 16 << 20;
+
+/// A domain and the name of its file for messages.
+pub(crate) struct DomainFile {
+    pub(crate) name: String,
+    pub(crate) domain: Domain,
+}
+
+impl DomainFile {
+    /// Reads the domain at `path`; `-` is standard input.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let name = printable(&path.display().to_string());
+        let bytes = read(path)
+            .map_err(|error| Failure::could_not(format_args!("cannot read {name}: {error}")))?;
+        let domain = Domain::from_bytes(&bytes)
+            .map_err(|error| Failure::could_not(format_args!("{name}: {error}")))?;
+        Ok(Self { name, domain })
+    }
+
+    /// A finding in one line: `FILE:LINE:COLUMN: message`.
+    pub(crate) fn line(&self, finding: &Finding) -> String {
+        let (start, rule) = (finding.start, finding.rule);
+        format!("{}:{}:{}: {} [{rule}]", self.name, start.line, start.column, finding.message)
+    }
+}
+
+/// All bytes of a regular file or of standard input, up to a bound.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if path != Path::new("-") {
+        return Ok(bounded_file::read(path, MAX_READ_BYTES)?);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(MAX_READ_BYTES + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MAX_READ_BYTES {
+        true => Err(bounded_file::Error::TooLarge { max_bytes: MAX_READ_BYTES }.into()),
+        false => Ok(bytes),
+    }
+}

@@ -1,0 +1,184 @@
+//! The request for homes that the XML of a domain makes.
+//!
+//! | request | from the XML |
+//! |---|---|
+//! | cells | those of `<cpu><numa>`; a domain without them is one cell |
+//! | vCPUs | those that are plugged in at the start; a cell of memory alone counts as one |
+//! | memory | the cell's, and the memory devices' that have no nodes of their own |
+//! | pages | `<hugepages>` of the cell |
+//! | distances | the guest's, if any are written |
+//! | devices | every cell should be near the host devices, so the nearest ones get their nodes |
+//! | policy | the mode of `<numatune><memory>`, else the operator's choice, else *strict* |
+//! | bounds | the operator's bindings: nodes of memory, and of the CPUs that vCPUs are bound to |
+
+use nearside_libvirt::{Cell, CellId, Domain, MemoryMode, VcpuSet};
+use nearside_policy::{CellRequest, CellsRequest, MemoryPolicy, PageSize};
+use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
+
+/// The size of huge pages where neither the XML nor the host's pools tell one: that of x86.
+const USUAL_HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// No machine has smaller pages. libvirt takes the size of ordinary pages for no huge pages.
+const SMALLEST_PAGE_BYTES: u64 = 4096;
+
+/// A request, and the nodes that single cells are bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VmRequest {
+    pub(crate) cells: CellsRequest,
+    /// By cell; none where the operator bound nothing.
+    pub(crate) bounds: Vec<Option<NodeSet>>,
+    /// The mode of all memory.
+    pub(crate) mode: MemoryMode,
+    /// Assumptions, for the operator.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The request of `domain` on this machine. `mode` is the operator's choice for memory that the XML
+/// gives no mode, `nodes` the nodes that all cells may have.
+pub(crate) fn request(
+    domain: &Domain,
+    mode: Option<MemoryMode>,
+    nodes: Option<NodeSet>,
+    host: &Topology,
+) -> VmRequest {
+    let mut notes = Vec::new();
+    let written = domain.written_mode();
+    let in_force = written.or(mode).unwrap_or_default();
+    if let (Some(written), Some(asked)) = (written, mode)
+        && written != asked
+    {
+        notes.push(format!("the XML has the mode '{written}' for all memory, which stays"));
+    }
+    let near = near(domain, host);
+    let parts: Vec<Part<'_>> = match domain.cells.is_empty() {
+        true => vec![Part { id: CellId(0), cell: None, vcpus: domain.vcpus.all() }],
+        false => domain.cells.iter().map(|cell| Part::of(domain, cell)).collect(),
+    };
+    let online = domain.vcpus.online();
+    let cells = parts.iter().map(|part| {
+        let (memory_bytes, page_size) = part.memory(domain, host, &mut notes);
+        let vcpus = part.vcpus.intersection(&online).len().max(1);
+        CellRequest {
+            vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
+            memory_bytes,
+            page_size,
+            near: near.clone(),
+        }
+    });
+    let cells = cells.collect();
+    let bounds = parts.iter().map(|part| part.bound(domain, host)).collect();
+    let cells =
+        CellsRequest { cells, distances: domain.distances(), policy: policy(in_force), nodes };
+    VmRequest { cells, bounds, mode: in_force, notes }
+}
+
+/// The policy of a mode of libvirt's.
+pub(crate) fn policy(mode: MemoryMode) -> MemoryPolicy {
+    match mode {
+        MemoryMode::Strict => MemoryPolicy::Strict,
+        MemoryMode::Preferred => MemoryPolicy::Preferred,
+        MemoryMode::Interleave => MemoryPolicy::Interleave,
+        MemoryMode::Restrictive => MemoryPolicy::Restrictive,
+    }
+}
+
+/// libvirt's mode for a policy; none for those that neither libvirt nor QEMU knows.
+pub(crate) fn mode(policy: MemoryPolicy) -> Option<MemoryMode> {
+    MemoryMode::ALL.into_iter().find(|&mode| self::policy(mode) == policy)
+}
+
+/// The nodes of the host devices that the host knows.
+fn near(domain: &Domain, host: &Topology) -> Vec<NodeId> {
+    let nodes = domain.host_devices.iter().filter_map(|device| device.node(host));
+    let nodes: NodeSet = nodes.map(|(_, node)| node).collect();
+    nodes.iter().filter(|&node| host.node(node).is_some()).collect()
+}
+
+/// A cell, or all of a domain without cells.
+struct Part<'a> {
+    id: CellId,
+    cell: Option<&'a Cell>,
+    vcpus: VcpuSet,
+}
+
+impl<'a> Part<'a> {
+    fn of(domain: &Domain, cell: &'a Cell) -> Self {
+        let vcpus = domain.vcpus_of(cell).intersection(&domain.vcpus.all());
+        Self { id: cell.id, cell: Some(cell), vcpus }
+    }
+
+    fn memory(&self, domain: &Domain, host: &Topology, notes: &mut Vec<String>) -> (u64, PageSize) {
+        let pages = domain.backing.huge_pages.as_ref();
+        let page_bytes = pages.map(|pages| match pages.of(self.id).map(|page| page.bytes.value) {
+            Some(bytes) => bytes,
+            None => usual_huge_page(host, notes),
+        });
+        let page_bytes = page_bytes.filter(|&bytes| bytes > SMALLEST_PAGE_BYTES);
+        let Some(cell) = self.cell else {
+            return (domain.memory_bytes(), page_bytes.map_or(PageSize::Base, PageSize::Huge));
+        };
+        let mut bytes = cell.memory_bytes.value;
+        for device in &domain.memory_devices {
+            let is_here = device.cell.as_ref().is_some_and(|cell| cell.value == self.id);
+            let Some(device_bytes) = device.ram_bytes().filter(|_| is_here) else { continue };
+            let own_pages = device.page_bytes.as_ref().map(|bytes| bytes.value);
+            if device.nodes.is_some() || own_pages.is_some_and(|own| Some(own) != page_bytes) {
+                let at = domain.position(device.span.start);
+                notes.push(format!(
+                    "{at}: the memory device has nodes or pages of its own and counts for no cell"
+                ));
+            } else {
+                bytes = bytes.saturating_add(device_bytes);
+            }
+        }
+        (bytes, page_bytes.map_or(PageSize::Base, PageSize::Huge))
+    }
+
+    /// The nodes that the operator's bindings leave the cell: those of its memory that its vCPUs
+    /// may run on, or those of its memory if there is none.
+    fn bound(&self, domain: &Domain, host: &Topology) -> Option<NodeSet> {
+        let has_cpu = |nodes: &NodeSet| nodes.iter().any(|node| !host.cpus_of(node).is_empty());
+        let memory = domain
+            .memory_nodes(self.cell)
+            .map(|nodes| nodes.intersection(&host.node_set()))
+            .filter(has_cpu);
+        let cpus = self.bound_cpus(domain);
+        let of_cpus: Option<NodeSet> = cpus.map(|cpus| {
+            let named = host.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
+            named.filter_map(|cpu| cpu.node).collect()
+        });
+        let of_cpus = of_cpus.filter(has_cpu);
+        match (memory, of_cpus) {
+            (Some(memory), Some(of_cpus)) => {
+                let both = memory.intersection(&of_cpus);
+                Some(if both.is_empty() { memory } else { both })
+            }
+            (memory, of_cpus) => memory.or(of_cpus),
+        }
+    }
+
+    /// The CPUs of all its vCPUs that are bound; none if none is.
+    fn bound_cpus(&self, domain: &Domain) -> Option<CpuSet> {
+        let bound = self.vcpus.iter().filter_map(|vcpu| domain.cpus_of(vcpu));
+        bound.map(|cpus| cpus.value.clone()).reduce(|all, cpus| all.union(&cpus))
+    }
+}
+
+/// The size of huge pages that `<hugepages>` without a size means on this host.
+fn usual_huge_page(host: &Topology, notes: &mut Vec<String>) -> u64 {
+    let pools = host.nodes.iter().flat_map(|node| &node.huge_pages);
+    let mut sizes: Vec<u64> = pools.map(|pool| pool.page_bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let bytes = match sizes[..] {
+        [only] => only,
+        _ => USUAL_HUGE_PAGE_BYTES,
+    };
+    let note = format!(
+        "<hugepages> names no size: pages of {} are assumed",
+        nearside_policy::Bytes(bytes)
+    );
+    if !notes.contains(&note) {
+        notes.push(note);
+    }
+    bytes
+}
