@@ -7,6 +7,7 @@
 //! [`Watcher`](watch::Watcher).
 
 mod actuator;
+mod advise;
 pub mod busy;
 pub mod cgroup;
 mod confine;
@@ -21,6 +22,7 @@ mod mappings;
 pub mod memory;
 pub mod migrate;
 mod mountinfo;
+mod newcomer;
 mod read;
 pub mod store;
 pub mod sys;
@@ -29,5 +31,6 @@ pub mod threads;
 pub mod usage;
 pub mod watch;
 
+pub use advise::advise;
 pub use error::Error;
 pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};

@@ -7,6 +7,7 @@ pub(crate) mod exec;
 pub(crate) mod lint;
 pub(crate) mod list;
 pub(crate) mod man;
+pub(crate) mod numad;
 pub(crate) mod place;
 pub(crate) mod run;
 pub(crate) mod set;

@@ -227,6 +227,7 @@ fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
         name: "libc".into(),
         lifetime,
         bytes,
+        vcpus: Default::default(),
         page_size: Default::default(),
     };
     host.begin().unwrap().lock.reserve(&reservation).unwrap();
