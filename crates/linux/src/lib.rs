@@ -18,6 +18,9 @@ pub mod folder;
 mod host;
 pub mod huge;
 pub mod launch;
+#[cfg(test)]
+#[path = "../tests/common/made.rs"]
+mod made;
 mod mappings;
 pub mod memory;
 pub mod migrate;

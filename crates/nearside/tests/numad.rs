@@ -1,14 +1,18 @@
 //! `nearside numad` on a made-up host: plain files stand for the kernel's.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
+use nearside_linux::store::{Part, Record, Store};
+use nearside_policy::{Affinity, Home, Limits, MemoryPolicy, Origin};
+use nearside_topology::NodeId;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
     io::Read,
-    os::unix::{net::UnixDatagram, process::CommandExt},
+    os::unix::{fs::MetadataExt, net::UnixDatagram, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    time::Instant,
 };
 
 /// Memory of a node that can be claimed.
@@ -191,4 +195,54 @@ fn options_that_are_not_supported_are_named() {
     }
     let help = as_numad(&["-h"]);
     assert!(help.status.success() && text(&help.stdout).contains("VCPUS[:MIB]"));
+}
+
+#[test]
+#[ignore = "prints the times of answers on a large host: -- --ignored --nocapture"]
+fn times_of_answers_on_64_nodes_with_1000_domains() {
+    let (nodes, domains) = (64, 1000);
+    let made = Made::new(nodes);
+    let store = Store::new(&made.path("run/nearside"), "b");
+    let lock = store.lock().unwrap();
+    for number in 0..domains {
+        let cgroup = format!("/machine.slice/{number}.scope");
+        let on: Vec<_> = (0..nodes).map(|node| format!("N{node}=0")).collect();
+        let kinds = ["anon", "file", "shmem", "kernel_stack", "pagetables", "slab_unreclaimable"];
+        let stat: String = kinds.map(|kind| format!("{kind} {}\n", on.join(" "))).concat();
+        made.file(&format!("cg{cgroup}/memory.numa_stat"), &stat);
+        made.file(&format!("cg{cgroup}/cgroup.events"), "populated 1\n");
+        let home = Home {
+            nodes: [NodeId(number % nodes)].into(),
+            origin: Origin::Auto,
+            affinity: Affinity::Soft,
+            policy: MemoryPolicy::Local,
+        };
+        let record = Record {
+            name: cgroup.clone(),
+            boot_id: "b".into(),
+            inode: fs::metadata(made.path(&format!("cg{cgroup}"))).unwrap().ino(),
+            cgroup,
+            started_unix_s: 0,
+            found_by: Some("machine.slice/*".into()),
+            command: Vec::new(),
+            limits: Limits::default(),
+            parts: Part::at(home).into(),
+        };
+        lock.put(&record).unwrap();
+    }
+    drop(lock);
+    let mut times_ms: Vec<_> = (0..40)
+        .map(|_| {
+            let began = Instant::now();
+            let output = made.ask("2:8");
+            assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+            began.elapsed().as_secs_f64() * 1000.0
+        })
+        .collect();
+    times_ms.sort_by(f64::total_cmp);
+    println!(
+        "{nodes} nodes, {domains} domains: median {:.1} ms, longest {:.1} ms",
+        times_ms[times_ms.len() / 2],
+        times_ms[times_ms.len() - 1]
+    );
 }

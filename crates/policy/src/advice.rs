@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn answers_name_the_nodes_of_their_reservation() {
         let free = &[600, 600, 600, 600];
-        let cases: [(&[u64], u32, u64, NodeSet, Option<u64>); 6] = [
+        type Case<'a> = (&'a [u64], u32, u64, NodeSet, Option<u64>);
+        let cases: [Case<'_>; 6] = [
             (free, 2, 500, nodes(&[0]), Some(500)),
             // More than a node has: two nodes, each with its part.
             (free, 2, 1000, nodes(&[0, 1]), Some(1000)),

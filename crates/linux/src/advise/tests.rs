@@ -1,11 +1,7 @@
 //! Answers, adoptions and lapses on a made-up host: plain files stand for the kernel's.
 
-#[path = "../../tests/common/made.rs"]
-mod made;
-
 use super::*;
-use crate::{Paths, store::Lifetime};
-use made::Made;
+use crate::{made::Made, store::Lifetime};
 use nearside_policy::{ByNode, Machine, Newcomer, PageSize};
 use nearside_topology::{NodeId, NodeSet};
 use proptest::prelude::*;
@@ -17,7 +13,7 @@ const FREE_MIB: u64 = 400;
 
 impl Made {
     /// A host of four nodes, 100 s after its boot.
-    fn new() -> Self {
+    fn booted() -> Self {
         let made = Self::of("cpuset memory", NODES, 4 * FREE_MIB * 1024, FREE_MIB * 1024);
         made.file("cg/cgroup.procs", "");
         made.at(100);
@@ -96,7 +92,7 @@ fn path(number: u32) -> String {
 
 #[test]
 fn an_answer_reserves_its_memory_for_a_minute() {
-    let made = Made::new();
+    let made = Made::booted();
     let advice = made.ask(2, 300);
     assert_eq!(advice.nodes.to_string(), "0");
     assert_eq!(made.available_mib(), [100, 400, 400, 400]);
@@ -111,7 +107,7 @@ fn an_answer_reserves_its_memory_for_a_minute() {
 
 #[test]
 fn a_reservation_lasts_while_the_time_is_unknown() {
-    let made = Made::new();
+    let made = Made::booted();
     made.ask(2, 300);
     made.file("proc/uptime", "?");
     assert_eq!(made.available_mib(), [100, 400, 400, 400]);
@@ -123,7 +119,7 @@ fn a_reservation_lasts_while_the_time_is_unknown() {
 
 #[test]
 fn a_domain_adopts_its_reservation_and_its_memory_counts_once() {
-    let made = Made::new();
+    let made = Made::booted();
     let advice = made.ask(2, 300);
     made.start(1, 2, &advice.nodes, 101);
     // A domain of another size, and one that ran before.
@@ -153,7 +149,7 @@ fn a_domain_adopts_its_reservation_and_its_memory_counts_once() {
 
 #[test]
 fn a_machine_without_the_groups_of_its_vcpus_is_of_unknown_size() {
-    let made = Made::new();
+    let made = Made::booted();
     made.start(1, 0, &[NodeId(1)].into(), 101);
     let newcomers = made.newcomers([1, 2]);
     assert_eq!(newcomers.len(), 1, "the second one does not exist");
@@ -162,7 +158,7 @@ fn a_machine_without_the_groups_of_its_vcpus_is_of_unknown_size() {
 
 #[test]
 fn memory_is_reserved_whole_or_not_at_all() {
-    let made = Made::new();
+    let made = Made::booted();
     let mut host = made.host();
     let mut session = host.begin().unwrap();
     let bytes: ByNode = [(NodeId(0), 100 * MIB), (NodeId(1), 500 * MIB)].into();
@@ -223,7 +219,7 @@ proptest! {
 
     #[test]
     fn no_sequence_of_starts_adoptions_and_lapses_promises_memory_twice(events in events()) {
-        let (made, mut now_s, mut vms) = (Made::new(), 100, Vec::<Vm>::new());
+        let (made, mut now_s, mut vms) = (Made::booted(), 100, Vec::<Vm>::new());
         for event in events {
             match event {
                 Event::Ask { vcpus, mib } => {
@@ -267,7 +263,7 @@ proptest! {
                     let newcomers: Vec<_> = started
                         .flat_map(|(at, vm)| {
                             let memory_bytes = Some(vm.mib * MIB);
-                            let known = |it| Newcomer { memory_bytes, ..it };
+                            let known = move |it| Newcomer { memory_bytes, ..it };
                             made.newcomers([at as u32]).into_iter().map(known)
                         })
                         .collect();
