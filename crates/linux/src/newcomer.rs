@@ -1,5 +1,5 @@
-//! A virtual machine of libvirt that may adopt a reservation: its size and the nodes it is bound to,
-//! from its cgroup and its process.
+//! A virtual machine of libvirt that may adopt a reservation: its size and the nodes it is bound
+//! to, from its cgroup and its process.
 
 use crate::{actuator::owner, cgroup::Cgroup, read, store::Process};
 use nearside_policy::{Newcomer, Owner};

@@ -56,9 +56,12 @@ impl Made {
         fs::write(self.path(path), text).unwrap();
     }
 
-    fn command(&self, size: &str, wait_s: &str) -> Command {
+    fn command(&self, size: &str, within_s: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearside"));
-        command.args(["numad", "--wait", wait_s, "--root"]).arg(self.0.path()).args(["-w", size]);
+        command
+            .args(["numad", "--within", within_s, "--root"])
+            .arg(self.0.path())
+            .args(["-w", size]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -144,11 +147,17 @@ fn the_lock_in_other_hands_delays_no_answer() {
     let log = UnixDatagram::bind(made.path("dev/log")).unwrap();
     let lock = fs::File::options().write(true).open(made.path("run/nearside/lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let output = made.command("2:300", "0.1").output().unwrap();
+    let output = made.command("2:300", "2").output().unwrap();
     let remark = text(&output.stderr);
     assert_eq!((text(&output.stdout), output.status.code()), ("0-3\n".into(), Some(0)));
-    assert!(remark.contains("run/nearside/lock (waited 0.1 s)"), "{remark}");
+    assert!(remark.contains("run/nearside/lock (waited 1 s)"), "{remark}");
     assert_eq!(made.reservations().len(), 1);
+    // Even where the lock may be waited for, the answer comes in time.
+    made.file("sys/devices/system/node/has_memory", "0-2\n");
+    made.file("sys/devices/system/node/has_cpu", "0-3\n");
+    let output = made.command("2:300", "0").output().unwrap();
+    assert_eq!(text(&output.stdout), "0-3\n");
+    assert!(text(&output.stderr).contains("no answer after 0 s"), "{}", text(&output.stderr));
     let mut packet = [0; 2048];
     let length = log.recv(&mut packet).unwrap();
     let logged = text(&packet[..length]);

@@ -175,7 +175,8 @@ mod tests {
                 prop_assert!(is_owner(&answers[*reservation], &domains[*domain], &all));
             }
             // A pair that is left out has no other half.
-            for (at, answer) in answers.iter().enumerate().filter(|(at, _)| !reservations.contains(at)) {
+            let left = answers.iter().enumerate().filter(|(at, _)| !reservations.contains(at));
+            for (at, answer) in left {
                 let free = domains.iter().enumerate().filter(|(at, _)| !owners.contains(at));
                 prop_assert!(!free.into_iter().any(|(_, it)| is_owner(answer, it, &all)), "{at}");
             }

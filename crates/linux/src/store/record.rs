@@ -290,11 +290,11 @@ impl Reservation {
         }
     }
 
-    /// It as a reservation that waits for its domain to start; none if it has an owner or a process.
+    /// The reservation that waits for its domain to start; none if it has an owner or a process.
     pub fn unowned(&self) -> Option<Unowned> {
         let Lifetime::Term { expires_boottime_s, .. } = self.lifetime else { return None };
-        let claim =
-            Claim { bytes: self.bytes.clone(), vcpus: self.vcpus.clone(), ..Claim::default() };
+        let (bytes, vcpus) = (self.bytes.clone(), self.vcpus.clone());
+        let claim = Claim { bytes, vcpus, ..Claim::default() };
         Some(Unowned {
             name: self.name.clone(),
             nodes: claim.nodes(),

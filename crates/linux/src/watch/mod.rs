@@ -177,8 +177,8 @@ impl Watcher {
         self.domains.get(domain).map(Watched::path)
     }
 
-    /// Virtual machines of libvirt that may adopt a reservation. None while no reservation waits for
-    /// its domain.
+    /// Virtual machines of libvirt that may adopt a reservation. None while no reservation waits
+    /// for its domain.
     pub fn newcomers(&self) -> Vec<Newcomer> {
         let Some((machine, _)) = &self.machine else { return Vec::new() };
         let reservations: Vec<_> = self.known.reservations(&self.store, &self.tree).collect();

@@ -5,21 +5,27 @@ use crate::{
     journal, output,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use nearside_linux::{Host, Paths, Refusal, Waiting, advise};
-use nearside_policy::{Advice, Bytes, CostModel, Reservation, usable_nodes};
-use nearside_topology::{NodeSet, Topology};
+use nearside_linux::{Host, Paths, Waiting, advise};
+use nearside_policy::{Advice, Bytes, CostModel, usable_nodes};
+use nearside_topology::{NodeSet, Topology, sysfs};
 use std::{
     ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
 /// The name under which this program answers as numad.
 pub(crate) const NAME: &str = "numad";
 
-/// The default bound of the wait for the lock. With the time to read a large machine, the whole
-/// answer takes less than 200 ms (docs/performance/numad.md).
-const DEFAULT_WAIT: &str = "0.1";
+/// The default bound of the whole answer, in seconds.
+const DEFAULT_WITHIN: &str = "0.19";
+
+/// The part of that bound for which other starts may hold the lock is one half: the rest is for
+/// reading the host.
+const LOCK_SHARE: u32 = 2;
 
 /// Answer which nodes a virtual machine should use, in place of numad
 ///
@@ -27,9 +33,9 @@ const DEFAULT_WAIT: &str = "0.1";
 /// there for 60 seconds. The domain that starts takes the reservation over. libvirt asks in this
 /// way for each domain with placement='auto'.
 ///
-/// If no set of nodes has room, or the host cannot be locked in time, the answer is every node.
-/// Then nothing is reserved; standard error and the system log say why.
-#[derive(Debug, clap::Args)]
+/// If no set of nodes has room, or the time is too short, the answer is every node. Then nothing
+/// is reserved; standard error and the system log say why.
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   nearside numad -w 4:8192    nodes for 4 vCPUs and 8 GiB, for example 1-2
@@ -41,10 +47,10 @@ pub(crate) struct Args {
     #[arg(allow_hyphen_values = true)]
     size: Size,
 
-    /// Wait at most this many seconds for other starts
-    #[arg(long, value_name = "SECONDS", value_parser = parse_wait, default_value = DEFAULT_WAIT)]
-    #[arg(allow_hyphen_values = true)]
-    wait: Duration,
+    /// Answer within this many seconds, half of which may be spent waiting for other starts
+    #[arg(long, value_name = "SECONDS", value_parser = parse_within)]
+    #[arg(default_value = DEFAULT_WITHIN, allow_hyphen_values = true)]
+    within: Duration,
 
     /// The folder below which /proc, /sys, /dev and /run lie
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
@@ -82,7 +88,7 @@ fn parse_size(text: &str) -> Result<Size, String> {
     Ok(Size { vcpus, memory_bytes })
 }
 
-fn parse_wait(text: &str) -> Result<Duration, String> {
+fn parse_within(text: &str) -> Result<Duration, String> {
     crate::lock::parse_seconds(text).map(Duration::from_secs_f64)
 }
 
@@ -113,54 +119,85 @@ struct Answer {
     remark: Option<String>,
 }
 
+/// Prints the answer within its time. Reading the host cannot be interrupted, so it happens in a
+/// thread, which ends with this process. A killed process leaves the store as it was, or a
+/// reservation that lapses.
 pub(crate) fn run(args: &Args) -> Outcome {
-    let root = &args.root;
-    let paths = Paths { root: root.clone(), state: root.join("run/nearside") };
-    let host = Host::open(paths).map_err(Failure::could_not);
-    let (topology, advised) = match host {
-        Ok(mut host) => {
-            let topology = host.topology().map_err(Failure::could_not)?;
-            host.set_waiting(Waiting { at_most: Some(args.wait), ..Waiting::default() });
-            let Size { vcpus, memory_bytes } = args.size;
-            let advised = advise(&mut host, vcpus, memory_bytes, &CostModel::default(), &topology);
-            let allowed = host.allowed();
-            (
-                topology.offered(allowed.as_ref()),
-                advised.map_err(|error: Refusal| error.to_string()),
-            )
-        }
-        // Without a cgroup tree or records the nodes are known all the same.
-        Err(failure) => {
-            let read = nearside_topology::sysfs::read(root);
-            let (topology, _) = read.map_err(Failure::could_not)?;
-            (topology, Err(failure.message().to_owned()))
+    let Args { size, within, root } = args.clone();
+    let (sender, receiver) = mpsc::channel();
+    let asked = root.clone();
+    // A thread that cannot start has dropped its sender.
+    let _ = thread::Builder::new().spawn(move || {
+        let _ = sender.send(ask(size, within / LOCK_SHARE, &asked));
+    });
+    let answer = match receiver.recv_timeout(within) {
+        Ok(answer) => answer?,
+        Err(_) => {
+            let why = format!("there was no answer after {} s", within.as_secs_f64());
+            Answer::of_every_node(size, listed_nodes(&root)?, &why)
         }
     };
-    let answer = answer(args.size, &topology, advised);
     if let Some(remark) = &answer.remark {
         output::tell(&format!("numad: {remark}"));
         // libvirt drops the standard error of numad.
-        journal::warn(root, NAME, remark);
+        journal::warn(&root, NAME, remark);
     }
     output::print(&format!("{}\n", answer.nodes))
 }
 
+/// Places the machine and reserves its memory. Waits at most this long for the lock.
+fn ask(size: Size, at_most: Duration, root: &Path) -> Result<Answer, Failure> {
+    let paths = Paths { root: root.into(), state: root.join("run/nearside") };
+    let mut host = match Host::open(paths) {
+        Ok(host) => host,
+        // Without a cgroup tree the nodes are known all the same.
+        Err(error) => {
+            let (topology, _) = sysfs::read(root).map_err(Failure::could_not)?;
+            return Ok(answer(size, &topology, Err(error.to_string())));
+        }
+    };
+    let topology = host.topology().map_err(Failure::could_not)?;
+    host.set_waiting(Waiting { at_most: Some(at_most), ..Waiting::default() });
+    let Size { vcpus, memory_bytes } = size;
+    let advised = advise(&mut host, vcpus, memory_bytes, &CostModel::default(), &topology);
+    let offered = topology.offered(host.allowed().as_ref());
+    Ok(answer(size, &offered, advised.map_err(|refusal| refusal.to_string())))
+}
+
+/// The nodes with memory or CPUs, from two small files (`node_states` in Linux,
+/// `drivers/base/node.c`).
+fn listed_nodes(root: &Path) -> Result<NodeSet, Failure> {
+    let list = |name: &str| {
+        let path = root.join("sys/devices/system/node").join(name);
+        let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+        let nodes =
+            text.and_then(|text| text.trim().parse::<NodeSet>().map_err(|error| error.to_string()));
+        nodes.map_err(|why| Failure::could_not(format_args!("{}: {why}", path.display())))
+    };
+    Ok(list("has_memory")?.iter().chain(list("has_cpu")?.iter()).collect())
+}
+
 /// The answer to print. Without a placement it is every node, which confines nothing.
 fn answer(size: Size, topology: &Topology, advised: Result<Advice, String>) -> Answer {
-    let Size { vcpus, memory_bytes } = size;
-    let (nodes, why) = match advised {
-        Ok(Advice { nodes, reserved: Ok(Reservation { .. }) }) => {
-            return Answer { nodes, remark: None };
+    match advised {
+        Ok(Advice { nodes, reserved: Ok(_) }) => Answer { nodes, remark: None },
+        Ok(Advice { nodes, reserved: Err(refusal) }) => {
+            Answer::of_every_node(size, nodes, &refusal.to_string())
         }
-        Ok(Advice { nodes, reserved: Err(refusal) }) => (nodes, refusal.to_string()),
-        Err(why) => (usable_nodes(topology), why),
-    };
-    let remark = Some(format!(
-        "answered {} for {vcpus} vCPUs and {}, and reserved nothing: {why}",
-        nodes.named(),
-        Bytes(memory_bytes)
-    ));
-    Answer { nodes, remark }
+        Err(why) => Answer::of_every_node(size, usable_nodes(topology), &why),
+    }
+}
+
+impl Answer {
+    fn of_every_node(size: Size, nodes: NodeSet, why: &str) -> Self {
+        let remark = Some(format!(
+            "answered {} for {} vCPUs and {}, and reserved nothing: {why}",
+            nodes.named(),
+            size.vcpus,
+            Bytes(size.memory_bytes)
+        ));
+        Self { nodes, remark }
+    }
 }
 
 #[cfg(test)]
@@ -211,7 +248,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_size_that_libvirt_writes_is_read(vcpus in 1..=u16::MAX, mib in 0..=u64::MAX / MIB) {
+        fn every_size_that_libvirt_writes_is_read(
+            vcpus in 1..=u16::MAX,
+            mib in 0..=u64::MAX / MIB,
+        ) {
             let memory_bytes = mib * MIB;
             let size = parse_size(&format!("{vcpus}:{mib}"));
             prop_assert_eq!(size, Ok(Size { vcpus: vcpus.into(), memory_bytes }));

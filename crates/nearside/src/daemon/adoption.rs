@@ -5,8 +5,8 @@ use super::{fallback, reported::Reported};
 use crate::output;
 use nearside_linux::{Host, watch::Watcher};
 
-/// Gives each reservation that waits for its domain to the machine that has started meanwhile. Takes
-/// the lock only if there is such a pair.
+/// Gives each reservation that waits for its domain to the machine that has started meanwhile.
+/// Takes the lock only if there is such a pair.
 pub(super) fn adopt(host: &mut Host, watcher: &Watcher, reported: &mut Reported) {
     let newcomers = watcher.newcomers();
     if newcomers.is_empty() {
