@@ -207,9 +207,14 @@ fn options_that_are_not_supported_are_named() {
 }
 
 #[test]
-#[ignore = "prints the times of answers on a large host: -- --ignored --nocapture"]
-fn times_of_answers_on_64_nodes_with_1000_domains() {
-    let (nodes, domains) = (64, 1000);
+#[ignore = "a measurement, which prints the times of answers"]
+fn times_of_answers_by_nodes_and_domains() {
+    for (nodes, domains) in [(2, 20), (8, 100), (64, 100), (64, 1000)] {
+        print_times(nodes, domains);
+    }
+}
+
+fn print_times(nodes: u32, domains: u32) {
     let made = Made::new(nodes);
     let store = Store::new(&made.path("run/nearside"), "b");
     let lock = store.lock().unwrap();
