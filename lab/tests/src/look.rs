@@ -92,7 +92,7 @@ impl Look {
 }
 
 /// The reservations that no domain owns, from their records.
-pub fn reservations() -> Vec<Value> {
+fn reservations() -> Vec<Value> {
     let Ok(folder) = fs::read_dir("/run/nearside/domains") else { return Vec::new() };
     let is_one = |path: &PathBuf| path.to_string_lossy().contains("/reservation+");
     let records = folder.flatten().map(|entry| entry.path()).filter(is_one);
