@@ -7,6 +7,7 @@
 //! [`Watcher`](watch::Watcher).
 
 mod actuator;
+mod advise;
 pub mod busy;
 pub mod cgroup;
 mod confine;
@@ -18,10 +19,14 @@ pub mod guest;
 mod host;
 pub mod huge;
 pub mod launch;
+#[cfg(test)]
+#[path = "../tests/common/made.rs"]
+mod made;
 mod mappings;
 pub mod memory;
 pub mod migrate;
 mod mountinfo;
+mod newcomer;
 mod read;
 pub mod store;
 pub mod sys;
@@ -31,5 +36,6 @@ pub mod usage;
 mod vm;
 pub mod watch;
 
+pub use advise::advise;
 pub use error::Error;
 pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};

@@ -574,3 +574,41 @@ fn a_thousand_idle_domains() {
     );
     assert!(steady.iter().all(|(.., looked_at)| *looked_at < DOMAINS / 4), "{steady:?}");
 }
+
+#[test]
+fn a_machine_of_libvirt_is_a_newcomer_while_its_reservation_waits() {
+    let made = Made::of("memory", 2, 64 << 10, 32 << 10);
+    made.file("proc/zoneinfo", "");
+    made.file("proc/uptime", "100.00 1.00\n");
+    let mut watcher = made.watcher(&["machine.slice/*"]);
+    let mut host = made.host();
+    let topology = host.topology().unwrap();
+    let model = nearside_policy::CostModel::default();
+    let advice = nearside_linux::advise(&mut host, 1, 8 << 20, &model, &topology).unwrap();
+    assert_eq!(advice.nodes.to_string(), "0");
+    for name in ["machine-qemu\\x2d1.scope", "libpod-1.scope"] {
+        let group = format!("machine.slice/{name}");
+        made.group(&group, 0, [1 << 20, 0]);
+        made.file(&format!("cg/{group}/cgroup.procs"), "7\n");
+        fs::create_dir_all(made.path(&format!("cg/{group}/libvirt/vcpu0"))).unwrap();
+    }
+    made.file("proc/7/status", "Cpus_allowed_list:\t0-3\nMems_allowed_list:\t0\n");
+    made.file("proc/7/stat", "7 (q) S 1 1 1 0 -1 0 1 0 0 0 1 2 3 4 20 0 1 0 10100 0 0\n");
+    let reserved = |watcher: &mut Watcher, interval| {
+        let seen = watcher.observe(&History::default(), turn(interval)).unwrap();
+        seen.machine
+            .reservations
+            .iter()
+            .map(|it| nearside_policy::total(&it.bytes) >> 20)
+            .sum::<u64>()
+    };
+    assert_eq!(reserved(&mut watcher, 1), 8);
+    let newcomers = watcher.newcomers();
+    let paths: Vec<_> = newcomers.iter().map(|newcomer| newcomer.cgroup.as_str()).collect();
+    assert_eq!(paths, ["/machine.slice/machine-qemu\\x2d1.scope"]);
+    host.begin().unwrap().adopt(&newcomers).unwrap();
+    assert_eq!(reserved(&mut watcher, 2), 7, "less the memory that it holds");
+    assert!(watcher.newcomers().is_empty());
+    made.file("proc/uptime", "900.00 1.00\n");
+    assert_eq!(reserved(&mut watcher, 3), 7);
+}

@@ -13,6 +13,7 @@ pub mod daemon;
 mod domains;
 mod failure;
 mod interval;
+mod journal;
 mod lock;
 mod output;
 mod printable;
@@ -27,8 +28,9 @@ mod top;
 mod vm;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
+use commands::numad::unsupported;
 use failure::{Failure, Outcome};
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
 /// NUMA manager for Linux: gives every domain a home and keeps its memory there
 #[derive(Debug, Parser)]
@@ -66,6 +68,7 @@ enum Command {
     Place(commands::place::Args),
     Lint(commands::lint::Args),
     Export(commands::export::Args),
+    Numad(commands::numad::Args),
     Simulate(commands::simulate::Args),
     Doctor(commands::doctor::Args),
     Daemon(commands::daemon::Args),
@@ -75,14 +78,23 @@ enum Command {
 
 /// Parses the command line, runs the command, and reports a failure.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::try_parse() {
+    let words = words(std::env::args_os().collect());
+    let outcome = match Cli::try_parse_from(&words) {
         Ok(cli) => run(cli.command),
-        Err(error) => not_understood(&error),
+        Err(error) => not_understood(&error, &words),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => output::fail(&failure),
     }
+}
+
+/// The words of the command line. A program of the name `numad` is `nearside numad`.
+fn words(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.first().is_some_and(|program| commands::numad::is_numad(program)) {
+        words.insert(1, commands::numad::NAME.into());
+    }
+    words
 }
 
 fn run(command: Command) -> Outcome {
@@ -99,6 +111,7 @@ fn run(command: Command) -> Outcome {
         Command::Place(args) => commands::place::run(&args),
         Command::Lint(args) => commands::lint::run(&args),
         Command::Export(args) => commands::export::run(&args),
+        Command::Numad(args) => commands::numad::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Daemon(args) => commands::daemon::run(&args),
@@ -108,7 +121,11 @@ fn run(command: Command) -> Outcome {
 }
 
 /// Prints the requested help, or returns the error in the command line.
-fn not_understood(error: &clap::Error) -> Outcome {
+fn not_understood(error: &clap::Error, words: &[OsString]) -> Outcome {
+    let is_command = |name: &str| words.get(1).is_some_and(|command| command == name);
+    if let Some(why) = is_command(commands::numad::NAME).then(|| unsupported(error)).flatten() {
+        return Err(Failure::usage(why));
+    }
     let (styled, plain) = (error.render().ansi().to_string(), error.render().to_string());
     let failure = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return output::print(&styled),
@@ -118,7 +135,6 @@ fn not_understood(error: &clap::Error) -> Outcome {
         // Nearside's own prefix replaces clap's.
         _ => Failure::usage(plain.strip_prefix("error: ").unwrap_or(&plain)),
     };
-    let stands_in =
-        std::env::args_os().nth(1).is_some_and(|command| command == "run" || command == "exec");
+    let stands_in = is_command("run") || is_command("exec");
     Err(if stands_in { failure.with_code(commands::run::FAILED) } else { failure })
 }

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "run",
     "exec",
     "set",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 15] = [
     "topology",
     "place",
     "lint",
+    "numad",
     "simulate",
     "doctor",
     "completions",

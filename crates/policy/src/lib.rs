@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod adoption;
+mod advice;
 mod allocatable;
 mod available;
 mod bytes;
@@ -38,6 +40,8 @@ mod transaction;
 mod view;
 
 pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
+pub use adoption::{Newcomer, Unowned, adoptions};
+pub use advice::{Advice, RESERVED_FOR_S, advise, usable_nodes};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};

@@ -60,6 +60,9 @@ pub struct Reservation {
     pub name: String,
     /// Bytes by node that it will still fill.
     pub bytes: ByNode,
+    /// vCPUs by node that it will run.
+    #[serde(default, skip_serializing_if = "ByNode::is_empty")]
+    pub vcpus: ByNode,
     /// The size of the pages.
     pub page_size: PageSize,
 }
@@ -143,11 +146,13 @@ impl Observation {
         self.available(page_size).on(node)
     }
 
-    /// vCPUs claimed on `node`.
+    /// vCPUs claimed or reserved on `node`.
     pub fn claimed_vcpus(&self, node: NodeId) -> u64 {
         let claims = self.parts.iter().filter_map(|part| part.claim.as_ref());
         claims
-            .map(|claim| claim.vcpus.get(&node).copied().unwrap_or(0))
+            .map(|claim| &claim.vcpus)
+            .chain(self.reservations.iter().map(|reservation| &reservation.vcpus))
+            .map(|vcpus| vcpus.get(&node).copied().unwrap_or(0))
             .fold(0, u64::saturating_add)
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct NodeView {
     pub(crate) cores: u64,
     /// Online threads: SMT siblings count.
     pub(crate) threads: u64,
-    /// vCPUs claimed by residents.
+    /// vCPUs claimed by residents, or reserved.
     pub(crate) busy: u64,
     /// Whether the kernel can take pages from it at all.
     pub(crate) has_memory: bool,
@@ -102,13 +102,14 @@ impl View {
                 *best = (*best).max(Some(mb_s.saturating_mul(1000)));
             }
         }
-        for domain in &observation.parts {
-            let Some(claim) = &domain.claim else { continue };
-            for (&node, &vcpus) in &claim.vcpus {
-                if let Some(i) = index_of(topology, node) {
-                    nodes[i].busy = nodes[i].busy.saturating_add(vcpus).min(MAX_BUSY);
-                }
+        let claims = || observation.parts.iter().filter_map(|domain| domain.claim.as_ref());
+        let reserved = observation.reservations.iter().map(|reservation| &reservation.vcpus);
+        for (&node, &vcpus) in claims().map(|claim| &claim.vcpus).chain(reserved).flatten() {
+            if let Some(i) = index_of(topology, node) {
+                nodes[i].busy = nodes[i].busy.saturating_add(vcpus).min(MAX_BUSY);
             }
+        }
+        for claim in claims() {
             let vcpus = claim.vcpus.values().fold(0, |sum: u64, &vcpus| sum.saturating_add(vcpus));
             let total_bytes = claim.total_bytes();
             for (&node, &bytes) in &claim.bytes {

@@ -2,7 +2,7 @@
 
 use crate::command::json;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 /// One sample of nodes and domains by `nearside stat`.
 ///
@@ -13,9 +13,10 @@ pub struct Look(Value);
 
 impl Look {
     /// Takes a sample and checks it: bytes available for claims on a node are the allocatable ones
-    /// less its domains' outstanding claims.
+    /// less its domains' outstanding claims and the reservations without a domain.
     pub fn take() -> Self {
         let look = Self(json("stat --interval 0"));
+        let reserved = reservations();
         let (allocatable, owed) =
             (look.nodes("allocatable_bytes"), look.nodes("outstanding_bytes"));
         for (node, available) in look.nodes("available_bytes").into_iter().enumerate() {
@@ -26,7 +27,13 @@ impl Look {
                 domain["outstanding_bytes"][node.to_string()].as_u64().unwrap_or(0)
             };
             let of_domains: u64 = look.each_domain().map(of_domain).sum();
-            assert_eq!(owed[node] + owed_in_huge_pages, of_domains, "node {node} in {look:?}");
+            let of_reservations: u64 =
+                reserved.iter().filter_map(|it| it["bytes"][node.to_string()].as_u64()).sum();
+            assert_eq!(
+                owed[node] + owed_in_huge_pages,
+                of_domains + of_reservations,
+                "node {node} in {look:?}"
+            );
             assert_eq!(
                 available,
                 allocatable[node].saturating_sub(owed[node]),
@@ -82,6 +89,19 @@ impl Look {
     fn each_domain(&self) -> impl Iterator<Item = &Value> {
         self.0["domains"].as_array().unwrap().iter()
     }
+}
+
+/// The reservations that no domain owns, from their records.
+fn reservations() -> Vec<Value> {
+    let Ok(folder) = fs::read_dir("/run/nearside/domains") else { return Vec::new() };
+    let is_one = |path: &PathBuf| path.to_string_lossy().contains("/reservation+");
+    let records = folder.flatten().map(|entry| entry.path()).filter(is_one);
+    let reservation = |path: PathBuf| {
+        let record: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert!(record["lifetime"]["term"].is_object(), "{record}");
+        record["subject"]["reservation"].clone()
+    };
+    records.map(reservation).collect()
 }
 
 /// A quantity by node as Nearside prints it; nodes without any are left out.

@@ -10,6 +10,8 @@ mod keeping;
 mod killing;
 #[path = "four_nodes/moving.rs"]
 mod moving;
+#[path = "four_nodes/numad.rs"]
+mod numad;
 #[path = "four_nodes/policies.rs"]
 mod policies;
 #[path = "four_nodes/running.rs"]

@@ -7,11 +7,13 @@ use crate::{
     error::{Error, IoContext},
     guest::{Guest, guest},
     huge, memory,
-    store::{LockWait, Part, Record, Store, Subject},
+    newcomer::newcomer,
+    store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
-    Action, CgroupId, Limits, MemoryPolicy, Observation, PartId, PartState, Reservation, Step,
+    Action, CgroupId, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState, Reservation,
+    Step,
 };
 use nearside_topology::{Allowed, CpuSet, Topology, sysfs};
 use std::{
@@ -193,7 +195,7 @@ impl Host {
         for subject in subjects {
             match subject {
                 Subject::Domain(record) => records.push(record),
-                Subject::Reservation(reservation) => reservations.push((&reservation).into()),
+                Subject::Reservation(reservation) => reservations.push(self.unfilled(&reservation)),
             }
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
@@ -213,7 +215,22 @@ impl Host {
 
     /// Memory that is reserved for subjects that live and are no domains.
     pub fn reservations(&self) -> Vec<Reservation> {
-        self.store.reservations(&self.tree).iter().map(Into::into).collect()
+        self.store.reservations(&self.tree).iter().map(|it| self.unfilled(it)).collect()
+    }
+
+    /// The virtual machine of libvirt in the cgroup at `path`, as one that may
+    /// [`adopt`](super::Session::adopt) a reservation. `topology` is the machine as domains may use
+    /// it. None if libvirt did not make the group, or no process is in it.
+    pub fn newcomer(&self, path: &str, topology: &Topology) -> Option<Newcomer> {
+        let group = self.tree.group(path).ok()?;
+        newcomer(&group, &self.proc(), self.booted_with_systemd(), topology)
+    }
+
+    /// A reservation less the memory that its owner holds.
+    pub(super) fn unfilled(&self, reservation: &store::Reservation) -> Reservation {
+        let owner = reservation.owner().and_then(|path| self.tree.group(path).ok());
+        let resident = owner.map(|group| memory::of_group(&group, &self.proc()).compared_to(None));
+        reservation.unfilled(&resident.unwrap_or_default())
     }
 
     /// The parts of a recorded domain. The memory of a domain's cgroup counts for its first part.

@@ -23,11 +23,11 @@ use super::{
 use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    store::{Change, Journal, LockWait, Locked, Part, Record, Subject, Wait},
+    store::{self, Change, Journal, Lifetime, LockWait, Locked, Part, Record, Subject, Wait},
 };
 use nearside_policy::{
-    Action, CpuReason, Limits, MemoryPolicy, Observation, PartId, PartState, Reason, Step,
-    Transaction, Unmet,
+    Action, CpuReason, Limits, MemoryPolicy, Needs, Newcomer, Observation, PartId, PartState,
+    Reason, Reservation, Step, Transaction, Unmet, adoptions,
 };
 use nearside_topology::Topology;
 use std::{
@@ -161,6 +161,55 @@ impl<'h> Session<'h> {
     /// If a need no longer holds, or a step is refused. Then nothing is changed.
     pub fn apply(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
         self.apply_with(transaction, None)
+    }
+
+    /// Reserves memory for `seconds` without an owner: a domain that another manager starts may
+    /// [`adopt`](Self::adopt) it.
+    ///
+    /// # Errors
+    /// If the memory is not available. Then nothing is changed.
+    pub fn reserve(&mut self, wanted: &Reservation, seconds: u64) -> Result<(), Refusal> {
+        let memory = vec![(wanted.page_size, wanted.bytes.clone())];
+        let lifetime = self.host.store.term(seconds)?;
+        let seen = self.observe(None)?;
+        Needs { memory, ..Needs::default() }.check(seen)?;
+        let Reservation { name, bytes, vcpus, page_size } = wanted.clone();
+        self.lock.reserve(&store::Reservation { name, lifetime, bytes, vcpus, page_size })?;
+        if let Some(seen) = &mut self.seen {
+            seen.reservations.push(wanted.clone());
+        }
+        Ok(())
+    }
+
+    /// Gives reservations without an owner to the domains that they were made for. Each then lasts
+    /// as long as its domain, and no longer counts memory that the domain holds. Returns the names
+    /// of the reservations, each with the path of its domain's cgroup.
+    ///
+    /// # Errors
+    /// If the machine cannot be read, or a record cannot be written. Reservations that were adopted
+    /// before that stay adopted.
+    pub fn adopt(&mut self, newcomers: &[Newcomer]) -> Result<Vec<(String, String)>, Error> {
+        let reservations = self.host.store.reservations(&self.host.tree);
+        let is_owner =
+            |path: &str| reservations.iter().any(|reservation| reservation.owner() == Some(path));
+        let newcomers: Vec<_> =
+            newcomers.iter().filter(|it| !is_owner(&it.cgroup)).cloned().collect();
+        let unowned: Vec<_> = reservations.iter().filter_map(store::Reservation::unowned).collect();
+        let memory_nodes = self.observe(None)?.topology.memory_nodes();
+        let mut adopted = Vec::new();
+        for (reservation, newcomer) in adoptions(&unowned, &newcomers, &memory_nodes) {
+            let (name, path) = (&unowned[reservation].name, &newcomers[newcomer].cgroup);
+            let group = self.host.tree.group(path)?;
+            let Some(record) = reservations.iter().find(|it| it.name == *name) else { continue };
+            let Some(inode) = group.inode().ok().filter(|_| group.populated()) else { continue };
+            let boot_id = self.host.boot_id().into();
+            let lifetime = Lifetime::Cgroup { boot_id, path: path.clone(), inode };
+            self.lock.reserve(&store::Reservation { lifetime, ..record.clone() })?;
+            adopted.push((name.clone(), path.clone()));
+        }
+        // The figures of reservations have changed.
+        self.seen = None;
+        Ok(adopted)
     }
 
     /// Makes this process a new domain.

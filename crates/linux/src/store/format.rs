@@ -76,6 +76,8 @@ struct DomainBody {
 struct ReservationBody {
     name: String,
     bytes: ByNode,
+    #[serde(default, skip_serializing_if = "ByNode::is_empty")]
+    vcpus: ByNode,
     page_size: PageSize,
 }
 
@@ -98,8 +100,8 @@ impl From<Subject> for Stored {
                 limits: record.limits,
                 parts: record.parts,
             }),
-            Subject::Reservation(Reservation { name, bytes, page_size, .. }) => {
-                Body::Reservation(ReservationBody { name, bytes, page_size })
+            Subject::Reservation(Reservation { name, bytes, vcpus, page_size, .. }) => {
+                Body::Reservation(ReservationBody { name, bytes, vcpus, page_size })
             }
         };
         Self { lifetime, subject }
@@ -127,11 +129,11 @@ impl TryFrom<Stored> for Subject {
                 };
                 record.contradiction().map_or(Ok(Self::Domain(record)), Err)
             }
-            (Body::Domain(_), Lifetime::Lease { .. }) => {
+            (Body::Domain(_), Lifetime::Lease { .. } | Lifetime::Term { .. }) => {
                 Err("the lifetime of a domain must be that of its cgroup")
             }
-            (Body::Reservation(ReservationBody { name, bytes, page_size }), lifetime) => {
-                Ok(Self::Reservation(Reservation { name, lifetime, bytes, page_size }))
+            (Body::Reservation(ReservationBody { name, bytes, vcpus, page_size }), lifetime) => {
+                Ok(Self::Reservation(Reservation { name, lifetime, bytes, vcpus, page_size }))
             }
         }
     }
@@ -220,7 +222,29 @@ pub(super) mod tests {
             expires_unix_s: Some(11),
         };
         let bytes = [(nearside_topology::NodeId(3), 4096)].into();
-        Reservation { name: "libc".into(), lifetime, bytes, page_size: PageSize::Base }.into()
+        let (name, vcpus) = ("libc".into(), ByNode::new());
+        Reservation { name, lifetime, bytes, vcpus, page_size: PageSize::Base }.into()
+    }
+
+    #[test]
+    fn text_of_a_reservation_for_a_term_is_documented_json() {
+        let Subject::Reservation(mut reserved) = reservation() else { unreachable!() };
+        reserved.lifetime = Lifetime::Term { boot_id: "b".into(), expires_boottime_s: 160 };
+        reserved.vcpus = [(nearside_topology::NodeId(3), 2)].into();
+        let subject = Subject::from(reserved);
+        let expected = serde_json::json!({
+            "version": 1,
+            "written_by": WRITER,
+            "lifetime": { "term": { "boot_id": "b", "expires_boottime_s": 160 } },
+            "subject": {
+                "reservation": {
+                    "name": "libc", "bytes": { "3": 4096 }, "vcpus": { "3": 2 }, "page_size": "base"
+                }
+            }
+        });
+        let written = text(&subject).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), expected);
+        assert_eq!(parse(Path::new("x"), &written).subject.unwrap(), subject);
     }
 
     #[test]

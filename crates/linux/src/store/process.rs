@@ -4,15 +4,15 @@ use std::{fs, path::Path};
 
 /// The state of a process, and its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Process {
+pub(crate) struct Process {
     state: u8,
     /// Its start in clock ticks since boot.
-    pub(super) start_time_ticks: u64,
+    pub(crate) start_time_ticks: u64,
 }
 
 impl Process {
     /// Reads the state; none if there is no such process.
-    pub(super) fn read(proc: &Path, pid: u32) -> Option<Self> {
+    pub(crate) fn read(proc: &Path, pid: u32) -> Option<Self> {
         Self::parse(&fs::read(proc.join(pid.to_string()).join("stat")).ok()?)
     }
 

@@ -2,6 +2,7 @@
 
 use nearside_policy::{
     self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, Origin, PageSize,
+    Unowned,
 };
 use nearside_topology::{CpuSet, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,8 @@ pub struct Reservation {
     pub lifetime: Lifetime,
     /// Reserved bytes by node.
     pub bytes: ByNode,
+    /// Reserved vCPUs by node.
+    pub vcpus: ByNode,
     /// The size of the pages that are reserved.
     pub page_size: PageSize,
 }
@@ -119,6 +122,14 @@ pub enum Lifetime {
         /// The expiry in seconds since 1970, if any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expires_unix_s: Option<u64>,
+    },
+    /// Until an expiry, whichever processes live.
+    Term {
+        /// The boot.
+        boot_id: String,
+        /// The expiry in seconds since boot (`/proc/uptime`, which includes suspension): no one
+        /// sets that clock, as they set the time of day.
+        expires_boottime_s: u64,
     },
 }
 
@@ -270,10 +281,38 @@ impl From<Reservation> for Subject {
     }
 }
 
-impl From<&Reservation> for policy::Reservation {
-    fn from(reservation: &Reservation) -> Self {
-        let Reservation { name, bytes, page_size, .. } = reservation.clone();
-        Self { name, bytes, page_size }
+impl Reservation {
+    /// The path of the cgroup whose domain owns it; none if no domain does.
+    pub fn owner(&self) -> Option<&str> {
+        match &self.lifetime {
+            Lifetime::Cgroup { path, .. } => Some(path),
+            Lifetime::Lease { .. } | Lifetime::Term { .. } => None,
+        }
+    }
+
+    /// The reservation that waits for its domain to start; none if it has an owner or a process.
+    pub fn unowned(&self) -> Option<Unowned> {
+        let Lifetime::Term { expires_boottime_s, .. } = self.lifetime else { return None };
+        let (bytes, vcpus) = (self.bytes.clone(), self.vcpus.clone());
+        let claim = Claim { bytes, vcpus, ..Claim::default() };
+        Some(Unowned {
+            name: self.name.clone(),
+            nodes: claim.nodes(),
+            vcpus: policy::total(&self.vcpus),
+            bytes: claim.total_bytes(),
+            made_boottime_s: expires_boottime_s.saturating_sub(policy::RESERVED_FOR_S),
+        })
+    }
+
+    /// The memory and vCPUs that it keeps from others while its owner holds `resident` memory.
+    ///
+    /// The owner's memory counts wherever it lies and whichever its page size is: another manager
+    /// may have moved it, or may have given the owner huge pages.
+    pub fn unfilled(&self, resident: &ByNode) -> policy::Reservation {
+        let Self { name, bytes, vcpus, page_size, .. } = self.clone();
+        let claim = Claim { bytes, page_size, ..Claim::default() };
+        let bytes = policy::outstanding(&claim, resident, resident);
+        policy::Reservation { name, bytes, vcpus, page_size }
     }
 }
 

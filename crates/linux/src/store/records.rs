@@ -85,6 +85,26 @@ impl Store {
         Ok(Lifetime::Lease { boot_id, pid, start_time_ticks, expires_unix_s })
     }
 
+    /// A lifetime of so many seconds from now, which needs no process.
+    ///
+    /// # Errors
+    /// If `/proc/uptime` cannot be read.
+    pub fn term(&self, seconds: u64) -> Result<Lifetime, Error> {
+        let path = self.proc.join("uptime");
+        let now = self.boottime_s().ok_or_else(|| {
+            Error::Refused(format!("{} does not tell the time since boot", path.display()))
+        })?;
+        let expires_boottime_s = now.saturating_add(seconds);
+        Ok(Lifetime::Term { boot_id: self.boot_id.clone(), expires_boottime_s })
+    }
+
+    /// The whole seconds since boot, suspension included (`uptime_proc_show` in Linux,
+    /// `fs/proc/uptime.c`: `CLOCK_BOOTTIME`). None if they cannot be read.
+    fn boottime_s(&self) -> Option<u64> {
+        let text = crate::read::text(&self.proc.join("uptime")).ok()?;
+        text.split('.').next()?.parse().ok()
+    }
+
     /// The subjects whose lifetime lasts, by file, and the errors of records that cannot be read.
     /// An unreadable record of a subject that has ended is left out.
     pub fn subjects(&self, tree: &Tree) -> (Vec<Subject>, Vec<Error>) {
@@ -180,6 +200,11 @@ impl Store {
                     && holder.is_some_and(|holder| {
                         holder.lives() && holder.start_time_ticks == *start_time_ticks
                     })
+            }
+            // Without a clock it lasts: memory that may be promised is not promised again.
+            Lifetime::Term { boot_id, expires_boottime_s } => {
+                *boot_id == self.boot_id
+                    && self.boottime_s().is_none_or(|now| now < *expires_boottime_s)
             }
         }
     }

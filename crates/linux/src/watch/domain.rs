@@ -147,6 +147,11 @@ impl Watched {
         self.group.path()
     }
 
+    /// All memory that it held in the last sample, by node, in bytes.
+    pub(super) fn all_resident_bytes(&self) -> ByNode {
+        self.memory.compared_to(None)
+    }
+
     /// True before its first sample.
     pub(super) fn is_new(&self) -> bool {
         self.looks == 0

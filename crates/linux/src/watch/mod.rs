@@ -19,14 +19,16 @@ pub use patterns::{PatternError, Patterns};
 use crate::{
     Error, Host,
     cgroup::{Cgroup, Tree},
-    host,
-    store::{Known, Record, Store},
+    host, memory,
+    newcomer::newcomer,
+    store::{self, Known, Record, Store},
     usage::Usage,
 };
 use domain::{FILES, Look, Watched};
 use kept::Buffer;
 use nearside_policy::{
-    ByNode, ControlObservation, History, MoveReport, Observation, PartId, PartLoad,
+    ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, PartId, PartLoad,
+    Reservation, adoptions,
 };
 use nearside_topology::{Topology, sysfs};
 use nodes::NodeWatch;
@@ -175,6 +177,47 @@ impl Watcher {
         self.domains.get(domain).map(Watched::path)
     }
 
+    /// Virtual machines of libvirt that may adopt a reservation. None while no reservation waits
+    /// for its domain.
+    pub fn newcomers(&self) -> Vec<Newcomer> {
+        let Some((machine, _)) = &self.machine else { return Vec::new() };
+        let reservations: Vec<_> = self.known.reservations(&self.store, &self.tree).collect();
+        let unowned: Vec<_> = reservations.iter().filter_map(|it| it.unowned()).collect();
+        if unowned.is_empty() {
+            return Vec::new();
+        }
+        let allowed = host::allowed(&self.tree, self.systemd);
+        let offered = machine.clone().offered(allowed.as_ref());
+        let proc = self.root.join("proc");
+        let is_owner =
+            |path: &str| reservations.iter().any(|reservation| reservation.owner() == Some(path));
+        let found = self.found_by.keys().filter(|path| !is_owner(path));
+        let groups = found.filter_map(|path| self.tree.group(path).ok());
+        let newcomers: Vec<_> =
+            groups.filter_map(|group| newcomer(&group, &proc, self.systemd, &offered)).collect();
+        // A session decides again, under the lock.
+        let pairs = adoptions(&unowned, &newcomers, &offered.memory_nodes());
+        pairs.into_iter().map(|(_, at)| newcomers[at].clone()).collect()
+    }
+
+    /// The reservations that last, less the memory that their owners held in the last sample.
+    fn reservations(&self) -> Vec<Reservation> {
+        let unfilled = |reservation: &store::Reservation| {
+            let resident = match reservation.owner().map(|path| (path, self.domains.get(path))) {
+                Some((_, Some(owner))) => owner.all_resident_bytes(),
+                // No pattern names the owner any more.
+                Some((path, None)) => {
+                    let group = self.tree.group(path).ok();
+                    let memory = group.map(|it| memory::of_group(&it, &self.root.join("proc")));
+                    memory.unwrap_or_default().compared_to(None)
+                }
+                None => ByNode::new(),
+            };
+            reservation.unfilled(&resident)
+        };
+        self.known.reservations(&self.store, &self.tree).map(unfilled).collect()
+    }
+
     /// Takes the notices for the user; each is given once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
@@ -216,8 +259,7 @@ impl Watcher {
             .map(|(name, watched)| watched.state(name, self.records.get(name)))
             .collect();
         let topology = machine.clone().offered(allowed.as_ref());
-        let reservations =
-            self.known.reservations(&self.store, &self.tree).map(Into::into).collect();
+        let reservations = self.reservations();
         self.machine = Some((machine, online));
         Ok(ControlObservation {
             interval: turn.interval,

@@ -8,6 +8,7 @@ pub(crate) mod export;
 pub(crate) mod lint;
 pub(crate) mod list;
 pub(crate) mod man;
+pub(crate) mod numad;
 pub(crate) mod place;
 pub(crate) mod run;
 pub(crate) mod set;

@@ -2,6 +2,7 @@
 //! out the requests of operators (docs/adr/0008-daemon.md).
 
 use super::{
+    adoption,
     api::Api,
     attachment::Needs,
     config::Config,
@@ -242,6 +243,7 @@ impl ControlLoop {
             }
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
+        adoption::adopt(&mut self.host, &self.watcher, &mut self.reported);
         self.reported.report(self.balancing(&seen));
         let forgotten = self.watcher.no_longer_named();
         let is_over = || inbox.is_to_end() || Instant::now() >= due;

@@ -39,6 +39,7 @@
 //! ```
 
 pub mod access;
+mod adoption;
 pub mod api;
 pub mod attachment;
 pub mod audit;

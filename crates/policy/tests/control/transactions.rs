@@ -59,7 +59,8 @@ fn machine(random: &mut Random) -> ControlObservation {
             let bytes = random.between(1, 300) * MIB;
             *free_mut(&mut seen, id) += bytes;
             let (name, page_size) = (format!("copy-{id}"), PageSize::Base);
-            seen.reservations.push(Reservation { name, bytes: [(id, bytes)].into(), page_size });
+            let bytes = [(id, bytes)].into();
+            seen.reservations.push(Reservation { name, bytes, page_size, ..Default::default() });
         }
         *free_mut(&mut seen, id) += random.between(0, 600) * MIB;
     }

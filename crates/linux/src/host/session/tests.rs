@@ -1,11 +1,7 @@
 //! Transactions on a made-up host: plain files stand for the kernel's.
 
-#[path = "../../../tests/common/made.rs"]
-mod made;
-
 use super::*;
-use crate::{Paths, store::CpuBinding};
-use made::Made;
+use crate::{made::Made, store::CpuBinding};
 use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;
@@ -227,6 +223,7 @@ fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
         name: "libc".into(),
         lifetime,
         bytes,
+        vcpus: Default::default(),
         page_size: Default::default(),
     };
     host.begin().unwrap().lock.reserve(&reservation).unwrap();

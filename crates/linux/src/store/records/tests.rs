@@ -266,7 +266,11 @@ fn reservations_last_as_long_as_their_lease() {
         Lifetime::Cgroup { path, inode, .. } => {
             Lifetime::Cgroup { boot_id: boot.into(), path, inode }
         }
-        lease @ Lifetime::Lease { .. } => lease,
+        other => other,
+    };
+    let term = |boot_id: &str, expires_boottime_s| Lifetime::Term {
+        boot_id: boot_id.into(),
+        expires_boottime_s,
     };
     for (number, (lifetime, lasts)) in [
         (lease(|_, _, _| {}), true),
@@ -276,6 +280,9 @@ fn reservations_last_as_long_as_their_lease() {
         (lease(|pid, _, _| *pid = u32::MAX), false),
         (host.record.lifetime(), true),
         (of_group(host.record.lifetime(), "an earlier boot"), false),
+        (term(host.store.boot_id(), u64::MAX), true),
+        (term(host.store.boot_id(), 0), false),
+        (term("an earlier boot", u64::MAX), false),
     ]
     .into_iter()
     .enumerate()
@@ -283,7 +290,8 @@ fn reservations_last_as_long_as_their_lease() {
         let bytes = [(NodeId(1), 4096)].into();
         // A domain of the same name is another subject.
         let name = "a".into();
-        let reservation = Reservation { name, lifetime, bytes, page_size: PageSize::Base };
+        let vcpus = Default::default();
+        let reservation = Reservation { name, lifetime, bytes, vcpus, page_size: PageSize::Base };
         host.lock().put(&host.record).unwrap();
         host.lock().reserve(&reservation).unwrap();
         let expected: &[Reservation] = if lasts { &[reservation] } else { &[] };
@@ -303,7 +311,8 @@ fn reservations_last_as_long_as_their_lease() {
 fn changes(host: &Host) -> Vec<Change> {
     let lifetime = host.store.lease(None).unwrap();
     let bytes = [(NodeId(0), 1)].into();
-    let reservation = Reservation { name: "r".into(), lifetime, bytes, page_size: PageSize::Base };
+    let (name, vcpus) = ("r".into(), Default::default());
+    let reservation = Reservation { name, lifetime, bytes, vcpus, page_size: PageSize::Base };
     let mut moved = host.record.clone();
     moved.part_mut().moving_to = Some([NodeId(0)].into());
     let (before, found) = (host.record.clone().into(), found(host).into());

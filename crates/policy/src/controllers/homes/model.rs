@@ -399,7 +399,12 @@ mod tests {
         for (page_size, gib) in [(PageSize::Base, 2), (PageSize::Base, 3), (PageSize::Huge(GIB), 7)]
         {
             let bytes = [(NodeId(1), gib * GIB)].into();
-            seen.machine.reservations.push(Reservation { name: "copy".into(), bytes, page_size });
+            seen.machine.reservations.push(Reservation {
+                name: "copy".into(),
+                bytes,
+                page_size,
+                ..Reservation::default()
+            });
         }
         // 2 + 3 GiB of 16 in ordinary pages; huge pages are of another pool.
         let room = host(&seen).room(PageSize::Base, FIRST(1));

@@ -1,0 +1,304 @@
+//! Answers, adoptions and lapses on a made-up host: plain files stand for the kernel's.
+
+use super::*;
+use crate::{made::Made, store::Lifetime};
+use nearside_policy::{ByNode, Machine, Newcomer, PageSize};
+use nearside_topology::{NodeId, NodeSet};
+use proptest::prelude::*;
+use std::fs;
+
+const MIB: u64 = 1 << 20;
+const NODES: u32 = 4;
+const FREE_MIB: u64 = 400;
+
+impl Made {
+    /// A host of four nodes, 100 s after its boot.
+    fn booted() -> Self {
+        let made = Self::of("cpuset memory", NODES, 4 * FREE_MIB * 1024, FREE_MIB * 1024);
+        made.file("cg/cgroup.procs", "");
+        made.at(100);
+        made
+    }
+
+    fn at(&self, uptime_s: u64) {
+        self.file("proc/uptime", &format!("{uptime_s}.99 1.00\n"));
+    }
+
+    fn ask(&self, vcpus: u32, mib: u64) -> Advice {
+        let mut host = self.host();
+        let topology = host.topology().unwrap();
+        advise(&mut host, vcpus, mib * MIB, &CostModel::default(), &topology).unwrap()
+    }
+
+    /// libvirt starts a virtual machine at this time, bound to these nodes.
+    fn start(&self, number: u32, vcpus: u32, nodes: &NodeSet, at_s: u64) {
+        let group = format!("cg{}", path(number));
+        let pid = 1000 + number;
+        self.file(&format!("{group}/cgroup.events"), "populated 1\n");
+        self.file(&format!("{group}/cgroup.procs"), &format!("{pid}\n"));
+        for vcpu in 0..vcpus {
+            fs::create_dir_all(self.path(&format!("{group}/libvirt/vcpu{vcpu}"))).unwrap();
+        }
+        fs::create_dir_all(self.path(&format!("{group}/libvirt/emulator"))).unwrap();
+        let status = format!("Cpus_allowed_list:\t0-7\nMems_allowed_list:\t{nodes}\n");
+        self.file(&format!("proc/{pid}/status"), &status);
+        let ticks = 100 * at_s;
+        let stat =
+            format!("{pid} (qemu) S 1 1 1 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 {ticks} 0 0\n");
+        self.file(&format!("proc/{pid}/stat"), &stat);
+        self.holds(number, &ByNode::new());
+    }
+
+    fn end(&self, number: u32) {
+        self.file(&format!("cg{}/cgroup.events", path(number)), "populated 0\n");
+    }
+
+    fn holds(&self, number: u32, bytes: &ByNode) {
+        let on = |node| bytes.get(&NodeId(node)).copied().unwrap_or(0);
+        let all: Vec<_> = (0..NODES).map(|node| format!("N{node}={}", on(node))).collect();
+        let stat = format!("anon {}\n", all.join(" "));
+        self.file(&format!("cg{}/memory.numa_stat", path(number)), &stat);
+    }
+
+    fn has_free(&self, node: u32, kib: u64) {
+        let meminfo = format!(
+            "Node {node} MemTotal: {} kB\nNode {node} MemFree: {kib} kB\n",
+            4 * FREE_MIB * 1024
+        );
+        self.file(&format!("sys/devices/system/node/node{node}/meminfo"), &meminfo);
+    }
+
+    fn newcomers(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<Newcomer> {
+        let host = self.host();
+        let topology = host.topology().unwrap();
+        numbers.into_iter().filter_map(|it| host.newcomer(&path(it), &topology)).collect()
+    }
+
+    fn adopt(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<(String, String)> {
+        let newcomers = self.newcomers(numbers);
+        self.host().begin().unwrap().adopt(&newcomers).unwrap()
+    }
+
+    fn available_mib(&self) -> Vec<u64> {
+        let seen = self.host().observe().unwrap();
+        let on = |node| seen.available_bytes(NodeId(node), PageSize::Base) / MIB;
+        (0..NODES).map(on).collect()
+    }
+}
+
+fn path(number: u32) -> String {
+    format!("/machine.slice/machine-qemu\\x2d{number}.scope")
+}
+
+#[test]
+fn an_answer_reserves_its_memory_for_a_minute() {
+    let made = Made::booted();
+    let advice = made.ask(2, 300);
+    assert_eq!(advice.nodes.to_string(), "0");
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    made.at(159);
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    made.at(160);
+    assert_eq!(made.available_mib(), [400; 4]);
+    // The next answer removes the record that has lapsed, and takes its name again.
+    assert_eq!(made.ask(2, 300).reserved.unwrap().name, "numad-1");
+    assert_eq!(made.host().reservations().len(), 1);
+}
+
+#[test]
+fn a_reservation_lasts_while_the_time_is_unknown() {
+    let made = Made::booted();
+    made.ask(2, 300);
+    made.file("proc/uptime", "?");
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    let mut host = made.host();
+    let topology = host.topology().unwrap();
+    let refused = advise(&mut host, 2, MIB, &CostModel::default(), &topology).unwrap_err();
+    assert!(refused.to_string().contains("proc/uptime"), "{refused}");
+}
+
+#[test]
+fn a_domain_adopts_its_reservation_and_its_memory_counts_once() {
+    let made = Made::booted();
+    let advice = made.ask(2, 300);
+    made.start(1, 2, &advice.nodes, 101);
+    // A domain of another size, and one that ran before.
+    made.start(2, 3, &advice.nodes, 101);
+    made.start(3, 2, &advice.nodes, 99);
+    assert_eq!(made.adopt([3, 2, 1]), [("numad-1".into(), path(1))]);
+    assert_eq!(made.adopt([1, 2, 3]), [], "it is adopted once");
+    made.at(1000);
+    assert_eq!(made.available_mib(), [100, 400, 400, 400], "it lasts as long as its domain");
+    made.holds(1, &[(NodeId(0), 100 * MIB)].into());
+    made.has_free(0, 300 * 1024);
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    made.holds(1, &[(NodeId(0), 300 * MIB)].into());
+    made.has_free(0, 100 * 1024);
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    // Its manager has moved half of it.
+    made.holds(1, &[(NodeId(0), 150 * MIB), (NodeId(3), 150 * MIB)].into());
+    made.has_free(0, 250 * 1024);
+    made.has_free(3, 250 * 1024);
+    assert_eq!(made.available_mib(), [250, 400, 400, 250]);
+    made.end(1);
+    made.holds(1, &ByNode::new());
+    made.has_free(0, FREE_MIB * 1024);
+    made.has_free(3, FREE_MIB * 1024);
+    assert_eq!(made.available_mib(), [400; 4]);
+}
+
+#[test]
+fn a_machine_without_the_groups_of_its_vcpus_is_of_unknown_size() {
+    let made = Made::booted();
+    made.start(1, 0, &[NodeId(1)].into(), 101);
+    let newcomers = made.newcomers([1, 2]);
+    assert_eq!(newcomers.len(), 1, "the second one does not exist");
+    assert_eq!((newcomers[0].vcpus, newcomers[0].nodes.to_string()), (None, "1".into()));
+}
+
+#[test]
+fn memory_is_reserved_whole_or_not_at_all() {
+    let made = Made::booted();
+    let mut host = made.host();
+    let mut session = host.begin().unwrap();
+    let bytes: ByNode = [(NodeId(0), 100 * MIB), (NodeId(1), 500 * MIB)].into();
+    let wanted = Reservation { name: "numad-1".into(), bytes, ..Reservation::default() };
+    let refused = session.reserve(&wanted, 60).unwrap_err().to_string();
+    assert_eq!(refused, "node 1 has 400 MiB available by now and 500 MiB are needed");
+    let wanted = Reservation { bytes: [(NodeId(0), 300 * MIB)].into(), ..wanted };
+    session.reserve(&wanted, 60).unwrap();
+    let second = Reservation { name: "numad-2".into(), ..wanted };
+    assert!(session.reserve(&second, 60).is_err(), "the session knows its own reservations");
+    drop(session);
+    let reservations = host.store().reservations(host.tree());
+    let expected = Lifetime::Term { boot_id: "b".into(), expires_boottime_s: 160 };
+    assert_eq!((reservations.len(), &reservations[0].lifetime), (1, &expected));
+}
+
+/// A virtual machine of the property test.
+#[derive(Debug)]
+struct Vm {
+    vcpus: u32,
+    mib: u64,
+    nodes: NodeSet,
+    /// Memory that it was promised, by node; empty once the promise has lapsed.
+    promised: ByNode,
+    reservation: String,
+    is_started: bool,
+    is_adopted: bool,
+    held: ByNode,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Ask { vcpus: u32, mib: u64 },
+    Start(prop::sample::Index),
+    Touch(prop::sample::Index, u64),
+    Adopt,
+    Lapse,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let vm = any::<prop::sample::Index>;
+    let event = prop_oneof![
+        4 => (1..5_u32, 1..56_u64).prop_map(|(vcpus, mib)| Event::Ask { vcpus, mib }),
+        4 => vm().prop_map(Event::Start),
+        3 => (vm(), 0..=100_u64).prop_map(|(vm, percent)| Event::Touch(vm, percent)),
+        3 => Just(Event::Adopt),
+        1 => Just(Event::Lapse),
+    ];
+    proptest::collection::vec(event, 1..16)
+}
+
+fn on(bytes: &ByNode, node: u32) -> u64 {
+    bytes.get(&NodeId(node)).copied().unwrap_or(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_sequence_of_starts_adoptions_and_lapses_promises_memory_twice(events in events()) {
+        let (made, mut now_s, mut vms) = (Made::booted(), 100, Vec::<Vm>::new());
+        for event in events {
+            match event {
+                Event::Ask { vcpus, mib } => {
+                    // Each has a size of its own, so that each adopts its own reservation.
+                    let mib = mib * 16 + vms.len() as u64;
+                    let advice = made.ask(vcpus, mib);
+                    let reserved = advice.reserved.unwrap_or_default();
+                    vms.push(Vm {
+                        vcpus,
+                        mib,
+                        nodes: advice.nodes,
+                        promised: reserved.bytes,
+                        reservation: reserved.name,
+                        is_started: false,
+                        is_adopted: false,
+                        held: ByNode::new(),
+                    });
+                }
+                Event::Start(at) if !vms.is_empty() => {
+                    let at = at.index(vms.len());
+                    let vm = &mut vms[at];
+                    if !vm.is_started {
+                        vm.is_started = true;
+                        made.start(at as u32, vm.vcpus, &vm.nodes, now_s);
+                    }
+                }
+                Event::Touch(at, percent) if !vms.is_empty() => {
+                    let at = at.index(vms.len());
+                    let vm = &mut vms[at];
+                    // Memory beyond promises may come from those of others: no record prevents it.
+                    if vm.is_started {
+                        for (&node, &bytes) in &vm.promised {
+                            let held = vm.held.entry(node).or_default();
+                            *held = (*held).max(bytes / 4096 * percent / 100 * 4096);
+                        }
+                        made.holds(at as u32, &vm.held);
+                    }
+                }
+                Event::Adopt => {
+                    let started = vms.iter().enumerate().filter(|(_, vm)| vm.is_started);
+                    let newcomers: Vec<_> = started
+                        .flat_map(|(at, vm)| {
+                            let memory_bytes = Some(vm.mib * MIB);
+                            let known = move |it| Newcomer { memory_bytes, ..it };
+                            made.newcomers([at as u32]).into_iter().map(known)
+                        })
+                        .collect();
+                    let adopted = made.host().begin().unwrap().adopt(&newcomers).unwrap();
+                    for (reservation, owner) in adopted {
+                        let at = (0..vms.len()).find(|&at| path(at as u32) == owner).unwrap();
+                        prop_assert_eq!(&vms[at].reservation, &reservation);
+                        vms[at].is_adopted = true;
+                    }
+                }
+                Event::Lapse => {
+                    now_s += 61;
+                    made.at(now_s);
+                    for vm in vms.iter_mut().filter(|vm| !vm.is_adopted) {
+                        vm.promised.clear();
+                    }
+                }
+                _ => {}
+            }
+            let seen = {
+                for node in 0..NODES {
+                    let held: u64 = vms.iter().map(|vm| on(&vm.held, node)).sum();
+                    made.has_free(node, FREE_MIB * 1024 - held / 1024);
+                }
+                made.host().observe().unwrap()
+            };
+            for node in 0..NODES {
+                let held: u64 = vms.iter().map(|vm| on(&vm.held, node)).sum();
+                let open = |vm: &Vm| on(&vm.promised, node).saturating_sub(on(&vm.held, node));
+                let open: u64 = vms.iter().map(open).sum();
+                let free = FREE_MIB * MIB - held;
+                prop_assert!(open <= free, "node {node}: {open} of {free}: {vms:?}");
+                let available = seen.available_bytes(NodeId(node), PageSize::Base);
+                prop_assert!(available + open <= free, "node {node}: {available} offered: {vms:?}");
+            }
+        }
+    }
+}

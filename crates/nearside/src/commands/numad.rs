@@ -1,0 +1,265 @@
+//! `nearside numad`: answers libvirt's question for nodes, in place of numad.
+
+use crate::{
+    failure::{Failure, Outcome},
+    journal, output,
+};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use nearside_linux::{Host, Paths, Waiting, advise};
+use nearside_policy::{Advice, Bytes, CostModel, usable_nodes};
+use nearside_topology::{NodeSet, Topology, sysfs};
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+/// The name under which this program answers as numad.
+pub(crate) const NAME: &str = "numad";
+
+/// The default bound of the whole answer, in seconds.
+const DEFAULT_WITHIN: &str = "0.19";
+
+/// The part of that bound for which other starts may hold the lock is one half: the rest is for
+/// reading the host.
+const LOCK_SHARE: u32 = 2;
+
+/// Answer which nodes a virtual machine should use, in place of numad
+///
+/// Prints a node list such as 1-2, as numad -w does, and reserves the machine's memory and vCPUs
+/// there for 60 seconds. The domain that starts takes the reservation over. libvirt asks in this
+/// way for each domain with placement='auto'.
+///
+/// If no set of nodes has room, or the time is too short, the answer is every node. Then nothing
+/// is reserved; standard error and the system log say why.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  nearside numad -w 4:8192    nodes for 4 vCPUs and 8 GiB, for example 1-2
+
+Installed as /usr/bin/numad, this program answers in the same way: see the guide.")]
+pub(crate) struct Args {
+    /// The number of vCPUs, and the memory in MiB
+    #[arg(short = 'w', value_name = "VCPUS[:MIB]", value_parser = parse_size, required = true)]
+    #[arg(allow_hyphen_values = true)]
+    size: Size,
+
+    /// Answer within this many seconds, half of which may be spent waiting for other starts
+    #[arg(long, value_name = "SECONDS", value_parser = parse_within)]
+    #[arg(default_value = DEFAULT_WITHIN, allow_hyphen_values = true)]
+    within: Duration,
+
+    /// The folder below which /proc, /sys, /dev and /run lie
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+/// The size of a virtual machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    vcpus: u32,
+    /// 0 if it is unknown.
+    memory_bytes: u64,
+}
+
+const MIB: u64 = 1 << 20;
+
+/// libvirt passes `%d:%llu`, the memory rounded up to MiB (`virNumaGetAutoPlacementAdvice` in
+/// libvirt, `src/util/virnuma.c`). numad's manual makes the memory optional.
+fn parse_size(text: &str) -> Result<Size, String> {
+    let expected = "expected vCPUs and MiB, as in 4 or 4:8192";
+    let number = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => digits.parse::<u64>().ok(),
+        false => None,
+    };
+    let (vcpus, mib) = match text.split_once(':') {
+        Some((vcpus, mib)) => (vcpus, number(mib).ok_or(expected)?),
+        None => (text, 0),
+    };
+    let vcpus = number(vcpus).ok_or(expected)?;
+    let vcpus = u32::try_from(vcpus).map_err(|_| format!("{vcpus} vCPUs are too many"))?;
+    if vcpus == 0 {
+        return Err("a virtual machine needs at least 1 vCPU".into());
+    }
+    let memory_bytes = mib.checked_mul(MIB).ok_or("larger than 64 bits")?;
+    Ok(Size { vcpus, memory_bytes })
+}
+
+fn parse_within(text: &str) -> Result<Duration, String> {
+    crate::lock::parse_seconds(text).map(Duration::from_secs_f64)
+}
+
+/// Whether a program of this name answers as numad.
+pub(crate) fn is_numad(program: &OsStr) -> bool {
+    Path::new(program).file_name() == Some(OsStr::new(NAME))
+}
+
+/// The message for options of numad that its replacement does not have; none for another error.
+pub(crate) fn unsupported(error: &clap::Error) -> Option<String> {
+    let option = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => {
+            format!("the option {option} is not supported")
+        }
+        (ErrorKind::MissingRequiredArgument, _) => "without -w there is nothing to do".into(),
+        _ => return None,
+    };
+    Some(format!(
+        "numad: {option}. This numad is a part of Nearside and answers only -w VCPUS[:MIB]; \
+         Nearside's daemon (`systemctl start nearside`) takes the place of numad's"
+    ))
+}
+
+/// The answer, and a remark if nothing was reserved.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    nodes: NodeSet,
+    remark: Option<String>,
+}
+
+/// Prints the answer within its time. Reading the host cannot be interrupted, so it happens in a
+/// thread, which ends with this process. A killed process leaves the store as it was, or a
+/// reservation that lapses.
+pub(crate) fn run(args: &Args) -> Outcome {
+    let Args { size, within, root } = args.clone();
+    let (sender, receiver) = mpsc::channel();
+    let asked = root.clone();
+    // A thread that cannot start has dropped its sender.
+    let _ = thread::Builder::new().spawn(move || {
+        let _ = sender.send(ask(size, within / LOCK_SHARE, &asked));
+    });
+    let answer = match receiver.recv_timeout(within) {
+        Ok(answer) => answer?,
+        Err(_) => {
+            let why = format!("there was no answer after {} s", within.as_secs_f64());
+            Answer::of_every_node(size, listed_nodes(&root)?, &why)
+        }
+    };
+    if let Some(remark) = &answer.remark {
+        output::tell(&format!("numad: {remark}"));
+        // libvirt drops the standard error of numad.
+        journal::warn(&root, NAME, remark);
+    }
+    output::print(&format!("{}\n", answer.nodes))
+}
+
+/// Places the machine and reserves its memory. Waits at most this long for the lock.
+fn ask(size: Size, at_most: Duration, root: &Path) -> Result<Answer, Failure> {
+    let paths = Paths { root: root.into(), state: root.join("run/nearside") };
+    let mut host = match Host::open(paths) {
+        Ok(host) => host,
+        // Without a cgroup tree the nodes are known all the same.
+        Err(error) => {
+            let (topology, _) = sysfs::read(root).map_err(Failure::could_not)?;
+            return Ok(answer(size, &topology, Err(error.to_string())));
+        }
+    };
+    let topology = host.topology().map_err(Failure::could_not)?;
+    host.set_waiting(Waiting { at_most: Some(at_most), ..Waiting::default() });
+    let Size { vcpus, memory_bytes } = size;
+    let advised = advise(&mut host, vcpus, memory_bytes, &CostModel::default(), &topology);
+    let offered = topology.offered(host.allowed().as_ref());
+    Ok(answer(size, &offered, advised.map_err(|refusal| refusal.to_string())))
+}
+
+/// The nodes with memory or CPUs, from two small files (`node_states` in Linux,
+/// `drivers/base/node.c`).
+fn listed_nodes(root: &Path) -> Result<NodeSet, Failure> {
+    let list = |name: &str| {
+        let path = root.join("sys/devices/system/node").join(name);
+        let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+        let nodes =
+            text.and_then(|text| text.trim().parse::<NodeSet>().map_err(|error| error.to_string()));
+        nodes.map_err(|why| Failure::could_not(format_args!("{}: {why}", path.display())))
+    };
+    Ok(list("has_memory")?.iter().chain(list("has_cpu")?.iter()).collect())
+}
+
+/// The answer to print. Without a placement it is every node, which confines nothing.
+fn answer(size: Size, topology: &Topology, advised: Result<Advice, String>) -> Answer {
+    match advised {
+        Ok(Advice { nodes, reserved: Ok(_) }) => Answer { nodes, remark: None },
+        Ok(Advice { nodes, reserved: Err(refusal) }) => {
+            Answer::of_every_node(size, nodes, &refusal.to_string())
+        }
+        Err(why) => Answer::of_every_node(size, usable_nodes(topology), &why),
+    }
+}
+
+impl Answer {
+    fn of_every_node(size: Size, nodes: NodeSet, why: &str) -> Self {
+        let remark = Some(format!(
+            "answered {} for {} vCPUs and {}, and reserved nothing: {why}",
+            nodes.named(),
+            size.vcpus,
+            Bytes(size.memory_bytes)
+        ));
+        Self { nodes, remark }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_topology::{Node, NodeId};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_size_is_vcpus_and_perhaps_mib() {
+        let size = |vcpus, mib: u64| Ok(Size { vcpus, memory_bytes: mib * MIB });
+        assert_eq!(parse_size("4:8192"), size(4, 8192));
+        assert_eq!(parse_size("4"), size(4, 0));
+        assert_eq!(parse_size("4:0"), size(4, 0));
+        for text in ["", ":", "4:", ":5", "0:5", "-1:5", "+4:5", "4:5:6", "4 :5", "x", "4:5M"] {
+            assert!(parse_size(text).is_err(), "{text:?}");
+        }
+        assert!(parse_size("4294967296:1").unwrap_err().contains("too many"));
+        assert!(parse_size(&format!("1:{}", u64::MAX)).unwrap_err().contains("64 bits"));
+    }
+
+    #[test]
+    fn a_program_is_numad_by_the_last_part_of_its_path() {
+        for (program, expected) in [
+            ("numad", true),
+            ("/usr/bin/numad", true),
+            ("/usr/bin/nearside", false),
+            ("/numad/nearside", false),
+            ("", false),
+        ] {
+            assert_eq!(is_numad(OsStr::new(program)), expected, "{program}");
+        }
+    }
+
+    #[test]
+    fn without_a_placement_the_answer_is_every_node_and_a_remark() {
+        let node = |id| Node { id: NodeId(id), memory_bytes: 1, ..Node::default() };
+        let topology = Topology { nodes: (0..3).map(node).collect(), ..Topology::default() };
+        let size = Size { vcpus: 2, memory_bytes: 512 * MIB };
+        let answer = answer(size, &topology, Err("process 7 holds the lock".into()));
+        assert_eq!(answer.nodes.to_string(), "0-2");
+        assert_eq!(
+            answer.remark.unwrap(),
+            "answered nodes 0-2 for 2 vCPUs and 512 MiB, and reserved nothing: process 7 holds the \
+             lock"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_size_that_libvirt_writes_is_read(
+            vcpus in 1..=u16::MAX,
+            mib in 0..=u64::MAX / MIB,
+        ) {
+            let memory_bytes = mib * MIB;
+            let size = parse_size(&format!("{vcpus}:{mib}"));
+            prop_assert_eq!(size, Ok(Size { vcpus: vcpus.into(), memory_bytes }));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _ = parse_size(&text);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Virtual machines that libvirt has started take their reservations over
+//! (docs/adr/0015-numad.md).
+
+use super::{fallback, reported::Reported};
+use crate::output;
+use nearside_linux::{Host, watch::Watcher};
+
+/// Gives each reservation that waits for its domain to the machine that has started meanwhile.
+/// Takes the lock only if there is such a pair.
+pub(super) fn adopt(host: &mut Host, watcher: &Watcher, reported: &mut Reported) {
+    let newcomers = watcher.newcomers();
+    if newcomers.is_empty() {
+        return;
+    }
+    let adopted = match host.begin() {
+        Ok(mut session) => session.adopt(&newcomers),
+        Err(error) => return reported.report([fallback::not_locked(&error)]),
+    };
+    match adopted {
+        Ok(adopted) => {
+            let note = |(name, cgroup)| format!("{cgroup}: takes over the reservation {name}");
+            output::note(adopted.into_iter().map(note));
+        }
+        Err(error) => reported.report([error.to_string()]),
+    }
+}

@@ -1,0 +1,278 @@
+//! `nearside numad` on a made-up host: plain files stand for the kernel's.
+#![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
+
+use nearside_linux::store::{Part, Record, Store};
+use nearside_policy::{Affinity, Home, Limits, MemoryPolicy, Origin};
+use nearside_topology::NodeId;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read,
+    os::unix::{fs::MetadataExt, net::UnixDatagram, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::Instant,
+};
+
+/// Memory of a node that can be claimed.
+const FREE_MIB: u64 = 400;
+
+/// A host below a folder, 100 s after its boot.
+struct Made(tempfile::TempDir);
+
+impl Made {
+    fn new(nodes: u32) -> Self {
+        let made = Self(tempfile::tempdir().unwrap());
+        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
+        made.file("proc/self/mountinfo", &mount);
+        made.file("proc/sys/kernel/random/boot_id", "b\n");
+        made.file("proc/uptime", "100.00 1.00\n");
+        made.file("cg/cgroup.controllers", "cpuset memory\n");
+        made.file("sys/devices/system/cpu/online", &format!("0-{}\n", 2 * nodes - 1));
+        fs::create_dir(made.path("run")).unwrap();
+        fs::create_dir(made.path("dev")).unwrap();
+        for node in 0..nodes {
+            let folder = format!("sys/devices/system/node/node{node}");
+            made.file(&format!("{folder}/cpulist"), &format!("{}-{}", 2 * node, 2 * node + 1));
+            let distances = (0..nodes).map(|other| if other == node { "10" } else { "20" });
+            made.file(&format!("{folder}/distance"), &distances.collect::<Vec<_>>().join(" "));
+            let memory = format!(
+                "Node {node} MemTotal: {} kB\nNode {node} MemFree: {} kB\n",
+                4 * FREE_MIB * 1024,
+                FREE_MIB * 1024
+            );
+            made.file(&format!("{folder}/meminfo"), &memory);
+        }
+        made
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    fn command(&self, size: &str, within_s: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearside"));
+        command
+            .args(["numad", "--within", within_s, "--root"])
+            .arg(self.0.path())
+            .args(["-w", size]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ask(&self, size: &str) -> Output {
+        self.command(size, "60").output().unwrap()
+    }
+
+    /// The records of reservations, by name.
+    fn reservations(&self) -> BTreeMap<String, Value> {
+        let Ok(folder) = fs::read_dir(self.path("run/nearside/domains")) else {
+            return BTreeMap::new();
+        };
+        let records = folder.map(|entry| {
+            let text = fs::read(entry.unwrap().path()).unwrap();
+            let record: Value = serde_json::from_slice(&text).unwrap();
+            let name = record["subject"]["reservation"]["name"].as_str().unwrap().to_owned();
+            (name, record)
+        });
+        records.collect()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn end(mut child: Child) -> (String, String) {
+    let (mut answer, mut remark) = (String::new(), String::new());
+    child.stdout.take().unwrap().read_to_string(&mut answer).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut remark).unwrap();
+    assert!(child.wait().unwrap().success(), "{remark}");
+    (answer, remark)
+}
+
+#[test]
+fn of_twenty_questions_at_once_the_eight_that_fit_get_memory_of_their_own() {
+    let made = Made::new(4);
+    let children: Vec<_> = (0..20).map(|_| made.command("2:180", "600").spawn().unwrap()).collect();
+    let answers: Vec<_> = children.into_iter().map(end).collect();
+    let (promised, refused): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|(_, remark)| remark.is_empty());
+    assert_eq!((promised.len(), refused.len()), (8, 12));
+    let mut nodes: Vec<_> = promised.into_iter().map(|(answer, _)| answer).collect();
+    nodes.sort();
+    assert_eq!(nodes, ["0\n", "0\n", "1\n", "1\n", "2\n", "2\n", "3\n", "3\n"]);
+    for (answer, remark) in refused {
+        assert_eq!(answer, "0-3\n");
+        assert!(remark.contains("reserved nothing") && remark.contains("180 MiB"), "{remark}");
+    }
+    let reservations = made.reservations();
+    assert_eq!(reservations.len(), 8);
+    let mut promised_mib: BTreeMap<String, u64> = BTreeMap::new();
+    for record in reservations.values() {
+        let term = &record["lifetime"]["term"];
+        assert_eq!(
+            (term["boot_id"].as_str(), term["expires_boottime_s"].as_u64()),
+            (Some("b"), Some(160))
+        );
+        for (node, bytes) in record["subject"]["reservation"]["bytes"].as_object().unwrap() {
+            *promised_mib.entry(node.clone()).or_default() += bytes.as_u64().unwrap() >> 20;
+        }
+    }
+    assert!(promised_mib.values().all(|&mib| mib == 360), "{promised_mib:?}");
+}
+
+#[test]
+fn a_reservation_that_has_lapsed_makes_room() {
+    let made = Made::new(1);
+    assert_eq!(text(&made.ask("2:300").stdout), "0\n");
+    assert!(text(&made.ask("2:300").stderr).contains("reserved nothing"));
+    made.file("proc/uptime", "160.00 1.00\n");
+    let output = made.ask("2:300");
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("0\n".into(), String::new()));
+    let record = &made.reservations()["numad-1"];
+    assert_eq!(record["lifetime"]["term"]["expires_boottime_s"], 220);
+}
+
+#[test]
+fn the_lock_in_other_hands_delays_no_answer() {
+    let made = Made::new(4);
+    assert_eq!(text(&made.ask("2:300").stdout), "0\n");
+    let log = UnixDatagram::bind(made.path("dev/log")).unwrap();
+    let lock = fs::File::options().write(true).open(made.path("run/nearside/lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let output = made.command("2:300", "2").output().unwrap();
+    let remark = text(&output.stderr);
+    assert_eq!((text(&output.stdout), output.status.code()), ("0-3\n".into(), Some(0)));
+    assert!(remark.contains("run/nearside/lock (waited 1 s)"), "{remark}");
+    assert_eq!(made.reservations().len(), 1);
+    let mut packet = [0; 2048];
+    let length = log.recv(&mut packet).unwrap();
+    let logged = text(&packet[..length]);
+    assert!(logged.starts_with("<28>numad[") && logged.contains("reserved nothing"), "{logged}");
+}
+
+#[test]
+fn a_host_that_cannot_be_read_in_time_gets_every_node() {
+    let made = Made::new(4);
+    made.file("sys/devices/system/node/has_memory", "0-2\n");
+    made.file("sys/devices/system/node/has_cpu", "0-3\n");
+    // Opening a FIFO blocks until its other end is open.
+    let boot_id = made.path("proc/sys/kernel/random/boot_id");
+    fs::remove_file(&boot_id).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &boot_id,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let output = made.command("2:300", "0.1").output().unwrap();
+    assert_eq!((text(&output.stdout), output.status.code()), ("0-3\n".into(), Some(0)));
+    assert!(text(&output.stderr).contains("no answer after 0.1 s"), "{}", text(&output.stderr));
+    assert!(made.reservations().is_empty());
+}
+
+#[test]
+fn a_host_without_a_cgroup_tree_gets_every_node() {
+    let made = Made::new(2);
+    made.file("proc/self/mountinfo", "");
+    let output = made.ask("2:300");
+    assert_eq!((text(&output.stdout), output.status.code()), ("0-1\n".into(), Some(0)));
+    assert!(text(&output.stderr).contains("cgroup"), "{}", text(&output.stderr));
+}
+
+fn as_numad(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearside"));
+    command.arg0("/usr/bin/numad").args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_program_named_numad_answers_as_numad() {
+    let made = Made::new(4);
+    let root = made.0.path().to_str().unwrap();
+    let output = as_numad(&["--root", root, "-w4:600"]);
+    assert_eq!(text(&output.stdout), "0-1\n", "{}", text(&output.stderr));
+    assert!(Path::new(&made.path("run/nearside/domains/reservation+numad-1.json")).exists());
+}
+
+#[test]
+fn options_that_are_not_supported_are_named() {
+    for (arguments, said) in [
+        (&["-p", "7"][..], "the option -p is not supported"),
+        (&["-i", "0"], "the option -i is not supported"),
+        (&["-w", "2:500", "-K", "1"], "the option -K is not supported"),
+        (&[], "without -w there is nothing to do"),
+        (&["-w", "x"], "expected vCPUs and MiB"),
+        (&["-w", "0:5"], "at least 1 vCPU"),
+    ] {
+        let output = as_numad(arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(message.contains(said) && output.stdout.is_empty(), "{arguments:?}: {message}");
+    }
+    let help = as_numad(&["-h"]);
+    assert!(help.status.success() && text(&help.stdout).contains("VCPUS[:MIB]"));
+}
+
+#[test]
+#[ignore = "a measurement, which prints the times of answers"]
+fn times_of_answers_by_nodes_and_domains() {
+    for (nodes, domains) in [(2, 20), (8, 100), (64, 100), (64, 1000)] {
+        print_times(nodes, domains);
+    }
+}
+
+fn print_times(nodes: u32, domains: u32) {
+    let made = Made::new(nodes);
+    let store = Store::new(&made.path("run/nearside"), "b");
+    let lock = store.lock().unwrap();
+    for number in 0..domains {
+        let cgroup = format!("/machine.slice/{number}.scope");
+        let on: Vec<_> = (0..nodes).map(|node| format!("N{node}=0")).collect();
+        let kinds = ["anon", "file", "shmem", "kernel_stack", "pagetables", "slab_unreclaimable"];
+        let stat: String = kinds.map(|kind| format!("{kind} {}\n", on.join(" "))).concat();
+        made.file(&format!("cg{cgroup}/memory.numa_stat"), &stat);
+        made.file(&format!("cg{cgroup}/cgroup.events"), "populated 1\n");
+        let home = Home {
+            nodes: [NodeId(number % nodes)].into(),
+            origin: Origin::Auto,
+            affinity: Affinity::Soft,
+            policy: MemoryPolicy::Local,
+        };
+        let record = Record {
+            name: cgroup.clone(),
+            boot_id: "b".into(),
+            inode: fs::metadata(made.path(&format!("cg{cgroup}"))).unwrap().ino(),
+            cgroup,
+            started_unix_s: 0,
+            found_by: Some("machine.slice/*".into()),
+            command: Vec::new(),
+            limits: Limits::default(),
+            parts: Part::at(home).into(),
+        };
+        lock.put(&record).unwrap();
+    }
+    drop(lock);
+    let mut times_ms: Vec<_> = (0..40)
+        .map(|_| {
+            let began = Instant::now();
+            let output = made.ask("2:8");
+            assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+            began.elapsed().as_secs_f64() * 1000.0
+        })
+        .collect();
+    times_ms.sort_by(f64::total_cmp);
+    println!(
+        "{nodes} nodes, {domains} domains: median {:.1} ms, longest {:.1} ms",
+        times_ms[times_ms.len() / 2],
+        times_ms[times_ms.len() - 1]
+    );
+}
