@@ -27,6 +27,7 @@ pub mod sys;
 pub mod systemd;
 pub mod threads;
 pub mod usage;
+pub mod vcpus;
 pub mod watch;
 
 pub use error::Error;
