@@ -5,6 +5,7 @@ use crate::{
     error::{CommandLineError, at},
     grammar::{Keys, qemu_keys, set},
     model::{Cell, PageSize, VcpuId, VcpuSet, Vm},
+    split::memory_shares,
 };
 use nearside_topology::{Distance, Distances, NodeId, NodeSet};
 use serde_json::Value;
@@ -305,6 +306,14 @@ impl Reader {
             let vcpus = (0..vm.max_vcpus).map(VcpuId).collect();
             let id = line.machine_backend.as_ref();
             cells.push(cell(vcpus, id, of_backend, Some(vm.bytes)));
+        }
+        let states_memory =
+            line.nodes.iter().any(|node| node.memdev.is_some() || node.mem_bytes.is_some());
+        if vm.states_cells && !states_memory {
+            // Completing gives such cells a backend each.
+            let sizes = memory_shares(vm.bytes, cells.len() as u64);
+            let sizes = sizes.map_err(CommandLineError::Whole)?;
+            cells.iter_mut().zip(sizes).for_each(|(cell, bytes)| cell.bytes = bytes);
         }
         let sum = cells.iter().fold(0_u64, |sum, cell| sum.saturating_add(cell.bytes));
         if sum > 0 && sum != vm.bytes {
