@@ -95,7 +95,8 @@ proptest! {
             let vm = split.vm();
             prop_assert_eq!(vm.cells.len() as u32, cells);
             prop_assert_eq!(vm.cells.iter().map(|cell| cell.bytes).sum::<u64>(), mib << 20);
-            prop_assert_eq!(vm.cells.iter().map(|cell| cell.vcpus.len()).sum::<usize>() as u32, vcpus);
+            let all_vcpus: usize = vm.cells.iter().map(|cell| cell.vcpus.len()).sum();
+            prop_assert_eq!(all_vcpus as u32, vcpus);
             check(&split, &words);
         } else {
             prop_assert!(vcpus < cells || mib / 2 < u64::from(cells));

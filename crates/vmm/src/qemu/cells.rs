@@ -48,7 +48,7 @@ pub(crate) fn split(line: &QemuLine, count: u32) -> Result<Vec<String>, CommandL
         && let Some(text) = completed.get_mut(value)
     {
         // A socket that spans cells misinforms the guest, and QEMU warns of it.
-        let sockets = if smp.vcpus % count == 0 { count } else { smp.vcpus };
+        let sockets = if smp.vcpus.is_multiple_of(count) { count } else { smp.vcpus };
         *text += &format!(",sockets={sockets},cores={},threads=1", smp.vcpus / sockets);
     }
     let mut first = 0;
