@@ -221,7 +221,7 @@ fn run_vm(
     let tell = &mut |plan: &Plan, notices: &[String]| {
         tell(args, plan, notices);
         if let Err(why) = vm::start_helper(&helper.borrow(), vm.vcpus()) {
-            let why = printable(&why.message().to_string()).to_string();
+            let why = printable(why.message()).to_string();
             output::tell(&format!("nearside: vCPUs are not bound to their cells: {why}"));
         }
     };
