@@ -142,7 +142,7 @@ mod tests {
             planned.plan.transaction.steps.iter().map(|step| step.action.to_string()).collect();
         let expected = [
             "create domain vm",
-            "claim nodes 0-1: 4 vCPUs, 1.17 GiB",
+            "claim node 0: 2 vCPUs, 600 MiB; node 1: 2 vCPUs, 600 MiB",
             "make nodes 0-1 the home",
             "allow memory on nodes 0-1 only",
             "run on CPUs 0-3 for the time being",
