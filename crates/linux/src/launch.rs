@@ -8,7 +8,9 @@ use crate::{
     host::{Host, NewDomain, Refusal, take_policy},
     sys,
 };
-use nearside_policy::{CostModel, Machine, Plan, Start, StartRefusal, start};
+use nearside_policy::{
+    CostModel, Machine, MemoryPolicy, Observation, Plan, Start, StartRefusal, start,
+};
 use nearside_topology::Topology;
 use std::{
     convert::Infallible,
@@ -54,6 +56,9 @@ pub enum LaunchError {
     /// No home fits the domain, or its name is taken.
     #[error(transparent)]
     Refused(#[from] StartRefusal),
+    /// The command cannot be completed for its home.
+    #[error("{0}")]
+    Incomplete(String),
     /// A step was refused, or a need no longer holds.
     #[error(transparent)]
     Change(#[from] Refusal),
@@ -89,6 +94,12 @@ impl Command {
             }
         }
         Err(refused.unwrap_or_else(not_found))
+    }
+
+    /// The same program with other arguments.
+    #[must_use]
+    pub fn with_arguments(self, arguments: Vec<OsString>) -> Self {
+        Self { arguments, ..self }
     }
 
     fn words(&self) -> Vec<String> {
@@ -129,6 +140,17 @@ pub fn plan(host: &mut Host, wish: &Start, model: &CostModel) -> Result<Plan, La
     Ok(plan)
 }
 
+/// As [`plan`], with a command that depends on the home.
+pub fn plan_decided(
+    host: &mut Host,
+    subject: Subject<'_>,
+    decide: Decide<'_>,
+) -> Result<(Plan, Command), LaunchError> {
+    let (plan, command) = decide(&host.observe()?)?;
+    host.check(&plan.transaction.steps, subject.policy)?;
+    Ok((plan, command))
+}
+
 /// Becomes the domain and executes `command` in it. Returns only if that fails, and then leaves
 /// nothing behind.
 ///
@@ -142,10 +164,35 @@ pub fn launch(
     known: &Topology,
     tell: &mut dyn FnMut(&Plan, &[String]),
 ) -> Result<Infallible, LaunchError> {
+    let subject = Subject { name: &wish.name, policy: wish.request.policy };
+    let decide = &mut |seen: &Observation| Ok((start(wish, seen, model)?, command.clone()));
+    launch_decided(host, subject, known, decide, tell)
+}
+
+/// The domain that a launch is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its memory policy.
+    pub policy: MemoryPolicy,
+}
+
+/// The decision of a launch: the plan, and the command that follows from it.
+pub type Decide<'a> = &'a mut dyn FnMut(&Observation) -> Result<(Plan, Command), LaunchError>;
+
+/// As [`launch`], with a command that depends on the home. `decide` is called under the lock.
+pub fn launch_decided(
+    host: &mut Host,
+    subject: Subject<'_>,
+    known: &Topology,
+    decide: Decide<'_>,
+    tell: &mut dyn FnMut(&Plan, &[String]),
+) -> Result<Infallible, LaunchError> {
     let back = host.tree().group_of(&host.proc().join("self/cgroup"))?;
     let mut session = host.begin()?;
-    let plan = start(wish, session.observe(Some(known))?, model)?;
-    session.check_host(&plan.transaction.steps, wish.request.policy)?;
+    let (plan, command) = decide(session.observe(Some(known))?)?;
+    session.check_host(&plan.transaction.steps, subject.policy)?;
     let decision = plan.decision.clone();
     let decision = decision.ok_or_else(|| Error::Refused("the plan has no placement".into()))?;
     session.start(&plan.transaction, &NewDomain { command: command.words(), decision })?;
@@ -154,7 +201,7 @@ pub fn launch(
     tell(&plan, &host.take_notices());
     let error = command.execute();
     // The next start removes any remainder. The reason why the command did not run matters more.
-    let abandoned = host.begin().and_then(|mut session| session.abandon(&wish.name, &back));
+    let abandoned = host.begin().and_then(|mut session| session.abandon(subject.name, &back));
     let _ = abandoned;
     Err(error)
 }

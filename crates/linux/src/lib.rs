@@ -33,6 +33,7 @@ pub mod sys;
 pub mod systemd;
 pub mod threads;
 pub mod usage;
+pub mod vcpus;
 mod vm;
 pub mod watch;
 

@@ -74,6 +74,7 @@ enum Command {
     Daemon(commands::daemon::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
+    BindVcpus(commands::run::HelperArgs),
 }
 
 /// Parses the command line, runs the command, and reports a failure.
@@ -117,6 +118,7 @@ fn run(command: Command) -> Outcome {
         Command::Daemon(args) => commands::daemon::run(&args),
         Command::Completions(args) => commands::completions::run::<Cli>(&args),
         Command::Man(args) => commands::man::run::<Cli>(&args),
+        Command::BindVcpus(args) => commands::run::bind_vcpus(&args),
     }
 }
 

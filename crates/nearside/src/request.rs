@@ -4,7 +4,8 @@ use crate::{failure::Failure, size::parse_size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nearside_linux::sys;
 use nearside_policy::{
-    Affinity, CellRequest, CellsRefusal, CellsRequest, MemoryPolicy, PageSize, Refusal, Request,
+    Affinity, Bytes, CellRequest, CellsRefusal, CellsRequest, MAX_CELLS, MemoryPolicy, PageSize,
+    Refusal, Request,
 };
 use nearside_topology::{
     Device, DeviceKind, NodeId, NodeSet, Topology,
@@ -16,14 +17,15 @@ use std::{fmt, str::FromStr};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Domain")]
 pub(crate) struct RequestArgs {
-    /// Number of vCPUs: tasks that run at the same time
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Number of vCPUs: tasks that run at the same time [default: 1]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = parse_vcpus, allow_hyphen_values = true)]
-    cpus: u32,
+    cpus: Option<u32>,
 
-    /// Memory: 512M, 4G, 1.5GiB (powers of 1024)
+    /// Memory: 512M, 4G, 1.5GiB (powers of 1024); --vm reads both from the command
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
-    memory: u64,
+    #[arg(required_unless_present = "vm")]
+    memory: Option<u64>,
 
     #[command(flatten)]
     pub(crate) home: HomeArgs,
@@ -75,7 +77,24 @@ pub(crate) struct HomeArgs {
 impl RequestArgs {
     /// The request on a machine that has the named nodes and devices.
     pub(crate) fn request(&self, topology: &Topology) -> Result<Request, Failure> {
-        self.home.request(self.cpus, self.memory, topology)
+        self.home.request(self.cpus.unwrap_or(1), self.memory.unwrap_or(0), topology)
+    }
+
+    /// Refuses sizes that are not those of a virtual machine's command line.
+    pub(crate) fn check_vm(&self, vcpus: u32, memory_bytes: u64) -> Result<(), Failure> {
+        if let Some(cpus) = self.cpus.filter(|&cpus| cpus != vcpus) {
+            return Err(Failure::usage(format_args!(
+                "--cpus {cpus}: the command line of the virtual machine has {vcpus}"
+            )));
+        }
+        match self.memory.filter(|&memory| memory != memory_bytes) {
+            Some(memory) => Err(Failure::usage(format_args!(
+                "--memory: {} are not the {} of the virtual machine's command line",
+                Bytes(memory),
+                Bytes(memory_bytes)
+            ))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -121,8 +140,21 @@ impl HomeArgs {
             page_size: self.page_size,
             policy: self.policy(),
             nodes: self.nodes(topology)?,
-            near: self.near.iter().map(|device| device.node(topology)).collect::<Result<_, _>>()?,
+            near: self.near(topology)?,
         })
+    }
+
+    /// The nodes of the named devices.
+    pub(crate) fn near(&self, topology: &Topology) -> Result<Vec<NodeId>, Failure> {
+        self.near.iter().map(|device| device.node(topology)).collect()
+    }
+
+    /// The size of huge pages, if these were asked for.
+    pub(crate) fn huge_page(&self) -> Option<u64> {
+        match self.page_size {
+            PageSize::Base => None,
+            PageSize::Huge(bytes) => Some(bytes),
+        }
     }
 
     fn policy(&self) -> MemoryPolicy {
@@ -228,6 +260,13 @@ const MAX_VCPUS: u32 = 65_536;
 fn parse_vcpus(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|vcpus| (1..=MAX_VCPUS).contains(vcpus));
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX_VCPUS}"))
+}
+
+/// Parses `--cells`.
+pub(crate) fn parse_cells(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|cells| (1..=MAX_CELLS).contains(cells));
+    let cells = number.and_then(|cells| u32::try_from(cells).ok());
+    cells.ok_or_else(|| format!("expected a whole number from 1 to {MAX_CELLS}"))
 }
 
 fn policies() -> impl TypedValueParser<Value = MemoryPolicy> {

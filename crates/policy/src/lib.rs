@@ -72,6 +72,7 @@ pub use rehome::{
 };
 pub use request::{Affinity, Limits, MemoryPolicy, PageSize, Request, UnknownPolicy};
 pub use start::{
-    CellsPlan, MAX_NAME_LENGTH, Start, StartCells, StartRefusal, is_domain_name, start, start_cells,
+    CellsPlan, MAX_NAME_LENGTH, Start, StartCells, StartRefusal, WholePlan, is_domain_name, start,
+    start_cells, start_whole,
 };
 pub use transaction::{Needs, Observed, Transaction, Unmet};

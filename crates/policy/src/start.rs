@@ -1,8 +1,10 @@
 //! The decision behind `run`: a new domain.
 
 mod cells;
+mod whole;
 
 pub use cells::{CellsPlan, StartCells, start_cells};
+pub use whole::{WholePlan, start_whole};
 
 use crate::{
     Action, Affinity, Bytes, CellsRefusal, Claim, CostModel, CpuReason, Decision, Home, Limits,

@@ -1,23 +1,32 @@
 //! `nearside run`: starts a domain at a home of its own.
 
+mod vm;
+
+pub(crate) use vm::HelperArgs;
+
 use crate::{
     domains::open_host,
     failure::{Failure, Outcome},
     lock::{WaitArgs, waiting, waiting_quietly},
     output,
     printable::printable,
-    report::plan,
-    request::{AffinityArg, RequestArgs},
+    report::{place_cells_text, plan},
+    request::{AffinityArg, RequestArgs, parse_cells},
     size::parse_size,
 };
 use nearside_linux::{
-    launch::{self, Command, LaunchError},
+    Host,
+    launch::{self, Command, LaunchError, Subject},
     sys::{self, PolicySupport},
 };
 use nearside_policy::{
-    Action, CostModel, CpuReason, Limits, MemoryPolicy, Plan, Start, is_domain_name,
+    Action, CellsDecision, CostModel, CpuReason, Limits, MemoryPolicy, Observation, Plan, Start,
+    StartCells, is_domain_name, start_whole,
 };
-use std::{ffi::OsString, path::Path};
+use nearside_topology::Topology;
+use nearside_vmm::{Completed, shell_lines};
+use std::{cell::RefCell, ffi::OsString, path::Path};
+use vm::VmStart;
 
 /// Nearside itself failed (as `env` and `timeout` have it).
 pub(crate) const FAILED: u8 = 125;
@@ -41,6 +50,8 @@ Examples:
   nearside run --cpus 8 --memory 16G --near netdev:eth0 --dry-run -- ./server
   nearside run --name web --memory 4G -- setpriv --reuid=web --regid=web \\
     --init-groups ./server
+  nearside run --vm --cells 2 -- qemu-system-x86_64 -smp 8 -m 16G -drive file=disk.qcow2
+  nearside run --vm --dry-run -- cloud-hypervisor --cpus boot=4 --memory size=8G --kernel vmlinux
 
 Exit codes:
   CMD's own, or
@@ -69,7 +80,17 @@ pub(crate) struct Args {
     #[arg(allow_hyphen_values = true)]
     memory_limit: Option<u64>,
 
-    /// Print the steps, and take none
+    /// CMD is QEMU or cloud-hypervisor: take vCPUs, memory and cells from its arguments, place
+    /// each cell, and add the arguments that bind it there (policy strict unless --policy is given)
+    #[arg(long, help_heading = VM)]
+    vm: bool,
+
+    /// Split vCPUs and memory into this many cells, if the arguments of CMD state none
+    #[arg(long, value_name = "N", value_parser = parse_cells, help_heading = VM, requires = "vm")]
+    #[arg(allow_hyphen_values = true)]
+    cells: Option<u32>,
+
+    /// Print the steps (and with --vm the command line), and take none
     #[arg(long, help_heading = None)]
     dry_run: bool,
 
@@ -86,6 +107,7 @@ pub(crate) struct Args {
 }
 
 const LIMITS: &str = "Limits";
+const VM: &str = "Virtual machine";
 
 /// The kernel takes at least a hundredth of its period (`min_bw_quota_period_us` in
 /// `kernel/sched/core.c`: 1 ms).
@@ -114,6 +136,9 @@ fn try_run(args: &Args) -> Outcome {
     let name = args.name.clone().map_or_else(|| default_name(&args.command), Ok)?;
     let mut host = open_host()?;
     let topology = host.topology().map_err(Failure::could_not)?;
+    if args.vm {
+        return run_vm(args, &mut host, name, command, &topology);
+    }
     let mut request = args.request.request(&topology)?;
     request.policy = usable_policy(args.request.home.policy, topology.nodes.len(), |policy| {
         sys::memory_policy_support(policy, &topology.memory_nodes())
@@ -126,16 +151,7 @@ fn try_run(args: &Args) -> Outcome {
         output::note(host.take_notices());
         return output::print(&plan::text(&planned.map_err(failure)?));
     }
-    let tell = &mut |plan: &Plan, notices: &[String]| {
-        if !args.quiet {
-            let all = notices
-                .iter()
-                .chain(&plan.limits)
-                .cloned()
-                .chain(fallback_notice(plan, nearside_scheduler::is_in_charge()));
-            all.for_each(|notice| output::tell(&format!("nearside: {}", printable(&notice))));
-        }
-    };
+    let tell = &mut |plan: &Plan, notices: &[String]| tell(args, plan, notices);
     let at_most = args.wait.at_most();
     host.set_waiting(if args.quiet { waiting_quietly(at_most) } else { waiting(at_most) });
     match launch::launch(&mut host, &start, &command, &model, &topology, tell) {
@@ -150,11 +166,92 @@ fn try_run(args: &Args) -> Outcome {
     }
 }
 
+fn tell(args: &Args, plan: &Plan, notices: &[String]) {
+    if !args.quiet {
+        let all = notices
+            .iter()
+            .chain(&plan.limits)
+            .cloned()
+            .chain(fallback_notice(plan, nearside_scheduler::is_in_charge()));
+        all.for_each(|notice| output::tell(&format!("nearside: {}", printable(&notice))));
+    }
+}
+
+/// Starts a virtual machine by its completed command line.
+fn run_vm(
+    args: &Args,
+    host: &mut Host,
+    name: String,
+    command: Command,
+    topology: &Topology,
+) -> Outcome {
+    let vm = VmStart::read(&args.command, args.cells, &args.request, topology)?;
+    let policy = usable_policy(Some(vm.request.policy), topology.nodes.len(), |policy| {
+        sys::memory_policy_support(policy, &topology.memory_nodes())
+    })?;
+    let limits = Limits { cpus: args.cpu_limit, memory_bytes: args.memory_limit };
+    let affinity = args.affinity.into();
+    let start = StartCells { name, request: vm.request.clone(), affinity, limits };
+    let subject = Subject { name: &start.name, policy };
+    let mut decided: Option<(CellsDecision, Completed, Observation)> = None;
+    let helper = RefCell::new(Vec::new());
+    let decide = &mut |seen: &Observation| {
+        let mut whole = start_whole(&start, seen, &CostModel::default())?;
+        let completed = vm.complete(&whole.cells, &seen.topology);
+        let completed = completed.map_err(LaunchError::Incomplete)?;
+        whole.plan.limits.extend(completed.notes.iter().cloned());
+        let words = completed.words.iter().skip(1).map(OsString::from).collect();
+        helper.replace(vm.affinity(&whole.cells, &seen.topology));
+        decided = Some((whole.cells, completed, seen.clone()));
+        Ok((whole.plan, command.clone().with_arguments(words)))
+    };
+    if args.dry_run {
+        let planned = launch::plan_decided(host, subject, decide);
+        output::note(host.take_notices());
+        let mut text = plan::text(&planned.map_err(failure)?.0);
+        if let Some((cells, completed, seen)) = &decided {
+            text += &format!("\n{}\n", place_cells_text::report(cells, seen));
+            text += &shell_lines(&completed.words);
+        }
+        return output::print(&text);
+    }
+    let at_most = args.wait.at_most();
+    host.set_waiting(if args.quiet { waiting_quietly(at_most) } else { waiting(at_most) });
+    // The helper starts once the lock is free and the domain's cgroup is entered.
+    let tell = &mut |plan: &Plan, notices: &[String]| {
+        tell(args, plan, notices);
+        if let Err(why) = vm::start_helper(&helper.borrow(), vm.vcpus()) {
+            let why = printable(why.message()).to_string();
+            output::tell(&format!("nearside: vCPUs are not bound to their cells: {why}"));
+        }
+    };
+    match launch::launch_decided(host, subject, topology, decide, tell) {
+        Ok(never) => match never {},
+        Err(error) => {
+            if !args.quiet {
+                output::note(host.take_notices());
+            }
+            Err(failure(error))
+        }
+    }
+}
+
+/// Binds the vCPU threads of a virtual machine that `run` has started, from within its cgroup.
+pub(crate) fn bind_vcpus(args: &HelperArgs) -> Outcome {
+    match args.is_to_detach() {
+        true => vm::detach(args),
+        false => vm::run_helper(&open_host()?, args),
+    }
+}
+
 pub(super) fn failure(error: LaunchError) -> Failure {
     let code = match error {
         LaunchError::NotFound(_) | LaunchError::NoInterpreter(_) => NOT_FOUND,
         LaunchError::NotExecutable { .. } => NOT_EXECUTABLE,
-        LaunchError::Refused(_) | LaunchError::Change(_) | LaunchError::Host(_) => FAILED,
+        LaunchError::Refused(_)
+        | LaunchError::Incomplete(_)
+        | LaunchError::Change(_)
+        | LaunchError::Host(_) => FAILED,
     };
     Failure::could_not(error).with_code(code)
 }

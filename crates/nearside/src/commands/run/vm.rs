@@ -1,0 +1,258 @@
+//! `nearside run --vm`: a virtual machine's cells, from its command line and back into it
+//! (docs/adr/0014-virtual-machines-without-libvirt.md).
+
+use crate::{failure::Failure, request::RequestArgs};
+use nearside_linux::{Host, sys, vcpus};
+use nearside_policy::{
+    CellRequest, CellsDecision, CellsRequest, MemoryPolicy, PageSize, PlacedCell,
+};
+use nearside_topology::{CpuId, CpuSet, Distances, NodeId, NodeSet, Topology};
+use nearside_vmm::{
+    CellPlacement, CommandLine, Completed, Placement, Policy, VcpuSet, Vm, complete,
+};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    process::{Command, Stdio},
+    str::FromStr,
+    time::Duration,
+};
+
+/// A virtual machine that is to be started.
+#[derive(Debug)]
+pub(super) struct VmStart {
+    command: CommandLine,
+    policy: Policy,
+    /// The request for its cells.
+    pub(super) request: CellsRequest,
+}
+
+impl VmStart {
+    /// Reads a command line, splits it into `cells` cells if wanted, and checks it against the
+    /// sizes that the operator gave beside it.
+    pub(super) fn read(
+        words: &[OsString],
+        cells: Option<u32>,
+        asked: &RequestArgs,
+        topology: &Topology,
+    ) -> Result<Self, Failure> {
+        let text = |(number, word): (usize, &OsString)| match word.to_str() {
+            Some(word) => Ok(word.to_owned()),
+            None => Err(Failure::usage(format_args!("argument {number} ({word:?}) is no UTF-8"))),
+        };
+        let words: Vec<String> = words.iter().enumerate().map(text).collect::<Result<_, _>>()?;
+        let mut command = CommandLine::read(&words).map_err(Failure::usage)?;
+        if let Some(count) = cells {
+            command = command.split(count).map_err(Failure::usage)?;
+        }
+        let vm = command.vm();
+        asked.check_vm(vm.vcpus, vm.bytes)?;
+        let policy = asked.home.policy.unwrap_or(MemoryPolicy::Strict);
+        let its_policy = Policy::from_str(policy.name()).map_err(Failure::usage)?;
+        let near = asked.home.near(topology)?;
+        if vm.cells.len() > 1 && !near.is_empty() {
+            return Err(Failure::usage("--near is for virtual machines of one cell"));
+        }
+        let cells = request_cells(vm, &near, asked.home.huge_page())?;
+        let bound: Option<Vec<_>> = vm.cells.iter().map(|cell| cell.host_nodes.clone()).collect();
+        let of_operator = bound.map(|sets| sets.iter().fold(NodeSet::new(), |a, b| a.union(b)));
+        let request = CellsRequest {
+            cells,
+            distances: distances(vm),
+            policy,
+            nodes: asked.home.nodes(topology)?.or(of_operator),
+        };
+        Ok(Self { command, policy: its_policy, request })
+    }
+
+    /// The command line with every cell bound to its home.
+    pub(super) fn complete(
+        &self,
+        decision: &CellsDecision,
+        topology: &Topology,
+    ) -> Result<Completed, String> {
+        for (placed, cell) in decision.cells.iter().zip(&self.command.vm().cells) {
+            let home = memory_nodes(placed);
+            if let Some(nodes) = cell.host_nodes.as_ref().filter(|nodes| !nodes.is_subset(&home)) {
+                return Err(format!(
+                    "cell {}: the command line binds its memory to {}, and its home is {}: name \
+                     its nodes with --nodes, or leave the binding out",
+                    placed.cell,
+                    nodes.named(),
+                    home.named()
+                ));
+            }
+        }
+        let place = |placed: &PlacedCell| CellPlacement {
+            bytes: placed.home.claim.bytes.clone(),
+            cpu_nodes: cpu_nodes(placed),
+        };
+        let placement = Placement {
+            policy: self.policy,
+            cells: decision.cells.iter().map(place).collect(),
+            distances: Some(topology.distances.clone()),
+        };
+        complete(&self.command, &placement).map_err(|error| error.to_string())
+    }
+
+    /// The vCPUs and CPUs of each cell as arguments of the helper; none for a single cell, whose
+    /// CPUs are its cgroup's.
+    pub(super) fn affinity(&self, decision: &CellsDecision, topology: &Topology) -> Vec<String> {
+        let cells = decision.cells.iter().zip(&self.command.vm().cells);
+        let argument = |(placed, cell): (&PlacedCell, &nearside_vmm::Cell)| {
+            format!("{}:{}", cell.vcpus, topology.cpus_of_nodes(&cpu_nodes(placed)))
+        };
+        match decision.cells.len() {
+            0 | 1 => Vec::new(),
+            _ => cells.map(argument).collect(),
+        }
+    }
+
+    /// The number of vCPUs that it starts with.
+    pub(super) fn vcpus(&self) -> u32 {
+        self.command.vm().vcpus
+    }
+}
+
+/// The nodes on which a cell's vCPUs run: those that its claim names, or its home.
+fn cpu_nodes(placed: &PlacedCell) -> NodeSet {
+    let claimed = placed.home.claim.vcpus.iter().filter(|(_, vcpus)| **vcpus > 0);
+    claimed.map(|(node, _)| *node).collect()
+}
+
+fn memory_nodes(placed: &PlacedCell) -> NodeSet {
+    let claimed = placed.home.claim.bytes.iter().filter(|(_, bytes)| **bytes > 0);
+    claimed.map(|(node, _)| *node).collect()
+}
+
+fn request_cells(
+    vm: &Vm,
+    near: &[NodeId],
+    asked: Option<u64>,
+) -> Result<Vec<CellRequest>, Failure> {
+    let mut cells = Vec::with_capacity(vm.cells.len());
+    for (id, cell) in vm.cells.iter().enumerate() {
+        let fault = |why: &str| Failure::usage(format_args!("cell {id}: {why}"));
+        if cell.vcpus.is_empty() || cell.bytes == 0 {
+            return Err(fault("a cell without vCPUs or without memory cannot be placed"));
+        }
+        let bytes = match &cell.page_size {
+            nearside_vmm::PageSize::Base => None,
+            nearside_vmm::PageSize::Huge(bytes) => Some(*bytes),
+            nearside_vmm::PageSize::Path(path) if path.starts_with("/dev/shm") => None,
+            nearside_vmm::PageSize::DefaultHuge | nearside_vmm::PageSize::Path(_) => {
+                let why = "the command line does not tell the size of its pages: add --page-size";
+                Some(asked.ok_or_else(|| fault(why))?)
+            }
+        };
+        if asked.is_some() && asked != bytes {
+            return Err(fault("--page-size is not the size of its pages on the command line"));
+        }
+        let page_size = bytes.filter(|bytes| *bytes != sys::page_bytes());
+        let page_size = page_size.map_or(PageSize::Base, PageSize::Huge);
+        if cells.first().is_some_and(|first: &CellRequest| first.page_size != page_size) {
+            return Err(fault("its pages have another size than those of cell 0"));
+        }
+        let near = match &cell.host_nodes {
+            Some(nodes) => nodes.iter().collect(),
+            None => near.to_vec(),
+        };
+        let vcpus = cell.vcpus.len() as u32;
+        cells.push(CellRequest { vcpus, memory_bytes: cell.bytes, page_size, near });
+    }
+    Ok(cells)
+}
+
+/// The guest's distances as a table; none if it states none.
+fn distances(vm: &Vm) -> Option<Vec<Vec<u8>>> {
+    let count = vm.cells.len() as u32;
+    let distance = |from: u32, to: u32| match vm.distances.get(&(from, to)) {
+        _ if from == to => Distances::LOCAL,
+        Some(distance) => *distance,
+        // QEMU takes the other direction where one is missing.
+        None => vm.distances.get(&(to, from)).copied().unwrap_or(Distances::REMOTE),
+    };
+    let row = |from| (0..count).map(|to| distance(from, to)).collect();
+    (!vm.distances.is_empty()).then(|| (0..count).map(row).collect())
+}
+
+/// The command of the helper that binds vCPU threads.
+pub(crate) const HELPER: &str = "bind-vcpus";
+
+/// Starts the helper, which nobody waits for: it belongs to init once its parent has ended.
+pub(super) fn start_helper(cells: &[String], vcpus: u32) -> Result<(), Failure> {
+    if cells.is_empty() {
+        return Ok(());
+    }
+    let mut child = helper(&["--detach".into(), vcpus.to_string()], cells)?;
+    child.wait().map(drop).map_err(Failure::could_not)
+}
+
+fn helper(first: &[String], cells: &[String]) -> Result<std::process::Child, Failure> {
+    use std::os::unix::process::CommandExt;
+    let null = Stdio::null;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(HELPER).args(first).args(cells).process_group(0);
+    command.stdin(null()).stdout(null()).stderr(null()).spawn().map_err(Failure::could_not)
+}
+
+/// Bind the vCPU threads of a virtual machine that starts (for `nearside run --vm`)
+#[derive(Debug, clap::Args)]
+#[command(hide = true)]
+pub(crate) struct HelperArgs {
+    /// Do the work in a process of its own
+    #[arg(long)]
+    detach: bool,
+
+    /// The number of vCPUs to wait for
+    vcpus: u32,
+
+    /// vCPUs and CPUs of a cell, such as 0-1:0-7
+    cells: Vec<CellArg>,
+}
+
+/// A cell of the helper.
+#[derive(Debug, Clone)]
+struct CellArg {
+    text: String,
+    vcpus: BTreeSet<u32>,
+    cpus: CpuSet,
+}
+
+impl FromStr for CellArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (vcpus, cpus) = text.split_once(':').ok_or("expected VCPUS:CPUS")?;
+        let vcpus: VcpuSet = vcpus.parse().map_err(|error| format!("{error}"))?;
+        let cpus = cpus.parse::<CpuSet>().map_err(|error| format!("{error}"))?;
+        let cpus: CpuSet = cpus.iter().map(|cpu: CpuId| cpu).collect();
+        Ok(Self { text: text.into(), vcpus: vcpus.iter().map(|vcpu| vcpu.0).collect(), cpus })
+    }
+}
+
+/// The longest time that a virtual machine takes to start its vCPUs, since it may fill its memory
+/// before.
+const HELPER_WAITS: Duration = Duration::from_secs(600);
+
+/// The helper.
+pub(super) fn run_helper(host: &Host, args: &HelperArgs) -> Result<(), Failure> {
+    let cell =
+        |cell: &CellArg| vcpus::CellCpus { vcpus: cell.vcpus.clone(), cpus: cell.cpus.clone() };
+    let cells: Vec<_> = args.cells.iter().map(cell).collect();
+    let bound = vcpus::bind_vcpus(host, &cells, args.vcpus as usize, HELPER_WAITS);
+    bound.map(drop).map_err(Failure::could_not)
+}
+
+/// Starts the helper's own process.
+pub(super) fn detach(args: &HelperArgs) -> Result<(), Failure> {
+    let cells: Vec<_> = args.cells.iter().map(|cell| cell.text.clone()).collect();
+    helper(&[args.vcpus.to_string()], &cells).map(drop)
+}
+
+impl HelperArgs {
+    /// Whether the work is for a process of its own.
+    pub(super) fn is_to_detach(&self) -> bool {
+        self.detach
+    }
+}

@@ -1,0 +1,137 @@
+//! Binding the cells of a command line of QEMU.
+
+use super::line::QemuLine;
+use crate::{
+    error::{CommandLineError, at},
+    placement::{CellPlacement, Placement, Policy, mirrored},
+};
+use nearside_topology::NodeSet;
+use std::collections::BTreeMap;
+
+/// A value that is appended to an argument.
+enum Value {
+    Nodes(NodeSet),
+    Text(String),
+}
+
+/// The command line with each cell's backend bound to its place, and notes. Every cell with memory
+/// has a backend.
+pub(crate) fn bind(
+    line: &QemuLine,
+    placement: &Placement,
+) -> Result<(Vec<String>, Vec<String>), CommandLineError> {
+    let mut words = line.words.clone();
+    let (mut notes, mut contexts) = (Vec::new(), Vec::new());
+    let mut extended = BTreeMap::new();
+    for (id, (cell, place)) in line.vm.cells.iter().zip(&placement.cells).enumerate() {
+        let Some((name, backend)) = line.backend_of(id) else { continue };
+        let home = place.memory_nodes();
+        if home.is_empty() {
+            continue;
+        }
+        if let Some(other) = extended.insert(name.clone(), id) {
+            let why = format!("cells {other} and {id} have the same memory backend, {name}");
+            return Err(at(&line.words, backend.at, why));
+        }
+        let mut keys: Vec<(&str, Value)> = Vec::new();
+        match &cell.host_nodes {
+            None => {
+                notes.extend(first_node_only(placement.policy, &home, id));
+                keys.push(("host-nodes", Value::Nodes(home.clone())));
+                keys.push(("policy", Value::Text(placement.policy.to_string())));
+            }
+            Some(nodes) if nodes.is_subset(&home) => {}
+            Some(nodes) => notes.push(format!(
+                "cell {id}: argument {} binds its memory to {}, and its home is {}",
+                backend.at,
+                nodes.named(),
+                home.named()
+            )),
+        }
+        // A preallocating thread elsewhere would touch far memory, and -mem-prealloc is for all.
+        let preallocates = backend.preallocates || line.words.iter().any(|w| is_prealloc(w));
+        let near = preallocating_nodes(place);
+        if preallocates && !backend.has_context && !near.is_empty() {
+            let context = format!("nearside-tc{id}");
+            if line.objects.contains(&context) {
+                let why = format!("an object is named {context}: Nearside adds one of that name");
+                return Err(CommandLineError::Whole(why));
+            }
+            let affinity: String = ranges(&near, "node-affinity");
+            contexts.extend(["-object".into(), format!("thread-context,id={context}{affinity}")]);
+            keys.push(("prealloc-context", Value::Text(context)));
+        }
+        if let Some(text) = words.get_mut(backend.at) {
+            extend(text, &keys);
+        }
+    }
+    if !contexts.is_empty() {
+        notes.push("thread-context, which preallocates on the home, needs QEMU 7.2".into());
+    }
+    let distances = mirrored(placement);
+    if line.vm.distances.is_empty() && line.vm.states_cells {
+        for ((from, to), val) in distances {
+            words.extend(["-numa".into(), format!("dist,src={from},dst={to},val={val}")]);
+        }
+    } else if distances.iter().any(|(pair, val)| line.vm.distances.get(pair) != Some(val)) {
+        notes.push("the guest's distances are not the host's; they stay as they are".into());
+    }
+    if !line.names_threads {
+        words.extend(["-name".into(), "debug-threads=on".into()]);
+    }
+    // Objects are created in order, so contexts precede the backends that name them.
+    words.splice(1..1, contexts);
+    Ok((words, notes))
+}
+
+fn is_prealloc(word: &str) -> bool {
+    word == "-mem-prealloc" || word == "--mem-prealloc"
+}
+
+/// The nodes whose CPUs touch the memory of a cell first: its own, if vCPUs run there.
+fn preallocating_nodes(place: &CellPlacement) -> NodeSet {
+    let both = place.memory_nodes().intersection(&place.cpu_nodes);
+    if both.is_empty() { place.cpu_nodes.clone() } else { both }
+}
+
+// QEMU, `backends/hostmem.c`: MPOL_PREFERRED_MANY came with version 8.0.
+fn first_node_only(policy: Policy, home: &NodeSet, id: usize) -> Option<String> {
+    (policy == Policy::Preferred && home.len() > 1).then(|| {
+        format!("cell {id}: QEMU before 8.0 prefers only the first node of {}", home.named())
+    })
+}
+
+/// QEMU takes one number or range for each occurrence of a key.
+fn ranges(nodes: &NodeSet, key: &str) -> String {
+    nodes.to_string().split(',').map(|range| format!(",{key}={range}")).collect()
+}
+
+/// Appends keys to an object, whose own text stays.
+fn extend(text: &mut String, keys: &[(&str, Value)]) {
+    if text.starts_with('{') {
+        let end = text.trim_end().len();
+        text.truncate(end.saturating_sub(1));
+        for (key, value) in keys {
+            *text += &match value {
+                Value::Nodes(nodes) => {
+                    let numbers: Vec<_> = nodes.iter().map(|node| node.to_string()).collect();
+                    format!(",\"{key}\":[{}]", numbers.join(","))
+                }
+                Value::Text(word) => format!(",\"{key}\":\"{word}\""),
+            };
+        }
+        text.push('}');
+        return;
+    }
+    // An odd comma at the end would become a literal one.
+    let commas = text.len() - text.trim_end_matches(',').len();
+    if commas % 2 == 1 && !keys.is_empty() {
+        text.pop();
+    }
+    for (key, value) in keys {
+        *text += &match value {
+            Value::Nodes(nodes) => ranges(nodes, key),
+            Value::Text(word) => format!(",{key}={word}"),
+        };
+    }
+}
