@@ -1,11 +1,15 @@
 //! Virtual machines of a real libvirtd, on a machine of four nodes: two CPUs and 768 MiB on each.
+//!
+//! A start takes 15 s under emulation, so a test starts as few as it can. All facts are read from
+//! `/proc` while the virtual machine keeps touching its memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
+    huge_pages,
     libvirt::{Cells, Libvirt, Vm},
     run, stderr, stdout,
 };
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 /// The CPUs of a node, as the kernel lists them.
 fn cpus_of(node: u32) -> String {
@@ -20,7 +24,15 @@ fn placed(xml: &str, flags: &[&str]) -> String {
     stdout(&output)
 }
 
-/// The nodes of the cells' memory, each of which has to be on one node, with its vCPUs there.
+/// Places and starts a virtual machine, and waits until it has touched its memory.
+fn started(name: &str, cells: &Cells, extra: &str, flags: &[&str]) -> Vm {
+    let vm = Vm::start(name, cells, &placed(&cells.xml(name, extra), flags));
+    vm.await_pass();
+    vm
+}
+
+/// The node of each cell's memory. Asserts that all of a cell's memory is on one node, and that its
+/// vCPUs may run on that node's CPUs only.
 fn nodes_of_cells(vm: &Vm, cells: &Cells) -> Vec<u32> {
     let vcpus = vm.vcpus();
     let node_of = |cell: usize| {
@@ -35,15 +47,63 @@ fn nodes_of_cells(vm: &Vm, cells: &Cells) -> Vec<u32> {
 }
 
 #[test]
-fn cells_of_a_virtual_machine_start_on_nodes_of_their_own() {
+fn cells_start_on_nodes_of_their_own() {
     let _libvirt = Libvirt::start();
     for memory_mib in [vec![64], vec![64, 68], vec![48, 52, 56, 60]] {
         let cells = Cells { vcpus: 2, memory_mib };
-        let vm = Vm::start("cells", &cells, &placed(&cells.xml("cells", ""), &[]));
-        vm.await_pass();
-        let mut nodes = nodes_of_cells(&vm, &cells);
-        nodes.sort_unstable();
-        nodes.dedup();
-        assert_eq!(nodes.len(), cells.memory_mib.len(), "two cells share a node");
+        let vm = started("cells", &cells, "", &[]);
+        let nodes: BTreeSet<u32> = nodes_of_cells(&vm, &cells).into_iter().collect();
+        assert_eq!(nodes.len(), cells.memory_mib.len(), "two cells share a node: {nodes:?}");
+        // It allocates the memory, so it has to reach the CPUs of all cells.
+        let reached: BTreeSet<u32> = cpus(&vm.emulator());
+        let needed = nodes.iter().flat_map(|node| [2 * node, 2 * node + 1]).collect();
+        assert!(reached.is_superset(&needed), "{reached:?}");
     }
+}
+
+/// A list of CPUs as the kernel writes it.
+fn cpus(list: &str) -> BTreeSet<u32> {
+    let range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse().unwrap()..=last.parse::<u32>().unwrap()
+    };
+    list.split(',').flat_map(range).collect()
+}
+
+#[test]
+fn memory_of_a_virtual_machine_follows_each_policy() {
+    let _libvirt = Libvirt::start();
+    let cells = Cells { vcpus: 2, memory_mib: vec![64] };
+    for (policy, nodes, kernels) in [
+        ("strict", "2", "bind:2"),
+        ("preferred", "1", "prefer:1"),
+        ("interleave", "0,3", "interleave:0,3"),
+        // The nodes of the cgroup confine it.
+        ("restrictive", "3", "default"),
+    ] {
+        let vm = started("policy", &cells, "", &["--policy", policy, "--nodes", nodes]);
+        let memory = vm.memory(0);
+        assert_eq!(memory.policy, kernels, "{policy}");
+        let asked: BTreeSet<u32> = cpus(nodes);
+        assert_eq!(memory.bytes.keys().copied().collect::<BTreeSet<_>>(), asked, "{policy}");
+    }
+}
+
+#[test]
+fn huge_pages_of_each_cell_lie_on_its_node() {
+    let _libvirt = Libvirt::start();
+    (0..4).for_each(|node| huge_pages(node, 40));
+    let cells = Cells { vcpus: 2, memory_mib: vec![64, 68] };
+    let extra = "  <memoryBacking>\n    <hugepages>\n      <page size='2' unit='MiB'/>\n    \
+                 </hugepages>\n  </memoryBacking>\n";
+    let vm = started("huge", &cells, extra, &[]);
+    let nodes = nodes_of_cells(&vm, &cells);
+    assert_ne!(nodes[0], nodes[1]);
+    for (cell, mib) in [(0, 64), (1, 68)] {
+        // QEMU allocates huge pages before the start.
+        let memory = vm.memory(cell);
+        assert_eq!(memory.bytes.values().sum::<u64>(), mib << 20, "{memory:?}");
+    }
+    drop(vm);
+    (0..4).for_each(|node| huge_pages(node, 0));
 }
