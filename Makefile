@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install test lint unit api-test lab-test compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install test lint unit api-test libvirt-test lab-test compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -41,7 +41,7 @@ install: ## what `make build` built, below PREFIX (default /usr/local), its syst
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 
-test: install-deps lint deny unit api-test lab-test compare-test demo-test ## everything CI checks, at most 35 minutes on 2 idle cores
+test: install-deps lint deny unit api-test libvirt-test lab-test compare-test demo-test ## everything CI checks, at most 35 minutes on 2 idle cores
 	@echo "make test: all passed"
 	@$(TIMES) show
 
@@ -53,7 +53,7 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	cargo clippy --manifest-path fuzz/Cargo.toml --locked -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
-	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init scripts/install .ci/run
+	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init scripts/install scripts/libvirtd .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
 	  lab/run lab/calibrate lab/compare lab/measure lab/numatune lab/test lab/*.py lab/demo-guest docs/images/draw-demo
 
@@ -66,6 +66,14 @@ api-test: ## a property-based client of the API against docs/openapi.json (once 
 	scripts/install build api
 	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
 	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
+
+libvirt-test: ## the client and the actuator of libvirt against a libvirtd, with virsh as the witness (as root; once built, half a minute)
+	scripts/install libvirt
+ifeq ($(shell id -u),0)
+	cargo test --workspace --test libvirtd --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]' -- --ignored
+else
+	@echo "make libvirt-test: skipped, a libvirtd for QEMU needs root"
+endif
 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test

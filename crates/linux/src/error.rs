@@ -71,6 +71,9 @@ pub enum Error {
         /// The answer.
         why: String,
     },
+    /// Refused before anything was changed, for the reason in the text.
+    #[error("{0}")]
+    Unchanged(String),
     /// Refused, for the reason in the text.
     #[error("{0}")]
     Refused(String),

@@ -14,6 +14,7 @@ pub mod counters;
 mod error;
 pub mod facts;
 pub mod folder;
+pub mod guest;
 mod host;
 pub mod huge;
 pub mod launch;
@@ -27,6 +28,7 @@ pub mod sys;
 pub mod systemd;
 pub mod threads;
 pub mod usage;
+mod vm;
 pub mod watch;
 
 pub use error::Error;

@@ -4,12 +4,21 @@ use crate::{
     cgroup::{Cgroup, Tree},
     error::Error,
 };
-use nearside_policy::Limits;
+use nearside_policy::{CellId, Limits};
 use nearside_topology::{CpuSet, NodeSet};
 use std::fmt::Debug;
 
 /// The cgroup below which domains live if systemd does not own the tree.
 pub(crate) const PARENT: &str = "/nearside";
+
+/// The threads of a cgroup that a change of CPUs is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PartThreads<'a> {
+    /// The cell whose vCPUs they are; all threads of the group if there is none.
+    pub(crate) cell: Option<CellId>,
+    /// The CPUs of Nearside's former bindings. Others are another program's, or an operator's.
+    pub(crate) own: &'a [&'a CpuSet],
+}
 
 /// Asks the owner of a cgroup for changes.
 pub(crate) trait Actuator: Debug {
@@ -22,11 +31,22 @@ pub(crate) trait Actuator: Debug {
     /// [`Error::Refused`] with the reason and the place where the owner is to be asked.
     fn may_bind(&self, group: &Cgroup) -> Result<(), Error>;
 
-    /// Allows the cgroup these CPUs only. False if it has no cpuset.
-    fn set_cpus(&self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error>;
+    /// Allows the threads these CPUs only. False if the cgroup has no cpuset.
+    ///
+    /// # Errors
+    /// [`Error::Unchanged`] if nothing was changed, and so nothing is to be taken back.
+    fn set_cpus(
+        &self,
+        group: &Cgroup,
+        threads: PartThreads<'_>,
+        cpus: &CpuSet,
+    ) -> Result<bool, Error>;
 
-    /// Allows the cgroup all CPUs that its parent may use. False if it has no cpuset.
-    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error>;
+    /// Allows the threads all CPUs that the cgroup's parent may use. False if it has no cpuset.
+    ///
+    /// # Errors
+    /// As [`set_cpus`](Self::set_cpus).
+    fn clear_cpus(&self, group: &Cgroup, threads: PartThreads<'_>) -> Result<bool, Error>;
 
     /// Allows the cgroup memory on these nodes only; on all that its parent may use if the set is
     /// empty. False if it has no cpuset.
@@ -48,11 +68,11 @@ impl<T: Refusing> Actuator for T {
         Err(Error::Refused(self.reason(group.path())))
     }
 
-    fn set_cpus(&self, group: &Cgroup, _: &CpuSet) -> Result<bool, Error> {
+    fn set_cpus(&self, group: &Cgroup, _: PartThreads<'_>, _: &CpuSet) -> Result<bool, Error> {
         self.may_bind(group).map(|()| false)
     }
 
-    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error> {
+    fn clear_cpus(&self, group: &Cgroup, _: PartThreads<'_>) -> Result<bool, Error> {
         self.may_bind(group).map(|()| false)
     }
 

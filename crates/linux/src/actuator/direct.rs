@@ -1,6 +1,6 @@
 //! Cgroups that Nearside owns: it writes the kernel's files itself.
 
-use super::contract::{Actuator, PARENT};
+use super::contract::{Actuator, PARENT, PartThreads};
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, is_in_force, nodes_with_memory, possible_cpus},
@@ -77,11 +77,11 @@ impl Actuator for Direct {
         Ok(())
     }
 
-    fn set_cpus(&self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error> {
+    fn set_cpus(&self, group: &Cgroup, _: PartThreads<'_>, cpus: &CpuSet) -> Result<bool, Error> {
         Self::set(group, CPUS, cpus)
     }
 
-    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error> {
+    fn clear_cpus(&self, group: &Cgroup, _: PartThreads<'_>) -> Result<bool, Error> {
         if !group.has(CPUS.file) {
             return Ok(false);
         }

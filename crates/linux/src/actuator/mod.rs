@@ -13,13 +13,14 @@ mod other;
 mod owner;
 mod systemd;
 
-pub(crate) use contract::{Actuator, PARENT};
+pub(crate) use contract::{Actuator, PARENT, PartThreads};
 pub(crate) use owner::owner;
 
 use crate::{cgroup::Cgroup, error::Error, systemd::Systemd};
 use direct::Direct;
 use kubelet::Kubelet;
-use libvirt::Libvirt;
+use libvirt::{Libvirt, LibvirtState};
+use nearside_libvirt::Domain;
 use nearside_policy::Owner;
 use other::{Other, SystemdUnit};
 use std::{path::PathBuf, sync::Arc};
@@ -31,11 +32,14 @@ pub(crate) struct Actuators {
     booted_with_systemd: bool,
     /// Connected when it is first needed.
     systemd: Option<Arc<Systemd>>,
+    /// What is known of libvirt's daemon.
+    libvirt: Arc<LibvirtState>,
 }
 
 impl Actuators {
     pub(crate) fn new(root: PathBuf, booted_with_systemd: bool) -> Self {
-        Self { root, booted_with_systemd, systemd: None }
+        let libvirt = Arc::new(LibvirtState::of(&root));
+        Self { root, booted_with_systemd, systemd: None, libvirt }
     }
 
     /// Whether systemd owns the tree.
@@ -62,10 +66,15 @@ impl Actuators {
             Owner::Nearside => return self.for_new(),
             Owner::Systemd => Box::new(systemd::Scope::new(self.systemd()?, self.root.clone())),
             Owner::SystemdUnit => Box::new(SystemdUnit),
-            Owner::Libvirt => Box::new(Libvirt),
+            Owner::Libvirt => Box::new(self.libvirt()),
             Owner::Kubelet => Box::new(Kubelet),
             Owner::Foreign => Box::new(Other),
         })
+    }
+
+    /// Whether the owner of the cgroup at `path` does without a cpuset. Connects to nothing.
+    pub(crate) fn needs_no_cpuset(&self, path: &str) -> bool {
+        owner(path, self.booted_with_systemd) == Owner::Libvirt
     }
 
     /// Checks that the owner of the cgroup at `path` lets Nearside confine it. Unlike
@@ -77,10 +86,22 @@ impl Actuators {
         match owner(group.path(), self.booted_with_systemd) {
             Owner::Nearside | Owner::Systemd => Ok(()),
             Owner::SystemdUnit => SystemdUnit.may_bind(group),
-            Owner::Libvirt => Libvirt.may_bind(group),
+            Owner::Libvirt => self.libvirt().may_bind(group),
             Owner::Kubelet => Kubelet.may_bind(group),
             Owner::Foreign => Other.may_bind(group),
         }
+    }
+
+    /// The libvirt domain of a group, as it runs now.
+    ///
+    /// # Errors
+    /// With the reason, if libvirt cannot be asked.
+    pub(crate) fn libvirt_domain(&self, group: &Cgroup) -> Result<Domain, String> {
+        self.libvirt().domain(group)
+    }
+
+    fn libvirt(&self) -> Libvirt {
+        Libvirt::new(Arc::clone(&self.libvirt), self.root.clone())
     }
 
     fn systemd(&mut self) -> Result<Arc<Systemd>, Error> {
@@ -108,18 +129,19 @@ mod tests {
         let mut actuators = Actuators::new(folder.path().into(), true);
         for (path, owner) in [
             ("/kubepods.slice/pod1.slice", "kubelet"),
-            ("/machine.slice/machine-qemu\\x2d1.scope", "libvirt"),
+            ("/machine.slice/machine-lxc\\x2d1\\x2dbox.scope", "libvirt"),
             ("/a.service/payload", "another program"),
             ("/system.slice/cron.service", "systemctl set-property"),
         ] {
             let group = tree.group(path).unwrap();
             let actuator = actuators.for_group(path).unwrap();
             let cpus: CpuSet = "0".parse().unwrap();
+            let all = PartThreads { cell: None, own: &[] };
             let refusals = [
                 actuator.may_bind(&group),
                 actuators.may_bind(&group),
-                actuator.set_cpus(&group, &cpus).map(drop),
-                actuator.clear_cpus(&group).map(drop),
+                actuator.set_cpus(&group, all, &cpus).map(drop),
+                actuator.clear_cpus(&group, all).map(drop),
                 actuator.set_memory_nodes(&group, &NodeSet::new()).map(drop),
                 actuator.create(&tree, "db", Limits::default()).map(drop),
             ];

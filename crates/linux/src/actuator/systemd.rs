@@ -1,7 +1,7 @@
 //! Scopes of systemd. A setting made through its bus interface survives a `daemon-reload`, and
 //! ends with the scope.
 
-use super::contract::Actuator;
+use super::contract::{Actuator, PartThreads};
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::{CPUS, Cpuset, MEMORY_NODES, confines_nothing, is_in_force, possible_cpus},
@@ -41,11 +41,11 @@ impl Actuator for Scope {
         Ok(())
     }
 
-    fn set_cpus(&self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error> {
+    fn set_cpus(&self, group: &Cgroup, _: PartThreads<'_>, cpus: &CpuSet) -> Result<bool, Error> {
         self.set(group, CPUS, cpus)
     }
 
-    fn clear_cpus(&self, group: &Cgroup) -> Result<bool, Error> {
+    fn clear_cpus(&self, group: &Cgroup, _: PartThreads<'_>) -> Result<bool, Error> {
         if !group.has(CPUS.file) {
             return Ok(false);
         }

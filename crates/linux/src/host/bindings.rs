@@ -2,7 +2,7 @@
 
 use super::handle::Host;
 use crate::{
-    actuator::Actuator,
+    actuator::{Actuator, PartThreads},
     cgroup::Cgroup,
     confine::{CPUS, bind, bind_each, cpus_of_others, wait_for_starts},
     error::Error,
@@ -29,20 +29,22 @@ impl Host {
         let group = self.tree.group(&after.cgroup)?;
         let (was, will_be) = (part(before, action.part())?, part(after, action.part())?);
         self.may_bind(after)?;
+        let cell = will_be.cell;
         match action {
             Action::ConfineMemory { nodes, .. } => {
                 self.confine_memory(&group, nodes, will_be.home.policy)
             }
             Action::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => {
-                self.bind_for_operator(&group, cpus)
+                let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
+                self.bind_for_operator(&group, PartThreads { cell, own: &own }, cpus)
             }
             Action::BindCpus { cpus, .. } => {
                 let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
                 refuse_cpus_of_others(&group, &own)?;
-                self.bind_free_threads(&group, cpus, &own)
+                self.bind_free_threads(&group, PartThreads { cell, own: &own }, cpus)
             }
             Action::UnbindCpus { .. } => match &was.cpus {
-                Some(own) => self.unbind(&group, &[&own.cpus]),
+                Some(own) => self.unbind(&group, PartThreads { cell, own: &[&own.cpus] }),
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -70,35 +72,36 @@ impl Host {
             true => Ok(()),
             false => self.restore_cpus(&group, was, is),
         };
-        let memory = match was.memory_nodes == is.memory_nodes || !self.tree.has("cpuset") {
+        let memory = match was.memory_nodes == is.memory_nodes {
             true => Ok(()),
             false => {
                 let nodes = was.memory_nodes.clone().unwrap_or_default();
-                self.actuator(&group)
-                    .and_then(|actuator| actuator.set_memory_nodes(&group, &nodes).map(drop))
+                self.set_memory_nodes(&group, &nodes).map(drop)
             }
         };
-        is_written(cpus).and(is_written(memory))
+        for unchanged in [&cpus, &memory] {
+            if let Err(Error::Unchanged(why)) = unchanged {
+                self.notice(&format!("{id}: its former binding could not be restored: {why}"));
+            }
+        }
+        is_restored(cpus).and(is_restored(memory))
     }
 
     fn restore_cpus(&mut self, group: &Cgroup, was: &Part, is: &Part) -> Result<(), Error> {
         let both = was.cpus.iter().chain(&is.cpus);
         let own: Vec<_> = both.map(|binding| &binding.cpus).collect();
+        let threads = PartThreads { cell: was.cell, own: &own };
         // Another program's binding came in between: it stays.
         if cpus_of_others(group, &own)?.is_some() {
             return Ok(());
         }
         match &was.cpus {
             Some(CpuBinding { cpus, on_behalf: CpuReason::Operator }) => {
-                self.bind_for_operator(group, cpus)
+                self.bind_for_operator(group, threads, cpus)
             }
-            Some(CpuBinding { cpus, .. }) => self.bind_free_threads(group, cpus, &own),
-            None => self.unbind(group, &own),
+            Some(CpuBinding { cpus, .. }) => self.bind_free_threads(group, threads, cpus),
+            None => self.unbind(group, threads),
         }
-    }
-
-    fn actuator(&mut self, group: &Cgroup) -> Result<Box<dyn Actuator>, Error> {
-        self.actuators.for_group(group.path())
     }
 
     fn confine_memory(
@@ -107,17 +110,44 @@ impl Host {
         nodes: &NodeSet,
         policy: MemoryPolicy,
     ) -> Result<(), Error> {
-        let is_confined =
-            self.tree.has("cpuset") && self.actuator(group)?.set_memory_nodes(group, nodes)?;
-        if is_confined { Ok(()) } else { self.go_without_cpuset(Some(policy)) }
+        match self.set_memory_nodes(group, nodes)? {
+            true => Ok(()),
+            false => self.go_without_cpuset(Some(policy)),
+        }
     }
 
-    fn set_cpus(&mut self, group: &Cgroup, cpus: &CpuSet) -> Result<bool, Error> {
-        Ok(self.tree.has("cpuset") && self.actuator(group)?.set_cpus(group, cpus)?)
+    /// The actuator for a group, if it can do anything: most need a cpuset.
+    fn able_actuator(&mut self, group: &Cgroup) -> Result<Option<Box<dyn Actuator>>, Error> {
+        let has_cpuset = self.tree.has("cpuset");
+        // systemd is asked for nothing that cannot be done.
+        if !has_cpuset && !self.actuators.needs_no_cpuset(group.path()) {
+            return Ok(None);
+        }
+        self.actuators.for_group(group.path()).map(Some)
     }
 
-    fn bind_for_operator(&mut self, group: &Cgroup, cpus: &CpuSet) -> Result<(), Error> {
-        if self.set_cpus(group, cpus)? {
+    fn set_memory_nodes(&mut self, group: &Cgroup, nodes: &NodeSet) -> Result<bool, Error> {
+        let actuator = self.able_actuator(group)?;
+        actuator.map_or(Ok(false), |actuator| actuator.set_memory_nodes(group, nodes))
+    }
+
+    fn set_cpus(
+        &mut self,
+        group: &Cgroup,
+        threads: PartThreads<'_>,
+        cpus: &CpuSet,
+    ) -> Result<bool, Error> {
+        let actuator = self.able_actuator(group)?;
+        actuator.map_or(Ok(false), |actuator| actuator.set_cpus(group, threads, cpus))
+    }
+
+    fn bind_for_operator(
+        &mut self,
+        group: &Cgroup,
+        threads: PartThreads<'_>,
+        cpus: &CpuSet,
+    ) -> Result<(), Error> {
+        if self.set_cpus(group, threads, cpus)? {
             return Ok(());
         }
         self.notice(
@@ -130,17 +160,17 @@ impl Host {
         Ok(())
     }
 
-    /// Binds a group, or those of its threads that no other program has bound. `own` are the
-    /// CPUs of Nearside's former bindings.
+    /// Binds a group, or those of its threads that no other program has bound.
     fn bind_free_threads(
         &mut self,
         group: &Cgroup,
+        threads: PartThreads<'_>,
         cpus: &CpuSet,
-        own: &[&CpuSet],
     ) -> Result<(), Error> {
-        if self.set_cpus(group, cpus)? {
+        if self.set_cpus(group, threads, cpus)? {
             return Ok(());
         }
+        let own = threads.own;
         let (online, ordinary) = self.online_and_ordinary_cpus()?;
         // This process becomes the domain. The affinity it was started with is not a choice of the
         // command.
@@ -158,11 +188,13 @@ impl Host {
     }
 
     /// Lifts Nearside's binding of a group: its threads may run wherever its parent allows.
-    fn unbind(&mut self, group: &Cgroup, own: &[&CpuSet]) -> Result<(), Error> {
+    fn unbind(&mut self, group: &Cgroup, threads: PartThreads<'_>) -> Result<(), Error> {
+        let own = threads.own;
         if cpus_of_others(group, own)?.is_some() {
             return Ok(());
         }
-        if self.tree.has("cpuset") && self.actuator(group)?.clear_cpus(group)? {
+        let actuator = self.able_actuator(group)?;
+        if actuator.map_or(Ok(false), |actuator| actuator.clear_cpus(group, threads))? {
             return Ok(());
         }
         let (online, ordinary) = self.online_and_ordinary_cpus()?;
@@ -196,10 +228,11 @@ fn part<'a>(record: &'a Record, id: &PartId) -> Result<&'a Part, Error> {
 }
 
 /// A former binding is restored once it is written: the groups above may have changed since, and
-/// may keep it from being in force.
-fn is_written(restored: Result<(), Error>) -> Result<(), Error> {
+/// may keep it from being in force. An owner that does not answer keeps the later one, rather than
+/// every other domain from starting.
+fn is_restored(restored: Result<(), Error>) -> Result<(), Error> {
     match restored {
-        Err(Error::NotInForce(_)) => Ok(()),
+        Err(Error::NotInForce(_) | Error::Unchanged(_)) => Ok(()),
         restored => restored,
     }
 }

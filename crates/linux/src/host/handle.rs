@@ -5,6 +5,7 @@ use crate::{
     actuator::{Actuators, PARENT},
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
+    guest::{Guest, guest},
     huge, memory,
     store::{LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
@@ -163,6 +164,14 @@ impl Host {
             None => Ok(()),
             Some(_) => self.actuators.may_bind(&self.tree.group(&record.cgroup)?),
         }
+    }
+
+    /// The guest in a group, by its cells; none if the group is no QEMU domain of libvirt.
+    ///
+    /// # Errors
+    /// With the reason, if libvirt cannot be asked about it.
+    pub fn guest(&self, group: &Cgroup, topology: &Topology) -> Option<Result<Guest, String>> {
+        guest(&self.actuators, &self.tree, &self.proc(), group, topology)
     }
 
     /// Takes the notices for the user.

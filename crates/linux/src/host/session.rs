@@ -482,7 +482,11 @@ impl Pending<'_, '_> {
                 let (was, will_be) = (Box::new(before.clone()), Box::new(after.clone()));
                 let undo = Undo::Bindings { before: was, after: will_be, part };
                 self.undo.push(undo);
-                self.session.host.take_binding(action, &before, &after)
+                let taken = self.session.host.take_binding(action, &before, &after);
+                if let Err(Error::Unchanged(_)) = taken {
+                    self.undo.pop();
+                }
+                taken
             }
         }
     }

@@ -75,17 +75,17 @@ pub enum Owner {
     SystemdUnit,
     /// kubelet, which overwrites settings of others.
     Kubelet,
-    /// libvirt, which overwrites settings of others.
+    /// libvirt, which overwrites settings of others, and takes wishes itself.
     Libvirt,
     /// Another program.
     Foreign,
 }
 
 impl Owner {
-    /// Whether Nearside may set the CPUs and memory nodes of the cgroup (`cpuset`). A preferred
-    /// home and page moves need no such right.
+    /// Whether Nearside may set the CPUs and memory nodes of the cgroup (`cpuset`), itself or
+    /// through the owner. A preferred home and page moves need no such right.
     pub const fn lets_bind(self) -> bool {
-        matches!(self, Self::Nearside | Self::Systemd)
+        matches!(self, Self::Nearside | Self::Systemd | Self::Libvirt)
     }
 }
 

@@ -1,0 +1,203 @@
+//! A virtual machine from outside: for each cell of the guest, where its vCPUs run and its memory
+//! lies.
+
+use crate::{
+    actuator::Actuators,
+    cgroup::{Cgroup, Tree},
+    mappings::{Kind, Mapping, numa_maps, sum},
+    threads,
+    vm::{QemuMachine, Role, backends, role},
+};
+use nearside_libvirt::{CellId, Domain, VcpuSet};
+use nearside_policy::{ByNode, local_share};
+use nearside_topology::Topology;
+use serde::Serialize;
+use std::{collections::BTreeMap, path::Path};
+
+/// A guest, by its cells.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Guest {
+    /// The cells; one without a number if the guest has none.
+    pub cells: Vec<GuestCell>,
+    /// The threads that are no vCPUs, by the node they run on or ran on last: emulator, iothreads,
+    /// vhost.
+    pub other_threads: ByNode,
+}
+
+/// A cell of a guest.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct GuestCell {
+    /// Its number; none for a guest without cells.
+    pub cell: Option<u32>,
+    /// Its vCPUs, as the guest numbers them.
+    pub vcpus: VcpuSet,
+    /// Its vCPUs' threads by the host's node they run on or ran on last.
+    pub threads: ByNode,
+    /// Its memory by the host's node, in bytes; none if its mapping cannot be told.
+    pub bytes: Option<ByNode>,
+    /// The part of `bytes` in explicit huge pages.
+    pub huge_bytes: Option<ByNode>,
+    /// The local share of its vCPUs and its memory, from 0 to 1; none if unknown.
+    pub local_share: Option<f64>,
+}
+
+/// A thread of the guest's QEMU.
+struct Seen {
+    role: Role,
+    at: ByNode,
+}
+
+/// Reads the guest in a group; none if the group is no QEMU domain of libvirt.
+///
+/// # Errors
+/// With the reason, if libvirt cannot be asked about the guest.
+pub(crate) fn guest(
+    actuators: &Actuators,
+    tree: &Tree,
+    proc: &Path,
+    group: &Cgroup,
+    topology: &Topology,
+) -> Option<Result<Guest, String>> {
+    QemuMachine::of_group(group.path())?;
+    let domain = match actuators.libvirt_domain(group) {
+        Ok(domain) => domain,
+        Err(why) => return Some(Err(why)),
+    };
+    let look = |thread: i32| {
+        let folder = proc.join(format!("{thread}/task/{thread}"));
+        let own = tree.group_of(&folder.join("cgroup")).ok()?;
+        let below = own.path().strip_prefix(group.path()).unwrap_or_default();
+        let comm = crate::read::text(&folder.join("comm")).ok()?;
+        let node = threads::see(thread, proc, topology)?.node;
+        let role = role(below, comm.trim_end(), Some(&domain));
+        Some(Seen { role, at: [(node, 1)].into() })
+    };
+    let seen: Vec<_> = group.all_threads().into_iter().filter_map(look).collect();
+    let mut memory = BTreeMap::new();
+    let mut processes = group.all_processes();
+    processes.dedup();
+    for process in processes {
+        let read = |file: &str| crate::read::text(&proc.join(format!("{process}/{file}")));
+        if let (Ok(maps), Ok(numa)) = (read("maps"), read("numa_maps")) {
+            memory.extend(mapped(&domain, &maps, &numa_maps(&numa)));
+        }
+    }
+    Some(Ok(by_cell(&domain, &seen, &memory)))
+}
+
+/// The mapping of each cell.
+fn mapped(domain: &Domain, maps: &str, numa_maps: &[Mapping]) -> BTreeMap<Option<CellId>, Mapping> {
+    let found = backends(domain, maps).into_iter();
+    found
+        .filter_map(|(cell, start)| {
+            Some((cell, numa_maps.iter().find(|mapping| mapping.start == start)?.clone()))
+        })
+        .collect()
+}
+
+/// Threads and memory by cell.
+fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Mapping>) -> Guest {
+    let cells: Vec<(Option<CellId>, VcpuSet)> = match domain.cells.is_empty() {
+        true => vec![(None, domain.vcpus.all())],
+        false => domain.cells.iter().map(|it| (Some(it.id), domain.vcpus_of(it))).collect(),
+    };
+    let threads_of = |wanted: &dyn Fn(&Role) -> bool| {
+        sum(seen.iter().filter(|it| wanted(&it.role)).map(|it| &it.at))
+    };
+    let cell = |(cell, vcpus): (Option<CellId>, VcpuSet)| {
+        let is_its = |role: &Role| matches!(role, Role::Vcpu { cell: its, .. } if *its == cell);
+        let threads = threads_of(&is_its);
+        let mapping = memory.get(&cell);
+        let bytes = mapping.map(|mapping| mapping.bytes.clone());
+        GuestCell {
+            cell: cell.map(|cell| cell.0),
+            vcpus,
+            local_share: bytes.as_ref().and_then(|bytes| local_share(&threads, bytes)),
+            threads,
+            huge_bytes: mapping.map(|mapping| match mapping.kind {
+                Kind::Huge => mapping.bytes.clone(),
+                _ => ByNode::new(),
+            }),
+            bytes,
+        }
+    };
+    Guest {
+        cells: cells.into_iter().map(cell).collect(),
+        other_threads: threads_of(&|role| !matches!(role, Role::Vcpu { .. })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_libvirt::VcpuId;
+    use nearside_topology::NodeId;
+
+    const MAPS: &str = include_str!("vm/captured/anonymous.maps");
+    const NUMA_MAPS: &str = include_str!("vm/captured/anonymous.numa_maps");
+    const MIB: u64 = 1 << 20;
+
+    fn domain(cells: &str) -> Domain {
+        let xml = format!(
+            "<domain><memory unit='MiB'>64</memory><vcpu>2</vcpu><cpu>{cells}</cpu></domain>"
+        );
+        Domain::read(&xml).unwrap()
+    }
+
+    fn two_cells() -> Domain {
+        domain(
+            "<numa><cell id='0' cpus='0' memory='32' unit='MiB'/>\
+             <cell id='1' cpus='1' memory='32' unit='MiB'/></numa>",
+        )
+    }
+
+    fn at(node: u32, amount: u64) -> ByNode {
+        [(NodeId(node), amount)].into()
+    }
+
+    fn vcpu(vcpu: u32, cell: Option<u32>, node: u32) -> Seen {
+        let role = Role::Vcpu { vcpu: VcpuId(vcpu), cell: cell.map(CellId) };
+        Seen { role, at: at(node, 1) }
+    }
+
+    #[test]
+    fn cells_have_their_threads_and_the_memory_of_their_backend() {
+        let domain = two_cells();
+        let memory = mapped(&domain, MAPS, &numa_maps(NUMA_MAPS));
+        let emulator = Seen { role: Role::Emulator, at: at(1, 1) };
+        let seen = [vcpu(0, Some(0), 0), vcpu(1, Some(1), 1), emulator];
+        let guest = by_cell(&domain, &seen, &memory);
+        assert_eq!(guest.other_threads, at(1, 1));
+        let [first, second] = &guest.cells[..] else { panic!("two cells") };
+        assert_eq!((first.cell, &first.threads), (Some(0), &at(0, 1)));
+        // 512 and 1024 pages of 4 KiB in the captured file.
+        assert_eq!(first.bytes, Some(at(0, 2 * MIB)));
+        assert_eq!(first.local_share, Some(1.0));
+        assert_eq!((second.cell, &second.bytes), (Some(1), &Some(at(0, 4 * MIB))));
+        assert_eq!(second.local_share, Some(0.0), "it runs on node 1, and its memory is on node 0");
+        assert_eq!(second.huge_bytes, Some(ByNode::new()));
+    }
+
+    #[test]
+    fn huge_pages_are_counted_apart() {
+        let domain = two_cells();
+        let maps = "40000000-42000000 rw-s 0 00:10 7 /dev/hugepages/libvirt/qemu/1-vm/ram-node1\n";
+        let numa = "40000000 bind:1 file=/dev/hugepages/libvirt/qemu/1-vm/ram-node1 huge dirty=16 \
+                    N1=16 kernelpagesize_kB=2048\n";
+        let memory = mapped(&domain, maps, &numa_maps(numa));
+        let guest = by_cell(&domain, &[vcpu(1, Some(1), 1)], &memory);
+        assert_eq!(guest.cells[0].bytes, None, "its mapping cannot be told");
+        assert_eq!(guest.cells[0].local_share, None);
+        assert_eq!(guest.cells[1].huge_bytes, Some(at(1, 32 * MIB)));
+        assert_eq!(guest.cells[1].bytes, guest.cells[1].huge_bytes);
+        assert_eq!(guest.cells[1].local_share, Some(1.0));
+    }
+
+    #[test]
+    fn a_guest_without_cells_has_one_without_a_number() {
+        let guest = by_cell(&domain(""), &[vcpu(0, None, 0), vcpu(1, None, 1)], &BTreeMap::new());
+        let [whole] = &guest.cells[..] else { panic!("one") };
+        assert_eq!((whole.cell, whole.vcpus.to_string().as_str()), (None, "0-1"));
+        assert_eq!(whole.threads, [(NodeId(0), 1), (NodeId(1), 1)].into());
+    }
+}
