@@ -31,6 +31,9 @@ pub struct GuestCell {
     pub cell: Option<u32>,
     /// Its vCPUs, as the guest numbers them.
     pub vcpus: VcpuSet,
+    /// The threads of its vCPUs.
+    #[serde(skip)]
+    pub thread_numbers: Vec<i32>,
     /// Its vCPUs' threads by the host's node they run on or ran on last.
     pub threads: ByNode,
     /// Its memory by the host's node, in bytes; none if its mapping cannot be told.
@@ -43,6 +46,7 @@ pub struct GuestCell {
 
 /// A thread of the guest's QEMU.
 struct Seen {
+    thread: i32,
     role: Role,
     at: ByNode,
 }
@@ -70,7 +74,7 @@ pub(crate) fn guest(
         let comm = crate::read::text(&folder.join("comm")).ok()?;
         let node = threads::see(thread, proc, topology)?.node;
         let role = role(below, comm.trim_end(), Some(&domain));
-        Some(Seen { role, at: [(node, 1)].into() })
+        Some(Seen { thread, role, at: [(node, 1)].into() })
     };
     let seen: Vec<_> = group.all_threads().into_iter().filter_map(look).collect();
     let mut memory = BTreeMap::new();
@@ -107,11 +111,13 @@ fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Map
     let cell = |(cell, vcpus): (Option<CellId>, VcpuSet)| {
         let is_its = |role: &Role| matches!(role, Role::Vcpu { cell: its, .. } if *its == cell);
         let threads = threads_of(&is_its);
+        let its = seen.iter().filter(|it| is_its(&it.role));
         let mapping = memory.get(&cell);
         let bytes = mapping.map(|mapping| mapping.bytes.clone());
         GuestCell {
             cell: cell.map(|cell| cell.0),
             vcpus,
+            thread_numbers: its.map(|it| it.thread).collect(),
             local_share: bytes.as_ref().and_then(|bytes| local_share(&threads, bytes)),
             threads,
             huge_bytes: mapping.map(|mapping| match mapping.kind {
@@ -157,19 +163,23 @@ mod tests {
 
     fn vcpu(vcpu: u32, cell: Option<u32>, node: u32) -> Seen {
         let role = Role::Vcpu { vcpu: VcpuId(vcpu), cell: cell.map(CellId) };
-        Seen { role, at: at(node, 1) }
+        Seen { thread: 100 + vcpu as i32, role, at: at(node, 1) }
     }
 
     #[test]
     fn cells_have_their_threads_and_the_memory_of_their_backend() {
         let domain = two_cells();
         let memory = mapped(&domain, MAPS, &numa_maps(NUMA_MAPS));
-        let emulator = Seen { role: Role::Emulator, at: at(1, 1) };
+        let emulator = Seen { thread: 99, role: Role::Emulator, at: at(1, 1) };
         let seen = [vcpu(0, Some(0), 0), vcpu(1, Some(1), 1), emulator];
         let guest = by_cell(&domain, &seen, &memory);
         assert_eq!(guest.other_threads, at(1, 1));
         let [first, second] = &guest.cells[..] else { panic!("two cells") };
         assert_eq!((first.cell, &first.threads), (Some(0), &at(0, 1)));
+        assert_eq!(
+            (&first.thread_numbers[..], &second.thread_numbers[..]),
+            (&[100][..], &[101][..])
+        );
         // 512 and 1024 pages of 4 KiB in the captured file.
         assert_eq!(first.bytes, Some(at(0, 2 * MIB)));
         assert_eq!(first.local_share, Some(1.0));

@@ -12,6 +12,7 @@ mod action;
 mod allocatable;
 mod available;
 mod bytes;
+mod cell_affinity;
 mod cells;
 mod claim;
 mod controllers;
@@ -41,6 +42,7 @@ pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};
+pub use cell_affinity::cell_affinity;
 pub use cells::{
     CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, MAX_CELLS, PlacedCell,
     Spill, place_cells, place_cells_with,

@@ -4,6 +4,7 @@
 use super::{
     api::Api,
     attachment::Needs,
+    cells::Cells,
     config::Config,
     fallback::{self, bound_names, for_each_domain},
     inbox::Inbox,
@@ -68,6 +69,7 @@ pub(crate) struct ControlLoop {
     state: Folder,
     persisted: PersistedState,
     scheduler: SchedulerControl,
+    cells: Cells,
     api: Arc<Api>,
     totals: Totals,
     /// Reports of moved pages that no controller has seen yet.
@@ -108,6 +110,7 @@ impl ControlLoop {
             state,
             persisted,
             scheduler,
+            cells: Cells::default(),
             api,
             totals: Totals::default(),
             moved: Vec::new(),
@@ -380,9 +383,13 @@ impl ControlLoop {
         self.reported.report(said);
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         if !self.scheduler.attachment().is_attached() {
+            self.cells.forget();
             self.bind_to_homes(topology, is_over);
             return;
         }
+        let (records, scheduler) = (self.watcher.records(), &mut self.scheduler);
+        let said = self.cells.tend(&self.host, topology, records, interval, scheduler);
+        self.reported.report(said);
         let bound = bound_names(self.watcher.records());
         let unbind: fallback::DomainChange = |session, name| session.unbind(name);
         for_each_domain(&mut self.host, &mut self.reported, &bound, unbind, is_over);

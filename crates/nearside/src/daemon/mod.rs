@@ -42,6 +42,7 @@ pub mod access;
 pub mod api;
 pub mod attachment;
 pub mod audit;
+mod cells;
 pub mod config;
 pub(crate) mod control_loop;
 mod exposition;
