@@ -2,6 +2,7 @@
 
 use crate::{
     domain::{Cell, Domain},
+    id::CellId,
     memory::{Choice, MemoryMode, Numatune, WrittenMode},
     position::Located,
 };
@@ -47,6 +48,18 @@ pub(crate) fn of_cell<'a>(domain: &'a Domain, cell: &Cell) -> Option<Binding<'a>
     let own = own
         .map(|memnode| Binding { mode: in_force(memnode.mode.as_ref()), nodes: &memnode.nodeset });
     own.or_else(|| of_domain(domain))
+}
+
+impl Domain {
+    /// The nodes that bind a cell's memory, or all memory of a domain without cells. None if
+    /// nothing does, or if numad chooses them.
+    pub fn memory_nodes(&self, cell: Option<CellId>) -> Option<&NodeSet> {
+        let binding = match cell {
+            None => of_domain(self),
+            Some(id) => of_cell(self, self.cell(id)?),
+        };
+        binding.map(|binding| &binding.nodes.value)
+    }
 }
 
 /// Memory with one binding: a cell, a memory device, or a whole domain without cells.

@@ -10,7 +10,7 @@ use crate::{
 };
 use nearside_libvirt::{CellId, Domain, VcpuSet};
 use nearside_policy::{ByNode, local_share};
-use nearside_topology::Topology;
+use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
 use std::{collections::BTreeMap, path::Path};
 
@@ -31,6 +31,9 @@ pub struct GuestCell {
     pub cell: Option<u32>,
     /// Its vCPUs, as the guest numbers them.
     pub vcpus: VcpuSet,
+    /// The nodes that libvirt binds its memory to; none if it binds it to none.
+    #[serde(skip)]
+    pub bound_nodes: Option<NodeSet>,
     /// The threads of its vCPUs.
     #[serde(skip)]
     pub thread_numbers: Vec<i32>,
@@ -117,6 +120,7 @@ fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Map
         GuestCell {
             cell: cell.map(|cell| cell.0),
             vcpus,
+            bound_nodes: domain.memory_nodes(cell).cloned(),
             thread_numbers: its.map(|it| it.thread).collect(),
             local_share: bytes.as_ref().and_then(|bytes| local_share(&threads, bytes)),
             threads,

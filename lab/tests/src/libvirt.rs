@@ -168,6 +168,25 @@ impl Vm {
         (0..count).map(|vcpu| threads[&format!("CPU {vcpu}/KVM")].clone()).collect()
     }
 
+    /// The node on which each vCPU runs, or ran last. Nodes have two CPUs each.
+    pub fn vcpu_nodes(&self) -> Vec<u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process)).unwrap();
+        let mut by_vcpu = BTreeMap::new();
+        for task in tasks {
+            let folder = task.unwrap().path();
+            let name = read(folder.join("comm").to_str().unwrap());
+            let vcpu = name.strip_prefix("CPU ").and_then(|name| name.strip_suffix("/KVM"));
+            if let Some(vcpu) = vcpu {
+                // Field 39, counted from the end of the name (proc_pid_stat(5)).
+                let stat = read(folder.join("stat").to_str().unwrap());
+                let after_name = stat.rsplit_once(") ").unwrap().1;
+                let cpu: u32 = after_name.split(' ').nth(36).unwrap().parse().unwrap();
+                by_vcpu.insert(vcpu.parse::<u32>().unwrap(), cpu / 2);
+            }
+        }
+        by_vcpu.into_values().collect()
+    }
+
     /// The CPUs that the emulator may use.
     pub fn emulator(&self) -> String {
         status(self.process, "Cpus_allowed_list")

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{
+    await_that,
+    daemon::Daemon,
     huge_pages,
     libvirt::{Cells, Libvirt, Vm},
     run, stderr, stdout,
@@ -106,4 +108,28 @@ fn huge_pages_of_each_cell_lie_on_its_node() {
     }
     drop(vm);
     (0..4).for_each(|node| huge_pages(node, 0));
+}
+
+/// Without any binding of threads, under the scheduler: the vCPUs of each cell stay on the node of
+/// its memory, although all of them are in one domain with a home of two nodes.
+#[test]
+fn vcpus_of_each_cell_prefer_its_node_under_the_scheduler() {
+    let _libvirt = Libvirt::start();
+    let cells = Cells { vcpus: 2, memory_mib: vec![64, 68] };
+    let vm = started("soft", &cells, "", &["--affinity", "soft", "--nodes", "1,2"]);
+    assert!(vm.vcpus().iter().all(|cpus| cpus == "0-7"), "{:?}", vm.vcpus());
+    let home = |cell: usize| -> Vec<u32> { vm.memory(cell).bytes.keys().copied().collect() };
+    let homes = [home(0), home(1)];
+    assert!(homes.iter().all(|nodes| nodes.len() == 1) && homes[0] != homes[1], "{homes:?}");
+    let daemon = Daemon::start("found = [\"machine/*\"]\nscheduler = \"on\"");
+    // Each runs at home in so many looks in a row.
+    let mut looks_at_home = 0;
+    await_that("the vCPUs of each cell stay on its node", || {
+        let nodes: Vec<u32> = vm.vcpu_nodes();
+        let expected: Vec<u32> = homes.iter().flat_map(|node| [node[0], node[0]]).collect();
+        looks_at_home = if nodes == expected { looks_at_home + 1 } else { 0 };
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        looks_at_home == 20
+    });
+    daemon.stop();
 }

@@ -232,7 +232,9 @@ impl ControlLoop {
     }
 
     /// Lets each controller decide, applies its transactions and begins its page moves.
-    fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
+    fn control(&mut self, mut seen: ControlObservation, inbox: &Inbox, due: Instant) {
+        let said = self.cells.look(&self.host, &mut seen);
+        self.reported.report(said);
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
         let before = std::mem::replace(&mut self.persisted.history, history);
@@ -383,12 +385,12 @@ impl ControlLoop {
         self.reported.report(said);
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         if !self.scheduler.attachment().is_attached() {
-            self.cells.forget();
+            self.cells.forget_passed();
             self.bind_to_homes(topology, is_over);
             return;
         }
         let (records, scheduler) = (self.watcher.records(), &mut self.scheduler);
-        let said = self.cells.tend(&self.host, topology, records, interval, scheduler);
+        let said = self.cells.pass(&self.host, records, scheduler);
         self.reported.report(said);
         let bound = bound_names(self.watcher.records());
         let unbind: fallback::DomainChange = |session, name| session.unbind(name);

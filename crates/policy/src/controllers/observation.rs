@@ -57,6 +57,9 @@ pub struct PartLoad {
     /// Whether another program has set CPUs of its `cpuset`, even if these include some of every
     /// node.
     pub has_cpuset: bool,
+    /// The nodes of all cells of a virtual machine that has several. Its home is these: a smaller
+    /// one would put cells on one node.
+    pub cell_nodes: Option<NodeSet>,
     /// Nodes of devices it should be near.
     pub near: Vec<NodeId>,
 }

@@ -62,6 +62,8 @@ pub(crate) struct Vm {
     pub(crate) owner: Owner,
     pub(crate) bound_to: Option<NodeSet>,
     pub(crate) has_cpuset: bool,
+    /// The nodes of its cells.
+    pub(crate) cell_nodes: Option<NodeSet>,
     /// Activity since its last sample.
     untold: PartLoad,
     /// CPUs used in the last interval, by node.
@@ -316,7 +318,9 @@ impl Machine {
             if self.history.next_sample(&vm.state.id) <= self.interval {
                 let told = std::mem::take(&mut vm.untold);
                 let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
-                let load = PartLoad { owner: vm.owner, bound_to, has_cpuset, ..told };
+                let cell_nodes = vm.cell_nodes.clone();
+                let owner = vm.owner;
+                let load = PartLoad { owner, bound_to, has_cpuset, cell_nodes, ..told };
                 loads.insert(vm.state.id.clone(), load);
             }
         }

@@ -85,8 +85,16 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
         let waited_ns = random.between(0, 2) * INTERVAL_NS;
         let near = if random.percent(10) { vec![ids[0]] } else { Vec::new() };
         let has_cpuset = random.percent(5);
-        let load =
-            PartLoad { over_ns: INTERVAL_NS, cpu_ns, waited_ns, owner, bound_to, has_cpuset, near };
+        let load = PartLoad {
+            over_ns: INTERVAL_NS,
+            cpu_ns,
+            waited_ns,
+            owner,
+            bound_to,
+            has_cpuset,
+            cell_nodes: None,
+            near,
+        };
         seen.loads.insert(domain.id.clone(), load);
         if random.percent(20) {
             let stayed = [(StayedWhy::Busy, random.between(0, 1 << 30))].into();
