@@ -37,12 +37,16 @@ KERNEL_ARGUMENTS = [
     "nowatchdog",  # an emulated CPU waits long for its turn on a busy host
     "rcupdate.rcu_cpu_stall_suppress=1",
     "oops=panic",  # a kernel bug ends the guest and so fails the test
-    # Devices without a use here. Only udev (--systemd) would load their drivers, at about half a
-    # second each.
-    "module_blacklist=button,evdev,pcspkr,serio_raw,psmouse,lpc_ich,i2c_i801,iTCO_wdt,iTCO_vendor_support,intel_pmc_bxt,"
-    "i6300esb,watchdog,qemu_fw_cfg,ahci,libahci,sr_mod,sg,kvm,kvm_amd,kvm_intel,ccp,aesni_intel,powernow_k8,acpi_cpufreq,"
-    "ghash_clmulni_intel,polyval_clmulni,sha512_ssse3,drm,bochs,simpledrm",
 ]
+# Modules of devices without a use here. Only udev (--systemd) would load them, at about half a
+# second each.
+UNUSED_MODULES = (
+    "button,evdev,pcspkr,serio_raw,psmouse,lpc_ich,i2c_i801,iTCO_wdt,iTCO_vendor_support,"
+    "intel_pmc_bxt,i6300esb,watchdog,qemu_fw_cfg,ahci,libahci,sr_mod,sg,aesni_intel,powernow_k8,"
+    "acpi_cpufreq,ghash_clmulni_intel,polyval_clmulni,sha512_ssse3,drm,bochs,simpledrm"
+)
+# .. and those of a host of virtual machines.
+HYPERVISOR_MODULES = "kvm,kvm_amd,kvm_intel,ccp"
 
 
 def kvm_works(kernel):
@@ -88,7 +92,8 @@ def kvm_works(kernel):
 
 
 def kernel_arguments(options, run):
-    arguments = list(KERNEL_ARGUMENTS)
+    unused = UNUSED_MODULES if options.nested else f"{UNUSED_MODULES},{HYPERVISOR_MODULES}"
+    arguments = [*KERNEL_ARGUMENTS, f"module_blacklist={unused}"]
     if options.cgroup in ("disabled", "hybrid"):
         # "hybrid" mounts what v1 still offers; recent kernels have no v1 cpuset and memory, so take
         # those away too.
@@ -203,6 +208,10 @@ def virtme_command(options, run, kernel, cwd, out):
     qemu = machine + ["-nodefaults", "-machine", "q35,sata=off,smbus=off,i8042=off,vmport=off"]
     if kvm:
         qemu += ["-cpu", "host"]
+    elif options.nested:
+        # The CPU whose virtualization QEMU emulates is an AMD one.
+        command.append("--disable-kvm")
+        qemu += ["-accel", f"tcg,thread={options.threads}", "-cpu", "qemu64,+svm,+npt"]
     else:
         command.append("--disable-kvm")
         # la57: five-level page tables make every emulated page walk longer. An Intel name, because

@@ -8,7 +8,7 @@ import machines
 import modelled
 
 # Options that --model stands in for.
-OF_THE_MACHINE = ("nodes", "cpus", "memory", "distances", "smt", "accel", "threads")
+OF_THE_MACHINE = ("nodes", "cpus", "memory", "distances", "smt", "accel", "threads", "nested")
 
 HELP = """\
 examples:
@@ -106,6 +106,11 @@ def parse_options(arguments, description=None):
         default="single",
         help="host threads of an emulated machine (default single; multi crashes kernels, "
         "see lab/README.md)",
+    )
+    machine.add_argument(
+        "--nested",
+        action="store_true",
+        help="KVM in the guest (modprobe kvm-amd or kvm-intel), for virtual machines there",
     )
     machine.add_argument(
         "--qemu",

@@ -10,7 +10,7 @@ use crate::{
 };
 use nearside_libvirt::{CellId, Domain, VcpuSet};
 use nearside_policy::{ByNode, local_share};
-use nearside_topology::Topology;
+use nearside_topology::{NodeSet, Topology};
 use serde::{Serialize, Serializer};
 use std::{collections::BTreeMap, path::Path};
 
@@ -32,6 +32,12 @@ pub struct GuestCell {
     /// Its vCPUs, as the guest numbers them. The JSON form is an array.
     #[serde(serialize_with = "as_array")]
     pub vcpus: VcpuSet,
+    /// The nodes that libvirt binds its memory to; none if it binds it to none.
+    #[serde(skip)]
+    pub bound_nodes: Option<NodeSet>,
+    /// The threads of its vCPUs.
+    #[serde(skip)]
+    pub thread_numbers: Vec<i32>,
     /// Its vCPUs' threads by the host's node they run on or ran on last.
     pub threads: ByNode,
     /// Its memory by the host's node, in bytes; none if its mapping cannot be told.
@@ -48,6 +54,7 @@ fn as_array<S: Serializer>(vcpus: &VcpuSet, serializer: S) -> Result<S::Ok, S::E
 
 /// A thread of the guest's QEMU.
 struct Seen {
+    thread: i32,
     role: Role,
     at: ByNode,
 }
@@ -75,7 +82,7 @@ pub(crate) fn guest(
         let comm = crate::read::text(&folder.join("comm")).ok()?;
         let node = threads::see(thread, proc, topology)?.node;
         let role = role(below, comm.trim_end(), Some(&domain));
-        Some(Seen { role, at: [(node, 1)].into() })
+        Some(Seen { thread, role, at: [(node, 1)].into() })
     };
     let seen: Vec<_> = group.all_threads().into_iter().filter_map(look).collect();
     let mut memory = BTreeMap::new();
@@ -103,6 +110,15 @@ pub fn memory_by_cell(
     found.filter_map(|(cell, start)| Some((cell, of(start)?))).collect()
 }
 
+/// The nodes that libvirt binds a cell's memory to.
+fn bound_nodes(domain: &Domain, cell: Option<CellId>) -> Option<NodeSet> {
+    let cell = cell.map(|id| domain.cell(id));
+    match cell {
+        None => domain.memory_nodes(None).cloned(),
+        Some(cell) => domain.memory_nodes(Some(cell?)).cloned(),
+    }
+}
+
 /// Threads and memory by cell.
 fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Mapping>) -> Guest {
     let cells: Vec<(Option<CellId>, VcpuSet)> = match domain.cells.is_empty() {
@@ -115,11 +131,14 @@ fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Map
     let cell = |(cell, vcpus): (Option<CellId>, VcpuSet)| {
         let is_its = |role: &Role| matches!(role, Role::Vcpu { cell: its, .. } if *its == cell);
         let threads = threads_of(&is_its);
+        let its = seen.iter().filter(|it| is_its(&it.role));
         let mapping = memory.get(&cell);
         let bytes = mapping.map(|mapping| mapping.bytes.clone());
         GuestCell {
             cell: cell.map(|cell| cell.0),
             vcpus,
+            bound_nodes: bound_nodes(domain, cell),
+            thread_numbers: its.map(|it| it.thread).collect(),
             local_share: bytes.as_ref().and_then(|bytes| local_share(&threads, bytes)),
             threads,
             huge_bytes: mapping.map(|mapping| match mapping.kind {
@@ -165,19 +184,23 @@ mod tests {
 
     fn vcpu(vcpu: u32, cell: Option<u32>, node: u32) -> Seen {
         let role = Role::Vcpu { vcpu: VcpuId(vcpu), cell: cell.map(CellId) };
-        Seen { role, at: at(node, 1) }
+        Seen { thread: 100 + vcpu as i32, role, at: at(node, 1) }
     }
 
     #[test]
     fn cells_have_their_threads_and_the_memory_of_their_backend() {
         let domain = two_cells();
         let memory = memory_by_cell(&domain, MAPS, NUMA_MAPS);
-        let emulator = Seen { role: Role::Emulator, at: at(1, 1) };
+        let emulator = Seen { thread: 99, role: Role::Emulator, at: at(1, 1) };
         let seen = [vcpu(0, Some(0), 0), vcpu(1, Some(1), 1), emulator];
         let guest = by_cell(&domain, &seen, &memory);
         assert_eq!(guest.other_threads, at(1, 1));
         let [first, second] = &guest.cells[..] else { panic!("two cells") };
         assert_eq!((first.cell, &first.threads), (Some(0), &at(0, 1)));
+        assert_eq!(
+            (&first.thread_numbers[..], &second.thread_numbers[..]),
+            (&[100][..], &[101][..])
+        );
         // 512 and 1024 pages of 4 KiB in the captured file.
         assert_eq!(first.bytes, Some(at(0, 2 * MIB)));
         assert_eq!(first.local_share, Some(1.0));

@@ -14,6 +14,7 @@ mod advice;
 mod allocatable;
 mod available;
 mod bytes;
+mod cell_affinity;
 mod cells;
 mod claim;
 mod controllers;
@@ -45,6 +46,7 @@ pub use advice::{Advice, RESERVED_FOR_S, advise, usable_nodes};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};
+pub use cell_affinity::cell_affinity;
 pub use cells::{
     CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, MAX_CELLS, PlacedCell,
     Spill, place_cells, place_cells_with, place_cells_within,

@@ -124,7 +124,7 @@ impl PartState {
     }
 
     /// Whether a pattern found its domain: Nearside claims memory for every domain it starts.
-    pub(crate) fn was_found(&self) -> bool {
+    pub fn was_found(&self) -> bool {
         self.claim.is_none()
     }
 }

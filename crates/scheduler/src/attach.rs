@@ -6,6 +6,7 @@ use crate::{
     machine::Machine,
     skeleton,
     statistics::{Counters, DomainUsage, Statistics},
+    thread::Thread,
 };
 use libbpf_rs::{
     Link, MapCore, MapFlags, OpenObject, PrintLevel,
@@ -19,7 +20,7 @@ use std::{
     fmt, fs,
     mem::MaybeUninit,
     path::Path,
-    ptr, thread,
+    ptr,
     time::{Duration, Instant},
 };
 
@@ -132,12 +133,7 @@ impl Scheduler {
     /// Makes the tasks of a cgroup (given by the inode of its directory) and of those below it
     /// prefer nodes.
     pub fn set_domain(&mut self, cgroup: u64, affinity: &Affinity) -> Result<(), Error> {
-        let nodes: Vec<NodeId> = affinity.nodes.iter().collect();
-        let affine = self.machine.mask(&nodes).map_err(Error::NoSuchNode)?;
-        let home = self.machine.index(affinity.home).map_err(Error::NoSuchNode)?;
-        if affine == 0 {
-            return Err(Error::NoNodes);
-        }
+        let (affine, home) = self.places(affinity)?;
         // Its CPU time so far is kept.
         let map = &self.skeleton.maps.domains;
         let old = map
@@ -145,7 +141,7 @@ impl Scheduler {
             .map_err(|e| Error::bpf("reading a domain", e))?;
         let mut value = old.unwrap_or_else(|| vec![0; map.value_size() as usize]);
         value[..8].copy_from_slice(&affine.to_ne_bytes());
-        value[8..12].copy_from_slice(&(home as u32).to_ne_bytes());
+        value[8..12].copy_from_slice(&home.to_ne_bytes());
         map.update(&cgroup.to_ne_bytes(), &value, MapFlags::ANY)
             .map_err(|e| Error::bpf("setting a domain", e))?;
         self.domains.insert(cgroup);
@@ -165,6 +161,45 @@ impl Scheduler {
                 Ok(())
             }
         }
+    }
+
+    /// Makes one thread of a domain prefer other nodes than the domain: a vCPU those of its cell.
+    /// It lasts until the thread ends, but counts only while the thread is in a domain.
+    pub fn set_thread(&mut self, thread: &Thread, affinity: &Affinity) -> Result<(), Error> {
+        let (affine, home) = self.places(affinity)?;
+        let mut value = [0; 16];
+        value[..8].copy_from_slice(&affine.to_ne_bytes());
+        value[8..12].copy_from_slice(&home.to_ne_bytes());
+        self.write_thread(thread, &value)
+    }
+
+    /// Makes a thread prefer the nodes of its domain again.
+    pub fn unset_thread(&mut self, thread: &Thread) -> Result<(), Error> {
+        self.write_thread(thread, &[0; 16])
+    }
+
+    fn write_thread(&mut self, thread: &Thread, value: &[u8]) -> Result<(), Error> {
+        let map = &self.skeleton.maps.threads;
+        match map.update(&thread.key(), value, MapFlags::ANY) {
+            // It has ended, and its entry with it.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::bpf("setting the nodes of a thread", error)),
+            Ok(()) => {
+                self.announce_domains();
+                Ok(())
+            }
+        }
+    }
+
+    /// An affinity in the numbers of the BPF program: a set of nodes, and the home.
+    fn places(&self, affinity: &Affinity) -> Result<(u64, u32), Error> {
+        let nodes: Vec<NodeId> = affinity.nodes.iter().collect();
+        let affine = self.machine.mask(&nodes).map_err(Error::NoSuchNode)?;
+        let home = self.machine.index(affinity.home).map_err(Error::NoSuchNode)?;
+        if affine == 0 {
+            return Err(Error::NoNodes);
+        }
+        Ok((affine, home as u32))
     }
 
     /// The counters so far.
@@ -228,7 +263,7 @@ impl Scheduler {
             if started.elapsed() > MAX_DETACH {
                 return Err(Error::StillAttached { state, waited: started.elapsed() });
             }
-            thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

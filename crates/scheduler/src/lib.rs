@@ -3,7 +3,8 @@
 //!
 //! [`Scheduler::attach`] puts it in charge of all normal tasks of the host; dropping the
 //! [`Scheduler`], or the end of the process in any way, gives them back to the stock scheduler.
-//! [`Scheduler::set_domain`] sets the nodes that a cgroup prefers. It reads the rest (weights,
+//! [`Scheduler::set_domain`] sets the nodes that a cgroup prefers, [`Scheduler::set_thread`] those of
+//! single threads in it. It reads the rest (weights,
 //! caps, hard affinity) from the kernel.
 //!
 //! The decisions are in `nearside-credit`; the BPF program in `src/bpf` measures, iterates and
@@ -15,6 +16,7 @@ mod exit;
 mod machine;
 mod skeleton;
 mod statistics;
+mod thread;
 mod trial;
 
 pub use attach::{Affinity, Options, Scheduler, in_charge, is_in_charge};
@@ -22,4 +24,5 @@ pub use error::Error;
 pub use exit::Exit;
 pub use machine::Unsuitable;
 pub use statistics::{Counters, DomainUsage, Statistics};
+pub use thread::Thread;
 pub use trial::try_in_kernel;

@@ -8,6 +8,7 @@ mod command;
 pub mod daemon;
 mod domain;
 mod files;
+pub mod libvirt;
 mod look;
 mod memory;
 mod starts;

@@ -16,7 +16,7 @@ pub struct Mapping {
 }
 
 /// The mappings of a process; none if it is gone.
-fn mappings(process: u32) -> Vec<Mapping> {
+pub(crate) fn mappings(process: u32) -> Vec<Mapping> {
     let text = fs::read_to_string(format!("/proc/{process}/numa_maps")).unwrap_or_default();
     text.lines().map(mapping_of).collect()
 }

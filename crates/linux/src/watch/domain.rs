@@ -239,6 +239,7 @@ impl Watched {
             has_cells: self.has_cells,
             bound_to: self.bound_to.clone(),
             has_cpuset: self.has_cpuset,
+            cell_nodes: None,
             near: record
                 .and_then(|record| record.part().decision.as_ref())
                 .map(|decision| decision.request.near.clone())

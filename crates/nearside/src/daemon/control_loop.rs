@@ -5,6 +5,7 @@ use super::{
     adoption,
     api::Api,
     attachment::Needs,
+    cells::Cells,
     config::Config,
     fallback::{self, bound_names, for_each_domain},
     inbox::Inbox,
@@ -69,6 +70,7 @@ pub(crate) struct ControlLoop {
     state: Folder,
     persisted: PersistedState,
     scheduler: SchedulerControl,
+    cells: Cells,
     api: Arc<Api>,
     totals: Totals,
     /// Reports of moved pages that no controller has seen yet.
@@ -109,6 +111,7 @@ impl ControlLoop {
             state,
             persisted,
             scheduler,
+            cells: Cells::default(),
             api,
             totals: Totals::default(),
             moved: Vec::new(),
@@ -230,7 +233,9 @@ impl ControlLoop {
     }
 
     /// Lets each controller decide, applies its transactions and begins its page moves.
-    fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
+    fn control(&mut self, mut seen: ControlObservation, inbox: &Inbox, due: Instant) {
+        let said = self.cells.look(&self.host, &mut seen);
+        self.reported.report(said);
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
         let before = std::mem::replace(&mut self.persisted.history, history);
@@ -382,9 +387,13 @@ impl ControlLoop {
         self.reported.report(said);
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         if !self.scheduler.attachment().is_attached() {
+            self.cells.forget_passed();
             self.bind_to_homes(topology, is_over);
             return;
         }
+        let (records, scheduler) = (self.watcher.records(), &mut self.scheduler);
+        let said = self.cells.pass(&self.host, records, scheduler);
+        self.reported.report(said);
         let bound = bound_names(self.watcher.records());
         let unbind: fallback::DomainChange = |session, name| session.unbind(name);
         for_each_domain(&mut self.host, &mut self.reported, &bound, unbind, is_over);

@@ -43,6 +43,7 @@ mod adoption;
 pub mod api;
 pub mod attachment;
 pub mod audit;
+mod cells;
 pub mod config;
 pub(crate) mod control_loop;
 mod exposition;

@@ -5,7 +5,7 @@ use super::{
     config, notify,
 };
 use nearside_policy::ByNode;
-use nearside_scheduler::{Affinity, Error, Options, Scheduler};
+use nearside_scheduler::{Affinity, Error, Options, Scheduler, Thread};
 use std::collections::BTreeMap;
 
 /// Domains' affinities by the number (inode) of their cgroup.
@@ -123,6 +123,30 @@ impl SchedulerControl {
             "scheduler: {why}; homes are kept by CPU affinity, it is tried again \
         in {wait} intervals"
         ));
+    }
+
+    /// Makes threads prefer nodes of their own, or those of their domain again. `is_meant` is asked
+    /// about a thread once its number cannot pass to another. Returns a message for the log.
+    pub fn prefer(
+        &mut self,
+        threads: Vec<(i32, Option<Affinity>)>,
+        is_meant: impl Fn(i32) -> bool,
+    ) -> Option<String> {
+        let scheduler = self.scheduler.as_mut()?;
+        let mut failed = None;
+        for (number, affinity) in threads {
+            // It may have ended meanwhile.
+            let Ok(thread) = Thread::open(number) else { continue };
+            if !is_meant(number) {
+                continue;
+            }
+            let set = match &affinity {
+                Some(affinity) => scheduler.set_thread(&thread, affinity),
+                None => scheduler.unset_thread(&thread),
+            };
+            failed = failed.or(set.err());
+        }
+        failed.map(|error| format!("scheduler: {error}"))
     }
 
     /// A domain whose home could not be passed on has no preference until the next interval tries

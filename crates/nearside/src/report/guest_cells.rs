@@ -89,6 +89,7 @@ pub(crate) mod tests {
             bytes: Some(at(&[(0, 3 << 30), (1, 1 << 30)])),
             huge_bytes: Some(at(&[(0, 3 << 30), (1, 1 << 30)])),
             local_share: Some(0.75),
+            ..GuestCell::default()
         };
         let unknown = GuestCell {
             cell: Some(1),

@@ -59,6 +59,9 @@ pub struct PartLoad {
     pub has_cpuset: bool,
     /// Whether it is a guest with several cells that is one part: one home for all of them.
     pub has_cells: bool,
+    /// The nodes of all cells of a virtual machine that has several. Its home is these: a smaller
+    /// one would put cells on one node.
+    pub cell_nodes: Option<NodeSet>,
     /// Nodes of devices it should be near.
     pub near: Vec<NodeId>,
 }

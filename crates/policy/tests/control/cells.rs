@@ -84,3 +84,20 @@ fn a_cell_does_not_flee_from_a_hog_to_its_sibling() {
     assert_eq!([home(&machine, 0), home(&machine, 1)], [set(&[0]), set(&[1])]);
     assert!(machine.vms.iter().all(|it| it.state.claim.as_ref().unwrap().total_bytes() == 2 * GIB));
 }
+
+/// A machine that a pattern found is one part. Its home has the nodes of all its cells, even if
+/// fewer would do, or if these are all nodes; so no cell's memory is moved to another's node.
+#[test]
+fn the_home_of_a_found_machine_has_the_nodes_of_all_its_cells() {
+    for cells in [&[1, 2][..], &[0, 1, 2, 3]] {
+        let mut machine = Machine::new(&[4; 4], 16, &DISTANCES);
+        let held = [0, 1, 2, 3].map(|node| u64::from(cells.contains(&node)));
+        let mut of_cells = found("vm", 1.0, &held);
+        of_cells.cell_nodes = Some(set(cells));
+        machine.vms.push(of_cells);
+        machine.steps(100);
+        let home = machine.vm("vm").state.home.clone().unwrap();
+        assert_eq!((home.nodes, home.origin), (set(cells), Origin::Adopted));
+        assert_eq!(machine.moved_bytes, 0);
+    }
+}

@@ -63,6 +63,8 @@ pub(crate) struct Vm {
     pub(crate) bound_to: Option<NodeSet>,
     pub(crate) has_cpuset: bool,
     pub(crate) has_cells: bool,
+    /// The nodes of its cells.
+    pub(crate) cell_nodes: Option<NodeSet>,
     /// Activity since its last sample.
     untold: PartLoad,
     /// CPUs used in the last interval, by node.
@@ -318,7 +320,8 @@ impl Machine {
                 let told = std::mem::take(&mut vm.untold);
                 let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
                 let (owner, has_cells) = (vm.owner, vm.has_cells);
-                let load = PartLoad { owner, bound_to, has_cpuset, has_cells, ..told };
+                let cell_nodes = vm.cell_nodes.clone();
+                let load = PartLoad { owner, bound_to, has_cpuset, has_cells, cell_nodes, ..told };
                 loads.insert(vm.state.id.clone(), load);
             }
         }

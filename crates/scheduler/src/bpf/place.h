@@ -33,6 +33,17 @@ static u64 allowed_nodes(const struct cpumask *cpus)
 	return nodes;
 }
 
+/* A vCPU prefers the nodes of its cell to those of its whole virtual machine. */
+static void prefer_own_nodes(struct task_struct *p, struct task *task)
+{
+	struct thread_nodes *own = bpf_task_storage_get(&threads, p, 0, 0);
+
+	if (!own || !own->affine)
+		return;
+	task->affine = own->affine;
+	task->home = own->home & (MAX_NODES - 1);
+}
+
 /*
  * Looks up the task's domain, if it can have changed: the nearest one of its cgroup and its
  * ancestors.
@@ -67,6 +78,7 @@ static void find_domain(struct task_struct *p, struct task *task)
 			task->domain = id;
 			task->affine = domain->affine;
 			task->home = domain->home & (MAX_NODES - 1);
+			prefer_own_nodes(p, task);
 			break;
 		}
 	}

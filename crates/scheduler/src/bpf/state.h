@@ -131,8 +131,21 @@ struct {
 	__type(value, struct domain);
 } domains SEC(".maps");
 
+/* Nodes that a single thread of a domain prefers to those of the domain. */
+struct thread_nodes {
+	u64 affine; /* set of nodes */
+	u32 home;   /* node */
+	u32 reserved;
+};
+/* The loader writes it, by the thread's pidfd. An entry ends with its thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread_nodes);
+} threads SEC(".maps");
+
 /*
- * A group: a cgroup with the cpu controller. Groups have numbers of their own: every task that
  * A group: a cgroup with the cpu controller. Groups have numbers of their own. Every task that
  * starts or ends looks its group up, and a hash of the cgroup's number would cost more than all
  * other decisions.

@@ -2,6 +2,8 @@
 //!
 //! - `domain CGROUP NODES HOME`: the cgroup (a path) prefers these nodes
 //! - `forget CGROUP`
+//! - `thread NUMBER NODES HOME`: the thread prefers these nodes to those of its domain
+//! - `thread NUMBER`: .. and no longer
 //! - `statistics`: one line of JSON
 //! - `exited`: how the scheduler ended, or `no`
 //! - `detach`: gives the host back, and ends
@@ -11,7 +13,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use clap::Parser;
-use nearside_scheduler::{Affinity, Options, Scheduler};
+use nearside_scheduler::{Affinity, Options, Scheduler, Thread};
 use nearside_topology::NodeId;
 use std::{fs, io, os::unix::fs::MetadataExt, process::ExitCode, time::Duration};
 
@@ -25,6 +27,17 @@ struct Args {
     watchdog_ms: Option<u64>,
 }
 
+fn affinity(nodes: &str, home: &str) -> Result<Affinity, String> {
+    let nodes = nodes.parse().map_err(|error| format!("{nodes}: {error}"))?;
+    let home = NodeId(home.parse().map_err(|error| format!("{home}: {error}"))?);
+    Ok(Affinity { nodes, home })
+}
+
+fn thread(number: &str) -> Result<Thread, String> {
+    let open = || Thread::open(number.parse().ok()?).ok();
+    open().ok_or_else(|| format!("no thread {number}"))
+}
+
 fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
     let cgroup = |path: &str| {
         fs::metadata(path).map(|data| data.ino()).map_err(|error| format!("{path}: {error}"))
@@ -34,10 +47,14 @@ fn answer(scheduler: &mut Scheduler, line: &str) -> Result<String, String> {
     };
     match line.split_whitespace().collect::<Vec<_>>()[..] {
         ["domain", path, nodes, home] => {
-            let nodes = nodes.parse().map_err(|error| format!("{nodes}: {error}"))?;
-            let home = NodeId(home.parse().map_err(|error| format!("{home}: {error}"))?);
-            done(scheduler.set_domain(cgroup(path)?, &Affinity { nodes, home }))
+            let affinity = affinity(nodes, home)?;
+            done(scheduler.set_domain(cgroup(path)?, &affinity))
         }
+        ["thread", number, nodes, home] => {
+            let affinity = affinity(nodes, home)?;
+            done(scheduler.set_thread(&thread(number)?, &affinity))
+        }
+        ["thread", number] => done(scheduler.unset_thread(&thread(number)?)),
         ["forget", path] => done(scheduler.remove_domain(cgroup(path)?)),
         ["statistics"] => {
             let statistics = scheduler.statistics().map_err(|error| error.to_string())?;

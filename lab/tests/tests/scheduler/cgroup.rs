@@ -104,6 +104,16 @@ impl Burner {
 
     pub(crate) fn kill(self) {}
 
+    /// The numbers of the threads that burn; the first thread of the process waits for them.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        let first = self.child.id();
+        let threads = fs::read_dir(format!("/proc/{first}/task")).unwrap();
+        let number = |entry: std::io::Result<fs::DirEntry>| {
+            entry.unwrap().file_name().into_string().unwrap().parse().unwrap()
+        };
+        threads.map(number).filter(|&number| number != first).collect()
+    }
+
     pub(crate) fn end(mut self) -> Burnt {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();

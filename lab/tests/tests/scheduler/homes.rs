@@ -34,6 +34,36 @@ fn setting_a_domain_moves_its_running_tasks() {
     scheduler.detach();
 }
 
+/// Two vCPUs whose cells are at home on different nodes, in the cgroup of one virtual machine.
+#[test]
+fn threads_of_a_domain_prefer_nodes_of_their_own() {
+    let group = Cgroup::new("cells");
+    let mut scheduler = Attached::start("").unwrap();
+    scheduler.domain(&group, "0-3", 0);
+    let burner = group.burn("--threads 2 --ms 100000000");
+    await_that("both are at home", || scheduler.share_of(&group, 0) >= 0.7);
+    for (thread, node) in burner.workers().into_iter().zip([2, 3]) {
+        assert_eq!(scheduler.ask(&format!("thread {thread} {node} {node}")), "ok");
+    }
+    let mut is_apart = |scheduler: &mut Attached| {
+        [2, 3].map(|node| scheduler.share_of(&group, node)).iter().all(|share| *share >= 0.4)
+    };
+    await_that("each is on its own node", || is_apart(&mut scheduler));
+    // The domain's home is not that of its threads.
+    scheduler.domain(&group, "1", 1);
+    await_that("each is still on its own node", || is_apart(&mut scheduler));
+    for thread in burner.workers() {
+        assert_eq!(scheduler.ask(&format!("thread {thread}")), "ok");
+    }
+    await_that("both are at the domain's home", || scheduler.share_of(&group, 1) >= 0.7);
+    assert_eq!(
+        scheduler.ask(&format!("thread {} 7 7", burner.workers()[0])),
+        "error: node 7 does not exist"
+    );
+    burner.kill();
+    scheduler.detach();
+}
+
 #[test]
 fn overflow_goes_to_the_nearest_nodes() {
     let group = Cgroup::new("spill");

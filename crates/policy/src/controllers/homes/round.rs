@@ -155,10 +155,16 @@ impl<'a> Round<'a> {
         self.loads[at].map_or(Owner::Foreign, |load| load.owner)
     }
 
-    /// The nodes to which another program binds a part, where these are not the whole machine.
+    /// The nodes to which another program binds a part, where these are not the whole machine; or
+    /// those of its cells.
     pub(super) fn bound_to(&self, at: PartIndex) -> Option<NodeSet> {
-        let bound = self.loads[at]?.bound_to.as_ref()?;
+        let load = self.loads[at]?;
         let known = self.seen.machine.topology.node_set();
+        let cells = load.cell_nodes.as_ref().map(|cells| cells.intersection(&known));
+        if let Some(cells) = cells.filter(|cells| !cells.is_empty()) {
+            return Some(cells);
+        }
+        let bound = load.bound_to.as_ref()?;
         let bound = bound.intersection(&known);
         Some(bound).filter(|bound| !bound.is_empty() && *bound != known)
     }
