@@ -3,8 +3,8 @@
 //!
 //! [`Scheduler::attach`] puts it in charge of all normal tasks of the host; dropping the
 //! [`Scheduler`], or the end of the process in any way, gives them back to the stock scheduler.
-//! [`Scheduler::set_domain`] sets the nodes that a cgroup prefers, [`Scheduler::set_thread`] those of
-//! single threads in it. It reads the rest (weights,
+//! [`Scheduler::set_domain`] sets the nodes that a cgroup prefers, [`Scheduler::set_thread`] those
+//! of single threads in it. It reads the rest (weights,
 //! caps, hard affinity) from the kernel.
 //!
 //! The decisions are in `nearside-credit`; the BPF program in `src/bpf` measures, iterates and

@@ -134,7 +134,8 @@ static double best_mb_per_s(int kernel)
 static bool parse_cpus(char *text, struct cell *cell)
 {
 	for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
-		if (thread_count == MAX_THREADS || sscanf(word, "%d", &cell->cpus[cell->cpu_count]) != 1)
+		if (thread_count == MAX_THREADS ||
+		    sscanf(word, "%d", &cell->cpus[cell->cpu_count]) != 1)
 			return false;
 		cell->cpu_count++;
 		thread_count++;

@@ -45,7 +45,7 @@ fn threads_of_a_domain_prefer_nodes_of_their_own() {
     for (thread, node) in burner.workers().into_iter().zip([2, 3]) {
         assert_eq!(scheduler.ask(&format!("thread {thread} {node} {node}")), "ok");
     }
-    let mut is_apart = |scheduler: &mut Attached| {
+    let is_apart = |scheduler: &mut Attached| {
         [2, 3].map(|node| scheduler.share_of(&group, node)).iter().all(|share| *share >= 0.4)
     };
     await_that("each is on its own node", || is_apart(&mut scheduler));
