@@ -23,9 +23,9 @@ impl Thread {
     pub fn open(number: i32) -> io::Result<Self> {
         // PIDFD_THREAD of include/uapi/linux/pidfd.h, which rustix does not name.
         let of_thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
-        let number = Pid::from_raw(number).filter(|_| number > 0);
-        let number = number
-            .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()))?;
+        // `from_raw` takes no negative number.
+        let pid = (number > 0).then(|| Pid::from_raw(number)).flatten();
+        let number = pid.ok_or(rustix::io::Errno::SRCH)?;
         Ok(Self(pidfd_open(number, of_thread)?))
     }
 
