@@ -3,8 +3,8 @@
 use crate::{failure::Failure, report::set::Report};
 use nearside_linux::{Host, Refusal};
 use nearside_policy::{
-    Action, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress, Reason,
-    Rehome, RehomeRefusal, Step, Transaction, may_go_on, rehome,
+    Action, Bytes, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress,
+    Reason, Rehome, RehomeRefusal, Step, Transaction, may_go_on, rehome,
 };
 use std::ops::ControlFlow;
 
@@ -58,17 +58,30 @@ pub(crate) fn carry_out(
             }
             // The new home remains: some of the memory may be there already.
             Applied::Refused { why } => {
-                return Err(Failure::could_not(format_args!("cannot {}: {why}", step.action)));
+                return Err(done_in_part(&report, &format!("cannot {}: {why}", step.action)));
             }
         }
     }
     if let Some(narrowing) = plan.afterwards.filter(|_| report.confined)
         && let Applied::Refused { why } = host.apply(&narrowing)
     {
-        return Err(Failure::could_not(why));
+        return Err(done_in_part(&report, &why));
     }
     report.notes.extend(host.take_notices());
     Ok(report)
+}
+
+/// A failure after the home was changed: it names the changes that remain.
+fn done_in_part(report: &Report, why: &str) -> Failure {
+    let moved = match report.moved_bytes {
+        0 => String::new(),
+        moved_bytes => format!(" and {} moved there", Bytes(moved_bytes)),
+    };
+    let Report { name, nodes, .. } = report;
+    Failure::could_not(format_args!(
+        "the home of {name} is {} now{moved}, but: {why}",
+        nodes.named()
+    ))
 }
 
 /// Gives a home that an operator chose back to placement, and returns it. None if the domain has

@@ -11,7 +11,7 @@
 use crate::{
     Action, ByNode, Bytes, CgroupId, Claim, Home, Observation, PageSize, PartId, PartState, Step,
 };
-use nearside_topology::NodeId;
+use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,8 @@ pub struct Transaction {
 /// The facts that a transaction stands on. They are checked again under the lock.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Needs {
-    /// Memory that is still available: by page size, bytes on each node.
+    /// Memory that must be available, as it was observed: by page size, bytes on each node. It is
+    /// worked out anew before the transaction is applied.
     pub memory: Vec<(PageSize, ByNode)>,
     /// The parts that are changed, each with its cgroup and its home as they were observed.
     pub parts: BTreeMap<PartId, Observed>,
@@ -66,12 +67,13 @@ pub enum Unmet {
     NameTaken(String),
     /// Another domain or reservation has taken the memory.
     #[error(
-        "node {node} has {} available by now and {} are needed{}",
+        "{} {} {} available by now and {} are needed{}", nodes.named(),
+        if nodes.len() == 1 { "has" } else { "have" },
         Bytes(*available_bytes), Bytes(*needed_bytes), page_size.in_words()
     )]
     Memory {
-        /// The node.
-        node: NodeId,
+        /// The node, or several that have too little together.
+        nodes: NodeSet,
         /// The size of the pages.
         page_size: PageSize,
         /// Bytes that are needed.
@@ -88,7 +90,9 @@ fn home_in_words(home: &Option<Home>) -> String {
 impl Transaction {
     /// A transaction of these steps. It needs what `seen` shows of the parts that they change.
     pub fn new(steps: Vec<Step>, seen: &Observation) -> Self {
-        let mut needs = Needs { memory: memory_needs(&steps, seen), ..Needs::default() };
+        let memory = demands(&steps, seen).into_iter().map(|it| (it.page_size, it.bytes));
+        let memory = memory.filter(|(_, bytes)| !bytes.is_empty()).collect();
+        let mut needs = Needs { memory, ..Needs::default() };
         for step in &steps {
             let id = step.action.part();
             if matches!(step.action, Action::Create { .. }) {
@@ -99,6 +103,21 @@ impl Transaction {
             }
         }
         Self { steps, needs }
+    }
+
+    /// Whether its needs hold in a fresh observation. The memory that its steps need is worked out
+    /// anew: resident memory and claims may have changed since the decision.
+    ///
+    /// # Errors
+    /// The first need that does not hold.
+    pub fn check(&self, fresh: &Observation) -> Result<(), Unmet> {
+        self.needs.check_subjects(fresh)?;
+        demands(&self.steps, fresh).iter().try_for_each(|demand| demand.check(fresh))
+    }
+
+    /// Whether its steps claim memory.
+    pub fn claims_memory(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.action, Action::Claim { .. }))
     }
 
     /// The parts it changes, each once, in their order.
@@ -118,11 +137,8 @@ impl Transaction {
 }
 
 impl Needs {
-    /// Whether all of it holds.
-    ///
-    /// # Errors
-    /// The first need that does not.
-    pub fn check(&self, fresh: &Observation) -> Result<(), Unmet> {
+    /// Whether the parts and names are as expected.
+    fn check_subjects(&self, fresh: &Observation) -> Result<(), Unmet> {
         for name in &self.free_names {
             if fresh.parts.iter().any(|part| part.id.domain() == name) {
                 return Err(Unmet::NameTaken(name.clone()));
@@ -137,25 +153,50 @@ impl Needs {
                 return Err(Unmet::Rehomed { part: id.clone(), home: part.home.clone() });
             }
         }
-        for (page_size, bytes) in &self.memory {
-            let available = fresh.available(*page_size);
-            for (&node, &needed_bytes) in bytes {
-                let available_bytes = available.on(node);
-                if available_bytes < needed_bytes {
-                    return Err(Unmet::Memory {
-                        node,
-                        page_size: *page_size,
-                        needed_bytes,
-                        available_bytes,
-                    });
-                }
-            }
-        }
         Ok(())
     }
 }
 
+/// Memory that the claims of a transaction need in pages of one size.
+#[derive(Debug, Default)]
+struct Demand {
+    page_size: PageSize,
+    /// Bytes on each node that needs some.
+    bytes: ByNode,
+    /// Bytes that the same claims give back on other nodes.
+    given_back_bytes: u64,
+}
+
+impl Demand {
+    /// Whether each node has the memory, and all of them together: reserved huge pages are on no
+    /// node before they are touched.
+    fn check(&self, fresh: &Observation) -> Result<(), Unmet> {
+        let available = fresh.available(self.page_size);
+        let on = |nodes: &NodeSet| available.on_nodes(nodes, self.given_back_bytes);
+        let check = |nodes: NodeSet, needed_bytes: u64| {
+            let available_bytes = on(&nodes);
+            let page_size = self.page_size;
+            match available_bytes < needed_bytes {
+                true => Err(Unmet::Memory { nodes, page_size, needed_bytes, available_bytes }),
+                false => Ok(()),
+            }
+        };
+        for (&node, &needed_bytes) in &self.bytes {
+            check(NodeSet::from([node]), needed_bytes)?;
+        }
+        check(self.bytes.keys().copied().collect(), crate::total(&self.bytes))
+    }
+}
+
 impl Observation {
+    /// Whether so much memory is available, on each node and on all of them together.
+    ///
+    /// # Errors
+    /// The nodes that have too little.
+    pub fn has_available(&self, page_size: PageSize, bytes: &ByNode) -> Result<(), Unmet> {
+        Demand { page_size, bytes: bytes.clone(), given_back_bytes: 0 }.check(self)
+    }
+
     /// The machine once a transaction is applied: claims and homes change at once, memory later.
     pub fn after(mut self, transaction: &Transaction) -> Self {
         for step in &transaction.steps {
@@ -201,7 +242,7 @@ impl Observation {
 /// Example: A claims 400 MiB on node 0 and holds them, B claims and holds 300 MiB on node 1, and
 /// both exchange homes. Node 1 needs 400 - 300 = 100 MiB, node 0 needs 300 - 400, which is
 /// nothing.
-fn memory_needs(steps: &[Step], seen: &Observation) -> Vec<(PageSize, ByNode)> {
+fn demands(steps: &[Step], seen: &Observation) -> Vec<Demand> {
     let mut sums: Vec<(PageSize, BTreeMap<NodeId, i128>)> = Vec::new();
     for step in steps {
         let Action::Claim { part: id, claim } = &step.action else { continue };
@@ -228,14 +269,17 @@ fn memory_needs(steps: &[Step], seen: &Observation) -> Vec<(PageSize, ByNode)> {
             }
         }
     }
-    let positive = |sum: BTreeMap<NodeId, i128>| -> ByNode {
-        let needed = sum.into_iter().filter(|(_, bytes)| *bytes > 0);
-        needed.map(|(node, bytes)| (node, u64::try_from(bytes).unwrap_or(u64::MAX))).collect()
+    let bytes = |amount: i128| u64::try_from(amount).unwrap_or(u64::MAX);
+    let demand = |(page_size, sum): (PageSize, BTreeMap<NodeId, i128>)| {
+        let needed = sum.iter().filter(|(_, amount)| **amount > 0);
+        let given_back: i128 = sum.values().filter(|amount| **amount < 0).map(|it| -it).sum();
+        Demand {
+            page_size,
+            bytes: needed.map(|(&node, &amount)| (node, bytes(amount))).collect(),
+            given_back_bytes: bytes(given_back),
+        }
     };
-    sums.into_iter()
-        .map(|(size, sum)| (size, positive(sum)))
-        .filter(|(_, n)| !n.is_empty())
-        .collect()
+    sums.into_iter().map(demand).collect()
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl Machine for World<'_> {
     }
 
     fn apply(&mut self, transaction: &Transaction) -> Outcome {
-        if let Err(unmet) = transaction.needs.check(&self.observation()) {
+        if let Err(unmet) = transaction.check(&self.observation()) {
             return Outcome::Refused { why: unmet.to_string() };
         }
         // All steps are checked before the first is applied.

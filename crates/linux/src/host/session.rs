@@ -26,8 +26,8 @@ use crate::{
     store::{self, Change, Journal, Lifetime, LockWait, Locked, Part, Record, Subject, Wait},
 };
 use nearside_policy::{
-    Action, CpuReason, Limits, MemoryPolicy, Needs, Newcomer, Observation, PartId, PartState,
-    Reason, Reservation, Step, Transaction, Unmet, adoptions,
+    Action, CpuReason, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState, Reason,
+    Reservation, Step, Transaction, Unmet, adoptions,
 };
 use nearside_topology::Topology;
 use std::{
@@ -169,10 +169,8 @@ impl<'h> Session<'h> {
     /// # Errors
     /// If the memory is not available. Then nothing is changed.
     pub fn reserve(&mut self, wanted: &Reservation, seconds: u64) -> Result<(), Refusal> {
-        let memory = vec![(wanted.page_size, wanted.bytes.clone())];
         let lifetime = self.host.store.term(seconds)?;
-        let seen = self.observe(None)?;
-        Needs { memory, ..Needs::default() }.check(seen)?;
+        self.observe(None)?.has_available(wanted.page_size, &wanted.bytes)?;
         let Reservation { name, bytes, vcpus, page_size } = wanted.clone();
         self.lock.reserve(&store::Reservation { name, lifetime, bytes, vcpus, page_size })?;
         if let Some(seen) = &mut self.seen {
@@ -271,7 +269,6 @@ impl<'h> Session<'h> {
     /// Checks the needs against fresh figures.
     fn check(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
         let needs = &transaction.needs;
-        let is_about_memory = !needs.memory.is_empty();
         // The observation of all domains lacks cgroups without a record.
         let mut subjects = Vec::new();
         for id in needs.parts.keys() {
@@ -283,11 +280,11 @@ impl<'h> Session<'h> {
             };
             subjects.extend(state);
         }
-        let fresh = match is_about_memory || !needs.free_names.is_empty() {
+        let fresh = match transaction.claims_memory() || !needs.free_names.is_empty() {
             true => with_subjects(self.observe(None)?.clone(), subjects),
             false => with_subjects(Observation::default(), subjects),
         };
-        Ok(needs.check(&fresh)?)
+        Ok(transaction.check(&fresh)?)
     }
 
     /// Binds a domain to its home in place of a scheduler that knows node affinity. False if the
@@ -388,6 +385,10 @@ fn observed(record: &Record) -> Observation {
     Observation { parts, ..Observation::default() }
 }
 
+fn has_part(record: &Record, id: &PartId) -> bool {
+    record.parts().any(|part| part.cell == id.cell())
+}
+
 fn with_subjects(mut seen: Observation, subjects: Vec<PartState>) -> Observation {
     for subject in subjects {
         match seen.parts.iter_mut().find(|part| part.id == subject.id) {
@@ -415,6 +416,9 @@ impl Pending<'_, '_> {
                 after.insert(id.domain().into(), (before, Some(now)));
             }
             if let Some((_, now)) = after.get_mut(id.domain()) {
+                if now.as_ref().is_some_and(|record| !has_part(record, id)) {
+                    return Err(Error::Refused(format!("{id} has no record")).into());
+                }
                 *now = now.take().and_then(|record| record_after(record, step, false, &topology));
             }
         }
@@ -490,6 +494,9 @@ impl Pending<'_, '_> {
             limits,
             parts: Part { decision: Some(new.decision.clone()), ..Part::at(home) }.into(),
         };
+        if let Some(other) = transaction.subjects().into_iter().find(|id| !has_part(&record, id)) {
+            return Err(Error::Refused(format!("{other} cannot be created with {id}")).into());
+        }
         let after = transaction
             .steps
             .iter()

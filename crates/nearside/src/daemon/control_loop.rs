@@ -126,6 +126,11 @@ impl ControlLoop {
 
     /// Cycles until it is stopped. `reload` reads the configuration again.
     pub(crate) fn run(&mut self, inbox: &Inbox, mut reload: impl FnMut(&mut Self)) {
+        // An earlier daemon may have been killed within a transaction. Taking the lock rolls that back,
+        // before anything is decided.
+        if let Err(error) = self.host.begin() {
+            self.reported.report([error.to_string()]);
+        }
         let mut is_first = true;
         while !inbox.is_to_end() {
             let due = Instant::now() + self.config.interval;

@@ -181,7 +181,7 @@ fn check(seen: &Observation) {
 /// Applies all of a transaction, or none of it.
 fn apply(random: &mut Random, seen: &mut Observation, transaction: &Transaction, ends: &mut Ends) {
     let before = seen.clone();
-    if transaction.needs.check(seen).is_err() {
+    if transaction.check(seen).is_err() {
         ends.dropped += 1;
         return;
     }

@@ -305,6 +305,19 @@ fn a_roll_back_that_fails_is_tried_again_by_the_next_process() {
 }
 
 #[test]
+fn a_step_on_a_cell_without_a_record_is_refused() {
+    let made = Made::new();
+    made.domain("a", 0, 300);
+    let before = made.state();
+    let steps = going("cell 1 of a", 1, 100);
+    let transaction = Transaction::new(steps, &Observation::default());
+    let refused = made.host().begin().unwrap().apply(&transaction).unwrap_err().to_string();
+    assert_eq!(refused, "cell 1 of a has no record");
+    assert_eq!(made.state(), before);
+    assert!(!made.journal().exists());
+}
+
+#[test]
 fn a_roll_back_leaves_domains_alone_that_have_ended() {
     let made = Made::new();
     made.domain("a", 0, 300);
@@ -418,7 +431,7 @@ proptest! {
             if let Some((name, file)) = &refusing {
                 made.refuse(name, file);
             }
-            let is_fresh = transaction.needs.check(&seen).is_ok();
+            let is_fresh = transaction.check(&seen).is_ok();
             let applied = match death {
                 Some((steps, records)) if is_fresh && refusing.is_none() => {
                     kill(&made, &transaction, steps.min(transaction.steps.len()), records);

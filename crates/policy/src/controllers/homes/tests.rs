@@ -56,7 +56,7 @@ fn a_move_is_one_transaction_with_claim_and_home() {
         assert_eq!(transaction.needs.memory, [(PageSize::Base, needed)]);
         let observed = &transaction.needs.parts[&"db".into()];
         assert_eq!(observed.home, seen.machine.parts[0].home);
-        assert_eq!(transaction.needs.check(&seen.machine), Ok(()));
+        assert_eq!(transaction.check(&seen.machine), Ok(()));
         return;
     }
     panic!("no move");
@@ -70,8 +70,8 @@ fn a_part_whose_home_was_moved_meanwhile_drops_the_transaction() {
     unbound.machine.parts[0].claim = None;
     let (plan, _) = decide(&tuning, &unbound, &History::default());
     let [first] = &plan.transactions[..] else { panic!("{plan:?}") };
-    assert_eq!(first.needs.check(&unbound.machine), Ok(()));
-    assert!(first.needs.check(&seen(0, 0, [0, 0]).machine).is_err(), "it has a home by now");
+    assert_eq!(first.check(&unbound.machine), Ok(()));
+    assert!(first.check(&seen(0, 0, [0, 0]).machine).is_err(), "it has a home by now");
 }
 
 #[test]
