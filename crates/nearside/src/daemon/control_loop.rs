@@ -126,8 +126,8 @@ impl ControlLoop {
 
     /// Cycles until it is stopped. `reload` reads the configuration again.
     pub(crate) fn run(&mut self, inbox: &Inbox, mut reload: impl FnMut(&mut Self)) {
-        // An earlier daemon may have been killed within a transaction. Taking the lock rolls that back,
-        // before anything is decided.
+        // An earlier daemon may have been killed within a transaction. Taking the lock rolls that
+        // back, before anything is decided.
         if let Err(error) = self.host.begin() {
             self.reported.report([error.to_string()]);
         }
