@@ -6,7 +6,7 @@ use nearside_lab::{
 };
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
     process::{Child, Command, Stdio},
@@ -140,6 +140,42 @@ fn it_needs_no_open_streams() {
         assert_eq!(code("sh -c 'exit 7'", streams), Some(7), "{streams}");
         assert_eq!(code("/no/such", streams), Some(127), "{streams}");
     }
+}
+
+/// Another process holds the lock: `run` names it after two seconds, and gives up after its bound.
+#[test]
+fn a_start_names_the_holder_of_the_lock_and_waits_as_long_as_it_may() {
+    // The first start makes the folder of the lock.
+    assert!(run(words("run --cpus 1 --memory 1M --quiet -- true")).status.success());
+    let lock = "/run/nearside/lock";
+    let mut holder = Command::new("flock").args([lock, "-c", "exec sleep 1000"]).spawn().unwrap();
+    let is_held = || !Command::new("flock").args(["-n", lock, "true"]).status().unwrap().success();
+    await_that("the lock is held", is_held);
+    let refused = run(words("run --wait 3 --cpus 1 --memory 1M -- true"));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(refused.status.code(), Some(125));
+    let said = stderr(&refused);
+    assert!(said.contains("nearside: waiting: "), "{said}");
+    assert!(said.contains(&format!("process {}", holder.id())), "{said}");
+    assert!(said.contains("(waited 3 s)"), "{said}");
+}
+
+/// A terminal that is full or stopped blocks the process that writes to it, and no other start.
+#[test]
+fn a_start_that_cannot_write_its_notices_blocks_no_other() {
+    let (_unread, mut full) = std::io::pipe().unwrap();
+    // As much as a pipe holds (pipe(7)).
+    full.write_all(&[0; 1 << 16]).unwrap();
+    // Without a scheduler it has a notice to print: its home's CPUs stand in.
+    let line = "run --name stuck --cpus 2 --memory 1M --nodes 1 -- sleep 1000";
+    let mut stuck = nearside().args(words(line)).stderr(full).spawn().unwrap();
+    await_that("the domain is recorded", || domains().contains(&"stuck".to_owned()));
+    let other = run(words("run --wait 10 --quiet --cpus 1 --memory 1M -- true"));
+    assert!(other.status.success(), "{}", stderr(&other));
+    assert_ne!(read(&format!("/proc/{}/comm", stuck.id())), "sleep", "it still writes");
+    stuck.kill().unwrap();
+    stuck.wait().unwrap();
 }
 
 #[test]

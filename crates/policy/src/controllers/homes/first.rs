@@ -32,7 +32,8 @@ impl<'a> Round<'a> {
                 continue;
             }
             match self.may_bind(at) {
-                Err(blocker) if !self.seen().soft_affinity => {
+                // Without the nodes of its cells, any home may put cells on one node.
+                Err(blocker) if !self.seen().soft_affinity || blocker == HomeBlocker::HasCells => {
                     self.known_mut(at).status.home_blocker = Some(blocker)
                 }
                 _ => homeless.push(at),

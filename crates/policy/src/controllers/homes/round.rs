@@ -174,8 +174,8 @@ impl<'a> Round<'a> {
         let owner = self.owner(at);
         match self.loads[at] {
             _ if !owner.lets_bind() => Err(HomeBlocker::OwnerForbids { owner }),
-            Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
             Some(load) if load.has_cells => Err(HomeBlocker::HasCells),
+            Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
             _ => Ok(()),
         }
     }
