@@ -161,7 +161,10 @@ impl fmt::Display for HomeBlocker {
             }
             Self::HasCpuset => write!(f, "not bound to CPUs: another program has set its cpuset"),
             Self::HasCells => {
-                write!(f, "not bound to CPUs: its guest has several cells, and it has one home")
+                write!(
+                    f,
+                    "the nodes of its guest's cells are unknown, and one home could put them together"
+                )
             }
             Self::OwnerForbids { owner } => {
                 write!(f, "{owner} owns the cgroup and would undo a change")
