@@ -161,10 +161,7 @@ impl fmt::Display for HomeBlocker {
             }
             Self::HasCpuset => write!(f, "not bound to CPUs: another program has set its cpuset"),
             Self::HasCells => {
-                write!(
-                    f,
-                    "the nodes of its guest's cells are unknown, and one home could put them together"
-                )
+                write!(f, "its guest has several cells, and their nodes are unknown")
             }
             Self::OwnerForbids { owner } => {
                 write!(f, "{owner} owns the cgroup and would undo a change")
