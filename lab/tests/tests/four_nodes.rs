@@ -14,6 +14,8 @@ mod moving;
 mod numad;
 #[path = "four_nodes/policies.rs"]
 mod policies;
+#[path = "four_nodes/run_vm.rs"]
+mod run_vm;
 #[path = "four_nodes/running.rs"]
 mod running;
 #[path = "four_nodes/seeing.rs"]

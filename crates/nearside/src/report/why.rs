@@ -125,6 +125,8 @@ fn runners_up(decision: &Decision) -> String {
     };
     let title = if operator { "Placement would have chosen" } else { "Runners-up" };
     match decision.runners_up.is_empty() {
+        // The cells of a virtual machine are compared as arrangements, which are not kept.
+        true if decision.candidates > 1 => "\nThe other candidates are not recorded.\n".into(),
         true => "\nThere was no other candidate.\n".into(),
         false => {
             format!(

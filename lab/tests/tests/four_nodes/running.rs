@@ -148,7 +148,9 @@ fn a_start_names_the_holder_of_the_lock_and_waits_as_long_as_it_may() {
     // The first start makes the folder of the lock.
     assert!(run(words("run --cpus 1 --memory 1M --quiet -- true")).status.success());
     let lock = "/run/nearside/lock";
-    let mut holder = Command::new("flock").args([lock, "-c", "exec sleep 1000"]).spawn().unwrap();
+    // One process: a child of flock would keep the lock.
+    let mut holder =
+        Command::new("flock").args(["--no-fork", lock, "sleep", "1000"]).spawn().unwrap();
     let is_held = || !Command::new("flock").args(["-n", lock, "true"]).status().unwrap().success();
     await_that("the lock is held", is_held);
     let refused = run(words("run --wait 3 --cpus 1 --memory 1M -- true"));
