@@ -59,7 +59,7 @@ fn end(mut vm: Child) {
 
 #[test]
 fn each_cell_of_a_virtual_machine_is_allocated_on_its_own_node() {
-    let vm = start("--cells 2", "-name guest=vm1,debug-threads=on -m 192M");
+    let vm = start("--name vm1 --cells 2", "-name guest=vm1,debug-threads=on -m 192M");
     let mut memory = BTreeMap::new();
     await_that("192 MiB of guest memory", || {
         memory = guest_memory(vm.id(), 192);
@@ -96,6 +96,7 @@ fn bindings_of_the_operator_and_his_arguments_stay() {
     let expected = [(("bind:2".into(), 2), 64 * MIB), (("bind:3".into(), 3), 64 * MIB)];
     await_that("cells on nodes 3 and 2", || guest_memory(vm.id(), 128) == expected.clone().into());
     let arguments = fs::read_to_string(format!("/proc/{}/cmdline", vm.id())).unwrap();
-    assert!(arguments.contains("memory-backend-ram,id=a,size=64M,host-nodes=3,policy=bind\0"));
+    let own = "memory-backend-ram,id=a,size=64M,host-nodes=3,policy=bind";
+    assert!(arguments.contains(own), "{arguments:?}");
     end(vm);
 }
