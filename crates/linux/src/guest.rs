@@ -12,7 +12,7 @@ use nearside_libvirt::{CellId, Domain, VcpuSet};
 use nearside_policy::{ByNode, local_share};
 use nearside_topology::{NodeSet, Topology};
 use serde::{Serialize, Serializer};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 /// A guest, by its cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -42,10 +42,31 @@ pub struct GuestCell {
     pub threads: ByNode,
     /// Its memory by the host's node, in bytes; none if its mapping cannot be told.
     pub bytes: Option<ByNode>,
+    /// The addresses of its memory in QEMU; none if they cannot be told.
+    #[serde(skip)]
+    pub addresses: Option<Addresses>,
     /// The part of `bytes` in explicit huge pages.
     pub huge_bytes: Option<ByNode>,
     /// The local share of its vCPUs and its memory, from 0 to 1; none if unknown.
     pub local_share: Option<f64>,
+}
+
+/// Addresses in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// The process.
+    pub process: i32,
+    /// Its addresses.
+    pub range: Range<u64>,
+}
+
+/// The memory of a cell in QEMU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellMemory {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// The mapping that begins there.
+    pub mapping: Mapping,
 }
 
 fn as_array<S: Serializer>(vcpus: &VcpuSet, serializer: S) -> Result<S::Ok, S::Error> {
@@ -91,23 +112,27 @@ pub(crate) fn guest(
     for process in processes {
         let read = |file: &str| crate::read::text(&proc.join(format!("{process}/{file}")));
         if let (Ok(maps), Ok(numa)) = (read("maps"), read("numa_maps")) {
-            memory.extend(memory_by_cell(&domain, &maps, &numa));
+            let cells = memory_by_cell(&domain, &maps, &numa).into_iter();
+            memory.extend(cells.map(|(cell, memory)| (cell, (process, memory))));
         }
     }
     Some(Ok(by_cell(&domain, &seen, &memory)))
 }
 
-/// The mapping of each cell's memory, as far as it can be told from the process's `maps` and
+/// The memory of each cell, as far as it can be told from the process's `maps` and
 /// `numa_maps`.
 pub fn memory_by_cell(
     domain: &Domain,
     maps: &str,
     numa_maps_text: &str,
-) -> BTreeMap<Option<CellId>, Mapping> {
+) -> BTreeMap<Option<CellId>, CellMemory> {
     let mappings = numa_maps(numa_maps_text);
-    let of = |start| mappings.iter().find(|mapping| mapping.start == start).cloned();
-    let found = backends(domain, maps).into_iter();
-    found.filter_map(|(cell, start)| Some((cell, of(start)?))).collect()
+    let of = |at: &Range<usize>| mappings.iter().find(|mapping| mapping.start == at.start).cloned();
+    let found = backends(domain, maps).into_iter().filter_map(|(cell, at)| {
+        let range = at.start as u64..at.end as u64;
+        Some((cell, CellMemory { range, mapping: of(&at)? }))
+    });
+    found.collect()
 }
 
 /// The nodes that libvirt binds a cell's memory to.
@@ -120,7 +145,11 @@ fn bound_nodes(domain: &Domain, cell: Option<CellId>) -> Option<NodeSet> {
 }
 
 /// Threads and memory by cell.
-fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Mapping>) -> Guest {
+fn by_cell(
+    domain: &Domain,
+    seen: &[Seen],
+    memory: &BTreeMap<Option<CellId>, (i32, CellMemory)>,
+) -> Guest {
     let cells: Vec<(Option<CellId>, VcpuSet)> = match domain.cells.is_empty() {
         true => vec![(None, domain.vcpus.all())],
         false => domain.cells.iter().map(|it| (Some(it.id), domain.vcpus_of(it))).collect(),
@@ -132,7 +161,11 @@ fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Map
         let is_its = |role: &Role| matches!(role, Role::Vcpu { cell: its, .. } if *its == cell);
         let threads = threads_of(&is_its);
         let its = seen.iter().filter(|it| is_its(&it.role));
-        let mapping = memory.get(&cell);
+        let mapping = memory.get(&cell).map(|(_, memory)| &memory.mapping);
+        let addresses = memory.get(&cell).map(|(process, memory)| Addresses {
+            process: *process,
+            range: memory.range.clone(),
+        });
         let bytes = mapping.map(|mapping| mapping.bytes.clone());
         GuestCell {
             cell: cell.map(|cell| cell.0),
@@ -146,6 +179,7 @@ fn by_cell(domain: &Domain, seen: &[Seen], memory: &BTreeMap<Option<CellId>, Map
                 _ => ByNode::new(),
             }),
             bytes,
+            addresses,
         }
     };
     Guest {
@@ -178,6 +212,12 @@ mod tests {
         )
     }
 
+    fn in_process_7(
+        memory: BTreeMap<Option<CellId>, CellMemory>,
+    ) -> BTreeMap<Option<CellId>, (i32, CellMemory)> {
+        memory.into_iter().map(|(cell, memory)| (cell, (7, memory))).collect()
+    }
+
     fn at(node: u32, amount: u64) -> ByNode {
         [(NodeId(node), amount)].into()
     }
@@ -190,7 +230,7 @@ mod tests {
     #[test]
     fn cells_have_their_threads_and_the_memory_of_their_backend() {
         let domain = two_cells();
-        let memory = memory_by_cell(&domain, MAPS, NUMA_MAPS);
+        let memory = in_process_7(memory_by_cell(&domain, MAPS, NUMA_MAPS));
         let emulator = Seen { thread: 99, role: Role::Emulator, at: at(1, 1) };
         let seen = [vcpu(0, Some(0), 0), vcpu(1, Some(1), 1), emulator];
         let guest = by_cell(&domain, &seen, &memory);
@@ -201,6 +241,8 @@ mod tests {
             (&first.thread_numbers[..], &second.thread_numbers[..]),
             (&[100][..], &[101][..])
         );
+        let addresses = first.addresses.clone().unwrap();
+        assert_eq!((addresses.process, addresses.range.end - addresses.range.start), (7, 32 * MIB));
         // 512 and 1024 pages of 4 KiB in the captured file.
         assert_eq!(first.bytes, Some(at(0, 2 * MIB)));
         assert_eq!(first.local_share, Some(1.0));
@@ -222,7 +264,7 @@ mod tests {
         let maps = "40000000-42000000 rw-s 0 00:10 7 /dev/hugepages/libvirt/qemu/1-vm/ram-node1\n";
         let numa = "40000000 bind:1 file=/dev/hugepages/libvirt/qemu/1-vm/ram-node1 huge dirty=16 \
                     N1=16 kernelpagesize_kB=2048\n";
-        let memory = memory_by_cell(&domain, maps, numa);
+        let memory = in_process_7(memory_by_cell(&domain, maps, numa));
         let guest = by_cell(&domain, &[vcpu(1, Some(1), 1)], &memory);
         assert_eq!(guest.cells[0].bytes, None, "its mapping cannot be told");
         assert_eq!(guest.cells[0].local_share, None);

@@ -18,6 +18,18 @@ pub(crate) struct PartThreads<'a> {
     pub(crate) cell: Option<CellId>,
     /// The CPUs of Nearside's former bindings. Others are another program's, or an operator's.
     pub(crate) own: &'a [&'a CpuSet],
+    /// The threads of the guest that belong to no cell.
+    pub(crate) shared: SharedThreads<'a>,
+}
+
+/// The threads of a guest that serve all its cells, such as the emulator. They may run on the CPUs
+/// of all cells once each cell is bound.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SharedThreads<'a> {
+    /// The CPUs of all cells before the change; none if a cell was not bound.
+    pub(crate) before: Option<&'a CpuSet>,
+    /// The CPUs of all cells after it; none if a cell is not bound.
+    pub(crate) after: Option<&'a CpuSet>,
 }
 
 /// Asks the owner of a cgroup for changes.

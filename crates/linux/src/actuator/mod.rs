@@ -13,7 +13,7 @@ mod other;
 mod owner;
 mod systemd;
 
-pub(crate) use contract::{Actuator, PARENT, PartThreads};
+pub(crate) use contract::{Actuator, PARENT, PartThreads, SharedThreads};
 pub(crate) use owner::owner;
 
 use crate::{cgroup::Cgroup, error::Error, systemd::Systemd};
@@ -136,7 +136,7 @@ mod tests {
             let group = tree.group(path).unwrap();
             let actuator = actuators.for_group(path).unwrap();
             let cpus: CpuSet = "0".parse().unwrap();
-            let all = PartThreads { cell: None, own: &[] };
+            let all = PartThreads { cell: None, own: &[], shared: SharedThreads::default() };
             let refusals = [
                 actuator.may_bind(&group),
                 actuators.may_bind(&group),

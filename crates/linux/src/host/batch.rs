@@ -10,7 +10,7 @@ use crate::{
     migrate::{Chunk, MAX_NAP, Moved, Moving, Part, Walk},
     store::{Record, Store},
 };
-use nearside_policy::{Batch, Outcome, PageMove, Progress};
+use nearside_policy::{Batch, Outcome, PageMove, PartId, Progress};
 use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -30,8 +30,7 @@ pub struct Batches {
 #[derive(Debug)]
 struct Lane {
     from: NodeId,
-    /// By domain.
-    walks: BTreeMap<String, Walk>,
+    walks: BTreeMap<PartId, Walk>,
     ways: Vec<Way>,
     ended: Vec<(PageMove, Moved)>,
 }
@@ -125,13 +124,13 @@ impl Host {
                 for why in &moved.unread {
                     self.notice(&format!(
                         "the memory of a process of {} was left alone: {why}",
-                        action.part.domain()
+                        action.part
                     ));
                 }
                 ended.push((action, moved.into_outcome()));
             }
-            for (domain, walk) in lane.walks {
-                self.walks.put(domain, lane.from, walk);
+            for (part, walk) in lane.walks {
+                self.walks.put(part, lane.from, walk);
             }
         }
         ended
@@ -162,31 +161,35 @@ impl Host {
         action: &PageMove,
         topology: &Arc<Topology>,
     ) -> Result<(NodeId, NodeSet, Task), Error> {
-        let PageMove { part, nodes, rate_bytes_per_s, batch: Some(Batch { from, max_bytes }) } =
+        let PageMove { part: id, nodes, rate_bytes_per_s, batch: Some(Batch { from, max_bytes }) } =
             action
         else {
             return Err(Error::Refused("this is no batch of pages".into()));
         };
-        let domain = part.domain();
+        let domain = id.domain();
         let Some(record) = self.store.living(domain, &self.tree)? else {
             return Err(Error::Refused(format!("{domain} has ended, or has no home")));
         };
-        let home = &record.part().home.nodes;
+        let recorded = record.part_of(id);
+        let recorded = recorded.ok_or_else(|| Error::Refused(format!("{id} has no home")))?;
+        let home = &recorded.home.nodes;
         if !nodes.is_subset(home) || home.contains(*from) {
             let home = home.named();
             return Err(Error::Refused(format!(
-                "another command has changed the home of {domain} to {home}"
+                "another command has changed the home of {id} to {home}"
             )));
         }
+        let group = self.tree.group(&record.cgroup)?;
         let part = Part {
-            group: self.tree.group(&record.cgroup)?,
+            extent: self.extent(id, &group, topology)?,
+            group,
             proc: self.proc(),
             topology: Arc::clone(topology),
             to: nodes.clone(),
             from: *from,
             max_bytes: *max_bytes,
             rate_bytes_per_s: *rate_bytes_per_s,
-            claim: record.part().claim.clone(),
+            claim: recorded.claim.clone(),
         };
         Ok((
             *from,
@@ -213,8 +216,8 @@ impl Batches {
             });
         }
         let lane = &mut self.lanes[at];
-        let domain = task.action.part.domain().to_owned();
-        lane.walks.entry(domain).or_insert_with_key(|domain| walks.take(domain, from));
+        let part = task.action.part.clone();
+        lane.walks.entry(part).or_insert_with_key(|part| walks.take(part, from));
         match lane.ways.iter_mut().find(|way| way.to == to) {
             Some(way) => way.queue.push_back(task),
             None => lane.ways.push(Way { to, due: Instant::now(), queue: [task].into() }),
@@ -262,18 +265,18 @@ impl Lane {
 
     fn end(&mut self, task: Task) {
         let moved =
-            task.moving.end(self.walks.entry(task.action.part.domain().to_owned()).or_default());
+            task.moving.end(self.walks.entry(task.action.part.clone()).or_default());
         self.ended.push((task.action, moved));
     }
 }
 
 /// A search for pages may take long and can be interrupted; a batch that was found is moved whole.
 fn chunk(
-    walks: &mut BTreeMap<String, Walk>,
+    walks: &mut BTreeMap<PartId, Walk>,
     task: &mut Task,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Chunk {
-    let walk = walks.entry(task.action.part.domain().to_owned()).or_default();
+    let walk = walks.entry(task.action.part.clone()).or_default();
     let began = Instant::now();
     task.moving.chunk(walk, &mut |so_far| match began.elapsed() < MAX_NAP {
         true => ControlFlow::Continue(()),

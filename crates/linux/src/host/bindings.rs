@@ -2,7 +2,7 @@
 
 use super::handle::Host;
 use crate::{
-    actuator::{Actuator, PartThreads},
+    actuator::{Actuator, PartThreads, SharedThreads},
     cgroup::Cgroup,
     confine::{CPUS, bind, bind_each, cpus_of_others, wait_for_starts},
     error::Error,
@@ -30,21 +30,26 @@ impl Host {
         let (was, will_be) = (part(before, action.part())?, part(after, action.part())?);
         self.may_bind(after)?;
         let cell = will_be.cell;
+        let cpus_of_all = [before, after].map(cpus_of_all);
+        let [cpus_before, cpus_after] = cpus_of_all.each_ref().map(Option::as_ref);
+        let shared = SharedThreads { before: cpus_before, after: cpus_after };
         match action {
             Action::ConfineMemory { nodes, .. } => {
                 self.confine_memory(&group, nodes, will_be.home.policy)
             }
             Action::BindCpus { cpus, on_behalf: CpuReason::Operator, .. } => {
                 let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
-                self.bind_for_operator(&group, PartThreads { cell, own: &own }, cpus)
+                self.bind_for_operator(&group, PartThreads { cell, own: &own, shared }, cpus)
             }
             Action::BindCpus { cpus, .. } => {
                 let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
                 refuse_cpus_of_others(&group, &own)?;
-                self.bind_free_threads(&group, PartThreads { cell, own: &own }, cpus)
+                self.bind_free_threads(&group, PartThreads { cell, own: &own, shared }, cpus)
             }
             Action::UnbindCpus { .. } => match &was.cpus {
-                Some(own) => self.unbind(&group, PartThreads { cell, own: &[&own.cpus] }),
+                Some(own) => {
+                    self.unbind(&group, PartThreads { cell, own: &[&own.cpus], shared })
+                }
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -70,7 +75,7 @@ impl Host {
         // A failure of one must not keep the other from being restored.
         let cpus = match was.cpus == is.cpus {
             true => Ok(()),
-            false => self.restore_cpus(&group, was, is),
+            false => self.restore_cpus(&group, (before, was), (after, is)),
         };
         let memory = match was.memory_nodes == is.memory_nodes {
             true => Ok(()),
@@ -87,10 +92,18 @@ impl Host {
         is_restored(cpus).and(is_restored(memory))
     }
 
-    fn restore_cpus(&mut self, group: &Cgroup, was: &Part, is: &Part) -> Result<(), Error> {
+    fn restore_cpus(
+        &mut self,
+        group: &Cgroup,
+        (before, was): (&Record, &Part),
+        (after, is): (&Record, &Part),
+    ) -> Result<(), Error> {
+        let cpus_of_all = [after, before].map(cpus_of_all);
+        let [cpus_before, cpus_after] = cpus_of_all.each_ref().map(Option::as_ref);
+        let shared = SharedThreads { before: cpus_before, after: cpus_after };
         let both = was.cpus.iter().chain(&is.cpus);
         let own: Vec<_> = both.map(|binding| &binding.cpus).collect();
-        let threads = PartThreads { cell: was.cell, own: &own };
+        let threads = PartThreads { cell: was.cell, own: &own, shared };
         // Another program's binding came in between: it stays.
         if cpus_of_others(group, &own)?.is_some() {
             return Ok(());
@@ -222,9 +235,15 @@ impl Host {
     }
 }
 
-fn part<'a>(record: &'a Record, id: &PartId) -> Result<&'a Part, Error> {
-    let part = record.parts().find(|part| part.cell == id.cell());
-    part.ok_or_else(|| Error::Refused(format!("{id} has no record")))
+/// The CPUs that a guest's cells are bound to; none if a cell is not bound.
+fn cpus_of_all(record: &Record) -> Option<CpuSet> {
+    let mut parts = record.parts();
+    parts.try_fold(CpuSet::new(), |all, part| Some(all.union(&part.cpus.as_ref()?.cpus)))
+}
+
+/// A part of a record.
+pub(super) fn part<'a>(record: &'a Record, id: &PartId) -> Result<&'a Part, Error> {
+    record.part_of(id).ok_or_else(|| Error::Refused(format!("{id} has no record")))
 }
 
 /// A former binding is restored once it is written: the groups above may have changed since, and

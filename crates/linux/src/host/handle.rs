@@ -5,8 +5,9 @@ use crate::{
     actuator::{Actuators, PARENT},
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    guest::{Guest, guest},
+    guest::{Guest, GuestCell, guest},
     huge, memory,
+    migrate::Extent,
     newcomer::newcomer,
     store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
@@ -17,6 +18,7 @@ use nearside_policy::{
 };
 use nearside_topology::{Allowed, CpuSet, Topology, sysfs};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -65,6 +67,8 @@ pub struct Host {
     /// Notices for the user about steps that could not be done, without harm.
     pub(super) notices: Vec<String>,
     pub(super) walks: Walks,
+    /// The cells of guests as they were looked at last, by domain.
+    cells: BTreeMap<String, Vec<GuestCell>>,
 }
 
 impl Host {
@@ -75,8 +79,16 @@ impl Host {
         let boot_id = fs::read_to_string(&boot_id_file).at(&boot_id_file)?;
         let store = Store::new(&paths.state, &boot_id).with_proc(&paths.root.join("proc"));
         let actuators = Actuators::new(paths.root.clone(), Systemd::runs(&paths.root));
-        let (waiting, walks) = (Waiting::default(), Walks::default());
-        Ok(Self { paths, tree, store, actuators, waiting, notices: Vec::new(), walks })
+        Ok(Self {
+            paths,
+            tree,
+            store,
+            actuators,
+            waiting: Waiting::default(),
+            notices: Vec::new(),
+            walks: Walks::default(),
+            cells: BTreeMap::new(),
+        })
     }
 
     /// The cgroup tree.
@@ -174,6 +186,36 @@ impl Host {
     /// With the reason, if libvirt cannot be asked about it.
     pub fn guest(&self, group: &Cgroup, topology: &Topology) -> Option<Result<Guest, String>> {
         guest(&self.actuators, &self.tree, &self.proc(), group, topology)
+    }
+
+    /// Remembers the cells of guests, by the names of their domains, so that moves of their pages
+    /// need not ask libvirt.
+    pub fn set_cells(&mut self, cells: BTreeMap<String, Vec<GuestCell>>) {
+        self.cells = cells;
+    }
+
+    /// The memory of a part in its group.
+    ///
+    /// # Errors
+    /// If it is a cell whose memory is unknown.
+    pub(super) fn extent(
+        &self,
+        id: &PartId,
+        group: &Cgroup,
+        topology: &Topology,
+    ) -> Result<Extent, Error> {
+        let Some(cell) = id.cell() else { return Ok(Extent::Group) };
+        let extent = match self.cells.get(id.domain()) {
+            Some(cells) => Extent::of_cell(cells, cell),
+            None => match self.guest(group, topology) {
+                Some(Ok(guest)) => Extent::of_cell(&guest.cells, cell),
+                Some(Err(why)) => return Err(Error::Refused(format!("{id}: {why}"))),
+                None => None,
+            },
+        };
+        extent.ok_or_else(|| {
+            Error::Refused(format!("{id}: its memory cannot be told from that of other cells"))
+        })
     }
 
     /// Takes the notices for the user.
@@ -315,12 +357,8 @@ impl Host {
 
 /// A part as it is recorded.
 pub(super) fn part_of(record: &Record, part: &Part) -> PartState {
-    let id = match part.cell {
-        None => PartId::of(&record.name),
-        Some(cell) => PartId::cell_of(&record.name, cell),
-    };
     PartState {
-        id,
+        id: record.id_of(part),
         cgroup: CgroupId(record.inode),
         home: Some(part.home.clone()),
         claim: part.claim.clone(),

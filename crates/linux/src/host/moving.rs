@@ -1,13 +1,13 @@
 //! Moving all pages of a domain at once, for `set --move-memory`.
 
-use super::{batch::is_unchanged, handle::Host};
+use super::{batch::is_unchanged, bindings::part, handle::Host};
 use crate::{
     confine::MEMORY_NODES,
     error::Error,
     migrate,
     store::{Change, Record, Store},
 };
-use nearside_policy::{Outcome, PageMove, Progress, may_go_on};
+use nearside_policy::{Outcome, PageMove, PartId, Progress, may_go_on};
 use nearside_topology::NodeSet;
 use std::{
     ops::ControlFlow,
@@ -26,16 +26,19 @@ impl Host {
         pages: &PageMove,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
-        let name = pages.part.domain();
+        let id = &pages.part;
         let topology = self.topology()?;
-        let record = self.record_destination(name, None, Some(&pages.nodes))?;
+        let record = self.record_destination(id, None, Some(&pages.nodes))?;
+        let part = part(&record, id)?;
         let group = self.tree.group(&record.cgroup)?;
-        let claim = record.part().claim.clone().unwrap_or_default();
+        let extent = self.extent(id, &group, &topology)?;
+        let claim = part.claim.clone().unwrap_or_default();
         let store = self.store.clone();
         let mut go_on = while_unchanged(&store, &record, progress);
         let (rate, nodes) = (pages.rate_bytes_per_s, &pages.nodes);
+        let memory = (&group, &extent);
         let moved =
-            migrate::move_group(&group, &self.proc(), &topology, nodes, &claim, rate, &mut go_on);
+            migrate::move_group(memory, &self.proc(), &topology, nodes, &claim, rate, &mut go_on);
         // A group counts as populated for a moment after its last process has exited, although that
         // process is no longer in its list.
         let why = match (group.all_processes().is_empty(), is_unchanged(&store, &record)) {
@@ -48,9 +51,9 @@ impl Host {
             return Err(Error::Refused(format!("{why} ({moved_mib} MiB had moved)")));
         }
         if !moved.interrupted {
-            self.record_destination(name, Some(&record), None)?;
+            self.record_destination(id, Some(&record), None)?;
         }
-        let is_confined = record.part().memory_nodes.is_some();
+        let is_confined = part.memory_nodes.is_some();
         let outcome = moved.clone().into_outcome();
         let is_narrowed = is_confined && group.has(MEMORY_NODES.file) && may_go_on(&outcome);
         self.notices.extend(moved.notices(is_narrowed));
@@ -60,18 +63,20 @@ impl Host {
     /// Records the destination of a move, if the record still is `expected`.
     fn record_destination(
         &mut self,
-        name: &str,
+        id: &PartId,
         expected: Option<&Record>,
         nodes: Option<&NodeSet>,
     ) -> Result<Record, Error> {
         let session = self.begin()?;
-        let before = session.record(name)?;
-        let before = before.ok_or_else(|| Error::Refused(format!("{name} has ended")))?;
+        let before = session.record(id.domain())?;
+        let before = before.ok_or_else(|| Error::Refused(format!("{id} has ended")))?;
         if expected.is_some_and(|expected| *expected != before) {
             return Err(Error::Refused("another command has changed the domain meanwhile".into()));
         }
         let mut after = before.clone();
-        after.part_mut().moving_to = nodes.cloned();
+        for part in after.parts.iter_mut().filter(|part| part.cell == id.cell()) {
+            part.moving_to = nodes.cloned();
+        }
         let change = Change { before: Some(before.into()), after: Some(after.clone().into()) };
         session.lock.put_all(&[change])?;
         Ok(after)

@@ -2,7 +2,7 @@
 
 use crate::store::{CpuBinding, Part, Record};
 use nearside_policy::{
-    Action, Affinity, CpuReason, Decision, Home, PartId, Step, later_policy_nodes,
+    Action, Affinity, CpuReason, Decision, Home, Origin, PartId, Step, later_policy_nodes,
 };
 use nearside_topology::{NodeSet, Topology};
 
@@ -60,21 +60,23 @@ fn set_home(part: &mut Part, home: &Home, is_new: bool, topology: &Topology) {
     part.home = home.clone();
 }
 
-/// Whether Nearside's own binding is to replace a scheduler that knows node affinity: the domain is
-/// not bound yet, and prefers a home with CPUs that is not the whole machine.
+/// Whether Nearside's own binding is to replace a scheduler that knows node affinity: a part is not
+/// bound yet, and prefers a home with CPUs that is not the whole machine.
 pub fn wants_fallback(record: &Record, topology: &Topology) -> bool {
     let with_cpus: NodeSet = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
-    let part = record.part();
-    part.cpus.is_none() && needs_binding(record) && !with_cpus.is_subset(&part.home.nodes)
+    let wants = |part: &Part| needs_binding(part) && !with_cpus.is_subset(&part.home.nodes);
+    record.parts().any(wants)
 }
 
-/// Whether a domain needs a binding to stay at home without such a scheduler. A domain that the
-/// owner of its cgroup already binds needs none.
-pub(super) fn needs_binding(record: &Record) -> bool {
-    record.part().home.affinity == Affinity::Soft && !record.is_kept_by_others()
+/// Whether a part needs a binding to stay at home without such a scheduler. One that is bound
+/// already needs none, by whomever it is bound.
+pub(super) fn needs_binding(part: &Part) -> bool {
+    part.cpus.is_none()
+        && part.home.affinity == Affinity::Soft
+        && part.home.origin != Origin::Adopted
 }
 
-/// Whether Nearside binds its CPUs in place of a scheduler.
-pub(super) fn has_fallback(part: &Part) -> bool {
+/// Whether Nearside binds a part's CPUs in place of a scheduler.
+pub fn has_fallback(part: &Part) -> bool {
     part.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
 }

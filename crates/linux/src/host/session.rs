@@ -23,7 +23,9 @@ use super::{
 use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    store::{self, Change, Journal, Lifetime, LockWait, Locked, Part, Record, Subject, Wait},
+    store::{
+        self, Change, Journal, Lifetime, LockWait, Locked, Part, Parts, Record, Subject, Wait,
+    },
 };
 use nearside_policy::{
     Action, CpuReason, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState, Reason,
@@ -274,7 +276,7 @@ impl<'h> Session<'h> {
         for id in needs.parts.keys() {
             let state = match self.record(id.domain())? {
                 Some(record) => {
-                    record.parts().map(|part| part_of(&record, part)).find(|state| state.id == *id)
+                    record.part_of(id).map(|part| part_of(&record, part))
                 }
                 None => self.host.found_state(id),
             };
@@ -294,18 +296,22 @@ impl<'h> Session<'h> {
     /// As [`apply`](Self::apply).
     pub fn bind_to_home(&mut self, name: &str) -> Result<bool, Refusal> {
         let Some(record) = self.record(name)? else { return Ok(false) };
-        if record.part().cpus.is_some() || !needs_binding(&record) {
+        let mut unbound = record.parts().filter(|part| needs_binding(part)).peekable();
+        if unbound.peek().is_none() {
             return Ok(false);
         }
         let topology = self.host.topology()?.offered(self.host.allowed().as_ref());
-        let home = &record.part().home.nodes;
-        let cpus = topology.cpus_of_nodes(home);
-        if cpus.is_empty() {
-            let why = format!("{name}: no CPU is online on its home, {}", home.named());
-            return Err(Error::Refused(why).into());
-        }
-        let (part, on_behalf) = (PartId::of(name), CpuReason::Fallback);
-        self.change(&record, Action::BindCpus { part, cpus, on_behalf }, Reason::NoScheduler)?;
+        let bind = |part: &Part| {
+            let (id, home) = (record.id_of(part), &part.home.nodes);
+            let cpus = topology.cpus_of_nodes(home);
+            if cpus.is_empty() {
+                let why = format!("{id}: no CPU is online on its home, {}", home.named());
+                return Err(Error::Refused(why));
+            }
+            Ok(Action::BindCpus { part: id, cpus, on_behalf: CpuReason::Fallback })
+        };
+        let actions = unbound.map(bind).collect::<Result<Vec<_>, _>>()?;
+        self.change(&record, actions, &Reason::NoScheduler)?;
         Ok(true)
     }
 
@@ -314,13 +320,13 @@ impl<'h> Session<'h> {
     /// # Errors
     /// As [`apply`](Self::apply).
     pub fn unbind(&mut self, name: &str) -> Result<bool, Refusal> {
-        match self.record(name)? {
-            Some(record) if has_fallback(record.part()) => {
-                let action = Action::UnbindCpus { part: PartId::of(name) };
-                self.change(&record, action, Reason::SchedulerAttached).map(|()| true)
-            }
-            _ => Ok(false),
+        let Some(record) = self.record(name)? else { return Ok(false) };
+        let actions = unbind(&record);
+        if actions.is_empty() {
+            return Ok(false);
         }
+        self.change(&record, actions, &Reason::SchedulerAttached)?;
+        Ok(true)
     }
 
     /// Forgets a domain that a pattern found. False if it has no record.
@@ -330,16 +336,21 @@ impl<'h> Session<'h> {
     pub fn forget(&mut self, name: &str) -> Result<bool, Refusal> {
         let record = self.record(name)?.filter(|record| record.found_by.is_some());
         let Some(record) = record else { return Ok(false) };
-        let part = || PartId::of(name);
-        let unbind = has_fallback(record.part()).then(|| Action::UnbindCpus { part: part() });
-        let actions = unbind.into_iter().chain([Action::Forget { part: part() }]);
-        let steps = actions.map(|action| Step { action, reason: Reason::NoLongerNamed });
-        let transaction = Transaction::new(steps.collect(), &observed(&record));
-        self.apply(&transaction).map(|()| true)
+        let mut actions = unbind(&record);
+        actions.push(Action::Forget { part: record.id_of(record.part()) });
+        self.change(&record, actions, &Reason::NoLongerNamed)?;
+        Ok(true)
     }
 
-    fn change(&mut self, record: &Record, action: Action, reason: Reason) -> Result<(), Refusal> {
-        self.apply(&Transaction::new(vec![Step { action, reason }], &observed(record)))
+    fn change(
+        &mut self,
+        record: &Record,
+        actions: Vec<Action>,
+        reason: &Reason,
+    ) -> Result<(), Refusal> {
+        let step = |action| Step { action, reason: reason.clone() };
+        let steps = actions.into_iter().map(step).collect();
+        self.apply(&Transaction::new(steps, &observed(record)))
     }
 
     /// Gives the domains of an unfinished transaction their former bindings and records.
@@ -353,7 +364,7 @@ impl<'h> Session<'h> {
             }
             let mut is_restored = true;
             for part in after.parts() {
-                let id = part_of(&after, part).id;
+                let id = after.id_of(part);
                 if let Err(why) = self.host.restore_bindings(&before, &after, &id) {
                     is_restored = false;
                     failed.get_or_insert((id, why));
@@ -379,14 +390,16 @@ impl<'h> Session<'h> {
     }
 }
 
+/// The actions that lift Nearside's own bindings of a domain.
+fn unbind(record: &Record) -> Vec<Action> {
+    let bound = record.parts().filter(|part| has_fallback(part));
+    bound.map(|part| Action::UnbindCpus { part: record.id_of(part) }).collect()
+}
+
 /// The observation of a single domain, from its record.
 fn observed(record: &Record) -> Observation {
     let parts = record.parts().map(|part| part_of(record, part)).collect();
     Observation { parts, ..Observation::default() }
-}
-
-fn has_part(record: &Record, id: &PartId) -> bool {
-    record.parts().any(|part| part.cell == id.cell())
 }
 
 fn with_subjects(mut seen: Observation, subjects: Vec<PartState>) -> Observation {
@@ -416,7 +429,7 @@ impl Pending<'_, '_> {
                 after.insert(id.domain().into(), (before, Some(now)));
             }
             if let Some((_, now)) = after.get_mut(id.domain()) {
-                if now.as_ref().is_some_and(|record| !has_part(record, id)) {
+                if now.as_ref().is_some_and(|record| record.part_of(id).is_none()) {
                     return Err(Error::Refused(format!("{id} has no record")).into());
                 }
                 *now = now.take().and_then(|record| record_after(record, step, false, &topology));
@@ -444,15 +457,21 @@ impl Pending<'_, '_> {
         }
     }
 
-    /// The first record of a cgroup that a pattern found.
+    /// The first record of a cgroup that a pattern found, with all its parts.
     fn record_of_found(&self, id: &PartId, transaction: &Transaction) -> Result<Record, Refusal> {
         let ended = || Refusal::from(Unmet::Ended(id.clone()));
         let path = id.domain();
         let host = &self.session.host;
-        let (group, home) = (host.tree.group(path)?, first_home(id, transaction));
+        let group = host.tree.group(path)?;
         let pattern = self.session.found_by.get(path).ok_or_else(ended)?;
         let inode = group.inode().ok().filter(|_| group.populated()).ok_or_else(ended)?;
-        let home = home.ok_or_else(ended)?;
+        let parts = transaction.subjects().into_iter().filter(|part| part.domain() == path);
+        let part = |id: &PartId| {
+            let home = first_home(id, transaction).ok_or_else(ended)?;
+            Ok::<_, Refusal>(Part { cell: id.cell(), ..Part::at(home) })
+        };
+        let parts = parts.map(part).collect::<Result<Vec<_>, _>>()?;
+        let parts = Parts::try_from(parts).map_err(|why| Error::Refused(why.into()))?;
         Ok(Record {
             name: path.into(),
             boot_id: host.boot_id().into(),
@@ -462,7 +481,7 @@ impl Pending<'_, '_> {
             found_by: Some(pattern.clone()),
             command: Vec::new(),
             limits: Limits::default(),
-            parts: Part::at(home).into(),
+            parts,
         })
     }
 
@@ -494,7 +513,7 @@ impl Pending<'_, '_> {
             limits,
             parts: Part { decision: Some(new.decision.clone()), ..Part::at(home) }.into(),
         };
-        if let Some(other) = transaction.subjects().into_iter().find(|id| !has_part(&record, id)) {
+        if let Some(other) = transaction.subjects().into_iter().find(|id| record.part_of(id).is_none()) {
             return Err(Error::Refused(format!("{other} cannot be created with {id}")).into());
         }
         let after = transaction
@@ -605,9 +624,12 @@ fn before_and_after(change: &Change) -> Option<(Record, Record)> {
         Some(Subject::Domain(record)) => Some(record.clone()),
         _ => None,
     };
-    let bare = |record: &Record| Record {
-        parts: Part::at(record.part().home.clone()).into(),
-        ..record.clone()
+    let bare = |record: &Record| {
+        let mut bare = record.clone();
+        for part in bare.parts.iter_mut() {
+            *part = Part { cell: part.cell, ..Part::at(part.home.clone()) };
+        }
+        bare
     };
     match (record(&change.before), record(&change.after)) {
         (Some(before), Some(after)) => Some((before, after)),

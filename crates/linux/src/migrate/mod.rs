@@ -9,11 +9,13 @@
 
 mod areas;
 mod batch;
+mod extent;
 mod pace;
 mod part;
 mod target;
 mod unmapped;
 
+pub use extent::Extent;
 pub(crate) use pace::MAX_NAP;
 pub use part::{Chunk, Moving, Part, Walk};
 
@@ -111,12 +113,13 @@ impl Moved {
 }
 
 /// Moves the memory of all processes in `group` that lies off `nodes` to these nodes, so that each
-/// gets its part of `claim`. Memory on one of them stays there.
+/// gets its part of `claim`. Memory on one of them stays there. Of a cell, the memory of `extent`
+/// moves.
 ///
 /// `rate_bytes_per_s` bounds the rate, if given. `progress` is called before each batch, and at
 /// least every 100 ms, and decides whether to go on.
 pub fn move_group(
-    group: &Cgroup,
+    (group, extent): (&Cgroup, &Extent),
     proc: &Path,
     topology: &Topology,
     nodes: &NodeSet,
@@ -125,6 +128,7 @@ pub fn move_group(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Moved {
     let held = memory::of_group(group, proc);
+    // Of a cell it is an upper bound.
     let total_bytes = debt_bytes(&held.own(), nodes);
     let page_bytes = match claim.page_size {
         PageSize::Base => sys::page_bytes(),
@@ -134,6 +138,7 @@ pub fn move_group(
     let targets = Targets::new(topology, nodes).promised(page_bytes, &claim.bytes, &there);
     let mut mover = Mover {
         proc,
+        extent,
         wanted: Wanted::Off(nodes.clone()),
         targets,
         rate_bytes_per_s,
@@ -165,7 +170,8 @@ pub fn move_group(
         debt_bytes(&memory::mapped(pass.files.iter().map(Vec::as_slice)).file, nodes);
     moved.stayed = pass.stayed();
     moved.unread = pass.unread;
-    if !moved.interrupted {
+    // The group's figures tell nothing about a cell.
+    if !moved.interrupted && *extent == Extent::Group {
         let online_cpus = topology.cpus.iter().filter(|cpu| cpu.online).count();
         let unmapped_bytes = unmapped::bytes_off(group, proc, nodes, online_cpus);
         moved.stayed.extend((unmapped_bytes > 0).then_some((StayedWhy::NotMapped, unmapped_bytes)));
@@ -234,6 +240,7 @@ fn add(all: &mut Stayed, more: &Stayed) {
 
 struct Mover<'a> {
     proc: &'a Path,
+    extent: &'a Extent,
     wanted: Wanted,
     targets: Targets<'a>,
     rate_bytes_per_s: Option<u64>,
@@ -271,7 +278,8 @@ impl Mover<'_> {
                         .filter(|mapping| mapping.kind == Kind::File)
                         .collect(),
                 );
-                areas.areas.into()
+                let is_its = |area: &Area| self.extent.has(process, area.start);
+                areas.areas.into_iter().filter(is_its).collect()
             }
             Err(error) => {
                 self.unread(&directory, &error);

@@ -5,7 +5,7 @@
 //! (`numa_maps`). A daemon that moves a gigabyte every two seconds must not repeat that walk each
 //! time. So a [`Walk`] keeps the mappings that are found and not finished.
 
-use super::{Moved, Mover, Pass, Wanted, areas::Area, pace, target::Targets};
+use super::{Extent, Moved, Mover, Pass, Wanted, areas::Area, pace, target::Targets};
 use crate::{cgroup::Cgroup, memory};
 use nearside_policy::{ByNode, Claim, Progress, StayedWhy};
 use nearside_topology::{NodeId, NodeSet, Topology};
@@ -22,6 +22,8 @@ use std::{
 pub struct Part {
     /// The domain's cgroup.
     pub group: Cgroup,
+    /// The memory of the group that is the part's.
+    pub extent: Extent,
     /// The folder of processes.
     pub proc: PathBuf,
     /// The machine.
@@ -123,10 +125,12 @@ impl Moving {
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Chunk {
         let started = Instant::now();
-        let Part { group, proc, topology, to, from, max_bytes, rate_bytes_per_s, .. } = &self.part;
+        let Part { group, extent, proc, topology, to, from, max_bytes, rate_bytes_per_s, .. } =
+            &self.part;
         let before_bytes = self.moved.moved_bytes;
         let mut mover = Mover {
             proc,
+            extent,
             wanted: Wanted::Of(*from),
             targets: Targets::new(topology, to),
             rate_bytes_per_s: *rate_bytes_per_s,
@@ -165,7 +169,9 @@ impl Moving {
         moved.stayed = pass.stayed();
         moved.unread = pass.unread;
         moved.interrupted = !is_done;
-        if is_whole == Some(true) && walk.has_ended() {
+        // The group's figures tell nothing about a cell.
+        let is_group = part.extent == Extent::Group;
+        if is_group && is_whole == Some(true) && walk.has_ended() {
             let Part { group, proc, from, claim, .. } = &part;
             let stayed_bytes =
                 moved.stayed.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));

@@ -1,7 +1,7 @@
 //! The subjects of the store: domains, and memory that is reserved for anything else.
 
 use nearside_policy::{
-    self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, Origin, PageSize,
+    self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, PageSize, PartId,
     Unowned,
 };
 use nearside_topology::{CpuSet, NodeSet};
@@ -158,9 +158,22 @@ impl Record {
         self.parts.iter()
     }
 
-    /// True if something other than Nearside keeps the domain on its home.
-    pub fn is_kept_by_others(&self) -> bool {
-        self.part().home.origin == Origin::Adopted
+    /// One of its parts.
+    pub fn part_of(&self, id: &PartId) -> Option<&Part> {
+        self.parts().find(|part| part.cell == id.cell())
+    }
+
+    /// The name of one of its parts.
+    pub fn id_of(&self, part: &Part) -> PartId {
+        match part.cell {
+            None => PartId::of(&self.name),
+            Some(cell) => PartId::cell_of(&self.name, cell),
+        }
+    }
+
+    /// The nodes of all its parts' homes.
+    pub fn home_nodes(&self) -> NodeSet {
+        self.parts().fold(NodeSet::new(), |all, part| all.union(&part.home.nodes))
     }
 
     /// The lifetime of its cgroup.

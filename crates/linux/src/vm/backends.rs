@@ -2,7 +2,7 @@
 //! `/proc/PID/maps`.
 
 use nearside_libvirt::{CellId, Domain};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 /// The memory of a cell, or of a guest without cells.
 struct Block {
@@ -15,39 +15,49 @@ struct Block {
 /// A mapping that may be a block.
 struct Candidate {
     start: usize,
-    bytes: u64,
+    end: usize,
     /// The last part of its file's path; none for anonymous memory, and for files that bear the
     /// same name for all backends (`memory-backend-memfd`).
     name: Option<String>,
 }
 
-/// The first address of each cell's memory, as far as it can be told. Guests without cells have one
+/// The addresses of each cell's memory, as far as they can be told. Guests without cells have one
 /// without a number.
 ///
 /// A file bears the backend's name (`ram-node0`, also in the names that QEMU makes up in
 /// hugetlbfs). Other blocks are known by their size. Of several of one size the first cell lies
 /// highest, because libvirt lists the backends by cell and the kernel maps downwards; the order is
 /// trusted only if there are as many mappings of that size as such blocks.
-pub(crate) fn backends(domain: &Domain, maps: &str) -> BTreeMap<Option<CellId>, usize> {
+pub(crate) fn backends(domain: &Domain, maps: &str) -> BTreeMap<Option<CellId>, Range<usize>> {
     let candidates: Vec<_> = maps.lines().filter_map(candidate).collect();
     let (mut found, mut by_size) = (BTreeMap::new(), BTreeMap::<u64, Vec<Block>>::new());
     for block in blocks(domain) {
         let is_its = |name: &String| bears(name, &block.backend);
         let named = candidates.iter().find(|it| it.name.as_ref().is_some_and(is_its));
         match named {
-            Some(candidate) => drop(found.insert(block.cell, candidate.start)),
+            Some(candidate) => drop(found.insert(block.cell, candidate.range())),
             None => by_size.entry(block.bytes).or_default().push(block),
         }
     }
     for (bytes, blocks) in by_size {
-        let unnamed = candidates.iter().filter(|it| it.name.is_none() && it.bytes == bytes);
+        let unnamed = candidates.iter().filter(|it| it.name.is_none() && it.bytes() == bytes);
         // The kernel lists mappings by rising address.
-        let starts: Vec<_> = unnamed.map(|it| it.start).rev().collect();
-        if starts.len() == blocks.len() {
-            found.extend(blocks.iter().map(|block| block.cell).zip(starts));
+        let ranges: Vec<_> = unnamed.map(Candidate::range).rev().collect();
+        if ranges.len() == blocks.len() {
+            found.extend(blocks.iter().map(|block| block.cell).zip(ranges));
         }
     }
     found
+}
+
+impl Candidate {
+    fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.end - self.start) as u64
+    }
 }
 
 fn blocks(domain: &Domain) -> Vec<Block> {
@@ -69,7 +79,7 @@ fn candidate(line: &str) -> Option<Candidate> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let start = usize::from_str_radix(start, 16).ok()?;
-    let bytes = usize::from_str_radix(end, 16).ok()?.checked_sub(start)? as u64;
+    let end = usize::from_str_radix(end, 16).ok().filter(|end| start <= *end)?;
     // Guest memory can be written, and is not code that QEMU has translated.
     if !fields.next()?.starts_with("rw-") {
         return None;
@@ -78,7 +88,7 @@ fn candidate(line: &str) -> Option<Candidate> {
     let name = path.rsplit('/').next().unwrap_or_default();
     let is_unnamed =
         path.is_empty() || path.starts_with("/memfd:") || path.starts_with("/anon_hugepage");
-    Some(Candidate { start, bytes, name: (!is_unnamed).then(|| name.to_owned()) })
+    Some(Candidate { start, end, name: (!is_unnamed).then(|| name.to_owned()) })
 }
 
 /// Whether a file's name has the name of a backend, and not that of `ram-node12` for `ram-node1`.
@@ -113,7 +123,7 @@ mod tests {
 
     fn found(maps: &str, cells: &[u32]) -> Vec<(Option<u32>, usize)> {
         let found = backends(&domain(cells), maps);
-        found.into_iter().map(|(cell, start)| (cell.map(|cell| cell.0), start)).collect()
+        found.into_iter().map(|(cell, at)| (cell.map(|cell| cell.0), at.start)).collect()
     }
 
     #[test]

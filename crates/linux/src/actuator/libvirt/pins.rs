@@ -1,7 +1,7 @@
 //! The pins that bind a libvirt domain to CPUs, or free it again: a pure function of the domain's
 //! XML and the pins of its threads.
 
-use crate::actuator::contract::PartThreads;
+use crate::actuator::contract::{PartThreads, SharedThreads};
 use nearside_libvirt::{CellId, Domain, IothreadId, VcpuId, VcpuSet};
 use nearside_topology::CpuSet;
 use std::fmt;
@@ -50,8 +50,8 @@ pub(super) struct HostCpus {
     pub(super) possible: CpuSet,
 }
 
-/// The pins that bind the threads of a part to `cpus`. The emulator and the iothreads belong to the
-/// domain as a whole: the part of a cell leaves them where they are.
+/// The pins that bind the threads of a part to `cpus`. The emulator and the iothreads serve all
+/// cells: they get the CPUs of all of them.
 ///
 /// # Errors
 /// With the reason, if a vCPU has a pin that Nearside has not made, or the part is not one of the
@@ -83,7 +83,29 @@ pub(super) fn bind(
     }
     // An operator's pin of the emulator or an iothread stays as it is.
     let changes = all.into_iter().filter(|(_, pin)| may_change(pin) && pin != cpus);
-    Ok(changes.map(|(thread, from)| Pin { thread, from, to: cpus.clone() }).collect())
+    let pins = changes.map(|(thread, from)| Pin { thread, from, to: cpus.clone() });
+    Ok(pins.chain(shared_pins(now, threads, host)).collect())
+}
+
+/// The pins of the emulator and the iothreads after the change of a cell.
+fn shared_pins(now: &Pinned, threads: PartThreads<'_>, host: &HostCpus) -> Vec<Pin> {
+    let SharedThreads { before, after } = threads.shared;
+    if threads.cell.is_none() {
+        return Vec::new();
+    }
+    let to = after.unwrap_or(&host.possible);
+    let is_free = |pin: &CpuSet| host.online.is_subset(pin);
+    let may_change = |pin: &CpuSet| match after {
+        Some(_) => is_free(pin) || Some(pin) == before,
+        None => Some(pin) == before && !is_free(pin),
+    };
+    let all = shared_threads(now).filter(|(_, pin)| may_change(pin) && *pin != to);
+    all.map(|(thread, from)| Pin { thread, from: from.clone(), to: to.clone() }).collect()
+}
+
+fn shared_threads(now: &Pinned) -> impl Iterator<Item = (Thread, &CpuSet)> {
+    let iothreads = now.iothreads.iter().map(|(id, pin)| (Thread::Iothread(*id), pin));
+    [(Thread::Emulator, &now.emulator)].into_iter().chain(iothreads)
 }
 
 /// The pins that free the threads of a part. Pins that Nearside has not made stay.
@@ -97,7 +119,8 @@ pub(super) fn free(
 ) -> Result<Vec<Pin>, String> {
     let all = pins_of(domain, now, threads)?.into_iter();
     let own = all.filter(|(_, pin)| threads.own.contains(&pin) && !host.online.is_subset(pin));
-    Ok(own.map(|(thread, from)| Pin { thread, from, to: host.possible.clone() }).collect())
+    let pins = own.map(|(thread, from)| Pin { thread, from, to: host.possible.clone() });
+    Ok(pins.chain(shared_pins(now, threads, host)).collect())
 }
 
 /// The threads of a part with their CPUs.
@@ -122,9 +145,7 @@ fn pins_of(
     };
     let mut pins: Vec<_> = online.iter().filter_map(pin_of).collect();
     if threads.cell.is_none() {
-        pins.push((Thread::Emulator, now.emulator.clone()));
-        let iothreads = now.iothreads.iter();
-        pins.extend(iothreads.map(|(id, pin)| (Thread::Iothread(*id), pin.clone())));
+        pins.extend(shared_threads(now).map(|(thread, pin)| (thread, pin.clone())));
     }
     Ok(pins)
 }
@@ -160,7 +181,7 @@ mod tests {
     }
 
     fn whole<'a>(own: &'a [&'a CpuSet]) -> PartThreads<'a> {
-        PartThreads { cell: None, own }
+        PartThreads { cell: None, own, shared: SharedThreads::default() }
     }
 
     /// `vCPU 0: 0-7 > 0-3`.
@@ -220,7 +241,11 @@ mod tests {
         let free = pinned(["0-7", "0-7"], "0-7", "0-7");
         let refused = text(bind(&domain(2), &free, whole(&[]), &set("0-3"), &host()));
         assert!(refused[0].contains("2 cells and one home"), "{refused:?}");
-        let cell = |cell| PartThreads { cell: Some(PolicyCell(cell)), own: &[] };
+        let cell = |cell| PartThreads {
+            cell: Some(PolicyCell(cell)),
+            own: &[],
+            shared: SharedThreads::default(),
+        };
         assert_eq!(
             text(bind(&domain(2), &free, cell(1), &set("4-7"), &host())),
             ["vCPU 1: 0-7 > 4-7"]
@@ -229,6 +254,49 @@ mod tests {
             text(bind(&domain(2), &free, cell(2), &set("4-7"), &host())),
             ["it has no cell 2"]
         );
+    }
+
+    #[test]
+    fn the_emulator_gets_the_cpus_of_all_cells() {
+        let (first, both) = (set("0-1"), set("0-3"));
+        let of = |cell, own, before, after| PartThreads {
+            cell: Some(PolicyCell(cell)),
+            own,
+            shared: SharedThreads { before, after },
+        };
+        let own = &[&first][..];
+        let pins = |now: &Pinned, threads, cpus: &str| {
+            text(bind(&domain(2), now, threads, &set(cpus), &host()))
+        };
+        // The other cell is not bound yet.
+        let free = pinned(["0-7", "0-7"], "0-7", "6");
+        assert_eq!(pins(&free, of(0, &[], None, None), "0-1"), ["vCPU 0: 0-7 > 0-1"]);
+        assert_eq!(
+            pins(&free, of(1, &[], None, Some(&both)), "2-3"),
+            ["vCPU 1: 0-7 > 2-3", "the emulator: 0-7 > 0-3"],
+            "an operator's pin of an iothread stays"
+        );
+        // One cell moves.
+        let bound = pinned(["0-1", "2-3"], "0-3", "0-3");
+        let later = set("2-5");
+        assert_eq!(
+            pins(&bound, of(0, own, Some(&both), Some(&later)), "4-5"),
+            ["vCPU 0: 0-1 > 4-5", "the emulator: 0-3 > 2-5", "iothread 1: 0-3 > 2-5"]
+        );
+        // One cell is freed.
+        assert_eq!(
+            text(free_of(&bound, of(0, own, Some(&both), None))),
+            ["vCPU 0: 0-1 > 0-15", "the emulator: 0-3 > 0-15", "iothread 1: 0-3 > 0-15"]
+        );
+        let elsewhere = pinned(["0-1", "2-3"], "6", "0-7");
+        assert_eq!(
+            text(free_of(&elsewhere, of(0, own, Some(&both), None))),
+            ["vCPU 0: 0-1 > 0-15"]
+        );
+    }
+
+    fn free_of(now: &Pinned, threads: PartThreads<'_>) -> Result<Vec<Pin>, String> {
+        free(&domain(2), now, threads, &host())
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The actuator against a daemon in software, which keeps pins and answers as libvirt does.
 
 use super::*;
+use crate::actuator::contract::SharedThreads;
 use std::{
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
@@ -158,7 +159,7 @@ impl Scene {
     }
 
     fn bind(&self, own: &[&CpuSet], cpus: &str) -> Result<bool, Error> {
-        let threads = PartThreads { cell: None, own };
+        let threads = PartThreads { cell: None, own, shared: SharedThreads::default() };
         self.libvirt.set_cpus(&self.group(), threads, &set(cpus))
     }
 
@@ -206,7 +207,7 @@ fn all_threads_are_bound_and_freed_again() {
     let own = set("0-3");
     assert!(scene.bind(&[&own], "4-7").unwrap());
     assert_eq!(scene.daemon().pins(), ([0xf0; 2], 0xf0, 0xf0));
-    let threads = PartThreads { cell: None, own: &[&set("4-7")] };
+    let threads = PartThreads { cell: None, own: &[&set("4-7")], shared: SharedThreads::default() };
     assert!(scene.libvirt.clear_cpus(&scene.group(), threads).unwrap());
     assert_eq!(scene.daemon().pins(), ([0xff; 2], 0xff, 0xff));
 }
@@ -241,7 +242,7 @@ fn cells_are_bound_one_by_one() {
     let scene = Scene::of(Daemon { xml: CELLS, ..Daemon::default() });
     let why = unchanged(scene.bind(&[], "0-3"));
     assert!(why.contains("2 cells and one home"), "{why}");
-    let cell = PartThreads { cell: Some(nearside_policy::CellId(1)), own: &[] };
+    let cell = PartThreads { cell: Some(nearside_policy::CellId(1)), own: &[], shared: SharedThreads::default() };
     assert!(scene.libvirt.set_cpus(&scene.group(), cell, &set("4-7")).unwrap());
     assert_eq!(scene.daemon().pins(), ([0xff, 0xf0], 0xff, 0xff));
 }
@@ -282,7 +283,7 @@ fn a_daemon_that_hangs_costs_its_bound_once() {
     let why = unchanged(hangs.bind(&[], "0-3"));
     assert!(why.contains("libvirt has not answered within 2000 ms"), "{why}");
     let before = Instant::now();
-    let threads = PartThreads { cell: None, own: &[&set("0-3")] };
+    let threads = PartThreads { cell: None, own: &[&set("0-3")], shared: SharedThreads::default() };
     let why = unchanged(hangs.libvirt.clear_cpus(&hangs.group(), threads));
     assert!(why.contains("asked again after 30 s"), "{why}");
     assert!(before.elapsed() < Duration::from_secs(1), "it is not asked again");
