@@ -77,6 +77,6 @@ pub(super) fn needs_binding(part: &Part) -> bool {
 }
 
 /// Whether Nearside binds a part's CPUs in place of a scheduler.
-pub fn has_fallback(part: &Part) -> bool {
+pub(super) fn has_fallback(part: &Part) -> bool {
     part.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
 }

@@ -1,13 +1,15 @@
 //! One domain: its files, and its last sample.
 
 use super::{
-    cpu,
+    cells::{self, Parts, part_of_thread},
+    cpu::{self, ThreadUse},
     kept::{Buffer, Kept},
 };
 use crate::{
     actuator::owner,
     cgroup::Cgroup,
     confine::cpus_of_others,
+    guest::GuestCell,
     huge::{self, HugePages},
     memory::{self, MemoryByKind},
     store::Record,
@@ -17,7 +19,7 @@ use crate::{
     vm::cells_of,
 };
 use nearside_policy::{ByNode, CgroupId, Home, Owner, PartId, PartLoad, PartState, total};
-use nearside_topology::{NodeSet, Topology};
+use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
 /// The files of a domain that stay open.
@@ -79,12 +81,14 @@ pub(super) struct Watched {
     ran_on: ByNode,
     /// The time that its threads had waited by then, and over which interval.
     waited: Waited,
-    /// The nodes that something other than Nearside keeps it on.
-    bound_to: Option<NodeSet>,
     /// True if something other than Nearside has set CPUs of its cpuset.
     has_cpuset: bool,
     /// True if it is a guest of libvirt with several cells.
     has_cells: bool,
+    /// The cells of that guest; none until it was looked at.
+    cells: Vec<GuestCell>,
+    /// Its parts at the last read of its threads.
+    by_part: Vec<PartThreads>,
     /// The nodes that something other than Nearside confines its memory to.
     others_memory_nodes: Option<NodeSet>,
     huge: HugePages,
@@ -121,9 +125,10 @@ impl Watched {
             home_then: None,
             ran_on: ByNode::new(),
             waited: Waited::default(),
-            bound_to: None,
             has_cpuset: false,
             has_cells: false,
+            cells: Vec::new(),
+            by_part: vec![PartThreads::default()],
             others_memory_nodes: None,
             huge: HugePages::new(),
             mapped: MemoryByKind::default(),
@@ -172,23 +177,59 @@ impl Watched {
         }
     }
 
-    /// Its last sample, with its record.
-    pub(super) fn state(&self, name: &str, record: Option<&Record>) -> PartState {
-        let claim = record.and_then(|record| record.part().claim.as_ref());
-        PartState {
-            id: PartId::of(name),
-            cgroup: CgroupId(self.inode),
-            home: record.map(|record| record.part().home.clone()),
-            claim: claim.cloned(),
-            memory_nodes: match record.and_then(|record| record.part().memory_nodes.clone()) {
-                Some(own) => Some(own),
-                None => self.others_memory_nodes.clone(),
-            },
-            resident_bytes: self.resident_bytes.clone(),
-            kernel_bytes: self.memory.kept_by_kernel(claim),
-            unmapped_bytes: self.memory.unmapped_by_any(claim),
-            reserved_bytes: self.reserved_bytes,
-        }
+    /// Sets the cells of a guest as they were looked at.
+    pub(super) fn set_cells(&mut self, mut cells: Vec<GuestCell>) {
+        // In the order of the record's parts.
+        cells.sort_by_key(|cell| cell.cell);
+        self.cells = cells;
+    }
+
+    /// Its cells as they were looked at last; none if it is no guest with several.
+    pub(super) fn cells(&self) -> &[GuestCell] {
+        &self.cells
+    }
+
+    /// The names of its parts.
+    pub(super) fn ids(&self, name: &str, record: Option<&Record>) -> Vec<PartId> {
+        cells::ids(cells::parts(&self.cells, record), name, &self.cells, record)
+    }
+
+    /// The last sample of its parts, with its record.
+    pub(super) fn states(&self, name: &str, record: Option<&Record>) -> Vec<PartState> {
+        let recorded: Vec<_> = record.into_iter().flat_map(Record::parts).collect();
+        let homes: Vec<_> = match recorded[..] {
+            [] => vec![None; self.cells.len()],
+            _ => recorded.iter().map(|part| Some(&part.home.nodes)).collect(),
+        };
+        let resident_bytes = match cells::parts(&self.cells, record) {
+            Parts::Whole => vec![self.resident_bytes.clone()],
+            Parts::Cells => cells::split_memory(&self.resident_bytes, &self.cells, &homes),
+            Parts::Unknown => vec![ByNode::new(); recorded.len()],
+        };
+        let state = |(at, (id, resident_bytes)): (usize, (PartId, ByNode))| {
+            let part = recorded.get(at);
+            let claim = part.and_then(|part| part.claim.as_ref());
+            // Other memory than that of cells counts for the first one.
+            let of_first = |bytes: ByNode| match at {
+                0 => at_most(bytes, &resident_bytes),
+                _ => ByNode::new(),
+            };
+            PartState {
+                id,
+                cgroup: CgroupId(self.inode),
+                home: part.map(|part| part.home.clone()),
+                claim: claim.cloned(),
+                memory_nodes: match part.and_then(|part| part.memory_nodes.clone()) {
+                    Some(own) => Some(own),
+                    None => self.others_memory_nodes.clone(),
+                },
+                kernel_bytes: of_first(self.memory.kept_by_kernel(claim)),
+                unmapped_bytes: of_first(self.memory.unmapped_by_any(claim)),
+                reserved_bytes: if at == 0 { self.reserved_bytes } else { 0 },
+                resident_bytes,
+            }
+        };
+        self.ids(name, record).into_iter().zip(resident_bytes).enumerate().map(state).collect()
     }
 
     /// Its use in the last sample. Threads and the nodes of memory are at most as old as the last
@@ -207,15 +248,16 @@ impl Watched {
         }
     }
 
-    /// Samples its load and memory. None for the first sample, which has no earlier one to compare
-    /// with. `has_moved`: pages of it were moved since.
+    /// Samples the loads of its parts, and its memory. Empty for the first sample, which has no
+    /// earlier one to compare with, and while nothing is known about each part. `has_moved`: pages
+    /// of it were moved since.
     pub(super) fn observe(
         &mut self,
         look: &mut Look<'_>,
-        record: Option<&Record>,
+        (name, record): (&str, Option<&Record>),
         has_moved: bool,
         buffer: &mut Buffer,
-    ) -> Option<PartLoad> {
+    ) -> Vec<(PartId, PartLoad)> {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
         let owner = owner(self.group.path(), look.systemd);
@@ -231,20 +273,35 @@ impl Watched {
         let is_first = self.looks == 0;
         self.looks += 1;
         (self.looked_ns, self.looked_in) = (look.now_ns, look.interval);
-        (!is_first && over_ns > 0).then(|| PartLoad {
+        let parts = cells::parts(&self.cells, record);
+        if is_first || over_ns == 0 || parts == Parts::Unknown {
+            return Vec::new();
+        }
+        let ids = self.ids(name, record);
+        let each = self.by_part.iter();
+        let (cpu_ns, waited_ns) = match parts {
+            Parts::Cells => {
+                let ran_on: Vec<_> = each.clone().map(|part| part.ran_on.clone()).collect();
+                let waits: Vec<_> = each.map(|part| part.waited_ns).collect();
+                (cells::split_time(&cpu_ns, &ran_on), cells::shares(waited_ns, &waits))
+            }
+            Parts::Whole | Parts::Unknown => (vec![cpu_ns], vec![waited_ns]),
+        };
+        let load = |(at, (cpu_ns, waited_ns)): (usize, (ByNode, u64))| PartLoad {
             over_ns,
             cpu_ns,
             waited_ns,
             owner,
-            has_cells: self.has_cells,
-            bound_to: self.bound_to.clone(),
+            has_cells: self.has_cells && parts == Parts::Whole,
+            bound_to: self.by_part.get(at).and_then(|part| part.bound_to.clone()),
             has_cpuset: self.has_cpuset,
-            cell_nodes: None,
             near: record
-                .and_then(|record| record.part().decision.as_ref())
+                .and_then(|record| record.parts().nth(at)?.decision.as_ref())
                 .map(|decision| decision.request.near.clone())
                 .unwrap_or_default(),
-        })
+        };
+        let loads = cpu_ns.into_iter().zip(waited_ns).enumerate().map(load);
+        ids.into_iter().zip(loads).collect()
     }
 
     /// The inode spreads the close samples of domains over intervals. The sample after a long pause
@@ -319,7 +376,8 @@ impl Watched {
         let used_ns = by_scheduler.as_ref().map(total).or(used_ns);
 
         let is_busy = used_ns.is_none_or(|used_ns| used_ns >= over_ns / 1000 * BUSY_MILLI);
-        let home = record.map(|record| &record.part().home);
+        // The homes of cells change one by one.
+        let home = record.map(|record| &record.part().home).filter(|_| self.cells.is_empty());
         let is_known_where =
             by_scheduler.is_some() || look.offered.nodes.len() == 1 && !self.ran_on.is_empty();
         let runs_as_before = is_known_where
@@ -327,8 +385,9 @@ impl Watched {
             && home == self.home_then.as_ref();
         // A binding by others is read again in each sample, because confirmations are counted in
         // samples.
-        let is_kept = self.bound_to.is_some() || self.has_cpuset;
-        let is_due = is_close || is_kept || !runs_as_before;
+        let is_kept = self.by_part.iter().any(|part| part.bound_to.is_some()) || self.has_cpuset;
+        // A scheduler counts the time of a guest, not that of each cell.
+        let is_due = is_close || is_kept || !runs_as_before || !self.cells.is_empty();
         let mut by_threads_ns = ByNode::new();
         if is_busy && is_due || is_thorough {
             let seen = self.sample_threads(look, record);
@@ -371,23 +430,7 @@ impl Watched {
         let before = if self.threads_ns.is_none() { &threads } else { &self.threads };
         let used = cpu::between(before, &threads, since_ns);
         self.ran_on = cpu::weights(&used);
-        let own = record.and_then(|record| record.part().cpus.as_ref());
-        let own_cpus: Vec<_> = own.iter().map(|binding| &binding.cpus).collect();
-        self.has_cpuset = cpus_of_others(&self.group, &own_cpus).ok().flatten().is_some();
-        self.bound_to = match own.is_some() && !self.has_cpuset {
-            // The binding is Nearside's own, perhaps for an operator.
-            true => None,
-            false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
-        };
-        self.others_memory_nodes =
-            match record.is_some_and(|record| record.part().memory_nodes.is_some()) {
-                true => None,
-                false => self.memory_nodes_of_others(look.offered),
-            };
-        if self.bound_to.is_none() {
-            // Nodes that memory is confined to make a home as well.
-            self.bound_to.clone_from(&self.others_memory_nodes);
-        }
+        self.sample_bindings(look, record, &used);
         self.threads = threads;
         self.threads_ns = Some(look.now_ns);
         let mut by_node = ByNode::new();
@@ -400,6 +443,50 @@ impl Watched {
         Some((by_node, Waited { waited_ns, since_ns }))
     }
 
+    /// Sorts the threads by part, and finds the bindings of each that are not Nearside's.
+    fn sample_bindings(
+        &mut self,
+        look: &Look<'_>,
+        record: Option<&Record>,
+        used: &[(i32, ThreadUse)],
+    ) {
+        let recorded: Vec<_> = record.into_iter().flat_map(Record::parts).collect();
+        let own = recorded.iter().filter_map(|part| part.cpus.as_ref());
+        let own_cpus: Vec<_> = own.map(|binding| &binding.cpus).collect();
+        self.has_cpuset = cpus_of_others(&self.group, &own_cpus).ok().flatten().is_some();
+        self.others_memory_nodes = match recorded.iter().any(|part| part.memory_nodes.is_some()) {
+            true => None,
+            false => self.memory_nodes_of_others(look.offered),
+        };
+        let cells: &[GuestCell] = match cells::parts(&self.cells, record) {
+            Parts::Cells => &self.cells,
+            Parts::Whole | Parts::Unknown => &[],
+        };
+        let mut used_by = vec![Vec::new(); cells.len().max(1)];
+        for (thread, its) in used {
+            if let Some(used) = used_by.get_mut(part_of_thread(cells, *thread)) {
+                used.push((*thread, its.clone()));
+            }
+        }
+        let part = |(at, used): (usize, Vec<(i32, ThreadUse)>)| {
+            let is_own = recorded.get(at).is_some_and(|part| part.cpus.is_some());
+            let bound_to = match is_own && !self.has_cpuset {
+                // The binding is Nearside's own, perhaps for an operator.
+                true => None,
+                false => cpu::kept_on(&used, look.offered, |thread| sys::cpu_affinity(thread).ok()),
+            };
+            // Nodes that memory is bound or confined to make a home as well.
+            let memory = || cells.get(at).and_then(|cell| cell.bound_nodes.clone());
+            let waits = used.iter().map(|(_, thread)| thread.waited_ns);
+            PartThreads {
+                ran_on: cpu::weights(&used),
+                waited_ns: waits.fold(0, u64::saturating_add),
+                bound_to: bound_to.or_else(memory).or_else(|| self.others_memory_nodes.clone()),
+            }
+        };
+        self.by_part = used_by.into_iter().enumerate().map(part).collect();
+    }
+
     /// The nodes that its cpuset allows; none if these are all nodes with memory for domains.
     fn memory_nodes_of_others(&self, offered: &Topology) -> Option<NodeSet> {
         let text = self.group.read("cpuset.mems.effective").ok()??;
@@ -407,6 +494,24 @@ impl Watched {
         let allowed = text.parse::<NodeSet>().ok()?.intersection(&all);
         (!allowed.is_empty() && allowed != all).then_some(allowed)
     }
+}
+
+/// The threads of a part at their last read.
+#[derive(Debug, Clone, Default)]
+struct PartThreads {
+    /// The nodes they ran on since the read before, by CPU time.
+    ran_on: ByNode,
+    /// The time they waited since then.
+    waited_ns: u64,
+    /// The nodes that something other than Nearside keeps the part on.
+    bound_to: Option<NodeSet>,
+}
+
+/// At most `limit` on each node.
+fn at_most(bytes: ByNode, limit: &ByNode) -> ByNode {
+    let within = |node: NodeId| limit.get(&node).copied().unwrap_or(0);
+    let bytes = bytes.into_iter().map(|(node, bytes)| (node, bytes.min(within(node))));
+    bytes.filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 /// The time for which threads were runnable and did not run, and the interval it was counted in.

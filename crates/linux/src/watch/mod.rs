@@ -8,6 +8,7 @@
 //! Samples cover the domains of `nearside run` and the groups that patterns match ([`Patterns`]),
 //! of any owner (`owner`).
 
+mod cells;
 mod cpu;
 mod domain;
 mod kept;
@@ -19,6 +20,7 @@ pub use patterns::{PatternError, Patterns};
 use crate::{
     Error, Host,
     cgroup::{Cgroup, Tree},
+    guest::GuestCell,
     host, memory,
     newcomer::newcomer,
     store::{self, Known, Record, Store},
@@ -162,6 +164,38 @@ impl Watcher {
         names.filter(|name| !self.found_by.contains_key(name)).collect()
     }
 
+    /// Sets the cells of a found guest as they were looked at; none for a guest of one part.
+    pub fn set_cells(&mut self, domain: &str, cells: Vec<GuestCell>) {
+        if let Some(watched) = self.domains.get_mut(domain) {
+            watched.set_cells(cells);
+        }
+    }
+
+    /// The guests whose cells are known, by their domains.
+    pub fn cells(&self) -> BTreeMap<String, Vec<GuestCell>> {
+        let known = self.domains.iter().filter(|(_, watched)| !watched.cells().is_empty());
+        known.map(|(name, watched)| (name.clone(), watched.cells().to_vec())).collect()
+    }
+
+    /// Domains whose record has other parts than their guest has cells. They are to be forgotten.
+    pub fn outdated(&self) -> Vec<String> {
+        let is_outdated = |(name, record): &(&String, &Record)| {
+            let watched = self.domains.get(*name);
+            watched.is_some_and(|watched| cells::is_outdated(watched.cells(), record))
+        };
+        self.records.iter().filter(is_outdated).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The paths of the groups that patterns match.
+    pub fn found(&self) -> impl Iterator<Item = &str> {
+        self.found_by.keys().map(String::as_str)
+    }
+
+    /// The machine as it was sampled last.
+    pub fn topology(&self) -> Option<&Topology> {
+        self.machine.as_ref().map(|(machine, _)| machine)
+    }
+
     /// The inode of a domain's cgroup, by which a scheduler knows it.
     pub fn cgroup_inode(&self, domain: &str) -> Option<u64> {
         self.domains.get(domain).map(Watched::inode)
@@ -256,7 +290,7 @@ impl Watcher {
         let domains = &self.domains;
         let states = domains
             .iter()
-            .map(|(name, watched)| watched.state(name, self.records.get(name)))
+            .flat_map(|(name, watched)| watched.states(name, self.records.get(name)))
             .collect();
         let topology = machine.clone().offered(allowed.as_ref());
         let reservations = self.reservations();
@@ -327,7 +361,8 @@ impl Watcher {
         // The history may come from an earlier daemon, with a domain that this one has not sampled
         // yet.
         let is_due = |name: &str, watched: &Watched| {
-            history.next_sample(&PartId::of(name)) <= turn.interval || watched.is_new()
+            let mut parts = watched.ids(name, records.get(name)).into_iter();
+            parts.any(|id| history.next_sample(&id) <= turn.interval) || watched.is_new()
         };
         let mut due: Vec<_> =
             self.domains.iter_mut().filter(|(name, watched)| is_due(name, watched)).collect();
@@ -341,13 +376,9 @@ impl Watcher {
         let mut ended: Vec<String> = Vec::new();
         for (name, watched) in due {
             if watched.is_populated(buffer) {
-                let load = watched.observe(
-                    &mut look,
-                    records.get(name),
-                    moved.contains(name.as_str()),
-                    buffer,
-                );
-                loads.extend(load.map(|load| (PartId::of(name), load)));
+                let domain = (name.as_str(), records.get(name));
+                let has_moved = moved.contains(name.as_str());
+                loads.extend(watched.observe(&mut look, domain, has_moved, buffer));
             } else {
                 ended.push(name.clone());
             }

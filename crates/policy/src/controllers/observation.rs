@@ -57,11 +57,8 @@ pub struct PartLoad {
     /// Whether another program has set CPUs of its `cpuset`, even if these include some of every
     /// node.
     pub has_cpuset: bool,
-    /// Whether it is a guest with several cells that is one part: one home for all of them.
+    /// Whether it is a guest with several cells that are unknown: one home for all of them.
     pub has_cells: bool,
-    /// The nodes of all cells of a virtual machine that has several. Its home is these: a smaller
-    /// one would put cells on one node.
-    pub cell_nodes: Option<NodeSet>,
     /// Nodes of devices it should be near.
     pub near: Vec<NodeId>,
 }

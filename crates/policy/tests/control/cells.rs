@@ -85,19 +85,28 @@ fn a_cell_does_not_flee_from_a_hog_to_its_sibling() {
     assert!(machine.vms.iter().all(|it| it.state.claim.as_ref().unwrap().total_bytes() == 2 * GIB));
 }
 
-/// A machine that a pattern found is one part. Its home has the nodes of all its cells, even if
-/// fewer would do, or if these are all nodes; so no cell's memory is moved to another's node.
 #[test]
-fn the_home_of_a_found_machine_has_the_nodes_of_all_its_cells() {
-    for cells in [&[1, 2][..], &[0, 1, 2, 3]] {
-        let mut machine = Machine::new(&[4; 4], 16, &DISTANCES);
-        let held = [0, 1, 2, 3].map(|node| u64::from(cells.contains(&node)));
-        let mut of_cells = found("vm", 1.0, &held);
-        of_cells.cell_nodes = Some(set(cells));
-        machine.vms.push(of_cells);
-        machine.steps(100);
-        let home = machine.vm("vm").state.home.clone().unwrap();
-        assert_eq!((home.nodes, home.origin), (set(cells), Origin::Adopted));
-        assert_eq!(machine.moved_bytes, 0);
+fn cells_of_a_found_guest_get_their_first_homes_in_one_transaction() {
+    let mut machine = Machine::new(&[4; 4], 16, &DISTANCES);
+    for number in 0..2 {
+        machine.vms.push(cell(number, found("vm", 2.0, &[1])));
     }
+    let mut transactions = Vec::new();
+    while home(&machine, 0).is_empty() && machine.interval < 20 {
+        machine.steps(1);
+        transactions.extend(machine.last.transactions.iter().map(|it| it.subjects().len()));
+        assert_eq!(home(&machine, 0).is_empty(), home(&machine, 1).is_empty());
+    }
+    assert_eq!(transactions, [2]);
+}
+
+#[test]
+fn a_cell_gets_no_home_while_its_sibling_can_have_none() {
+    // Three cells and two nodes.
+    let mut machine = Machine::new(&[4, 4], 16, &[10, 20, 20, 10]);
+    for number in 0..3 {
+        machine.vms.push(cell(number, found("vm", 1.0, &[1])));
+    }
+    machine.steps(20);
+    assert_eq!([0, 1, 2].map(|number| home(&machine, number)), [(); 3].map(|()| NodeSet::new()));
 }

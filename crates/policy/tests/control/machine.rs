@@ -63,8 +63,6 @@ pub(crate) struct Vm {
     pub(crate) bound_to: Option<NodeSet>,
     pub(crate) has_cpuset: bool,
     pub(crate) has_cells: bool,
-    /// The nodes of its cells.
-    pub(crate) cell_nodes: Option<NodeSet>,
     /// Activity since its last sample.
     untold: PartLoad,
     /// CPUs used in the last interval, by node.
@@ -320,8 +318,7 @@ impl Machine {
                 let told = std::mem::take(&mut vm.untold);
                 let (bound_to, has_cpuset) = (vm.bound_to.clone(), vm.has_cpuset);
                 let (owner, has_cells) = (vm.owner, vm.has_cells);
-                let cell_nodes = vm.cell_nodes.clone();
-                let load = PartLoad { owner, bound_to, has_cpuset, has_cells, cell_nodes, ..told };
+                let load = PartLoad { owner, bound_to, has_cpuset, has_cells, ..told };
                 loads.insert(vm.state.id.clone(), load);
             }
         }

@@ -93,7 +93,6 @@ fn happen(random: &mut Random, seen: &mut ControlObservation) {
             bound_to,
             has_cpuset,
             has_cells,
-            cell_nodes: None,
             near,
         };
         seen.loads.insert(domain.id.clone(), load);

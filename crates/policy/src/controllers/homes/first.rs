@@ -9,26 +9,32 @@ use super::{
     round::Round,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown, Step,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 // How many parts get their first home in a round: it bounds the time that a round takes.
 const MAX_FIRST_HOMES: usize = 64;
+
+// The first homes of guests with cells, by domain: the steps of each cell, if it can have a home.
+#[derive(Debug, Default)]
+struct Guests(BTreeMap<String, Vec<(PartIndex, Option<Vec<Step>>)>>);
 
 impl<'a> Round<'a> {
     /// Gives each part without a home one: the nodes of its external binding, or the best. The
     /// largest choose first, as if those that choose later were not there yet.
     pub(super) fn first_homes(&mut self) {
         let mut homeless = Vec::new();
+        let mut guests = Guests::default();
         for at in self.sampled() {
             if self.state(at).home.is_some() {
                 continue;
             }
             if let Some(nodes) = self.bound_to(at) {
-                self.adopt(at, nodes);
+                let steps = self.adopt(at, nodes);
+                self.transact_first(at, Some(steps), &mut guests);
                 continue;
             }
             match self.may_bind(at) {
@@ -48,8 +54,40 @@ impl<'a> Round<'a> {
         homeless.truncate(MAX_FIRST_HOMES);
         homeless.iter().for_each(|&at| self.count_at(at, Vec::new(), Amounts::new()));
         for at in homeless {
-            let blocker = self.first_home(at);
+            let (steps, blocker) = match self.first_home(at) {
+                Ok(steps) => (Some(steps), None),
+                Err(blocker) => (None, Some(blocker)),
+            };
             self.known_mut(at).status.home_blocker = blocker;
+            self.transact_first(at, steps, &mut guests);
+        }
+        for (_, cells) in guests.0 {
+            self.transact_guest(cells);
+        }
+    }
+
+    // Adds the transaction of a first home. Cells of one guest wait for each other.
+    fn transact_first(&mut self, at: PartIndex, steps: Option<Vec<Step>>, guests: &mut Guests) {
+        let id = &self.state(at).id;
+        match (id.cell(), steps) {
+            (Some(_), steps) => {
+                guests.0.entry(id.domain().to_owned()).or_default().push((at, steps));
+            }
+            (None, Some(steps)) => self.transact(steps),
+            (None, None) => {}
+        }
+    }
+
+    // All cells of a guest get their homes in one transaction, or none does: the record of a guest
+    // has all its cells.
+    fn transact_guest(&mut self, cells: Vec<(PartIndex, Option<Vec<Step>>)>) {
+        let domain = cells.first().map(|(at, _)| self.state(*at).id.domain());
+        let siblings = self.parts().filter(|&at| Some(self.state(at).id.domain()) == domain);
+        let is_whole = siblings.count() == cells.len();
+        let steps: Option<Vec<_>> = cells.iter().map(|(_, steps)| steps.clone()).collect();
+        match steps.filter(|_| is_whole) {
+            Some(steps) => self.transact(steps.concat()),
+            None => cells.into_iter().for_each(|(at, _)| self.take_back(at)),
         }
     }
 
@@ -59,8 +97,8 @@ impl<'a> Round<'a> {
         self.host_mut().replace(at, part);
     }
 
-    // Makes the nodes of an external binding the home.
-    fn adopt(&mut self, at: PartIndex, nodes: NodeSet) {
+    // The steps that make the nodes of an external binding the home.
+    fn adopt(&mut self, at: PartIndex, nodes: NodeSet) -> Vec<Step> {
         let held = self.state(at).resident_bytes.iter().filter(|(node, _)| nodes.contains(**node));
         let bytes: ByNode = held.map(|(&node, &bytes)| (node, bytes)).collect();
         let view = self.host().view();
@@ -78,8 +116,7 @@ impl<'a> Round<'a> {
             affinity: Affinity::Hard,
             policy: MemoryPolicy::Local,
         };
-        let steps = self.bind(at, home, claim, &reason);
-        self.transact(steps);
+        self.bind(at, home, claim, &reason)
     }
 
     /// Lets homes of found parts follow their external bindings.
@@ -97,7 +134,10 @@ impl<'a> Round<'a> {
             };
             match binding {
                 Binding::Agrees | Binding::Differs(_) => {}
-                Binding::Adopt(nodes) => self.adopt(at, nodes),
+                Binding::Adopt(nodes) => {
+                    let steps = self.adopt(at, nodes);
+                    self.transact(steps);
+                }
                 Binding::Release => {
                     let home =
                         Home { origin: Origin::Auto, affinity: Affinity::Soft, ..home.clone() };
@@ -120,7 +160,7 @@ impl<'a> Round<'a> {
         state.home.as_ref().filter(|_| state.was_found())
     }
 
-    fn first_home(&mut self, at: PartIndex) -> Option<HomeBlocker> {
+    fn first_home(&mut self, at: PartIndex) -> Result<Vec<Step>, HomeBlocker> {
         // Its run time before it was found is unknown.
         let horizon_ns = super::model::horizon_ns(self.tuning(), u64::MAX);
         let part = PartModel { horizon_ns, ..self.part(at).clone() };
@@ -131,12 +171,10 @@ impl<'a> Round<'a> {
         let evaluator = Evaluator::new(host, &part, tuning, soft_affinity);
         let best = evaluator.best(evaluator.candidates(&barred), SlowDown::NONE);
         host.add(&part);
-        let Some(best) = best else { return Some(HomeBlocker::NoRoom) };
+        let best = best.ok_or(HomeBlocker::NoRoom)?;
         let demand = MilliVcpus(part.demand_milli);
         let (slow_down, bytes_to_move) = (best.slow_down, best.bytes_to_move);
         let reason = Reason::FirstHome { demand, slow_down, bytes_to_move };
-        let steps = self.rehome(at, &best, &reason);
-        self.transact(steps);
-        None
+        Ok(self.rehome(at, &best, &reason))
     }
 }

@@ -155,16 +155,10 @@ impl<'a> Round<'a> {
         self.loads[at].map_or(Owner::Foreign, |load| load.owner)
     }
 
-    /// The nodes to which another program binds a part, where these are not the whole machine; or
-    /// those of its cells.
+    /// The nodes to which another program binds a part, where these are not the whole machine.
     pub(super) fn bound_to(&self, at: PartIndex) -> Option<NodeSet> {
-        let load = self.loads[at]?;
+        let bound = self.loads[at]?.bound_to.as_ref()?;
         let known = self.seen.machine.topology.node_set();
-        let cells = load.cell_nodes.as_ref().map(|cells| cells.intersection(&known));
-        if let Some(cells) = cells.filter(|cells| !cells.is_empty()) {
-            return Some(cells);
-        }
-        let bound = load.bound_to.as_ref()?;
         let bound = bound.intersection(&known);
         Some(bound).filter(|bound| !bound.is_empty() && *bound != known)
     }
@@ -270,6 +264,13 @@ impl<'a> Round<'a> {
         self.is_moving[at] = true;
         let action = Action::SetHome { part: self.state(at).id.clone(), home };
         Step { action, reason: reason.clone() }
+    }
+
+    /// Takes the first home of a cell back, because another cell of its guest can have none.
+    pub(super) fn take_back(&mut self, at: PartIndex) {
+        self.known[at].home = None;
+        self.is_moving[at] = false;
+        self.known[at].status.home_blocker.get_or_insert(HomeBlocker::NoRoom);
     }
 
     // The claim of a part at a home: as much as before, on the nodes where its pages and vCPUs are
