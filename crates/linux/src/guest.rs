@@ -162,10 +162,9 @@ fn by_cell(
         let threads = threads_of(&is_its);
         let its = seen.iter().filter(|it| is_its(&it.role));
         let mapping = memory.get(&cell).map(|(_, memory)| &memory.mapping);
-        let addresses = memory.get(&cell).map(|(process, memory)| Addresses {
-            process: *process,
-            range: memory.range.clone(),
-        });
+        let addresses = memory
+            .get(&cell)
+            .map(|(process, memory)| Addresses { process: *process, range: memory.range.clone() });
         let bytes = mapping.map(|mapping| mapping.bytes.clone());
         GuestCell {
             cell: cell.map(|cell| cell.0),

@@ -8,6 +8,7 @@ use crate::{
     printable::printable,
     report::{
         answers::{ControlAnswer, StatusAnswer, StepAnswer},
+        cell_stat,
         set::Report,
     },
 };
@@ -19,7 +20,7 @@ use axum::{
     },
 };
 use hyper_util::rt::TokioIo;
-use nearside_policy::Affinity;
+use nearside_policy::{Affinity, CellId, PartId};
 use nearside_topology::{NodeId, NodeSet};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -105,7 +106,15 @@ impl Args {
         }
         let plan: Option<Plan> = self.read("/plan", within)?;
         let mut status = plan.map(|plan| plan.status).unwrap_or_default();
-        domains.iter_mut().for_each(|domain| domain.status = status.remove(&domain.name));
+        for domain in domains {
+            for cell in &mut domain.cells {
+                let Some(number) = cell.guest.cell else { continue };
+                let part = PartId::cell_of(&domain.name, CellId(number));
+                cell.status = status.remove(&part.to_string());
+            }
+            let of_cells = || cell_stat::status(&domain.cells).cloned();
+            domain.status = status.remove(&domain.name).or_else(of_cells);
+        }
         Ok(())
     }
 
@@ -288,12 +297,23 @@ struct PlanStep {
 impl Plan {
     /// Status and steps of a domain. For the path of a cgroup, they are those of the found domain
     /// that contains it.
-    fn about(mut self, domain: &str) -> Option<ControlAnswer> {
-        let known = self.status.keys().filter(|known| is_below(domain, known));
-        let (name, status) =
-            self.status.remove_entry(&known.max_by_key(|known| known.len())?.clone())?;
-        let steps = self.steps.into_iter().filter(|step| step.domain == name);
-        Some(ControlAnswer { status, steps: steps.map(|step| step.told).collect() })
+    fn about(self, domain: &str) -> Option<ControlAnswer> {
+        let parts = self.status.into_iter().map(|(part, status)| (PartId::from(part), status));
+        let known: Vec<_> = parts.filter(|(part, _)| is_below(domain, part.domain())).collect();
+        let name = known.iter().map(|(part, _)| part.domain()).max_by_key(|name| name.len())?;
+        let name = name.to_owned();
+        let parts = known.into_iter().filter(|(part, _)| part.domain() == name);
+        let (mut status, mut cells) = (None, BTreeMap::new());
+        for (part, known) in parts {
+            match part.cell() {
+                None => status = Some(known),
+                Some(CellId(cell)) => drop(cells.insert(cell, known)),
+            }
+        }
+        let steps =
+            self.steps.into_iter().filter(|step| PartId::from(&*step.domain).domain() == name);
+        let steps = steps.map(|step| step.told).collect();
+        Some(ControlAnswer { status, cells, steps })
     }
 }
 
@@ -387,7 +407,7 @@ mod tests {
             );
             let Some(known) = known else { continue };
             let control = daemon.args().control(&domain.name).unwrap().unwrap();
-            assert_eq!(control.status.text, known);
+            assert_eq!(control.status.unwrap().text, known);
             let moves = snapshot.plan.moves.iter();
             let own = moves.filter(|step| step.action.part.domain() == domain.name);
             let steps = own.map(|step| step.action.to_string());

@@ -2,7 +2,11 @@
 
 use crate::{
     failure::Failure,
-    report::{answers::StatusAnswer, json},
+    report::{
+        answers::StatusAnswer,
+        cell_stat::{self, CellStat},
+        json,
+    },
 };
 use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
 use nearside_policy::{
@@ -42,6 +46,8 @@ pub(crate) struct Domain {
     pub(crate) debt_bytes: Option<u64>,
     /// The figures behind all of this.
     pub(crate) usage: Usage,
+    /// The cells of a virtual machine with several; empty for other domains.
+    pub(crate) cells: Vec<CellStat>,
     /// Its status in the control loop, if a daemon answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StatusAnswer>,
@@ -49,7 +55,7 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn new(cgroup: &str, record: Option<&Record>, usage: Usage) -> Self {
-        let home = record.map(|record| record.part().home.clone());
+        let home = record.map(Record::whole_home);
         let claim = record.and_then(|record| record.part().claim.clone());
         let seen = usage.memory_seen != usage::Account::Hidden;
         let resident_bytes = usage.memory.compared_to(claim.as_ref());
@@ -71,8 +77,19 @@ impl Domain {
             home,
             claim,
             usage,
+            cells: Vec::new(),
             status: None,
         }
+    }
+
+    /// As a virtual machine with these cells: each one's memory is compared with its own home.
+    pub(crate) fn with_cells(self, cells: Vec<CellStat>) -> Self {
+        let debts: Option<Vec<u64>> = cells.iter().map(|cell| cell.debt_bytes).collect();
+        let (local_share, debt_bytes) = match cells.is_empty() {
+            true => (self.local_share, self.debt_bytes),
+            false => (cell_stat::local_share(&cells), debts.map(|debts| debts.iter().sum())),
+        };
+        Self { local_share, debt_bytes, cells, ..self }
     }
 
     /// The domain in the form that placement uses.
@@ -173,7 +190,9 @@ pub(crate) fn sample(
             domain.reserved_bytes =
                 huge::reserved_bytes(group, &host.proc(), claim, &domain.resident_bytes);
         }
-        domain
+        let guest = host.guest(group, topology).and_then(Result::ok).unwrap_or_default();
+        let cells = cell_stat::cells(record.as_ref(), guest.cells, |_| None);
+        domain.with_cells(cells)
     };
     found.iter().zip(usages).map(domain).collect()
 }

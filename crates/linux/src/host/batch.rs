@@ -264,8 +264,7 @@ impl Lane {
     }
 
     fn end(&mut self, task: Task) {
-        let moved =
-            task.moving.end(self.walks.entry(task.action.part.clone()).or_default());
+        let moved = task.moving.end(self.walks.entry(task.action.part.clone()).or_default());
         self.ended.push((task.action, moved));
     }
 }

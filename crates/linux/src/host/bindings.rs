@@ -47,9 +47,7 @@ impl Host {
                 self.bind_free_threads(&group, PartThreads { cell, own: &own, shared }, cpus)
             }
             Action::UnbindCpus { .. } => match &was.cpus {
-                Some(own) => {
-                    self.unbind(&group, PartThreads { cell, own: &[&own.cpus], shared })
-                }
+                Some(own) => self.unbind(&group, PartThreads { cell, own: &[&own.cpus], shared }),
                 None => Ok(()),
             },
             _ => Ok(()),

@@ -275,9 +275,7 @@ impl<'h> Session<'h> {
         let mut subjects = Vec::new();
         for id in needs.parts.keys() {
             let state = match self.record(id.domain())? {
-                Some(record) => {
-                    record.part_of(id).map(|part| part_of(&record, part))
-                }
+                Some(record) => record.part_of(id).map(|part| part_of(&record, part)),
                 None => self.host.found_state(id),
             };
             subjects.extend(state);
@@ -513,7 +511,9 @@ impl Pending<'_, '_> {
             limits,
             parts: Part { decision: Some(new.decision.clone()), ..Part::at(home) }.into(),
         };
-        if let Some(other) = transaction.subjects().into_iter().find(|id| record.part_of(id).is_none()) {
+        if let Some(other) =
+            transaction.subjects().into_iter().find(|id| record.part_of(id).is_none())
+        {
             return Err(Error::Refused(format!("{other} cannot be created with {id}")).into());
         }
         let after = transaction

@@ -49,7 +49,10 @@ mod tests {
         }
         assert_eq!(walks.0.len(), MAX_WALKS);
         assert!(walks.take(&PartId::of("0"), NodeId(0)).has_ended(), "it begins anew");
-        assert!(walks.take(&PartId::of("256"), NodeId(1)).has_ended(), "of that node there is none");
+        assert!(
+            walks.take(&PartId::of("256"), NodeId(1)).has_ended(),
+            "of that node there is none"
+        );
         assert!(!walks.take(&PartId::of("256"), NodeId(0)).has_ended());
         assert!(walks.take(&PartId::of("256"), NodeId(0)).has_ended(), "it was taken");
         walks.put("1".into(), NodeId(3), Walk::default());

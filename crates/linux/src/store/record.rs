@@ -171,6 +171,11 @@ impl Record {
         }
     }
 
+    /// The home of its only part; of a guest with cells, that of the first with the nodes of all.
+    pub fn whole_home(&self) -> Home {
+        Home { nodes: self.home_nodes(), ..self.part().home.clone() }
+    }
+
     /// The nodes of all its parts' homes.
     pub fn home_nodes(&self) -> NodeSet {
         self.parts().fold(NodeSet::new(), |all, part| all.union(&part.home.nodes))

@@ -1,18 +1,20 @@
 //! Virtual machines with cells among the domains.
 //!
-//! A machine with several cells is at home on the nodes of all of them, because no cell may share
-//! the nodes of another. Under the scheduler, each vCPU prefers the nodes of its cell's memory: all
-//! vCPUs share a cgroup, whose home is that of the whole machine.
+//! Each cell is a part, with a home of its own. The watcher splits the samples of a guest by the
+//! cells that were looked at here. Under the scheduler, each vCPU prefers the home of its cell: all
+//! vCPUs share a cgroup, whose home has the nodes of all cells.
 
 use super::scheduler::SchedulerControl;
 use nearside_linux::{
     Host,
+    counters::{Counters, counters},
     guest::{Guest, GuestCell},
-    store::Record,
+    store::{Part, Record},
+    watch::Watcher,
 };
-use nearside_policy::{ControlObservation, cell_affinity};
+use nearside_policy::{MoveReport, cell_affinity};
 use nearside_scheduler::Affinity;
-use nearside_topology::NodeSet;
+use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Intervals between two looks at a guest: its mappings are read, and libvirt is asked.
@@ -25,72 +27,90 @@ const MAX_LOOKS: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Cells(BTreeMap<String, Looked>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Looked {
     at: u64,
-    /// Its cells, if it has several.
-    cells: Vec<GuestCell>,
-    /// The home of the machine for which the scheduler knows the nodes of its vCPUs.
-    passed_for: Option<NodeSet>,
+    /// The homes of the cells for which the scheduler knows the nodes of their vCPUs.
+    passed_for: Vec<NodeSet>,
+    /// The counters of all nodes at the first look.
+    first: BTreeMap<NodeId, Counters>,
 }
 
 impl Cells {
-    /// Looks at found domains that are due, and adds the nodes of their cells to their loads.
-    /// Returns messages for the log.
-    pub(super) fn look(&mut self, host: &Host, seen: &mut ControlObservation) -> Vec<String> {
-        let (mut said, mut looks) = (Vec::new(), 0);
-        let (machine, interval) = (&seen.machine, seen.interval);
-        let found = machine.parts.iter().filter(|part| part.was_found());
-        let names: BTreeSet<&str> = found.map(|part| part.id.domain()).collect();
-        let due = names.iter().filter(|name| is_due(self.0.get(**name), interval));
-        for name in due.copied().collect::<Vec<_>>() {
+    /// Looks at found domains that are due, or whose pages have moved since, and tells the watcher
+    /// and the host their cells. Returns messages for the log.
+    pub(super) fn look(
+        &mut self,
+        host: &mut Host,
+        watcher: &mut Watcher,
+        interval: u64,
+        moved: &[MoveReport],
+    ) -> Vec<String> {
+        let (mut said, mut found) = (Vec::new(), BTreeMap::new());
+        let Some(topology) = watcher.topology() else { return said };
+        let names: BTreeSet<&str> = watcher.found().collect();
+        self.0.retain(|name, _| names.contains(name.as_str()));
+        let has_moved = |name: &str| moved.iter().any(|report| report.part.domain() == name);
+        let is_due = |name: &&str| is_due(self.0.get(*name), interval) || has_moved(name);
+        let mut looks = 0;
+        for name in names.iter().copied().filter(is_due) {
             if looks == MAX_LOOKS {
                 break;
             }
             let group = host.tree().group(name).ok();
-            let guest = group.and_then(|group| host.guest(&group, &machine.topology));
+            let guest = group.and_then(|group| host.guest(&group, topology));
             looks += usize::from(guest.is_some());
-            let cells = match guest {
-                Some(Ok(Guest { cells, .. })) if cells.len() > 1 => cells,
-                Some(Err(why)) => {
-                    said.push(format!("{name}: its cells are unknown: {why}"));
-                    continue;
-                }
-                _ => Vec::new(),
+            match guest {
+                Some(Err(why)) => said.push(format!("{name}: its cells are unknown: {why}")),
+                Some(Ok(Guest { cells, .. })) => drop(found.insert(name.to_owned(), parts(cells))),
+                None => drop(found.insert(name.to_owned(), Vec::new())),
+            }
+        }
+        let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
+        for (name, cells) in found {
+            let first = match self.0.remove(&name) {
+                Some(before) => before.first,
+                None if cells.is_empty() => BTreeMap::new(),
+                None => nodes
+                    .iter()
+                    .filter_map(|&node| Some((node, counters(host.root(), node)?)))
+                    .collect(),
             };
-            self.0.insert(name.into(), Looked { at: interval, cells, passed_for: None });
+            watcher.set_cells(&name, cells);
+            self.0.insert(name, Looked { at: interval, passed_for: Vec::new(), first });
         }
-        self.0.retain(|name, _| names.contains(name.as_str()));
-        let all = machine.topology.node_set();
-        for (part, load) in &mut seen.loads {
-            let looked = self.0.get(part.domain());
-            load.cell_nodes = looked.and_then(|looked| nodes_of_all(&all, &looked.cells));
-        }
+        host.set_cells(watcher.cells());
         said
+    }
+
+    /// The counters of nodes when the cells of a domain were first seen.
+    pub(super) fn counters_at_first(&self, domain: &str) -> BTreeMap<NodeId, Counters> {
+        self.0.get(domain).map(|looked| looked.first.clone()).unwrap_or_default()
     }
 
     /// Forgets what the scheduler knew: it is detached.
     pub(super) fn forget_passed(&mut self) {
-        self.0.values_mut().for_each(|looked| looked.passed_for = None);
+        self.0.values_mut().for_each(|looked| looked.passed_for.clear());
     }
 
-    /// Passes the nodes of vCPUs to the scheduler, after a look and for a new home. Returns
-    /// messages for the log.
-    pub(super) fn pass<'r>(
+    /// Passes the homes of cells to the scheduler, for their vCPUs: after a look, and for a new
+    /// home. Returns messages for the log.
+    pub(super) fn pass(
         &mut self,
         host: &Host,
-        records: impl Iterator<Item = &'r Record>,
+        watcher: &Watcher,
         scheduler: &mut SchedulerControl,
     ) -> Vec<String> {
-        let mut said = Vec::new();
-        for record in records {
-            let home = &record.part().home.nodes;
+        let (mut said, cells) = (Vec::new(), watcher.cells());
+        for record in watcher.records() {
+            let Some(cells) = cells.get(&record.name) else { continue };
             let Some(looked) = self.0.get_mut(&record.name) else { continue };
-            if looked.cells.is_empty() || looked.passed_for.as_ref() == Some(home) {
+            let homes: Vec<_> = record.parts().map(|part| part.home.nodes.clone()).collect();
+            if looked.passed_for == homes {
                 continue;
             }
-            looked.passed_for = Some(home.clone());
-            said.extend(scheduler.prefer(threads(home, &looked.cells), |thread| {
+            looked.passed_for = homes;
+            said.extend(scheduler.prefer(threads(record, cells), |thread| {
                 let group = host.proc().join(format!("{thread}/cgroup"));
                 let group = host.tree().group_of(&group);
                 group.is_ok_and(|group| is_in(group.path(), &record.cgroup))
@@ -109,27 +129,24 @@ fn is_in(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The nodes of a cell: those that libvirt binds its memory to, else those that hold most of it.
-fn nodes_of(within: &NodeSet, cell: &GuestCell) -> Option<NodeSet> {
-    let bound = cell.bound_nodes.as_ref().map(|bound| bound.intersection(within));
-    let lies = || cell_affinity(within, cell.bytes.as_ref()?).map(|(_, nodes)| nodes);
-    bound.filter(|bound| !bound.is_empty()).or_else(lies)
+/// The cells that can be parts: there are several, and each one's nodes are known.
+fn parts(cells: Vec<GuestCell>) -> Vec<GuestCell> {
+    let is_known = |cell: &GuestCell| cell.bytes.is_some() || cell.bound_nodes.is_some();
+    match cells.len() > 1 && cells.iter().all(is_known) {
+        true => cells,
+        false => Vec::new(),
+    }
 }
 
-/// The nodes of all cells; none if those of a cell are unknown.
-fn nodes_of_all(within: &NodeSet, cells: &[GuestCell]) -> Option<NodeSet> {
-    let mut nodes = cells.iter().map(|cell| nodes_of(within, cell));
-    let union = nodes.try_fold(NodeSet::new(), |all, nodes| Some(all.union(&nodes?)))?;
-    Some(union).filter(|union| !union.is_empty())
-}
-
-/// The nodes that each vCPU's thread prefers; none for those of the whole machine.
-fn threads(home: &NodeSet, cells: &[GuestCell]) -> Vec<(i32, Option<Affinity>)> {
+/// The nodes that each vCPU's thread prefers. None for a cell without a home of its own: its vCPUs
+/// prefer the home of the whole guest.
+fn threads(record: &Record, cells: &[GuestCell]) -> Vec<(i32, Option<Affinity>)> {
     let of_cell = |cell: &GuestCell| {
-        let nodes = nodes_of(home, cell);
-        // Of several nodes it returns to the one with most of its memory.
-        let most = nodes.as_ref().and_then(|nodes| cell_affinity(nodes, cell.bytes.as_ref()?));
-        let affinity = nodes.and_then(|nodes| {
+        let is_its = |part: &&Part| part.cell.is_some() && part.cell.map(|it| it.0) == cell.cell;
+        let affinity = record.parts().find(is_its).and_then(|part| {
+            let nodes = part.home.nodes.clone();
+            // Of several nodes a vCPU returns to the one with most of its memory.
+            let most = cell.bytes.as_ref().and_then(|bytes| cell_affinity(&nodes, bytes));
             let home = most.map(|(node, _)| node).or(nodes.first())?;
             Some(Affinity { nodes, home })
         });
@@ -141,62 +158,65 @@ fn threads(home: &NodeSet, cells: &[GuestCell]) -> Vec<(i32, Option<Affinity>)> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_topology::NodeId;
+    use crate::report::domain::examples;
+    use nearside_policy::CellId;
 
     fn set(list: &str) -> NodeSet {
         list.parse().unwrap()
     }
 
-    fn cell(thread_numbers: &[i32], node: u32, bytes: u64) -> GuestCell {
-        let bytes = (bytes > 0).then(|| [(NodeId(node), bytes)].into());
-        GuestCell { thread_numbers: thread_numbers.into(), bytes, ..GuestCell::default() }
+    fn cell(number: u32, thread_numbers: &[i32], bytes: &[(u32, u64)]) -> GuestCell {
+        let bytes = bytes.iter().map(|&(node, bytes)| (NodeId(node), bytes)).collect();
+        GuestCell {
+            cell: Some(number),
+            thread_numbers: thread_numbers.into(),
+            bytes: Some(bytes),
+            ..GuestCell::default()
+        }
     }
 
-    fn bound(cell: GuestCell, nodes: &str) -> GuestCell {
-        GuestCell { bound_nodes: Some(set(nodes)), ..cell }
+    fn record(homes: &[(Option<u32>, &str)]) -> Record {
+        let example = examples::record();
+        let part = |(cell, nodes): &(Option<u32>, &str)| {
+            let mut part = example.part().clone();
+            (part.cell, part.home.nodes) = (cell.map(CellId), set(nodes));
+            part
+        };
+        let parts: Vec<_> = homes.iter().map(part).collect();
+        Record { parts: parts.try_into().unwrap(), ..example }
     }
 
     #[test]
-    fn vcpus_prefer_the_nodes_of_their_cell() {
+    fn vcpus_prefer_the_home_of_their_cell() {
         let on = |nodes: &str, home| Some(Affinity { nodes: set(nodes), home: NodeId(home) });
-        let cells = [
-            cell(&[7, 8], 0, 9),
-            cell(&[9], 1, 9),
-            // Memory off the home, or memory that cannot be told, leaves the home of the whole.
-            cell(&[10], 3, 9),
-            cell(&[11], 0, 0),
-            // The binding counts more than the pages that are there by now.
-            bound(cell(&[12], 1, 9), "0"),
-            bound(cell(&[13], 1, 9), "0-1"),
-            bound(cell(&[14], 0, 9), "3"),
-        ];
+        let cells = [cell(0, &[7, 8], &[(0, 9)]), cell(1, &[9], &[(1, 4), (2, 5)])];
         assert_eq!(
-            threads(&set("0-1"), &cells),
-            [
-                (7, on("0", 0)),
-                (8, on("0", 0)),
-                (9, on("1", 1)),
-                (10, None),
-                (11, None),
-                (12, on("0", 0)),
-                (13, on("0-1", 1)),
-                (14, on("0", 0)),
-            ]
+            threads(&record(&[(Some(0), "3"), (Some(1), "1-2")]), &cells),
+            [(7, on("3", 3)), (8, on("3", 3)), (9, on("1-2", 2))]
+        );
+        assert_eq!(
+            threads(&record(&[(None, "0-2")]), &cells),
+            [(7, None), (8, None), (9, None)],
+            "a record that is older than the look"
         );
     }
 
     #[test]
-    fn the_home_of_a_machine_has_the_nodes_of_all_cells() {
-        let all = set("0-3");
-        let cells = [cell(&[], 0, 9), bound(cell(&[], 1, 9), "2-3")];
-        assert_eq!(nodes_of_all(&all, &cells), Some(set("0,2-3")));
-        assert_eq!(nodes_of_all(&all, &[cell(&[], 0, 9), cell(&[], 1, 0)]), None);
-        assert_eq!(nodes_of_all(&all, &[]), None);
+    fn cells_are_parts_if_the_nodes_of_each_are_known() {
+        let unknown = |number| GuestCell { bytes: None, ..cell(number, &[], &[]) };
+        let bound = GuestCell { bound_nodes: Some(set("1")), ..unknown(1) };
+        let known = |cells: &[&GuestCell]| parts(cells.iter().copied().cloned().collect()).len();
+        let first = cell(0, &[], &[(0, 9)]);
+        assert_eq!(known(&[&first, &cell(1, &[], &[])]), 2);
+        assert_eq!(known(&[&first, &bound]), 2);
+        assert_eq!(known(&[&first, &unknown(1)]), 0);
+        assert_eq!(known(&[&first]), 0, "a guest of one cell is one part");
+        assert_eq!(known(&[]), 0);
     }
 
     #[test]
     fn a_guest_is_due_at_first_and_after_eight_intervals() {
-        let looked = Looked { at: 3, cells: Vec::new(), passed_for: None };
+        let looked = Looked { at: 3, ..Looked::default() };
         assert!(is_due(None, 3));
         assert_eq!([3, 10, 11].map(|now| is_due(Some(&looked), now)), [false, false, true]);
     }

@@ -27,7 +27,7 @@ use nearside_linux::{
 };
 use nearside_policy::{
     Action, Batch, ControlObservation, ControlPlan, Controller, Homes, MoveReport, Outcome,
-    PageMove, PartId, Step, Transaction, Tuning, learn_all, plan_all,
+    PageMove, PartId, PartState, Step, Transaction, Tuning, learn_all, plan_all,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
@@ -201,6 +201,8 @@ impl ControlLoop {
     fn interval(&mut self, inbox: &Inbox, due: Instant) {
         self.end_batches();
         let interval = self.persisted.interval + 1;
+        let said = self.cells.look(&mut self.host, &mut self.watcher, interval, &self.moved);
+        self.reported.report(said);
         let is_attached = self.scheduler.attachment().is_attached();
         let counted = is_attached.then(|| self.scheduler.cpu_ns());
         let turn = Turn {
@@ -238,9 +240,7 @@ impl ControlLoop {
     }
 
     /// Lets each controller decide, applies its transactions and begins its page moves.
-    fn control(&mut self, mut seen: ControlObservation, inbox: &Inbox, due: Instant) {
-        let said = self.cells.look(&self.host, &mut seen);
-        self.reported.report(said);
+    fn control(&mut self, seen: ControlObservation, inbox: &Inbox, due: Instant) {
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
         let before = std::mem::replace(&mut self.persisted.history, history);
@@ -255,7 +255,7 @@ impl ControlLoop {
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         adoption::adopt(&mut self.host, &self.watcher, &mut self.reported);
         self.reported.report(self.balancing(&seen));
-        let forgotten = self.watcher.no_longer_named();
+        let forgotten = [self.watcher.no_longer_named(), self.watcher.outdated()].concat();
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         let forget: fallback::DomainChange = |session, name| session.forget(name);
         for_each_domain(&mut self.host, &mut self.reported, &forgotten, forget, is_over);
@@ -396,8 +396,7 @@ impl ControlLoop {
             self.bind_to_homes(topology, is_over);
             return;
         }
-        let (records, scheduler) = (self.watcher.records(), &mut self.scheduler);
-        let said = self.cells.pass(&self.host, records, scheduler);
+        let said = self.cells.pass(&self.host, &self.watcher, &mut self.scheduler);
         self.reported.report(said);
         let bound = bound_names(self.watcher.records());
         let unbind: fallback::DomainChange = |session, name| session.unbind(name);
@@ -431,8 +430,8 @@ impl ControlLoop {
     /// The homes of domains, for the scheduler.
     fn affinities(&self) -> Affinities {
         let affinity = |record: &Record| {
-            let nodes = record.part().home.nodes.clone();
-            Some((record.inode, scheduler::Affinity { home: nodes.first()?, nodes }))
+            let home = record.part().home.nodes.first()?;
+            Some((record.inode, scheduler::Affinity { home, nodes: record.home_nodes() }))
         };
         self.watcher.records().filter_map(affinity).collect()
     }
@@ -456,16 +455,21 @@ impl ControlLoop {
             .collect();
         let records: BTreeMap<&str, _> =
             self.watcher.records().map(|record| (record.name.as_str(), record)).collect();
-        let domain = |state: &nearside_policy::PartState| {
-            let name = state.id.domain();
+        let mut cells = self.watcher.cells();
+        // Parts are in the order of their domains.
+        let domain = |parts: &[PartState]| {
+            let name = parts.first().map(|part| part.id.domain()).unwrap_or_default();
             SeenDomain {
                 cgroup: self.watcher.cgroup_path(name).unwrap_or_default().to_owned(),
                 record: records.get(name).map(|&record| record.clone()),
                 usage: self.watcher.usage(name).unwrap_or_default(),
-                reserved_bytes: state.reserved_bytes,
+                reserved_bytes: parts.iter().map(|part| part.reserved_bytes).sum(),
+                cells: cells.remove(name).unwrap_or_default(),
+                counters_at_first: self.cells.counters_at_first(name),
             }
         };
-        let domains = machine.parts.iter().map(domain).collect();
+        let by_domain = machine.parts.chunk_by(|a, b| a.id.domain() == b.id.domain());
+        let domains = by_domain.map(domain).collect();
         self.totals.keep_only(machine.parts.iter().map(|state| state.id.domain()));
         let lives = |name: &str| {
             machine.parts.binary_search_by(|state| state.id.domain().cmp(name)).is_ok()

@@ -3,7 +3,10 @@
 
 use super::{notify, reported::Reported};
 use crate::report::units::count;
-use nearside_linux::{Host, Refusal, Session, store::Record};
+use nearside_linux::{
+    Host, Refusal, Session,
+    store::{Part, Record},
+};
 use nearside_policy::CpuReason;
 
 /// A change of one domain by its name. False if there was nothing to change.
@@ -78,11 +81,10 @@ pub(super) fn not_locked(why: &nearside_linux::Error) -> String {
 
 /// The names of the domains that Nearside binds in place of a scheduler.
 pub(super) fn bound_names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
-    let is_bound = |record: &&Record| {
-        let binding = record.part().cpus.as_ref();
-        binding.is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
+    let is_bound = |part: &Part| {
+        part.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
     };
-    names(records.filter(is_bound))
+    names(records.filter(|record| record.parts().any(is_bound)))
 }
 
 fn names<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {

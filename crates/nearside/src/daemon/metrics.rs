@@ -4,6 +4,8 @@
 //! dashboards fit both: the field's name in the kernel's `meminfo` and `numastat` of a node,
 //! without a unit. All others begin with `nearside_`.
 
+mod cells;
+
 use super::snapshot::{DomainTotals, Snapshot};
 use crate::domains::Domain;
 use nearside_linux::counters::Counters;
@@ -74,7 +76,8 @@ impl Collector for Metrics {
         let mut page = Page(encoder);
         self.daemon(&mut page)?;
         self.nodes(&mut page)?;
-        self.domains(&mut page)
+        self.domains(&mut page)?;
+        cells::add(&self.snapshot.stat.domains, &mut page)
     }
 }
 
@@ -242,16 +245,22 @@ impl Metrics {
                 claimed.map(|(&node, &bytes)| (on_node(domain, node), bytes))
             }),
         )?;
-        let known = |domain: &Domain| self.snapshot.history.parts.get(&PartId::of(&domain.name));
+        let known = |domain: &Domain| {
+            let parts = self.snapshot.history.parts.range(PartId::of(&domain.name)..);
+            let own = parts.take_while(|(part, _)| part.domain() == domain.name);
+            let own: Vec<_> = own.map(|(_, known)| known).collect();
+            (!own.is_empty()).then_some(own)
+        };
         page.gauge(
             (
                 "nearside_domain_demand_vcpus",
                 "CPUs that the domain uses or waits for, smoothed",
                 None,
             ),
-            domains
-                .iter()
-                .filter_map(|domain| Some((of(domain), known(domain)?.demand.0 as f64 / 1000.0))),
+            domains.iter().filter_map(|domain| {
+                let milli_vcpus: u64 = known(domain)?.iter().map(|part| part.demand.0).sum();
+                Some((of(domain), milli_vcpus as f64 / 1000.0))
+            }),
         )?;
         page.gauge(
             (
@@ -259,9 +268,11 @@ impl Metrics {
                 "Intervals of contention in a row: off its home, or waiting for CPUs",
                 None,
             ),
-            domains
-                .iter()
-                .filter_map(|domain| Some((of(domain), known(domain)?.contention_intervals))),
+            domains.iter().filter_map(|domain| {
+                let parts = known(domain)?;
+                let contended = parts.iter().map(|part| part.contention_intervals).max();
+                Some((of(domain), contended?))
+            }),
         )?;
         let nothing = DomainTotals::default();
         let totals =

@@ -4,9 +4,12 @@
 use super::access::Caller;
 use crate::{
     domains::{Domain, is_below},
-    report::stat::{NodeStat, ReservedStat, Stat},
+    report::{
+        cell_stat,
+        stat::{NodeStat, ReservedStat, Stat},
+    },
 };
-use nearside_linux::{counters::Counters, store::Record, usage::Usage};
+use nearside_linux::{counters::Counters, guest::GuestCell, store::Record, usage::Usage};
 use nearside_policy::{
     Affinity, ControlPlan, History, Home, Observation, Outcome, Reservation, StayedWhy,
 };
@@ -59,6 +62,10 @@ pub struct SeenDomain {
     pub usage: Usage,
     /// Bytes of huge pages of its claim that it has reserved and not touched yet.
     pub reserved_bytes: u64,
+    /// The cells of a virtual machine with several.
+    pub cells: Vec<GuestCell>,
+    /// The counters of nodes when its cells were first seen.
+    pub counters_at_first: BTreeMap<NodeId, Counters>,
 }
 
 /// Totals since the start of the daemon.
@@ -149,8 +156,13 @@ impl Snapshot {
         } = seen;
         let (domains, records): (Vec<Domain>, Vec<_>) = domains
             .into_iter()
-            .map(|SeenDomain { cgroup, record, usage, reserved_bytes }| {
-                (Domain { reserved_bytes, ..Domain::new(&cgroup, record.as_ref(), usage) }, record)
+            .map(|seen| {
+                let SeenDomain { cgroup, record, usage, reserved_bytes, .. } = seen;
+                let domain = Domain::new(&cgroup, record.as_ref(), usage);
+                let missed =
+                    |home: &NodeSet| missed_pages(home, &seen.counters_at_first, &counters);
+                let cells = cell_stat::cells(record.as_ref(), seen.cells, missed);
+                (Domain { reserved_bytes, ..domain.with_cells(cells) }, record)
             })
             .unzip();
         let observation = Observation {
@@ -191,6 +203,20 @@ impl Snapshot {
             false => all.find(|(domain, _)| domain.name == name),
         }
     }
+}
+
+/// Pages that were wanted on these nodes and allocated elsewhere since `first`. None if a counter
+/// is unknown.
+fn missed_pages(
+    nodes: &NodeSet,
+    first: &BTreeMap<NodeId, Counters>,
+    counters: &BTreeMap<NodeId, [Option<Counters>; 2]>,
+) -> Option<u64> {
+    let missed = |node: NodeId| {
+        let [_, now] = counters.get(&node)?;
+        Some(now.as_ref()?.since(first.get(&node)?).foreign_pages)
+    };
+    nodes.iter().map(missed).sum()
 }
 
 /// The latest snapshot. A reader may hold it for any time: the loop replaces it and never waits for
@@ -330,7 +356,7 @@ pub(crate) mod examples {
             cgroup: domain.cgroup,
             record,
             usage: domain.usage,
-            reserved_bytes: 0,
+            ..SeenDomain::default()
         };
         let counters = |hit_pages| {
             Some(Counters { hit_pages, miss_pages: 5, foreign_pages: 3, ..Counters::default() })

@@ -10,7 +10,11 @@ use std::collections::BTreeMap;
 /// A domain in the control loop: its status, and the steps of the last interval that concern it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ControlAnswer {
-    pub(crate) status: StatusAnswer,
+    /// None for a virtual machine whose cells have a status each.
+    pub(crate) status: Option<StatusAnswer>,
+    /// By the number of the cell.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) cells: BTreeMap<u32, StatusAnswer>,
     pub(crate) steps: Vec<StepAnswer>,
 }
 

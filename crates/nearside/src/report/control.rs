@@ -128,16 +128,23 @@ pub(crate) struct DomainJson<'a> {
     #[serde(serialize_with = "json::record")]
     record: &'a Option<Record>,
     status: Option<StatusJson>,
+    status_of_cells: BTreeMap<u32, StatusJson>,
 }
 
 impl<'a> DomainJson<'a> {
-    pub(crate) fn new(
-        domain: &'a Domain,
-        record: &'a Option<Record>,
-        known: Option<&PartHistory>,
-    ) -> Self {
-        Self { domain, record, status: known.map(StatusJson::new) }
+    pub(crate) fn new(domain: &'a Domain, record: &'a Option<Record>, history: &History) -> Self {
+        let (status, status_of_cells) = statuses(&domain.name, history);
+        Self { domain, record, status, status_of_cells }
     }
+}
+
+/// The status of a domain, or those of its cells by their numbers.
+fn statuses(domain: &str, history: &History) -> (Option<StatusJson>, BTreeMap<u32, StatusJson>) {
+    let whole = PartId::of(domain);
+    // The cells of a domain follow it in the order of parts.
+    let parts = history.parts.range(whole.clone()..).take_while(|(id, _)| id.domain() == domain);
+    let cells = parts.filter_map(|(id, known)| Some((id.cell()?.0, StatusJson::new(known))));
+    (history.parts.get(&whole).map(StatusJson::new), cells.collect())
 }
 
 #[cfg(test)]
@@ -154,6 +161,7 @@ pub(crate) struct WhyJson<'a> {
     #[serde(flatten)]
     placed: PlacedJson<'a>,
     status: Option<StatusJson>,
+    status_of_cells: BTreeMap<u32, StatusJson>,
     steps: Vec<StepJson<'a>>,
 }
 
@@ -170,7 +178,7 @@ impl<'a> WhyJson<'a> {
     pub(crate) fn new<E>(
         domain: &'a Domain,
         record: Option<&'a Record>,
-        known: Option<&PartHistory>,
+        history: &History,
         plan: &'a ControlPlan,
         unplaced: impl FnOnce() -> Result<Unplaced, E>,
     ) -> Result<Self, E> {
@@ -181,11 +189,8 @@ impl<'a> WhyJson<'a> {
             None => PlacedJson::Found(Box::new(unplaced()?)),
         };
         let steps = steps_of(plan).filter(|(part, _)| part.domain() == domain.name);
-        Ok(Self {
-            placed,
-            status: known.map(StatusJson::new),
-            steps: steps.map(|(_, step)| step).collect(),
-        })
+        let (status, status_of_cells) = statuses(&domain.name, history);
+        Ok(Self { placed, status, status_of_cells, steps: steps.map(|(_, step)| step).collect() })
     }
 }
 

@@ -176,8 +176,9 @@ fn place_and_why() {
         .as_object_mut()
         .unwrap()
         .extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
-    let control =
-        ControlAnswer { status: StatusAnswer::of(&PartHistory::default()), steps: Vec::new() };
+    let status = || StatusAnswer::of(&PartHistory::default());
+    let cells = [(0, status())].into();
+    let control = ControlAnswer { status: Some(status()), cells, steps: Vec::new() };
     printed
         .as_object_mut()
         .unwrap()
@@ -265,10 +266,9 @@ fn api_answers() {
     let snapshot = seen::snapshot();
     let Snapshot { plan, history, .. } = &snapshot;
     let (domain, record) = snapshot.domain("web-frontend").unwrap();
-    let known = history.parts.get(&"web-frontend".into());
     let section = "API: `GET /domains/NAME`";
 
-    let printed = to_value(DomainJson::new(domain, record, known)).unwrap();
+    let printed = to_value(DomainJson::new(domain, record, history)).unwrap();
     check(section, &["`nearside list ", "`nearside show ", "Decisions"], "domains", &printed);
 
     // Keyed by name: any domain stands for all.
@@ -278,7 +278,7 @@ fn api_answers() {
 
     let unplaced = || Err(format!("{} was placed", domain.name));
     let mut printed =
-        to_value(WhyJson::new(domain, record.as_ref(), known, plan, unplaced).unwrap()).unwrap();
+        to_value(WhyJson::new(domain, record.as_ref(), history, plan, unplaced).unwrap()).unwrap();
     let own = printed.as_object_mut().unwrap();
     let why: BTreeSet<String> = to_value(Why::new(
         record.as_ref().unwrap(),

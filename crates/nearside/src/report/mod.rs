@@ -4,6 +4,7 @@
 mod formats;
 
 pub(crate) mod answers;
+pub(crate) mod cell_stat;
 pub(crate) mod control;
 pub(crate) mod cores;
 pub(crate) mod doctor;

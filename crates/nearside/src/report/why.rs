@@ -1,7 +1,7 @@
 //! `nearside why`: the decision behind a domain's home.
 
 use super::{
-    answers::{ControlAnswer, StepAnswer},
+    answers::{ControlAnswer, StatusAnswer, StepAnswer},
     domain::origin,
     json,
     place_text::vcpus_per_core,
@@ -242,12 +242,18 @@ pub(crate) struct Controlled<T> {
 
 /// The status of a domain in the control loop, and the steps that concern it.
 pub(crate) fn control_text(control: &Option<ControlAnswer>) -> String {
-    let Some(ControlAnswer { status, steps }) = control else { return String::new() };
+    let Some(ControlAnswer { status, cells, steps }) = control else { return String::new() };
+    let own = status.iter().map(|status| ("status".to_owned(), status));
+    let of_cells = cells.iter().map(|(cell, status)| (format!("cell {cell}"), status));
+    let line = |(label, status): (String, &StatusAnswer)| {
+        format!("  {label:<13}{}\n", printable(&status.text))
+    };
+    let statuses: String = own.chain(of_cells).map(line).collect();
     let step = |step: &StepAnswer| {
         format!("  does         {} ({})\n", printable(&step.text), printable(&step.because))
     };
     let steps: String = steps.iter().map(step).collect();
-    format!("\nControl loop\n  status       {}\n{steps}", printable(&status.text))
+    format!("\nControl loop\n{statuses}{steps}")
 }
 
 /// Facts about a cgroup that Nearside did not start, with or without a home.
@@ -275,7 +281,7 @@ impl Unplaced {
         Self {
             name: group.path().into(),
             cgroup: group.path().into(),
-            home: record.map(|record| record.part().home.clone()),
+            home: record.map(Record::whole_home),
             found_by: record.and_then(|record| record.found_by.clone()),
             allowed: Allowed::read(tree, group),
             policies: policies.into_iter().map(|(policy, bytes)| (policy, total(&bytes))).collect(),

@@ -242,7 +242,11 @@ fn cells_are_bound_one_by_one() {
     let scene = Scene::of(Daemon { xml: CELLS, ..Daemon::default() });
     let why = unchanged(scene.bind(&[], "0-3"));
     assert!(why.contains("2 cells and one home"), "{why}");
-    let cell = PartThreads { cell: Some(nearside_policy::CellId(1)), own: &[], shared: SharedThreads::default() };
+    let cell = PartThreads {
+        cell: Some(nearside_policy::CellId(1)),
+        own: &[],
+        shared: SharedThreads::default(),
+    };
     assert!(scene.libvirt.set_cpus(&scene.group(), cell, &set("4-7")).unwrap());
     assert_eq!(scene.daemon().pins(), ([0xff, 0xf0], 0xff, 0xff));
 }

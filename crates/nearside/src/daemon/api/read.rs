@@ -18,7 +18,6 @@ use axum::{
     http::{HeaderMap, StatusCode, header::ACCEPT},
     response::Response,
 };
-use nearside_policy::PartId;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -73,8 +72,7 @@ pub(super) fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 pub(super) fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
     let (domain, record) = named(reading.snapshot, reading.name)?;
-    let known = reading.snapshot.history.parts.get(&PartId::of(&domain.name));
-    answer::json(&DomainJson::new(domain, record, known))
+    answer::json(&DomainJson::new(domain, record, &reading.snapshot.history))
 }
 
 pub(super) fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
@@ -86,8 +84,7 @@ pub(super) fn why(reading: &Reading<'_>) -> Result<Response, Failed> {
         let group = group.map_err(|error| Failed::new(StatusCode::NOT_FOUND, error.to_string()))?;
         Ok(Unplaced::read(tree, proc, &group, record.as_ref()))
     };
-    let known = history.parts.get(&PartId::of(&domain.name));
-    answer::json(&WhyJson::new(domain, record.as_ref(), known, plan, unplaced)?)
+    answer::json(&WhyJson::new(domain, record.as_ref(), history, plan, unplaced)?)
 }
 
 pub(super) fn topology(reading: &Reading<'_>) -> Result<Response, Failed> {

@@ -9,7 +9,8 @@ use super::{
     round::Round,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown, Step,
+    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    Step,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
