@@ -60,7 +60,7 @@ pub fn procfs(input: &[u8]) {
         check(&memory::mapped([mappings.as_slice(), mappings.as_slice()]).all());
         let maps = text("maps").unwrap_or_default();
         let cells = guest::memory_by_cell(&two_cells(), &maps, &numa_maps);
-        assert!(cells.values().all(|cell| mappings.contains(cell)));
+        assert!(cells.values().all(|cell| mappings.contains(&cell.mapping)));
         for (area, page_bytes) in
             migrate::areas_off(&numa_maps, &text("maps").unwrap_or_default(), &nodes)
         {

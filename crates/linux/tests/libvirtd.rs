@@ -205,7 +205,7 @@ fn each_cell_has_its_threads_and_memory() {
         let xml = scene.libvirt.virsh(&["dumpxml", name]);
         let domain = nearside_libvirt::Domain::read(&xml).unwrap();
         let memory = memory_by_cell(&domain, &read("maps"), &read("numa_maps"));
-        let starts: Vec<_> = memory.values().map(|mapping| mapping.start).collect();
+        let starts: Vec<_> = memory.values().map(|it| it.mapping.start).collect();
         let host_address = |guest_address: usize| {
             let ask = format!("gpa2hva {guest_address:#x}");
             let said = scene.libvirt.virsh(&["qemu-monitor-command", name, "--hmp", &ask]);

@@ -303,17 +303,17 @@ impl Plan {
         let name = known.iter().map(|(part, _)| part.domain()).max_by_key(|name| name.len())?;
         let name = name.to_owned();
         let parts = known.into_iter().filter(|(part, _)| part.domain() == name);
-        let (mut status, mut cells) = (None, BTreeMap::new());
+        let (mut status, mut status_of_cells) = (None, BTreeMap::new());
         for (part, known) in parts {
             match part.cell() {
                 None => status = Some(known),
-                Some(CellId(cell)) => drop(cells.insert(cell, known)),
+                Some(CellId(cell)) => drop(status_of_cells.insert(cell, known)),
             }
         }
         let steps =
             self.steps.into_iter().filter(|step| PartId::from(&*step.domain).domain() == name);
         let steps = steps.map(|step| step.told).collect();
-        Some(ControlAnswer { status, cells, steps })
+        Some(ControlAnswer { status, status_of_cells, steps })
     }
 }
 

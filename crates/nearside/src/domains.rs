@@ -47,6 +47,7 @@ pub(crate) struct Domain {
     /// The figures behind all of this.
     pub(crate) usage: Usage,
     /// The cells of a virtual machine with several; empty for other domains.
+    #[serde(rename = "guest_cells")]
     pub(crate) cells: Vec<CellStat>,
     /// Its status in the control loop, if a daemon answered.
     #[serde(skip_serializing_if = "Option::is_none")]

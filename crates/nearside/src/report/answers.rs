@@ -13,8 +13,7 @@ pub(crate) struct ControlAnswer {
     /// None for a virtual machine whose cells have a status each.
     pub(crate) status: Option<StatusAnswer>,
     /// By the number of the cell.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) cells: BTreeMap<u32, StatusAnswer>,
+    pub(crate) status_of_cells: BTreeMap<u32, StatusAnswer>,
     pub(crate) steps: Vec<StepAnswer>,
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     answers::{ControlAnswer, StatusAnswer},
+    cell_stat::CellStat,
     control::{ChangedJson, ControlJson, DomainJson, WhyJson},
     doctor::{Doctor, tests::host},
     domain::examples,
@@ -177,8 +178,8 @@ fn place_and_why() {
         .unwrap()
         .extend(to_value(unplaced).unwrap().as_object().unwrap().clone());
     let status = || StatusAnswer::of(&PartHistory::default());
-    let cells = [(0, status())].into();
-    let control = ControlAnswer { status: Some(status()), cells, steps: Vec::new() };
+    let (status_of_cells, steps) = ([(0, status())].into(), Vec::new());
+    let control = ControlAnswer { status: Some(status()), status_of_cells, steps };
     printed
         .as_object_mut()
         .unwrap()
@@ -190,7 +191,9 @@ fn place_and_why() {
 #[test]
 fn list_show_and_stat() {
     let section = "API: `GET /domains/NAME`";
-    let printed = to_value(List { domains: &examples::domains_told_of() }).unwrap();
+    let mut domains = examples::domains_told_of();
+    domains[0].cells = vec![CellStat { status: domains[0].status.clone(), ..CellStat::default() }];
+    let printed = to_value(List { domains: &domains }).unwrap();
     check("`nearside list ", &["Decisions", section], "", &printed);
     let shared = ["`nearside list ", "Decisions", section];
     check("`nearside stat ", &shared, "", &to_value(stat()).unwrap());

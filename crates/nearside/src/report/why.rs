@@ -242,9 +242,11 @@ pub(crate) struct Controlled<T> {
 
 /// The status of a domain in the control loop, and the steps that concern it.
 pub(crate) fn control_text(control: &Option<ControlAnswer>) -> String {
-    let Some(ControlAnswer { status, cells, steps }) = control else { return String::new() };
+    let Some(ControlAnswer { status, status_of_cells, steps }) = control else {
+        return String::new();
+    };
     let own = status.iter().map(|status| ("status".to_owned(), status));
-    let of_cells = cells.iter().map(|(cell, status)| (format!("cell {cell}"), status));
+    let of_cells = status_of_cells.iter().map(|(cell, status)| (format!("cell {cell}"), status));
     let line = |(label, status): (String, &StatusAnswer)| {
         format!("  {label:<13}{}\n", printable(&status.text))
     };

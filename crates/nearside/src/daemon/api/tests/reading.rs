@@ -89,7 +89,8 @@ fn why_of_a_found_cgroup_has_its_limits_and_policies() {
     });
     let mut expected = json!({
         "name": UNPLACED_GROUP, "cgroup": UNPLACED_GROUP, "home": null, "found_by": null,
-        "allowed": allowed, "policies": {"bind:1": 3 * 4096}, "status": null, "steps": [],
+        "allowed": allowed, "policies": {"bind:1": 3 * 4096}, "status": null, "status_of_cells": {},
+        "steps": [],
     });
     assert_eq!(why(), expected);
     // Once it has a home, the pattern that found it is known.
