@@ -130,12 +130,17 @@ impl Args {
     /// did nothing because it is not ready or does not know the domain yet.
     pub(crate) fn set_home(
         &self,
-        domain: &str,
+        part: &PartId,
         nodes: &NodeSet,
         affinity: Option<Affinity>,
     ) -> Option<Result<Report, Failure>> {
-        let body =
-            json!({ "nodes": nodes.iter().collect::<Vec<_>>(), "affinity": affinity }).to_string();
+        let (domain, nodes) = (part.domain(), nodes.iter().collect::<Vec<_>>());
+        let mut body = json!({ "nodes": nodes, "affinity": affinity });
+        // An older daemon does not know the key.
+        if let Some(cell) = part.cell() {
+            body["cell"] = json!(cell);
+        }
+        let body = body.to_string();
         let path = format!("/domains/{}/affinity", percent_encoded(domain));
         self.change(
             domain,
@@ -457,13 +462,13 @@ mod tests {
         assert!(daemon.args().control(&name).unwrap().is_some());
         let unwanted = Args { no_daemon: true, ..daemon.args() };
         assert_eq!(unwanted.control(&name), Ok(None));
-        assert!(unwanted.set_home(&name, &home(0), None).is_none());
+        assert!(unwanted.set_home(&PartId::of(&*name), &home(0), None).is_none());
         let elsewhere =
             Args { no_daemon: false, socket: Some(daemon.folder.path().join("nothing")) };
         assert!(elsewhere.control(&name).unwrap_err().starts_with("cannot ask the daemon at "));
         let told = elsewhere.add_status(&mut [], READ_WITHIN).unwrap_err();
         assert!(told.starts_with("cannot ask the daemon at "), "also where no domain runs: {told}");
-        let missed = elsewhere.set_home(&name, &home(0), None).unwrap().unwrap_err();
+        let missed = elsewhere.set_home(&PartId::of(&*name), &home(0), None).unwrap().unwrap_err();
         assert!(missed.code() == 1 && missed.message().contains("--no-daemon"), "{missed:?}");
     }
 
@@ -478,7 +483,7 @@ mod tests {
         );
         assert!(daemon.args().control(&name).unwrap_err().contains("has not ended an interval"));
         assert!(
-            daemon.args().set_home(&name, &home(1), None).is_none(),
+            daemon.args().set_home(&PartId::of(&*name), &home(1), None).is_none(),
             "the command acts without the daemon"
         );
     }
@@ -494,17 +499,20 @@ mod tests {
             notes: vec!["so it is".into()],
         };
         let daemon = Daemon::new(move || done.clone());
-        let report = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap();
+        let report =
+            daemon.args().set_home(&PartId::of(&*name), &new.nodes, None).unwrap().unwrap();
         assert_eq!((report.nodes_before, report.nodes), (home(1), new.nodes.clone()));
         assert!(report.by_daemon && report.notes == ["so it is"]);
-        let unknown = daemon.args().set_home(&name, &home(77), None).unwrap().unwrap_err();
+        let unknown =
+            daemon.args().set_home(&PartId::of(&*name), &home(77), None).unwrap().unwrap_err();
         assert!(unknown.code() == 2 && unknown.message().contains("no node 77"), "{unknown:?}");
         assert!(
-            daemon.args().set_home("just-started", &new.nodes, None).is_none(),
+            daemon.args().set_home(&PartId::of("just-started"), &new.nodes, None).is_none(),
             "the daemon does not know the domain"
         );
         let daemon = Daemon::new(|| snapshot::Answer::Refused("no room".into()));
-        let refused = daemon.args().set_home(&name, &new.nodes, None).unwrap().unwrap_err();
+        let refused =
+            daemon.args().set_home(&PartId::of(&*name), &new.nodes, None).unwrap().unwrap_err();
         assert_eq!((refused.code(), refused.message()), (1, "no room"));
     }
 
@@ -529,7 +537,7 @@ mod tests {
         for _ in 0..3 {
             assert!(args.control("db").unwrap_err().starts_with("the daemon"));
         }
-        let broken = args.set_home("db", &home(1), None).unwrap().unwrap_err();
+        let broken = args.set_home(&PartId::of("db"), &home(1), None).unwrap().unwrap_err();
         assert!(broken.message().contains("may have been made"), "{broken:?}");
         thread.join().unwrap();
     }

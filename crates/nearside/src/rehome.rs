@@ -1,7 +1,7 @@
 //! Another home for a running domain: for `set`, and for the daemon.
 
 use crate::{failure::Failure, report::set::Report};
-use nearside_linux::{Host, Refusal};
+use nearside_linux::{Host, Refusal, store::Part};
 use nearside_policy::{
     Action, Bytes, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress,
     Reason, Rehome, RehomeRefusal, Step, Transaction, may_go_on, rehome,
@@ -91,42 +91,49 @@ pub(crate) fn give_back(host: &mut Host, domain: &str) -> Result<Option<Home>, F
     let Some(record) = session.record(domain).map_err(Failure::could_not)? else {
         return Ok(None);
     };
-    let before = &record.part().home;
-    if before.origin == Origin::Adopted {
+    let before = record.whole_home();
+    // An operator chooses for all cells, or for some of them.
+    let chosen = record.parts().filter(|part| part.home.origin != Origin::Adopted);
+    let step = |part: &Part| {
+        let (from, to) = (part.home.nodes.clone(), part.home.nodes.clone());
+        let home = Home { origin: Origin::Auto, ..part.home.clone() };
+        let action = Action::SetHome { part: record.id_of(part), home };
+        Step { action, reason: Reason::NewHome { from, to } }
+    };
+    let steps: Vec<_> = chosen.map(step).collect();
+    if steps.is_empty() {
         return Err(Failure::could_not(format_args!(
             "the owner of its cgroup binds {domain} to {}: once that binding is lifted, placement \
              chooses its home",
             before.nodes.named()
         )));
     }
-    let home = Home { origin: Origin::Auto, ..before.clone() };
-    let (from, to) = (before.nodes.clone(), home.nodes.clone());
-    let action = Action::SetHome { part: PartId::of(domain), home: home.clone() };
-    let step = Step { action, reason: Reason::NewHome { from, to } };
-    let transaction = Transaction::new(vec![step], &session.state_of(&record));
+    let transaction = Transaction::new(steps, &session.state_of(&record));
     session.apply(&transaction).map_err(Failure::could_not)?;
-    Ok(Some(home))
+    Ok(Some(Home { origin: Origin::Auto, ..before }))
 }
 
-/// Sets the home of a domain that a pattern found. The scheduler prefers it. The domain's cgroup
-/// stays as it is, except for Nearside's own binding, which goes with the former home.
+/// Sets the home of a part of a domain that a pattern found, and returns the former one. The
+/// scheduler prefers it. The domain's cgroup stays as it is, except for Nearside's own binding,
+/// which goes with the former home.
 pub(crate) fn prefer(
     host: &mut Host,
-    domain: &str,
+    part: &PartId,
     pattern: &str,
     home: &Home,
 ) -> Result<Option<Home>, Refusal> {
     let mut session = host.begin()?;
-    session.found(domain, pattern);
-    let record = session.record(domain)?;
-    let before = record.as_ref().map(|record| record.part().home.clone());
-    let part = || PartId::of(domain);
+    session.found(part.domain(), pattern);
+    let record = session.record(part.domain())?;
+    let recorded = record.as_ref().and_then(|record| record.part_of(part));
+    let before = recorded.map(|part| part.home.clone());
     let from = before.as_ref().map(|home| home.nodes.clone()).unwrap_or_default();
     let reason = Reason::NewHome { from, to: home.nodes.clone() };
-    let binding = record.as_ref().and_then(|record| record.part().cpus.as_ref());
+    let binding = recorded.and_then(|part| part.cpus.as_ref());
     let has_fallback = binding.is_some_and(|it| it.on_behalf == CpuReason::Fallback);
-    let unbind = has_fallback.then(|| Action::UnbindCpus { part: part() });
-    let actions = unbind.into_iter().chain([Action::SetHome { part: part(), home: home.clone() }]);
+    let unbind = has_fallback.then(|| Action::UnbindCpus { part: part.clone() });
+    let set_home = Action::SetHome { part: part.clone(), home: home.clone() };
+    let actions = unbind.into_iter().chain([set_home]);
     let steps = actions.map(|action| Step { action, reason: reason.clone() }).collect();
     let seen = record.map(|record| session.state_of(&record)).unwrap_or_default();
     session.apply(&Transaction::new(steps, &seen))?;

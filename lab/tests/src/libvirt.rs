@@ -139,6 +139,14 @@ impl Vm {
         self.process
     }
 
+    /// The path of its cgroup.
+    pub fn group(&self) -> String {
+        // The process is in a group below: `.../NAME.libvirt-qemu/libvirt/emulator`.
+        let own = read(&format!("/proc/{}/cgroup", self.process));
+        let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
+        path.split_once("/libvirt/").map_or(path, |(group, _)| group).to_owned()
+    }
+
     /// Waits until it has touched all of its memory once.
     pub fn await_pass(&self) {
         let serial = format!("/tmp/{}.serial", self.name);

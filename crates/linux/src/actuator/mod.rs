@@ -72,8 +72,9 @@ impl Actuators {
         })
     }
 
-    /// Whether the owner of the cgroup at `path` does without a cpuset. Connects to nothing.
-    pub(crate) fn needs_no_cpuset(&self, path: &str) -> bool {
+    /// Whether libvirt owns the cgroup at `path`: it binds single threads, and needs no cpuset. Connects to
+    /// nothing.
+    pub(crate) fn is_libvirts(&self, path: &str) -> bool {
         owner(path, self.booted_with_systemd) == Owner::Libvirt
     }
 

@@ -30,6 +30,11 @@ impl Host {
         let (was, will_be) = (part(before, action.part())?, part(after, action.part())?);
         self.may_bind(after)?;
         let cell = will_be.cell;
+        // Every other owner binds the whole group.
+        if cell.is_some() && !self.actuators.is_libvirts(group.path()) {
+            let why = format!("{}: only libvirt binds the vCPUs of one cell", action.part());
+            return Err(Error::Refused(why));
+        }
         let cpus_of_all = [before, after].map(cpus_of_all);
         let [cpus_before, cpus_after] = cpus_of_all.each_ref().map(Option::as_ref);
         let shared = SharedThreads { before: cpus_before, after: cpus_after };
@@ -131,7 +136,7 @@ impl Host {
     fn able_actuator(&mut self, group: &Cgroup) -> Result<Option<Box<dyn Actuator>>, Error> {
         let has_cpuset = self.tree.has("cpuset");
         // systemd is asked for nothing that cannot be done.
-        if !has_cpuset && !self.actuators.needs_no_cpuset(group.path()) {
+        if !has_cpuset && !self.actuators.is_libvirts(group.path()) {
             return Ok(None);
         }
         self.actuators.for_group(group.path()).map(Some)

@@ -17,7 +17,9 @@ use crate::{
     size::parse_size,
 };
 use nearside_linux::{Host, sys};
-use nearside_policy::{Affinity, DEFAULT_RATE_BYTES_PER_S, Rehome, RehomeRefusal, StayedWhy};
+use nearside_policy::{
+    Affinity, CellId, DEFAULT_RATE_BYTES_PER_S, PartId, Rehome, RehomeRefusal, StayedWhy,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
     ops::ControlFlow,
@@ -44,6 +46,7 @@ Examples:
   nearside set db --nodes 2-3 --move-memory --rate 200M
   nearside set db --nodes all --dry-run
   nearside set /machine.slice/vm.scope --nodes 0
+  nearside set /machine.slice/vm.scope --cell 1 --nodes 3
   nearside set db --nodes 1 --affinity hard
   nearside set db --auto
 
@@ -55,6 +58,10 @@ Exit codes:
 pub(crate) struct Args {
     /// The domain, see `nearside list`
     domain: String,
+
+    /// One cell of a virtual machine, whose cells have a home each
+    #[arg(long, value_name = "N", requires = "nodes")]
+    cell: Option<u32>,
 
     /// Its new home, such as 0-1 or all,^2
     #[arg(long, value_name = "SET", allow_hyphen_values = true)]
@@ -122,8 +129,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let affinity = args.affinity.map(Affinity::from);
     let topology = host.topology().map_err(Failure::could_not)?;
     let rate = args.rate.unwrap_or(Rate { bytes_per_s: Some(DEFAULT_RATE_BYTES_PER_S) });
+    let part = match args.cell {
+        None => PartId::of(domain),
+        Some(_) if !is_found => {
+            return Err(Failure::usage(format_args!(
+                "{domain} is one part: --cell is for virtual machines of libvirt"
+            )));
+        }
+        Some(cell) => PartId::cell_of(domain, CellId(cell)),
+    };
     let wish = Rehome {
-        part: domain.into(),
+        part,
         affinity,
         nodes: parse_node_set(nodes, &topology)?,
         move_memory: args.move_memory,
@@ -134,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             "{} was not started by `nearside run`: the daemon gives it a home and moves its \
              memory, at the rate of its \
              configuration; --dry-run and --rate are for domains of `nearside run`",
-            wish.part
+            wish.part.domain()
         )));
     }
     if args.dry_run {
@@ -147,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return args.format.print(&PlanJson::new(wish.part.domain(), &plan), |_| plan::text(&plan));
     }
     if (is_found || is_for_daemon(args))
-        && let Some(changed) = args.daemon.set_home(wish.part.domain(), &wish.nodes, affinity)
+        && let Some(changed) = args.daemon.set_home(&wish.part, &wish.nodes, affinity)
     {
         let mut report = changed?;
         report.notes.extend(affinity.map(told));

@@ -50,6 +50,7 @@ pub struct Entry<'a> {
 enum ChangeJson<'a> {
     SetAffinity {
         domain: &'a str,
+        cell: Option<nearside_policy::CellId>,
         nodes: Vec<nearside_topology::NodeId>,
         affinity: Option<nearside_policy::Affinity>,
     },
@@ -70,8 +71,9 @@ impl<'a> Entry<'a> {
     ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let change = change.map(|change| match change {
-            Change::SetAffinity { domain, nodes, affinity } => ChangeJson::SetAffinity {
+            Change::SetAffinity { domain, cell, nodes, affinity } => ChangeJson::SetAffinity {
                 domain,
+                cell: *cell,
                 nodes: nodes.iter().collect(),
                 affinity: *affinity,
             },
@@ -198,7 +200,7 @@ mod tests {
         let path = folder.path().join("nearside/audit.log");
         let mut log = AuditLog::new(&path);
         let nodes = NodeSet::from([NodeId(0), NodeId(2)]);
-        let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None };
+        let change = Change::SetAffinity { domain: "db".into(), cell: None, nodes, affinity: None };
         log.write(&Entry::new(&caller(), "PUT", "/domains/db/affinity", Some(&change), 200, None));
         log.write(&Entry::new(
             &caller(),
@@ -213,7 +215,8 @@ mod tests {
         assert_eq!(
             lines[0]["change"],
             serde_json::json!({
-                "do": "set-affinity", "domain": "db", "nodes": [0, 2], "affinity": null,
+                "do": "set-affinity", "domain": "db", "cell": null, "nodes": [0, 2],
+                "affinity": null,
             })
         );
         assert_eq!(

@@ -11,7 +11,7 @@ use crate::{
 };
 use nearside_linux::{counters::Counters, guest::GuestCell, store::Record, usage::Usage};
 use nearside_policy::{
-    Affinity, ControlPlan, History, Home, Observation, Outcome, Reservation, StayedWhy,
+    Affinity, CellId, ControlPlan, History, Home, Observation, Outcome, Reservation, StayedWhy,
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
 use serde::Serialize;
@@ -295,12 +295,14 @@ pub enum Change {
     SetAffinity {
         /// The domain's name.
         domain: String,
+        /// The cell, if it is a virtual machine with several.
+        cell: Option<CellId>,
         /// The nodes.
         nodes: NodeSet,
         /// The binding of its vCPUs to the home; `None` leaves it as it is.
         affinity: Option<Affinity>,
     },
-    /// Gives the home back to placement: its origin becomes auto.
+    /// Gives the home back to placement, or those of all cells: the origin becomes auto.
     Release {
         /// The domain's name.
         domain: String,

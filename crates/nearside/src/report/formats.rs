@@ -306,7 +306,7 @@ fn api_answers() {
 fn the_audit_log() {
     let caller = Caller { uid: 1, gid: 1, groups: Vec::new(), pid: None };
     let nodes = examples::nodes(&[1]);
-    let change = Change::SetAffinity { domain: "db".into(), nodes, affinity: None };
+    let change = Change::SetAffinity { domain: "db".into(), cell: None, nodes, affinity: None };
     let printed =
         to_value(Entry::new(&caller, "PUT", "/domains/db/affinity", Some(&change), 200, None))
             .unwrap();

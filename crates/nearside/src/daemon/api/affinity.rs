@@ -1,6 +1,6 @@
 //! The body of `PUT /domains/{name}/affinity`, read in the terms of its JSON schema.
 
-use nearside_policy::Affinity;
+use nearside_policy::{Affinity, CellId};
 use nearside_topology::NodeId;
 use serde::{
     Deserialize, Deserializer,
@@ -17,7 +17,12 @@ pub(super) struct AffinityRequest {
     pub(super) nodes: Vec<NodeId>,
     /// `None` leaves the affinity as it is.
     pub(super) affinity: Option<Affinity>,
+    /// The cell of a virtual machine.
+    pub(super) cell: Option<CellId>,
 }
+
+/// The keys of the object.
+const KEYS: [&str; 3] = ["nodes", "affinity", "cell"];
 
 /// The fault in the body of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,14 +50,16 @@ impl AffinityRequest {
 
     fn from_value(value: &Value) -> Result<Self, String> {
         let object = value.as_object().ok_or_else(|| format!("this is {}", kind(value)))?;
-        if let Some(key) = object.keys().find(|key| !["nodes", "affinity"].contains(&key.as_str()))
-        {
-            return Err(format!("unknown key {key:?}: there are \"nodes\" and \"affinity\""));
+        if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!(
+                "unknown key {key:?}: there are \"nodes\", \"affinity\" and \"cell\""
+            ));
         }
         let nodes = object.get("nodes").ok_or("the key \"nodes\" is missing")?;
         Ok(Self {
             nodes: read_nodes(nodes)?,
             affinity: object.get("affinity").map_or(Ok(None), read_affinity)?,
+            cell: object.get("cell").map_or(Ok(None), read_cell)?,
         })
     }
 }
@@ -62,7 +69,7 @@ fn read_nodes(value: &Value) -> Result<Vec<NodeId>, String> {
         return Err(format!("nodes: this is {}, expected an array of integers", kind(value)));
     };
     let node = |(index, value): (usize, &Value)| {
-        node(value).ok_or_else(|| {
+        integer(value).map(NodeId).ok_or_else(|| {
             format!("nodes[{index}]: this is {}, expected the number of a node", kind(value))
         })
     };
@@ -70,13 +77,22 @@ fn read_nodes(value: &Value) -> Result<Vec<NodeId>, String> {
 }
 
 /// A number without a fraction is an integer in JSON Schema, however it is written.
-fn node(value: &Value) -> Option<NodeId> {
+fn integer(value: &Value) -> Option<u32> {
     if let Some(number) = value.as_u64() {
-        return u32::try_from(number).ok().map(NodeId);
+        return u32::try_from(number).ok();
     }
     let number = value.as_f64()?;
-    let is_node = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
-    is_node.then_some(NodeId(number as u32))
+    let is_integer = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
+    is_integer.then_some(number as u32)
+}
+
+fn read_cell(value: &Value) -> Result<Option<CellId>, String> {
+    match value {
+        Value::Null => Ok(None),
+        number => integer(number).map(|cell| Some(CellId(cell))).ok_or_else(|| {
+            format!("cell: this is {}, expected the number of a cell or null", kind(number))
+        }),
+    }
 }
 
 fn read_affinity(value: &Value) -> Result<Option<Affinity>, String> {
@@ -150,7 +166,7 @@ mod tests {
         ] {
             let read = parse(&format!("{{\"nodes\": {body}}}")).unwrap();
             let nodes = nodes.iter().copied().map(NodeId).collect();
-            assert_eq!(read, AffinityRequest { nodes, affinity: None }, "{body}");
+            assert_eq!(read, AffinityRequest { nodes, affinity: None, cell: None }, "{body}");
         }
         for body in ["[0.5]", "[-1]", "[-1.0]", "[4294967296]", "[1e300]", "[true]", "[null]"] {
             let read = parse(&format!("{{\"nodes\": {body}}}"));
@@ -164,7 +180,7 @@ mod tests {
             [("\"soft\"", Some(Affinity::Soft)), ("\"hard\"", Some(Affinity::Hard)), ("null", None)]
         {
             let read = parse(&format!("{{\"affinity\": {word}, \"nodes\": [1]}}"));
-            assert_eq!(read, Ok(AffinityRequest { nodes: vec![NodeId(1)], affinity }));
+            assert_eq!(read, Ok(AffinityRequest { nodes: vec![NodeId(1)], affinity, cell: None }));
         }
     }
 

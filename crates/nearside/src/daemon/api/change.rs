@@ -49,7 +49,8 @@ pub(super) async fn set_affinity(api: &Api, name: &str, request: Request) -> Res
     let change = |snapshot: &Snapshot| {
         let domain = named(snapshot, name)?.0.name.clone();
         let nodes = known_nodes(&wanted.nodes, snapshot)?;
-        Ok(Change::SetAffinity { domain, nodes, affinity: wanted.affinity })
+        let AffinityRequest { affinity, cell, .. } = wanted;
+        Ok(Change::SetAffinity { domain, cell, nodes, affinity })
     };
     make(api, caller, latest(api).and_then(|snapshot| change(&snapshot))).await
 }

@@ -146,7 +146,7 @@ fn every_described_body_is_understood() {
     let all = description();
     let body = &all["components"]["schemas"]["Affinity"]["properties"];
     let keys: BTreeSet<_> = body.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys, BTreeSet::from(["affinity", "nodes"]));
+    assert_eq!(keys, BTreeSet::from(["affinity", "cell", "nodes"]));
     with_a_loop(Daemon::new(Limits::default()), |daemon| {
         for affinity in body["affinity"]["enum"].as_array().unwrap() {
             let body = serde_json::json!({"nodes": [1], "affinity": affinity});
