@@ -112,6 +112,9 @@ impl Args {
                 let part = PartId::cell_of(&domain.name, CellId(number));
                 cell.status = status.remove(&part.to_string());
             }
+            for (line, cell) in domain.cell_lines.iter_mut().zip(&domain.cells) {
+                line.status.clone_from(&cell.status);
+            }
             let of_cells = || cell_stat::status(&domain.cells).cloned();
             domain.status = status.remove(&domain.name).or_else(of_cells);
         }

@@ -5,10 +5,13 @@ use crate::{
     report::{
         answers::StatusAnswer,
         cell_stat::{self, CellStat},
+        domain::dash,
         json,
     },
 };
-use nearside_linux::{Host, Paths, cgroup::Cgroup, huge, store::Record, usage, usage::Usage};
+use nearside_linux::{
+    Host, Paths, cgroup::Cgroup, huge, store::Record, threads::CpuUse, usage, usage::Usage,
+};
 use nearside_policy::{
     ByNode, CgroupId, Claim, CpuReason, Home, LeftOut, PartId, PartState, RehomeRefusal,
     outstanding,
@@ -49,6 +52,12 @@ pub(crate) struct Domain {
     /// The cells of a virtual machine with several; empty for other domains.
     #[serde(rename = "guest_cells")]
     pub(crate) cells: Vec<CellStat>,
+    /// The lines of these cells in tables.
+    #[serde(skip)]
+    pub(crate) cell_lines: Vec<Domain>,
+    /// The label of such a line: that of a domain is its name.
+    #[serde(skip)]
+    pub(crate) label: Option<String>,
     /// Its status in the control loop, if a daemon answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StatusAnswer>,
@@ -79,6 +88,8 @@ impl Domain {
             claim,
             usage,
             cells: Vec::new(),
+            cell_lines: Vec::new(),
+            label: None,
             status: None,
         }
     }
@@ -90,7 +101,38 @@ impl Domain {
             true => (self.local_share, self.debt_bytes),
             false => (cell_stat::local_share(&cells), debts.map(|debts| debts.iter().sum())),
         };
-        Self { local_share, debt_bytes, cells, ..self }
+        let cell_lines = cells.iter().map(|cell| self.cell_line(cell)).collect();
+        Self { local_share, debt_bytes, cells, cell_lines, ..self }
+    }
+
+    /// A line below that of its guest. Its cgroup tells it from the guest's line.
+    fn cell_line(&self, cell: &CellStat) -> Self {
+        let label = format!("  cell {}", dash(cell.guest.cell));
+        let bytes = cell.guest.bytes.clone();
+        let memory_seen = match bytes {
+            Some(_) => usage::Account::Mapped,
+            None => usage::Account::Hidden,
+        };
+        let threads = cell.guest.threads.clone();
+        let cpu = CpuUse { threads, ..CpuUse::default() };
+        let resident_bytes = bytes.unwrap_or_default();
+        Self {
+            name: self.name.clone(),
+            cgroup: format!("{}{label}", self.cgroup),
+            label: Some(label),
+            home: cell.home.clone(),
+            own_bytes: resident_bytes.clone(),
+            resident_bytes,
+            local_share: cell.guest.local_share,
+            debt_bytes: cell.debt_bytes,
+            usage: Usage { cpu, memory_seen, ..Usage::default() },
+            ..Self::default()
+        }
+    }
+
+    /// Its line in a table, followed by those of its cells.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.cell_lines)
     }
 
     /// The domain in the form that placement uses.

@@ -17,6 +17,11 @@ pub(crate) fn dash(value: Option<impl Display>) -> String {
     value.map_or("-".into(), |value| value.to_string())
 }
 
+/// The label of its line: its name, or the cell.
+pub(crate) fn label(domain: &Domain) -> String {
+    printable(domain.label.as_ref().unwrap_or(&domain.name))
+}
+
 /// The origin of a home.
 pub(crate) const fn origin(origin: Origin) -> &'static str {
     match origin {

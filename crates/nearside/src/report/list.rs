@@ -2,7 +2,8 @@
 
 use super::{
     domain::{
-        affinity, by_node, dash, local, memory_by_node, origin, others, stands, used_of_claim,
+        affinity, by_node, dash, label, local, memory_by_node, origin, others, stands,
+        used_of_claim,
     },
     table::{
         Side::{Left, Right},
@@ -11,7 +12,6 @@ use super::{
     units::short,
 };
 use crate::domains::Domain;
-use crate::printable::printable;
 use nearside_policy::{CpuReason, total};
 use serde::Serialize;
 
@@ -45,7 +45,7 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     let row = |domain: &Domain| {
         let home = domain.home.as_ref()?;
         let mut row = vec![
-            printable(&domain.name),
+            label(domain),
             home.nodes.to_string(),
             origin(home.origin).into(),
             home.policy.to_string(),
@@ -61,7 +61,8 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
         }
         Some(row)
     };
-    let mut text = listing(&columns, &list.domains.iter().filter_map(row).collect::<Vec<_>>());
+    let lines = list.domains.iter().flat_map(Domain::lines);
+    let mut text = listing(&columns, &lines.filter_map(row).collect::<Vec<_>>());
     if list.domains.iter().any(|domain| domain.cpus_bound_by == Some(CpuReason::Fallback)) {
         text += "\n* fallback pinned: bound to the home's CPUs until a scheduler with soft \
         affinity \

@@ -8,7 +8,7 @@ use crate::printable::printable;
 use crate::{
     domains::Domain,
     report::{
-        domain::{by_node, dash, local, memory_by_node, origin, stands, used_of_claim},
+        domain::{by_node, dash, label, local, memory_by_node, origin, stands, used_of_claim},
         stat::NodeStat,
         table::Side::{Left, Right},
         units::{count, short},
@@ -382,7 +382,7 @@ impl Running {
 fn domain_row(domain: &Domain, sample: &Sample, is_wide: bool, running: Running) -> Vec<Cell> {
     let mood = domain.local_share.map_or(Mood::Plain, closeness);
     let mut row = vec![
-        Cell::new(printable(&domain.name)),
+        Cell::new(label(domain)),
         Cell::new(dash(domain.home.as_ref().map(|home| home.nodes.to_string()))),
     ];
     if is_wide {
@@ -422,7 +422,9 @@ fn held(domain: &Domain, of_claim: bool) -> String {
 /// CPU time in percent of one CPU.
 fn cpus_used(domain: &Domain, sample: &Sample) -> String {
     let share = total(&domain.usage.cpu.time_ns) as f64 / 1e9 / sample.stat.interval_s;
-    dash(share.is_finite().then(|| format!("{:.0} %", share * 100.0)))
+    // That of a cell is not measured.
+    let is_known = share.is_finite() && domain.label.is_none();
+    dash(is_known.then(|| format!("{:.0} %", share * 100.0)))
 }
 
 /// The text in place of an empty list.

@@ -79,7 +79,7 @@ impl Sort {
     }
 }
 
-/// The domains whose names contain `filter` (ignoring case), in order; with `all` also other
+/// The lines of domains whose names contain `filter` (ignoring case), in order; with `all` also other
 /// cgroups.
 pub(super) fn rows<'a>(
     domains: &'a [Domain],
@@ -95,5 +95,5 @@ pub(super) fn rows<'a>(
     };
     let mut rows: Vec<_> = domains.iter().filter(is_shown).collect();
     rows.sort_by(|one, other| sort.compare(reversed, one, other));
-    rows
+    rows.into_iter().flat_map(Domain::lines).collect()
 }

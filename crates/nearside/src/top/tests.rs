@@ -2,12 +2,13 @@ use super::{draw::lines_of, *};
 use crate::{
     domains::Domain,
     report::{
+        cell_stat,
         domain::examples::{self, MIB},
         stat::tests::stat,
     },
     sample::Sample,
 };
-use nearside_linux::{store::Record, usage::Usage};
+use nearside_linux::{guest::GuestCell, store::Record, usage::Usage};
 use nearside_topology::{NodeId, Topology};
 use ratatui::{
     Terminal,
@@ -97,6 +98,24 @@ fn order(state: &State, sample: &Sample) -> Vec<String> {
 fn narrow_and_wide_frames() {
     insta::assert_snapshot!("narrow", frame(&state(NARROW), &sample()));
     insta::assert_snapshot!("wide", frame(&state(WIDE), &sample()));
+}
+
+#[test]
+fn cells_of_a_guest_have_lines_below_its_own() {
+    let guest = domain("vm", sample().stat.domains[0].usage.clone());
+    let cell = |number, node: u32| GuestCell {
+        cell: Some(number),
+        threads: [(NodeId(node), 2)].into(),
+        bytes: (number == 0).then(|| [(NodeId(node), 64 * MIB)].into()),
+        local_share: (number == 0).then_some(1.0),
+        ..GuestCell::default()
+    };
+    let cells = cell_stat::cells(None, vec![cell(0, 0), cell(1, 1)], |_| None);
+    let sample = with_domains(vec![domain("db", Usage::default()), guest.with_cells(cells)]);
+    insta::assert_snapshot!("cells", frame(&state(WIDE), &sample));
+    // The mark goes through them, and the reasons are those of the guest.
+    let mut state = state(WIDE);
+    assert_eq!(press(&mut state, &sample, "vvv\n").last(), Some(&Action::Explain("vm".into())));
 }
 
 #[test]
