@@ -141,10 +141,10 @@ impl Vm {
 
     /// The path of its cgroup.
     pub fn group(&self) -> String {
-        // The process is in a group below: `.../NAME.libvirt-qemu/libvirt/emulator`.
+        // The process is in a group of the emulator's below: `/machine/NAME.libvirt-qemu/emulator`.
         let own = read(&format!("/proc/{}/cgroup", self.process));
         let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
-        path.split_once("/libvirt/").map_or(path, |(group, _)| group).to_owned()
+        path.strip_suffix("/emulator").unwrap().to_owned()
     }
 
     /// Waits until it has touched all of its memory once.

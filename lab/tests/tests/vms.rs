@@ -119,7 +119,7 @@ fn share_on(vm: &Vm, cell: usize, node: u32) -> f64 {
 
 /// The daemon's figures of each cell of the only virtual machine.
 fn guest_cells(vm: &Vm) -> Vec<serde_json::Value> {
-    let shown = json(&format!("show {} --interval 100ms", vm.group()));
+    let shown = json(&format!("show {} --interval 0.1", vm.group()));
     shown["guest_cells"].as_array().cloned().unwrap_or_default()
 }
 
