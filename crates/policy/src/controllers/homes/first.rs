@@ -3,13 +3,14 @@
 use super::{
     amounts::{Amounts, split},
     binding::{Binding, agrees, follow},
+    cooldown::{cooldown_after, is_cooling_down},
     evaluation::Evaluator,
     learning::is_idle,
     model::PartModel,
     round::Round,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    Affinity, ByNode, Claim, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
@@ -27,8 +28,13 @@ impl<'a> Round<'a> {
             if self.state(at).home.is_some() {
                 continue;
             }
+            if let Some(retry_at) = self.refused_until(at) {
+                self.known_mut(at).status.home_blocker = Some(HomeBlocker::Refused { retry_at });
+                continue;
+            }
             if let Some(nodes) = self.bound_to(at) {
                 self.adopt(at, nodes);
+                self.begin_attempt(at);
                 continue;
             }
             match self.may_bind(at) {
@@ -51,6 +57,22 @@ impl<'a> Round<'a> {
             let blocker = self.first_home(at);
             self.known_mut(at).status.home_blocker = blocker;
         }
+    }
+
+    // The interval in which a part without a home may get one again; none if it may now.
+    fn refused_until(&self, at: PartIndex) -> Option<u64> {
+        let last = self.known(at).first_home.filter(|&last| is_cooling_down(last, self.now()))?;
+        Some(last.at.saturating_add(last.cooldown_intervals))
+    }
+
+    // The cooldown of a first home counts if a step of it is refused: then the part still has none.
+    fn begin_attempt(&mut self, at: PartIndex) {
+        let (now, tuning) = (self.now(), self.tuning());
+        let load = MilliVcpus(self.host().load_milli(&self.part(at).home));
+        let known = self.known_mut(at);
+        let cooldown_intervals = cooldown_after(tuning, known.first_home, now);
+        known.first_home = Some(LastMove { at: now, cooldown_intervals, load });
+        known.status.home_blocker = None;
     }
 
     // Counts a part at other nodes in the model.
@@ -137,6 +159,7 @@ impl<'a> Round<'a> {
         let reason = Reason::FirstHome { demand, slow_down, bytes_to_move };
         let steps = self.rehome(at, &best, &reason);
         self.transact(steps);
+        self.begin_attempt(at);
         None
     }
 }
