@@ -98,6 +98,8 @@ pub(super) struct Watched {
     time_ns: ByNode,
     resident_bytes: ByNode,
     reserved_bytes: u64,
+    /// The load that no observation has passed on yet.
+    load: Option<PartLoad>,
 }
 
 impl Watched {
@@ -134,6 +136,7 @@ impl Watched {
             time_ns: ByNode::new(),
             resident_bytes: ByNode::new(),
             reserved_bytes: 0,
+            load: None,
         }
     }
 
@@ -207,15 +210,21 @@ impl Watched {
         }
     }
 
-    /// Samples its load and memory. None for the first sample, which has no earlier one to compare
-    /// with. `has_moved`: pages of it were moved since.
+    /// Takes its load since the last one that was taken. None if it was not sampled since, or for
+    /// the first time.
+    pub(super) fn take_load(&mut self) -> Option<PartLoad> {
+        self.load.take()
+    }
+
+    /// Samples its load and memory. The first sample has no load, since there is no earlier one to
+    /// compare with. `has_moved`: pages of it were moved since.
     pub(super) fn observe(
         &mut self,
         look: &mut Look<'_>,
         record: Option<&Record>,
         has_moved: bool,
         buffer: &mut Buffer,
-    ) -> Option<PartLoad> {
+    ) {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
         let owner = owner(self.group.path(), look.systemd);
@@ -231,7 +240,10 @@ impl Watched {
         let is_first = self.looks == 0;
         self.looks += 1;
         (self.looked_ns, self.looked_in) = (look.now_ns, look.interval);
-        (!is_first && over_ns > 0).then(|| PartLoad {
+        if is_first || over_ns == 0 {
+            return;
+        }
+        let load = PartLoad {
             over_ns,
             cpu_ns,
             waited_ns,
@@ -244,7 +256,11 @@ impl Watched {
                 .and_then(|record| record.part().decision.as_ref())
                 .map(|decision| decision.request.near.clone())
                 .unwrap_or_default(),
-        })
+        };
+        self.load = Some(match self.load.take() {
+            Some(earlier) => load.following(earlier),
+            None => load,
+        });
     }
 
     /// The inode spreads the close samples of domains over intervals. The sample after a long pause

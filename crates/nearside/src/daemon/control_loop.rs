@@ -73,8 +73,6 @@ pub(crate) struct ControlLoop {
     cells: Cells,
     api: Arc<Api>,
     totals: Totals,
-    /// Reports of moved pages that no controller has seen yet.
-    moved: Vec<MoveReport>,
     /// The pages that move until the next interval.
     batches: Batches,
     counted: BTreeMap<NodeId, Option<Counters>>,
@@ -114,7 +112,6 @@ impl ControlLoop {
             cells: Cells::default(),
             api,
             totals: Totals::default(),
-            moved: Vec::new(),
             batches: Batches::default(),
             counted: BTreeMap::new(),
             began: Instant::now(),
@@ -208,14 +205,15 @@ impl ControlLoop {
             now_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
             soft_affinity: is_attached,
             scheduler: counted.as_ref(),
-            // The watcher keeps them until a sample succeeds.
-            moved: std::mem::take(&mut self.moved),
+            moved: &self.persisted.moved,
         };
+        let seen = self.watcher.observe(&self.persisted.history, turn);
         self.persisted.interval = interval;
         self.totals.intervals += 1;
-        match self.watcher.observe(&self.persisted.history, turn) {
+        match seen {
             Err(error) => self.sample_failed(&error.to_string(), inbox, due),
             Ok(seen) => {
+                self.persisted.moved.clear();
                 self.failed = (0, String::new());
                 self.control(seen, inbox, due);
             }
@@ -364,7 +362,7 @@ impl ControlLoop {
         if let Outcome::Refused { why } = outcome {
             self.reported.report_of(domain, &format!("cannot {pages}: {why}"));
         }
-        self.moved.extend(report(pages, outcome));
+        self.persisted.moved.extend(report(pages, outcome));
     }
 
     /// Takes the outcome of the page moves since the interval before.
