@@ -14,6 +14,7 @@ use super::{
     reported::Reported,
     requests,
     scheduler::{Affinities, SchedulerControl},
+    settle::{Settled, report, settle},
     snapshot::{Asked, Event, Seen, SeenDomain, Snapshot, Totals},
 };
 use crate::{output, report::units::count};
@@ -26,13 +27,13 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, Controller, Homes, MoveReport, Outcome,
-    PageMove, PartId, Step, Transaction, Tuning, learn_all, plan_all,
+    Action, ControlObservation, ControlPlan, Controller, Homes, Outcome, PageMove, Transaction,
+    Tuning, learn_all, plan_all,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
@@ -242,13 +243,19 @@ impl ControlLoop {
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
         let before = std::mem::replace(&mut self.persisted.history, history);
-        let (moves, dropped) = self.act(&all, &seen.machine.topology, inbox, due);
+        // Before acting: the next daemon must know the cooldown of a decision that this one was
+        // killed in, or it could take the decision again.
+        if !all.is_empty() {
+            self.persist();
+        }
+        let Settled { moves, dropped } = self.act(&all, &seen.machine.topology, inbox, due);
         if !dropped.is_empty() {
             let controllers = self.controllers.iter().map(Box::as_ref);
             let learned = learn_all(controllers, &seen, &before);
             for part in dropped {
                 self.persisted.history.take_back_decision(part, &learned);
             }
+            self.persist();
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         adoption::adopt(&mut self.host, &self.watcher, &mut self.reported);
@@ -259,25 +266,23 @@ impl ControlLoop {
         for_each_domain(&mut self.host, &mut self.reported, &forgotten, forget, is_over);
         // Last, because a change of a domain's record ends its page moves.
         self.begin_batches(&moves);
-        if !all.is_empty() {
-            let written = self.persisted.write(&self.state);
-            self.reported.report(written.err().map(|error| error.to_string()));
-        }
         self.publish(seen, all);
     }
 
-    /// Applies the transactions of a plan, until the next interval is `due`. Returns the pages that
-    /// are to move, and the parts about which the next interval decides anew: their transactions
-    /// were dropped. A part with a refused step is none of them, because the step would be refused
-    /// again: its cooldown holds.
+    fn persist(&mut self) {
+        let written = self.persisted.write(&self.state);
+        self.reported.report(written.err().map(|error| error.to_string()));
+    }
+
+    /// Applies the transactions of a plan, until the next interval is `due`.
     fn act<'p>(
         &mut self,
         plan: &'p ControlPlan,
         topology: &Topology,
         inbox: &Inbox,
         due: Instant,
-    ) -> (Vec<PageMove>, Vec<&'p PartId>) {
-        let mut applied: Vec<(&Transaction, Result<(), Refusal>)> = Vec::new();
+    ) -> Settled<'p> {
+        let mut outcomes: Vec<Result<(), Refusal>> = Vec::new();
         if !plan.transactions.is_empty() {
             match self.host.begin() {
                 Err(error) => {
@@ -293,7 +298,7 @@ impl ControlLoop {
                                 session.found(part.domain(), pattern);
                             }
                         }
-                        applied.push((transaction, session.apply(transaction)));
+                        outcomes.push(session.apply(transaction));
                         if inbox.is_to_end() || Instant::now() >= due {
                             break;
                         }
@@ -301,24 +306,10 @@ impl ControlLoop {
                 }
             }
         }
-        let mut unchanged: BTreeSet<&PartId> = BTreeSet::new();
-        let mut dropped = Vec::new();
-        for (transaction, outcome) in &applied {
+        for (transaction, outcome) in plan.transactions.iter().zip(&outcomes) {
             self.count(transaction, outcome);
-            if let Err(refusal) = outcome {
-                unchanged.extend(transaction.subjects());
-                if !matches!(refusal, Refusal::Step { .. }) {
-                    dropped.extend(transaction.subjects());
-                }
-            }
         }
-        for transaction in plan.transactions.iter().skip(applied.len()) {
-            unchanged.extend(transaction.subjects());
-            dropped.extend(transaction.subjects());
-        }
-        let may_move = |step: &&Step<PageMove>| !unchanged.contains(&step.action.part);
-        let moves = plan.moves.iter().filter(may_move).map(|step| step.action.clone()).collect();
-        (moves, dropped)
+        settle(plan, &outcomes)
     }
 
     /// Counts and reports the outcome of a transaction.
@@ -532,8 +523,7 @@ impl ControlLoop {
             let said = self.scheduler.detach();
             self.reported.report(said);
         }
-        let written = self.persisted.write(&self.state);
-        self.reported.report(written.err().map(|error| error.to_string()));
+        self.persist();
         let notices = self.host.take_notices();
         self.reported.report(notices);
     }
@@ -542,15 +532,4 @@ impl ControlLoop {
 /// The controllers, in the order in which they decide.
 fn controllers(tuning: &Tuning) -> Vec<Box<dyn Controller>> {
     vec![Box::new(Homes { tuning: *tuning })]
-}
-
-/// The report on a page move for its controller. A move that was never tried has none.
-fn report(pages: &PageMove, outcome: &Outcome) -> Option<MoveReport> {
-    let PageMove { part, batch: Some(Batch { from, .. }), .. } = pages else { return None };
-    let report = MoveReport::new(part, *from, outcome)?;
-    let is_untried = matches!(
-        outcome,
-        Outcome::Partly { moved_bytes: 0, stayed, .. } if stayed.is_empty()
-    );
-    (!is_untried).then_some(report)
 }
