@@ -65,10 +65,10 @@ unit: ## the tests that need no lab
 	$(TIMES) time "lab's Python tests" -- python3 -m unittest discover --start-directory lab --pattern '*_test.py'
 	$(TIMES) time "Python tests of scripts" -- python3 -m unittest discover --start-directory scripts --pattern '*_test.py'
 
-api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
+api-test: ## a property-based client of the API, and Prometheus's parsers of its metrics (once built, half a minute)
 	scripts/install build api
 	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
-	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
+	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests
 
 libvirt-test: ## the client and the actuator of libvirt against a libvirtd, with virsh as the witness (as root; once built, half a minute)
 	scripts/install libvirt

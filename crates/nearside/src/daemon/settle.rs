@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_move_that_was_not_tried_has_no_report() {
-        let partly = |moved_bytes, stayed| Outcome::Partly { moved_bytes, stayed, interrupted: true };
+        let partly =
+            |moved_bytes, stayed| Outcome::Partly { moved_bytes, stayed, interrupted: true };
         let busy = Stayed::from([(StayedWhy::Busy, 4096)]);
         for (outcome, moved_bytes) in [
             (Outcome::Applied { moved_bytes: 7 }, Some(7)),

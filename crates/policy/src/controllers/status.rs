@@ -178,7 +178,9 @@ impl fmt::Display for HomeBlocker {
                     "moved recently; load of the home: {load_then} vCPUs then, {load_now} now"
                 )
             }
-            Self::Refused { .. } => write!(f, "its first home was refused, and is tried again later"),
+            Self::Refused { .. } => {
+                write!(f, "its first home was refused, and is tried again later")
+            }
             Self::NoneBetter { here, best } => {
                 write!(f, "no better home: predicted slow-down {here}, at best {best} elsewhere")
             }

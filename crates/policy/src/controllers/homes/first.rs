@@ -10,7 +10,8 @@ use super::{
     round::Round,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
+    Affinity, ByNode, Claim, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason,
+    SlowDown,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
