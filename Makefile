@@ -31,7 +31,7 @@ build: ## nearside as users have it: target/release/nearside
 	scripts/install build
 	cargo build --release --package nearside
 
-install: ## what `make build` built, below PREFIX (default /usr/local), its systemd unit and its configuration (as root)
+install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd unit and its configuration (as root)
 	install -D target/release/nearside -t $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	target/release/nearside man $(DESTDIR)$(PREFIX)/share/man/man1
@@ -122,7 +122,7 @@ bench: ## the benchmarks
 docs: ## the API documentation
 	cargo doc --workspace --no-deps
 
-install-deps: ## what make test needs
+install-deps: ## install the packages of make test
 	scripts/install test
 
 clean: ## build products; the cache of kernels and tools stays

@@ -69,7 +69,7 @@ impl Cells {
         said
     }
 
-    /// Forgets what the scheduler knew: it is detached.
+    /// Forgets the bindings passed to the scheduler: it is detached.
     pub(super) fn forget_passed(&mut self) {
         self.0.values_mut().for_each(|looked| looked.passed_for = None);
     }
