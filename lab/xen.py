@@ -87,7 +87,8 @@ class Packages:
             check=False,
         )
         if done.returncode or "not found" in done.stdout:
-            raise LabError(f"the packages lack a library that {program} needs:\n{done.stdout}{done.stderr}")
+            said = f"{done.stdout}{done.stderr}"
+            raise LabError(f"the packages lack a library that {program} needs:\n{said}")
         return [Path(path) for path in re.findall(r"=> (/\S+) ", done.stdout)]
 
     def add(self, archive, program, place, folder, loader):
@@ -256,8 +257,8 @@ def soft_affinity(said):
 
 
 def result_of(said, workload, domains):
-    """The result in the form of `workloads play`, from the output of dom0's init, and the nodes that
-    libxl chose for each guest."""
+    """The result in the form of `workloads play`, from the output of dom0's init, and the nodes
+    that libxl chose for each guest."""
     begin_ns = re.search(r"^begin (\d+)$", said, re.MULTILINE)
     done_ns = [int(ns) for ns in re.findall(r"^done \d+ (\d+)$", said, re.MULTILINE)]
     lies, affinity = bytes_by_node(said), soft_affinity(said)
