@@ -31,7 +31,7 @@ build: ## nearside as users have it: target/release/nearside
 	scripts/install build
 	cargo build --release --package nearside
 
-install: ## what `make build` built, below PREFIX (default /usr/local), its systemd unit and its configuration (as root)
+install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd unit and its configuration (as root)
 	install -D target/release/nearside -t $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	target/release/nearside man $(DESTDIR)$(PREFIX)/share/man/man1
@@ -65,10 +65,10 @@ unit: ## the tests that need no lab
 	$(TIMES) time "lab's Python tests" -- python3 -m unittest discover --start-directory lab --pattern '*_test.py'
 	$(TIMES) time "Python tests of scripts" -- python3 -m unittest discover --start-directory scripts --pattern '*_test.py'
 
-api-test: ## a property-based client of the API against docs/openapi.json (once built, half a minute)
+api-test: ## a property-based client of the API, and Prometheus's parsers of its metrics (once built, half a minute)
 	scripts/install build api
 	NEARSIDE_SCHEMATHESIS='$(CACHE)/schemathesis/bin/schemathesis' \
-	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests::property
+	  cargo test --workspace --lib -- --ignored --nocapture daemon::api::tests
 
 libvirt-test: ## the client and the actuator of libvirt against a libvirtd, with virsh as the witness (as root; once built, half a minute)
 	scripts/install libvirt
@@ -122,7 +122,7 @@ bench: ## the benchmarks
 docs: ## the API documentation
 	cargo doc --workspace --no-deps
 
-install-deps: ## what make test needs
+install-deps: ## install the packages of make test
 	scripts/install test
 
 clean: ## build products; the cache of kernels and tools stays

@@ -86,6 +86,7 @@ class Comparison(unittest.TestCase):
                 results=Path(folder),
                 required=False,
                 found=False,
+                homes=False,
                 quick=False,
                 jobs=None,
                 asked=asked,
@@ -152,6 +153,7 @@ class Required(unittest.TestCase):
                 results=Path(folder),
                 required=True,
                 found=False,
+                homes=False,
                 jobs=2,
                 contenders=list(CONTENDERS),
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common import LabError
 
-# Beside what packages put there.
+# Beside the folders of packages.
 FOLDERS = ("bin", "lib", "lib64", "proc", "sys", "dev", "run", "tmp")
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 

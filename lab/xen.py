@@ -22,8 +22,8 @@ DOM0_MIB = 512
 # MiB for a guest's kernel and its file system beside the domain.
 GUEST_MIB = 92
 
-# Xen's scheduler balances by the load of the last 2 to the power of 30 ns. What goes by seconds is
-# twenty times faster in a comparison; of powers of two, sixteen times is nearest.
+# Xen's scheduler balances by the load of the last 2 to the power of 30 ns. Intervals of seconds are
+# twenty times shorter in a comparison; of powers of two, sixteen times is nearest.
 LOAD_WINDOW_SHIFT = 26
 
 # As modelled.KERNEL_ARGUMENTS has it for Linux: nothing that costs time but the work. Xen keeps the
@@ -87,7 +87,8 @@ class Packages:
             check=False,
         )
         if done.returncode or "not found" in done.stdout:
-            raise LabError(f"the packages lack what {program} needs:\n{done.stdout}{done.stderr}")
+            said = f"{done.stdout}{done.stderr}"
+            raise LabError(f"the packages lack a library that {program} needs:\n{said}")
         return [Path(path) for path in re.findall(r"=> (/\S+) ", done.stdout)]
 
     def add(self, archive, program, place, folder, loader):
@@ -256,8 +257,8 @@ def soft_affinity(said):
 
 
 def result_of(said, workload, domains):
-    """What `workloads play` would have printed, of what dom0's init printed, and where libxl placed
-    the guests."""
+    """The result in the form of `workloads play`, from the output of dom0's init, and the nodes
+    that libxl chose for each guest."""
     begin_ns = re.search(r"^begin (\d+)$", said, re.MULTILINE)
     done_ns = [int(ns) for ns in re.findall(r"^done \d+ (\d+)$", said, re.MULTILINE)]
     lies, affinity = bytes_by_node(said), soft_affinity(said)

@@ -28,7 +28,7 @@ pub fn libvirt(input: &[u8]) {
     json("input", &findings).expect("findings are JSON");
     sarif("input", &findings).expect("findings are JSON");
     let completed = complete(&domain, &placement);
-    // What was added may lead over the bound of a text.
+    // The additions may exceed the bound of a text.
     if completed.len() > nearside_libvirt::MAX_BYTES {
         return;
     }

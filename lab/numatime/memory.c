@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * What an access to memory costs. It passes
+ * The cost of an access to memory. It passes
  *
  *   a filter      direct-mapped, one for loads, one for stores, one for instructions: most accesses
  *   end here after one comparison
@@ -143,7 +143,7 @@ static void reach(struct vcpu *v, uint64_t line, enum kind kind)
 	struct found found = kind == STORE ? directory_write(v, line) : directory_read(v, line);
 
 	if (machine.llc_bytes) {
-		/* What leaves the vCPU's cache may still be in the last level. */
+		/* A line that leaves the vCPU's cache may still be in the last level. */
 		if (evicted != NO_LINE && !cache_holds(&node_cache[v->node], evicted))
 			evict(v, evicted);
 		evicted = NO_LINE;

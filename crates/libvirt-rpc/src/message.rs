@@ -18,8 +18,8 @@ pub(crate) const LENGTH_BYTES: usize = 4;
 /// `VIR_NET_MESSAGE_HEADER_MAX`.
 pub(crate) const HEADER_BYTES: usize = 24;
 /// The lengths that a message may have. `VIR_NET_MESSAGE_MAX` does not count the length word.
-pub(crate) const LEAST_BYTES: u32 = (LENGTH_BYTES + HEADER_BYTES) as u32;
-pub(crate) const MOST_BYTES: u32 = 33_554_432 + LENGTH_BYTES as u32;
+pub(crate) const MIN_BYTES: u32 = (LENGTH_BYTES + HEADER_BYTES) as u32;
+pub(crate) const MAX_BYTES: u32 = 33_554_432 + LENGTH_BYTES as u32;
 /// `VIR_NET_MESSAGE_STRING_MAX`, and `REMOTE_STRING_MAX` in `remote_protocol.x`.
 pub(crate) const MAX_STRING: u32 = 4_194_304;
 
@@ -135,8 +135,8 @@ impl Header {
 /// The bytes that follow the length word.
 pub(crate) fn bytes_after(length: [u8; LENGTH_BYTES]) -> Result<usize, Garbled> {
     match u32::from_be_bytes(length) {
-        bytes @ LEAST_BYTES..=MOST_BYTES => Ok(bytes as usize - LENGTH_BYTES),
-        bytes => Err(Garbled::Length { bytes, least: LEAST_BYTES, most: MOST_BYTES }),
+        bytes @ MIN_BYTES..=MAX_BYTES => Ok(bytes as usize - LENGTH_BYTES),
+        bytes => Err(Garbled::Length { bytes, least: MIN_BYTES, most: MAX_BYTES }),
     }
 }
 

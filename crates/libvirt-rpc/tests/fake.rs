@@ -288,7 +288,7 @@ fn several_calls_have_one_bound_together() {
 }
 
 #[test]
-fn a_daemon_that_accepts_nobody_costs_the_bound() {
+fn a_daemon_that_accepts_no_connection_costs_the_bound() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sock");
     let _listener = UnixListener::bind(&path).unwrap();

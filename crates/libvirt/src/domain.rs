@@ -1,4 +1,4 @@
-//! The model of a domain: what its XML says about CPUs, memory and devices.
+//! The model of a domain: the CPUs, memory and devices in its XML.
 //!
 //! Absent elements are absent here; libvirt's defaults are methods. Spans point into the text that
 //! was read.

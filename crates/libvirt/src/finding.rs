@@ -17,7 +17,7 @@ pub struct Finding {
     pub start: Position,
     /// The place behind the last of them.
     pub end: Position,
-    /// What is wrong here: one sentence with the values.
+    /// The fault: one sentence with the values.
     pub message: String,
 }
 
@@ -37,7 +37,7 @@ impl Finding {
         self.rule.why()
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub fn fix(&self) -> &'static str {
         self.rule.fix()
     }

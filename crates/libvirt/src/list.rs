@@ -10,7 +10,7 @@ use nearside_topology::{Id, IdSet};
 /// one more).
 pub(crate) const MAX_NUMBER: u32 = 16_383;
 
-/// The offset of the first wrong byte, and what is wrong.
+/// The offset of the first wrong byte, and the fault.
 pub(crate) type Wrong = (usize, String);
 
 /// Reads a list that must name at least one number.

@@ -60,7 +60,7 @@ macro_rules! rules {
                 match self { $(Self::$rule => Needs::$needs,)* }
             }
 
-            /// What is wrong, in general.
+            /// The fault, in general.
             pub const fn summary(self) -> &'static str {
                 match self { $(Self::$rule => $summary,)* }
             }
@@ -70,7 +70,7 @@ macro_rules! rules {
                 match self { $(Self::$rule => $why,)* }
             }
 
-            /// What to do about it.
+            /// The remedy.
             pub const fn fix(self) -> &'static str {
                 match self { $(Self::$rule => $fix,)* }
             }
@@ -299,7 +299,7 @@ rules! {
 
     OperatorOverridesPlacement "operator-overrides-placement" Warning Placement
     "A binding in the XML that differs from the placement."
-    "What the operator wrote stays, so the domain does not get the home that was chosen."
+    "The operator's binding stays, so the domain does not get the home that was chosen."
     "Remove the binding to accept the placement, or place the domain on these nodes."
 }
 

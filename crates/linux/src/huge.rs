@@ -218,7 +218,7 @@ mod tests {
             made.file(&format!("hugetlb.{size}.numa_stat"), stat);
         };
         charge("2MB", 0, "total=0 N0=0 N1=0\nhugetlb=0 N0=0 N1=0\n");
-        assert_eq!(made.huge(), HugePages::new(), "mapped, but charged to somebody else");
+        assert_eq!(made.huge(), HugePages::new(), "mapped, but charged to another group");
         // A kernel that leaves moved pages on their old node, and a file without mappings.
         charge("2MB", 6 * MIB, "total=6291456 N0=6291456 N1=0\nhugetlb=0 N0=0 N1=0\n");
         charge("1GB", 1 << 30, "total=1073741824 N0=0 N1=1073741824\n");

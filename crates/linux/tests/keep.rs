@@ -5,7 +5,7 @@ mod common;
 
 use common::{Made, home};
 use nearside_linux::{
-    Refusal, Waiting,
+    Host, Refusal, Waiting,
     store::{CpuBinding, Record, Store},
     wants_fallback,
 };
@@ -165,6 +165,43 @@ fn a_fallback_binding_is_made_and_lifted_with_its_record() {
     assert!(!made.unbind("none") && !made.bind("none").unwrap());
 }
 
+/// The same process moves pages, and binds before and after.
+#[test]
+fn a_cpu_that_goes_offline_after_pages_have_moved_is_not_bound_again() {
+    let made = made();
+    made.group("nearside/x", "2-3\n");
+    made.file("cg/nearside/x/cgroup.procs", "9000001\n");
+    made.found(OWN, |_| {});
+    let mut host = made.host();
+    let known = host.topology().unwrap();
+    let cpus_bound = |host: &mut Host| {
+        host.begin().unwrap().bind_to_home(OWN).unwrap();
+        made.record(OWN).part().cpus.clone().map(|binding| binding.cpus)
+    };
+    assert_eq!(cpus_bound(&mut host), Some(cpus(&[2, 3])));
+    let pages = PageMove {
+        part: OWN.into(),
+        nodes: nodes(&[1]),
+        rate_bytes_per_s: None,
+        batch: Some(Batch { from: NodeId(0), max_bytes: 1 << 20 }),
+    };
+    let (mut begun, refused) = host.begin_batches(&[pages]);
+    let later = Instant::now() + Duration::from_secs(3600);
+    host.move_batches(&mut begun, later, &|| ControlFlow::Continue(()));
+    assert_eq!((host.end_batches(begun).len(), refused.len()), (1, 0));
+
+    made.file("sys/devices/system/cpu/online", "0-2\n");
+    made.file("cg/nearside/x/cpuset.cpus.effective", "2\n");
+    let mut session = host.begin().unwrap();
+    let seen = session.observe(Some(&known)).unwrap().topology.clone();
+    assert_eq!(seen.cpus_of_nodes(&nodes(&[1])), cpus(&[2]));
+    assert!(session.unbind(OWN).unwrap(), "the binding is still Nearside's own");
+    drop(session);
+    made.file("cg/nearside/x/cpuset.cpus", "\n");
+    assert_eq!(cpus_bound(&mut host), Some(cpus(&[2])));
+    assert_eq!(made.read("cg/nearside/x/cpuset.cpus"), "2");
+}
+
 #[test]
 fn a_binding_that_does_not_come_into_force_is_not_recorded() {
     let made = made();
@@ -261,10 +298,7 @@ fn batches_end_when_they_are_broken_off_or_their_domain_changes() {
         asked.fetch_add(1, SeqCst);
         ControlFlow::Break(())
     });
-    assert!(
-        begun.is_busy() && asked.load(SeqCst) == 1,
-        "one chunk, and then somebody wanted something"
-    );
+    assert!(begun.is_busy() && asked.load(SeqCst) == 1, "one chunk, and then an event came");
     host.move_batches(&mut begun, later, &|| ControlFlow::Continue(()));
     assert!(!begun.is_busy());
     let ended = host.end_batches(begun);

@@ -229,7 +229,7 @@ fn a_stopped_libvirt_costs_a_domain_nothing() {
     assert!(refused.contains("has not answered within 2000 ms"), "{refused}");
     assert!(!scene.made.path("run/nearside/journal.json").exists(), "other domains go on");
     drop(stopped);
-    // libvirt reads what was sent to it meanwhile, and finds its clients gone.
+    // libvirt reads the requests that were sent meanwhile, and finds its clients gone.
     thread::sleep(Duration::from_millis(200));
     assert_eq!(scene.pins(), before);
     assert_eq!(scene.bind(), Ok(true));

@@ -11,7 +11,7 @@ use nearside_linux::{
 };
 use nearside_policy::{
     ByNode, ControlObservation, Controller, History, Home, Homes, Limits, MoveReport, Owner,
-    PartHistory, Stayed, Tuning,
+    PartHistory, Stayed, Tuning, total,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -71,6 +71,15 @@ impl Made {
         let inode = fs::metadata(self.path(&format!("cg{path}")))
             .map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
         found(path, inode.unwrap(), "b", home(&[1]))
+    }
+
+    /// A busy group with a record.
+    fn put_vm(&self, usage_us: u64) {
+        self.group("m/vm", usage_us, [4096, 0]);
+        self.threads("m/vm", &[(1, 0, usage_us * 1000, 0)]);
+        if !self.path("run/nearside/domains").exists() {
+            self.put(self.record("/m/vm"));
+        }
     }
 
     fn put(&self, record: Record) {
@@ -399,7 +408,8 @@ fn mappings_are_read_again_after_a_move() {
             moved_bytes: 4096,
             stayed: Stayed::new(),
         };
-        let turn = Turn { moved: moved.iter().map(report).collect(), ..turn(interval) };
+        let moved: Vec<_> = moved.iter().map(report).collect();
+        let turn = Turn { moved: &moved, ..turn(interval) };
         let seen = watcher.observe(&History::default(), turn).unwrap();
         assert_eq!(seen.moved.len(), moved.len());
         seen.machine.parts[0].resident_bytes.clone()
@@ -410,29 +420,35 @@ fn mappings_are_read_again_after_a_move() {
     assert_eq!(held(3, second, &["/m/vm"]), by_node([0, 4096]));
 }
 
+/// The records cannot be read, and nothing is sampled; or the machine cannot be read, once the
+/// domains were sampled.
 #[test]
-fn reports_of_moves_survive_a_failed_sample() {
+fn loads_survive_failed_observations() {
     let made = made();
-    made.group("m/vm", 0, [4096, 0]);
-    made.put(made.record("/m/vm"));
+    made.put_vm(1_000_000);
+    // Without this file, the machine of the last observation stands until the second read.
+    fs::remove_file(made.path("sys/devices/system/cpu/online")).unwrap();
     let mut watcher = made.watcher(&["m/*"]);
-    let report = |domain: &str| MoveReport {
-        part: domain.into(),
-        from: NodeId(0),
-        moved_bytes: 4096,
-        stayed: Stayed::new(),
+    let mut load = |interval, usage_us| {
+        made.put_vm(usage_us);
+        let seen = watcher.observe(&History::default(), turn(interval)).ok()?;
+        let load = seen.loads.get(&"/m/vm".into()).map(|it| (it.over_ns, total(&it.cpu_ns)));
+        Some((seen.length_ns, load))
     };
-    let mut look = |interval, moved: &[&str]| {
-        let turn = Turn { moved: moved.iter().copied().map(report).collect(), ..turn(interval) };
-        watcher.observe(&History::default(), turn).map(|seen| seen.moved)
-    };
-    let folder = made.path("run/nearside/domains");
-    let allow = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(load(1, 1_000_000), Some((0, None)));
+    assert_eq!(load(2, 2_000_000), Some((INTERVAL_NS, Some((INTERVAL_NS, SECOND_NS)))));
+    let (records, cpus) = (made.path("run/nearside/domains"), made.path("sys/devices/system"));
+    let away = made.path("sys/away");
+    fs::rename(&cpus, &away).unwrap();
+    assert_eq!(load(3, 3_000_000), None);
+    fs::rename(&away, &cpus).unwrap();
+    let allow = |mode| fs::set_permissions(&records, fs::Permissions::from_mode(mode)).unwrap();
     allow(0o777);
-    assert!(look(1, &["/m/vm"]).is_err());
+    assert_eq!(load(4, 4_000_000), None);
     allow(0o755);
-    assert_eq!(look(2, &["/m/other"]).unwrap(), [report("/m/vm"), report("/m/other")]);
-    assert_eq!(look(3, &[]).unwrap(), []);
+    let all = (3 * INTERVAL_NS, Some((3 * INTERVAL_NS, 3 * SECOND_NS)));
+    assert_eq!(load(5, 5_000_000), Some(all));
+    assert_eq!(load(6, 6_000_000), Some((INTERVAL_NS, Some((INTERVAL_NS, SECOND_NS)))));
 }
 
 /// A thousand groups of this host, each with a process that sleeps.

@@ -12,7 +12,7 @@ pub struct Allocatable {
     /// Page cache and kernel caches that the kernel gives up under pressure, less the part it keeps
     /// for itself.
     pub reclaimable_bytes: u64,
-    /// What the kernel keeps free: the sum of the zones' high watermarks.
+    /// Memory that the kernel keeps free: the sum of the zones' high watermarks.
     pub reserve_bytes: u64,
     /// The result: free + reclaimable - reserve, never below 0. Claims that are not resident yet
     /// are still in it.

@@ -10,8 +10,8 @@ use nearside_topology::{NodeId, NodeSet};
 pub struct Available {
     /// Allocatable memory less claims and reservations, by node.
     by_node: ByNode,
-    /// What others have reserved of it: huge pages of which nobody knows which nodes they will come
-    /// from before they are touched. So it is taken off the sum and off no node.
+    /// Huge pages of it that others have reserved. Their nodes are unknown until the pages are
+    /// touched, so they are taken off the sum and off no node.
     reserved_bytes: u64,
     /// The sum of `by_node`.
     sum_bytes: u64,
@@ -134,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn what_others_reserved_is_taken_off_the_machine_and_off_no_node() {
+    fn reservations_on_unknown_nodes_are_taken_off_the_machine_and_off_no_node() {
         let cases = [
-            // Nobody reserved anything.
+            // Nothing is reserved.
             (machine(0, vec![domain(&[60], &[0], 0)]), [40, 100], 140),
             // A domain's own reservation is part of its claim.
             (machine(60, vec![domain(&[60], &[0], 60)]), [40, 100], 140),

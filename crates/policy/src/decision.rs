@@ -48,7 +48,7 @@ pub struct Candidate {
     /// over its vCPUs, in millionths. Unknown in older records.
     #[serde(default)]
     pub vcpus_per_core_ppm: Option<u64>,
-    /// What would be promised: vCPUs and bytes by node, spilled bytes included.
+    /// The promise: vCPUs and bytes by node, spilled bytes included.
     pub claim: Claim,
     /// Bytes that do not fit the nodes and come from others (never with a policy that confines).
     pub spilled_bytes: u64,

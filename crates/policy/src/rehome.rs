@@ -309,8 +309,8 @@ fn share_out(
     bytes.retain(|_, amount| *amount > 0);
 }
 
-/// What a domain finds at another home: what can be promised there, its own claim left out, and
-/// what it holds already.
+/// The memory for a domain at another home: the available part, its own claim left out, and its
+/// resident memory there.
 struct Room<'a> {
     available: Available,
     held: &'a ByNode,

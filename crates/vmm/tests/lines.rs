@@ -1,4 +1,4 @@
-//! What the crate says about each command line of `lines/`, as snapshots, and rules for all.
+//! The crate's findings about each command line of `lines/`, as snapshots, and rules for all.
 
 #![allow(
     clippy::unwrap_used,

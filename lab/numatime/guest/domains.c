@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * domains CPU MIB: two processes take turns on the CPU, domain 1 and domain 2, and read MIB and 2 x
- * MIB of memory, of each line once. What the plugin counts for each between the marks 1 and 2 is to
+ * MIB of memory, of each line once. The plugin's counts for each between the marks 1 and 2 are to
  * be held against that: lab/calibrate.
  */
 #define _GNU_SOURCE

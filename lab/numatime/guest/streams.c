@@ -82,7 +82,7 @@ static void *stream(void *argument)
 
 	run_on(own->cpu);
 	memory = new_memory(own->node, &mapped);
-	read_lines(memory, memory_bytes); /* What was written to make it leaves the caches. */
+	read_lines(memory, memory_bytes); /* Its initial content leaves the caches. */
 	pthread_barrier_wait(&all_ready);
 	begin = now_ns();
 	for (int slice = -1; slice <= SLICES;) {

@@ -521,7 +521,7 @@ fn no_binding_by_nearside_outlives_it_on_foreign_units() {
     });
     assert_eq!([service.bound(), kept.bound()], [unbound(), theirs()]);
     // The daemon reports an interval after its end.
-    await_that("it is said why", || {
+    await_that("the log has the reason", || {
         let why = json(&format!("why {}", service.path()))["status"]["text"].to_string();
         why.contains("the unit restarts")
     });

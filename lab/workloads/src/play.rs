@@ -90,7 +90,7 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
         .into_iter()
         .map(|(name, count)| (name.clone(), count - moved_before.get(&name).unwrap_or(&0)))
         .collect();
-    let scheduler = Stage::scheduler();
+    let (scheduler, homes) = (Stage::scheduler(), stage.homes()?);
     let ms = |ns: u64| ns as f64 / NS_PER_MS as f64;
     let mut results = vec![];
     for ((domain, end_ns), one) in domains.iter().zip(&ends).zip(started.values()) {
@@ -108,6 +108,7 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
         "domains": results,
         "moved_pages": moved,
         "scheduler": scheduler,
+        "homes": homes,
         "daemon": stage.end()?,
     }))
 }

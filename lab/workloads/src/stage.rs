@@ -3,6 +3,7 @@
 use crate::{outcome::Outcome, workload::Domain};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -167,6 +168,19 @@ impl<'a> Stage<'a> {
     /// The `sched_ext` scheduler in charge, if there is one.
     pub(crate) fn scheduler() -> Option<String> {
         fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
+    }
+
+    /// The nodes of each domain's home, by its name; none under contenders without homes.
+    pub(crate) fn homes(&self) -> Outcome<Option<BTreeMap<String, Value>>> {
+        let Some(nearside) = &self.contender.nearside else { return Ok(None) };
+        let output = Command::new(nearside).args(["list", "--format", "json"]).output()?;
+        let listed: Value = serde_json::from_slice(&output.stdout)?;
+        let domains = listed["domains"].as_array().ok_or("a list without domains")?;
+        let home = |domain: &Value| {
+            let name = domain["name"].as_str().ok_or("a domain without a name")?;
+            Ok((name.to_owned(), domain["home"]["nodes"].clone()))
+        };
+        domains.iter().map(home).collect::<Outcome<_>>().map(Some)
     }
 
     /// Ends the daemon and gives its messages.

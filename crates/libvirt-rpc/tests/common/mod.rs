@@ -41,7 +41,7 @@ pub(crate) fn message(
     ])
 }
 
-/// What was written to a daemon, and what it answers.
+/// The bytes written to a daemon, and its answers.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     pub(crate) written: Vec<u8>,

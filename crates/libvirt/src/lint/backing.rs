@@ -1,4 +1,4 @@
-//! `<memoryBacking>`, pinned memory, private memory: what fixes pages at the start.
+//! `<memoryBacking>`, pinned memory, private memory: settings that fix pages at the start.
 
 use super::checker::Checker;
 use crate::{

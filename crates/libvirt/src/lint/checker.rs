@@ -1,4 +1,4 @@
-//! The domain that is checked, and what was found so far.
+//! The domain that is checked, and the findings so far.
 
 use crate::{domain::Domain, finding::Finding, position::Span, rule::Rule};
 use nearside_topology::Topology;

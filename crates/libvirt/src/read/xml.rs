@@ -26,7 +26,7 @@ pub(super) fn fault(at: usize, problem: impl Into<String>) -> Fault {
 /// The text of an attribute or an element.
 #[derive(Debug, Clone)]
 pub(super) struct Value<'a> {
-    /// What it says; entities are resolved.
+    /// Its text; entities are resolved.
     pub(super) text: Cow<'a, str>,
     /// Its name for messages, such as `vcpu=`.
     pub(super) name: String,

@@ -32,7 +32,7 @@ pub(crate) struct Actuators {
     booted_with_systemd: bool,
     /// Connected when it is first needed.
     systemd: Option<Arc<Systemd>>,
-    /// What is known of libvirt's daemon.
+    /// The known state of libvirt's daemon.
     libvirt: Arc<LibvirtState>,
 }
 

@@ -13,7 +13,7 @@ const MAX_THREADS: usize = 512;
 
 /// The busiest threads that together have this percentage of a domain's CPU time decide where it is
 /// kept. Helper threads that hardly run may be bound otherwise than its vCPUs.
-const MOST_PERCENT: u64 = 90;
+const MAX_PERCENT: u64 = 90;
 
 /// The CPU time of one thread between two samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub(super) fn kept_on(
     let all_ns = by_use.iter().fold(0_u64, |sum, (ns, _)| sum.saturating_add(*ns));
     let (mut counted_ns, mut cpus) = (0_u64, CpuSet::new());
     for (ns, thread) in by_use {
-        let is_most = u128::from(counted_ns) * 100 > u128::from(all_ns) * u128::from(MOST_PERCENT);
+        let is_most = u128::from(counted_ns) * 100 > u128::from(all_ns) * u128::from(MAX_PERCENT);
         if all_ns > 0 && is_most {
             break;
         }

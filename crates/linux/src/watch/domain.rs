@@ -102,6 +102,8 @@ pub(super) struct Watched {
     time_ns: ByNode,
     resident_bytes: ByNode,
     reserved_bytes: u64,
+    /// The loads of its parts that no observation has passed on yet.
+    loads: BTreeMap<PartId, PartLoad>,
 }
 
 impl Watched {
@@ -139,6 +141,7 @@ impl Watched {
             time_ns: ByNode::new(),
             resident_bytes: ByNode::new(),
             reserved_bytes: 0,
+            loads: BTreeMap::new(),
         }
     }
 
@@ -248,16 +251,22 @@ impl Watched {
         }
     }
 
-    /// Samples the loads of its parts, and its memory. Empty for the first sample, which has no
-    /// earlier one to compare with, and while nothing is known about each part. `has_moved`: pages
-    /// of it were moved since.
+    /// Takes the loads of its parts since the last ones that were taken. Empty if it was not sampled
+    /// since, or for the first time.
+    pub(super) fn take_loads(&mut self) -> BTreeMap<PartId, PartLoad> {
+        std::mem::take(&mut self.loads)
+    }
+
+    /// Samples the loads of its parts, and its memory. The first sample has no load, since there is
+    /// no earlier one to compare with; nor has one while nothing is known about each part.
+    /// `has_moved`: pages of it were moved since.
     pub(super) fn observe(
         &mut self,
         look: &mut Look<'_>,
         (name, record): (&str, Option<&Record>),
         has_moved: bool,
         buffer: &mut Buffer,
-    ) -> Vec<(PartId, PartLoad)> {
+    ) {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
         let owner = owner(self.group.path(), look.systemd);
@@ -275,7 +284,7 @@ impl Watched {
         (self.looked_ns, self.looked_in) = (look.now_ns, look.interval);
         let parts = cells::parts(&self.cells, record);
         if is_first || over_ns == 0 || parts == Parts::Unknown {
-            return Vec::new();
+            return;
         }
         let ids = self.ids(name, record);
         let each = self.by_part.iter();
@@ -301,7 +310,13 @@ impl Watched {
                 .unwrap_or_default(),
         };
         let loads = cpu_ns.into_iter().zip(waited_ns).enumerate().map(load);
-        ids.into_iter().zip(loads).collect()
+        // Those of former parts, before the cells were known, go.
+        let mut earlier = std::mem::take(&mut self.loads);
+        let following = |(id, load): (PartId, PartLoad)| match earlier.remove(&id) {
+            Some(earlier) => (id, load.following(earlier)),
+            None => (id, load),
+        };
+        self.loads = ids.into_iter().zip(loads).map(following).collect();
     }
 
     /// The inode spreads the close samples of domains over intervals. The sample after a long pause

@@ -29,8 +29,7 @@ use crate::{
 use domain::{FILES, Look, Watched};
 use kept::Buffer;
 use nearside_policy::{
-    ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, PartId, PartLoad,
-    Reservation, adoptions,
+    ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, Reservation, adoptions,
 };
 use nearside_topology::{Topology, sysfs};
 use nodes::NodeWatch;
@@ -72,7 +71,7 @@ pub struct Turn<'a> {
     /// CPU time by node that it counted since it was attached, by the inode of a domain's cgroup.
     pub scheduler: Option<&'a BTreeMap<u64, ByNode>>,
     /// Reports of the pages that were to move.
-    pub moved: Vec<MoveReport>,
+    pub moved: &'a [MoveReport],
 }
 
 /// Watches this host.
@@ -97,8 +96,6 @@ pub struct Watcher {
     /// The machine as it was read last, and the online CPUs then.
     machine: Option<(Topology, String)>,
     nodes: NodeWatch,
-    /// The reports of moved pages that no sample has passed on yet.
-    moved: Vec<MoveReport>,
     looked_ns: Option<u64>,
     /// The first domain of the last interval's sample.
     looked_first: Option<String>,
@@ -130,7 +127,6 @@ impl Host {
             max_open: raise_open_files().saturating_sub(SPARE_DESCRIPTORS) / FILES,
             machine: None,
             nodes: NodeWatch::new(self.root()),
-            moved: Vec::new(),
             looked_ns: None,
             looked_first: None,
             buffer: Buffer::default(),
@@ -260,14 +256,13 @@ impl Watcher {
     /// Samples the host.
     ///
     /// # Errors
-    /// If the records or the machine cannot be read. The next sample uses the earlier ones.
+    /// If the records or the machine cannot be read. The next observation has the loads that were
+    /// sampled until then; the caller passes the reports of moved pages again.
     pub fn observe(
         &mut self,
         history: &History,
-        mut turn: Turn<'_>,
+        turn: Turn<'_>,
     ) -> Result<ControlObservation, Error> {
-        // Reports stay until a sample succeeds, so that a failed one does not lose them.
-        self.moved.append(&mut turn.moved);
         self.read_records()?;
         self.find();
         let root = self.root.clone();
@@ -277,7 +272,7 @@ impl Watcher {
         };
         let allowed = host::allowed(&self.tree, self.systemd);
         let offered = before.clone().offered(allowed.as_ref());
-        let loads = self.sample_domains(history, &turn, &offered);
+        self.sample_domains(history, &turn, &offered);
         // Free memory is read after resident memory. So pages touched in between count twice rather
         // than not at all.
         let machine = match turn.interval.is_multiple_of(INTERVALS_OF_ZONES) {
@@ -287,6 +282,7 @@ impl Watcher {
         let length_ns = self.looked_ns.map_or(0, |before| turn.now_ns.saturating_sub(before));
         self.looked_ns = Some(turn.now_ns);
         let happened = self.nodes.observe(&machine, length_ns, &mut self.buffer);
+        let loads = self.domains.values_mut().flat_map(Watched::take_loads).collect();
         let domains = &self.domains;
         let states = domains
             .iter()
@@ -304,7 +300,7 @@ impl Watcher {
             memory_stall_ppm: happened.memory_stall_ppm,
             soft_affinity: turn.soft_affinity,
             numa_balancing: self.numa_balancing(),
-            moved: std::mem::take(&mut self.moved),
+            moved: turn.moved.to_vec(),
         })
     }
 
@@ -333,12 +329,7 @@ impl Watcher {
     }
 
     /// Samples the domains that are due, and forgets those that have ended.
-    fn sample_domains(
-        &mut self,
-        history: &History,
-        turn: &Turn<'_>,
-        offered: &Topology,
-    ) -> BTreeMap<PartId, PartLoad> {
+    fn sample_domains(&mut self, history: &History, turn: &Turn<'_>, offered: &Topology) {
         let proc = self.root.join("proc");
         let mut look = Look {
             now_ns: turn.now_ns,
@@ -355,8 +346,7 @@ impl Watcher {
             threads_left: MAX_THREADS,
             is_short: false,
         };
-        let mut loads = BTreeMap::new();
-        let moved: BTreeSet<&str> = self.moved.iter().map(|report| report.part.domain()).collect();
+        let moved: BTreeSet<&str> = turn.moved.iter().map(|report| report.part.domain()).collect();
         let (records, buffer) = (&self.records, &mut self.buffer);
         // The history may come from an earlier daemon, with a domain that this one has not sampled
         // yet.
@@ -378,7 +368,7 @@ impl Watcher {
             if watched.is_populated(buffer) {
                 let domain = (name.as_str(), records.get(name));
                 let has_moved = moved.contains(name.as_str());
-                loads.extend(watched.observe(&mut look, domain, has_moved, buffer));
+                watched.observe(&mut look, domain, has_moved, buffer);
             } else {
                 ended.push(name.clone());
             }
@@ -393,7 +383,6 @@ impl Watcher {
             );
             self.say(format!("{most}, so where they run is known some intervals later"));
         }
-        loads
     }
 
     /// Reads the records that have changed.

@@ -88,7 +88,7 @@ impl Cells {
         self.0.get(domain).map(|looked| looked.first.clone()).unwrap_or_default()
     }
 
-    /// Forgets what the scheduler knew: it is detached.
+    /// Forgets the homes passed to the scheduler: it is detached.
     pub(super) fn forget_passed(&mut self) {
         self.0.values_mut().for_each(|looked| looked.passed_for.clear());
     }

@@ -14,6 +14,7 @@ use super::{
     reported::Reported,
     requests,
     scheduler::{Affinities, SchedulerControl},
+    settle::{Settled, report, settle},
     snapshot::{Asked, Event, Seen, SeenDomain, Snapshot, Totals},
 };
 use crate::{output, report::units::count};
@@ -26,13 +27,13 @@ use nearside_linux::{
     watch::{Turn, Watcher},
 };
 use nearside_policy::{
-    Action, Batch, ControlObservation, ControlPlan, Controller, Homes, MoveReport, Outcome,
-    PageMove, PartId, PartState, Step, Transaction, Tuning, learn_all, plan_all,
+    Action, ControlObservation, ControlPlan, Controller, Homes, Outcome, PageMove, PartState,
+    Transaction, Tuning, learn_all, plan_all,
 };
 use nearside_scheduler as scheduler;
 use nearside_topology::{NodeId, Topology};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
@@ -73,8 +74,6 @@ pub(crate) struct ControlLoop {
     cells: Cells,
     api: Arc<Api>,
     totals: Totals,
-    /// Reports of moved pages that no controller has seen yet.
-    moved: Vec<MoveReport>,
     /// The pages that move until the next interval.
     batches: Batches,
     counted: BTreeMap<NodeId, Option<Counters>>,
@@ -114,7 +113,6 @@ impl ControlLoop {
             cells: Cells::default(),
             api,
             totals: Totals::default(),
-            moved: Vec::new(),
             batches: Batches::default(),
             counted: BTreeMap::new(),
             began: Instant::now(),
@@ -201,7 +199,8 @@ impl ControlLoop {
     fn interval(&mut self, inbox: &Inbox, due: Instant) {
         self.end_batches();
         let interval = self.persisted.interval + 1;
-        let said = self.cells.look(&mut self.host, &mut self.watcher, interval, &self.moved);
+        let said =
+            self.cells.look(&mut self.host, &mut self.watcher, interval, &self.persisted.moved);
         self.reported.report(said);
         let is_attached = self.scheduler.attachment().is_attached();
         let counted = is_attached.then(|| self.scheduler.cpu_ns());
@@ -210,14 +209,15 @@ impl ControlLoop {
             now_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
             soft_affinity: is_attached,
             scheduler: counted.as_ref(),
-            // The watcher keeps them until a sample succeeds.
-            moved: std::mem::take(&mut self.moved),
+            moved: &self.persisted.moved,
         };
+        let seen = self.watcher.observe(&self.persisted.history, turn);
         self.persisted.interval = interval;
         self.totals.intervals += 1;
-        match self.watcher.observe(&self.persisted.history, turn) {
+        match seen {
             Err(error) => self.sample_failed(&error.to_string(), inbox, due),
             Ok(seen) => {
+                self.persisted.moved.clear();
                 self.failed = (0, String::new());
                 self.control(seen, inbox, due);
             }
@@ -244,13 +244,19 @@ impl ControlLoop {
         let controllers = self.controllers.iter().map(Box::as_ref);
         let (all, history) = plan_all(controllers, &seen, &self.persisted.history);
         let before = std::mem::replace(&mut self.persisted.history, history);
-        let (moves, dropped) = self.act(&all, &seen.machine.topology, inbox, due);
+        // Before acting: the next daemon must know the cooldown of a decision that this one was
+        // killed in, or it could take the decision again.
+        if !all.is_empty() {
+            self.persist();
+        }
+        let Settled { moves, dropped } = self.act(&all, &seen.machine.topology, inbox, due);
         if !dropped.is_empty() {
             let controllers = self.controllers.iter().map(Box::as_ref);
             let learned = learn_all(controllers, &seen, &before);
             for part in dropped {
                 self.persisted.history.take_back_decision(part, &learned);
             }
+            self.persist();
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         adoption::adopt(&mut self.host, &self.watcher, &mut self.reported);
@@ -261,25 +267,23 @@ impl ControlLoop {
         for_each_domain(&mut self.host, &mut self.reported, &forgotten, forget, is_over);
         // Last, because a change of a domain's record ends its page moves.
         self.begin_batches(&moves);
-        if !all.is_empty() {
-            let written = self.persisted.write(&self.state);
-            self.reported.report(written.err().map(|error| error.to_string()));
-        }
         self.publish(seen, all);
     }
 
-    /// Applies the transactions of a plan, until the next interval is `due`. Returns the pages that
-    /// are to move, and the parts about which the next interval decides anew: their transactions
-    /// were dropped. A part with a refused step is none of them, because the step would be refused
-    /// again: its cooldown holds.
+    fn persist(&mut self) {
+        let written = self.persisted.write(&self.state);
+        self.reported.report(written.err().map(|error| error.to_string()));
+    }
+
+    /// Applies the transactions of a plan, until the next interval is `due`.
     fn act<'p>(
         &mut self,
         plan: &'p ControlPlan,
         topology: &Topology,
         inbox: &Inbox,
         due: Instant,
-    ) -> (Vec<PageMove>, Vec<&'p PartId>) {
-        let mut applied: Vec<(&Transaction, Result<(), Refusal>)> = Vec::new();
+    ) -> Settled<'p> {
+        let mut outcomes: Vec<Result<(), Refusal>> = Vec::new();
         if !plan.transactions.is_empty() {
             match self.host.begin() {
                 Err(error) => {
@@ -295,7 +299,7 @@ impl ControlLoop {
                                 session.found(part.domain(), pattern);
                             }
                         }
-                        applied.push((transaction, session.apply(transaction)));
+                        outcomes.push(session.apply(transaction));
                         if inbox.is_to_end() || Instant::now() >= due {
                             break;
                         }
@@ -303,24 +307,10 @@ impl ControlLoop {
                 }
             }
         }
-        let mut unchanged: BTreeSet<&PartId> = BTreeSet::new();
-        let mut dropped = Vec::new();
-        for (transaction, outcome) in &applied {
+        for (transaction, outcome) in plan.transactions.iter().zip(&outcomes) {
             self.count(transaction, outcome);
-            if let Err(refusal) = outcome {
-                unchanged.extend(transaction.subjects());
-                if !matches!(refusal, Refusal::Step { .. }) {
-                    dropped.extend(transaction.subjects());
-                }
-            }
         }
-        for transaction in plan.transactions.iter().skip(applied.len()) {
-            unchanged.extend(transaction.subjects());
-            dropped.extend(transaction.subjects());
-        }
-        let may_move = |step: &&Step<PageMove>| !unchanged.contains(&step.action.part);
-        let moves = plan.moves.iter().filter(may_move).map(|step| step.action.clone()).collect();
-        (moves, dropped)
+        settle(plan, &outcomes)
     }
 
     /// Counts and reports the outcome of a transaction.
@@ -364,7 +354,7 @@ impl ControlLoop {
         if let Outcome::Refused { why } = outcome {
             self.reported.report_of(domain, &format!("cannot {pages}: {why}"));
         }
-        self.moved.extend(report(pages, outcome));
+        self.persisted.moved.extend(report(pages, outcome));
     }
 
     /// Takes the outcome of the page moves since the interval before.
@@ -538,8 +528,7 @@ impl ControlLoop {
             let said = self.scheduler.detach();
             self.reported.report(said);
         }
-        let written = self.persisted.write(&self.state);
-        self.reported.report(written.err().map(|error| error.to_string()));
+        self.persist();
         let notices = self.host.take_notices();
         self.reported.report(notices);
     }
@@ -548,15 +537,4 @@ impl ControlLoop {
 /// The controllers, in the order in which they decide.
 fn controllers(tuning: &Tuning) -> Vec<Box<dyn Controller>> {
     vec![Box::new(Homes { tuning: *tuning })]
-}
-
-/// The report on a page move for its controller. A move that was never tried has none.
-fn report(pages: &PageMove, outcome: &Outcome) -> Option<MoveReport> {
-    let PageMove { part, batch: Some(Batch { from, .. }), .. } = pages else { return None };
-    let report = MoveReport::new(part, *from, outcome)?;
-    let is_untried = matches!(
-        outcome,
-        Outcome::Partly { moved_bytes: 0, stayed, .. } if stayed.is_empty()
-    );
-    (!is_untried).then_some(report)
 }

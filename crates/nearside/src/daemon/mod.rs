@@ -55,5 +55,6 @@ pub mod persisted;
 mod reported;
 mod requests;
 pub mod scheduler;
+mod settle;
 pub mod snapshot;
 mod socket;

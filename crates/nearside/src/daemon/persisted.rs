@@ -1,7 +1,7 @@
 //! The control loop's history on disk, beside the records. A restarted daemon continues from it.
 
 use nearside_linux::{Error, folder::Folder};
-use nearside_policy::History;
+use nearside_policy::{History, MoveReport};
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "history.json";
@@ -20,6 +20,9 @@ pub struct PersistedState {
     pub interval: u64,
     /// The history after it.
     pub history: History,
+    /// Reports of moved pages that no controller has learned from yet.
+    #[serde(default)]
+    pub moved: Vec<MoveReport>,
 }
 
 impl PersistedState {
@@ -57,7 +60,8 @@ impl PersistedState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_policy::PartHistory;
+    use nearside_policy::{PartHistory, Stayed, StayedWhy};
+    use nearside_topology::NodeId;
     use std::fs;
 
     #[test]
@@ -74,6 +78,12 @@ mod tests {
             .history
             .parts
             .insert("db".into(), PartHistory { next_sample: 44, ..PartHistory::default() });
+        persisted.moved.push(MoveReport {
+            part: "db".into(),
+            from: NodeId(1),
+            moved_bytes: 0,
+            stayed: Stayed::from([(StayedWhy::Busy, 4096)]),
+        });
         persisted.write(&state).unwrap();
         assert_eq!(PersistedState::read(&state, "b"), (persisted, None));
         let (other_boot, said) = PersistedState::read(&state, "c");

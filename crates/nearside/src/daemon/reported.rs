@@ -30,7 +30,7 @@ impl Reported {
         }
     }
 
-    /// Forgets what was reported of a domain that has changed.
+    /// Forgets the reports about a domain that has changed.
     pub(super) fn changed(&mut self, domain: &str) {
         self.of_domains.remove(domain);
     }

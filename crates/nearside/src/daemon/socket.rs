@@ -98,7 +98,7 @@ impl Socket {
     /// Removes the socket from its folder, unless the path leads to another file by now.
     pub(super) fn remove(self) {
         if self.is_in_place() {
-            // The next daemon replaces what could not be removed.
+            // The next daemon replaces a file that could not be removed.
             let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
         }
     }

@@ -88,6 +88,7 @@ impl StatusJson {
             HomeBlocker::HasCells => "has-cells",
             HomeBlocker::BelowThreshold => "below-threshold",
             HomeBlocker::Cooldown { .. } => "cooldown",
+            HomeBlocker::Refused { .. } => "refused",
             HomeBlocker::Unconfirmed { .. } => "unconfirmed",
             HomeBlocker::NoneBetter { .. } => "none-better",
             HomeBlocker::DoesNotPay { .. } => "does-not-pay",

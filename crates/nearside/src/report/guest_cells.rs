@@ -16,7 +16,7 @@ use serde::Serialize;
 /// The guest in a cgroup of libvirt.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct GuestCells {
-    /// What is known of it.
+    /// The known facts about it.
     #[serde(flatten)]
     pub(crate) guest: Guest,
     /// The reason why nothing is known; none if libvirt has answered.

@@ -41,7 +41,7 @@ pub(super) type Score = (u64, u64, Reverse<u64>);
 #[derive(Debug, Clone)]
 pub(super) struct Arrangement {
     pub(super) score: Score,
-    /// What the distances between the homes add to the slow-down, in millionths.
+    /// The part of the slow-down that the distances between the homes add, in millionths.
     pub(super) between_ppm: u64,
     /// The seats, by cell.
     pub(super) seats: Vec<Seat>,

@@ -77,7 +77,7 @@ impl fmt::Display for Spill {
 }
 
 impl CellsDecision {
-    /// The decision for a virtual machine of one cell: what `place` gives a part.
+    /// The decision for a virtual machine of one cell: that of `place` for a part.
     pub(crate) fn of_one(request: CellsRequest, decision: Decision) -> Self {
         let Decision { chosen, left_out, candidates, exhaustive, model, .. } = decision;
         Self {

@@ -42,7 +42,7 @@ impl Nearness {
         Self { weights_ppm, sums_ppm, share_ppm: share_ppm.div_ceil(PPM) }
     }
 
-    /// What the distances between these homes add to the slow-down of a virtual machine of so many
+    /// The slow-down that the distances between these homes add for a virtual machine of so many
     /// vCPUs, in millionths. Cells that have no home yet count nothing.
     pub(super) fn between_ppm(&self, homes: &[Rc<Home>], vcpus: u64, view: &View) -> u64 {
         let mut sum = 0_u128;

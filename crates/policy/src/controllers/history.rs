@@ -61,6 +61,9 @@ pub struct PartHistory {
     pub evaluated_at: Option<u64>,
     /// Its last move.
     pub moved: Option<LastMove>,
+    /// The last attempt to give it a first home, while it has none.
+    #[serde(default)]
+    pub first_home: Option<LastMove>,
     /// The interval of the last attempt to confine it to its home again.
     pub confined_at: Option<u64>,
     /// By node, pages that did not move from there.

@@ -63,6 +63,19 @@ pub struct PartLoad {
     pub near: Vec<NodeId>,
 }
 
+impl PartLoad {
+    /// This load and the one just before it as one: times add up, the rest is as it is now.
+    pub fn following(mut self, earlier: Self) -> Self {
+        self.over_ns = self.over_ns.saturating_add(earlier.over_ns);
+        self.waited_ns = self.waited_ns.saturating_add(earlier.waited_ns);
+        for (node, ns) in earlier.cpu_ns {
+            let of_node = self.cpu_ns.entry(node).or_default();
+            *of_node = of_node.saturating_add(ns);
+        }
+        self
+    }
+}
+
 /// The owner of a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

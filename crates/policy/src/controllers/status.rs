@@ -67,6 +67,11 @@ pub enum HomeBlocker {
         /// The load on it now.
         load_now: MilliVcpus,
     },
+    /// A step towards its first home was refused, and would be again.
+    Refused {
+        /// The interval of the next attempt.
+        retry_at: u64,
+    },
     /// A better home needs further confirmation, because measurements vary.
     Unconfirmed {
         /// How many times in a row a better home was found.
@@ -172,6 +177,9 @@ impl fmt::Display for HomeBlocker {
                     f,
                     "moved recently; load of the home: {load_then} vCPUs then, {load_now} now"
                 )
+            }
+            Self::Refused { .. } => {
+                write!(f, "its first home was refused, and is tried again later")
             }
             Self::NoneBetter { here, best } => {
                 write!(f, "no better home: predicted slow-down {here}, at best {best} elsewhere")

@@ -88,6 +88,10 @@ pub(crate) struct Machine {
     pub(crate) drops_transactions: bool,
     /// The intervals and parts of dropped transactions.
     pub(crate) dropped: Vec<(u64, String)>,
+    /// Whether a step of each transaction is refused.
+    pub(crate) refuses_steps: bool,
+    /// The intervals and parts of refused transactions.
+    pub(crate) refused: Vec<(u64, String)>,
     pub(crate) noise: f64,
     pub(crate) tuning: Tuning,
     pub(crate) history: History,
@@ -169,6 +173,8 @@ impl Machine {
             first_come: false,
             drops_transactions: false,
             dropped: Vec::new(),
+            refuses_steps: false,
+            refused: Vec::new(),
             noise: 0.05,
             tuning: Tuning::default(),
             history: History::default(),
@@ -351,6 +357,9 @@ impl Machine {
         if self.drops_transactions {
             self.drop_transactions(&mut plan, &seen, &before);
         }
+        if self.refuses_steps {
+            self.refuse_transactions(&mut plan);
+        }
         for step in plan.steps() {
             self.act(&step.action, &step.reason);
         }
@@ -374,6 +383,15 @@ impl Machine {
         for part in dropped.iter().flat_map(|transaction| transaction.subjects()) {
             self.dropped.push((self.interval, part.to_string()));
             self.history.take_back_decision(part, &learned);
+            plan.moves.retain(|step| step.action.part != *part);
+        }
+    }
+
+    /// Does what the daemon does if a step of each transaction is refused.
+    fn refuse_transactions(&mut self, plan: &mut ControlPlan) {
+        let refused = std::mem::take(&mut plan.transactions);
+        for part in refused.iter().flat_map(|transaction| transaction.subjects()) {
+            self.refused.push((self.interval, part.to_string()));
             plan.moves.retain(|step| step.action.part != *part);
         }
     }

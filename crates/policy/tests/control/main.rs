@@ -9,5 +9,6 @@ mod machine;
 #[path = "../placement/machines.rs"]
 mod machines;
 mod properties;
+mod refused;
 mod scenarios;
 mod transactions;

@@ -112,7 +112,7 @@ fn main() {
             restless();
         }
         println!("ready {address:x}");
-        assert!(std::io::stdout().flush().is_ok(), "nobody reads");
+        assert!(std::io::stdout().flush().is_ok(), "the reader has gone");
         if args.free {
             await_line();
             // SAFETY: the mapping is this program's own and nothing points into it.
@@ -159,7 +159,7 @@ fn restless() {
 }
 
 fn await_line() {
-    assert!(std::io::stdin().read_line(&mut String::new()).is_ok(), "nobody writes");
+    assert!(std::io::stdin().read_line(&mut String::new()).is_ok(), "the writer has gone");
 }
 
 fn map(kind: Kind, bytes: usize) -> usize {

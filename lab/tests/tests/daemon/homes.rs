@@ -72,8 +72,7 @@ fn strict_memory_comes_home_and_is_confined_there_again() {
     daemon.stop();
 }
 
-/// Memory goes all ways at once, which takes some intervals of 20 s; nobody who wants something
-/// waits for that.
+/// Memory goes all ways at once, which takes some intervals of 20 s; no request waits for that.
 #[test]
 fn pages_move_all_ways_at_once_and_an_end_does_not_wait_for_them() {
     let names = ["a", "b", "c", "d"];
@@ -117,7 +116,7 @@ fn pages_move_all_ways_at_once_and_an_end_does_not_wait_for_them() {
 fn found_groups_get_a_home() {
     let group = Path::new("/sys/fs/cgroup/machine.slice/vm1");
     fs::create_dir_all(group).unwrap();
-    // Whoever made the group would take a binding back, so it is the scheduler that keeps it at
+    // The group's owner would take a binding back, so it is the scheduler that keeps it at
     // home.
     let daemon = Daemon::start("found = [\"machine.slice/*\"]");
     let script = format!("echo 0 > {}/cgroup.procs; while :; do :; done", group.display());
@@ -134,7 +133,7 @@ fn found_groups_get_a_home() {
     for key in ["name", "home", "found_by", "allowed", "policies"] {
         assert!(why[key] == told[key] && !why[key].is_null(), "{key}: {why:#} {told:#}");
     }
-    await_that("what the daemon makes of it is told", || {
+    await_that("the daemon reports its status", || {
         json("why /machine.slice/vm1")["status"].is_object()
     });
     child.kill().unwrap();

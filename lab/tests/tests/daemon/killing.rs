@@ -217,7 +217,7 @@ fn kill_under_load(rounds: u64, attached: bool) {
         };
         listed["domains"].as_array().unwrap().iter().map(of).collect()
     };
-    // On whichever node.
+    // On any node.
     let claimed = |record: &[Value; 2]| -> u64 {
         record[1]["bytes"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
     };

@@ -143,7 +143,7 @@ fn commands_ask_the_daemon_and_do_without_one_that_does_not_answer() {
         );
         assert!(!said(&format!("{command} --no-daemon")).0.contains("status"), "{command}");
     }
-    await_that("a program is told, too", || {
+    await_that("the answer for programs has it, too", || {
         json("list")["domains"][0]["status"]["place"] == "idle"
     });
     assert!(!said("why db --no-daemon").0.contains("daemon"));

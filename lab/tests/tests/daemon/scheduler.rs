@@ -17,7 +17,7 @@ fn with_the_scheduler_a_home_is_preferred_and_the_stand_in_lifted() {
         fs::read_to_string("/sys/kernel/sched_ext/state").unwrap().trim() == "enabled"
     });
     await_that("the stand-in is lifted", || allowed(&domain) == "0-7");
-    await_that("it is said", || daemon.said().contains("scheduler attached"));
+    await_that("the log says so", || daemon.said().contains("scheduler attached"));
     let scheduled_by = |who: &str| {
         let frame = stdout(&run(words("top --once --interval 0")));
         assert!(frame.contains(&format!("scheduled by {who} ")), "{frame}");

@@ -38,7 +38,7 @@ fn settled(group: &str, processes: &[u32], besides: u64) -> BTreeMap<u32, u64> {
     charged
 }
 
-/// Asserts that `show` has found what these processes map.
+/// Asserts that `show` has found the mappings of these processes.
 fn assert_mapped(shown: &Value, own: &Own) {
     let mut mapped = BTreeMap::new();
     for kind in ["anonymous", "shared", "huge"] {

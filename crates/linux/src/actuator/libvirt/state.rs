@@ -19,7 +19,7 @@ const CHANGE: Duration = Duration::from_secs(4);
 /// For so long libvirt is not asked again after a time-out, and a domain not after a refusal.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// What is known of libvirt's daemon.
+/// The known state of libvirt's daemon.
 #[derive(Debug)]
 pub(crate) struct LibvirtState {
     sockets: Vec<PathBuf>,
@@ -49,7 +49,7 @@ impl LibvirtState {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // What a panicking thread left is still true.
+        // The state left by a panicking thread is still true.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

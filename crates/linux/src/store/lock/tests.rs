@@ -275,7 +275,7 @@ fn bounded_waits_end_and_name_the_holder() {
 }
 
 #[test]
-fn stale_tickets_and_foreign_files_block_nobody() {
+fn stale_tickets_and_foreign_files_block_no_process() {
     let folder = tempfile::tempdir().unwrap();
     let own = own(folder.path());
     let queue = own.make_below(QUEUE).unwrap();

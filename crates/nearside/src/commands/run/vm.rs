@@ -179,7 +179,7 @@ fn distances(vm: &Vm) -> Option<Vec<Vec<u8>>> {
 /// The command of the helper that binds vCPU threads.
 pub(crate) const HELPER: &str = "bind-vcpus";
 
-/// Starts the helper, which nobody waits for: it belongs to init once its parent has ended.
+/// Starts the helper. No process waits for it: it belongs to init once its parent has ended.
 pub(super) fn start_helper(cells: &[String], vcpus: u32) -> Result<(), Failure> {
     if cells.is_empty() {
         return Ok(());

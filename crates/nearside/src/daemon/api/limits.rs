@@ -1,4 +1,4 @@
-//! Bounds on what peers may take.
+//! Bounds on the resources of peers.
 
 use std::time::Duration;
 

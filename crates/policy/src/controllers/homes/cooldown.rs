@@ -4,6 +4,9 @@
 //! each time. Beyond the cooldown, while the move is recent, it moves again only if the load on its
 //! home has grown since it was chosen. So under steady load there is at most one move in
 //! [`Tuning::steady_intervals`].
+//!
+//! A refused decision has the same cooldown, because the step would be refused again; so has a
+//! first home that was refused.
 
 use super::tuning::Tuning;
 use crate::{LastMove, MilliVcpus};
@@ -26,11 +29,16 @@ pub(super) fn cooldown_after(tuning: &Tuning, last: Option<LastMove>, now: u64) 
     })
 }
 
+/// Whether the cooldown of a decision lasts.
+pub(super) fn is_cooling_down(last: LastMove, now: u64) -> bool {
+    now.saturating_sub(last.at) < last.cooldown_intervals
+}
+
 /// Whether a part must stay for now.
 pub(super) fn must_stay(tuning: &Tuning, last: LastMove, now: u64, load_now: MilliVcpus) -> bool {
     let passed = now.saturating_sub(last.at);
     let grown = load_now.0 >= last.load.0.saturating_add(MIN_GROWTH_MILLI.max(last.load.0 / 8));
-    passed < last.cooldown_intervals || passed < tuning.steady_intervals && !grown
+    is_cooling_down(last, now) || passed < tuning.steady_intervals && !grown
 }
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 use super::{
     amounts::{Amounts, split},
     binding::{Binding, agrees, follow},
+    cooldown::{cooldown_after, is_cooling_down},
     evaluation::Evaluator,
     learning::is_idle,
     model::PartModel,
     round::Round,
 };
 use crate::{
-    Affinity, ByNode, Claim, Home, HomeBlocker, MemoryPolicy, MilliVcpus, Origin, Reason, SlowDown,
-    Step,
+    Affinity, ByNode, Claim, Home, HomeBlocker, LastMove, MemoryPolicy, MilliVcpus, Origin, Reason,
+    SlowDown, Step,
     index::{NodeIndex, PartIndex},
 };
 use nearside_topology::NodeSet;
@@ -31,6 +32,10 @@ impl<'a> Round<'a> {
         let mut guests = Guests::default();
         for at in self.sampled() {
             if self.state(at).home.is_some() {
+                continue;
+            }
+            if let Some(retry_at) = self.refused_until(at) {
+                self.known_mut(at).status.home_blocker = Some(HomeBlocker::Refused { retry_at });
                 continue;
             }
             if let Some(nodes) = self.bound_to(at) {
@@ -74,7 +79,10 @@ impl<'a> Round<'a> {
             (Some(_), steps) => {
                 guests.0.entry(id.domain().to_owned()).or_default().push((at, steps));
             }
-            (None, Some(steps)) => self.transact(steps),
+            (None, Some(steps)) => {
+                self.transact(steps);
+                self.begin_attempt(at);
+            }
             (None, None) => {}
         }
     }
@@ -87,9 +95,28 @@ impl<'a> Round<'a> {
         let is_whole = siblings.count() == cells.len();
         let steps: Option<Vec<_>> = cells.iter().map(|(_, steps)| steps.clone()).collect();
         match steps.filter(|_| is_whole) {
-            Some(steps) => self.transact(steps.concat()),
+            Some(steps) => {
+                self.transact(steps.concat());
+                cells.iter().for_each(|(at, _)| self.begin_attempt(*at));
+            }
             None => cells.into_iter().for_each(|(at, _)| self.take_back(at)),
         }
+    }
+
+    // The interval in which a part without a home may get one again; none if it may now.
+    fn refused_until(&self, at: PartIndex) -> Option<u64> {
+        let last = self.known(at).first_home.filter(|&last| is_cooling_down(last, self.now()))?;
+        Some(last.at.saturating_add(last.cooldown_intervals))
+    }
+
+    // The cooldown of a first home counts if a step of it is refused: then the part still has none.
+    fn begin_attempt(&mut self, at: PartIndex) {
+        let (now, tuning) = (self.now(), self.tuning());
+        let load = MilliVcpus(self.host().load_milli(&self.part(at).home));
+        let known = self.known_mut(at);
+        let cooldown_intervals = cooldown_after(tuning, known.first_home, now);
+        known.first_home = Some(LastMove { at: now, cooldown_intervals, load });
+        known.status.home_blocker = None;
     }
 
     // Counts a part at other nodes in the model.

@@ -23,6 +23,7 @@ pub(super) fn after(tuning: &Tuning, before: &History, seen: &ControlObservation
         let mut known = before.parts.get(&state.id).cloned().unwrap_or_default();
         known.since.get_or_insert(seen.interval);
         forget_former_home(&mut known, state);
+        known.first_home = known.first_home.filter(|_| state.home.is_none());
         if let Some(load) = seen.loads.get(&state.id).filter(|load| load.over_ns > 0) {
             learn(&mut known, tuning, state, load, |node| topology.node(node).is_some());
             for (&node, &ns) in &load.cpu_ns {
