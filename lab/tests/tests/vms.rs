@@ -4,57 +4,26 @@
 //! `/proc` while the virtual machine keeps touching its memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "vms/auto.rs"]
+mod auto;
+#[path = "vms/starts.rs"]
+mod starts;
+
 use nearside_lab::{
     await_that,
     daemon::Daemon,
     huge_pages,
     libvirt::{Cells, Libvirt, Vm},
-    run, stderr, stdout,
 };
-use std::{collections::BTreeSet, fs};
-
-/// The CPUs of a node, as the kernel lists them.
-fn cpus_of(node: u32) -> String {
-    format!("{}-{}", 2 * node, 2 * node + 1)
-}
-
-/// The domain's XML, completed by `nearside place --libvirt`.
-fn placed(xml: &str, flags: &[&str]) -> String {
-    fs::write("/tmp/asked.xml", xml).unwrap();
-    let output = run(["place", "--libvirt", "/tmp/asked.xml"].iter().chain(flags));
-    assert!(output.status.success(), "{}", stderr(&output));
-    stdout(&output)
-}
-
-/// Places and starts a virtual machine, and waits until it has touched its memory.
-fn started(name: &str, cells: &Cells, extra: &str, flags: &[&str]) -> Vm {
-    let vm = Vm::start(name, cells, &placed(&cells.xml(name, extra), flags));
-    vm.await_pass();
-    vm
-}
-
-/// The node of each cell's memory. Asserts that all of a cell's memory is on one node, and that its
-/// vCPUs may run on that node's CPUs only.
-fn nodes_of_cells(vm: &Vm, cells: &Cells) -> Vec<u32> {
-    let vcpus = vm.vcpus();
-    let node_of = |cell: usize| {
-        let memory = vm.memory(cell);
-        let nodes: Vec<u32> = memory.bytes.keys().copied().collect();
-        let [node] = nodes[..] else { panic!("cell {cell} on several nodes: {memory:?}") };
-        let own = &vcpus[cell * cells.vcpus as usize..][..cells.vcpus as usize];
-        assert!(own.iter().all(|cpus| *cpus == cpus_of(node)), "cell {cell}: {vcpus:?}");
-        node
-    };
-    (0..cells.memory_mib.len()).map(node_of).collect()
-}
+use std::collections::BTreeSet;
 
 #[test]
 fn cells_start_on_nodes_of_their_own() {
     let _libvirt = Libvirt::start();
     for memory_mib in [vec![64], vec![64, 68], vec![48, 52, 56, 60]] {
         let cells = Cells { vcpus: 2, memory_mib };
-        let vm = started("cells", &cells, "", &[]);
-        let nodes: BTreeSet<u32> = nodes_of_cells(&vm, &cells).into_iter().collect();
+        let vm = Vm::start_placed("cells", &cells, "", &[]);
+        let nodes: BTreeSet<u32> = vm.nodes_of_cells().into_iter().collect();
         assert_eq!(nodes.len(), cells.memory_mib.len(), "two cells share a node: {nodes:?}");
         // It allocates the memory, so it has to reach the CPUs of all cells.
         let reached: BTreeSet<u32> = cpus(&vm.emulator());
@@ -83,7 +52,7 @@ fn memory_of_a_virtual_machine_follows_each_policy() {
         // The nodes of the cgroup confine it.
         ("restrictive", "3", "default"),
     ] {
-        let vm = started("policy", &cells, "", &["--policy", policy, "--nodes", nodes]);
+        let vm = Vm::start_placed("policy", &cells, "", &["--policy", policy, "--nodes", nodes]);
         let memory = vm.memory(0);
         assert_eq!(memory.policy, kernels, "{policy}");
         let asked: BTreeSet<u32> = cpus(nodes);
@@ -98,8 +67,8 @@ fn huge_pages_of_each_cell_lie_on_its_node() {
     let cells = Cells { vcpus: 2, memory_mib: vec![64, 68] };
     let extra = "  <memoryBacking>\n    <hugepages>\n      <page size='2' unit='MiB'/>\n    \
                  </hugepages>\n  </memoryBacking>\n";
-    let vm = started("huge", &cells, extra, &[]);
-    let nodes = nodes_of_cells(&vm, &cells);
+    let vm = Vm::start_placed("huge", &cells, extra, &[]);
+    let nodes = vm.nodes_of_cells();
     assert_ne!(nodes[0], nodes[1]);
     for (cell, mib) in [(0, 64), (1, 68)] {
         // QEMU allocates huge pages before the start.
@@ -116,7 +85,7 @@ fn huge_pages_of_each_cell_lie_on_its_node() {
 fn vcpus_of_each_cell_prefer_its_node_under_the_scheduler() {
     let _libvirt = Libvirt::start();
     let cells = Cells { vcpus: 2, memory_mib: vec![64, 68] };
-    let vm = started("soft", &cells, "", &["--affinity", "soft", "--nodes", "1,2"]);
+    let vm = Vm::start_placed("soft", &cells, "", &["--affinity", "soft", "--nodes", "1,2"]);
     assert!(vm.vcpus().iter().all(|cpus| cpus == "0-7"), "{:?}", vm.vcpus());
     let home = |cell: usize| -> Vec<u32> { vm.memory(cell).bytes.keys().copied().collect() };
     let homes = [home(0), home(1)];

@@ -247,7 +247,8 @@ mod tests {
         let answer = answer(&topology, Err("process 7 holds the lock".into()));
         assert_eq!(answer.nodes.to_string(), "0-2");
         let size = Size { vcpus: 2, memory_bytes: 512 * MIB };
-        let said = |refuse| remark(size, &answer.nodes, refuse, answer.unreserved.as_ref().unwrap());
+        let said =
+            |refuse| remark(size, &answer.nodes, refuse, answer.unreserved.as_ref().unwrap());
         assert_eq!(
             said(false),
             "answered nodes 0-2 for 2 vCPUs and 512 MiB, and reserved nothing: process 7 holds the \
