@@ -132,7 +132,12 @@ pub fn create_paused(name: &str, xml: &str) -> Child {
     let file = format!("/tmp/{name}.xml");
     fs::write(&file, xml).unwrap();
     let mut command = to_libvirt();
-    command.args(["create", "--paused", &file]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .args(["create", "--paused", &file])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// The process of a running domain's VMM.
