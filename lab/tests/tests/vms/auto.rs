@@ -19,7 +19,7 @@ pub(crate) fn auto(xml: &str) -> String {
 }
 
 fn cells(memory_mib: u64) -> Cells {
-    Cells { vcpus: 2, memory_mib: vec![memory_mib] }
+    Cells { vcpus: 1, memory_mib: vec![memory_mib] }
 }
 
 /// The path of a domain in the API.
@@ -28,6 +28,7 @@ fn in_api(cgroup: &str) -> String {
 }
 
 /// The tests of one libvirt and one daemon, so that the waits of one are the work of the others.
+/// One machine runs at a time, since each keeps an emulated CPU busy.
 #[test]
 fn machines_that_libvirt_starts_fail_hang_and_vanish() {
     let (libvirt, numad) = (Libvirt::start(), Numad::install(""));
@@ -35,7 +36,7 @@ fn machines_that_libvirt_starts_fail_hang_and_vanish() {
     write("/proc/sys/kernel/numa_balancing", "0");
     let mut daemon = Daemon::start("found = [\"machine/*\"]\nscheduler = \"off\"\nrate = \"256K\"");
     a_start_that_fails_leaves_a_reservation_without_an_owner(&numad);
-    let auto = a_machine_starts_where_numad_advises_and_takes_its_reservation_over(&numad);
+    a_machine_starts_where_numad_advises_and_takes_its_reservation_over(&numad);
     let free = Vm::start("free", &cells(72), &cells(72).xml("free", ""));
     free.await_pass();
     let node = a_libvirt_that_hangs_is_reported_and_costs_the_machine_nothing(
@@ -44,7 +45,6 @@ fn machines_that_libvirt_starts_fail_hang_and_vanish() {
         &free,
     );
     a_machine_that_vanishes_while_its_pages_move_leaves_no_record(&daemon, free, node);
-    drop(auto);
     // A minute after the answer.
     await_that("the reservation of the failed start lapses", || promised_bytes() == 0);
     next_start();
@@ -70,23 +70,23 @@ fn a_start_that_fails_leaves_a_reservation_without_an_owner(numad: &Numad) {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success() && said.contains("/nowhere"), "{said}");
     let [answer] = &numad.answers()[..] else { panic!("{:?}", numad.answers()) };
-    let node = answer.strip_prefix("-w 2:80: ").unwrap();
+    let node = answer.strip_prefix("-w 1:80: ").unwrap();
     let [record] = &reservations()[..] else { panic!("{:?}", reservations()) };
     assert!(record["lifetime"]["term"].is_object(), "{record}");
     assert_eq!(record["subject"]["reservation"]["bytes"], json!({node: 80 * MIB}));
     assert!(promised_bytes() >= 80 * MIB);
 }
 
-fn a_machine_starts_where_numad_advises_and_takes_its_reservation_over(numad: &Numad) -> Vm {
+fn a_machine_starts_where_numad_advises_and_takes_its_reservation_over(numad: &Numad) {
     let vm = Vm::start("auto", &cells(64), &auto(&cells(64).xml("auto", "")));
     let answers = numad.answers();
-    let node = answers.last().unwrap().strip_prefix("-w 2:64: ").unwrap();
+    let node = answers.last().unwrap().strip_prefix("-w 1:64: ").unwrap();
     let number: u32 = node.parse().unwrap();
     vm.await_pass();
     let memory = vm.memory(0);
     assert_eq!(memory.bytes.keys().copied().collect::<Vec<_>>(), [number], "{memory:?}");
     assert_eq!(memory.policy, format!("bind:{node}"));
-    assert_eq!(vm.vcpus(), [cpus_of(number), cpus_of(number)]);
+    assert_eq!(vm.vcpus(), [cpus_of(number)]);
     assert_eq!(status(vm.process(), "Mems_allowed_list"), node);
     let owned = || -> Vec<Value> {
         let is_owned = |record: &Value| record["lifetime"]["cgroup"]["path"] == vm.cgroup();
@@ -95,7 +95,6 @@ fn a_machine_starts_where_numad_advises_and_takes_its_reservation_over(numad: &N
     await_that("the machine takes its reservation over", || !owned().is_empty());
     let [record] = &owned()[..] else { panic!("{:?}", owned()) };
     assert_eq!(record["subject"]["reservation"]["bytes"], json!({node: 64 * MIB}));
-    vm
 }
 
 fn home(vm: &Vm) -> Value {
