@@ -1,5 +1,5 @@
-//! Virtual machines of the modular daemon virtqemud of Debian 13 with its QEMU, on a machine of four
-//! nodes: two CPUs and 768 MiB on each.
+//! Virtual machines of the modular daemon virtqemud of Debian 13 with its QEMU, on a machine of
+//! four nodes: two CPUs and 768 MiB on each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nearside_lab::{

@@ -28,8 +28,8 @@ pub(crate) enum Role {
 /// name, which QEMU sets with `debug-threads=on` alone. Where libvirt makes no groups, the name is
 /// all there is.
 pub(crate) fn role(group_below: &str, comm: &str, domain: Option<&Domain>) -> Role {
-    // KVM's worker begins in the group of the vCPU that ran first (`kvm_mmu_start_lpage_recovery` in
-    // Linux 6.14 and later, `arch/x86/kvm/mmu/mmu.c`). The kernel cuts its name.
+    // KVM's worker begins in the group of the vCPU that ran first (`kvm_mmu_start_lpage_recovery`,
+    // `arch/x86/kvm/mmu/mmu.c`, Linux 6.14 and later). The kernel cuts its name.
     if comm.starts_with("kvm-nx-lpage-re") {
         return Role::Emulator;
     }
