@@ -141,6 +141,19 @@ fn a_reservation_that_has_lapsed_makes_room() {
 }
 
 #[test]
+fn with_refuse_a_question_that_does_not_fit_gets_no_nodes() {
+    let made = Made::new(1);
+    let ask = || made.command("2:300", "60").arg("--refuse").output().unwrap();
+    let output = ask();
+    assert_eq!((text(&output.stdout), output.status.code()), ("0\n".into(), Some(0)));
+    let output = ask();
+    assert_eq!((text(&output.stdout), output.status.code()), (String::new(), Some(1)));
+    let remark = text(&output.stderr);
+    assert!(remark.contains("numad: refused 2 vCPUs and 300 MiB: "), "{remark}");
+    assert_eq!(made.reservations().len(), 1);
+}
+
+#[test]
 fn the_lock_in_other_hands_delays_no_answer() {
     let made = Made::new(4);
     assert_eq!(text(&made.ask("2:300").stdout), "0\n");

@@ -4,7 +4,7 @@
 //! facts about domains come from `/proc`, none from libvirt or Nearside.
 
 use crate::{
-    command::await_that,
+    command::{Signal, await_that, run, send, stderr, stdout},
     files::{read, status, write},
     memory::{Mapping, mappings},
 };
@@ -23,27 +23,73 @@ const QEMU_CONF: &str = "user = \"root\"\ngroup = \"root\"\nsecurity_driver = \"
 const USER: &str = "libvirt-qemu:x:64055:64055::/var/lib/libvirt:/bin/false\n";
 const GROUP: &str = "libvirt-qemu:x:64055:\n";
 
-/// A running libvirtd. Its domains end with it.
+/// The log of libvirt's daemon.
+const LOG: &str = "/tmp/libvirtd.log";
+
+/// A running libvirtd or virtqemud. Its domains end with it.
 #[derive(Debug)]
 pub struct Libvirt(Child);
 
 impl Libvirt {
-    /// Starts it, and waits until it answers.
+    /// Starts libvirtd, and waits until it answers.
     pub fn start() -> Self {
-        Command::new("modprobe").args(["-a", "kvm-amd", "tun"]).status().unwrap();
-        write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +memory +hugetlb");
-        append_once("/etc/passwd", USER);
-        append_once("/etc/group", GROUP);
-        for folder in ["/run/libvirt", "/etc/libvirt", "/var/lib/libvirt/qemu"] {
-            fs::create_dir_all(folder).unwrap();
+        prepare("");
+        Self::started(&mut Command::new("libvirtd"))
+    }
+
+    /// Starts the modular daemon of a newer Debian in the root of its packages (`lab/virtqemud`),
+    /// and waits until it answers.
+    pub fn start_modular() -> Self {
+        let root = std::env::var("NEARSIDE_MODULAR").expect("run the tests with lab/test");
+        for folder in ["/dev", "/proc", "/sys", "/run", "/tmp"] {
+            let target = format!("{root}{folder}");
+            let mounted = Command::new("mount").args(["--rbind", folder, &target]).status();
+            assert!(mounted.unwrap().success(), "{target}");
         }
-        fs::write("/etc/libvirt/qemu.conf", QEMU_CONF).unwrap();
-        fs::write("/etc/libvirt/libvirtd.conf", "auth_unix_rw = \"none\"\n").unwrap();
-        let log = fs::File::create("/tmp/libvirtd.log").unwrap();
-        let daemon = Command::new("libvirtd").stderr(log).stdin(Stdio::null()).spawn().unwrap();
-        let started = Self(daemon);
-        await_that("libvirtd answers", || virsh(["version"]).status.success());
+        // The kernel of the virtual machines, at its path there.
+        let kernel = std::env::var("NEARSIDE_VM").expect("run the tests with lab/test");
+        let copy = format!("{root}{kernel}");
+        fs::create_dir_all(Path::new(&copy).parent().unwrap()).unwrap();
+        fs::copy(kernel, copy).unwrap();
+        // Packages' scripts create these.
+        append_once(&format!("{root}/etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
+        append_once(&format!("{root}/etc/group"), "root:x:0:\n");
+        prepare(&root);
+        Self::started(Command::new("chroot").args([&root, "/usr/sbin/virtqemud"]))
+    }
+
+    fn started(command: &mut Command) -> Self {
+        let log = fs::File::create(LOG).unwrap();
+        let started = Self(command.stderr(log).stdin(Stdio::null()).spawn().unwrap());
+        await_that("libvirt answers", || virsh(["version"]).status.success());
         started
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        send(self.0.id(), signal);
+    }
+
+    /// Its messages so far.
+    pub fn log(&self) -> String {
+        read(LOG)
+    }
+}
+
+/// Loads KVM, hands out the controllers, and configures the daemon below `root`.
+fn prepare(root: &str) {
+    Command::new("modprobe").args(["-a", "kvm-amd", "tun"]).status().unwrap();
+    write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +memory +hugetlb");
+    let at = |path: &str| format!("{root}{path}");
+    append_once(&at("/etc/passwd"), USER);
+    append_once(&at("/etc/group"), GROUP);
+    for folder in ["/run/libvirt", "/etc/libvirt", "/var/lib/libvirt/qemu"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
+    fs::write(at("/etc/libvirt/qemu.conf"), QEMU_CONF).unwrap();
+    for daemon in ["libvirtd", "virtqemud"] {
+        let path = at(&format!("/etc/libvirt/{daemon}.conf"));
+        fs::write(path, "auth_unix_rw = \"none\"\nkeepalive_interval = -1\n").unwrap();
     }
 }
 
@@ -56,11 +102,52 @@ impl Drop for Libvirt {
 
 /// Runs virsh to its end.
 pub fn virsh<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
-    Command::new("virsh").args(arguments).stdin(Stdio::null()).output().unwrap()
+    to_libvirt().args(arguments).output().unwrap()
+}
+
+/// virsh, connected to the daemon that runs. Debian 12's asks for libvirtd unless told otherwise.
+fn to_libvirt() -> Command {
+    let is_modular = Path::new("/run/libvirt/virtqemud-sock").exists();
+    let mode = if is_modular { "?mode=direct" } else { "" };
+    let mut command = Command::new("virsh");
+    // An emulated libvirt of twenty starts is silent for longer than virsh bears, and the reverse.
+    command.args(["-k", "0", "-c", &format!("qemu:///system{mode}")]).stdin(Stdio::null());
+    command
+}
+
+/// The CPUs of a node, as the kernel lists them.
+pub fn cpus_of(node: u32) -> String {
+    format!("{}-{}", 2 * node, 2 * node + 1)
+}
+
+/// The domain's XML, completed by `nearside place --libvirt`.
+fn placed(xml: &str, flags: &[&str]) -> String {
+    fs::write("/tmp/asked.xml", xml).unwrap();
+    let output = run(["place", "--libvirt", "/tmp/asked.xml"].iter().chain(flags));
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output)
+}
+
+/// Begins to create a domain that does not run yet.
+pub fn create_paused(name: &str, xml: &str) -> Child {
+    let file = format!("/tmp/{name}.xml");
+    fs::write(&file, xml).unwrap();
+    let mut command = to_libvirt();
+    command
+        .args(["create", "--paused", &file])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The process of a running domain's VMM.
+pub fn process_of(name: &str) -> u32 {
+    read(&format!("/run/libvirt/qemu/{name}.pid")).parse().unwrap()
 }
 
 fn append_once(file: &str, line: &str) {
-    let text = read(file);
+    let text = fs::read_to_string(file).unwrap_or_default();
     if !text.lines().any(|known| known == line.trim()) {
         fs::write(file, format!("{text}\n{line}")).unwrap();
     }
@@ -130,8 +217,14 @@ impl Vm {
         fs::write(&file, xml).unwrap();
         let created = virsh(["create", &file]);
         assert!(created.status.success(), "{}\n{xml}", String::from_utf8_lossy(&created.stderr));
-        let process = read(&format!("/run/libvirt/qemu/{name}.pid")).parse().unwrap();
-        Self { name: name.into(), cells: cells.clone(), process }
+        Self { name: name.into(), cells: cells.clone(), process: process_of(name) }
+    }
+
+    /// Places and starts a virtual machine, and waits until it has touched its memory.
+    pub fn start_placed(name: &str, cells: &Cells, extra: &str, flags: &[&str]) -> Self {
+        let vm = Self::start(name, cells, &placed(&cells.xml(name, extra), flags));
+        vm.await_pass();
+        vm
     }
 
     /// The process of its VMM.
@@ -139,12 +232,20 @@ impl Vm {
         self.process
     }
 
-    /// The path of its cgroup.
-    pub fn group(&self) -> String {
-        // The process is in a group of the emulator's below: `/machine/NAME.libvirt-qemu/emulator`.
-        let own = read(&format!("/proc/{}/cgroup", self.process));
-        let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
-        path.strip_suffix("/emulator").unwrap().to_owned()
+    /// The path of its cgroup, which is its name to Nearside.
+    pub fn cgroup(&self) -> String {
+        let group = read(&format!("/proc/{}/cgroup", self.process));
+        let names = group.strip_prefix("0::/").unwrap().split('/');
+        // Groups of the emulator and of each vCPU are below the machine's, in libvirt/ or not.
+        let machine: Vec<_> =
+            names.take_while(|name| !["libvirt", "emulator"].contains(name)).collect();
+        format!("/{}", machine.join("/"))
+    }
+
+    /// How often it has touched all of its memory.
+    pub fn passes(&self) -> usize {
+        let serial = fs::read(format!("/tmp/{}.serial", self.name)).unwrap();
+        serial.iter().filter(|&&byte| byte == b'.').count()
     }
 
     /// Waits until it has touched all of its memory once.
@@ -193,6 +294,21 @@ impl Vm {
             }
         }
         by_vcpu.into_values().collect()
+    }
+
+    /// The node of each cell's memory. Asserts that all of a cell's memory is on one node, and that
+    /// its vCPUs may run on that node's CPUs only.
+    pub fn nodes_of_cells(&self) -> Vec<u32> {
+        let (vcpus, of_cell) = (self.vcpus(), self.cells.vcpus as usize);
+        let node_of = |cell: usize| {
+            let memory = self.memory(cell);
+            let nodes: Vec<u32> = memory.bytes.keys().copied().collect();
+            let [node] = nodes[..] else { panic!("cell {cell} on several nodes: {memory:?}") };
+            let own = &vcpus[cell * of_cell..][..of_cell];
+            assert!(own.iter().all(|cpus| *cpus == cpus_of(node)), "cell {cell}: {vcpus:?}");
+            node
+        };
+        (0..self.cells.memory_mib.len()).map(node_of).collect()
     }
 
     /// The CPUs that the emulator may use.

@@ -27,12 +27,22 @@ impl Levelling {
     /// gain that much, and still eight of the size fit, and no ninth. Nodes that have become uneven
     /// are levelled again.
     pub fn size_of_two_a_node(&mut self) -> u64 {
+        self.size_of(2, 20)
+    }
+
+    /// A size of which exactly one fits each node. The tolerance is a tenth of the smallest node.
+    pub fn size_of_one_a_node(&mut self) -> u64 {
+        self.size_of(1, 10)
+    }
+
+    /// A size of which so many fit each node. The tolerance is this part of the smallest node.
+    fn size_of(&mut self, a_node: u64, tolerance: u64) -> u64 {
         for _ in 0..5 {
             let free = available_bytes();
             let least = *free.iter().min().unwrap();
-            let drift = least / 20;
-            let size = (least - drift) / 2 / PAGE_BYTES * PAGE_BYTES;
-            let left_over: u64 = free.iter().map(|free| free - 2 * size).sum();
+            let drift = least / tolerance;
+            let size = (least - drift) / a_node / PAGE_BYTES * PAGE_BYTES;
+            let left_over: u64 = free.iter().map(|free| free - a_node * size).sum();
             if left_over + free.len() as u64 * drift < size {
                 return size;
             }

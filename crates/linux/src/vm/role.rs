@@ -28,6 +28,11 @@ pub(crate) enum Role {
 /// name, which QEMU sets with `debug-threads=on` alone. Where libvirt makes no groups, the name is
 /// all there is.
 pub(crate) fn role(group_below: &str, comm: &str, domain: Option<&Domain>) -> Role {
+    // KVM's worker begins in the group of the vCPU that ran first (`kvm_mmu_start_lpage_recovery`,
+    // `arch/x86/kvm/mmu/mmu.c`, Linux 6.14 and later). The kernel cuts its name.
+    if comm.starts_with("kvm-nx-lpage-re") {
+        return Role::Emulator;
+    }
     let group = group_below.rsplit('/').next().unwrap_or_default();
     if let Some(vcpu) = number(group, "vcpu", "") {
         return of_vcpu(vcpu, domain);
@@ -113,6 +118,7 @@ mod tests {
             ("libvirt/iothread2", "IO iothread2", Role::Iothread(IothreadId(2))),
             ("libvirt/emulator", "vhost-4711", Role::Vhost),
             ("libvirt/emulator", "worker", Role::Emulator),
+            ("libvirt/vcpu0", "kvm-nx-lpage-re", Role::Emulator),
             // Threads that QEMU names as a vCPU, in the emulator's group.
             ("libvirt/emulator", "CPU 0/KVM", Role::Emulator),
             ("", "CPU 3/KVM", vcpu(3, None)),

@@ -33,12 +33,13 @@ const LOCK_SHARE: u32 = 2;
 /// there for 60 seconds. The domain that starts takes the reservation over. libvirt asks in this
 /// way for each domain with placement='auto'.
 ///
-/// If no set of nodes has room, or the time is too short, the answer is every node. Then nothing
-/// is reserved; standard error and the system log say why.
+/// If no set of nodes has room, or the time is too short, the answer is every node, or with
+/// --refuse none. Then nothing is reserved; standard error and the system log say why.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
-  nearside numad -w 4:8192    nodes for 4 vCPUs and 8 GiB, for example 1-2
+  nearside numad -w 4:8192            nodes for 4 vCPUs and 8 GiB, for example 1-2
+  nearside numad --refuse -w 4:8192   no nodes and exit code 1, if these would not be reserved
 
 Installed as /usr/bin/numad, this program answers in the same way: see the guide.")]
 pub(crate) struct Args {
@@ -51,6 +52,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = parse_within)]
     #[arg(default_value = DEFAULT_WITHIN, allow_hyphen_values = true)]
     within: Duration,
+
+    /// Print no nodes, and exit with code 1, if none could be reserved: libvirt then does not start
+    /// the machine
+    #[arg(long)]
+    refuse: bool,
 
     /// The folder below which /proc, /sys, /dev and /run lie
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
@@ -112,18 +118,18 @@ pub(crate) fn unsupported(error: &clap::Error) -> Option<String> {
     ))
 }
 
-/// The answer, and a remark if nothing was reserved.
+/// The answer, and the reason if nothing was reserved.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     nodes: NodeSet,
-    remark: Option<String>,
+    unreserved: Option<String>,
 }
 
 /// Prints the answer within its time. Reading the host cannot be interrupted, so it happens in a
 /// thread, which ends with this process. A killed process leaves the store as it was, or a
 /// reservation that lapses.
 pub(crate) fn run(args: &Args) -> Outcome {
-    let Args { size, within, root } = args.clone();
+    let Args { size, within, refuse, root } = args.clone();
     let (sender, receiver) = mpsc::channel();
     let asked = root.clone();
     // A thread that cannot start has dropped its sender.
@@ -134,13 +140,18 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Ok(answer) => answer?,
         Err(_) => {
             let why = format!("there was no answer after {} s", within.as_secs_f64());
-            Answer::of_every_node(size, listed_nodes(&root)?, &why)
+            Answer { nodes: listed_nodes(&root)?, unreserved: Some(why) }
         }
     };
-    if let Some(remark) = &answer.remark {
-        output::tell(&format!("numad: {remark}"));
+    if let Some(why) = &answer.unreserved {
+        let remark = remark(size, &answer.nodes, refuse, why);
         // libvirt drops the standard error of numad.
-        journal::warn(&root, NAME, remark);
+        journal::warn(&root, NAME, &remark);
+        let remark = format!("numad: {remark}");
+        if refuse {
+            return Err(Failure::could_not(remark));
+        }
+        output::tell(&remark);
     }
     output::print(&format!("{}\n", answer.nodes))
 }
@@ -153,7 +164,7 @@ fn ask(size: Size, at_most: Duration, root: &Path) -> Result<Answer, Failure> {
         // Without a cgroup tree the nodes are known all the same.
         Err(error) => {
             let (topology, _) = sysfs::read(root).map_err(Failure::could_not)?;
-            return Ok(answer(size, &topology, Err(error.to_string())));
+            return Ok(answer(&topology, Err(error.to_string())));
         }
     };
     let topology = host.topology().map_err(Failure::could_not)?;
@@ -161,7 +172,7 @@ fn ask(size: Size, at_most: Duration, root: &Path) -> Result<Answer, Failure> {
     let Size { vcpus, memory_bytes } = size;
     let advised = advise(&mut host, vcpus, memory_bytes, &CostModel::default(), &topology);
     let offered = topology.offered(host.allowed().as_ref());
-    Ok(answer(size, &offered, advised.map_err(|refusal| refusal.to_string())))
+    Ok(answer(&offered, advised.map_err(|refusal| refusal.to_string())))
 }
 
 /// The nodes with memory or CPUs, from two small files (`node_states` in Linux,
@@ -178,25 +189,22 @@ fn listed_nodes(root: &Path) -> Result<NodeSet, Failure> {
 }
 
 /// The answer to print. Without a placement it is every node, which confines nothing.
-fn answer(size: Size, topology: &Topology, advised: Result<Advice, String>) -> Answer {
-    match advised {
-        Ok(Advice { nodes, reserved: Ok(_) }) => Answer { nodes, remark: None },
-        Ok(Advice { nodes, reserved: Err(refusal) }) => {
-            Answer::of_every_node(size, nodes, &refusal.to_string())
-        }
-        Err(why) => Answer::of_every_node(size, usable_nodes(topology), &why),
-    }
+fn answer(topology: &Topology, advised: Result<Advice, String>) -> Answer {
+    let (nodes, unreserved) = match advised {
+        Ok(Advice { nodes, reserved }) => (nodes, reserved.err().map(|it| it.to_string())),
+        Err(why) => (usable_nodes(topology), Some(why)),
+    };
+    Answer { nodes, unreserved }
 }
 
-impl Answer {
-    fn of_every_node(size: Size, nodes: NodeSet, why: &str) -> Self {
-        let remark = Some(format!(
-            "answered {} for {} vCPUs and {}, and reserved nothing: {why}",
-            nodes.named(),
-            size.vcpus,
-            Bytes(size.memory_bytes)
-        ));
-        Self { nodes, remark }
+/// The remark on an answer for which nothing was reserved.
+fn remark(size: Size, nodes: &NodeSet, refuse: bool, why: &str) -> String {
+    let size = format!("{} vCPUs and {}", size.vcpus, Bytes(size.memory_bytes));
+    match refuse {
+        true => format!("refused {size}: {why}"),
+        false => {
+            format!("answered {} for {size}, and reserved nothing: {why}", nodes.named())
+        }
     }
 }
 
@@ -236,14 +244,17 @@ mod tests {
     fn without_a_placement_the_answer_is_every_node_and_a_remark() {
         let node = |id| Node { id: NodeId(id), memory_bytes: 1, ..Node::default() };
         let topology = Topology { nodes: (0..3).map(node).collect(), ..Topology::default() };
-        let size = Size { vcpus: 2, memory_bytes: 512 * MIB };
-        let answer = answer(size, &topology, Err("process 7 holds the lock".into()));
+        let answer = answer(&topology, Err("process 7 holds the lock".into()));
         assert_eq!(answer.nodes.to_string(), "0-2");
+        let size = Size { vcpus: 2, memory_bytes: 512 * MIB };
+        let said =
+            |refuse| remark(size, &answer.nodes, refuse, answer.unreserved.as_ref().unwrap());
         assert_eq!(
-            answer.remark.unwrap(),
+            said(false),
             "answered nodes 0-2 for 2 vCPUs and 512 MiB, and reserved nothing: process 7 holds the \
              lock"
         );
+        assert_eq!(said(true), "refused 2 vCPUs and 512 MiB: process 7 holds the lock");
     }
 
     proptest! {
