@@ -16,7 +16,7 @@
 
 mod edit;
 mod elements;
-mod layout;
+pub(crate) mod layout;
 
 use crate::{
     binding::{in_force, is_auto, of_cell, of_domain},
@@ -25,10 +25,9 @@ use crate::{
     memory::MemoryMode,
     placement::{CellPlacement, Placement, cell_distance},
 };
-pub(crate) use edit::Edit;
-use edit::apply;
-use elements::Element;
-use layout::Layout;
+pub(crate) use edit::{Edit, apply};
+pub(crate) use elements::Element;
+pub(crate) use layout::Layout;
 use nearside_topology::{CpuSet, NodeSet};
 
 /// The text of `domain` with the bindings of `placement` added. Nothing else changes, and the text

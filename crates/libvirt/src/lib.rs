@@ -12,6 +12,7 @@ mod intent;
 mod lint;
 mod list;
 mod memory;
+mod metadata;
 mod placement;
 mod position;
 mod read;
@@ -33,6 +34,7 @@ pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,
     MemoryDevice, MemoryMode, MemoryModel, Numatune, WrittenMode,
 };
+pub use metadata::{Keep, Metadata, NAMESPACE, Written, strip};
 pub use placement::{CellPlacement, Placement};
 pub use position::{Located, Position, Span};
 pub use read::{MAX_BYTES, ReadError};

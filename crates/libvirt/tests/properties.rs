@@ -5,8 +5,8 @@
 mod common;
 
 use nearside_libvirt::{
-    CellPlacement, Domain, IothreadId, MemoryMode, Pin, Placement, VcpuId, complete,
-    contradictions, lint,
+    CellPlacement, Domain, IothreadId, Keep, MemoryMode, Metadata, Pin, Placement, VcpuId, Written,
+    complete, contradictions, lint, strip,
 };
 use nearside_topology::NodeSet;
 use proptest::prelude::*;
@@ -165,6 +165,22 @@ proptest! {
         let again = Domain::read(&completed)
             .map_err(|error| TestCaseError::fail(format!("{error}\n{completed}")))?;
         prop_assert_eq!(complete(&again, &placement), completed);
+    }
+
+    #[test]
+    fn what_nearside_wrote_is_told_from_the_operators(
+        text in domain(),
+        placement in placement(),
+    ) {
+        let domain = Domain::read(&text).unwrap();
+        let placed = common::placed(&domain, &placement);
+        let metadata = Metadata::of(&placed).unwrap().unwrap();
+        let stripped = Domain::read(&strip(&placed, &metadata, Keep::Nothing)).unwrap();
+        prop_assert!(Written::between(&domain, &stripped).is_empty(), "{}", stripped.text());
+        prop_assert!(Written::between(&stripped, &domain).is_empty(), "{}", stripped.text());
+        // The same placement gives the same text, byte for byte.
+        let again = common::placed(&stripped, &placement);
+        prop_assert_eq!(again.text(), placed.text());
     }
 
     #[test]
