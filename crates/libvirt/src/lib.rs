@@ -34,7 +34,7 @@ pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,
     MemoryDevice, MemoryMode, MemoryModel, Numatune, WrittenMode,
 };
-pub use metadata::{Keep, Metadata, NAMESPACE, Written, strip};
+pub use metadata::{Keep, Metadata, NAMESPACE, Written, operators, strip};
 pub use placement::{CellPlacement, Placement};
 pub use position::{Located, Position, Span};
 pub use read::{MAX_BYTES, ReadError};

@@ -12,7 +12,7 @@ use crate::{
 };
 use roxmltree::{Document, Node};
 use serde::{Deserialize, Serialize};
-pub use strip::{Keep, strip};
+pub use strip::{Keep, operators, strip};
 pub use written::Written;
 
 /// The namespace of the element. libvirt keeps one element of each namespace.

@@ -6,7 +6,7 @@ mod common;
 
 use nearside_libvirt::{
     CellPlacement, Domain, IothreadId, Keep, MemoryMode, Metadata, Pin, Placement, VcpuId, Written,
-    complete, contradictions, lint, strip,
+    complete, contradictions, lint, operators, strip,
 };
 use nearside_topology::NodeSet;
 use proptest::prelude::*;
@@ -175,9 +175,18 @@ proptest! {
         let domain = Domain::read(&text).unwrap();
         let placed = common::placed(&domain, &placement);
         let metadata = Metadata::of(&placed).unwrap().unwrap();
-        let stripped = Domain::read(&strip(&placed, &metadata, Keep::Nothing)).unwrap();
+        let stripped = strip(&placed, &metadata, Keep::Nothing).unwrap();
         prop_assert!(Written::between(&domain, &stripped).is_empty(), "{}", stripped.text());
         prop_assert!(Written::between(&stripped, &domain).is_empty(), "{}", stripped.text());
+        let model = operators(&placed, &metadata, Keep::Nothing);
+        prop_assert!(Written::between(&model, &stripped).memory.is_none());
+        prop_assert_eq!(model.distances(), stripped.distances());
+        let nodes = |domain: &Domain| domain.memory_nodes(domain.cells.first()).cloned();
+        prop_assert_eq!(nodes(&model), nodes(&stripped));
+        let numbers = |domain: &Domain| -> Vec<VcpuId> {
+            domain.pins.vcpus.iter().map(|pin| pin.id.value).collect()
+        };
+        prop_assert_eq!(numbers(&model), numbers(&stripped));
         // The same placement gives the same text, byte for byte.
         let again = common::placed(&stripped, &placement);
         prop_assert_eq!(again.text(), placed.text());

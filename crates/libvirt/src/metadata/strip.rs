@@ -6,14 +6,15 @@ use super::{
 };
 use crate::{
     complete::{Edit, apply},
-    domain::Domain,
-    id::{CellId, IothreadId, VcpuId},
-    memory::{MemoryMode, WrittenMode},
+    domain::{Domain, Pin},
+    id::{IothreadId, VcpuId},
+    memory::{Memnode, MemoryBinding, MemoryMode, WrittenMode},
     position::Located,
+    read::ReadError,
 };
-use nearside_topology::{CpuSet, NodeSet};
+use nearside_topology::{CpuSet, Id, IdSet};
 use roxmltree::{Document, Node};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// The distances that Nearside wrote: a new start may get others, a guest that runs may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,28 +25,52 @@ pub enum Keep {
     Distances,
 }
 
-/// The text of `domain` without the values that Nearside wrote, as far as they still have the value
-/// that it wrote. The metadata stays. Every other byte is the operator's.
-pub fn strip(domain: &Domain, metadata: &Metadata, keep: Keep) -> String {
+/// `domain` without the values that Nearside wrote, as far as they still have the value that it
+/// wrote: the rest is the operator's. Text and places stay those of `domain`, for messages.
+pub fn operators(domain: &Domain, metadata: &Metadata, keep: Keep) -> Domain {
+    let own = Own::new(domain, metadata);
+    let mut rest = domain.clone();
+    if let Some(numatune) = &mut rest.numatune {
+        numatune.memory.take_if(|it| own.is_memory(it));
+        if let Some(memory) = numatune.memory.as_mut().filter(|it| own.has_own_nodeset(it)) {
+            memory.nodeset = None;
+        }
+        numatune.memnodes.retain(|it| !own.is_memnode(it));
+    }
+    rest.numatune.take_if(|it| it.memory.is_none() && it.memnodes.is_empty());
+    rest.pins.vcpus.retain(|it| !own.is_vcpupin(it));
+    rest.pins.emulator.take_if(|it| own.is_emulatorpin(it));
+    rest.pins.iothreads.retain(|it| !own.is_iothreadpin(it));
+    if keep == Keep::Nothing && own.has_distances() {
+        rest.cells.iter_mut().for_each(|cell| cell.distances.clear());
+    }
+    rest
+}
+
+/// [`operators`] as a domain of its own: its text lacks the values, and has all other bytes. The
+/// metadata stays.
+///
+/// # Errors
+/// If the text is no domain any more. That does not happen.
+pub fn strip(domain: &Domain, metadata: &Metadata, keep: Keep) -> Result<Domain, ReadError> {
     let text = domain.text();
-    let Ok(document) = Document::parse(text) else { return text.into() };
+    let Ok(document) = Document::parse(text) else { return Ok(domain.clone()) };
     let root = document.root_element();
-    let wrote = &metadata.wrote;
-    let own = Own { domain, wrote, mode: metadata.intent.mode };
+    let own = Own::new(domain, metadata);
     let mut edits = Vec::new();
     for section in SECTIONS {
         let Some(section) = root.children().find(|it| is_own(*it, section)) else { continue };
         edits.extend(own.edits(text, section));
     }
-    if keep == Keep::Nothing && wrote.distances.is_some() && wrote.distances == domain.distances() {
-        let is_cell =
-            |it: &Node<'_, '_>| domain.cells.iter().any(|c| c.span.start == it.range().start);
-        let cells = root.descendants().filter(|it| is_own(*it, "cell")).filter(is_cell);
+    if keep == Keep::Nothing && own.has_distances() {
+        let starts: BTreeSet<usize> = domain.cells.iter().map(|cell| cell.span.start).collect();
+        let is_cell = |it: &Node<'_, '_>| is_own(*it, "cell") && starts.contains(&it.range().start);
+        let cells = root.descendants().filter(is_cell);
         let distances =
             cells.flat_map(|cell| cell.children()).filter(|it| is_own(*it, "distances"));
         edits.extend(distances.map(|it| removal(text, it)));
     }
-    apply(text, edits)
+    Domain::read(&apply(text, edits))
 }
 
 /// Tells Nearside's values from the operator's.
@@ -56,7 +81,11 @@ struct Own<'a> {
     mode: MemoryMode,
 }
 
-impl Own<'_> {
+impl<'a> Own<'a> {
+    fn new(domain: &'a Domain, metadata: &'a Metadata) -> Self {
+        Self { domain, wrote: &metadata.wrote, mode: metadata.intent.mode }
+    }
+
     /// The edits that take Nearside's values out of a section, or the section if nothing is left of
     /// one that Nearside made.
     fn edits(&self, text: &str, section: Node<'_, '_>) -> Vec<Edit> {
@@ -80,39 +109,54 @@ impl Own<'_> {
         }
         let start = node.range().start;
         let pins = &self.domain.pins;
+        let numatune = self.domain.numatune.as_ref();
         match node.tag_name().name() {
             "memory" => {
-                let memory = self.domain.numatune.as_ref().and_then(|it| it.memory.as_ref());
-                memory.is_some_and(|it| {
-                    is_written(self.wrote.memory.as_ref(), it.nodeset.as_ref())
-                        && self.has_mode(it.mode.as_ref())
-                })
+                numatune.and_then(|it| it.memory.as_ref()).is_some_and(|it| self.is_memory(it))
             }
             "memnode" => {
-                let memnodes = self.domain.numatune.iter().flat_map(|it| &it.memnodes);
-                memnodes.filter(|it| it.span.start == start).any(|it| {
-                    is_written(by_cell(&self.wrote.memnode, it.cell.value), Some(&it.nodeset))
-                        && self.has_mode(it.mode.as_ref())
-                })
+                let mut memnodes = numatune.into_iter().flat_map(|it| &it.memnodes);
+                memnodes.any(|it| it.span.start == start && self.is_memnode(it))
             }
-            "vcpupin" => {
-                let wrote = |id: VcpuId| self.wrote.vcpupin.get(&id.0);
-                pins.vcpus.iter().any(|pin| {
-                    pin.span.start == start && is_cpus(wrote(pin.id.value), &pin.cpus.value)
-                })
-            }
-            "emulatorpin" => pins
-                .emulator
-                .as_ref()
-                .is_some_and(|it| is_cpus(self.wrote.emulatorpin.as_ref(), &it.value)),
+            "vcpupin" => pins.vcpus.iter().any(|it| it.span.start == start && self.is_vcpupin(it)),
+            "emulatorpin" => pins.emulator.as_ref().is_some_and(|it| self.is_emulatorpin(it)),
             "iothreadpin" => {
-                let wrote = |id: IothreadId| self.wrote.iothreadpin.get(&id.0);
-                pins.iothreads.iter().any(|pin| {
-                    pin.span.start == start && is_cpus(wrote(pin.id.value), &pin.cpus.value)
-                })
+                let mut pins = pins.iothreads.iter();
+                pins.any(|it| it.span.start == start && self.is_iothreadpin(it))
             }
             _ => false,
         }
+    }
+
+    fn is_memory(&self, memory: &MemoryBinding) -> bool {
+        is_written(self.wrote.memory.as_ref(), memory.nodeset.as_ref())
+            && self.has_mode(memory.mode.as_ref())
+    }
+
+    fn has_own_nodeset(&self, memory: &MemoryBinding) -> bool {
+        is_written(self.wrote.nodeset.as_ref(), memory.nodeset.as_ref())
+    }
+
+    fn is_memnode(&self, memnode: &Memnode) -> bool {
+        let wrote = self.wrote.memnode.get(&memnode.cell.value.0);
+        is_written(wrote, Some(&memnode.nodeset)) && self.has_mode(memnode.mode.as_ref())
+    }
+
+    fn is_vcpupin(&self, pin: &Pin<VcpuId>) -> bool {
+        is_written(self.wrote.vcpupin.get(&pin.id.value.0), Some(&pin.cpus))
+    }
+
+    fn is_emulatorpin(&self, cpus: &Located<CpuSet>) -> bool {
+        is_written(self.wrote.emulatorpin.as_ref(), Some(cpus))
+    }
+
+    fn is_iothreadpin(&self, pin: &Pin<IothreadId>) -> bool {
+        is_written(self.wrote.iothreadpin.get(&pin.id.value.0), Some(&pin.cpus))
+    }
+
+    /// Whether all distances are those that Nearside wrote.
+    fn has_distances(&self) -> bool {
+        self.wrote.distances.is_some() && self.wrote.distances == self.domain.distances()
     }
 
     fn has_mode(&self, mode: Option<&Located<WrittenMode>>) -> bool {
@@ -122,7 +166,7 @@ impl Own<'_> {
     /// Takes the nodeset out of an operator's `<memory>`.
     fn nodeset(&self, text: &str, element: Node<'_, '_>) -> Option<Edit> {
         let memory = self.domain.numatune.as_ref()?.memory.as_ref()?;
-        if !is_written(self.wrote.nodeset.as_ref(), memory.nodeset.as_ref()) {
+        if !self.has_own_nodeset(memory) {
             return None;
         }
         let range = element.attribute_node("nodeset")?.range();
@@ -130,16 +174,8 @@ impl Own<'_> {
     }
 }
 
-fn by_cell(values: &BTreeMap<u32, String>, cell: CellId) -> Option<&String> {
-    values.get(&cell.0)
-}
-
-fn is_written(wrote: Option<&String>, nodes: Option<&Located<NodeSet>>) -> bool {
-    wrote.zip(nodes).is_some_and(|(wrote, nodes)| *wrote == nodes.value.to_string())
-}
-
-fn is_cpus(wrote: Option<&String>, cpus: &CpuSet) -> bool {
-    wrote.is_some_and(|wrote| *wrote == cpus.to_string())
+fn is_written<T: Id>(wrote: Option<&String>, set: Option<&Located<IdSet<T>>>) -> bool {
+    wrote.zip(set).is_some_and(|(wrote, set)| *wrote == set.value.to_string())
 }
 
 /// The removal of an element, and of the blanks before it.

@@ -213,6 +213,14 @@ impl Host {
         })
     }
 
+    /// Reads the machine and its domains without the lock. CPUs and devices are as in `known`.
+    ///
+    /// # Errors
+    /// If the machine cannot be read.
+    pub fn observe_knowing(&mut self, known: &Topology) -> Result<Observation, Error> {
+        self.observe_from(Some(known))
+    }
+
     /// Memory that is reserved for subjects that live and are no domains.
     pub fn reservations(&self) -> Vec<Reservation> {
         self.store.reservations(&self.tree).iter().map(|it| self.unfilled(it)).collect()
