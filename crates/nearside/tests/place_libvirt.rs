@@ -278,6 +278,37 @@ fn an_exported_domain_is_placed_elsewhere_in_its_shape() {
 }
 
 #[test]
+fn a_shape_that_a_migration_cost_is_exported_while_the_bindings_are_nearsides() {
+    let two = common::unpacked("two-sockets").unwrap();
+    let exported = |xml: &str| -> Value {
+        let output = nearside(&["export", "-"], two.path(), "", xml.as_bytes());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (placed, _) = shown("two-sockets", "", TWO_CELLS);
+    // As libvirt-hook writes it where both cells had to share a node.
+    let shared = placed.replace("nodeset='1'", "nodeset='0'");
+    let known = shared
+        .replace("\"memnode\":{\"0\":\"0\",\"1\":\"1\"", "\"memnode\":{\"0\":\"0\",\"1\":\"0\"");
+    assert_ne!(known, shared);
+    assert_eq!(exported(&known)["cells"][0]["shares_nodes_with"], json!([]));
+    assert_eq!(exported(&known)["home_distances"], json!([[10, 21], [21, 10]]));
+    // An operator's own binding is the shape.
+    assert_eq!(exported(&shared)["cells"][0]["shares_nodes_with"], json!([1]));
+}
+
+#[test]
+fn a_name_of_no_file_and_no_domain_is_refused_with_both() {
+    let root = common::unpacked("two-sockets").unwrap();
+    for name in ["nowhere.xml", "/nowhere/vm.xml"] {
+        let output = nearside(&["export", name], root.path(), "", b"");
+        assert_eq!(output.status.code(), Some(1));
+        let told = format!("there is no file {name}, and no such domain: ");
+        assert!(text(&output.stderr).contains(&told), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_file_that_is_no_intent_is_refused() {
     let root = common::unpacked("two-sockets").unwrap();
     for (flags, bytes, code, told) in [

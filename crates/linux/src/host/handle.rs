@@ -176,6 +176,22 @@ impl Host {
         guest(&self.actuators, &self.tree, &self.proc(), group, topology)
     }
 
+    /// The domain of libvirt in a group, as libvirt describes it now.
+    ///
+    /// # Errors
+    /// With the reason, if the group is no QEMU domain of libvirt, or libvirt cannot be asked.
+    pub fn libvirt_domain(&self, group: &Cgroup) -> Result<nearside_libvirt::Domain, String> {
+        self.actuators.libvirt_domain(group)
+    }
+
+    /// The domain with this name, as libvirt describes it now.
+    ///
+    /// # Errors
+    /// With the reason, if libvirt knows none, or cannot be asked.
+    pub fn libvirt_domain_named(&self, name: &str) -> Result<nearside_libvirt::Domain, String> {
+        self.actuators.libvirt_domain_named(name)
+    }
+
     /// Takes the notices for the user.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)

@@ -9,7 +9,7 @@ use crate::{
     vm::incoming::{Incoming, Rewritten},
 };
 use nearside_linux::{Host, Paths, Waiting, reserve_incoming};
-use nearside_policy::{CostModel, Machine, Observation};
+use nearside_policy::{CostModel, Observation};
 use nearside_topology::Topology;
 use std::{
     ffi::{OsStr, OsString},
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let _ = sender.send(News::Answer(answer(&input, within / LOCK_SHARE, &root)));
     });
     let mut input = None;
-    let mut next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
+    let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
     let answer = loop {
         match next() {
             Ok(News::Input(read)) => input = Some(read),

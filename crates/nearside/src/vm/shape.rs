@@ -2,7 +2,9 @@
 //! near.
 
 use super::request::{VmRequest, policy};
-use nearside_libvirt::{Domain, Intent, IntentCell, home_distances};
+use nearside_libvirt::{
+    Domain, Intent, IntentCell, Keep, Metadata, Written, home_distances, operators,
+};
 use nearside_policy::{
     Candidate, CellRequest, CellsDecision, CellsRefusal, CellsRequest, CostModel, Observation,
     PageSize, place_cells_within,
@@ -19,6 +21,28 @@ pub(crate) fn intent(domain: &Domain, request: &VmRequest, host: &Topology) -> I
         (cell.vcpus, cell.memory_bytes, huge_page_bytes)
     });
     Intent::of(domain, request.mode, sizes, host)
+}
+
+/// The intent to export. The shape in the domain's metadata counts while all bindings are as
+/// Nearside wrote them: a migration may have cost a part of the shape.
+pub(crate) fn exported(domain: &Domain, request: &VmRequest, host: &Topology) -> Intent {
+    let now = intent(domain, request, host);
+    let Ok(Some(Metadata { intent: mut earlier, wrote })) = Metadata::of(domain) else {
+        return now;
+    };
+    let metadata = Metadata { intent: earlier.clone(), wrote: wrote.clone() };
+    let rest = operators(domain, &metadata, Keep::Nothing);
+    let stands = Written { sections: wrote.sections.clone(), ..Written::between(&rest, domain) };
+    if stands != wrote || earlier.cells.len() != now.cells.len() {
+        return now;
+    }
+    for (cell, now) in earlier.cells.iter_mut().zip(now.cells) {
+        cell.vcpus = now.vcpus;
+        cell.memory_bytes = now.memory_bytes;
+        cell.huge_page_bytes = now.huge_page_bytes;
+    }
+    earlier.name = now.name;
+    earlier
 }
 
 /// The request that an intent makes. Without distances of the guest, those between the former homes
