@@ -71,13 +71,14 @@ fn numa() -> impl Strategy<Value = String> {
         "  />",
         "></cell>",
         ">\n    </cell>",
-        "><distances><sibling id='0' value='10'/></distances></cell>",
+        "><distances><sibling id='ID' value='10'/></distances></cell>",
     ]);
     let cell = (gap(), inside);
     prop::collection::vec(cell, 0..4).prop_map(|cells| {
         let cells: String = (0..)
             .zip(cells)
             .map(|(id, (gap, inside)): (u32, _)| {
+                let inside = inside.replace("ID", &id.to_string());
                 format!("{gap}<cell cpus='{id}' memory='1048576'{inside}")
             })
             .collect();
