@@ -1,14 +1,16 @@
 """One side of lab/migrate, in a guest: a libvirtd with Nearside's hook, and a server that the other
-side asks for migrations and facts. All facts come from /proc and the virtual machines themselves."""
+side asks for migrations and facts. All facts come from /proc and the virtual machines' output."""
 
 import json
 import os
 import re
 import signal
+import socket
 import socketserver
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Sides by name: address and port of the server.
@@ -95,7 +97,9 @@ class Host:
         HOOK_LOG.touch()
         run("hostname", f"side-{side}")
         self.libvirtd = subprocess.Popen(
-            ["libvirtd", "--listen"], stdin=subprocess.DEVNULL, stderr=open("/tmp/libvirtd.log", "w")
+            ["libvirtd", "--listen"],
+            stdin=subprocess.DEVNULL,
+            stderr=open("/tmp/libvirtd.log", "w"),
         )
         await_that("libvirtd answers", lambda: run("virsh", "version", check=False))
         # The first start reads the program from the host.
@@ -116,8 +120,9 @@ class Host:
         if state in ("stopped", "locked"):
             self.daemon.send_signal(signal.SIGSTOP)
         if state == "locked":
-            self.locker = subprocess.Popen(["flock", LOCK, "sh", "-c", "echo held; kill -STOP $$"],
-                                           stdout=subprocess.PIPE)
+            # One process holds the lock, and stops.
+            words = ["flock", "--no-fork", LOCK, "sh", "-c", "echo held; kill -STOP $$"]
+            self.locker = subprocess.Popen(words, stdout=subprocess.PIPE)
             self.locker.stdout.readline()
 
     def kill_daemon(self):
@@ -129,32 +134,33 @@ class Host:
             if process and process.poll() is None:
                 process.kill()
                 process.wait()
-        if self.locker:
-            # The shell that flock has started holds the lock, too.
-            run("pkill", "-KILL", "-P", "1", "-f", "kill -STOP", check=False)
         self.locker = self.daemon = None
         Path("/run/nearside/api.socket").unlink(missing_ok=True)
 
-    def start(self, name, kernel):
-        """Starts a virtual machine as `nearside place` places it."""
+    def start(self, name, kernel, nodes):
+        """Starts a virtual machine as `nearside place` places it on these nodes."""
         asked, placed = Path(f"/tmp/{name}.asked.xml"), Path(f"/tmp/{name}.xml")
         asked.write_text(domain_xml(name, MACHINES[name], kernel))
-        placed.write_text(run(self.program, "place", "--libvirt", asked, "--affinity", "hard"))
+        placed.write_text(run(self.program, "place", "--libvirt", asked, "--nodes", nodes))
         run("virsh", "create", placed)
 
-    def migrate(self, name, to, kills):
-        """Migrates a virtual machine, and kills the daemon meanwhile if that is wanted."""
+    def migrate(self, name, to):
+        """Migrates a virtual machine. It dirties its memory faster than emulation can send it, so it
+        is suspended for the last pass."""
         address = ADDRESSES[to]
-        words = ["virsh", "migrate", "--live", "--timeout", "20", "--timeout-suspend", name]
+        words = ["virsh", "migrate", "--live", "--timeout", "10", "--timeout-suspend", name]
         words += [f"qemu+tcp://{address}/system", "--migrateuri", f"tcp://{address}"]
         began = time.monotonic()
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
-        if kills:
-            self.kill_daemon()
-        said, _ = process.communicate()
-        return {"ok": process.returncode == 0, "said": said.strip(), "s": time.monotonic() - began}
+        took_s = round(time.monotonic() - began, 1)
+        return {"ok": done.returncode == 0, "said": done.stdout.strip(), "s": took_s}
 
     def look(self, name):
         """What /proc tells about a virtual machine; none if it does not run here."""
@@ -263,8 +269,6 @@ class Other:
 
     def __getattr__(self, method):
         def call(*arguments):
-            import socket
-
             with socket.create_connection((ADDRESSES[self.side], PORT)) as channel:
                 channel.sendall(json.dumps([method, *arguments]).encode() + b"\n")
                 answer = json.loads(channel.makefile().readline())
@@ -275,31 +279,31 @@ class Other:
         return call
 
 
-def drive(hosts, kernel, migrations, report):
-    """Migrates all virtual machines back and forth, and reports each migration."""
+def drive(hosts, kernel, rounds, report):
+    """Migrates all virtual machines at once, back and forth, and reports each migration."""
     await_that("the other side answers", lambda: answers(hosts["b"]), seconds=900)
-    for name in MACHINES:
-        hosts["a"].start(name, kernel)
+    for name, nodes in (("two", "2,3"), ("one", "1")):
+        hosts["a"].start(name, kernel, nodes)
     for name in MACHINES:
         await_that(f"{name} runs", lambda name=name: (hosts["a"].look(name) or {}).get("passes"))
-    for number in range(migrations):
+    for number in range(1, rounds + 1):
         state = STATES[number % len(STATES)]
-        here, there = ("a", "b") if number % 2 == 0 else ("b", "a")
+        here, there = ("a", "b") if number % 2 else ("b", "a")
         for host in hosts.values():
-            host.set_daemon(state)
-        for name in MACHINES:
+            host.set_daemon("runs" if state == "killed" else state)
+        with ThreadPoolExecutor() as pool:
+            moves = {name: pool.submit(hosts[here].migrate, name, there) for name in MACHINES}
             if state == "killed":
                 for host in hosts.values():
-                    host.set_daemon("runs")
-            before = hosts[here].look(name)
-            done = hosts[here].migrate(name, there, state == "killed")
-            entry = {"number": number, "vm": name, "state": state, "to": there, **done}
-            if done["ok"]:
+                    host.kill_daemon()
+        for name, move in moves.items():
+            entry = {"round": number, "vm": name, "daemon": state, "to": there, **move.result()}
+            if entry["ok"]:
                 entry |= arrived(hosts[there], name)
-            entry["stays"] = bool(hosts[here].look(name)) and not done["ok"]
-            entry["starts_before"] = before["starts"]
-            entry["hook"] = hosts[there].hook_log()
+            entry["runs_here"] = hosts[here].look(name) is not None
             report(entry)
+        log = hosts[there].hook_log()
+        report({"round": number, "hook": log})
 
 
 def answers(host):
@@ -321,10 +325,10 @@ def arrived(host, name):
 
 
 def main():
-    side, program, hook, kernel, migrations, results = sys.argv[1:]
+    side, program, hook, kernel, rounds, results = sys.argv[1:]
     host = Host(side, program, hook)
     if side == "b":
-        with socketserver.TCPServer((ADDRESSES[side], PORT), Handler) as server:
+        with socketserver.ThreadingTCPServer((ADDRESSES[side], PORT), Handler) as server:
             server.host = host
             server.serve_forever()
     with open(results, "w") as file:
@@ -333,7 +337,7 @@ def main():
             print(json.dumps(entry), file=file, flush=True)
             print(json.dumps(entry), flush=True)
 
-        drive({"a": host, "b": Other("b")}, kernel, int(migrations), report)
+        drive({"a": host, "b": Other("b")}, kernel, int(rounds), report)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ mod complete;
 mod contradictions;
 mod distances;
 mod domain;
+mod elements;
 mod finding;
 mod id;
 mod intent;
@@ -19,6 +20,7 @@ mod read;
 pub mod render;
 mod rule;
 mod size;
+mod strip;
 
 pub use complete::complete;
 pub use contradictions::contradictions;
@@ -34,8 +36,9 @@ pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,
     MemoryDevice, MemoryMode, MemoryModel, Numatune, WrittenMode,
 };
-pub use metadata::{Keep, Metadata, NAMESPACE, Written, operators, strip};
+pub use metadata::{Metadata, NAMESPACE, Written};
 pub use placement::{CellPlacement, Placement};
 pub use position::{Located, Position, Span};
 pub use read::{MAX_BYTES, ReadError};
 pub use rule::{Needs, Rule, Severity};
+pub use strip::{Keep, operators, strip};

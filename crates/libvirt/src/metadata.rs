@@ -1,18 +1,18 @@
 //! Nearside's element in a domain's `<metadata>`: the intent, and the values that Nearside wrote
 //! (docs/adr/0017-migration.md).
 
-mod strip;
 mod written;
 
 use crate::{
     complete::{Edit, Element, Layout, apply, layout},
     domain::Domain,
+    elements::{is_blank, is_own, removal},
     intent::{Intent, IntentError},
     position::Span,
 };
 use roxmltree::{Document, Node};
 use serde::{Deserialize, Serialize};
-pub use strip::{Keep, operators, strip};
+pub(crate) use written::SECTIONS;
 pub use written::Written;
 
 /// The namespace of the element. libvirt keeps one element of each namespace.
@@ -73,10 +73,10 @@ impl Metadata {
         let text = domain.text();
         let Ok(document) = Document::parse(text) else { return text.into() };
         let Some(element) = element(&document) else { return text.into() };
-        let section = element.parent().filter(|section| {
-            section.children().all(|it| it == element || it.text().is_some_and(is_blank))
-        });
-        apply(text, vec![strip::removal(text, section.unwrap_or(element))])
+        let section = element
+            .parent()
+            .filter(|section| section.children().all(|it| it == element || is_blank(it)));
+        apply(text, vec![removal(text, section.unwrap_or(element))])
     }
 }
 
@@ -85,15 +85,6 @@ fn element<'a, 'input>(document: &'a Document<'input>) -> Option<Node<'a, 'input
     let mut sections = document.root_element().children().filter(|it| is_own(*it, "metadata"));
     let name = (NAMESPACE, LOCAL_NAME);
     sections.next()?.children().find(|it| it.is_element() && it.has_tag_name(name))
-}
-
-/// Whether this is an element of libvirt's.
-fn is_own(node: Node<'_, '_>, name: &str) -> bool {
-    node.is_element() && node.tag_name().namespace().is_none() && node.tag_name().name() == name
-}
-
-fn is_blank(text: &str) -> bool {
-    text.trim().is_empty()
 }
 
 /// JSON without characters that XML would have to escape. They occur in its strings alone.

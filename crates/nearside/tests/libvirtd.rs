@@ -1,4 +1,4 @@
-//! What Nearside writes into a domain's XML, and the hook, with a real libvirt: `make libvirt-test`.
+//! Nearside's metadata and its hook with a real libvirt: `make libvirt-test`.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
 #[path = "common/made_host.rs"]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{CellPlacement, MemoryMode, Placement, complete};
+use crate::{CellPlacement, Keep, MemoryMode, Placement, complete, strip};
 use nearside_topology::{Distances, NodeId, Topology};
 
 const TEXT: &str = "<domain>

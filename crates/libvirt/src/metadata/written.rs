@@ -1,6 +1,6 @@
 //! The values in a domain's XML that Nearside wrote.
 
-use crate::{domain::Domain, memory::MemoryBinding, metadata::is_own};
+use crate::{domain::Domain, elements::is_own, memory::MemoryBinding};
 use nearside_topology::{Distance, Id, IdSet};
 use roxmltree::Document;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ pub struct Written {
 }
 
 /// The sections that a completion may add.
-pub(super) const SECTIONS: [&str; 2] = ["cputune", "numatune"];
+pub(crate) const SECTIONS: [&str; 2] = ["cputune", "numatune"];
 
 impl Written {
     /// The values of `after` that `before` lacks.

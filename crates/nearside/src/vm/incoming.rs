@@ -93,8 +93,8 @@ impl Incoming {
 }
 
 impl Rewritten {
-    /// The memory and vCPUs of its homes, to be reserved until it runs. None if its cells have pages
-    /// of several sizes, which one reservation cannot hold.
+    /// The memory and vCPUs of its homes, to be reserved until it runs. None if its cells have
+    /// pages of several sizes, which one reservation cannot hold.
     pub(crate) fn reservation(&self, name: &str) -> Option<Reservation> {
         let claims = || self.decision.cells.iter().map(|cell| &cell.home.claim);
         let sizes: BTreeSet<PageSize> = claims().map(|claim| claim.page_size).collect();

@@ -171,7 +171,8 @@ fn each_reason_to_leave_the_xml_is_told() {
     for (xml, told) in [
         ("", "line 1, column 1: "),
         (
-            "<domain><metadata><n:domain xmlns:n='urn:nearside:libvirt'>x</n:domain></metadata></domain>",
+            "<domain><metadata><n:domain xmlns:n='urn:nearside:libvirt'>x</n:domain></metadata>\
+             </domain>",
             "the metadata of Nearside cannot be read: expected value at line 1 column 1",
         ),
     ] {

@@ -1,14 +1,12 @@
 //! Taking Nearside's own values out of a domain's XML.
 
-use super::{
-    Metadata, is_blank, is_own,
-    written::{SECTIONS, Written},
-};
 use crate::{
     complete::{Edit, apply},
     domain::{Domain, Pin},
+    elements::{before_blanks, is_blank, is_own, removal},
     id::{IothreadId, VcpuId},
     memory::{Memnode, MemoryBinding, MemoryMode, WrittenMode},
+    metadata::{Metadata, SECTIONS, Written},
     position::Located,
     read::ReadError,
 };
@@ -91,7 +89,7 @@ impl<'a> Own<'a> {
     fn edits(&self, text: &str, section: Node<'_, '_>) -> Vec<Edit> {
         let removed: Vec<_> = section.children().filter(|it| self.is_own_element(*it)).collect();
         let name = section.tag_name().name();
-        let is_left = |it: Node<'_, '_>| !removed.contains(&it) && !it.text().is_some_and(is_blank);
+        let is_left = |it: Node<'_, '_>| !removed.contains(&it) && !is_blank(it);
         let is_made = self.wrote.sections.iter().any(|made| made == name);
         if is_made && !removed.is_empty() && !section.children().any(is_left) {
             return vec![removal(text, section)];
@@ -176,14 +174,4 @@ impl<'a> Own<'a> {
 
 fn is_written<T: Id>(wrote: Option<&String>, set: Option<&Located<IdSet<T>>>) -> bool {
     wrote.zip(set).is_some_and(|(wrote, set)| *wrote == set.value.to_string())
-}
-
-/// The removal of an element, and of the blanks before it.
-pub(super) fn removal(text: &str, node: Node<'_, '_>) -> Edit {
-    let range = node.range();
-    Edit { start: before_blanks(text, range.start), end: range.end, text: String::new() }
-}
-
-fn before_blanks(text: &str, at: usize) -> usize {
-    text.get(..at).map_or(at, |before| before.trim_end_matches([' ', '\t', '\r', '\n']).len())
 }
