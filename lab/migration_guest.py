@@ -22,7 +22,7 @@ PORT = 7000
 STATES = ("runs", "stopped", "locked", "killed", "absent")
 
 # Each virtual machine with the memory of its cells in MiB, all different: /proc tells them by size.
-MACHINES = {"two": (64, 68), "one": (60,)}
+MACHINES = {"two": (24, 28), "one": (20,)}
 
 # An emulated host starts programs slowly: the hook's own bound would be over before it has begun.
 HOOK_SECONDS = 30
@@ -45,7 +45,7 @@ def run(*words, check=True):
     return done.stdout
 
 
-def await_that(what, is_so, seconds=300):
+def await_that(what, is_so, seconds=1200):
     """Waits for something that has no event."""
     until = time.monotonic() + seconds
     while not (found := is_so()):
@@ -148,7 +148,7 @@ class Host:
         """Migrates a virtual machine. It dirties its memory faster than emulation can send it, so it
         is suspended for the last pass."""
         address = ADDRESSES[to]
-        words = ["virsh", "migrate", "--live", "--timeout", "10", "--timeout-suspend", name]
+        words = ["virsh", "migrate", "--live", "--timeout", "5", "--timeout-suspend", name]
         words += [f"qemu+tcp://{address}/system", "--migrateuri", f"tcp://{address}"]
         began = time.monotonic()
         done = subprocess.run(
@@ -281,7 +281,7 @@ class Other:
 
 def drive(hosts, kernel, rounds, report):
     """Migrates all virtual machines at once, back and forth, and reports each migration."""
-    await_that("the other side answers", lambda: answers(hosts["b"]), seconds=900)
+    await_that("the other side answers", lambda: answers(hosts["b"]), seconds=1200)
     for name, nodes in (("two", "2,3"), ("one", "1")):
         hosts["a"].start(name, kernel, nodes)
     for name in MACHINES:

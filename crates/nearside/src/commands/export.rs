@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// Print the sizes and the shape of a libvirt domain as JSON, to place it on another machine
 ///
 /// The shape is that of its bindings (`<numatune>`): nodes a cell, shared nodes, distances. If
-/// Nearside wrote them, it is the shape that `place --libvirt` chose, whatever a migration has cost.
-/// `nearside place --intent` reads it.
+/// Nearside wrote them, it is the shape that `place --libvirt` chose, also where a migration has
+/// cost a part of it. `nearside place --intent` reads it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
