@@ -17,15 +17,15 @@ def move(number, name, **changes):
 class Failures(unittest.TestCase):
     def test_a_share_below_the_required_one_a_restart_and_a_refusal_are_failures(self):
         good = [move(1, "two"), {"round": 1, "hook": []}, move(1, "one")]
-        self.assertEqual(migrate.failures(good, 1), [])
-        self.assertEqual(migrate.failures(good[:1], 1), ["1 migrations, expected 2"])
+        self.assertEqual(migrate.failures(good, 2), [])
+        self.assertEqual(migrate.failures(good[:1], 2), ["1 migrations, expected 2"])
         for changes, told in (
             ({"shares": [1.0, 0.94]}, "round 1, one: local shares [1.0, 0.94]"),
             ({"starts": 1}, "round 1, one: it has started again, or runs on both sides"),
             ({"runs_here": True}, "round 1, one: it has started again, or runs on both sides"),
             ({"ok": False, "said": "no room"}, "round 1, one: no room"),
         ):
-            found = migrate.failures([move(1, "two"), move(1, "one", **changes)], 1)
+            found = migrate.failures([move(1, "two"), move(1, "one", **changes)], 2)
             self.assertEqual(found, [told])
 
 

@@ -23,6 +23,8 @@ STATES = ("runs", "stopped", "locked", "killed", "absent")
 
 # Each virtual machine with the memory of its cells in MiB, all different: /proc tells them by size.
 MACHINES = {"two": (24, 28), "one": (20,)}
+# The nodes that they start on; 2 and 3 do not exist on the other side.
+FIRST_NODES = {"two": "2,3", "one": "1"}
 
 # An emulated host starts programs slowly: the hook's own bound would be over before it has begun.
 HOOK_SECONDS = 30
@@ -168,7 +170,8 @@ class Host:
             process = int(Path(f"/run/libvirt/qemu/{name}.pid").read_text())
             mappings = mappings_by_bytes(process)
             vcpus = vcpu_nodes(process)
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError) as error:
+            print(f"{name}: {error!r}", flush=True)
             return None
         cells = []
         for cell, mib in enumerate(MACHINES[name]):
@@ -279,20 +282,23 @@ class Other:
         return call
 
 
-def drive(hosts, kernel, rounds, report):
-    """Migrates all virtual machines at once, back and forth, and reports each migration."""
+def drive(hosts, kernel, names, rounds, report):
+    """Migrates these virtual machines at once, back and forth, and reports each migration."""
     await_that("the other side answers", lambda: answers(hosts["b"]), seconds=1200)
-    for name, nodes in (("two", "2,3"), ("one", "1")):
-        hosts["a"].start(name, kernel, nodes)
-    for name in MACHINES:
+    print("the other side answers", flush=True)
+    for name in names:
+        hosts["a"].start(name, kernel, FIRST_NODES[name])
+        print(f"{name} has started", flush=True)
+    for name in names:
         await_that(f"{name} runs", lambda name=name: (hosts["a"].look(name) or {}).get("passes"))
+        print(f"{name} runs on a: {hosts['a'].look(name)}", flush=True)
     for number in range(1, rounds + 1):
         state = STATES[number % len(STATES)]
         here, there = ("a", "b") if number % 2 else ("b", "a")
         for host in hosts.values():
             host.set_daemon("runs" if state == "killed" else state)
         with ThreadPoolExecutor() as pool:
-            moves = {name: pool.submit(hosts[here].migrate, name, there) for name in MACHINES}
+            moves = {name: pool.submit(hosts[here].migrate, name, there) for name in names}
             if state == "killed":
                 for host in hosts.values():
                     host.kill_daemon()
@@ -325,7 +331,7 @@ def arrived(host, name):
 
 
 def main():
-    side, program, hook, kernel, rounds, results = sys.argv[1:]
+    side, program, hook, kernel, rounds, results, *names = sys.argv[1:]
     host = Host(side, program, hook)
     if side == "b":
         with socketserver.ThreadingTCPServer((ADDRESSES[side], PORT), Handler) as server:
@@ -337,7 +343,7 @@ def main():
             print(json.dumps(entry), file=file, flush=True)
             print(json.dumps(entry), flush=True)
 
-        drive({"a": host, "b": Other("b")}, kernel, int(rounds), report)
+        drive({"a": host, "b": Other("b")}, kernel, names, int(rounds), report)
 
 
 if __name__ == "__main__":
