@@ -31,7 +31,7 @@ build: ## nearside as users have it: target/release/nearside
 	scripts/install build
 	cargo build --release --package nearside
 
-install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd unit and its configuration (as root)
+install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd unit, its configuration and libvirt's hook (as root)
 	install -D target/release/nearside -t $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	target/release/nearside man $(DESTDIR)$(PREFIX)/share/man/man1
@@ -40,6 +40,9 @@ install: ## copy the programs of `make build` below PREFIX (default /usr/local),
 	sed 's|/usr/bin/nearside|$(PREFIX)/bin/nearside|' packaging/systemd/nearside.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/nearside.service
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
+	install -d $(DESTDIR)/etc/libvirt/hooks/qemu.d
+	sed 's|/usr/bin/nearside|$(PREFIX)/bin/nearside|' packaging/libvirt/qemu.d/nearside > $(DESTDIR)/etc/libvirt/hooks/qemu.d/nearside
+	chmod 755 $(DESTDIR)/etc/libvirt/hooks/qemu.d/nearside
 
 deb-numad: build ## target/nearside-numad_VERSION_ARCH.deb, which answers libvirt as numad, tested in an empty root
 	packaging/numad/test-deb "$$(packaging/numad/build-deb)"
@@ -56,9 +59,9 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	cargo clippy --manifest-path fuzz/Cargo.toml --locked -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
-	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd .ci/run
+	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
-	  lab/run lab/calibrate lab/compare lab/measure lab/numatune lab/test lab/*.py lab/demo-guest docs/images/draw-demo
+	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/test lab/*.py lab/demo-guest docs/images/draw-demo
 
 unit: ## the tests that need no lab
 	cargo test --workspace --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]'

@@ -17,7 +17,13 @@ pub(crate) struct Libvirtd {
 
 impl Libvirtd {
     pub(crate) fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts it after `prepare` has filled its folder: `etc` is its /etc/libvirt.
+    pub(crate) fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path());
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/libvirtd");
         let log = std::fs::File::create(folder.path().join("daemon.log")).unwrap();
         let process = Command::new(script)

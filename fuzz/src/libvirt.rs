@@ -1,10 +1,11 @@
-//! The targets of the crate `libvirt`: the XML of a domain, and an intent.
+//! The targets of the crate `libvirt`: the XML of a domain, an intent, and metadata.
 //! `crates/libvirt/tests/corpus.rs` includes this file and replays the corpora.
 
 use nearside_libvirt::{
-    CellPlacement, Domain, Intent, IothreadId, MemoryMode, Placement, complete, contradictions,
-    lint,
+    CellPlacement, Domain, Intent, IothreadId, Keep, MemoryMode, Metadata, Placement, Written,
+    complete, contradictions, lint, operators,
     render::{json, sarif, text, unified_diff},
+    strip,
 };
 use nearside_topology::{Cpu, CpuId, Distances, HugePagePool, Node, NodeId, NodeSet, Topology};
 
@@ -50,6 +51,31 @@ pub fn intent(input: &[u8]) {
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
+    }
+}
+
+/// A domain's XML with metadata. Without the values that they name it is a domain, which can be
+/// completed again; the metadata are the same after they were written.
+pub fn metadata(input: &[u8]) {
+    let Ok(domain) = Domain::from_bytes(input) else { return };
+    let metadata = match Metadata::of(&domain) {
+        Ok(Some(metadata)) => metadata,
+        Ok(None) => return,
+        Err(error) => return assert!(!error.to_string().contains('\n'), "one line: {error:?}"),
+    };
+    for keep in [Keep::Nothing, Keep::Distances] {
+        let stripped = strip(&domain, &metadata, keep).expect("what is left is a domain");
+        let model = operators(&domain, &metadata, keep);
+        assert_eq!(model.pins.vcpus.len(), stripped.pins.vcpus.len());
+        assert_eq!(model.distances(), stripped.distances());
+        let completed = complete(&stripped, &placement(input.len(), domain.cells.len(), &host()));
+        let Ok(completed) = Domain::read(&completed) else { continue };
+        let wrote = Written::between(&stripped, &completed);
+        let written = Metadata { wrote, ..metadata.clone() };
+        let text = written.write_to(&completed).expect("metadata are JSON");
+        let Ok(again) = Domain::read(&text) else { continue };
+        assert_eq!(Metadata::of(&again).expect("written metadata can be read"), Some(written));
+        Metadata::remove_from(&again);
     }
 }
 

@@ -16,7 +16,7 @@
 
 mod edit;
 mod elements;
-mod layout;
+pub(crate) mod layout;
 
 use crate::{
     binding::{in_force, is_auto, of_cell, of_domain},
@@ -25,11 +25,10 @@ use crate::{
     memory::MemoryMode,
     placement::{CellPlacement, Placement, cell_distance},
 };
-pub(crate) use edit::Edit;
-use edit::apply;
-use elements::Element;
-use layout::Layout;
-use nearside_topology::{CpuSet, NodeSet};
+pub(crate) use edit::{Edit, apply};
+pub(crate) use elements::Element;
+pub(crate) use layout::Layout;
+use nearside_topology::{CpuSet, Distance, Distances, NodeSet};
 
 /// The text of `domain` with the bindings of `placement` added. Nothing else changes, and the text
 /// stays as it is where there is nothing to add.
@@ -204,6 +203,9 @@ fn emulatorpin(domain: &Domain, placement: &Placement) -> Option<Element> {
     lacking.then(|| Element::new("emulatorpin", [("cpuset", cpus.to_string())]))
 }
 
+/// The least distance between two cells.
+const NEAREST: Distance = Distances::LOCAL + 1;
+
 /// The distances of each cell, by its place in the list, if none are written.
 fn distances(domain: &Domain, placement: &Placement) -> Vec<(usize, Element)> {
     let places = placement.places(domain);
@@ -216,8 +218,9 @@ fn distances(domain: &Domain, placement: &Placement) -> Vec<(usize, Element)> {
     }
     let sibling = |from: &CellPlacement, (to, place): (usize, &CellPlacement)| {
         let value = match std::ptr::eq(from, place) {
-            true => nearside_topology::Distances::LOCAL,
-            false => cell_distance(host, &from.nodes, &place.nodes),
+            true => Distances::LOCAL,
+            // libvirt takes 10 for a cell and itself alone, also where cells share a node.
+            false => cell_distance(host, &from.nodes, &place.nodes).max(NEAREST),
         };
         Element::new("sibling", [("id", to.to_string()), ("value", value.to_string())])
     };

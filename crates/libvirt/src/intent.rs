@@ -104,8 +104,14 @@ impl Intent {
             return Err(IntentError::TooLong(bytes.len()));
         }
         let intent: Self = serde_json::from_slice(bytes)?;
-        match intent.version {
-            VERSION => Ok(intent),
+        intent.check()?;
+        Ok(intent)
+    }
+
+    /// Refuses an intent of another version.
+    pub(crate) fn check(&self) -> Result<(), IntentError> {
+        match self.version {
+            VERSION => Ok(()),
             other => Err(IntentError::Version(other)),
         }
     }

@@ -6,18 +6,21 @@ mod complete;
 mod contradictions;
 mod distances;
 mod domain;
+mod elements;
 mod finding;
 mod id;
 mod intent;
 mod lint;
 mod list;
 mod memory;
+mod metadata;
 mod placement;
 mod position;
 mod read;
 pub mod render;
 mod rule;
 mod size;
+mod strip;
 
 pub use complete::complete;
 pub use contradictions::contradictions;
@@ -33,7 +36,9 @@ pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,
     MemoryDevice, MemoryMode, MemoryModel, Numatune, WrittenMode,
 };
+pub use metadata::{Metadata, NAMESPACE, Written};
 pub use placement::{CellPlacement, Placement};
 pub use position::{Located, Position, Span};
 pub use read::{MAX_BYTES, ReadError};
 pub use rule::{Needs, Rule, Severity};
+pub use strip::{Keep, operators, strip};

@@ -35,3 +35,8 @@ fn libvirt() {
 fn intent() {
     replay("intent", targets::intent);
 }
+
+#[test]
+fn metadata() {
+    replay("metadata", targets::metadata);
+}

@@ -5,8 +5,8 @@
 mod common;
 
 use nearside_libvirt::{
-    CellPlacement, Domain, IothreadId, MemoryMode, Pin, Placement, VcpuId, complete,
-    contradictions, lint,
+    CellPlacement, Domain, IothreadId, Keep, MemoryMode, Metadata, Pin, Placement, VcpuId, Written,
+    complete, contradictions, lint, operators, strip,
 };
 use nearside_topology::NodeSet;
 use proptest::prelude::*;
@@ -71,13 +71,14 @@ fn numa() -> impl Strategy<Value = String> {
         "  />",
         "></cell>",
         ">\n    </cell>",
-        "><distances><sibling id='0' value='10'/></distances></cell>",
+        "><distances><sibling id='ID' value='10'/></distances></cell>",
     ]);
     let cell = (gap(), inside);
     prop::collection::vec(cell, 0..4).prop_map(|cells| {
         let cells: String = (0..)
             .zip(cells)
             .map(|(id, (gap, inside)): (u32, _)| {
+                let inside = inside.replace("ID", &id.to_string());
                 format!("{gap}<cell cpus='{id}' memory='1048576'{inside}")
             })
             .collect();
@@ -165,6 +166,31 @@ proptest! {
         let again = Domain::read(&completed)
             .map_err(|error| TestCaseError::fail(format!("{error}\n{completed}")))?;
         prop_assert_eq!(complete(&again, &placement), completed);
+    }
+
+    #[test]
+    fn what_nearside_wrote_is_told_from_the_operators(
+        text in domain(),
+        placement in placement(),
+    ) {
+        let domain = Domain::read(&text).unwrap();
+        let placed = common::placed(&domain, &placement);
+        let metadata = Metadata::of(&placed).unwrap().unwrap();
+        let stripped = strip(&placed, &metadata, Keep::Nothing).unwrap();
+        prop_assert!(Written::between(&domain, &stripped).is_empty(), "{}", stripped.text());
+        prop_assert!(Written::between(&stripped, &domain).is_empty(), "{}", stripped.text());
+        let model = operators(&placed, &metadata, Keep::Nothing);
+        prop_assert!(Written::between(&model, &stripped).memory.is_none());
+        prop_assert_eq!(model.distances(), stripped.distances());
+        let nodes = |domain: &Domain| domain.memory_nodes(domain.cells.first()).cloned();
+        prop_assert_eq!(nodes(&model), nodes(&stripped));
+        let numbers = |domain: &Domain| -> Vec<VcpuId> {
+            domain.pins.vcpus.iter().map(|pin| pin.id.value).collect()
+        };
+        prop_assert_eq!(numbers(&model), numbers(&stripped));
+        // The same placement gives the same text, byte for byte.
+        let again = common::placed(&stripped, &placement);
+        prop_assert_eq!(again.text(), placed.text());
     }
 
     #[test]

@@ -35,8 +35,11 @@ fn libvirts_schema_accepts_valid_domains_and_all_completions() {
             continue;
         }
         let domain = Domain::from_bytes(&bytes).unwrap();
-        let completed = complete(&domain, &common::placement(&name, &domain));
-        for (what, xml) in [("as it is", &bytes[..]), ("completed", completed.as_bytes())] {
+        let placement = common::placement(&name, &domain);
+        let completed = complete(&domain, &placement);
+        let placed = common::placed(&domain, &placement);
+        let texts = [("as it is", &bytes[..]), ("completed", completed.as_bytes())];
+        for (what, xml) in texts.into_iter().chain([("placed", placed.text().as_bytes())]) {
             let Some(output) = validated(xml) else {
                 eprintln!(
                     "skipped: no virt-xml-validate (packages libvirt-clients, libxml2-utils)"
@@ -49,5 +52,5 @@ fn libvirts_schema_accepts_valid_domains_and_all_completions() {
         }
     }
     println!("validated {count} texts");
-    assert!(count >= 120);
+    assert!(count >= 180);
 }

@@ -18,6 +18,7 @@ pub mod folder;
 pub mod guest;
 mod host;
 pub mod huge;
+mod incoming;
 pub mod launch;
 #[cfg(test)]
 #[path = "../tests/common/made.rs"]
@@ -40,3 +41,4 @@ pub mod watch;
 pub use advise::advise;
 pub use error::Error;
 pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};
+pub use incoming::reserve_incoming;

@@ -3,6 +3,7 @@
 
 pub(crate) mod complete;
 pub(crate) mod file;
+pub(crate) mod incoming;
 mod placement;
 pub(crate) mod request;
 pub(crate) mod shape;

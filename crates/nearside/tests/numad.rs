@@ -1,87 +1,33 @@
 //! `nearside numad` on a made-up host: plain files stand for the kernel's.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
+#[path = "common/made_host.rs"]
+mod made_host;
+
+use made_host::Made;
 use nearside_linux::store::{Part, Record, Store};
 use nearside_policy::{Affinity, Home, Limits, MemoryPolicy, Origin};
 use nearside_topology::NodeId;
-use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
     io::Read,
     os::unix::{fs::MetadataExt, net::UnixDatagram, process::CommandExt},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Output, Stdio},
     time::Instant,
 };
 
-/// Memory of a node that can be claimed.
-const FREE_MIB: u64 = 400;
-
-/// A host below a folder, 100 s after its boot.
-struct Made(tempfile::TempDir);
-
 impl Made {
-    fn new(nodes: u32) -> Self {
-        let made = Self(tempfile::tempdir().unwrap());
-        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
-        made.file("proc/self/mountinfo", &mount);
-        made.file("proc/sys/kernel/random/boot_id", "b\n");
-        made.file("proc/uptime", "100.00 1.00\n");
-        made.file("cg/cgroup.controllers", "cpuset memory\n");
-        made.file("sys/devices/system/cpu/online", &format!("0-{}\n", 2 * nodes - 1));
-        fs::create_dir(made.path("run")).unwrap();
-        fs::create_dir(made.path("dev")).unwrap();
-        for node in 0..nodes {
-            let folder = format!("sys/devices/system/node/node{node}");
-            made.file(&format!("{folder}/cpulist"), &format!("{}-{}", 2 * node, 2 * node + 1));
-            let distances = (0..nodes).map(|other| if other == node { "10" } else { "20" });
-            made.file(&format!("{folder}/distance"), &distances.collect::<Vec<_>>().join(" "));
-            let memory = format!(
-                "Node {node} MemTotal: {} kB\nNode {node} MemFree: {} kB\n",
-                4 * FREE_MIB * 1024,
-                FREE_MIB * 1024
-            );
-            made.file(&format!("{folder}/meminfo"), &memory);
-        }
-        made
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
-    }
-
-    fn file(&self, path: &str, text: &str) {
-        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-        fs::write(self.path(path), text).unwrap();
-    }
-
     fn command(&self, size: &str, within_s: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearside"));
-        command
-            .args(["numad", "--within", within_s, "--root"])
-            .arg(self.0.path())
-            .args(["-w", size]);
+        command.args(["numad", "--within", within_s, "--root"]).arg(self.root()).args(["-w", size]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     fn ask(&self, size: &str) -> Output {
         self.command(size, "60").output().unwrap()
-    }
-
-    /// The records of reservations, by name.
-    fn reservations(&self) -> BTreeMap<String, Value> {
-        let Ok(folder) = fs::read_dir(self.path("run/nearside/domains")) else {
-            return BTreeMap::new();
-        };
-        let records = folder.map(|entry| {
-            let text = fs::read(entry.unwrap().path()).unwrap();
-            let record: Value = serde_json::from_slice(&text).unwrap();
-            let name = record["subject"]["reservation"]["name"].as_str().unwrap().to_owned();
-            (name, record)
-        });
-        records.collect()
     }
 }
 
@@ -210,7 +156,7 @@ fn as_numad(arguments: &[&str]) -> Output {
 #[test]
 fn a_program_named_numad_answers_as_numad() {
     let made = Made::new(4);
-    let root = made.0.path().to_str().unwrap();
+    let root = made.root().to_str().unwrap();
     let output = as_numad(&["--root", root, "-w4:600"]);
     assert_eq!(text(&output.stdout), "0-1\n", "{}", text(&output.stderr));
     assert!(Path::new(&made.path("run/nearside/domains/reservation+numad-1.json")).exists());

@@ -88,7 +88,7 @@ fn soft_affinity_binds_no_vcpu_and_policies_are_modes() {
     assert!(!xml.contains("<vcpupin") && xml.contains("<emulatorpin"), "{xml}");
     assert!(xml.contains("<memnode cellid='1' mode='preferred' nodeset='1'/>"), "{xml}");
     let xml = "<domain><memory unit='GiB'>4</memory><vcpu>2</vcpu></domain>";
-    let (xml, _) = shown("two-sockets", "--nodes 1", xml);
+    let (xml, _) = shown("two-sockets", "--nodes 1 --no-metadata", xml);
     assert_eq!(
         xml,
         "<domain><memory unit='GiB'>4</memory><vcpu>2</vcpu><cputune><vcpupin vcpu='0' \
@@ -96,6 +96,35 @@ fn soft_affinity_binds_no_vcpu_and_policies_are_modes() {
          cpuset='8-15,24-31'/></cputune><numatune><memory mode='strict' nodeset='1'/></numatune>\
          </domain>"
     );
+}
+
+#[test]
+fn bindings_that_nearside_wrote_are_chosen_anew() {
+    let (placed, _) = shown("two-sockets", "--nodes 1 --policy preferred", TWO_CELLS);
+    assert!(placed.contains("<memnode cellid='0' mode='preferred' nodeset='1'/>"), "{placed}");
+    // The mode is a part of the intent, the nodes of one machine are not.
+    let (again, notes) = shown("nps4", "", &placed);
+    assert!(again.contains("<memnode cellid='1' mode='preferred' nodeset='1'/>"), "{again}");
+    assert_eq!(notes, "");
+    let (fresh, _) = shown("nps4", "--policy preferred", TWO_CELLS);
+    assert_eq!(again, fresh);
+    // A value that the operator has changed since is the operator's.
+    let edited =
+        placed.replace("cellid='0' mode='preferred' nodeset='1'", "cellid='0' nodeset='3'");
+    let (again, _) = shown("nps4", "", &edited);
+    assert!(again.contains("<memnode cellid='0' nodeset='3'/>"), "{again}");
+    let (without, _) = shown("nps4", "--no-metadata", &placed);
+    assert!(!without.contains("metadata"), "{without}");
+    assert_eq!(shown("nps4", "--no-metadata --policy preferred", TWO_CELLS).0, without);
+}
+
+#[test]
+fn metadata_that_cannot_be_read_stay_and_are_told() {
+    let (placed, _) = shown("two-sockets", "", TWO_CELLS);
+    let newer = placed.replace("\"version\":1", "\"version\":2");
+    let (again, notes) = shown("two-sockets", "", &newer);
+    assert_eq!(again, newer);
+    assert!(notes.contains("version: read 2, expected 1"), "{notes}");
 }
 
 #[test]
@@ -246,6 +275,37 @@ fn an_exported_domain_is_placed_elsewhere_in_its_shape() {
         text(&output.stderr),
         "nearside: note: worse than before: cells 0 and 1 share node 1, they shared none\n"
     );
+}
+
+#[test]
+fn a_shape_that_a_migration_cost_is_exported_while_the_bindings_are_nearsides() {
+    let two = common::unpacked("two-sockets").unwrap();
+    let exported = |xml: &str| -> Value {
+        let output = nearside(&["export", "-"], two.path(), "", xml.as_bytes());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (placed, _) = shown("two-sockets", "", TWO_CELLS);
+    // As libvirt-hook writes it where both cells had to share a node.
+    let shared = placed.replace("nodeset='1'", "nodeset='0'");
+    let known = shared
+        .replace("\"memnode\":{\"0\":\"0\",\"1\":\"1\"", "\"memnode\":{\"0\":\"0\",\"1\":\"0\"");
+    assert_ne!(known, shared);
+    assert_eq!(exported(&known)["cells"][0]["shares_nodes_with"], json!([]));
+    assert_eq!(exported(&known)["home_distances"], json!([[10, 21], [21, 10]]));
+    // An operator's own binding is the shape.
+    assert_eq!(exported(&shared)["cells"][0]["shares_nodes_with"], json!([1]));
+}
+
+#[test]
+fn a_name_of_no_file_and_no_domain_is_refused_with_both() {
+    let root = common::unpacked("two-sockets").unwrap();
+    for name in ["nowhere.xml", "/nowhere/vm.xml"] {
+        let output = nearside(&["export", name], root.path(), "", b"");
+        assert_eq!(output.status.code(), Some(1));
+        let told = format!("there is no file {name}, and no such domain: ");
+        assert!(text(&output.stderr).contains(&told), "{}", text(&output.stderr));
+    }
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! New elements, as text.
 
-/// An element to add. Values are numbers, lists and words, so none needs escaping.
+/// An element to add. Values are numbers, lists and words, so none needs escaping; nor does the
+/// text.
 #[derive(Debug, Clone)]
-pub(super) struct Element {
+pub(crate) struct Element {
     name: &'static str,
     attributes: Vec<(&'static str, String)>,
     children: Vec<Element>,
+    text: String,
 }
 
 impl Element {
@@ -13,11 +15,19 @@ impl Element {
         name: &'static str,
         attributes: [(&'static str, String); N],
     ) -> Self {
-        Self { name, attributes: attributes.into(), children: Vec::new() }
+        Self::with_text(name, attributes, String::new())
+    }
+
+    pub(crate) fn with_text<const N: usize>(
+        name: &'static str,
+        attributes: [(&'static str, String); N],
+        text: String,
+    ) -> Self {
+        Self { name, attributes: attributes.into(), children: Vec::new(), text }
     }
 
     pub(super) fn with_children(name: &'static str, children: Vec<Self>) -> Self {
-        Self { name, attributes: Vec::new(), children }
+        Self { name, attributes: Vec::new(), children, text: String::new() }
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -26,15 +36,18 @@ impl Element {
 
     /// The element's text. `line` begins each further line with the element's own indentation, and
     /// `step` is added for each level; both are empty in a text on one line.
-    pub(super) fn written(&self, line: &str, step: &str, quote: char) -> String {
+    pub(crate) fn written(&self, line: &str, step: &str, quote: char) -> String {
         let mut text = format!("<{}", self.name);
         for (name, value) in &self.attributes {
             text += &format!(" {name}={quote}{value}{quote}");
         }
-        if self.children.is_empty() {
+        if self.children.is_empty() && self.text.is_empty() {
             return text + "/>";
         }
         text.push('>');
+        if !self.text.is_empty() {
+            return text + &self.text + &format!("</{}>", self.name);
+        }
         let inner = format!("{line}{step}");
         for child in &self.children {
             text += &inner;

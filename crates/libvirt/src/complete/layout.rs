@@ -32,7 +32,7 @@ const PINS: [&str; 3] = ["vcpupin", "emulatorpin", "iothreadpin"];
 const BINDINGS: [&str; 2] = ["memory", "memnode"];
 
 /// The operator's text with its habits.
-pub(super) struct Layout<'a, 'input> {
+pub(crate) struct Layout<'a, 'input> {
     text: &'input str,
     root: Node<'a, 'input>,
     // The quote around attributes.
@@ -44,7 +44,7 @@ pub(super) struct Layout<'a, 'input> {
 }
 
 impl<'a, 'input> Layout<'a, 'input> {
-    pub(super) fn new(text: &'input str, root: Node<'a, 'input>) -> Self {
+    pub(crate) fn new(text: &'input str, root: Node<'a, 'input>) -> Self {
         let first = elements(root).next();
         let outer = indentation(text, root.range().start).unwrap_or_default();
         let inner = first.and_then(|first| indentation(text, first.range().start));
@@ -54,11 +54,15 @@ impl<'a, 'input> Layout<'a, 'input> {
     }
 
     /// Adds elements to a section below `<domain>`, which is made if it is missing.
-    pub(super) fn add_to_section(&self, name: &'static str, added: Vec<Element>) -> Vec<Edit> {
+    pub(crate) fn add_to_section(&self, name: &'static str, added: Vec<Element>) -> Vec<Edit> {
         if added.is_empty() {
             return Vec::new();
         }
-        let order: &[&str] = if name == "cputune" { &PINS } else { &BINDINGS };
+        let order: &[&str] = match name {
+            "cputune" => &PINS,
+            "numatune" => &BINDINGS,
+            _ => &[],
+        };
         if let Some(section) = elements(self.root).find(|it| it.tag_name().name() == name) {
             return self.add(section, added, order);
         }
@@ -161,7 +165,7 @@ fn elements_before<'a, 'input>(node: Node<'a, 'input>) -> impl Iterator<Item = N
 }
 
 /// The quote that the text's first attribute has.
-pub(super) fn quote(text: &str) -> char {
+pub(crate) fn quote(text: &str) -> char {
     let begin = text.find("<domain").unwrap_or(0);
     let first = text.get(begin..).and_then(|text| text.find(['\'', '"']).map(|at| (text, at)));
     match first.and_then(|(text, at)| text.get(at..)) {

@@ -132,6 +132,10 @@ fn distance(sibling: Node<'_, '_>, from: CellId) -> Read<CellDistance> {
     if to.value == from && value.value != Distances::LOCAL {
         return Err(written.unexpected("10, a cell's distance to itself"));
     }
+    // virDomainNumaDefNodeDistanceParseXML, src/conf/numa_conf.c.
+    if to.value != from && value.value == Distances::LOCAL {
+        return Err(written.unexpected("more than 10, the distance of a cell to itself alone"));
+    }
     Ok(CellDistance { to, value })
 }
 

@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
-use nearside_libvirt::{CellPlacement, Domain, IothreadId, MemoryMode, Placement};
+use nearside_libvirt::{
+    CellPlacement, Domain, Intent, IothreadId, MemoryMode, Metadata, Placement, Written, complete,
+};
 use nearside_topology::{
     Cpu, CpuId, Device, DeviceKind, Distances, HugePagePool, Node, NodeId, Topology,
 };
@@ -89,4 +91,13 @@ pub(crate) fn placement(name: &str, domain: &Domain) -> Placement {
         iothreads: [1, 2, 4].map(|id| (IothreadId(id), host.cpus_of(NodeId(1)))).into(),
         distances: Some(host.distances),
     }
+}
+
+/// The completed domain with its metadata.
+pub(crate) fn placed(domain: &Domain, placement: &Placement) -> Domain {
+    let after = Domain::read(&complete(domain, placement)).unwrap();
+    let mode = domain.written_mode().unwrap_or(placement.mode);
+    let intent = Intent::of(&after, mode, [(1, 1 << 30, None)], &host());
+    let metadata = Metadata { intent, wrote: Written::between(domain, &after) };
+    Domain::read(&metadata.write_to(&after).unwrap()).unwrap()
 }

@@ -58,6 +58,13 @@ impl Libvirt {
         Ok(self.find(&machine)?.domain)
     }
 
+    /// The running domain with this name.
+    pub(super) fn domain_named(&self, name: &str) -> Result<Domain, String> {
+        let mut connection = self.state.connect()?;
+        let asked = connection.domain_by_name(name).and_then(|handle| connection.xml(&handle));
+        read(&asked.map_err(|error| self.state.failed(&error))?)
+    }
+
     fn find(&self, machine: &QemuMachine) -> Result<Found, String> {
         let mut connection = self.state.connect()?;
         let asked = connection.domain_by_id(machine.id);

@@ -101,6 +101,14 @@ impl Actuators {
         self.libvirt().domain(group)
     }
 
+    /// The domain that libvirt knows by this name.
+    ///
+    /// # Errors
+    /// With the reason, if libvirt cannot be asked.
+    pub(crate) fn libvirt_domain_named(&self, name: &str) -> Result<Domain, String> {
+        self.libvirt().domain_named(name)
+    }
+
     fn libvirt(&self) -> Libvirt {
         Libvirt::new(Arc::clone(&self.libvirt), self.root.clone())
     }

@@ -218,6 +218,22 @@ impl Host {
         })
     }
 
+    /// The domain of libvirt in a group, as libvirt describes it now.
+    ///
+    /// # Errors
+    /// With the reason, if the group is no QEMU domain of libvirt, or libvirt cannot be asked.
+    pub fn libvirt_domain(&self, group: &Cgroup) -> Result<nearside_libvirt::Domain, String> {
+        self.actuators.libvirt_domain(group)
+    }
+
+    /// The domain with this name, as libvirt describes it now.
+    ///
+    /// # Errors
+    /// With the reason, if libvirt knows none, or cannot be asked.
+    pub fn libvirt_domain_named(&self, name: &str) -> Result<nearside_libvirt::Domain, String> {
+        self.actuators.libvirt_domain_named(name)
+    }
+
     /// Takes the notices for the user.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
@@ -253,6 +269,14 @@ impl Host {
             parts: states.into_iter().flatten().collect(),
             reservations,
         })
+    }
+
+    /// Reads the machine and its domains without the lock. CPUs and devices are as in `known`.
+    ///
+    /// # Errors
+    /// If the machine cannot be read.
+    pub fn observe_knowing(&mut self, known: &Topology) -> Result<Observation, Error> {
+        self.observe_from(Some(known))
     }
 
     /// Memory that is reserved for subjects that live and are no domains.

@@ -181,6 +181,21 @@ impl<'h> Session<'h> {
         Ok(())
     }
 
+    /// Ends a reservation without an owner; fine if there is none of this name.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub(crate) fn end_unowned(&mut self, name: &str) -> Result<(), Error> {
+        let reservations = self.host.store.reservations(&self.host.tree);
+        let is_it = |it: &store::Reservation| it.name == name && it.unowned().is_some();
+        if reservations.iter().any(is_it) {
+            self.lock.release(name)?;
+            // The figures of reservations have changed.
+            self.seen = None;
+        }
+        Ok(())
+    }
+
     /// Gives reservations without an owner to the domains that they were made for. Each then lasts
     /// as long as its domain, and no longer counts memory that the domain holds. Returns the names
     /// of the reservations, each with the path of its domain's cgroup.

@@ -5,6 +5,7 @@ pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod export;
+pub(crate) mod libvirt_hook;
 pub(crate) mod lint;
 pub(crate) mod list;
 pub(crate) mod man;

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     home: HomeArgs,
 
     /// Complete the XML of a libvirt domain (1 MiB at most; - is standard input), in place of
-    /// --cpus and --memory. All that it binds already stays
+    /// --cpus and --memory. All that it binds already stays, except for what Nearside wrote
     #[arg(long, value_name = "FILE", help_heading = "Libvirt domain")]
     #[arg(conflicts_with_all = ["cpus", "memory", "near", "cells", "page_size"])]
     libvirt: Option<PathBuf>,
@@ -78,6 +78,10 @@ pub(crate) struct Args {
     )]
     #[arg(help_heading = "Libvirt domain")]
     affinity: Option<Pins>,
+
+    /// Leave Nearside's metadata out of the XML: intent and own bindings, which a migration needs
+    #[arg(long, requires = "libvirt", help_heading = "Libvirt domain")]
+    no_metadata: bool,
 
     /// Output format [default: text; the completed XML with --libvirt]
     #[arg(long, value_enum, help_heading = None)]
@@ -198,7 +202,7 @@ fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
         Some(affinity) => affinity == Pins::Soft,
         None => args.source.is_this_host() && nearside_scheduler::is_in_charge(),
     };
-    let wish = Wish { mode, nodes, pins_vcpus: !is_soft };
+    let wish = Wish { mode, nodes, pins_vcpus: !is_soft, metadata: !args.no_metadata };
     let Completed { xml, decision, contradictions, notes } =
         completed(&file.domain, &wish, &observation, &CostModel::default())
             .map_err(|refused| not_completed(&file, refused))?;
@@ -231,9 +235,10 @@ fn place_intent(args: &Args, file: &Path, format: Format) -> Outcome {
     let observation = offered(&observation, nodes.as_ref(), &mut notes);
     let request = shape::request(&intent, nodes);
     let model = CostModel::default();
-    let decision = place_in_shape(&intent, &request, &observation, &model).map_err(|refusal| {
-        Failure::could_not(format_args!("{name}: {}", refused_cells(refusal).message()))
-    })?;
+    let decision =
+        place_in_shape(&intent, &request, &[], &observation, &model).map_err(|refusal| {
+            Failure::could_not(format_args!("{name}: {}", refused_cells(refusal).message()))
+        })?;
     let worse = shape::worse(&intent, &decision, &observation.topology);
     output::note(worse.iter().map(|line| format!("worse than before: {line}")));
     print_cells(format, &decision, &observation)

@@ -3,9 +3,11 @@
 use super::{
     placement::placement,
     request::{VmRequest, request},
+    shape::intent,
 };
 use nearside_libvirt::{
-    Domain, Finding, MemoryMode, Rule, Severity, complete, contradictions, lint,
+    Domain, Finding, Keep, MemoryMode, Metadata, Rule, Severity, Written, complete, contradictions,
+    lint, operators, strip,
 };
 use nearside_policy::{CellsDecision, CellsRefusal, CostModel, Observation, place_cells_within};
 use nearside_topology::{NodeSet, Topology};
@@ -19,6 +21,8 @@ pub(crate) struct Wish {
     pub(crate) nodes: Option<NodeSet>,
     /// Whether vCPUs are bound. It is false where soft affinity keeps them home.
     pub(crate) pins_vcpus: bool,
+    /// Whether the XML gets Nearside's metadata.
+    pub(crate) metadata: bool,
 }
 
 /// A completed domain.
@@ -41,7 +45,8 @@ pub(crate) enum Refused {
     Cells(CellsRefusal),
 }
 
-/// Places `domain` on the observed machine and completes its XML.
+/// Places `domain` on the observed machine and completes its XML. Bindings that Nearside wrote
+/// earlier are chosen anew.
 pub(crate) fn completed(
     domain: &Domain,
     wish: &Wish,
@@ -49,21 +54,53 @@ pub(crate) fn completed(
     model: &CostModel,
 ) -> Result<Completed, Refused> {
     let offered = &observation.topology;
-    let errors = errors(domain, offered);
+    let known = Metadata::of(domain);
+    let earlier = known.as_ref().ok().and_then(Option::as_ref);
+    let rest = earlier.map(|earlier| operators(domain, earlier, Keep::Nothing));
+    let rest = rest.as_ref().unwrap_or(domain);
+    let errors = errors(rest, offered);
     if !errors.is_empty() {
         return Err(Refused::Errors(errors));
     }
-    let VmRequest { cells, bounds, mode, notes } =
-        request(domain, wish.mode, wish.nodes.clone(), offered);
-    let decision =
-        place_cells_within(&cells, &bounds, observation, model).map_err(Refused::Cells)?;
-    let placement = placement(domain, &decision, mode, wish.pins_vcpus, offered);
-    Ok(Completed {
-        xml: complete(domain, &placement),
-        contradictions: contradictions(domain, &placement),
-        decision,
-        notes,
-    })
+    let mode = earlier.filter(|_| rest.written_mode().is_none()).map(|it| it.intent.mode);
+    let mut request = request(rest, wish.mode.or(mode), wish.nodes.clone(), offered);
+    let decision = place_cells_within(&request.cells, &request.bounds, observation, model)
+        .map_err(Refused::Cells)?;
+    let placement = placement(rest, &decision, request.mode, wish.pins_vcpus, offered);
+    let mut notes = std::mem::take(&mut request.notes);
+    if let Err(error) = &known {
+        notes.push(format!(
+            "the metadata of Nearside stay as they are, and all bindings count as the operator's: \
+             {error}"
+        ));
+    }
+    let stripped = earlier.and_then(|earlier| strip(domain, earlier, Keep::Nothing).ok());
+    let stripped = stripped.as_ref().unwrap_or(domain);
+    let text = complete(stripped, &placement);
+    let xml = match known {
+        Ok(_) => with_metadata(stripped, text, wish.metadata, &request, offered),
+        Err(_) => text,
+    };
+    Ok(Completed { xml, contradictions: contradictions(rest, &placement), decision, notes })
+}
+
+/// The completed text with the metadata that belong to it. `before` lacks the values that Nearside
+/// wrote.
+fn with_metadata(
+    before: &Domain,
+    text: String,
+    is_wanted: bool,
+    request: &VmRequest,
+    host: &Topology,
+) -> String {
+    // A text that has become too long for a domain keeps its bindings alone.
+    let Ok(after) = Domain::read(&text) else { return text };
+    let wrote = Written::between(before, &after);
+    if !is_wanted || wrote.is_empty() {
+        return Metadata::remove_from(&after);
+    }
+    let intent = intent(&after, request, host);
+    Metadata { intent, wrote }.write_to(&after).unwrap_or(text)
 }
 
 /// The errors of the XML that a completion does not mend.

@@ -1,6 +1,6 @@
-//! The XML of a domain from a file or standard input.
+//! The XML of a domain from a file, standard input or libvirt.
 
-use crate::{failure::Failure, printable::printable};
+use crate::{domains, failure::Failure, printable::printable};
 use nearside_libvirt::{Domain, Finding};
 use nearside_topology::bounded_file;
 use std::{
@@ -28,11 +28,34 @@ impl DomainFile {
         Ok(Self { name, domain })
     }
 
+    /// Reads the file with this name or, if there is none, the domain that runs on this host: by
+    /// its name in libvirt, or by the path of its cgroup (`nearside list`).
+    pub(crate) fn read_or_running(name: &Path) -> Result<Self, Failure> {
+        if name == Path::new("-") || name.exists() {
+            return Self::read(name);
+        }
+        let shown = printable(&name.display().to_string());
+        let domain = running(name).map_err(|why| {
+            Failure::could_not(format_args!("there is no file {shown}, and no such domain: {why}"))
+        })?;
+        Ok(Self { name: shown, domain })
+    }
+
     /// A finding in one line: `FILE:LINE:COLUMN: message`.
     pub(crate) fn line(&self, finding: &Finding) -> String {
         let (start, rule) = (finding.start, finding.rule);
         format!("{}:{}:{}: {} [{rule}]", self.name, start.line, start.column, finding.message)
     }
+}
+
+fn running(name: &Path) -> Result<Domain, String> {
+    let name = name.to_str().ok_or("a domain's name is UTF-8")?;
+    let host = domains::open_host().map_err(|failure| failure.message().to_owned())?;
+    if !name.starts_with('/') {
+        return host.libvirt_domain_named(name);
+    }
+    let (group, _) = domains::find(&host, name).map_err(|failure| failure.message().to_owned())?;
+    host.libvirt_domain(&group)
 }
 
 /// All bytes of a regular file or of standard input, up to a bound.

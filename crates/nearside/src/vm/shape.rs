@@ -2,10 +2,12 @@
 //! near.
 
 use super::request::{VmRequest, policy};
-use nearside_libvirt::{Domain, Intent, IntentCell, home_distances};
+use nearside_libvirt::{
+    Domain, Intent, IntentCell, Keep, Metadata, Written, home_distances, operators,
+};
 use nearside_policy::{
     Candidate, CellRequest, CellsDecision, CellsRefusal, CellsRequest, CostModel, Observation,
-    PageSize, place_cells, place_cells_within,
+    PageSize, place_cells_within,
 };
 use nearside_topology::{NodeId, NodeSet, Topology};
 
@@ -19,6 +21,28 @@ pub(crate) fn intent(domain: &Domain, request: &VmRequest, host: &Topology) -> I
         (cell.vcpus, cell.memory_bytes, huge_page_bytes)
     });
     Intent::of(domain, request.mode, sizes, host)
+}
+
+/// The intent to export. The shape in the domain's metadata counts while all bindings are as
+/// Nearside wrote them: a migration may have cost a part of the shape.
+pub(crate) fn exported(domain: &Domain, request: &VmRequest, host: &Topology) -> Intent {
+    let now = intent(domain, request, host);
+    let Ok(Some(Metadata { intent: mut earlier, wrote })) = Metadata::of(domain) else {
+        return now;
+    };
+    let metadata = Metadata { intent: earlier.clone(), wrote: wrote.clone() };
+    let rest = operators(domain, &metadata, Keep::Nothing);
+    let stands = Written { sections: wrote.sections.clone(), ..Written::between(&rest, domain) };
+    if stands != wrote || earlier.cells.len() != now.cells.len() {
+        return now;
+    }
+    for (cell, now) in earlier.cells.iter_mut().zip(now.cells) {
+        cell.vcpus = now.vcpus;
+        cell.memory_bytes = now.memory_bytes;
+        cell.huge_page_bytes = now.huge_page_bytes;
+    }
+    earlier.name = now.name;
+    earlier
 }
 
 /// The request that an intent makes. Without distances of the guest, those between the former homes
@@ -38,15 +62,17 @@ pub(crate) fn request(intent: &Intent, nodes: Option<NodeSet>) -> CellsRequest {
     }
 }
 
-/// The homes for `request`, of the shape of `intent` where the machine has room for it. A cell gets
-/// more nodes than it had only if no placement that was tried avoids that.
+/// The homes for `request` within the nodes that single cells are bound to, of the shape of
+/// `intent` where the machine has room for it. A cell gets more nodes than it had only if no
+/// placement that was tried avoids that.
 pub(crate) fn place_in_shape(
     intent: &Intent,
     request: &CellsRequest,
+    bounds: &[Option<NodeSet>],
     observation: &Observation,
     model: &CostModel,
 ) -> Result<CellsDecision, CellsRefusal> {
-    let free = place_cells(request, observation, model)?;
+    let free = place_cells_within(request, bounds, observation, model)?;
     if wider(intent, &free) == 0 {
         return Ok(free);
     }
@@ -58,14 +84,27 @@ pub(crate) fn place_in_shape(
         }
         _ => vec![one_node_each(intent, request, &free, observation)],
     };
-    let narrow = tries.iter().filter_map(|bounds| {
-        let placed = place_cells_within(request, bounds, observation, model).ok()?;
+    let narrow = tries.into_iter().filter_map(|narrow| {
+        let bounds = narrower(bounds, narrow);
+        let placed = place_cells_within(request, &bounds, observation, model).ok()?;
         let stays = |home: &Candidate| home.spilled_bytes == 0;
         placed.cells.iter().all(|cell| stays(&cell.home)).then_some(placed)
     });
     let order = |it: &CellsDecision| (wider(intent, it), it.shared.len(), it.slow_down);
     let narrow = narrow.min_by_key(order);
     Ok(narrow.filter(|it| wider(intent, it) < wider(intent, &free)).unwrap_or(free))
+}
+
+/// Bounds of a try within those of an operator.
+fn narrower(bounds: &[Option<NodeSet>], tried: Vec<Option<NodeSet>>) -> Vec<Option<NodeSet>> {
+    let both = |(at, tried): (usize, Option<NodeSet>)| {
+        let bound = bounds.get(at).and_then(Option::as_ref);
+        match (bound, tried) {
+            (Some(bound), Some(tried)) => Some(bound.intersection(&tried)),
+            (bound, tried) => tried.or_else(|| bound.cloned()),
+        }
+    };
+    tried.into_iter().enumerate().map(both).collect()
 }
 
 /// The number of cells with more nodes than they had.
@@ -150,6 +189,7 @@ pub(crate) fn worse(intent: &Intent, decision: &CellsDecision, host: &Topology) 
 mod tests {
     use super::*;
     use nearside_libvirt::MemoryMode;
+    use nearside_policy::place_cells;
     use nearside_topology::{Cpu, CpuId, Distances, Node};
 
     const GIB: u64 = 1 << 30;
@@ -186,7 +226,8 @@ mod tests {
 
     fn place(intent: &Intent, seen: &Observation) -> (Vec<String>, Vec<String>) {
         let decision =
-            place_in_shape(intent, &request(intent, None), seen, &CostModel::default()).unwrap();
+            place_in_shape(intent, &request(intent, None), &[], seen, &CostModel::default())
+                .unwrap();
         let homes = decision.cells.iter().map(|it| it.home.nodes.to_string()).collect();
         (homes, worse(intent, &decision, &seen.topology))
     }
@@ -202,6 +243,21 @@ mod tests {
         let mut wide = intent;
         wide.cells[0].nodes = Some(2);
         assert_eq!(place(&wide, &seen), (vec!["0-1".into()], vec![]));
+    }
+
+    #[test]
+    fn nodes_that_a_cell_is_bound_to_come_before_its_shape() {
+        let intent = guest(&[(6, 8)]);
+        let seen = machine(&[16, 16, 16]);
+        let bound = |nodes: &str| {
+            let bounds = [Some(nodes.parse().unwrap())];
+            let request = request(&intent, None);
+            let model = CostModel::default();
+            let decision = place_in_shape(&intent, &request, &bounds, &seen, &model).unwrap();
+            decision.cells[0].home.nodes.to_string()
+        };
+        assert_eq!(bound("2"), "2");
+        assert_eq!(bound("1-2"), "1");
     }
 
     #[test]
@@ -223,7 +279,7 @@ mod tests {
         let intent = guest(&[(2, 40)]);
         let seen = machine(&[16, 16]);
         let refused =
-            place_in_shape(&intent, &request(&intent, None), &seen, &CostModel::default());
+            place_in_shape(&intent, &request(&intent, None), &[], &seen, &CostModel::default());
         assert!(refused.is_err());
     }
 }

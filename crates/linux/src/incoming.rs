@@ -1,0 +1,78 @@
+//! Room for a virtual machine that another manager brings to this host
+//! (docs/adr/0017-migration.md).
+
+use crate::{Host, Refusal};
+use nearside_policy::{Observation, RESERVED_FOR_S, Reservation};
+use nearside_topology::Topology;
+
+/// Decides on nodes and reserves their memory under `name`, as one step under the lock. A
+/// reservation of that name which no domain has adopted is that of an earlier attempt, and ends.
+/// `known` is the machine as read earlier.
+///
+/// Returns the decision, and the reason if its reservation was refused.
+///
+/// # Errors
+/// If the lock is not free in time, or the host cannot be read.
+pub fn reserve_incoming<T>(
+    host: &mut Host,
+    name: &str,
+    known: &Topology,
+    decide: impl FnOnce(&Observation) -> (T, Option<Reservation>),
+) -> Result<(T, Result<(), Refusal>), Refusal> {
+    let mut session = host.begin()?;
+    session.end_unowned(name)?;
+    let (decision, wanted) = decide(session.observe(Some(known))?);
+    let reserved = wanted.map_or(Ok(()), |wanted| session.reserve(&wanted, RESERVED_FOR_S));
+    Ok((decision, reserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::Made;
+    use nearside_policy::PageSize;
+    use nearside_topology::NodeId;
+
+    const MIB: u64 = 1 << 20;
+
+    fn made() -> Made {
+        let made = Made::of("cpuset memory", 2, 4 << 20, 1 << 20);
+        made.file("cg/cgroup.procs", "");
+        made.file("proc/uptime", "100.00 1.00\n");
+        made
+    }
+
+    fn wanted(name: &str, mib: u64) -> Reservation {
+        let on = |amount| [(NodeId(1), amount)].into();
+        Reservation {
+            name: name.into(),
+            bytes: on(mib * MIB),
+            vcpus: on(2),
+            page_size: PageSize::Base,
+        }
+    }
+
+    /// The names and MiB of the reservations that the decision for `name` saw.
+    fn reserve(made: &Made, name: &str, mib: u64) -> (Vec<(String, u64)>, bool) {
+        let mut host = made.host();
+        let known = host.topology().unwrap();
+        let seen = |seen: &Observation| {
+            let each = |it: &Reservation| (it.name.clone(), it.bytes[&NodeId(1)] / MIB);
+            (seen.reservations.iter().map(each).collect(), Some(wanted(name, mib)))
+        };
+        let (seen, reserved) = reserve_incoming(&mut host, name, &known, seen).unwrap();
+        (seen, reserved.is_ok())
+    }
+
+    #[test]
+    fn a_second_attempt_replaces_the_reservation_of_the_first() {
+        let made = made();
+        assert_eq!(reserve(&made, "incoming-a", 600), (vec![], true));
+        let first = ("incoming-a".to_owned(), 600);
+        // Another machine sees it, and finds too little memory beside it.
+        assert_eq!(reserve(&made, "incoming-b", 600), (vec![first], false));
+        assert_eq!(reserve(&made, "incoming-a", 300), (vec![], true));
+        let second = ("incoming-a".to_owned(), 300);
+        assert_eq!(reserve(&made, "incoming-b", 600), (vec![second], true));
+    }
+}
