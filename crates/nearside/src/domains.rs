@@ -5,7 +5,6 @@ use crate::{
     report::{
         answers::StatusAnswer,
         cell_stat::{self, CellStat},
-        domain::dash,
         json,
     },
 };
@@ -107,7 +106,8 @@ impl Domain {
 
     /// A line below that of its guest. Its cgroup tells it from the guest's line.
     fn cell_line(&self, cell: &CellStat) -> Self {
-        let label = format!("  cell {}", dash(cell.guest.cell));
+        let number = cell.guest.cell.map_or("-".into(), |cell| cell.to_string());
+        let label = format!("  cell {number}");
         let bytes = cell.guest.bytes.clone();
         let memory_seen = match bytes {
             Some(_) => usage::Account::Mapped,

@@ -72,8 +72,8 @@ impl Actuators {
         })
     }
 
-    /// Whether libvirt owns the cgroup at `path`: it binds single threads, and needs no cpuset. Connects to
-    /// nothing.
+    /// Whether libvirt owns the cgroup at `path`: it binds single threads, and needs no
+    /// cpuset. Connects to nothing.
     pub(crate) fn is_libvirts(&self, path: &str) -> bool {
         owner(path, self.booted_with_systemd) == Owner::Libvirt
     }

@@ -236,7 +236,8 @@ mod tests {
             };
             let whole_of: ByNode =
                 whole.iter().filter(|(_, amount)| **amount > 0).map(|(&n, &a)| (n, a)).collect();
-            prop_assert_eq!(&sum(&split_memory(&whole, &cells, &vec![None; cells.len()])), &whole_of);
+            let memory = split_memory(&whole, &cells, &vec![None; cells.len()]);
+            prop_assert_eq!(&sum(&memory), &whole_of);
             prop_assert_eq!(&sum(&split_time(&whole, &seen)), &whole_of);
         }
     }

@@ -251,8 +251,8 @@ impl Watched {
         }
     }
 
-    /// Takes the loads of its parts since the last ones that were taken. Empty if it was not sampled
-    /// since, or for the first time.
+    /// Takes the loads of its parts since the last ones that were taken. Empty if it was not
+    /// sampled since, or for the first time.
     pub(super) fn take_loads(&mut self) -> BTreeMap<PartId, PartLoad> {
         std::mem::take(&mut self.loads)
     }

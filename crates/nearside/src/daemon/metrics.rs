@@ -77,7 +77,14 @@ impl Collector for Metrics {
         self.daemon(&mut page)?;
         self.nodes(&mut page)?;
         self.domains(&mut page)?;
-        cells::add(&self.snapshot.stat.domains, &mut page)
+        let domains = &self.snapshot.stat.domains;
+        for figure in cells::by_node(domains) {
+            page.gauge(figure.about, figure.values)?;
+        }
+        for figure in cells::whole(domains) {
+            page.gauge(figure.about, figure.values)?;
+        }
+        Ok(())
     }
 }
 

@@ -79,8 +79,8 @@ impl Sort {
     }
 }
 
-/// The lines of domains whose names contain `filter` (ignoring case), in order; with `all` also other
-/// cgroups.
+/// The lines of domains whose names contain `filter` (ignoring case), in order; with `all` also
+/// those of other cgroups.
 pub(super) fn rows<'a>(
     domains: &'a [Domain],
     all: bool,

@@ -20,9 +20,12 @@ use std::{cmp::Reverse, collections::BTreeMap};
 // How many parts get their first home in a round: it bounds the time that a round takes.
 const MAX_FIRST_HOMES: usize = 64;
 
-// The first homes of guests with cells, by domain: the steps of each cell, if it can have a home.
+// A cell of a guest, and the steps of its first home if it can have one.
+type FirstHome = (PartIndex, Option<Vec<Step>>);
+
+// The first homes of guests with cells, by domain.
 #[derive(Debug, Default)]
-struct Guests(BTreeMap<String, Vec<(PartIndex, Option<Vec<Step>>)>>);
+struct Guests(BTreeMap<String, Vec<FirstHome>>);
 
 impl<'a> Round<'a> {
     /// Gives each part without a home one: the nodes of its external binding, or the best. The
@@ -89,7 +92,7 @@ impl<'a> Round<'a> {
 
     // All cells of a guest get their homes in one transaction, or none does: the record of a guest
     // has all its cells.
-    fn transact_guest(&mut self, cells: Vec<(PartIndex, Option<Vec<Step>>)>) {
+    fn transact_guest(&mut self, cells: Vec<FirstHome>) {
         let domain = cells.first().map(|(at, _)| self.state(*at).id.domain());
         let siblings = self.parts().filter(|&at| Some(self.state(at).id.domain()) == domain);
         let is_whole = siblings.count() == cells.len();
