@@ -101,8 +101,7 @@ mod tests {
             ..GuestCell::default()
         };
         let cells = cell_stat::cells(None, vec![cell(0, 1), cell(1, 3)], |_| None);
-        let [first, ..] = <[_; 1]>::try_from(&examples::domains_told_of()[..1]).unwrap();
-        let domain: Domain = first.clone().with_cells(cells);
+        let domain = examples::domains_told_of().remove(0).with_cells(cells);
         let name = domain.name.clone();
         let domains = [domain];
         let [home, vcpus, memory, _] = by_node(&domains);
