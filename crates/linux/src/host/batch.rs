@@ -65,7 +65,11 @@ impl Host {
             return (begun, refused);
         }
         let topology = self.topology().map(Arc::new);
-        for action in batches {
+        // Where an interval has time for one chunk alone, each batch gets its turn to be the first.
+        self.batch_turns = self.batch_turns.wrapping_add(1);
+        let first = self.batch_turns % batches.len();
+        let (before, from_first) = batches.split_at(first);
+        for action in from_first.iter().chain(before) {
             let task = match &topology {
                 Ok(topology) => self.task(action, topology),
                 Err(error) => Err(Error::Refused(error.to_string())),

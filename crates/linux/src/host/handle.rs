@@ -67,6 +67,8 @@ pub struct Host {
     /// Notices for the user about steps that could not be done, without harm.
     pub(super) notices: Vec<String>,
     pub(super) walks: Walks,
+    /// How often batches were begun.
+    pub(super) batch_turns: usize,
     /// The cells of guests as they were looked at last, by domain.
     cells: BTreeMap<String, Vec<GuestCell>>,
 }
@@ -87,6 +89,7 @@ impl Host {
             waiting: Waiting::default(),
             notices: Vec::new(),
             walks: Walks::default(),
+            batch_turns: 0,
             cells: BTreeMap::new(),
         })
     }

@@ -23,7 +23,7 @@ fn of_twenty_starts_at_once_the_four_that_fit_run_on_nodes_of_their_own_twenty_t
 }
 
 fn starts_of_which_one_fits_each_node(rounds: u32, count: u32) {
-    let (libvirt, numad) = (Libvirt::start(), Numad::install("--refuse"));
+    let (_libvirt, numad) = (Libvirt::start(), Numad::install("--refuse"));
     let daemon = Daemon::start("found = [\"machine/*\"]\nscheduler = \"off\"");
     let (mut levelling, killed_before) = (Levelling::default(), killed_for_memory());
     for round in 0..rounds {
@@ -42,9 +42,6 @@ fn starts_of_which_one_fits_each_node(rounds: u32, count: u32) {
     let refusals = numad.remarks().len();
     assert_eq!(refusals as u32, rounds * (count - 4), "{:?}", numad.remarks());
     assert!(numad.remarks().iter().all(|it| it.contains("numad: refused 1 vCPUs and ")));
-    // The operator finds the reason in libvirt's log.
-    let is_told = |line: &&str| line.contains("numad: refused 1 vCPUs and ");
-    assert_eq!(libvirt.log().lines().filter(is_told).count(), refusals);
     assert_eq!(killed_for_memory(), killed_before);
     drop(levelling);
     daemon.stop();
