@@ -69,11 +69,6 @@ impl Libvirt {
     pub fn signal(&self, signal: Signal) {
         send(self.0.id(), signal);
     }
-
-    /// Its messages so far.
-    pub fn log(&self) -> String {
-        read(LOG)
-    }
 }
 
 /// Loads KVM, hands out the controllers, and configures the daemon below `root`.

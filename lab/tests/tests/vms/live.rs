@@ -71,6 +71,10 @@ fn each_cell_of_a_running_machine_moves_by_itself() {
         let both = at.iter().flat_map(|node| [2 * node, 2 * node + 1]).collect();
         assert_eq!(cpus(&vm.emulator()), both);
     }
+    let exported = run(["export", &vm.cgroup()]);
+    assert!(exported.status.success(), "{}", stderr(&exported));
+    let intent: serde_json::Value = serde_json::from_slice(&exported.stdout).unwrap();
+    assert_eq!(intent["cells"].as_array().map(Vec::len), Some(2), "{intent}");
     let shared = at[0].to_string();
     let refused = run(["set", &vm.cgroup(), "--cell", "1", "--nodes", &shared]);
     assert!(stderr(&refused).contains("two cells never share a node"), "{}", stderr(&refused));
