@@ -67,9 +67,7 @@ impl Host {
         let topology = self.topology().map(Arc::new);
         // Where an interval has time for one chunk alone, each batch gets its turn to be the first.
         self.batch_turns = self.batch_turns.wrapping_add(1);
-        let first = self.batch_turns % batches.len();
-        let (before, from_first) = batches.split_at(first);
-        for action in from_first.iter().chain(before) {
+        for action in in_turn(batches, self.batch_turns) {
             let task = match &topology {
                 Ok(topology) => self.task(action, topology),
                 Err(error) => Err(Error::Refused(error.to_string())),
@@ -273,6 +271,13 @@ impl Lane {
     }
 }
 
+/// All batches, of which another one is the first each turn.
+fn in_turn<T>(batches: &[T], turn: usize) -> impl Iterator<Item = &T> {
+    let first = turn.checked_rem(batches.len()).unwrap_or(0);
+    let (before, from_first) = batches.split_at(first);
+    from_first.iter().chain(before)
+}
+
 /// A search for pages may take long and can be interrupted; a batch that was found is moved whole.
 fn chunk(
     walks: &mut BTreeMap<PartId, Walk>,
@@ -290,4 +295,16 @@ fn chunk(
 /// True if the record of a domain has not changed.
 pub(super) fn is_unchanged(store: &Store, record: &Record) -> bool {
     store.record(&record.name).is_ok_and(|now| now.as_ref() == Some(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_batch_is_the_first_in_its_turn() {
+        let turns = (0..4).map(|turn| in_turn(&[1, 2, 3], turn).copied().collect::<Vec<_>>());
+        assert_eq!(turns.collect::<Vec<_>>(), [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
+        assert_eq!(in_turn::<u8>(&[], 5).count(), 0);
+    }
 }
