@@ -18,7 +18,6 @@ help: ## list these targets
 # Durations of tests, for the list at the end of `make test`.
 .PHONY: forget-times
 test: export NEARSIDE_TEST_TIMES := $(CURDIR)/target/test-times
-test: forget-times
 forget-times:
 	@mkdir -p target && rm -f target/test-times
 
@@ -47,7 +46,7 @@ install: ## copy the programs of `make build` below PREFIX (default /usr/local),
 deb-numad: build ## target/nearside-numad_VERSION_ARCH.deb, which answers libvirt as numad, tested in an empty root
 	packaging/numad/test-deb "$$(packaging/numad/build-deb)"
 
-test: install-deps lint deny unit api-test libvirt-test lab-test compare-test demo-test ## everything CI checks, at most 35 minutes on 2 idle cores
+test: forget-times install-deps lint deny unit api-test libvirt-test lab-test compare-test demo-test ## everything CI checks, at most 35 minutes on 2 idle cores
 	@echo "make test: all passed"
 	@$(TIMES) show
 

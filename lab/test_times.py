@@ -6,7 +6,7 @@
     lab/test_times.py show [N]                        the N slowest tests (default 10)
 
 All of them use the file that the environment variable NEARSIDE_TEST_TIMES names; without it, `run`
-and `time` only run. The exit code is that of the command; 2 usage."""
+and `time` only run. The exit code is that of the command; 1 nothing to show; 2 usage."""
 
 import os
 import re
@@ -75,6 +75,8 @@ def slowest(text, count):
 def show(count):
     file = Path(os.environ.get(VARIABLE, ""))
     rows = slowest(file.read_text() if file.is_file() else "", count)
+    if not rows:
+        sys.exit("lab/test_times.py: no durations were recorded")
     print(f"the {len(rows)} slowest tests:")
     for seconds, name in rows:
         print(f"{seconds:8.1f} s  {name}")
