@@ -86,7 +86,7 @@ class Host:
             "keepalive_interval = -1\n"
             f'host_uuid = "{uuid}"\n'
         )
-        script = Path(hook).read_text().replace(" KILL 1 ", " KILL 60 ")
+        script = Path(hook).read_text().replace(" KILL 0.2 ", " KILL 60 ")
         command = f"{program} libvirt-hook --within {HOOK_SECONDS}"
         script = script.replace("/usr/bin/nearside libvirt-hook", command)
         script = script.replace("2>/dev/null", f"2>>{HOOK_LOG}")

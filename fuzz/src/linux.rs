@@ -6,7 +6,8 @@ use nearside_linux::{
     cgroup::Tree,
     counters,
     facts::Facts,
-    guest, memory, migrate,
+    guest::{self, Shape},
+    memory, migrate,
     store::{Change, Journal, Part, Store},
     usage,
 };
@@ -59,7 +60,7 @@ pub fn procfs(input: &[u8]) {
         check(&once.all());
         check(&memory::mapped([mappings.as_slice(), mappings.as_slice()]).all());
         let maps = text("maps").unwrap_or_default();
-        let cells = guest::memory_by_cell(&two_cells(), &maps, &numa_maps);
+        let cells = guest::memory_by_cell(&Shape::from(&two_cells()), &maps, &numa_maps);
         assert!(cells.values().all(|cell| mappings.contains(&cell.mapping)));
         for (area, page_bytes) in
             migrate::areas_off(&numa_maps, &text("maps").unwrap_or_default(), &nodes)

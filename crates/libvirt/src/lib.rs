@@ -10,6 +10,7 @@ mod elements;
 mod finding;
 mod id;
 mod intent;
+mod iothreads;
 mod lint;
 mod list;
 mod memory;

@@ -6,13 +6,17 @@ use crate::{
     cgroup::{Cgroup, Tree},
     mappings::{Kind, Mapping, numa_maps, sum},
     threads,
-    vm::{QemuMachine, Role, backends, role},
+    unmovable::Unmovable,
+    vm::{CellShape, QemuMachine, Role, backends, qemu_with_cells, role, threads_of_vcpus},
 };
-use nearside_libvirt::{CellId, Domain, VcpuSet};
+use nearside_libvirt::{CellId, VcpuSet};
 use nearside_policy::{ByNode, local_share};
 use nearside_topology::{NodeSet, Topology};
+use nearside_vmm::Vm;
 use serde::{Serialize, Serializer};
 use std::{collections::BTreeMap, ops::Range, path::Path};
+
+pub use crate::vm::Shape;
 
 /// A guest, by its cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -22,6 +26,8 @@ pub struct Guest {
     /// The threads that are no vCPUs, by the node they run on or ran on last: emulator, iothreads,
     /// vhost.
     pub other_threads: ByNode,
+    /// Its memory that no call moves.
+    pub unmovable: Unmovable,
 }
 
 /// A cell of a guest.
@@ -32,7 +38,7 @@ pub struct GuestCell {
     /// Its vCPUs, as the guest numbers them. The JSON form is an array.
     #[serde(serialize_with = "as_array")]
     pub vcpus: VcpuSet,
-    /// The nodes that libvirt binds its memory to; none if it binds it to none.
+    /// The nodes that its monitor binds its memory to; none if it binds it to none.
     #[serde(skip)]
     pub bound_nodes: Option<NodeSet>,
     /// The threads of its vCPUs.
@@ -80,10 +86,18 @@ struct Seen {
     at: ByNode,
 }
 
-/// Reads the guest in a group; none if the group is no QEMU domain of libvirt.
+/// A guest as libvirt or a command line describes it.
+struct Described {
+    shape: Shape,
+    /// The virtual machine of QEMU's command line, and QEMU's process, if no libvirt runs it.
+    alone: Option<(Vm, i32)>,
+}
+
+/// Reads the guest in a group; none if the group has neither a QEMU domain of libvirt nor a QEMU
+/// with cells.
 ///
 /// # Errors
-/// With the reason, if libvirt cannot be asked about the guest.
+/// With the reason, if libvirt or QEMU cannot be asked about the guest.
 pub(crate) fn guest(
     actuators: &Actuators,
     tree: &Tree,
@@ -91,73 +105,121 @@ pub(crate) fn guest(
     group: &Cgroup,
     topology: &Topology,
 ) -> Option<Result<Guest, String>> {
-    QemuMachine::of_group(group.path())?;
-    let domain = match actuators.libvirt_domain(group) {
-        Ok(domain) => domain,
-        Err(why) => return Some(Err(why)),
+    let mut processes = group.all_processes();
+    processes.dedup();
+    let described = match QemuMachine::of_group(group.path()) {
+        Some(_) => actuators.libvirt_domain(group).map(|domain| {
+            let shape = Shape::from(&domain);
+            Described { shape, alone: None }
+        }),
+        None => {
+            let (process, vm) = qemu_with_cells(&processes, proc)?;
+            vm.map(|vm| Described { shape: Shape::from(&vm), alone: Some((vm, process)) })
+        }
     };
+    Some(described.and_then(|described| {
+        let mut seen = threads_seen(tree, proc, group, topology, &described.shape);
+        if let Some((vm, process)) = &described.alone {
+            name_vcpus(&mut seen, vm, *process, proc, &described.shape)?;
+        }
+        // A helper of the guest, such as virtiofsd, may map memory of the same size.
+        let is_vcpu = |it: &&Seen| matches!(it.role, Role::Vcpu { .. });
+        let monitor = seen.iter().find(is_vcpu).and_then(|it| process_of(it.thread, proc));
+        let mut memory = BTreeMap::new();
+        for &process in processes.iter().filter(|&&it| monitor.is_none_or(|monitor| it == monitor))
+        {
+            let read = |file: &str| crate::read::text(&proc.join(format!("{process}/{file}")));
+            if let (Ok(maps), Ok(numa)) = (read("maps"), read("numa_maps")) {
+                let cells = memory_by_cell(&described.shape, &maps, &numa).into_iter();
+                memory.extend(cells.map(|(cell, memory)| (cell, (process, memory))));
+            }
+        }
+        let unmovable = Unmovable::of_all(&processes, proc);
+        Ok(Guest { unmovable, ..by_cell(&described.shape, &seen, &memory) })
+    }))
+}
+
+/// The threads of a group, with their roles by group and name.
+fn threads_seen(
+    tree: &Tree,
+    proc: &Path,
+    group: &Cgroup,
+    topology: &Topology,
+    shape: &Shape,
+) -> Vec<Seen> {
     let look = |thread: i32| {
         let folder = proc.join(format!("{thread}/task/{thread}"));
         let own = tree.group_of(&folder.join("cgroup")).ok()?;
         let below = own.path().strip_prefix(group.path()).unwrap_or_default();
         let comm = crate::read::text(&folder.join("comm")).ok()?;
         let node = threads::see(thread, proc, topology)?.node;
-        let role = role(below, comm.trim_end(), Some(&domain));
+        let role = role(below, comm.trim_end(), shape);
         Some(Seen { thread, role, at: [(node, 1)].into() })
     };
-    let seen: Vec<_> = group.all_threads().into_iter().filter_map(look).collect();
-    let mut memory = BTreeMap::new();
-    let mut processes = group.all_processes();
-    processes.dedup();
-    for process in processes {
-        let read = |file: &str| crate::read::text(&proc.join(format!("{process}/{file}")));
-        if let (Ok(maps), Ok(numa)) = (read("maps"), read("numa_maps")) {
-            let cells = memory_by_cell(&domain, &maps, &numa).into_iter();
-            memory.extend(cells.map(|(cell, memory)| (cell, (process, memory))));
-        }
+    group.all_threads().into_iter().filter_map(look).collect()
+}
+
+/// Asks the monitor of a QEMU for the threads of its vCPUs, if none has a name.
+///
+/// # Errors
+/// With the reason, if the monitor does not tell them.
+fn name_vcpus(
+    seen: &mut [Seen],
+    vm: &Vm,
+    process: i32,
+    proc: &Path,
+    shape: &Shape,
+) -> Result<(), String> {
+    if seen.iter().any(|it| matches!(it.role, Role::Vcpu { .. })) {
+        return Ok(());
     }
-    Some(Ok(by_cell(&domain, &seen, &memory)))
+    let Some(asked) = threads_of_vcpus(vm, process, proc) else { return Ok(()) };
+    for (vcpu, thread) in asked? {
+        // In a PID namespace QEMU knows its threads by other numbers.
+        let is_its = proc.join(format!("{process}/task/{thread}")).exists();
+        let Some(seen) = seen.iter_mut().find(|it| is_its && it.thread == thread) else {
+            return Err("QEMU runs in a PID namespace, so its monitor tells other numbers of its \
+                        threads: name them with debug-threads=on"
+                .into());
+        };
+        seen.role = Role::Vcpu { vcpu, cell: shape.cell_of(vcpu) };
+    }
+    Ok(())
+}
+
+/// The process of a thread.
+fn process_of(thread: i32, proc: &Path) -> Option<i32> {
+    let status = crate::read::text(&proc.join(format!("{thread}/status"))).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 /// The memory of each cell, as far as it can be told from the process's `maps` and
 /// `numa_maps`.
 pub fn memory_by_cell(
-    domain: &Domain,
+    shape: &Shape,
     maps: &str,
     numa_maps_text: &str,
 ) -> BTreeMap<Option<CellId>, CellMemory> {
     let mappings = numa_maps(numa_maps_text);
     let of = |at: &Range<usize>| mappings.iter().find(|mapping| mapping.start == at.start).cloned();
-    let found = backends(domain, maps).into_iter().filter_map(|(cell, at)| {
+    let found = backends(shape, maps).into_iter().filter_map(|(cell, at)| {
         let range = at.start as u64..at.end as u64;
         Some((cell, CellMemory { range, mapping: of(&at)? }))
     });
     found.collect()
 }
 
-/// The nodes that libvirt binds a cell's memory to.
-fn bound_nodes(domain: &Domain, cell: Option<CellId>) -> Option<NodeSet> {
-    let cell = cell.map(|id| domain.cell(id));
-    match cell {
-        None => domain.memory_nodes(None).cloned(),
-        Some(cell) => domain.memory_nodes(Some(cell?)).cloned(),
-    }
-}
-
 /// Threads and memory by cell.
 fn by_cell(
-    domain: &Domain,
+    shape: &Shape,
     seen: &[Seen],
     memory: &BTreeMap<Option<CellId>, (i32, CellMemory)>,
 ) -> Guest {
-    let cells: Vec<(Option<CellId>, VcpuSet)> = match domain.cells.is_empty() {
-        true => vec![(None, domain.vcpus.all())],
-        false => domain.cells.iter().map(|it| (Some(it.id), domain.vcpus_of(it))).collect(),
-    };
     let threads_of = |wanted: &dyn Fn(&Role) -> bool| {
         sum(seen.iter().filter(|it| wanted(&it.role)).map(|it| &it.at))
     };
-    let cell = |(cell, vcpus): (Option<CellId>, VcpuSet)| {
+    let cell = |CellShape { cell, vcpus, bound_nodes, .. }: &CellShape| {
+        let cell = *cell;
         let is_its = |role: &Role| matches!(role, Role::Vcpu { cell: its, .. } if *its == cell);
         let threads = threads_of(&is_its);
         let its = seen.iter().filter(|it| is_its(&it.role));
@@ -168,8 +230,8 @@ fn by_cell(
         let bytes = mapping.map(|mapping| mapping.bytes.clone());
         GuestCell {
             cell: cell.map(|cell| cell.0),
-            vcpus,
-            bound_nodes: bound_nodes(domain, cell),
+            vcpus: vcpus.clone(),
+            bound_nodes: bound_nodes.clone(),
             thread_numbers: its.map(|it| it.thread).collect(),
             local_share: bytes.as_ref().and_then(|bytes| local_share(&threads, bytes)),
             threads,
@@ -182,30 +244,31 @@ fn by_cell(
         }
     };
     Guest {
-        cells: cells.into_iter().map(cell).collect(),
+        cells: shape.0.iter().map(cell).collect(),
         other_threads: threads_of(&|role| !matches!(role, Role::Vcpu { .. })),
+        unmovable: Unmovable::default(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_libvirt::VcpuId;
+    use nearside_libvirt::{Domain, VcpuId};
     use nearside_topology::NodeId;
 
     const MAPS: &str = include_str!("vm/captured/anonymous.maps");
     const NUMA_MAPS: &str = include_str!("vm/captured/anonymous.numa_maps");
     const MIB: u64 = 1 << 20;
 
-    fn domain(cells: &str) -> Domain {
+    fn shape(cells: &str) -> Shape {
         let xml = format!(
             "<domain><memory unit='MiB'>64</memory><vcpu>2</vcpu><cpu>{cells}</cpu></domain>"
         );
-        Domain::read(&xml).unwrap()
+        Shape::from(&Domain::read(&xml).unwrap())
     }
 
-    fn two_cells() -> Domain {
-        domain(
+    fn two_cells() -> Shape {
+        shape(
             "<numa><cell id='0' cpus='0' memory='32' unit='MiB'/>\
              <cell id='1' cpus='1' memory='32' unit='MiB'/></numa>",
         )
@@ -228,11 +291,11 @@ mod tests {
 
     #[test]
     fn cells_have_their_threads_and_the_memory_of_their_backend() {
-        let domain = two_cells();
-        let memory = in_process_7(memory_by_cell(&domain, MAPS, NUMA_MAPS));
+        let shape = two_cells();
+        let memory = in_process_7(memory_by_cell(&shape, MAPS, NUMA_MAPS));
         let emulator = Seen { thread: 99, role: Role::Emulator, at: at(1, 1) };
         let seen = [vcpu(0, Some(0), 0), vcpu(1, Some(1), 1), emulator];
-        let guest = by_cell(&domain, &seen, &memory);
+        let guest = by_cell(&shape, &seen, &memory);
         assert_eq!(guest.other_threads, at(1, 1));
         let [first, second] = &guest.cells[..] else { panic!("two cells") };
         assert_eq!((first.cell, &first.threads), (Some(0), &at(0, 1)));
@@ -259,12 +322,12 @@ mod tests {
 
     #[test]
     fn huge_pages_are_counted_apart() {
-        let domain = two_cells();
+        let shape = two_cells();
         let maps = "40000000-42000000 rw-s 0 00:10 7 /dev/hugepages/libvirt/qemu/1-vm/ram-node1\n";
         let numa = "40000000 bind:1 file=/dev/hugepages/libvirt/qemu/1-vm/ram-node1 huge dirty=16 \
                     N1=16 kernelpagesize_kB=2048\n";
-        let memory = in_process_7(memory_by_cell(&domain, maps, numa));
-        let guest = by_cell(&domain, &[vcpu(1, Some(1), 1)], &memory);
+        let memory = in_process_7(memory_by_cell(&shape, maps, numa));
+        let guest = by_cell(&shape, &[vcpu(1, Some(1), 1)], &memory);
         assert_eq!(guest.cells[0].bytes, None, "its mapping cannot be told");
         assert_eq!(guest.cells[0].local_share, None);
         assert_eq!(guest.cells[1].huge_bytes, Some(at(1, 32 * MIB)));
@@ -274,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_guest_without_cells_has_one_without_a_number() {
-        let guest = by_cell(&domain(""), &[vcpu(0, None, 0), vcpu(1, None, 1)], &BTreeMap::new());
+        let guest = by_cell(&shape(""), &[vcpu(0, None, 0), vcpu(1, None, 1)], &BTreeMap::new());
         let [whole] = &guest.cells[..] else { panic!("one") };
         assert_eq!((whole.cell, whole.vcpus.to_string().as_str()), (None, "0-1"));
         assert_eq!(whole.threads, [(NodeId(0), 1), (NodeId(1), 1)].into());

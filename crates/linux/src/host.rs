@@ -7,6 +7,7 @@
 
 mod batch;
 mod bindings;
+mod cell_bindings;
 mod handle;
 mod machine;
 mod memory_policy;

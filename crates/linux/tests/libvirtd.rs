@@ -9,7 +9,7 @@ mod libvirtd;
 
 use common::{Made, home};
 use libvirtd::{Libvirtd, domain_xml};
-use nearside_linux::guest::memory_by_cell;
+use nearside_linux::guest::{Shape, memory_by_cell};
 use nearside_policy::{Action, CpuReason, Reason, Step, Transaction};
 use nearside_topology::NodeSet;
 use std::{fs, os::unix::fs::symlink, path::PathBuf, thread, time::Duration};
@@ -204,7 +204,7 @@ fn each_cell_has_its_threads_and_memory() {
         let read = |file: &str| fs::read_to_string(process.join(file)).unwrap();
         let xml = scene.libvirt.virsh(&["dumpxml", name]);
         let domain = nearside_libvirt::Domain::read(&xml).unwrap();
-        let memory = memory_by_cell(&domain, &read("maps"), &read("numa_maps"));
+        let memory = memory_by_cell(&Shape::from(&domain), &read("maps"), &read("numa_maps"));
         let starts: Vec<_> = memory.values().map(|it| it.mapping.start).collect();
         let host_address = |guest_address: usize| {
             let ask = format!("gpa2hva {guest_address:#x}");

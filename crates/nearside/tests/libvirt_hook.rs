@@ -252,7 +252,7 @@ fn script(folder: &Path, program: &str) -> std::path::PathBuf {
     assert!(script.contains(" /usr/bin/nearside libvirt-hook "));
     let installed = folder.join("nearside");
     // A busy machine may take long to start it.
-    let script = script.replace("/usr/bin/nearside", program).replace(" KILL 1 ", " KILL 60 ");
+    let script = script.replace("/usr/bin/nearside", program).replace(" KILL 0.2 ", " KILL 60 ");
     fs::write(&installed, script).unwrap();
     installed
 }

@@ -58,7 +58,7 @@ fn with_hook(program: &str) -> Libvirtd {
         // A busy machine may take long to answer.
         let script = script.replace("/usr/bin/nearside libvirt-hook", program);
         let hook = hooks.join("nearside");
-        fs::write(&hook, script.replace(" KILL 1 ", " KILL 60 ")).unwrap();
+        fs::write(&hook, script.replace(" KILL 0.2 ", " KILL 60 ")).unwrap();
         fs::set_permissions(&hook, PermissionsExt::from_mode(0o755)).unwrap();
     })
 }

@@ -8,6 +8,7 @@ mod grammar;
 mod model;
 mod placement;
 mod qemu;
+mod qmp;
 mod shell;
 mod split;
 
@@ -15,4 +16,5 @@ pub use command_line::{CommandLine, Completed, MAX_BYTES, Vmm, complete};
 pub use error::CommandLineError;
 pub use model::{Cell, PageSize, VcpuId, VcpuSet, Vm};
 pub use placement::{CellPlacement, Placement, Policy};
+pub use qmp::{QmpDialogue, QmpStep};
 pub use shell::shell_lines;

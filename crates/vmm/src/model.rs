@@ -74,6 +74,8 @@ pub struct Vm {
     pub bytes: u64,
     /// Its cells by number. A virtual machine whose command line states none has one.
     pub cells: Vec<Cell>,
+    /// The names of its memory backends, in the order of their creation; QEMU's alone.
+    pub backends: Vec<String>,
     /// Whether the command line states the cells.
     pub states_cells: bool,
     /// The guest's distances as stated, by the cells from and to.

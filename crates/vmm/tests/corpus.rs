@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz target, so that every test run repeats the inputs that a fuzzer
+//! Replays the corpora of the fuzz targets, so that every test run repeats the inputs that a fuzzer
 //! found.
 
 #![allow(
@@ -8,21 +8,33 @@
     reason = "a failing unwrap in a test is a failing test"
 )]
 
+#[path = "../../../fuzz/src/qmp.rs"]
+#[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
+mod qmp;
 #[path = "../../../fuzz/src/vmm.rs"]
 #[allow(unreachable_pub, reason = "a crate of its own for the fuzzer, a module here")]
-mod targets;
+mod vmm;
 
 use std::{fs, path::Path};
 
-#[test]
-fn vmm() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/vmm");
+fn replay(target: &str, run: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = 0;
     for entry in fs::read_dir(&corpus).unwrap() {
         let path = entry.unwrap().path();
         println!("{}", path.display());
-        targets::vmm(&fs::read(path).unwrap());
+        run(&fs::read(path).unwrap());
         inputs += 1;
     }
     assert!(inputs > 0, "{} is empty", corpus.display());
+}
+
+#[test]
+fn command_lines() {
+    replay("vmm", vmm::vmm);
+}
+
+#[test]
+fn answers_of_monitors() {
+    replay("qmp", qmp::qmp);
 }

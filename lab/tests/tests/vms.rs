@@ -10,6 +10,8 @@ mod auto;
 mod live;
 #[path = "vms/starts.rs"]
 mod starts;
+#[path = "vms/without_libvirt.rs"]
+mod without_libvirt;
 
 use nearside_lab::{
     await_that,

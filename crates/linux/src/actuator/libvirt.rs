@@ -18,7 +18,7 @@ use crate::{
 use nearside_libvirt::Domain;
 use nearside_libvirt_rpc::{Connection, DomainHandle};
 use nearside_policy::Limits;
-use nearside_topology::{CpuSet, NodeSet};
+use nearside_topology::{CpuSet, NodeSet, sysfs};
 use pins::{HostCpus, Pin, Pinned, Thread};
 pub(super) use state::LibvirtState;
 use std::{path::PathBuf, sync::Arc};
@@ -89,12 +89,17 @@ impl Libvirt {
         pinned().map_err(|error| self.state.failed(&error))
     }
 
-    fn host_cpus(&self) -> Result<HostCpus, String> {
+    fn host_cpus(&self, domain: &Domain) -> Result<HostCpus, String> {
         let file = self.root.join("sys/devices/system/cpu/online");
         let online = crate::read::text(&file).map_err(|error| error.to_string())?;
         let online = online.trim().parse().map_err(|error| format!("{}: {error}", file.display()));
         let possible = possible_cpus(&self.root).map_err(|error| error.to_string());
-        Ok(HostCpus { online: online?, possible: possible? })
+        // On a large machine, reading it takes thousands of files.
+        let topology = match domain.iothreads.disks.is_empty() {
+            true => None,
+            false => Some(sysfs::read(&self.root).map_err(|error| error.to_string())?.0),
+        };
+        Ok(HostCpus { online: online?, possible: possible?, topology })
     }
 
     /// Changes pins, all or none.
@@ -127,7 +132,7 @@ impl Libvirt {
         let planned = || -> Result<_, String> {
             let mut found = self.find(&machine)?;
             let now = self.pinned(&mut found)?;
-            let pins = plan(&found.domain, &now, &self.host_cpus()?)?;
+            let pins = plan(&found.domain, &now, &self.host_cpus(&found.domain)?)?;
             Ok((found, pins))
         };
         let (mut found, pins) = planned().map_err(|why| unchanged(group, &why))?;
@@ -161,7 +166,7 @@ impl Actuator for Libvirt {
         threads: PartThreads<'_>,
         cpus: &CpuSet,
     ) -> Result<bool, Error> {
-        self.state.unless_refused(group.path(), cpus, || {
+        self.state.unless_refused((group.path(), threads.cell), cpus, || {
             self.change(group, |domain, now, host| pins::bind(domain, now, threads, cpus, host))
         })
     }

@@ -9,7 +9,7 @@ use crate::{
     store::{CpuBinding, Part, Record},
     sys,
 };
-use nearside_policy::{Action, CpuReason, MemoryPolicy, PartId};
+use nearside_policy::{Action, CellId, CpuReason, MemoryPolicy, PartId};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
 /// Notice if threads started faster than they could be bound.
@@ -28,16 +28,26 @@ impl Host {
     ) -> Result<(), Error> {
         let group = self.tree.group(&after.cgroup)?;
         let (was, will_be) = (part(before, action.part())?, part(after, action.part())?);
-        self.may_bind(after)?;
         let cell = will_be.cell;
-        // Every other owner binds the whole group.
-        if cell.is_some() && !self.actuators.is_libvirts(group.path()) {
-            let why = format!("{}: only libvirt binds the vCPUs of one cell", action.part());
-            return Err(Error::Refused(why));
-        }
         let cpus_of_all = [before, after].map(cpus_of_all);
         let [cpus_before, cpus_after] = cpus_of_all.each_ref().map(Option::as_ref);
         let shared = SharedThreads { before: cpus_before, after: cpus_after };
+        if self.binds_by_thread(&group, cell) {
+            let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
+            let threads = PartThreads { cell, own: &own, shared };
+            return match action {
+                Action::BindCpus { cpus, .. } => {
+                    self.bind_cell(action.part(), &group, threads, Some(cpus))
+                }
+                Action::UnbindCpus { .. } => self.bind_cell(action.part(), &group, threads, None),
+                Action::ConfineMemory { .. } => Err(Error::Refused(format!(
+                    "{}: its cgroup has one set of nodes for all cells",
+                    action.part()
+                ))),
+                _ => Ok(()),
+            };
+        }
+        self.may_bind(after)?;
         match action {
             Action::ConfineMemory { nodes, .. } => {
                 self.confine_memory(&group, nodes, will_be.home.policy)
@@ -70,15 +80,16 @@ impl Host {
         id: &PartId,
     ) -> Result<(), Error> {
         let group = self.tree.group(&after.cgroup)?;
+        let (was, is) = (part(before, id)?, part(after, id)?);
         // Nearside has never bound a group that its owner keeps to itself.
-        if !group.populated() || self.may_bind(after).is_err() {
+        let may_bind = self.binds_by_thread(&group, was.cell) || self.may_bind(after).is_ok();
+        if !group.populated() || !may_bind {
             return Ok(());
         }
-        let (was, is) = (part(before, id)?, part(after, id)?);
         // A failure of one must not keep the other from being restored.
         let cpus = match was.cpus == is.cpus {
             true => Ok(()),
-            false => self.restore_cpus(&group, (before, was), (after, is)),
+            false => self.restore_cpus(id, &group, (before, was), (after, is)),
         };
         let memory = match was.memory_nodes == is.memory_nodes {
             true => Ok(()),
@@ -95,8 +106,15 @@ impl Host {
         is_restored(cpus).and(is_restored(memory))
     }
 
+    /// Whether Nearside binds the threads of a part one by one: of a cell, unless libvirt does so.
+    /// Every other owner binds the whole group.
+    fn binds_by_thread(&self, group: &Cgroup, cell: Option<CellId>) -> bool {
+        cell.is_some() && !self.actuators.is_libvirts(group.path())
+    }
+
     fn restore_cpus(
         &mut self,
+        id: &PartId,
         group: &Cgroup,
         (before, was): (&Record, &Part),
         (after, is): (&Record, &Part),
@@ -107,6 +125,9 @@ impl Host {
         let both = was.cpus.iter().chain(&is.cpus);
         let own: Vec<_> = both.map(|binding| &binding.cpus).collect();
         let threads = PartThreads { cell: was.cell, own: &own, shared };
+        if self.binds_by_thread(group, was.cell) {
+            return self.bind_cell(id, group, threads, was.cpus.as_ref().map(|it| &it.cpus));
+        }
         // Another program's binding came in between: it stays.
         if cpus_of_others(group, &own)?.is_some() {
             return Ok(());
@@ -229,7 +250,7 @@ impl Host {
 
     /// The online CPUs, and those of them that are not isolated. A thread that no program bound may
     /// run on the latter.
-    fn online_and_ordinary_cpus(&self) -> Result<(CpuSet, CpuSet), Error> {
+    pub(super) fn online_and_ordinary_cpus(&self) -> Result<(CpuSet, CpuSet), Error> {
         let topology = self.topology()?;
         let online = |topology: &Topology| {
             topology.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect()

@@ -183,18 +183,36 @@ impl Host {
         }
     }
 
-    /// The guest in a group, by its cells; none if the group is no QEMU domain of libvirt.
+    /// The guest in a group, by its cells; none if the group has neither a QEMU domain of libvirt
+    /// nor a QEMU with cells.
     ///
     /// # Errors
-    /// With the reason, if libvirt cannot be asked about it.
+    /// With the reason, if libvirt or QEMU cannot be asked about it.
     pub fn guest(&self, group: &Cgroup, topology: &Topology) -> Option<Result<Guest, String>> {
         guest(&self.actuators, &self.tree, &self.proc(), group, topology)
     }
 
-    /// Remembers the cells of guests, by the names of their domains, so that moves of their pages
+    /// Remembers the cells of guests, by the names of their domains, so that changes of one cell
     /// need not ask libvirt.
     pub fn set_cells(&mut self, cells: BTreeMap<String, Vec<GuestCell>>) {
         self.cells = cells;
+    }
+
+    /// The cells of the guest that a part belongs to, as they were looked at last.
+    pub(super) fn cells_of(
+        &self,
+        id: &PartId,
+        group: &Cgroup,
+        topology: &Topology,
+    ) -> Result<Vec<GuestCell>, Error> {
+        match self.cells.get(id.domain()) {
+            Some(cells) => Ok(cells.clone()),
+            None => match self.guest(group, topology) {
+                Some(Ok(guest)) => Ok(guest.cells),
+                Some(Err(why)) => Err(Error::Refused(format!("{id}: {why}"))),
+                None => Ok(Vec::new()),
+            },
+        }
     }
 
     /// The memory of a part in its group.
@@ -208,15 +226,7 @@ impl Host {
         topology: &Topology,
     ) -> Result<Extent, Error> {
         let Some(cell) = id.cell() else { return Ok(Extent::Group) };
-        let extent = match self.cells.get(id.domain()) {
-            Some(cells) => Extent::of_cell(cells, cell),
-            None => match self.guest(group, topology) {
-                Some(Ok(guest)) => Extent::of_cell(&guest.cells, cell),
-                Some(Err(why)) => return Err(Error::Refused(format!("{id}: {why}"))),
-                None => None,
-            },
-        };
-        extent.ok_or_else(|| {
+        Extent::of_cell(&self.cells_of(id, group, topology)?, cell).ok_or_else(|| {
             Error::Refused(format!("{id}: its memory cannot be told from that of other cells"))
         })
     }

@@ -23,6 +23,7 @@ use crate::{
     cgroup::Cgroup,
     memory::{self, Kind, Mapping},
     sys::{self, PageStatus},
+    unmovable::Unmovable,
 };
 use areas::{Area, Wanted};
 use batch::{Kernel, Page, Settled};
@@ -68,6 +69,8 @@ pub struct Moved {
     /// Bytes of mapped files off the target. They belong to the page cache and stay where they are,
     /// because other domains may use them.
     pub file_bytes: u64,
+    /// Bytes of guest_memfd, wherever they are: no call moves them, and none tells their nodes.
+    pub guest_memfd_bytes: u64,
     /// Processes whose mappings could not be read, and the reason.
     pub unread: Vec<String>,
     /// True if it was interrupted.
@@ -90,6 +93,12 @@ impl Moved {
             };
             let bytes = mib(self.file_bytes);
             notices.push(format!("{bytes} MiB of mapped files, which others may use, too, {fate}"));
+        }
+        if mib(self.guest_memfd_bytes) > 0 {
+            let bytes = mib(self.guest_memfd_bytes);
+            notices.push(format!(
+                "{bytes} MiB of guest_memfd stay where they are: no call moves them"
+            ));
         }
         if mib(self.gone_bytes) > 0 {
             notices.push(format!(
@@ -170,6 +179,7 @@ pub fn move_group(
         debt_bytes(&memory::mapped(pass.files.iter().map(Vec::as_slice)).file, nodes);
     moved.stayed = pass.stayed();
     moved.unread = pass.unread;
+    moved.guest_memfd_bytes = Unmovable::of_all(&group.all_processes(), proc).guest_memfd_bytes;
     // The group's figures tell nothing about a cell.
     if !moved.interrupted && *extent == Extent::Group {
         let online_cpus = topology.cpus.iter().filter(|cpu| cpu.online).count();
@@ -207,7 +217,7 @@ impl Pass {
     fn leave(&mut self) {
         let here = std::mem::take(&mut self.here);
         let is_busy = here.values().any(|stayed| stayed.contains_key(&StayedWhy::Busy));
-        let by_device = is_busy && uses_vfio(&self.at);
+        let by_device = is_busy && Unmovable::of(&self.at).vfio;
         for (object, mut stayed) in here {
             if by_device && let Some(bytes) = stayed.remove(&StayedWhy::Busy) {
                 stayed.insert(StayedWhy::Device, bytes);
@@ -449,15 +459,6 @@ impl Kernel for OfProcess {
     }
 }
 
-/// True if a process has a device open through VFIO, which pins the memory that the device may
-/// address.
-fn uses_vfio(process: &Path) -> bool {
-    let Ok(descriptors) = std::fs::read_dir(process.join("fd")) else { return false };
-    let mut files =
-        descriptors.flatten().filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
-    files.any(|file| file.starts_with("/dev/vfio"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,19 +476,17 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_gone_was_not_left_behind() {
-        let moved = Moved { moved_bytes: 5, gone_bytes: 7, file_bytes: 9, ..Moved::default() };
-        assert_eq!(moved.into_outcome(), Outcome::Applied { moved_bytes: 5 });
+    fn guest_memfd_is_named() {
+        let moved = Moved { guest_memfd_bytes: 3 << 20, ..Moved::default() };
+        assert_eq!(
+            moved.notices(false),
+            ["3 MiB of guest_memfd stay where they are: no call moves them"]
+        );
     }
 
     #[test]
-    fn only_an_open_vfio_device_counts_as_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let descriptors = folder.path().join("fd");
-        std::fs::create_dir(&descriptors).unwrap();
-        std::os::unix::fs::symlink("/dev/kvm", descriptors.join("3")).unwrap();
-        assert!(!uses_vfio(folder.path()));
-        std::os::unix::fs::symlink("/dev/vfio/17", descriptors.join("4")).unwrap();
-        assert!(uses_vfio(folder.path()));
+    fn memory_that_is_gone_was_not_left_behind() {
+        let moved = Moved { moved_bytes: 5, gone_bytes: 7, file_bytes: 9, ..Moved::default() };
+        assert_eq!(moved.into_outcome(), Outcome::Applied { moved_bytes: 5 });
     }
 }

@@ -4,9 +4,14 @@
 mod backends;
 mod command_line;
 mod machine;
+mod qmp;
 mod role;
+mod shape;
 
 pub(crate) use backends::backends;
-pub(crate) use command_line::cells_of;
+pub(crate) use command_line::{cells_of, qemu_with_cells};
 pub(crate) use machine::QemuMachine;
+pub(crate) use qmp::threads_of_vcpus;
 pub(crate) use role::{Role, role};
+pub(crate) use shape::CellShape;
+pub use shape::Shape;

@@ -1,6 +1,7 @@
 //! The role of a thread of a virtual machine.
 
-use nearside_libvirt::{CellId, Domain, IothreadId, VcpuId};
+use super::shape::Shape;
+use nearside_libvirt::{CellId, IothreadId, VcpuId};
 
 /// The role of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +28,7 @@ pub(crate) enum Role {
 /// `emulator` (`qemuProcessSetupPid`, `src/qemu/qemu_process.c`); so the group tells more than the
 /// name, which QEMU sets with `debug-threads=on` alone. Where libvirt makes no groups, the name is
 /// all there is.
-pub(crate) fn role(group_below: &str, comm: &str, domain: Option<&Domain>) -> Role {
+pub(crate) fn role(group_below: &str, comm: &str, shape: &Shape) -> Role {
     // KVM's worker begins in the group of the vCPU that ran first (`kvm_mmu_start_lpage_recovery`,
     // `arch/x86/kvm/mmu/mmu.c`, Linux 6.14 and later). The kernel cuts its name.
     if comm.starts_with("kvm-nx-lpage-re") {
@@ -35,7 +36,7 @@ pub(crate) fn role(group_below: &str, comm: &str, domain: Option<&Domain>) -> Ro
     }
     let group = group_below.rsplit('/').next().unwrap_or_default();
     if let Some(vcpu) = number(group, "vcpu", "") {
-        return of_vcpu(vcpu, domain);
+        return of_vcpu(vcpu, shape);
     }
     if let Some(iothread) = number(group, "iothread", "") {
         return Role::Iothread(IothreadId(iothread));
@@ -52,19 +53,15 @@ pub(crate) fn role(group_below: &str, comm: &str, domain: Option<&Domain>) -> Ro
     // iothreadN. The kernel cuts names after 15 bytes.
     let vcpu = ["/KVM", "/TCG", "/HVF"].iter().find_map(|end| number(comm, "CPU ", end));
     match (vcpu, number(comm, "IO iothread", "")) {
-        (Some(vcpu), _) => of_vcpu(vcpu, domain),
+        (Some(vcpu), _) => of_vcpu(vcpu, shape),
         (None, Some(iothread)) => Role::Iothread(IothreadId(iothread)),
         (None, None) => Role::Emulator,
     }
 }
 
-fn of_vcpu(vcpu: u32, domain: Option<&Domain>) -> Role {
+fn of_vcpu(vcpu: u32, shape: &Shape) -> Role {
     let vcpu = VcpuId(vcpu);
-    let cells = domain.map(|domain| (domain, &domain.cells));
-    let cell = cells.and_then(|(domain, cells)| {
-        cells.iter().find(|cell| domain.vcpus_of(cell).contains(vcpu)).map(|cell| cell.id)
-    });
-    Role::Vcpu { vcpu, cell }
+    Role::Vcpu { vcpu, cell: shape.cell_of(vcpu) }
 }
 
 /// The number between a beginning and an end.
@@ -77,6 +74,7 @@ fn number(text: &str, begin: &str, end: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearside_libvirt::Domain;
 
     /// Threads of a domain of two cells under libvirt 9.0, QEMU 7.2 and TCG, as its cgroups and
     /// `/proc/PID/task/*/comm` listed them: the group below the domain's, and the name.
@@ -89,11 +87,11 @@ mod tests {
 
     #[test]
     fn threads_of_a_captured_domain_have_their_roles() {
-        let domain = Domain::read(XML).unwrap();
+        let shape = Shape::from(&Domain::read(XML).unwrap());
         let roles: Vec<_> = CAPTURED
             .lines()
             .filter_map(|line| line.split_once('\t'))
-            .map(|(group, comm)| role(group, comm, Some(&domain)))
+            .map(|(group, comm)| role(group, comm, &shape))
             .collect();
         assert_eq!(
             roles,
@@ -133,8 +131,9 @@ mod tests {
             ("libvirt/vcpu99999999999", "CPU x/KVM", Role::Emulator),
             ("", "", Role::Emulator),
         ];
+        let shape = Shape(Vec::new());
         for (group, comm, expected) in cases {
-            assert_eq!(role(group, comm, None), expected, "{group} {comm}");
+            assert_eq!(role(group, comm, &shape), expected, "{group} {comm}");
         }
     }
 
@@ -143,8 +142,8 @@ mod tests {
         let xml = "<domain><vcpu>3</vcpu><cpu><numa>\
                    <cell id='0' cpus='0' memory='1'/><cell id='1' cpus='1' memory='1'/>\
                    </numa></cpu></domain>";
-        let domain = Domain::read(xml).unwrap();
-        assert_eq!(role("vcpu2", "", Some(&domain)), vcpu(2, Some(0)));
-        assert_eq!(role("vcpu1", "", Some(&domain)), vcpu(1, Some(1)));
+        let shape = Shape::from(&Domain::read(xml).unwrap());
+        assert_eq!(role("vcpu2", "", &shape), vcpu(2, Some(0)));
+        assert_eq!(role("vcpu1", "", &shape), vcpu(1, Some(1)));
     }
 }

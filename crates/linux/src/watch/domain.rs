@@ -83,7 +83,7 @@ pub(super) struct Watched {
     waited: Waited,
     /// True if something other than Nearside has set CPUs of its cpuset.
     has_cpuset: bool,
-    /// True if it is a guest of libvirt with several cells.
+    /// True if it is a guest with several cells.
     has_cells: bool,
     /// The cells of that guest; none until it was looked at.
     cells: Vec<GuestCell>,
@@ -155,6 +155,11 @@ impl Watched {
         self.group.path()
     }
 
+    /// True if it is a guest of several cells.
+    pub(super) fn has_cells(&self) -> bool {
+        self.has_cells
+    }
+
     /// All memory that it held in the last sample, by node, in bytes.
     pub(super) fn all_resident_bytes(&self) -> ByNode {
         self.memory.compared_to(None)
@@ -190,6 +195,13 @@ impl Watched {
     /// Its cells as they were looked at last; none if it is no guest with several.
     pub(super) fn cells(&self) -> &[GuestCell] {
         &self.cells
+    }
+
+    /// True if its record has other parts than it has now: its cells became known, or another
+    /// virtual machine runs in the group.
+    pub(super) fn has_other_parts(&self, record: &Record) -> bool {
+        let has_none = !self.is_new() && !self.has_cells && record.found_by.is_some();
+        cells::is_outdated(&self.cells, record) || has_none && record.part().cell.is_some()
     }
 
     /// The names of its parts.
@@ -270,9 +282,16 @@ impl Watched {
         let is_thorough = self.looks.is_multiple_of(THOROUGH_LOOKS);
         let is_close = is_thorough || self.is_close_look(look.interval);
         let owner = owner(self.group.path(), look.systemd);
-        // libvirt puts a guest's process into the group before it becomes QEMU.
-        if owner == Owner::Libvirt && is_close && !self.has_cells {
-            self.has_cells = cells_of(&self.group.all_processes(), look.proc) > 1;
+        // libvirt puts a guest's process into the group before it becomes QEMU. Other groups may
+        // have many processes. The domain of a `run` has one part.
+        let is_found = record.is_none_or(|record| record.found_by.is_some());
+        let is_due = is_thorough || owner == Owner::Libvirt && is_close;
+        if is_found && is_due {
+            let is_libvirts = owner == Owner::Libvirt;
+            self.has_cells = cells_of(&self.group.all_processes(), look.proc, is_libvirts) > 1;
+            if !self.has_cells {
+                self.cells.clear();
+            }
         }
         self.sample_memory(look, record, is_thorough || has_moved, is_close || has_moved, buffer);
         let over_ns = look.now_ns.saturating_sub(self.looked_ns);

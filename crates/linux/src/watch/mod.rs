@@ -160,6 +160,12 @@ impl Watcher {
         names.filter(|name| !self.found_by.contains_key(name)).collect()
     }
 
+    /// The found groups with a guest of several cells, which are to be looked at.
+    pub fn found_with_cells(&self) -> impl Iterator<Item = &str> {
+        let has_cells = |name: &&str| self.domains.get(*name).is_some_and(Watched::has_cells);
+        self.found().filter(has_cells)
+    }
+
     /// Sets the cells of a found guest as they were looked at; none for a guest of one part.
     pub fn set_cells(&mut self, domain: &str, cells: Vec<GuestCell>) {
         if let Some(watched) = self.domains.get_mut(domain) {
@@ -177,7 +183,7 @@ impl Watcher {
     pub fn outdated(&self) -> Vec<String> {
         let is_outdated = |(name, record): &(&String, &Record)| {
             let watched = self.domains.get(*name);
-            watched.is_some_and(|watched| cells::is_outdated(watched.cells(), record))
+            watched.is_some_and(|watched| watched.has_other_parts(record))
         };
         self.records.iter().filter(is_outdated).map(|(name, _)| name.clone()).collect()
     }

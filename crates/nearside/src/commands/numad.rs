@@ -39,7 +39,7 @@ const LOCK_SHARE: u32 = 2;
 #[command(after_help = "\
 Examples:
   nearside numad -w 4:8192            nodes for 4 vCPUs and 8 GiB, for example 1-2
-  nearside numad --refuse -w 4:8192   no nodes and exit code 1, if these would not be reserved
+  nearside numad --refuse -w 4:8192   no nodes and exit code 1 if none can be reserved
 
 Installed as /usr/bin/numad, this program answers in the same way: see the guide.")]
 pub(crate) struct Args {

@@ -17,11 +17,15 @@ use nearside_scheduler::Affinity;
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Intervals between two looks at a guest: its mappings are read, and libvirt is asked.
+/// Intervals between two looks at a guest: its mappings are read, and libvirt or QEMU is asked.
 const LOOK_INTERVALS: u64 = 8;
 
 /// Guests that are looked at in one interval. The others follow in the next.
 const MAX_LOOKS: usize = 4;
+
+/// Intervals until a guest is looked at again after a first failure; after each further one twice
+/// as many, up to `LOOK_INTERVALS`.
+const RETRY_INTERVALS: u64 = 2;
 
 /// The domains that were looked at, by name.
 #[derive(Debug, Default)]
@@ -29,7 +33,10 @@ pub(super) struct Cells(BTreeMap<String, Looked>);
 
 #[derive(Debug, Default)]
 struct Looked {
-    at: u64,
+    /// The interval of the next look.
+    due_at: u64,
+    /// The failed looks in a row.
+    failures: u32,
     /// The homes of the cells for which the scheduler knows the nodes of their vCPUs.
     passed_for: Vec<NodeSet>,
     /// The counters of all nodes at the first look.
@@ -46,38 +53,40 @@ impl Cells {
         interval: u64,
         moved: &[MoveReport],
     ) -> Vec<String> {
-        let (mut said, mut found) = (Vec::new(), BTreeMap::new());
+        let (mut said, mut found) = (Vec::new(), Vec::new());
         let Some(topology) = watcher.topology() else { return said };
-        let names: BTreeSet<&str> = watcher.found().collect();
+        let names: BTreeSet<&str> = watcher.found_with_cells().collect();
         self.0.retain(|name, _| names.contains(name.as_str()));
         let has_moved = |name: &str| moved.iter().any(|report| report.part.domain() == name);
-        let is_due = |name: &&str| is_due(self.0.get(*name), interval) || has_moved(name);
-        let mut looks = 0;
-        for name in names.iter().copied().filter(is_due) {
-            if looks == MAX_LOOKS {
-                break;
-            }
-            let group = host.tree().group(name).ok();
-            let guest = group.and_then(|group| host.guest(&group, topology));
-            looks += usize::from(guest.is_some());
-            match guest {
-                Some(Err(why)) => said.push(format!("{name}: its cells are unknown: {why}")),
-                Some(Ok(Guest { cells, .. })) => drop(found.insert(name.to_owned(), parts(cells))),
-                None => drop(found.insert(name.to_owned(), Vec::new())),
-            }
-        }
+        let due = due(&self.0, &names, interval, has_moved);
         let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
-        for (name, cells) in found {
-            let first = match self.0.remove(&name) {
-                Some(before) => before.first,
-                None if cells.is_empty() => BTreeMap::new(),
-                None => nodes
-                    .iter()
-                    .filter_map(|&node| Some((node, counters(host.root(), node)?)))
-                    .collect(),
+        for name in due.into_iter().take(MAX_LOOKS).map(str::to_owned) {
+            let group = host.tree().group(&name).ok();
+            let guest = group.and_then(|group| host.guest(&group, topology));
+            let looked = self.0.entry(name.clone()).or_default();
+            // One that is nothing that can be looked at is tried again, too: it may have just begun.
+            let cells = match guest {
+                Some(Err(why)) => {
+                    said.push(format!("{name}: its cells are unknown: {why}"));
+                    looked.fail(interval);
+                    continue;
+                }
+                Some(Ok(Guest { cells, .. })) => parts(cells),
+                None => Vec::new(),
             };
+            match cells.is_empty() {
+                true => looked.fail(interval),
+                false => (looked.due_at, looked.failures) = (interval + LOOK_INTERVALS, 0),
+            }
+            looked.passed_for.clear();
+            if looked.first.is_empty() && !cells.is_empty() {
+                let counted = |&node| Some((node, counters(host.root(), node)?));
+                looked.first = nodes.iter().filter_map(counted).collect();
+            }
+            found.push((name, cells));
+        }
+        for (name, cells) in found {
             watcher.set_cells(&name, cells);
-            self.0.insert(name, Looked { at: interval, passed_for: Vec::new(), first });
         }
         host.set_cells(watcher.cells());
         said
@@ -120,8 +129,26 @@ impl Cells {
     }
 }
 
-fn is_due(looked: Option<&Looked>, interval: u64) -> bool {
-    looked.is_none_or(|looked| interval.saturating_sub(looked.at) >= LOOK_INTERVALS)
+impl Looked {
+    fn fail(&mut self, interval: u64) {
+        let pause = RETRY_INTERVALS.saturating_mul(1 << self.failures.min(8));
+        self.due_at = interval + pause.min(LOOK_INTERVALS);
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+/// The guests that are due, the longest overdue first: guests that fail do not keep others waiting.
+fn due<'a>(
+    looked: &BTreeMap<String, Looked>,
+    names: &BTreeSet<&'a str>,
+    interval: u64,
+    has_moved: impl Fn(&str) -> bool,
+) -> Vec<&'a str> {
+    let due_at = |name: &str| looked.get(name).map_or(0, |looked| looked.due_at);
+    let is_due = |name: &&str| due_at(name) <= interval || has_moved(name);
+    let mut due: Vec<_> = names.iter().copied().filter(is_due).collect();
+    due.sort_by_key(|name| due_at(name));
+    due
 }
 
 /// Whether a group is another one or below it.
@@ -129,10 +156,12 @@ fn is_in(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The cells that can be parts: there are several, and each one's nodes are known.
+/// The cells that can be parts: there are several, each one's nodes are known, and so are threads.
 fn parts(cells: Vec<GuestCell>) -> Vec<GuestCell> {
     let is_known = |cell: &GuestCell| cell.bytes.is_some() || cell.bound_nodes.is_some();
-    match cells.len() > 1 && cells.iter().all(is_known) {
+    // Memory must not move to a home that no vCPU is kept at.
+    let has_threads = cells.iter().any(|cell| !cell.thread_numbers.is_empty());
+    match cells.len() > 1 && has_threads && cells.iter().all(is_known) {
         true => cells,
         false => Vec::new(),
     }
@@ -202,23 +231,38 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_parts_if_the_nodes_of_each_are_known() {
+    fn cells_are_parts_if_nodes_and_threads_are_known() {
         let unknown = |number| GuestCell { bytes: None, ..cell(number, &[], &[]) };
         let bound = GuestCell { bound_nodes: Some(set("1")), ..unknown(1) };
         let known = |cells: &[&GuestCell]| parts(cells.iter().copied().cloned().collect()).len();
-        let first = cell(0, &[], &[(0, 9)]);
+        let first = cell(0, &[7], &[(0, 9)]);
         assert_eq!(known(&[&first, &cell(1, &[], &[])]), 2);
         assert_eq!(known(&[&first, &bound]), 2);
         assert_eq!(known(&[&first, &unknown(1)]), 0);
+        assert_eq!(known(&[&cell(0, &[], &[(0, 9)]), &bound]), 0, "no thread is known");
         assert_eq!(known(&[&first]), 0, "a guest of one cell is one part");
         assert_eq!(known(&[]), 0);
     }
 
     #[test]
-    fn a_guest_is_due_at_first_and_after_eight_intervals() {
-        let looked = Looked { at: 3, ..Looked::default() };
-        assert!(is_due(None, 3));
-        assert_eq!([3, 10, 11].map(|now| is_due(Some(&looked), now)), [false, false, true]);
+    fn guests_that_fail_keep_no_other_waiting() {
+        let names: BTreeSet<_> = ["a", "b", "c", "d", "e", "f"].into();
+        let mut looked = BTreeMap::<String, Looked>::new();
+        let mut looks = BTreeMap::<&str, u32>::new();
+        for interval in 1..=64 {
+            for name in due(&looked, &names, interval, |_| false).into_iter().take(MAX_LOOKS) {
+                // Only `f` answers.
+                let its = looked.entry(name.into()).or_default();
+                match name {
+                    "f" => its.due_at = interval + LOOK_INTERVALS,
+                    _ => its.fail(interval),
+                }
+                *looks.entry(name).or_default() += 1;
+            }
+        }
+        // Each about once in eight intervals; at first those that fail are tried more often.
+        assert!(looks["f"] >= 7 && looks.values().all(|&looks| looks <= 10), "{looks:?}");
+        assert_eq!(due(&looked, &names, 64, |name| name == "f"), ["f"], "its pages have moved");
     }
 
     #[test]

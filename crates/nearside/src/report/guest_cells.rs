@@ -9,17 +9,17 @@ use super::{
     units::short,
 };
 use crate::printable::printable;
-use nearside_linux::guest::Guest;
+use nearside_linux::{Unmovable, guest::Guest};
 use nearside_policy::total;
 use serde::Serialize;
 
-/// The guest in a cgroup of libvirt.
+/// The guest in a cgroup.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct GuestCells {
     /// The known facts about it.
     #[serde(flatten)]
     pub(crate) guest: Guest,
-    /// The reason why nothing is known; none if libvirt has answered.
+    /// The reason why nothing is known; none if it is known.
     pub(crate) unknown: Option<String>,
 }
 
@@ -65,9 +65,25 @@ pub(crate) fn text(cells: &GuestCells) -> String {
         ),
     };
     format!(
-        "\nBy cell of the guest (vCPUs: where they run now or ran last)\n{}{others}",
-        listing(&columns, &rows)
+        "\nBy cell of the guest (vCPUs: where they run now or ran last)\n{}{others}{}",
+        listing(&columns, &rows),
+        stays(cells.guest.unmovable)
     )
+}
+
+/// The memory that no call moves.
+fn stays(unmovable: Unmovable) -> String {
+    let device =
+        unmovable.vfio.then_some("all guest memory (a VFIO device is attached)".to_owned());
+    let memfd = match unmovable.guest_memfd_bytes {
+        0 => None,
+        bytes => Some(format!("{} of guest_memfd", short(bytes))),
+    };
+    let reasons: Vec<_> = device.into_iter().chain(memfd).collect();
+    match reasons.is_empty() {
+        true => String::new(),
+        false => format!("  memory that stays where it is: {}\n", reasons.join("; ")),
+    }
 }
 
 #[cfg(test)]
@@ -97,13 +113,24 @@ pub(crate) mod tests {
             threads: at(&[(0, 1), (1, 1)]),
             ..GuestCell::default()
         };
-        let guest = Guest { cells: vec![known, unknown], other_threads: at(&[(1, 4)]) };
-        Ok(guest).into()
+        let cells = vec![known, unknown];
+        Ok(Guest { cells, other_threads: at(&[(1, 4)]), ..Guest::default() }).into()
     }
 
     #[test]
     fn each_cell_has_a_line() {
         insta::assert_snapshot!(text(&cells()));
+    }
+
+    #[test]
+    fn memory_that_stays_has_its_reasons() {
+        let stays = |vfio, guest_memfd_bytes| super::stays(Unmovable { vfio, guest_memfd_bytes });
+        assert_eq!(stays(false, 0), "");
+        assert_eq!(
+            stays(true, 2 << 30),
+            "  memory that stays where it is: all guest memory (a VFIO device is attached); \
+             2G of guest_memfd\n"
+        );
     }
 
     #[test]

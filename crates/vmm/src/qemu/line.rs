@@ -275,6 +275,7 @@ impl Reader {
             preallocates: keys.is_on("prealloc"),
             has_context: keys.get("prealloc-context").is_some(),
         };
+        self.line.vm.backends.push(id.into());
         self.line.backends.insert(id.into(), backend);
         Ok(())
     }

@@ -16,15 +16,15 @@ fn share_on(vm: &Vm, cell: usize, node: u32) -> f64 {
     on as f64 / bytes.values().sum::<u64>().max(1) as f64
 }
 
-/// The daemon's figures of each cell of the only virtual machine.
-fn guest_cells(vm: &Vm) -> Vec<serde_json::Value> {
-    let shown = json(&format!("show {} --interval 0.1", vm.cgroup()));
+/// The daemon's figures of each cell of the virtual machine in a cgroup.
+fn guest_cells(cgroup: &str) -> Vec<serde_json::Value> {
+    let shown = json(&format!("show {cgroup} --interval 0.1"));
     shown["guest_cells"].as_array().cloned().unwrap_or_default()
 }
 
 /// The home of each cell, if each has one of a single node.
-fn homes(vm: &Vm) -> Option<Vec<u32>> {
-    let cells = guest_cells(vm);
+pub(super) fn homes(cgroup: &str) -> Option<Vec<u32>> {
+    let cells = guest_cells(cgroup);
     let home = |cell: &serde_json::Value| {
         let nodes = cell["home"]["nodes"].as_array()?;
         (nodes.len() == 1).then(|| nodes[0].as_u64()).flatten().map(|node| node as u32)
@@ -47,10 +47,10 @@ fn each_cell_of_a_running_machine_moves_by_itself() {
         share_on(&vm, cell, node) >= 0.95 && vm.vcpus()[cell] == cpus_of(node)
     };
     await_that("each cell has a home of its own, and is there", || {
-        let Some(homes) = homes(&vm) else { return false };
+        let Some(homes) = homes(&vm.cgroup()) else { return false };
         homes[0] != homes[1] && is_at(0, homes[0]) && is_at(1, homes[1])
     });
-    let mut at = homes(&vm).unwrap();
+    let mut at = homes(&vm.cgroup()).unwrap();
     for cell in [1, 0] {
         let free = (0..4).find(|node| !at.contains(node)).unwrap();
         let (number, node) = (cell.to_string(), free.to_string());
@@ -78,7 +78,7 @@ fn each_cell_of_a_running_machine_moves_by_itself() {
     let shared = at[0].to_string();
     let refused = run(["set", &vm.cgroup(), "--cell", "1", "--nodes", &shared]);
     assert!(stderr(&refused).contains("two cells never share a node"), "{}", stderr(&refused));
-    for (cell, node) in guest_cells(&vm).iter().zip(&at) {
+    for (cell, node) in guest_cells(&vm.cgroup()).iter().zip(&at) {
         assert!(cell["local_share"].as_f64().unwrap() >= 0.95, "{cell}");
         assert_eq!(cell["home"]["nodes"], serde_json::json!([node]), "{cell}");
     }

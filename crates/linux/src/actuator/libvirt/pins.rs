@@ -3,7 +3,7 @@
 
 use crate::actuator::contract::{PartThreads, SharedThreads};
 use nearside_libvirt::{CellId, Domain, IothreadId, VcpuId, VcpuSet};
-use nearside_topology::CpuSet;
+use nearside_topology::{CpuSet, Topology};
 use std::fmt;
 
 /// A thread that libvirt pins.
@@ -43,15 +43,40 @@ pub(super) struct Pinned {
 }
 
 /// The CPUs of the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct HostCpus {
     pub(super) online: CpuSet,
     /// Those that may ever be online.
     pub(super) possible: CpuSet,
+    /// The nodes of CPUs and disks; none for a domain whose iothreads serve no disk of the host.
+    pub(super) topology: Option<Topology>,
+}
+
+/// The CPUs that threads get of those of their part.
+struct Wanted<'a> {
+    domain: &'a Domain,
+    host: &'a HostCpus,
+}
+
+impl Wanted<'_> {
+    /// An iothread gets the CPUs near the disks that it serves, any other thread all CPUs.
+    fn of(&self, thread: Thread, cpus: &CpuSet) -> CpuSet {
+        match (thread, &self.host.topology) {
+            (Thread::Iothread(id), Some(topology)) => {
+                self.domain.iothreads.cpus_near_disks(id, cpus, topology)
+            }
+            _ => cpus.clone(),
+        }
+    }
+
+    /// Whether a pin is that of a former binding.
+    fn is_pin_of(&self, thread: Thread, pin: &CpuSet, bound: &CpuSet) -> bool {
+        pin == bound || *pin == self.of(thread, bound)
+    }
 }
 
 /// The pins that bind the threads of a part to `cpus`. The emulator and the iothreads serve all
-/// cells: they get the CPUs of all of them.
+/// cells: they get the CPUs of all of them, and an iothread those of them that are near its disks.
 ///
 /// # Errors
 /// With the reason, if a vCPU has a pin that Nearside has not made, or the part is not one of the
@@ -69,11 +94,16 @@ pub(super) fn bind(
             domain.cells.len()
         ));
     }
-    let may_change =
-        |pin: &CpuSet| host.online.is_subset(pin) || pin == cpus || threads.own.contains(&pin);
+    let wanted = Wanted { domain, host };
+    let may_change = |thread: Thread, pin: &CpuSet| {
+        let mut bindings = threads.own.iter().copied().chain([cpus]);
+        host.online.is_subset(pin) || bindings.any(|it| wanted.is_pin_of(thread, pin, it))
+    };
     let all = pins_of(domain, now, threads)?;
-    let explicit =
-        all.iter().find(|(thread, pin)| matches!(thread, Thread::Vcpu(_)) && !may_change(pin));
+    let is_explicit = |(thread, pin): &&(Thread, CpuSet)| {
+        matches!(thread, Thread::Vcpu(_)) && !may_change(*thread, pin)
+    };
+    let explicit = all.iter().find(is_explicit);
     if let Some((thread, pin)) = explicit {
         return Err(format!(
             "{thread} is pinned to {} already (vcpupin, cpuset or placement='auto'): change the \
@@ -82,25 +112,33 @@ pub(super) fn bind(
         ));
     }
     // An operator's pin of the emulator or an iothread stays as it is.
-    let changes = all.into_iter().filter(|(_, pin)| may_change(pin) && pin != cpus);
-    let pins = changes.map(|(thread, from)| Pin { thread, from, to: cpus.clone() });
-    Ok(pins.chain(shared_pins(now, threads, host)).collect())
+    let changes = all.into_iter().filter_map(|(thread, from)| {
+        let to = wanted.of(thread, cpus);
+        (may_change(thread, &from) && from != to).then_some(Pin { thread, from, to })
+    });
+    Ok(changes.chain(shared_pins(now, threads, &wanted)).collect())
 }
 
 /// The pins of the emulator and the iothreads after the change of a cell.
-fn shared_pins(now: &Pinned, threads: PartThreads<'_>, host: &HostCpus) -> Vec<Pin> {
+fn shared_pins(now: &Pinned, threads: PartThreads<'_>, wanted: &Wanted<'_>) -> Vec<Pin> {
     let SharedThreads { before, after } = threads.shared;
     if threads.cell.is_none() {
         return Vec::new();
     }
-    let to = after.unwrap_or(&host.possible);
-    let is_free = |pin: &CpuSet| host.online.is_subset(pin);
-    let may_change = |pin: &CpuSet| match after {
-        Some(_) => is_free(pin) || Some(pin) == before,
-        None => Some(pin) == before && !is_free(pin),
+    let is_free = |pin: &CpuSet| wanted.host.online.is_subset(pin);
+    let pin_of = |(thread, from): (Thread, &CpuSet)| {
+        let was_bound = before.is_some_and(|before| wanted.is_pin_of(thread, from, before));
+        let to = match after {
+            Some(after) => wanted.of(thread, after),
+            None => wanted.host.possible.clone(),
+        };
+        let may_change = match after {
+            Some(_) => was_bound || is_free(from),
+            None => was_bound && !is_free(from),
+        };
+        (may_change && *from != to).then(|| Pin { thread, from: from.clone(), to })
     };
-    let all = shared_threads(now).filter(|(_, pin)| may_change(pin) && *pin != to);
-    all.map(|(thread, from)| Pin { thread, from: from.clone(), to: to.clone() }).collect()
+    shared_threads(now).filter_map(pin_of).collect()
 }
 
 fn shared_threads(now: &Pinned) -> impl Iterator<Item = (Thread, &CpuSet)> {
@@ -117,10 +155,14 @@ pub(super) fn free(
     threads: PartThreads<'_>,
     host: &HostCpus,
 ) -> Result<Vec<Pin>, String> {
-    let all = pins_of(domain, now, threads)?.into_iter();
-    let own = all.filter(|(_, pin)| threads.own.contains(&pin) && !host.online.is_subset(pin));
+    let wanted = Wanted { domain, host };
+    let is_own = |(thread, pin): &(Thread, CpuSet)| {
+        let mut own = threads.own.iter();
+        !host.online.is_subset(pin) && own.any(|it| wanted.is_pin_of(*thread, pin, it))
+    };
+    let own = pins_of(domain, now, threads)?.into_iter().filter(is_own);
     let pins = own.map(|(thread, from)| Pin { thread, from, to: host.possible.clone() });
-    Ok(pins.chain(shared_pins(now, threads, host)).collect())
+    Ok(pins.chain(shared_pins(now, threads, &wanted)).collect())
 }
 
 /// The threads of a part with their CPUs.
@@ -154,6 +196,7 @@ fn pins_of(
 mod tests {
     use super::*;
     use nearside_policy::CellId as PolicyCell;
+    use nearside_topology::{Cpu, CpuId, Device, DeviceKind, Distances, Node, NodeId};
     use proptest::prelude::*;
 
     fn set(list: &str) -> CpuSet {
@@ -169,7 +212,7 @@ mod tests {
     }
 
     fn host() -> HostCpus {
-        HostCpus { online: set("0-7"), possible: set("0-15") }
+        HostCpus { online: set("0-7"), possible: set("0-15"), topology: None }
     }
 
     fn pinned(vcpus: [&str; 2], emulator: &str, iothread: &str) -> Pinned {
@@ -292,6 +335,45 @@ mod tests {
         assert_eq!(
             text(free_of(&elsewhere, of(0, own, Some(&both), None))),
             ["vCPU 0: 0-1 > 0-15"]
+        );
+    }
+
+    #[test]
+    fn an_iothread_gets_the_cpus_near_its_disk() {
+        let xml = "<domain><vcpu>2</vcpu><iothreads>1</iothreads><devices><disk type='block'>\
+                   <driver iothread='1'/><source dev='/dev/nvme0n1p2'/></disk></devices></domain>";
+        let domain = Domain::read(xml).unwrap();
+        // Four nodes of two CPUs; the disk is at node 1.
+        let ids = [0, 1, 2, 3].map(NodeId);
+        let disk = Device {
+            kind: DeviceKind::Block,
+            name: "nvme0n1".into(),
+            node: Some(NodeId(1)),
+            class: None,
+        };
+        let topology = Topology {
+            nodes: ids.map(|id| Node { id, ..Node::default() }).into(),
+            cpus: (0..8).map(|cpu| Cpu::new(CpuId(cpu), NodeId(cpu / 2))).collect(),
+            distances: Distances::uniform(&ids),
+            devices: vec![disk],
+            ..Topology::default()
+        };
+        let host = HostCpus { topology: Some(topology), ..host() };
+        let free_now = pinned(["0-7", "0-7"], "0-7", "0-7");
+        assert_eq!(
+            text(bind(&domain, &free_now, whole(&[]), &set("0-3"), &host)).last().unwrap(),
+            "iothread 1: 0-7 > 2-3"
+        );
+        // Its pin counts as Nearside's later.
+        let bound = pinned(["0-3", "0-3"], "0-3", "2-3");
+        let own = set("0-3");
+        assert_eq!(
+            text(bind(&domain, &bound, whole(&[&own]), &set("4-7"), &host)).last().unwrap(),
+            "iothread 1: 2-3 > 4-5"
+        );
+        assert_eq!(
+            text(free(&domain, &bound, whole(&[&own]), &host)).last().unwrap(),
+            "iothread 1: 2-3 > 0-15"
         );
     }
 

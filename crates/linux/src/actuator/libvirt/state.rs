@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use nearside_libvirt_rpc::{Connection, Error as RpcError, SOCKETS};
+use nearside_policy::CellId;
 use nearside_topology::CpuSet;
 use std::{
     collections::BTreeMap,
@@ -30,8 +31,8 @@ pub(crate) struct LibvirtState {
 struct Known {
     /// The time of the last time-out, and its message.
     silent: Option<(Instant, String)>,
-    /// Refusals of CPUs for a group.
-    refused: BTreeMap<String, Refused>,
+    /// Refusals of CPUs for a group, or one of its cells.
+    refused: BTreeMap<(String, Option<CellId>), Refused>,
 }
 
 #[derive(Debug)]
@@ -78,23 +79,24 @@ impl LibvirtState {
         message
     }
 
-    /// Changes the CPUs of a group, unless the same change was refused a short while ago: the
+    /// Changes the CPUs of a group or of one of its cells, unless the same change was refused a short while ago: the
     /// control loop wants it in every interval.
     pub(super) fn unless_refused(
         &self,
-        path: &str,
+        (path, cell): (&str, Option<CellId>),
         cpus: &CpuSet,
         change: impl FnOnce() -> Result<bool, Error>,
     ) -> Result<bool, Error> {
         self.known().refused.retain(|_, refused| refused.at.elapsed() < PAUSE);
-        let refused = self.known().refused.get(path).map(|it| (it.cpus == *cpus, it.why.clone()));
+        let key = (path.to_owned(), cell);
+        let refused = self.known().refused.get(&key).map(|it| (it.cpus == *cpus, it.why.clone()));
         if let Some((true, why)) = refused {
             return Err(Error::Unchanged(why));
         }
         let changed = change();
         if let Err(Error::Unchanged(why)) = &changed {
             let refused = Refused { cpus: cpus.clone(), at: Instant::now(), why: why.clone() };
-            self.known().refused.insert(path.into(), refused);
+            self.known().refused.insert(key, refused);
         }
         changed
     }

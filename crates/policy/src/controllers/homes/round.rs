@@ -166,8 +166,12 @@ impl<'a> Round<'a> {
     /// Whether a part's CPUs may be bound.
     pub(super) fn may_bind(&self, at: PartIndex) -> Result<(), HomeBlocker> {
         let owner = self.owner(at);
+        let lets_bind = match self.state(at).id.cell() {
+            Some(_) => owner.lets_bind_cells(),
+            None => owner.lets_bind(),
+        };
         match self.loads[at] {
-            _ if !owner.lets_bind() => Err(HomeBlocker::OwnerForbids { owner }),
+            _ if !lets_bind => Err(HomeBlocker::OwnerForbids { owner }),
             Some(load) if load.has_cells => Err(HomeBlocker::HasCells),
             Some(load) if load.has_cpuset => Err(HomeBlocker::HasCpuset),
             _ => Ok(()),
