@@ -26,22 +26,31 @@ const GROUP: &str = "libvirt-qemu:x:64055:\n";
 /// The log of libvirt's daemon.
 const LOG: &str = "/tmp/libvirtd.log";
 
+/// The root with libvirt's modular daemon (`lab/virtqemud`), if the tests are to use that.
+pub(crate) fn modular_root() -> Option<String> {
+    std::env::var("NEARSIDE_MODULAR").ok()
+}
+
 /// A running libvirtd or virtqemud. Its domains end with it.
 #[derive(Debug)]
 pub struct Libvirt(Child);
 
 impl Libvirt {
-    /// Starts libvirtd, and waits until it answers.
+    /// Starts libvirtd, or the modular daemon of a newer Debian, and waits until it answers.
     pub fn start() -> Self {
-        prepare("");
-        Self::started(&mut Command::new("libvirtd"))
+        match modular_root() {
+            Some(root) => Self::start_modular(&root),
+            None => {
+                prepare("");
+                Self::started(&mut Command::new("libvirtd"))
+            }
+        }
     }
 
-    /// Starts the modular daemon of a newer Debian in the root of its packages (`lab/virtqemud`),
-    /// and waits until it answers.
-    pub fn start_modular() -> Self {
-        let root = std::env::var("NEARSIDE_MODULAR").expect("run the tests with lab/test");
-        for folder in ["/dev", "/proc", "/sys", "/run", "/tmp"] {
+    fn start_modular(root: &str) -> Self {
+        // An earlier test of this guest may have mounted them.
+        let is_mounted = Path::new(&format!("{root}/proc/self")).exists();
+        for folder in ["/dev", "/proc", "/sys", "/run", "/tmp"].iter().filter(|_| !is_mounted) {
             let target = format!("{root}{folder}");
             let mounted = Command::new("mount").args(["--rbind", folder, &target]).status();
             assert!(mounted.unwrap().success(), "{target}");
@@ -54,8 +63,8 @@ impl Libvirt {
         // Packages' scripts create these.
         append_once(&format!("{root}/etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
         append_once(&format!("{root}/etc/group"), "root:x:0:\n");
-        prepare(&root);
-        Self::started(Command::new("chroot").args([&root, "/usr/sbin/virtqemud"]))
+        prepare(root);
+        Self::started(Command::new("chroot").args([root, "/usr/sbin/virtqemud"]))
     }
 
     fn started(command: &mut Command) -> Self {

@@ -1,4 +1,4 @@
-//! Virtual machines of a real libvirtd, on a machine of four nodes: two CPUs and 768 MiB on each.
+//! Virtual machines of a real libvirtd or virtqemud, on a machine of four nodes: two CPUs and 768 MiB on each.
 //!
 //! A start takes 15 s under emulation, so a test starts as few as it can. All facts are read from
 //! `/proc` while the virtual machine keeps touching its memory.
@@ -8,6 +8,8 @@
 mod auto;
 #[path = "vms/live.rs"]
 mod live;
+#[path = "vms/modular.rs"]
+mod modular;
 #[path = "vms/starts.rs"]
 mod starts;
 #[path = "vms/without_libvirt.rs"]

@@ -93,6 +93,18 @@ impl Actuators {
         }
     }
 
+    /// Checks that Nearside may bind single threads of a group whatever its owner sets. A pod's
+    /// launcher has bound them already.
+    ///
+    /// # Errors
+    /// As [`Actuator::may_bind`].
+    pub(crate) fn may_bind_threads(&self, group: &Cgroup) -> Result<(), Error> {
+        match owner(group.path(), self.booted_with_systemd).lets_bind_cells() {
+            true => Ok(()),
+            false => self.may_bind(group),
+        }
+    }
+
     /// The libvirt domain of a group, as it runs now.
     ///
     /// # Errors

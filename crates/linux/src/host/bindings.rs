@@ -9,7 +9,7 @@ use crate::{
     store::{CpuBinding, Part, Record},
     sys,
 };
-use nearside_policy::{Action, CellId, CpuReason, MemoryPolicy, PartId};
+use nearside_policy::{Action, CpuReason, MemoryPolicy, PartId};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 
 /// Notice if threads started faster than they could be bound.
@@ -28,11 +28,12 @@ impl Host {
     ) -> Result<(), Error> {
         let group = self.tree.group(&after.cgroup)?;
         let (was, will_be) = (part(before, action.part())?, part(after, action.part())?);
+        self.may_bind(after)?;
         let cell = will_be.cell;
         let cpus_of_all = [before, after].map(cpus_of_all);
         let [cpus_before, cpus_after] = cpus_of_all.each_ref().map(Option::as_ref);
         let shared = SharedThreads { before: cpus_before, after: cpus_after };
-        if self.binds_by_thread(&group, cell) {
+        if self.binds_by_thread(group.path(), cell) {
             let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
             let threads = PartThreads { cell, own: &own, shared };
             return match action {
@@ -47,7 +48,6 @@ impl Host {
                 _ => Ok(()),
             };
         }
-        self.may_bind(after)?;
         match action {
             Action::ConfineMemory { nodes, .. } => {
                 self.confine_memory(&group, nodes, will_be.home.policy)
@@ -82,8 +82,7 @@ impl Host {
         let group = self.tree.group(&after.cgroup)?;
         let (was, is) = (part(before, id)?, part(after, id)?);
         // Nearside has never bound a group that its owner keeps to itself.
-        let may_bind = self.binds_by_thread(&group, was.cell) || self.may_bind(after).is_ok();
-        if !group.populated() || !may_bind {
+        if !group.populated() || self.may_bind(after).is_err() {
             return Ok(());
         }
         // A failure of one must not keep the other from being restored.
@@ -106,12 +105,6 @@ impl Host {
         is_restored(cpus).and(is_restored(memory))
     }
 
-    /// Whether Nearside binds the threads of a part one by one: of a cell, unless libvirt does so.
-    /// Every other owner binds the whole group.
-    fn binds_by_thread(&self, group: &Cgroup, cell: Option<CellId>) -> bool {
-        cell.is_some() && !self.actuators.is_libvirts(group.path())
-    }
-
     fn restore_cpus(
         &mut self,
         id: &PartId,
@@ -125,7 +118,7 @@ impl Host {
         let both = was.cpus.iter().chain(&is.cpus);
         let own: Vec<_> = both.map(|binding| &binding.cpus).collect();
         let threads = PartThreads { cell: was.cell, own: &own, shared };
-        if self.binds_by_thread(group, was.cell) {
+        if self.binds_by_thread(group.path(), was.cell) {
             return self.bind_cell(id, group, threads, was.cpus.as_ref().map(|it| &it.cpus));
         }
         // Another program's binding came in between: it stays.

@@ -13,8 +13,8 @@ use crate::{
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
-    Action, CgroupId, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState, Reservation,
-    Step,
+    Action, CellId, CgroupId, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState,
+    Reservation, Step,
 };
 use nearside_topology::{Allowed, CpuSet, Topology, sysfs};
 use std::{
@@ -179,8 +179,17 @@ impl Host {
     pub fn may_bind(&self, record: &Record) -> Result<(), Error> {
         match record.found_by {
             None => Ok(()),
+            Some(_) if self.binds_by_thread(&record.cgroup, record.part().cell) => {
+                self.actuators.may_bind_threads(&self.tree.group(&record.cgroup)?)
+            }
             Some(_) => self.actuators.may_bind(&self.tree.group(&record.cgroup)?),
         }
+    }
+
+    /// Whether Nearside binds the threads of a part one by one: of a cell, unless libvirt does so.
+    /// Every other owner binds the whole group.
+    pub(super) fn binds_by_thread(&self, cgroup: &str, cell: Option<CellId>) -> bool {
+        cell.is_some() && !self.actuators.is_libvirts(cgroup)
     }
 
     /// The guest in a group, by its cells; none if the group has neither a QEMU domain of libvirt

@@ -14,10 +14,10 @@ use crate::domains::Domain;
 use crate::printable::printable;
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
-    store::Record,
+    store::{Part, Record},
     usage::{Account, Mapped},
 };
-use nearside_policy::{ByNode, PageSize, total};
+use nearside_policy::{ByNode, CpuReason, PageSize, total};
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
 use std::path::Path;
@@ -154,14 +154,12 @@ fn count_processes(processes: usize) -> String {
     if processes == 1 { "1 process".into() } else { format!("{processes} processes") }
 }
 
-fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
-    match &record.found_by {
-        Some(pattern) => facts.add("found by", format!("pattern {}", printable(pattern))),
-        None => facts.add("command", command(&record.command)),
-    }
-    let home = &record.part().home;
+/// The home of a part, and what keeps it there.
+fn homed(facts: &mut Facts, show: &Show, record: &Record, part: &Part) {
+    let home = &part.home;
+    let label = part.cell.map_or("home".into(), |cell| format!("home, cell {cell}"));
     facts.add(
-        "home",
+        &label,
         format!(
             "{} ({}), policy {}, {} affinity",
             home.nodes.named(),
@@ -170,23 +168,17 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
             affinity(&show.domain).trim_end_matches('*')
         ),
     );
-    if let Some(binding) = &record.part().cpus {
-        facts.add(
+    match part.cpus.as_ref().map(|binding| (binding.on_behalf, binding.cpus.named())) {
+        None => {}
+        Some((CpuReason::Fallback, cpus)) => facts.add(
             "",
-            match binding.on_behalf {
-                nearside_policy::CpuReason::Fallback => {
-                    format!(
-                        "fallback pinned to {} until a scheduler with soft affinity runs",
-                        binding.cpus.named()
-                    )
-                }
-                nearside_policy::CpuReason::Operator => {
-                    format!("bound to {} by an operator", binding.cpus.named())
-                }
-            },
-        );
+            format!("fallback pinned to {cpus} until a scheduler with soft affinity runs"),
+        ),
+        Some((CpuReason::Operator, cpus)) => {
+            facts.add("", format!("bound to {cpus} by an operator"));
+        }
     }
-    if let Some(nodes) = &record.part().moving_to {
+    if let Some(nodes) = &part.moving_to {
         facts.add(
             "moving to",
             format!(
@@ -195,6 +187,16 @@ fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
                 record.name
             ),
         );
+    }
+}
+
+fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
+    match &record.found_by {
+        Some(pattern) => facts.add("found by", format!("pattern {}", printable(pattern))),
+        None => facts.add("command", command(&record.command)),
+    }
+    for part in record.parts() {
+        homed(facts, show, record, part);
     }
     let Some(claim) = &record.part().claim else {
         return facts.add("claim", "none: only its resident memory counts");

@@ -26,6 +26,8 @@ struct Qemu(Child);
 
 impl Qemu {
     fn start() -> Self {
+        let loaded = Command::new("modprobe").arg("kvm-amd").status().unwrap();
+        assert!(loaded.success());
         fs::create_dir_all(format!("{TREE}{GROUP}")).unwrap();
         let kernel = std::env::var("NEARSIDE_VM").unwrap();
         // The backend of cell 1 is created first.
@@ -39,8 +41,9 @@ impl Qemu {
              -numa node,cpus=0,memdev=a -numa node,cpus=1,memdev=b"
         );
         let started = Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).spawn().unwrap();
-        let qemu = Self(started);
+        let mut qemu = Self(started);
         await_that("the virtual machine touched all of its memory", || {
+            assert_eq!(qemu.0.try_wait().unwrap(), None, "QEMU has ended");
             fs::read("/tmp/alone.serial").is_ok_and(|serial| serial.ends_with(b"."))
         });
         qemu
