@@ -52,15 +52,16 @@ fn memory_of_a_virtual_machine_follows_each_policy() {
     let _libvirt = Libvirt::start();
     let cells = Cells { vcpus: 2, memory_mib: vec![64] };
     for (policy, nodes, kernels) in [
-        ("strict", "2", "bind:2"),
-        ("preferred", "1", "prefer:1"),
-        ("interleave", "0,3", "interleave:0,3"),
+        ("strict", "2", &["bind:2"][..]),
+        // QEMU 8 and later prefer a set of nodes.
+        ("preferred", "1", &["prefer:1", "prefer (many):1"]),
+        ("interleave", "0,3", &["interleave:0,3"]),
         // The nodes of the cgroup confine it.
-        ("restrictive", "3", "default"),
+        ("restrictive", "3", &["default"]),
     ] {
         let vm = Vm::start_placed("policy", &cells, "", &["--policy", policy, "--nodes", nodes]);
         let memory = vm.memory(0);
-        assert_eq!(memory.policy, kernels, "{policy}");
+        assert!(kernels.contains(&memory.policy.as_str()), "{policy}: {}", memory.policy);
         let asked: BTreeSet<u32> = cpus(nodes);
         assert_eq!(memory.bytes.keys().copied().collect::<BTreeSet<_>>(), asked, "{policy}");
     }
