@@ -65,6 +65,9 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         let problem = format!("the text has {} bytes, expected at most {MAX_BYTES}", text.len());
         return Err(fault(MAX_BYTES, problem));
     }
+    if let Some(at) = too_many_attributes(text) {
+        return Err(fault(at, format!("an element has more than {MAX_ATTRIBUTES} attributes")));
+    }
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options)
         .map_err(|error| not_well_formed(text, &error))?;
@@ -99,6 +102,27 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         text: text.to_owned(),
         lines,
     })
+}
+
+/// The most attributes of an element. libvirt knows some twenty of one element; the parser compares
+/// each with all others.
+const MAX_ATTRIBUTES: usize = 1024;
+
+/// Where an element with too many attributes begins. Every attribute has an equals sign with a
+/// quote after it.
+fn too_many_attributes(text: &str) -> Option<usize> {
+    let mut at = 0;
+    for element in text.split_inclusive('<') {
+        let signs = element.match_indices('=').filter(|(sign, _)| {
+            let after = element.get(sign + 1..).unwrap_or_default();
+            after.trim_start().starts_with(['"', '\''])
+        });
+        if signs.take(MAX_ATTRIBUTES + 1).count() > MAX_ATTRIBUTES {
+            return Some(at);
+        }
+        at += element.len();
+    }
+    None
 }
 
 /// The parser's error, with a byte in place of its row and column.

@@ -112,6 +112,8 @@ pub(crate) fn guest(
             let shape = Shape::from(&domain);
             Described { shape, alone: None }
         }),
+        // The guests below belong to groups of their own.
+        None if group.path() == "/" || group.path().ends_with(".slice") => return None,
         None => {
             let (process, vm) = qemu_with_cells(&processes, proc)?;
             vm.map(|vm| Described { shape: Shape::from(&vm), alone: Some((vm, process)) })

@@ -94,7 +94,7 @@ pub fn main() -> ExitCode {
 /// The words of the command line. A program of the name `numad` is `nearside numad`.
 fn words(mut words: Vec<OsString>) -> Vec<OsString> {
     if words.first().is_some_and(|program| commands::numad::is_numad(program)) {
-        words.insert(1, commands::numad::NAME.into());
+        words.splice(..1, ["nearside".into(), commands::numad::NAME.into()]);
     }
     words
 }

@@ -255,7 +255,7 @@ pub(crate) fn refused_cells(refusal: CellsRefusal) -> Failure {
 }
 
 /// No machine has more CPUs; a larger number is a typing error.
-const MAX_VCPUS: u32 = 65_536;
+pub(crate) const MAX_VCPUS: u32 = 65_536;
 
 fn parse_vcpus(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|vcpus| (1..=MAX_VCPUS).contains(vcpus));

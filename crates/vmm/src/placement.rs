@@ -69,15 +69,19 @@ impl CellPlacement {
     }
 }
 
+/// The least distance between two cells. Linux drops a guest's distances if two nodes are as near
+/// as one is to itself (`slit_valid`, `drivers/acpi/numa/srat.c`).
+const NEAREST: Distance = Distances::LOCAL + 1;
+
 /// The distance between two cells: the mean over the pairs of their nodes, rounded up. Cells on one
-/// node are as near as the node is to itself.
+/// node are as near as two can be.
 pub(crate) fn cell_distance(host: &Distances, from: &NodeSet, to: &NodeSet) -> Distance {
     let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
     let (sum, count) = pairs.fold((0_u64, 0_u64), |(sum, count), (from, to)| {
         (sum + u64::from(host.get(from, to)), count + 1)
     });
     let mean = sum.div_ceil(count.max(1));
-    Distance::try_from(mean).unwrap_or(Distances::UNREACHABLE).max(Distances::LOCAL)
+    Distance::try_from(mean).unwrap_or(Distances::UNREACHABLE).max(NEAREST)
 }
 
 /// The distances that the placement gives the cells, unless there is but one.
@@ -92,4 +96,17 @@ pub(crate) fn mirrored(placement: &Placement) -> BTreeMap<(u32, u32), Distance> 
         ((from, to), distance)
     };
     pairs.filter(|(from, to)| from.0 != to.0).map(distance).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_cells_are_as_near_as_one_is_to_itself() {
+        let host = Distances::new(&[NodeId(0), NodeId(1)], &[10, 20, 20, 10]).unwrap();
+        let set = |list: &str| list.parse::<NodeSet>().unwrap();
+        let distance = |from, to| cell_distance(&host, &set(from), &set(to));
+        assert_eq!([distance("0", "0"), distance("0", "1"), distance("0-1", "1")], [11, 20, 15]);
+    }
 }

@@ -100,12 +100,18 @@ mod tests {
     use super::*;
 
     /// As QEMU 7.2 sends it.
-    const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 19, "minor": 2, "major": 7}, "package": "Debian 1:7.2+dfsg"}, "capabilities": ["oob"]}}"#;
-    const VCPUS: &str = r#"{"return": [{"thread-id": 4712, "props": {"core-id": 0, "thread-id": 0, "node-id": 0, "socket-id": 0}, "qom-path": "/machine/unattached/device[0]", "cpu-index": 0, "target": "x86_64"}, {"thread-id": 4713, "props": {"core-id": 0, "thread-id": 0, "node-id": 1, "socket-id": 1}, "qom-path": "/machine/unattached/device[2]", "cpu-index": 1, "target": "x86_64"}]}"#;
+    const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 19, "minor": 2, "major": 7},
+        "package": "Debian 1:7.2+dfsg"}, "capabilities": ["oob"]}}"#;
+    const VCPUS: &str = r#"{"return": [
+        {"thread-id": 4712, "props": {"core-id": 0, "thread-id": 0, "node-id": 0, "socket-id": 0},
+         "qom-path": "/machine/unattached/device[0]", "cpu-index": 0, "target": "x86_64"},
+        {"thread-id": 4713, "props": {"core-id": 0, "thread-id": 0, "node-id": 1, "socket-id": 1},
+         "qom-path": "/machine/unattached/device[2]", "cpu-index": 1, "target": "x86_64"}]}"#;
     const EVENT: &str = r#"{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "RESUME"}"#;
 
+    /// A message is one line.
     fn line(text: &str) -> Vec<u8> {
-        format!("{text}\r\n").into_bytes()
+        format!("{}\r\n", text.replace('\n', "")).into_bytes()
     }
 
     fn asked() -> QmpDialogue {

@@ -95,10 +95,8 @@ impl Libvirt {
         let online = online.trim().parse().map_err(|error| format!("{}: {error}", file.display()));
         let possible = possible_cpus(&self.root).map_err(|error| error.to_string());
         // On a large machine, reading it takes thousands of files.
-        let topology = match domain.iothreads.disks.is_empty() {
-            true => None,
-            false => Some(sysfs::read(&self.root).map_err(|error| error.to_string())?.0),
-        };
+        let serves_disks = !domain.iothreads.disks.is_empty();
+        let topology = serves_disks.then(|| Some(sysfs::read(&self.root).ok()?.0)).flatten();
         Ok(HostCpus { online: online?, possible: possible?, topology })
     }
 

@@ -33,7 +33,9 @@ impl Host {
     ) -> Result<(), Error> {
         let (online, ordinary) = self.online_and_ordinary_cpus()?;
         let host = HostCpus { online, ordinary };
-        let cells = self.cells_of(id, group, &self.topology()?)?;
+        // A guest that cannot be looked at keeps its bindings: no roll-back waits for it.
+        let cells = self.cells_of(id, group, &self.topology()?);
+        let cells = cells.map_err(|error| Error::Unchanged(error.to_string()))?;
         let affinity = |thread| Some((thread, sys::cpu_affinity(thread).ok()?));
         // A thread that has ended has no affinity.
         let now: Vec<Thread> = group.all_threads().into_iter().filter_map(affinity).collect();
@@ -46,8 +48,8 @@ impl Host {
 /// The threads to bind, and their CPUs.
 ///
 /// # Errors
-/// With the reason, if the cell's threads are unknown, or one of them is bound by another program
-/// and the cell is to be bound.
+/// With the reason, if the cell is to be bound and no thread of any vCPU is known, or another
+/// program has bound one of the cell's.
 fn plan(
     cells: &[GuestCell],
     now: &[Thread],
@@ -56,13 +58,20 @@ fn plan(
     host: &HostCpus,
 ) -> Result<Vec<Thread>, String> {
     let is_its = |cell: &&GuestCell| cell.cell.map(nearside_policy::CellId) == threads.cell;
-    let cell = cells.iter().find(is_its).ok_or("the guest has no such cell")?;
-    let its: BTreeSet<_> = cell.thread_numbers.iter().copied().collect();
     let of_cells: BTreeSet<_> = cells.iter().flat_map(|cell| &cell.thread_numbers).collect();
-    let vcpus: Vec<_> = now.iter().filter(|(thread, _)| its.contains(thread)).collect();
-    if vcpus.is_empty() {
-        return Err("the threads of its vCPUs are unknown: name them with debug-threads=on".into());
-    }
+    let is_known = now.iter().any(|(thread, _)| of_cells.contains(thread));
+    let its: BTreeSet<_> = match (cells.iter().find(is_its), cpus) {
+        (None, Some(_)) => return Err("the guest has no such cell".into()),
+        (Some(_), Some(_)) if !is_known => {
+            let why = "the threads of its vCPUs are unknown: name them with debug-threads=on";
+            return Err(why.into());
+        }
+        // A cell without vCPUs, or whose vCPUs are not plugged in, has none.
+        (Some(cell), _) if is_known => cell.thread_numbers.iter().copied().collect(),
+        // Another guest may run there now: all threads are freed that have the cell's CPUs.
+        _ => now.iter().map(|(thread, _)| *thread).filter(|it| !of_cells.contains(it)).collect(),
+    };
+    let vcpus = now.iter().filter(|(thread, _)| its.contains(thread));
     let mut planned = Vec::new();
     // A vCPU that was plugged in has the affinity of the thread that started it.
     let of_cell: Vec<_> = threads.own.iter().copied().chain(threads.shared.before).collect();
@@ -84,7 +93,8 @@ fn plan(
         (None, None) => None,
     };
     let own: Vec<_> = threads.shared.before.into_iter().collect();
-    for (thread, affinity) in now.iter().filter(|(thread, _)| !of_cells.contains(thread)) {
+    let is_shared = |thread: &i32| !of_cells.contains(thread) && !its.contains(thread);
+    for (thread, affinity) in now.iter().filter(|(thread, _)| is_shared(thread)) {
         let free = shared.filter(|_| host.may_bind(affinity, &own));
         planned.extend(free.map(|cpus| (*thread, cpus.clone())));
     }
@@ -187,7 +197,20 @@ mod tests {
         let why = planned(2, &now(&[]), &[], [None, None], Some("4")).unwrap_err();
         assert!(why.contains("no such cell"), "{why}");
         let gone: Vec<_> = now(&[]).into_iter().filter(|(thread, _)| *thread != 13).collect();
-        let why = planned(1, &gone, &[], [None, None], Some("4")).unwrap_err();
+        assert_eq!(planned(1, &gone, &[], [None, None], Some("4")), Ok(vec![]), "not plugged in");
+        let emulator = &now(&[])[..1];
+        let why = planned(1, emulator, &[], [None, None], Some("4")).unwrap_err();
         assert!(why.contains("debug-threads=on"), "{why}");
+    }
+
+    #[test]
+    fn cells_of_a_guest_that_is_gone_are_freed() {
+        // Cell 2 had CPUs 2-3, and the emulator those of all.
+        let left = now(&[(10, "0-3"), (11, "0-1"), (12, "0-1"), (13, "4-5")]);
+        let freed = planned(2, &left, &["2-3"], [Some("0-3"), None], None);
+        assert_eq!(freed, Ok(to(&[10], "0-7")));
+        let others: Vec<_> = [(20, "2-3"), (21, "6")].map(|(it, list)| (it, set(list))).into();
+        let freed = planned(0, &others, &["2-3"], [Some("0-3"), None], None);
+        assert_eq!(freed, Ok(to(&[20], "0-7")));
     }
 }

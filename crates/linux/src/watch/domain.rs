@@ -285,7 +285,8 @@ impl Watched {
         // libvirt puts a guest's process into the group before it becomes QEMU. Other groups may
         // have many processes. The domain of a `run` has one part.
         let is_found = record.is_none_or(|record| record.found_by.is_some());
-        let is_due = is_thorough || owner == Owner::Libvirt && is_close;
+        let is_young = self.looks < CLOSE_LOOKS;
+        let is_due = is_thorough || is_close && (is_young || owner == Owner::Libvirt);
         if is_found && is_due {
             let is_libvirts = owner == Owner::Libvirt;
             self.has_cells = cells_of(&self.group.all_processes(), look.proc, is_libvirts) > 1;

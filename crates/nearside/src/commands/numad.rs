@@ -3,6 +3,7 @@
 use crate::{
     failure::{Failure, Outcome},
     journal, output,
+    request::MAX_VCPUS,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nearside_linux::{Host, Paths, Waiting, advise};
@@ -86,7 +87,8 @@ fn parse_size(text: &str) -> Result<Size, String> {
         None => (text, 0),
     };
     let vcpus = number(vcpus).ok_or(expected)?;
-    let vcpus = u32::try_from(vcpus).map_err(|_| format!("{vcpus} vCPUs are too many"))?;
+    let vcpus = u32::try_from(vcpus).ok().filter(|vcpus| *vcpus <= MAX_VCPUS);
+    let vcpus = vcpus.ok_or_else(|| format!("more than {MAX_VCPUS} vCPUs"))?;
     if vcpus == 0 {
         return Err("a virtual machine needs at least 1 vCPU".into());
     }
@@ -223,7 +225,7 @@ mod tests {
         for text in ["", ":", "4:", ":5", "0:5", "-1:5", "+4:5", "4:5:6", "4 :5", "x", "4:5M"] {
             assert!(parse_size(text).is_err(), "{text:?}");
         }
-        assert!(parse_size("4294967296:1").unwrap_err().contains("too many"));
+        assert!(parse_size("65537:1").unwrap_err().contains("more than 65536"));
         assert!(parse_size(&format!("1:{}", u64::MAX)).unwrap_err().contains("64 bits"));
     }
 

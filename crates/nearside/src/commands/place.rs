@@ -208,6 +208,10 @@ fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
             .map_err(|refused| not_completed(&file, refused))?;
     output::note(notes.iter().map(|note| format!("{}: {note}", file.name)));
     output::note(contradictions.iter().map(|finding| file.line(finding)));
+    // The text and the JSON form have this line, too.
+    if matches!(format, Format::Libvirt | Format::Diff) && !decision.shared.is_empty() {
+        output::note([format!("{}: cells share {}", file.name, decision.shared.named())]);
+    }
     match format {
         Format::Json | Format::Text => print_cells(format, &decision, &observation),
         Format::Diff => output::print_verbatim(&unified_diff(

@@ -2,7 +2,7 @@
 
 use super::guest::{huge_page_kib, kib, lacking};
 use nearside_policy::{Cell, Guest, MemoryPolicy};
-use nearside_topology::{NodeSet, Topology};
+use nearside_topology::{Distances, NodeSet, Topology};
 
 /// The arguments, one option with its value on a line, and a note for each limit of QEMU.
 pub(crate) fn report(guest: &Guest, topology: &Topology) -> (String, Vec<String>) {
@@ -81,6 +81,8 @@ fn distances<'a>(guest: &'a Guest, topology: &'a Topology) -> impl Iterator<Item
         || guest.cells.iter().enumerate().filter_map(|(id, cell)| Some((id, cell.nodes.first()?)));
     let pairs = cells().flat_map(move |from| cells().map(move |to| (from, to)));
     pairs.filter(|(from, to)| from.0 != to.0).map(|((src, from), (dst, to))| {
-        format!("-numa dist,src={src},dst={dst},val={}", topology.distances.get(from, to))
+        // Linux takes no distance of 10 between two nodes.
+        let distance = topology.distances.get(from, to).max(Distances::LOCAL + 1);
+        format!("-numa dist,src={src},dst={dst},val={distance}")
     })
 }

@@ -172,7 +172,10 @@ pub(crate) fn worse(intent: &Intent, decision: &CellsDecision, host: &Topology) 
                 let nodes = shared.named();
                 lines.push(format!("cells {from} and {to} share {nodes}, they shared none"));
             }
+            // Cells that shared a node are not worse off apart.
+            let were_apart = !was.shares_nodes_with.contains(&(to as u32));
             let before = intent.home_distances.as_deref().and_then(|it| at(it, from, to));
+            let before = before.filter(|_| were_apart);
             if let (Some(before), Some(now)) = (before, at(&now, from, to))
                 && now > before
             {
@@ -272,6 +275,10 @@ mod tests {
         assert_eq!(lines, ["cells 0 and 1 are at distance 20, they were at 12"]);
         let (_, lines) = place(&two, &machine(&[16]));
         assert_eq!(lines, ["cells 0 and 1 share node 0, they shared none"]);
+        // Cells that shared a node are apart.
+        two.home_distances = Some(vec![vec![10, 10], vec![10, 10]]);
+        two.cells[0].shares_nodes_with = vec![1];
+        assert_eq!(place(&two, &machine(&[16, 16])), (vec!["0".into(), "1".into()], vec![]));
     }
 
     #[test]

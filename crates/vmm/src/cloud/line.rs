@@ -129,6 +129,13 @@ impl CloudLine {
                     return Err(format!("cell {id} is stated twice"));
                 }
             }
+            "restore" => {
+                return Err(
+                    "a restored virtual machine has the cells and memory it was saved with: \
+                            they cannot be placed here"
+                        .into(),
+                );
+            }
             "device" => vm.host_devices.extend(keys.get("path").map(Into::into)),
             _ => {}
         }

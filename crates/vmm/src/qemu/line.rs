@@ -211,6 +211,13 @@ impl Reader {
                 }
             }
             "mem-path" => self.line.mem_path_at = Some(number),
+            "readconfig" => {
+                return Err(
+                    "cells and memory may be in this file, which is not read: state them as \
+                            arguments"
+                        .into(),
+                );
+            }
             "overcommit" => vm.locks_memory |= locks(&qemu_keys(value, "")),
             "name" => {
                 let keys = qemu_keys(value, "guest");

@@ -79,8 +79,8 @@ impl LibvirtState {
         message
     }
 
-    /// Changes the CPUs of a group or of one of its cells, unless the same change was refused a short while ago: the
-    /// control loop wants it in every interval.
+    /// Changes the CPUs of a group or of one of its cells, unless the same change was refused a
+    /// short while ago: the control loop wants it in every interval.
     pub(super) fn unless_refused(
         &self,
         (path, cell): (&str, Option<CellId>),
