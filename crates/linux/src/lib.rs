@@ -12,6 +12,7 @@ pub mod busy;
 pub mod cgroup;
 mod confine;
 pub mod counters;
+mod disks;
 mod error;
 pub mod facts;
 pub mod folder;
@@ -40,6 +41,7 @@ mod vm;
 pub mod watch;
 
 pub use advise::advise;
+pub use disks::resolve_disks;
 pub use error::Error;
 pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};
 pub use incoming::reserve_incoming;

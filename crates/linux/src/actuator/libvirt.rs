@@ -12,6 +12,7 @@ use super::contract::{Actuator, PartThreads};
 use crate::{
     cgroup::{Cgroup, Tree},
     confine::possible_cpus,
+    disks::resolve_disks,
     error::Error,
     vm::QemuMachine,
 };
@@ -73,7 +74,8 @@ impl Libvirt {
             return Err(format!("libvirt's domain {} is {} now", machine.id, handle.name));
         }
         let xml = connection.xml(&handle).map_err(|error| self.state.failed(&error))?;
-        let domain = read(&xml)?;
+        let mut domain = read(&xml)?;
+        resolve_disks(&mut domain.iothreads, &self.root);
         Ok(Found { connection, handle, domain })
     }
 

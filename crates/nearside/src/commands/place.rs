@@ -19,6 +19,7 @@ use crate::{
     },
 };
 use nearside_libvirt::{Intent, render::unified_diff};
+use nearside_linux::resolve_disks;
 use nearside_policy::{
     CellsDecision, CellsRequest, CostModel, Machine, Observation, Request, guest, place,
     place_cells,
@@ -194,7 +195,10 @@ fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
         })
     });
     let mode = mode.transpose()?;
-    let file = DomainFile::read(file)?;
+    let mut file = DomainFile::read(file)?;
+    if args.source.is_this_host() {
+        resolve_disks(&mut file.domain.iothreads, Path::new("/"));
+    }
     let (observation, mut notes) = observed(&args.source)?;
     let nodes = args.home.nodes(&observation.topology)?;
     let observation = offered(&observation, nodes.as_ref(), &mut notes);
