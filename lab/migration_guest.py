@@ -116,13 +116,14 @@ class Host:
             stderr=open("/tmp/daemon.log", "a"),
         )
         await_that(lambda: os.path.exists("/run/nearside/api.socket"))
-        if state in ("stopped", "locked"):
-            self.daemon.send_signal(signal.SIGSTOP)
+        # The daemon may hold the lock when it is stopped: the other process comes first.
         if state == "locked":
             # One process holds the lock, and stops.
             words = ["flock", "--no-fork", LOCK, "sh", "-c", "echo held; kill -STOP $$"]
             self.locker = subprocess.Popen(words, stdout=subprocess.PIPE)
             self.locker.stdout.readline()
+        if state in ("stopped", "locked"):
+            self.daemon.send_signal(signal.SIGSTOP)
 
     def kill_daemon(self):
         self.daemon.kill()
