@@ -1,5 +1,5 @@
-//! A QEMU monitor that answers anything. `crates/vmm/tests/corpus.rs` includes this file and replays
-//! the corpus.
+//! A QEMU monitor that answers anything. `crates/vmm/tests/corpus.rs` includes this file and
+//! replays the corpus.
 
 use nearside_vmm::{QmpDialogue, QmpStep};
 

@@ -1,4 +1,5 @@
-//! Virtual machines of a real libvirtd or virtqemud, on a machine of four nodes: two CPUs and 768 MiB on each.
+//! Virtual machines of a real libvirtd or virtqemud, on a machine of four nodes: two CPUs and 768
+//! MiB on each.
 //!
 //! A start takes 15 s under emulation, so a test starts as few as it can. All facts are read from
 //! `/proc` while the virtual machine keeps touching its memory.

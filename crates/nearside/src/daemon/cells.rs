@@ -64,7 +64,7 @@ impl Cells {
             let group = host.tree().group(&name).ok();
             let guest = group.and_then(|group| host.guest(&group, topology));
             let looked = self.0.entry(name.clone()).or_default();
-            // One that is nothing that can be looked at is tried again, too: it may have just begun.
+            // One that cannot be looked at is tried again, too: it may have just begun.
             let cells = match guest {
                 Some(Err(why)) => {
                     said.push(format!("{name}: its cells are unknown: {why}"));

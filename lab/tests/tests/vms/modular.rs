@@ -1,5 +1,5 @@
-//! The modular daemon virtqemud of Debian 13 with its QEMU. lab/test runs the other tests of virtual
-//! machines under it, too.
+//! The modular daemon virtqemud of Debian 13 with its QEMU. lab/test runs the other tests of
+//! virtual machines under it, too.
 
 use nearside_lab::{
     await_that,
