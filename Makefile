@@ -55,7 +55,7 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy --manifest-path fuzz/Cargo.toml --locked -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --locked --target-dir target -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd .ci/run
