@@ -83,6 +83,9 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         span: tag(root),
         kind: attribute(root, "type").map(xml::Value::owned),
         name: child(root, "name").map(|name| text_of(name).owned()),
+        architecture: child(root, "os")
+            .and_then(|os| attribute(child(os, "type")?, "arch"))
+            .map(xml::Value::owned),
         vcpus: cpu::vcpus(root)?,
         memory,
         current_memory,
