@@ -48,6 +48,8 @@ pub struct Domain {
     pub host_devices: Vec<HostDevice>,
     /// Memory devices.
     pub memory_devices: Vec<MemoryDevice>,
+    /// The cells that PCI controllers are near to.
+    pub controller_cells: Vec<Located<CellId>>,
     /// Devices whose other end is a process that maps the guest's memory.
     pub memory_sharers: Vec<Located<&'static str>>,
     /// `<launchSecurity type=...>`.

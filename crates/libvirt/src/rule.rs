@@ -221,6 +221,11 @@ rules! {
     "The others count as 20, which may be nearer or farther than the written ones."
     "Write the distance of each pair."
 
+    ControllerNearMissingCell "controller-near-missing-cell" Error Text
+    "A PCI controller near a cell that does not exist."
+    "libvirt rejects the domain."
+    "Correct `<target><node>` of the controller."
+
     MaximumMemoryWithoutCells "maximum-memory-without-cells" Error Text
     "`<maxMemory>` in a domain without cells."
     "libvirt rejects the domain, except on POWER: QEMU would make a cell of its own."

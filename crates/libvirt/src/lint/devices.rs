@@ -1,4 +1,4 @@
-//! Memory devices.
+//! Memory devices, and PCI controllers of a cell.
 
 use super::checker::Checker;
 use crate::{binding::of_cell, id::CellSet, memory::MemoryModel, rule::Rule};
@@ -10,6 +10,14 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     if let Some(maximum) = maximum.filter(|_| !domain.plugs_memory_without_cells()) {
         let message = "memory can be plugged into cells alone, and the guest has none";
         checker.report(Rule::MaximumMemoryWithoutCells, maximum.bytes.span, message);
+    }
+    for cell in domain.controller_cells.iter().filter(|cell| !cells.contains(cell.value)) {
+        let message = format!(
+            "this PCI controller is near cell {}; the guest has {}",
+            cell.value,
+            cells.named()
+        );
+        checker.report(Rule::ControllerNearMissingCell, cell.span, message);
     }
     for device in &domain.memory_devices {
         let is_module = matches!(
