@@ -57,6 +57,21 @@ impl Domain {
         in_force(memory.mode.as_ref())
     }
 
+    /// The mode of all memory once the domain is completed with `asked`. libvirt rejects the mode
+    /// restrictive beside another one, so a `<memnode>` may leave no choice.
+    pub fn completed_mode(&self, asked: MemoryMode) -> MemoryMode {
+        let numatune = self.numatune.as_ref().filter(|numatune| numatune.memory.is_none());
+        let of_cell = numatune.and_then(|numatune| numatune.memnodes.first());
+        let restricts =
+            of_cell.map(|memnode| in_force(memnode.mode.as_ref()) == Some(MemoryMode::Restrictive));
+        match (self.written_mode(), restricts) {
+            (Some(written), _) => written,
+            (None, Some(true)) => MemoryMode::Restrictive,
+            (None, Some(false)) if asked == MemoryMode::Restrictive => MemoryMode::Strict,
+            (None, _) => asked,
+        }
+    }
+
     /// The nodes that the memory of a cell, or of a domain without cells, is bound to; none if
     /// nothing binds it.
     pub fn memory_nodes(&self, cell: Option<&Cell>) -> Option<&NodeSet> {

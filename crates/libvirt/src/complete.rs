@@ -57,23 +57,17 @@ pub(crate) fn edits(domain: &Domain, placement: &Placement) -> Vec<Edit> {
 fn numatune(domain: &Domain, placement: &Placement) -> Vec<Element> {
     let written = domain.numatune.as_ref();
     let has_memory = written.is_some_and(|numatune| numatune.memory.is_some());
-    let mode = written
-        .and_then(|numatune| numatune.memory.as_ref())
-        .map_or(Some(placement.mode), |memory| in_force(memory.mode.as_ref()));
     // A mode that libvirt does not know has to be corrected first.
-    let Some(mode) = mode else { return Vec::new() };
+    if has_memory && domain.written_mode().is_none() {
+        return Vec::new();
+    }
+    let mode = domain.completed_mode(placement.mode);
     let memnodes: Vec<_> = memnodes(domain, placement, mode).collect();
     let nodes = nodes_in_use(domain, placement);
     let mut elements = Vec::new();
     // The mode preferred takes one node for all memory, so the cells alone are bound then.
     let is_for_cells = mode == MemoryMode::Preferred && nodes.len() > 1 && !domain.cells.is_empty();
-    // libvirt rejects a restrictive <memory> beside another mode of a cell.
-    let is_mixed = mode == MemoryMode::Restrictive
-        && written.is_some_and(|numatune| {
-            let mut memnodes = numatune.memnodes.iter();
-            memnodes.any(|memnode| in_force(memnode.mode.as_ref()) != Some(mode))
-        });
-    if !has_memory && !nodes.is_empty() && !is_for_cells && !is_mixed {
+    if !has_memory && !nodes.is_empty() && !is_for_cells {
         let attributes = [("mode", mode.to_string()), ("nodeset", nodes.to_string())];
         elements.push(Element::new("memory", attributes));
     }

@@ -22,6 +22,8 @@ pub struct Domain {
     pub kind: Option<Located<String>>,
     /// The domain's name.
     pub name: Option<Located<String>>,
+    /// The guest's architecture, `x86_64` or `ppc64`; none if libvirt chooses that of the host.
+    pub architecture: Option<Located<String>>,
     /// Its vCPUs.
     pub vcpus: Vcpus,
     /// `<memory>` in bytes.
@@ -46,6 +48,8 @@ pub struct Domain {
     pub host_devices: Vec<HostDevice>,
     /// Memory devices.
     pub memory_devices: Vec<MemoryDevice>,
+    /// The cells that PCI controllers are near to.
+    pub controller_cells: Vec<Located<CellId>>,
     /// Devices whose other end is a process that maps the guest's memory.
     pub memory_sharers: Vec<Located<&'static str>>,
     /// `<launchSecurity type=...>`.
@@ -61,6 +65,13 @@ impl Domain {
     /// The position of a byte of the text.
     pub fn position(&self, byte: usize) -> Position {
         self.lines.position(&self.text, byte)
+    }
+
+    /// Whether memory can be plugged into a guest without cells: on POWER alone
+    /// (`qemuDomainDefValidateMemoryHotplug`, `src/qemu/qemu_validate.c`).
+    pub(crate) fn plugs_memory_without_cells(&self) -> bool {
+        let architecture = self.architecture.as_ref().map(|it| it.value.as_str());
+        matches!(architecture, Some("ppc64" | "ppc64le"))
     }
 
     /// The cell with this number.

@@ -83,6 +83,9 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         span: tag(root),
         kind: attribute(root, "type").map(xml::Value::owned),
         name: child(root, "name").map(|name| text_of(name).owned()),
+        architecture: child(root, "os")
+            .and_then(|os| attribute(child(os, "type")?, "arch"))
+            .map(xml::Value::owned),
         vcpus: cpu::vcpus(root)?,
         memory,
         current_memory,
@@ -95,6 +98,7 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         iothreads: cpu::iothreads(root, devices)?,
         host_devices: devices.map(devices::host_devices).transpose()?.unwrap_or_default(),
         memory_devices: devices.map(devices::memory_devices).transpose()?.unwrap_or_default(),
+        controller_cells: devices.map(devices::controller_cells).transpose()?.unwrap_or_default(),
         memory_sharers: devices.map(devices::memory_sharers).unwrap_or_default(),
         launch_security: child(root, "launchSecurity")
             .and_then(|security| attribute(security, "type"))

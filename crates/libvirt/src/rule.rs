@@ -107,7 +107,7 @@ rules! {
     "Write strict, preferred, interleave or restrictive."
 
     MixedRestrictive "mixed-restrictive" Error Text
-    "The mode restrictive on `<memory>`, and another mode on a `<memnode>`."
+    "The mode restrictive on `<memory>` and another mode on a `<memnode>`, or the reverse."
     "libvirt rejects the domain, because the cgroup alone enforces this mode, and for all memory."
     "Write mode='restrictive' on all of them, or on none."
 
@@ -164,6 +164,11 @@ rules! {
      nodes."
     "Name cells of `<cpu><numa>`."
 
+    TwoDefaultHugePages "two-default-huge-pages" Error Text
+    "Two sizes of huge pages for all memory."
+    "libvirt rejects the domain."
+    "Name cells in nodeset= for all sizes but one."
+
     HugePagesContradictBacking "huge-pages-contradict-backing" Error Text
     "Huge pages with an anonymous source or with allocation on demand."
     "libvirt rejects the domain."
@@ -196,6 +201,11 @@ rules! {
      the topology."
     "Make sockets or dies of `<topology>` as large as the cells."
 
+    MemoryMissing "memory-missing" Error Text
+    "A domain without `<memory>` and without cells."
+    "libvirt rejects the domain."
+    "Add `<memory>`."
+
     MemoryUnlikeCells "memory-unlike-cells" Warning Text
     "`<memory>` that is not the sum of the cells and memory devices."
     "libvirt takes the sum and ignores `<memory>`, so the domain has another size than it says."
@@ -210,6 +220,16 @@ rules! {
     "Distances for some pairs of cells alone."
     "The others count as 20, which may be nearer or farther than the written ones."
     "Write the distance of each pair."
+
+    ControllerNearMissingCell "controller-near-missing-cell" Error Text
+    "A PCI controller near a cell that does not exist."
+    "libvirt rejects the domain."
+    "Correct `<target><node>` of the controller."
+
+    MaximumMemoryWithoutCells "maximum-memory-without-cells" Error Text
+    "`<maxMemory>` in a domain without cells."
+    "libvirt rejects the domain, except on POWER: QEMU would make a cell of its own."
+    "Describe cells in `<cpu><numa>`, or remove `<maxMemory>`."
 
     MemoryDeviceWithoutCell "memory-device-without-cell" Error Text
     "A memory device without a cell, or with one that does not exist."

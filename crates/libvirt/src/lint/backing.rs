@@ -37,6 +37,14 @@ fn check_huge_pages(checker: &mut Checker<'_>) {
             checker.report(Rule::HugePagesForMissingCell, named.span, message);
         }
     }
+    // Without cells nodeset='0' is all memory, too.
+    let mut for_all =
+        pages.pages.iter().filter(|page| domain.cells.is_empty() || page.cells.is_none());
+    if let (Some(first), Some(other)) = (for_all.next(), for_all.next()) {
+        let [first, size] = [first, other].map(|page| crate::size::shown(page.bytes.value));
+        let message = format!("pages of {first} and of {size} are for all memory");
+        checker.report(Rule::TwoDefaultHugePages, other.span, message);
+    }
     let backing = &domain.backing;
     let anonymous = backing.source.as_ref().filter(|it| it.value == BackingSource::Anonymous);
     if let Some(source) = anonymous {

@@ -10,6 +10,10 @@ use crate::{
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let domain = checker.domain;
+    if domain.cells.is_empty() && domain.memory.is_none() {
+        let message = "neither <memory> nor a cell states how much memory the guest has";
+        checker.report(Rule::MemoryMissing, domain.span, message);
+    }
     let Some(first) = domain.cells.first() else { return };
     let all = domain.vcpus.all();
     for cell in &domain.cells {

@@ -1,4 +1,4 @@
-//! Memory devices.
+//! Memory devices, and PCI controllers of a cell.
 
 use super::checker::Checker;
 use crate::{binding::of_cell, id::CellSet, memory::MemoryModel, rule::Rule};
@@ -6,6 +6,19 @@ use crate::{binding::of_cell, id::CellSet, memory::MemoryModel, rule::Rule};
 pub(super) fn check(checker: &mut Checker<'_>) {
     let domain = checker.domain;
     let cells: CellSet = domain.cells.iter().map(|cell| cell.id).collect();
+    let maximum = domain.max_memory.as_ref().filter(|_| domain.cells.is_empty());
+    if let Some(maximum) = maximum.filter(|_| !domain.plugs_memory_without_cells()) {
+        let message = "memory can be plugged into cells alone, and the guest has none";
+        checker.report(Rule::MaximumMemoryWithoutCells, maximum.bytes.span, message);
+    }
+    for cell in domain.controller_cells.iter().filter(|cell| !cells.contains(cell.value)) {
+        let message = format!(
+            "this PCI controller is near cell {}; the guest has {}",
+            cell.value,
+            cells.named()
+        );
+        checker.report(Rule::ControllerNearMissingCell, cell.span, message);
+    }
     for device in &domain.memory_devices {
         let is_module = matches!(
             device.model.value,
@@ -24,7 +37,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 );
                 checker.report(Rule::MemoryDeviceWithoutCell, cell.span, message);
             }
-            None if is_module => {
+            None if is_module && !domain.plugs_memory_without_cells() => {
                 let message = "this memory device belongs to no cell";
                 checker.report(Rule::MemoryDeviceWithoutCell, device.span, message);
             }

@@ -78,15 +78,16 @@ fn check_memnodes(checker: &mut Checker<'_>, numatune: &Numatune) {
         checker.report(Rule::MemnodeWithAuto, first.span, message);
     }
     let is_restrictive = |mode| in_force(mode) == Some(MemoryMode::Restrictive);
-    // libvirt accepts the opposite: all memory strict, and a cell restrictive.
-    if memory.is_some_and(|memory| is_restrictive(memory.mode.as_ref())) {
-        let mut memnodes = numatune.memnodes.iter();
-        if let Some(memnode) = memnodes.find(|memnode| !is_restrictive(memnode.mode.as_ref())) {
-            let message = "<memory> is restrictive, this <memnode> is not";
-            let span = memnode.mode.as_ref().map_or(memnode.span, |mode| mode.span);
-            checker.report(Rule::MixedRestrictive, span, message);
-            return;
-        }
+    let all = memory.is_some_and(|memory| is_restrictive(memory.mode.as_ref()));
+    let mut memnodes = numatune.memnodes.iter();
+    if let Some(memnode) = memnodes.find(|memnode| is_restrictive(memnode.mode.as_ref()) != all) {
+        let message = match all {
+            true => "<memory> is restrictive, this <memnode> is not",
+            false => "this <memnode> is restrictive, <memory> is not",
+        };
+        let span = memnode.mode.as_ref().map_or(memnode.span, |mode| mode.span);
+        checker.report(Rule::MixedRestrictive, span, message);
+        return;
     }
     let other = numatune.memnodes.iter().find(|it| it.nodeset.value != first.nodeset.value);
     if let (true, Some(other)) = (is_restrictive(first.mode.as_ref()), other) {

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     domain::{HostDevice, HostDeviceKind},
+    id::CellId,
     memory::{MemoryDevice, MemoryModel},
     position::Located,
 };
@@ -42,6 +43,13 @@ fn memory_device(element: Node<'_, '_>) -> Read<MemoryDevice> {
         nodes: text(&["source", "nodemask"]).map(list).transpose()?,
         page_bytes: size_below(element, &["source", "pagesize"])?,
     })
+}
+
+/// The cells that PCI controllers name (`<controller><target><node>`).
+pub(super) fn controller_cells(devices: Node<'_, '_>) -> Read<Vec<Located<CellId>>> {
+    let controllers = children(devices, "controller").filter(|it| kind_of(*it) == Some("pci"));
+    let cells = controllers.filter_map(|it| descend(it, &["target", "node"]));
+    cells.map(text_of).map(id).collect()
 }
 
 /// Host devices of `<hostdev>` and `<interface>`, in the order of the text.

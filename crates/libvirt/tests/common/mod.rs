@@ -96,7 +96,7 @@ pub(crate) fn placement(name: &str, domain: &Domain) -> Placement {
 /// The completed domain with its metadata.
 pub(crate) fn placed(domain: &Domain, placement: &Placement) -> Domain {
     let after = Domain::read(&complete(domain, placement)).unwrap();
-    let mode = domain.written_mode().unwrap_or(placement.mode);
+    let mode = domain.completed_mode(placement.mode);
     let intent = Intent::of(&after, mode, [(1, 1 << 30, None)], &host());
     let metadata = Metadata { intent, wrote: Written::between(domain, &after) };
     Domain::read(&metadata.write_to(&after).unwrap()).unwrap()

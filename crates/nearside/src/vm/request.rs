@@ -42,7 +42,7 @@ pub(crate) fn request(
 ) -> VmRequest {
     let mut notes = Vec::new();
     let written = domain.written_mode();
-    let in_force = written.or(mode).unwrap_or_default();
+    let in_force = domain.completed_mode(mode.unwrap_or_default());
     if let (Some(written), Some(asked)) = (written, mode)
         && written != asked
     {
