@@ -177,7 +177,7 @@ fn faults_of_the_file_have_line_and_column() {
         ("", &large, 1, "-: cell 0: 400 GiB are more than the whole machine has (128 GiB)"),
         ("", &long, 1, "-: line 1, column 1048577: the text has 10485777 bytes"),
         ("", "<!DOCTYPE x [<!ENTITY a 'b'>]><domain/>", 1, "line 1, column 1: a document type"),
-        ("", "<domain/>", 1, "-:1:1: neither <memory> nor a cell states how much memory the guest has"),
+        ("", "<domain/>", 1, "-:1:1: neither <memory> nor a cell states how much memory"),
         ("--policy local", TWO_CELLS, 2, "--policy local: neither libvirt nor QEMU knows it"),
         ("--format qemu", TWO_CELLS, 2, "a domain is printed as XML, diff, text or JSON"),
         ("--memory 4G", TWO_CELLS, 2, "cannot be used with"),
