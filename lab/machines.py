@@ -64,6 +64,8 @@ class Machine:
     prefetch: int
     last_level: Cache | None
     last_level_ns: float
+    remote_cache: Cache | None
+    remote_cache_ns: float
     nodes: list
     links: list
     routes: dict  # (node, higher node) -> the points on the route, both included
@@ -122,6 +124,10 @@ class Machine:
         if self.last_level:
             arguments.append(f"llc={self.last_level.bytes}:{self.last_level.ways}")
             arguments.append(f"llc_ns={self.last_level_ns}")
+        if self.remote_cache:
+            cache = self.remote_cache
+            arguments.append(f"remote_cache={cache.bytes}:{cache.ways}")
+            arguments.append(f"remote_cache_ns={self.remote_cache_ns}")
         return arguments
 
     def refuse_beyond(self, available_mib):
@@ -192,7 +198,7 @@ def read(path, _version):
     """The machine whose file is at `path`. A file that changes is read anew."""
     told = nearside.topology(path)
     costs = told["machine_file"]
-    cache, level = costs["cache"], costs["last_level"]
+    cache, level, remote = costs["cache"], costs["last_level"], costs.get("remote_cache")
     bandwidths = costs["memory_bandwidth_mb_per_s"]
     nodes = [
         Node(len(node["cpus"]), node["memory_bytes"], bandwidth)
@@ -213,6 +219,8 @@ def read(path, _version):
         prefetch=cache["prefetch"],
         last_level=Cache(level["bytes"], level["ways"]) if level else None,
         last_level_ns=level["latency_ns"] if level else 0,
+        remote_cache=Cache(remote["bytes"], remote["ways"]) if remote else None,
+        remote_cache_ns=remote["latency_ns"] if remote else 0,
         nodes=nodes,
         links=links,
         routes={(route[0], route[-1]): tuple(route) for route in costs["routes"]},
@@ -273,7 +281,7 @@ def text_of(machine):
     own_ns = [row[node] for node, row in enumerate(machine.latency_ns)]
     # TOML knows JSON's escapes, but neither its pairs of surrogates nor DEL as it is.
     description = json.dumps(machine.description, ensure_ascii=False).replace("\x7f", "\\u007f")
-    cache, level = machine.cache, machine.last_level
+    cache, level, remote = machine.cache, machine.last_level, machine.remote_cache
     lines = [f"description = {description}", f"insn_ps = {machine.insn_ps}"]
     lines.append(f"distance = {machine.distance}")
     lines.append(f"latency_ns = {own_ns if machine.links else machine.latency_ns}")
@@ -282,6 +290,9 @@ def text_of(machine):
     if level:
         lines += ["[last_level]", f"kib = {level.bytes >> 10}", f"ways = {level.ways}"]
         lines.append(f"ns = {machine.last_level_ns}")
+    if remote:
+        lines += ["[remote_cache]", f"kib = {remote.bytes >> 10}", f"ways = {remote.ways}"]
+        lines.append(f"ns = {machine.remote_cache_ns}")
     for node in machine.nodes:
         lines += ["[[node]]", f"cpus = {node.cpus}", f"memory_mib = {node.memory_bytes >> 20}"]
         lines.append(f"bandwidth_mb_per_s = {node.bandwidth_mb_per_s}")

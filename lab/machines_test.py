@@ -89,6 +89,13 @@ class Reading(unittest.TestCase):
         self.assertEqual(machine.hops(2, 0), [(5, True), (4, True)])
         self.assertEqual(machine.hops(1, 1), [])
 
+    def test_the_plugin_gets_a_remote_cache_where_the_machine_has_one(self):
+        cache = "[remote_cache]\nkib = 1024\nways = 4\nns = 95\n"
+        arguments = parse(RING.replace("[[node]]", f"{cache}[[node]]", 1)).plugin_arguments()
+        self.assertIn("remote_cache=1048576:4", arguments)
+        self.assertIn("remote_cache_ns=95.0", arguments)
+        self.assertNotIn("remote_cache", " ".join(parse(RING).plugin_arguments()))
+
     def test_the_plugin_gets_links_and_routes(self):
         arguments = parse(RING).plugin_arguments()
         self.assertIn("link=0-1:1000.0", arguments)
@@ -123,8 +130,9 @@ class Reading(unittest.TestCase):
         def each_cpu(machine):
             node = machine.nodes[0]
             level = machine.last_level.bytes / node.cpus if machine.last_level else 0
+            remote = machine.remote_cache.bytes / node.cpus if machine.remote_cache else 0
             bandwidth = node.bandwidth_mb_per_s / node.cpus
-            return [machine.insn_ps, machine.cache.bytes, level, bandwidth]
+            return [machine.insn_ps, machine.cache.bytes, level, remote, bandwidth]
 
         for name in machines.names():
             if not name.endswith("-small"):
@@ -245,6 +253,8 @@ class Derived(unittest.TestCase):
             "prefetch",
             "last_level",
             "last_level_ns",
+            "remote_cache",
+            "remote_cache_ns",
             "nodes",
         ):
             self.assertEqual(getattr(derived, same), getattr(machine, same), same)
@@ -256,6 +266,7 @@ class Derived(unittest.TestCase):
             "x460-small",
             "opteron-8-asymmetric-small",
             "wildfire-gs320-small",
+            "numa-q-small",
         ):
             machine = machines.load(name)
             again = parse(machines.text_of(machine))

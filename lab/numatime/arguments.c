@@ -204,6 +204,7 @@ static bool parse_plain(const char *key, const char *value)
 		{ "io_ns", &machine.io_ps, PS_PER_NS, 1e9 },
 		{ "pause_ns", &machine.pause_ps, PS_PER_NS, 1e6 },
 		{ "llc_ns", &machine.llc_hit_ps, PS_PER_NS, 1e6 },
+		{ "remote_cache_ns", &machine.remote_hit_ps, PS_PER_NS, 1e6 },
 		{ "quantum_us", &machine.quantum_ps, PS_PER_US, 1e6 },
 		{ "seed", &machine.seed, 1, 1e15 },
 		{ "tsc_khz", &machine.tsc_khz, 1, 1e8 },
@@ -251,6 +252,8 @@ static bool parse_one(const char *key, const char *value)
 		return parse_cache(value, &machine.cache_bytes, &machine.cache_ways);
 	if (!strcmp(key, "llc"))
 		return parse_cache(value, &machine.llc_bytes, &machine.llc_ways);
+	if (!strcmp(key, "remote_cache"))
+		return parse_cache(value, &machine.remote_bytes, &machine.remote_ways);
 	if (!strcmp(key, "out"))
 		return parse_path(value, machine.report_path);
 	if (!strcmp(key, "now"))

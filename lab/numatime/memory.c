@@ -6,6 +6,7 @@
  *   end here after one comparison
  *   a cache       of the vCPU
  *   a last level  shared by the vCPUs of a node, where the machine has one
+ *   a remote cache of a node, where the machine has one: lines of other nodes' memory alone
  *
  * A line that another vCPU owns comes from that vCPU's cache (cache to cache), and a write
  * invalidates the copies of other vCPUs. Either costs the latency between the two nodes, or the
@@ -22,7 +23,7 @@
 
 #include "numatime.h"
 
-static struct cache node_cache[MAX_NODES];
+static struct cache node_cache[MAX_NODES], remote_cache[MAX_NODES];
 
 /* The node of an address, or nr_nodes: ROM and the memory of devices belong to none. */
 static unsigned node_of(uint64_t address)
@@ -97,13 +98,35 @@ static void take_from_cache(struct vcpu *v, unsigned other, bool own)
 	clock_contend(v, &vcpus[other]);
 }
 
-static void fetch(struct vcpu *v, uint64_t line, bool code)
+enum kind { LOAD, STORE, KERNEL_CODE, USER_CODE };
+
+/*
+ * Whether the remote cache of the vCPU's node had the line; it has now. A written line in it is
+ * clean: it goes to memory when the CPU's own caches evict it.
+ */
+static bool touch_remote_cache(struct vcpu *v, uint64_t line)
+{
+	unsigned node = node_of(line << LINE_SHIFT);
+	uint64_t evicted;
+
+	return machine.remote_bytes && node != machine.nr_nodes && node != v->node &&
+	       cache_touch(&remote_cache[v->node], line, &evicted);
+}
+
+static void take_from_remote_cache(struct vcpu *v, uint64_t line)
+{
+	v->count.remote_cache_hits++;
+	stall(v, machine.remote_hit_ps / (stream_foresaw(v, line) ? machine.prefetch : 1));
+}
+
+static void fetch(struct vcpu *v, uint64_t line, enum kind kind)
 {
 	unsigned node = node_of(line << LINE_SHIFT);
 	uint64_t cost_ps;
 
 	v->count.fetched[node]++;
-	v->count.code_fetched[node] += code;
+	v->count.code_fetched[node] += kind == KERNEL_CODE || kind == USER_CODE;
+	v->count.user_code_fetched[node] += kind == USER_CODE;
 	if (node == machine.nr_nodes)
 		return;
 	cost_ps = machine.latency_ps[v->node][node];
@@ -133,13 +156,11 @@ static void evict(struct vcpu *v, uint64_t line)
 		write_back(v, line, vcpu_now_ps(v));
 }
 
-enum kind { LOAD, STORE, CODE };
-
 /* The line, by its physical address, is needed. */
 static void reach(struct vcpu *v, uint64_t line, enum kind kind)
 {
 	uint64_t evicted;
-	bool own = cache_touch(&v->cache, line, &evicted), shared = false;
+	bool own = cache_touch(&v->cache, line, &evicted), shared = false, remote;
 	struct found found = kind == STORE ? directory_write(v, line) : directory_read(v, line);
 
 	if (machine.llc_bytes) {
@@ -152,17 +173,20 @@ static void reach(struct vcpu *v, uint64_t line, enum kind kind)
 	evict(v, evicted);
 	if (found.written && kind != STORE)
 		write_back(&vcpus[found.at], line, vcpu_now_ps(v));
+	remote = !own && !shared && touch_remote_cache(v, line);
 	/*
 	 * A sharer need not send a clean line: memory has it, and invalidates the copies on the
 	 * way.
 	 */
-	if (found.at != NO_VCPU && (found.written || own || shared))
+	if (found.at != NO_VCPU && (found.written || own || shared || remote))
 		take_from_cache(v, found.at, !found.written);
 	else if (shared) {
 		v->count.llc_hits++;
 		stall(v, machine.llc_hit_ps);
-	} else if (!own)
-		fetch(v, line, kind == CODE);
+	} else if (remote)
+		take_from_remote_cache(v, line);
+	else if (!own)
+		fetch(v, line, kind);
 }
 
 static void let_pass(struct filter *filter, uint64_t virtual_line, uint64_t line)
@@ -216,18 +240,21 @@ void memory_store(unsigned vcpu, uint32_t info, uint64_t address, void *unused)
 		behind_filter(v, info, address, STORE);
 }
 
+/* A page has 64 lines. */
 #define COUNT_BITS 8
+#define OF_USER (1u << (COUNT_BITS - 1))
 
 /*
  * The lines of a block of instructions, within a page, in the form in which memory_execute takes
  * them.
  */
-void *memory_lines(uint64_t physical_address, unsigned bytes)
+void *memory_lines(uint64_t physical_address, unsigned bytes, bool of_user)
 {
 	uint64_t first = physical_address >> LINE_SHIFT,
 		 last = (physical_address + bytes - 1) >> LINE_SHIFT;
 
-	return (void *)(uintptr_t)(first << COUNT_BITS | (last - first + 1));
+	return (void *)(uintptr_t)(first << COUNT_BITS | (of_user ? OF_USER : 0) |
+				   (last - first + 1));
 }
 
 /* .. and every block of instructions. */
@@ -235,11 +262,12 @@ void memory_execute(unsigned vcpu, void *lines)
 {
 	struct vcpu *v = &vcpus[vcpu];
 	uint64_t line = (uintptr_t)lines >> COUNT_BITS;
+	enum kind kind = (uintptr_t)lines & OF_USER ? USER_CODE : KERNEL_CODE;
 
-	for (unsigned left = (uintptr_t)lines & ((1u << COUNT_BITS) - 1); left > 0; left--, line++)
+	for (unsigned left = (uintptr_t)lines & (OF_USER - 1); left > 0; left--, line++)
 		if (__builtin_expect(v->code_filter[line % FILTER_LINES] != line, 0)) {
 			v->code_filter[line % FILTER_LINES] = line;
-			reach(v, line, CODE);
+			reach(v, line, kind);
 		}
 }
 
@@ -273,8 +301,8 @@ bool memory_holds(const struct vcpu *v, uint64_t line)
 }
 
 /*
- * A vCPU of node `to` wrote the line, and this vCPU's copy is invalid. A last level that both share
- * keeps the line.
+ * A vCPU of node `to` wrote the line, and this vCPU's copy is invalid. A last level or a
+ * remote cache that both share keeps the line.
  */
 void memory_invalidate(struct vcpu *v, uint64_t line, unsigned to)
 {
@@ -285,6 +313,8 @@ void memory_invalidate(struct vcpu *v, uint64_t line, unsigned to)
 	cache_remove(&v->cache, line);
 	if (machine.llc_bytes && v->node != to)
 		cache_remove(&node_cache[v->node], line);
+	if (machine.remote_bytes && v->node != to)
+		cache_remove(&remote_cache[v->node], line);
 }
 
 /*
@@ -306,4 +336,6 @@ void memory_init(void)
 	directory_init();
 	for (unsigned node = 0; machine.llc_bytes && node < machine.nr_nodes; node++)
 		cache_init(&node_cache[node], machine.llc_bytes, machine.llc_ways);
+	for (unsigned node = 0; machine.remote_bytes && node < machine.nr_nodes; node++)
+		cache_init(&remote_cache[node], machine.remote_bytes, machine.remote_ways);
 }

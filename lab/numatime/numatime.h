@@ -86,9 +86,11 @@ struct machine {
 	struct route route[MAX_NODES][MAX_NODES]; /* [node that has the line][node that gets it] */
 	/* one instruction: cycles per instruction / frequency */
 	uint64_t insn_ps;
-	uint64_t io_ps, pause_ps, llc_hit_ps;
+	uint64_t io_ps, pause_ps, llc_hit_ps, remote_hit_ps;
 	uint32_t cache_bytes, cache_ways; /* private to a vCPU */
 	uint32_t llc_bytes, llc_ways;	  /* shared by a node's vCPUs; no bytes: none */
+	/* shared by a node's vCPUs, for lines of other nodes' memory; no bytes: none */
+	uint32_t remote_bytes, remote_ways;
 	/* a line that a stream foresaw costs latency / prefetch */
 	unsigned prefetch;
 	uint64_t quantum_ps; /* longest round: bound on the skew between vCPUs */
@@ -129,13 +131,15 @@ struct counters {
 	uint64_t fetched[MAX_NODES + 1];
 	uint64_t prefetched[MAX_NODES + 1];   /* of these, those that a sequential stream foresaw */
 	uint64_t code_fetched[MAX_NODES + 1]; /* of these, those that hold instructions */
+	/* of these, those of programs, not of the kernel */
+	uint64_t user_code_fetched[MAX_NODES + 1];
 	/* lines sent by the cache of their owner, by its node */
 	uint64_t cache_to_cache[MAX_NODES];
 	/* writes to a held line that invalidated other copies, by the farthest one's node */
 	uint64_t invalidated[MAX_NODES];
 	/* evicted lines that had been written, and lines that another vCPU read */
 	uint64_t written_back[MAX_NODES];
-	uint64_t llc_hits, device_accesses;
+	uint64_t llc_hits, remote_cache_hits, device_accesses;
 	uint64_t stall_ps; /* all delay by memory */
 	uint64_t queue_ps; /* of that, waiting for bandwidth */
 	uint64_t idle_ps;  /* skipped while halted */
@@ -191,7 +195,7 @@ void memory_init(void);
 void memory_load(unsigned vcpu, uint32_t info, uint64_t address, void *unused);
 void memory_store(unsigned vcpu, uint32_t info, uint64_t address, void *unused);
 void memory_execute(unsigned vcpu, void *lines);
-void *memory_lines(uint64_t physical_address, unsigned bytes);
+void *memory_lines(uint64_t physical_address, unsigned bytes, bool of_user);
 void memory_forget_translations(unsigned vcpu, void *unused);
 bool memory_holds(const struct vcpu *v, uint64_t line);
 void memory_invalidate(struct vcpu *v, uint64_t line, unsigned to);

@@ -24,11 +24,13 @@ static void write_counters(FILE *out, const struct counters *count)
 	fprintf(out, ",\"idle_ns\":%" PRIu64, count->idle_ps / PS_PER_NS);
 	fprintf(out, ",\"stall_ns\":%" PRIu64 ",\"queue_ns\":%" PRIu64, count->stall_ps / PS_PER_NS,
 		count->queue_ps / PS_PER_NS);
-	fprintf(out, ",\"device_accesses\":%" PRIu64 ",\"llc_hits\":%" PRIu64,
-		count->device_accesses, count->llc_hits);
+	fprintf(out, ",\"device_accesses\":%" PRIu64 ",\"llc_hits\":%" PRIu64
+		",\"remote_cache_hits\":%" PRIu64,
+		count->device_accesses, count->llc_hits, count->remote_cache_hits);
 	write_list(out, "fetched", count->fetched, machine.nr_nodes);
 	write_list(out, "prefetched", count->prefetched, machine.nr_nodes);
 	write_list(out, "code_fetched", count->code_fetched, machine.nr_nodes);
+	write_list(out, "user_code_fetched", count->user_code_fetched, machine.nr_nodes);
 	write_list(out, "cache_to_cache", count->cache_to_cache, machine.nr_nodes);
 	write_list(out, "invalidated", count->invalidated, machine.nr_nodes);
 	write_list(out, "written_back", count->written_back, machine.nr_nodes);

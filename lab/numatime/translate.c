@@ -165,7 +165,8 @@ static void watch_fetching(struct qemu_plugin_tb *tb, size_t count)
 	qemu_plugin_register_vcpu_tb_exec_cb(
 		tb, memory_execute, QEMU_PLUGIN_CB_NO_REGS,
 		memory_lines(page + (begin & ((1u << PAGE_SHIFT) - 1)),
-			     (unsigned)((end < next_page ? end : next_page) - begin)));
+			     (unsigned)((end < next_page ? end : next_page) - begin),
+			     !(begin >> 63))); /* the kernel has the upper half */
 }
 
 void translate_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)

@@ -51,6 +51,7 @@ struct Written {
     latency_ns: Spanned<Value>,
     cache: WrittenCache,
     last_level: Option<WrittenLastLevel>,
+    remote_cache: Option<WrittenRemoteCache>,
     #[serde(default)]
     node: Vec<Spanned<WrittenNode>>,
     #[serde(default)]
@@ -70,6 +71,14 @@ struct WrittenCache {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table [last_level]")]
 struct WrittenLastLevel {
+    kib: Spanned<Value>,
+    ways: Spanned<Value>,
+    ns: Spanned<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table [remote_cache]")]
+struct WrittenRemoteCache {
     kib: Spanned<Value>,
     ways: Spanned<Value>,
     ns: Spanned<Value>,
@@ -119,6 +128,8 @@ pub fn parse(file: &str, text: &str) -> Result<MachineFile, Error> {
     let cache = cache(reader, &written.cache)?;
     let last_level =
         written.last_level.as_ref().map(|written| last_level(reader, written)).transpose()?;
+    let remote_cache =
+        written.remote_cache.as_ref().map(|written| remote_cache(reader, written)).transpose()?;
     let insn_ps = reader.whole("insn_ps", &written.insn_ps, 1..=1_000_000, "ps")?;
     let mut routes = Routes::new(nodes.len());
     for link in &written.link {
@@ -136,6 +147,7 @@ pub fn parse(file: &str, text: &str) -> Result<MachineFile, Error> {
         memory_bandwidth_mb_per_s: nodes.iter().map(|node| node.bandwidth_mb_per_s).collect(),
         cache,
         last_level,
+        remote_cache,
         links: routes.links().to_vec(),
         routes: routes.all().cloned().collect(),
     };
@@ -273,6 +285,12 @@ fn cache(reader: Reader<'_>, written: &WrittenCache) -> Result<Cache, Error> {
 fn last_level(reader: Reader<'_>, written: &WrittenLastLevel) -> Result<LastLevel, Error> {
     let (bytes, ways) = cache_size(reader, "last_level", &written.kib, &written.ways)?;
     let latency_ns = reader.number("last_level.ns", &written.ns, 0.0..=MILLION, "ns")?;
+    Ok(LastLevel { bytes, ways, latency_ns })
+}
+
+fn remote_cache(reader: Reader<'_>, written: &WrittenRemoteCache) -> Result<LastLevel, Error> {
+    let (bytes, ways) = cache_size(reader, "remote_cache", &written.kib, &written.ways)?;
+    let latency_ns = reader.number("remote_cache.ns", &written.ns, 0.0..=MILLION, "ns")?;
     Ok(LastLevel { bytes, ways, latency_ns })
 }
 

@@ -17,6 +17,9 @@ pub struct Costs {
     pub cache: Cache,
     /// The cache that a node's CPUs share.
     pub last_level: Option<LastLevel>,
+    /// The cache that a node's CPUs share for lines of other nodes' memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_cache: Option<LastLevel>,
     /// Links in the file's order.
     pub links: Vec<Link>,
     /// The route between each two nodes, from the lower node to the higher one, both included.

@@ -108,11 +108,15 @@ fn costs_are_the_files_own_numbers() {
     assert_eq!(plain.latency_ns, [[90.0, 160.0], [161.6, 91.0]]);
     assert_eq!(plain.memory_bandwidth_mb_per_s, [1500.0, 0.0]);
     assert_eq!(plain.cache, Cache { bytes: 256 << 10, ways: 4, prefetch: 1 });
-    assert_eq!((plain.last_level, plain.links, plain.routes), (None, vec![], vec![]));
+    assert_eq!((plain.last_level, plain.remote_cache), (None, None));
+    assert_eq!((plain.links, plain.routes), (vec![], vec![]));
     let linked = costs(LINKED);
     assert_eq!(linked.cache.prefetch, 4);
     let last_level = LastLevel { bytes: 1 << 20, ways: 16, latency_ns: 15.0 };
     assert_eq!(linked.last_level, Some(last_level));
+    let remote = "[remote_cache]\nkib = 4096\nways = 4\nns = 80\n[last_level]";
+    let remote_cache = LastLevel { bytes: 4 << 20, ways: 4, latency_ns: 80.0 };
+    assert_eq!(costs(&LINKED.replace("[last_level]", remote)).remote_cache, Some(remote_cache));
     // Ends stand in the file's order. The hub is the first switch, so it is point 3.
     let ends: Vec<_> = linked.links.iter().map(|link| link.between).collect();
     assert_eq!(ends, [[0, 3], [3, 1], [3, 2], [0, 2]]);
@@ -206,6 +210,14 @@ fn mistakes_are_named_with_line_and_key() {
         (PLAIN.replace("= 1500", "= nan"), "m.toml:10: node.bandwidth_mb_per_s: a number"),
         (PLAIN.replace("= 1500", "= 0.5"), "m.toml:10: node.bandwidth_mb_per_s: a number"),
         (PLAIN.replace("[cache]", "[[cache]]"), "m.toml:4: "),
+        (
+            PLAIN.replace("[cache]", "[remote_cache]\nkib = 250\nways = 4\nns = 9\n[cache]"),
+            "m.toml:5: remote_cache.kib: a power of two of sets",
+        ),
+        (
+            PLAIN.replace("[cache]", "[remote_cache]\nkib = 256\nways = 4\nns = -9\n[cache]"),
+            "m.toml:7: remote_cache.ns: a number",
+        ),
         (PLAIN.split("[[node]]").next().unwrap().into(), "m.toml:1: node: 1 to 64 tables"),
         (
             PLAIN.replace("[cache]\nkib = 256\nways = 4\n", "cache = { kib = 256, ways = 99 }\n"),
