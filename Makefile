@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test lab-test compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test lab-test replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -30,18 +30,20 @@ build: ## nearside as users have it: target/release/nearside
 	scripts/install build
 	cargo build --release --package nearside
 
-install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd unit, its configuration and libvirt's hook (as root)
+install: ## copy the programs of `make build` below PREFIX (default /usr/local), its systemd units, its configuration and the hooks of libvirt and of container runtimes (as root)
 	install -D target/release/nearside -t $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	target/release/nearside man $(DESTDIR)$(PREFIX)/share/man/man1
 	target/release/nearside completions bash | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nearside
 	target/release/nearside completions zsh | install -Dm644 /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nearside
-	sed 's|/usr/bin/nearside|$(PREFIX)/bin/nearside|' packaging/systemd/nearside.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/nearside.service
+	for unit in nearside nearside-replicator; do sed "s|/usr/bin/nearside|$(PREFIX)/bin/nearside|" packaging/systemd/$$unit.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit.service || exit 1; done
 	test -e $(DESTDIR)/etc/nearside/daemon.toml || install -Dm644 packaging/nearside.toml $(DESTDIR)/etc/nearside/daemon.toml
 	install -Dm644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/nearside
 	install -d $(DESTDIR)/etc/libvirt/hooks/qemu.d
 	sed 's|/usr/bin/nearside|$(PREFIX)/bin/nearside|' packaging/libvirt/qemu.d/nearside > $(DESTDIR)/etc/libvirt/hooks/qemu.d/nearside
 	chmod 755 $(DESTDIR)/etc/libvirt/hooks/qemu.d/nearside
+	install -d $(DESTDIR)/usr/share/containers/oci/hooks.d
+	sed 's|/usr/bin/nearside|$(PREFIX)/bin/nearside|' packaging/oci/nearside-replicas.json > $(DESTDIR)/usr/share/containers/oci/hooks.d/nearside-replicas.json
 
 deb-numad: build ## target/nearside-numad_VERSION_ARCH.deb, which answers libvirt as numad, tested in an empty root
 	packaging/numad/test-deb "$$(packaging/numad/build-deb)"
@@ -60,7 +62,7 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
-	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/test lab/*.py lab/demo-guest docs/images/draw-demo
+	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/replicate lab/test lab/*.py lab/demo-guest docs/images/draw-demo
 
 unit: ## the tests that need no lab
 	cargo test --workspace --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]'
@@ -79,6 +81,9 @@ ifeq ($(shell id -u),0)
 else
 	@echo "make libvirt-test: skipped, a libvirtd for QEMU needs root"
 endif
+
+replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root; about forty minutes)
+	cargo test --package nearside-replicas --test racing -- --ignored --nocapture
 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test

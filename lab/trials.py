@@ -182,6 +182,9 @@ class Runner:
         )
         return derived
 
+    def needs_nearside(self, trial):
+        return trial.contender == "nearside"
+
     def guest_command(self, trial):
         machine, domains = machines.load(trial.machine), self.domains(trial)
         command = [self.programs["workloads"], "play", *self.which(trial)]
@@ -220,7 +223,7 @@ class Runner:
             modelled.QUANTUM_US,
         ]
         command += ["--kernel", self.kernel, "--seed", trial.seed, "--timeout", GUEST_SECONDS]
-        if trial.contender == "nearside":
+        if self.needs_nearside(trial):
             command += ["--with", f"{self.programs['nearside']}=/bin/nearside"]
         if trial.contender == "xen":
             command += ["--xen"]
@@ -231,7 +234,7 @@ class Runner:
     def depends_on(self, trial):
         """Files, by their contents."""
         programs = [self.programs["workloads"], *self.bring(trial).values()]
-        programs += [self.programs["nearside"]] if trial.contender == "nearside" else []
+        programs += [self.programs["nearside"]] if self.needs_nearside(trial) else []
         loaded = [
             library
             for program in programs

@@ -3,7 +3,8 @@
 //! `crates/topology/tests/corpus.rs` includes this file and replays the corpus through it, so it
 //! uses no crate that only a fuzzer needs. Targets of the crate `linux`, which `topology` cannot
 //! see, are in `linux.rs`, and `crates/linux/tests/corpus.rs` includes that; those of `simulator`,
-//! `libvirt` and `nearside` are in `scenario.rs`, `libvirt.rs` and `api.rs` likewise.
+//! `libvirt`, `replicas` and `nearside` are in `scenario.rs`, `libvirt.rs`, `replicas.rs` and
+//! `api.rs` likewise.
 
 pub mod sysfs;
 

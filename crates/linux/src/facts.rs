@@ -6,6 +6,7 @@ use crate::{
     cgroup::Tree,
     folder::Folder,
     host,
+    store::Store,
     sys::{self, PolicySupport},
     systemd::Systemd,
 };
@@ -72,6 +73,8 @@ pub struct Facts {
     pub state_writable: bool,
     /// The reason why records of domains are not believed, if there is one.
     pub state_refused: Option<String>,
+    /// Domains with a home of several nodes.
+    pub wide_domains: Vec<String>,
 }
 
 /// The cgroup trees of a host.
@@ -164,7 +167,10 @@ impl Facts {
             used.map(|pool| (node.id, *pool))
         });
         let tree = Tree::find(&root.join("proc/self/mountinfo"));
-        let allowed = tree.ok().and_then(|tree| host::allowed(&tree, Systemd::runs(root)));
+        let allowed = tree.as_ref().ok().and_then(|tree| host::allowed(tree, Systemd::runs(root)));
+        let store = Store::new(state, &read("proc/sys/kernel/random/boot_id").unwrap_or_default());
+        let records = tree.ok().map(|tree| store.records(&tree).0).unwrap_or_default();
+        let wide = records.into_iter().filter(|record| record.home_nodes().len() > 1);
         let support = if try_policies { policies(&memory_nodes) } else { Vec::new() };
         let that_are = |wanted| {
             let found = support.iter().filter(move |(_, support)| *support == wanted);
@@ -205,6 +211,7 @@ impl Facts {
                 .unwrap_or_default(),
             state_writable: can_be_made(state),
             state_refused: Folder::open(state).err().map(|refused| refused.to_string()),
+            wide_domains: wide.map(|record| record.name).collect(),
         }
     }
 

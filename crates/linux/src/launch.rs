@@ -11,7 +11,7 @@ use crate::{
 use nearside_policy::{
     CostModel, Machine, MemoryPolicy, Observation, Plan, Start, StartRefusal, start,
 };
-use nearside_topology::Topology;
+use nearside_topology::{NodeSet, Topology};
 use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
@@ -208,7 +208,14 @@ pub fn launch_decided(
 
 /// Enters a running domain, takes on its memory policy, and executes `command`. Returns only if
 /// that fails.
-pub fn enter(host: &mut Host, name: &str, command: &Command) -> Result<Infallible, LaunchError> {
+///
+/// `ready` is called with the home, before the command starts.
+pub fn enter(
+    host: &mut Host,
+    name: &str,
+    command: &Command,
+    ready: impl FnOnce(&NodeSet),
+) -> Result<Infallible, LaunchError> {
     // The lock makes sure that the policy is that of the domain's present home.
     let session = host.begin()?;
     let record = session.record(name)?;
@@ -223,6 +230,7 @@ pub fn enter(host: &mut Host, name: &str, command: &Command) -> Result<Infallibl
         bind(process::id().cast_signed(), &binding.cpus)?;
     }
     drop(session);
+    ready(&part.home.nodes);
     Err(command.execute())
 }
 

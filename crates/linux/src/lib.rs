@@ -33,6 +33,7 @@ mod read;
 pub mod store;
 pub mod sys;
 pub mod systemd;
+pub mod text;
 pub mod threads;
 mod unmovable;
 pub mod usage;

@@ -119,11 +119,20 @@ pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen>
     Some(Seen { node, runtime_ns, waited_ns: figures.next().unwrap_or(0) })
 }
 
+/// The figures of a whole process, from its folder; none if it has ended or is hidden.
+pub(crate) fn of_process(folder: &Path) -> Option<Stat> {
+    let mut buffer = [0; MAX_STAT_BYTES];
+    let text = at_once(&folder.join("stat"), &mut buffer).ok()?;
+    Stat::parse(&String::from_utf8_lossy(text))
+}
+
 /// The useful fields of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+pub(crate) struct Stat {
     /// Fields 14 and 15, user and system time.
-    cpu_time_ns: u64,
+    pub(crate) cpu_time_ns: u64,
+    /// Field 20.
+    pub(crate) threads: u64,
     /// Field 39.
     cpu: CpuId,
 }
@@ -136,10 +145,13 @@ impl Stat {
         let mut fields = after_name.split_whitespace().skip(14 - 3);
         let mut next = |skip: usize| fields.nth(skip)?.parse::<u64>().ok();
         let (user, system) = (next(0)?, next(0)?);
-        let cpu = u32::try_from(next(39 - 16)?).ok()?;
+        // Fields 18 and 19 may be negative.
+        let threads = next(20 - 16)?;
+        let cpu = u32::try_from(next(39 - 21)?).ok()?;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         Some(Self {
             cpu_time_ns: user.saturating_add(system).saturating_mul(tick_ns),
+            threads,
             cpu: CpuId(cpu),
         })
     }
@@ -161,7 +173,8 @@ mod tests {
         let name = "7 (a) R 1 (b)) S 1 7 7 0 -1 4194560 0 0 0 0 12 30 0 0 20 0 1 0 5 1 1 \
                     18446744073709551615 \
                     1 1 0 0 0 0 0 0 0 0 0 0 17 6 0 0 0 0 0";
-        assert_eq!(Stat::parse(name), Some(Stat { cpu_time_ns: 420_000_000, cpu: CpuId(6) }));
+        let stat = Stat { cpu_time_ns: 420_000_000, threads: 1, cpu: CpuId(6) };
+        assert_eq!(Stat::parse(name), Some(stat));
         assert_eq!(Stat::parse("7 (short) S 1 7"), None);
         assert_eq!(Stat::parse(""), None);
     }

@@ -34,9 +34,11 @@ mod place;
 mod plan;
 mod ranking;
 mod rehome;
+pub mod replication;
 mod request;
 mod search;
 mod start;
+pub mod text;
 mod transaction;
 mod view;
 

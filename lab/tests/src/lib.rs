@@ -21,7 +21,9 @@ pub use command::{
 pub use domain::{Domain, toucher};
 pub use files::{MIB, huge_pages, read, status, write};
 pub use look::{Look, available_bytes, by_node, reservations};
-pub use memory::{Mapping, Own, charged, killed_for_memory, mapping, node_memory, own_memory};
+pub use memory::{
+    Mapping, Own, charged, killed_for_memory, mapping, node_memory, own_memory, text_pages,
+};
 pub use starts::{
     Levelling, assert_refused, assert_the_kernel_covers_all_claims, end, go_on, parallel_starts,
 };

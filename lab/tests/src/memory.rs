@@ -61,6 +61,24 @@ pub fn mapping(process: u32, address: u64) -> Mapping {
     before.max_by_key(|mapping| mapping.address).expect("the mapping")
 }
 
+/// Pages of the executable mappings of a file in a process, by node.
+pub fn text_pages(process: u32, path: &str) -> BTreeMap<u32, u64> {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let is_text = |line: &&str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words[1].contains('x') && words.get(5) == Some(&path)
+    };
+    let start = |line: &str| u64::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap();
+    let starts: Vec<_> = maps.lines().filter(is_text).map(start).collect();
+    let mut pages = BTreeMap::new();
+    for mapping in mappings(process).into_iter().filter(|it| starts.contains(&it.address)) {
+        for (node, bytes) in mapping.bytes {
+            *pages.entry(node).or_default() += bytes / 4096;
+        }
+    }
+    pages
+}
+
 /// The own memory of a domain in bytes, and the part of it that lies off a node. It consists of
 /// anonymous, shared and huge pages of all its processes, without pages of mapped files. `tree` is
 /// the mount point of the cgroup v2 tree.

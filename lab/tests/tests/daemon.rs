@@ -2,7 +2,8 @@
 //! `lab/test`), one after the other.
 //!
 //! A new test goes to the module of its concept: starts beside a daemon that gives domains other
-//! homes, to `homes`; kills between the steps of a transaction, to `killing`.
+//! homes, to `homes`; kills between the steps of a transaction, to `killing`; the place of program
+//! text, to `text`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "daemon/homes.rs"]
@@ -15,3 +16,5 @@ mod requests;
 mod scheduler;
 #[path = "daemon/shared.rs"]
 mod shared;
+#[path = "daemon/text.rs"]
+mod text;

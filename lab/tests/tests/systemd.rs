@@ -2,6 +2,9 @@
 //! through it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "systemd/replicator.rs"]
+mod replicator;
+
 use nearside_lab::{
     Domain, Look, MIB, assert_refused, assert_the_kernel_covers_all_claims, available_bytes,
     await_that, daemon::get, domains, end, json, nearside, parallel_starts, read, run, status,

@@ -5,6 +5,7 @@ mod domain;
 mod outcome;
 mod play;
 mod stage;
+mod text;
 mod threads;
 mod warehouse;
 mod workload;

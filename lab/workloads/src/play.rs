@@ -90,7 +90,7 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
         .into_iter()
         .map(|(name, count)| (name.clone(), count - moved_before.get(&name).unwrap_or(&0)))
         .collect();
-    let (scheduler, homes) = (Stage::scheduler(), stage.homes()?);
+    let (scheduler, homes, copies) = (Stage::scheduler(), stage.homes()?, stage.copies()?);
     let ms = |ns: u64| ns as f64 / NS_PER_MS as f64;
     let mut results = vec![];
     for ((domain, end_ns), one) in domains.iter().zip(&ends).zip(started.values()) {
@@ -109,6 +109,7 @@ pub(crate) fn play(options: &Options) -> Outcome<Value> {
         "moved_pages": moved,
         "scheduler": scheduler,
         "homes": homes,
+        "copies": copies,
         "daemon": stage.end()?,
     }))
 }

@@ -1,6 +1,10 @@
 //! The contenders that place domains, and the domains.
 
-use crate::{outcome::Outcome, workload::Domain};
+use crate::{
+    outcome::Outcome,
+    text::{Replicator, Text},
+    workload::Domain,
+};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -53,6 +57,11 @@ pub(crate) struct Contender {
     /// A static binding to the nodes that this binary of numad advises
     #[arg(long)]
     numad: Option<PathBuf>,
+    /// .. its `run` alone: each domain is bound to its home, and nobody watches
+    #[arg(long, requires = "nearside")]
+    without_daemon: bool,
+    #[command(flatten)]
+    text: Text,
     /// Divide the control intervals of all contenders by this
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     faster: u32,
@@ -63,6 +72,7 @@ pub(crate) struct Contender {
 pub(crate) struct Stage<'a> {
     contender: &'a Contender,
     daemon: Option<Daemon>,
+    replicator: Option<Replicator>,
 }
 
 impl<'a> Stage<'a> {
@@ -80,6 +90,7 @@ impl<'a> Stage<'a> {
             }
         }
         let daemon = match &contender.nearside {
+            Some(_) if contender.without_daemon => None,
             Some(nearside) => Some(Daemon::start(nearside, contender.interval())?),
             None => {
                 fs::write(Path::new(CGROUPS).join("cgroup.subtree_control"), CONTROLLERS)?;
@@ -88,7 +99,8 @@ impl<'a> Stage<'a> {
                 None
             }
         };
-        Ok(Self { contender, daemon })
+        let replicator = contender.text.prepare(contender.nearside.as_deref())?;
+        Ok(Self { contender, daemon, replicator })
     }
 
     /// Makes a place for a domain, where that is not part of starting it.
@@ -183,8 +195,14 @@ impl<'a> Stage<'a> {
         domains.iter().map(home).collect::<Outcome<_>>().map(Some)
     }
 
+    /// The copies of the text, as the replicator reports them; none without one.
+    pub(crate) fn copies(&self) -> Outcome<Option<Value>> {
+        self.replicator.as_ref().map(Replicator::status).transpose()
+    }
+
     /// Ends the daemon and gives its messages.
     pub(crate) fn end(mut self) -> Outcome<Vec<String>> {
+        self.replicator.take().map_or(Ok(()), Replicator::end)?;
         self.daemon.take().map_or(Ok(vec![]), Daemon::end)
     }
 }

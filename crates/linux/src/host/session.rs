@@ -172,12 +172,37 @@ impl<'h> Session<'h> {
     /// If the memory is not available. Then nothing is changed.
     pub fn reserve(&mut self, wanted: &Reservation, seconds: u64) -> Result<(), Refusal> {
         let lifetime = self.host.store.term(seconds)?;
+        self.reserve_with(wanted, lifetime)
+    }
+
+    fn reserve_with(&mut self, wanted: &Reservation, lifetime: Lifetime) -> Result<(), Refusal> {
         self.observe(None)?.has_available(wanted.page_size, &wanted.bytes)?;
         let Reservation { name, bytes, vcpus, page_size } = wanted.clone();
         self.lock.reserve(&store::Reservation { name, lifetime, bytes, vcpus, page_size })?;
         if let Some(seen) = &mut self.seen {
             seen.reservations.push(wanted.clone());
         }
+        Ok(())
+    }
+
+    /// Reserves memory for as long as this process runs, or until it [`end`](Self::end)s the
+    /// reservation.
+    ///
+    /// # Errors
+    /// If the memory is not available. Then nothing is changed.
+    pub fn reserve_for_this_process(&mut self, wanted: &Reservation) -> Result<(), Refusal> {
+        let lifetime = self.host.store.lease(None)?;
+        self.reserve_with(wanted, lifetime)
+    }
+
+    /// Ends a reservation; fine if there is none of this name.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn end(&mut self, name: &str) -> Result<(), Refusal> {
+        self.lock.release(name)?;
+        // The figures of reservations have changed.
+        self.seen = None;
         Ok(())
     }
 

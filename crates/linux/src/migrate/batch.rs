@@ -99,7 +99,7 @@ fn by_target(
 
 /// Tries to move the pages to `target` and returns the kernel's answer for each page: `ENOMEM` for
 /// all if the target had no room.
-fn attempt(
+pub(super) fn attempt(
     kernel: &mut impl Kernel,
     addresses: &[usize],
     target: NodeId,

@@ -189,6 +189,12 @@ pub fn move_group(
     moved
 }
 
+/// Moves pages of a process, whoever else maps them, to a node. The caller asks for their nodes
+/// afterwards.
+pub(crate) fn to_node(process: i32, addresses: &[usize], node: NodeId, page_bytes: u64) {
+    batch::attempt(&mut OfProcess { process, all: true }, addresses, node, page_bytes);
+}
+
 /// The remainders of one pass over all processes.
 #[derive(Debug, Default)]
 struct Pass {

@@ -7,6 +7,7 @@ use crate::{
     lock::{WaitArgs, waiting},
 };
 use nearside_linux::launch::{self, Command};
+use nearside_topology::NodeSet;
 use std::ffi::OsString;
 
 /// Run another command in a domain, at its home, with its policy
@@ -52,7 +53,8 @@ fn try_exec(args: &Args) -> Outcome {
         )));
     }
     host.set_waiting(waiting(args.wait.at_most()));
-    match launch::enter(&mut host, &record.name, &command) {
+    let ready = |home: &NodeSet| run::copies::join(home, false);
+    match launch::enter(&mut host, &record.name, &command, ready) {
         Ok(never) => match never {},
         Err(error) => Err(run::failure(error)),
     }

@@ -11,6 +11,8 @@ pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod numad;
 pub(crate) mod place;
+pub(crate) mod replicate;
+pub(crate) mod replicator;
 pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod show;

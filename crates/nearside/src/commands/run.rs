@@ -1,5 +1,6 @@
 //! `nearside run`: starts a domain at a home of its own.
 
+pub(super) mod copies;
 mod vm;
 
 pub(crate) use vm::HelperArgs;
@@ -151,10 +152,21 @@ fn try_run(args: &Args) -> Outcome {
         output::note(host.take_notices());
         return output::print(&plan::text(&planned.map_err(failure)?));
     }
-    let tell = &mut |plan: &Plan, notices: &[String]| tell(args, plan, notices);
+    let tell = &mut |plan: &Plan, notices: &[String]| {
+        tell(args, plan, notices);
+        if let Some(decision) = &plan.decision {
+            copies::join(&decision.chosen.nodes, args.quiet);
+        }
+    };
     let at_most = args.wait.at_most();
     host.set_waiting(if args.quiet { waiting_quietly(at_most) } else { waiting(at_most) });
-    match launch::launch(&mut host, &start, &command, &model, &topology, tell) {
+    let mut launched = launch::launch(&mut host, &start, &command, &model, &topology, tell);
+    if let Err(error) = &launched
+        && copies::make_room(error, start.request.nodes.as_ref(), &topology)
+    {
+        launched = launch::launch(&mut host, &start, &command, &model, &topology, tell);
+    }
+    match launched {
         Ok(never) => match never {},
         Err(error) => {
             // A file that could not be read may be the reason.

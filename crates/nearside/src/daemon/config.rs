@@ -34,6 +34,10 @@ pub struct Config {
     /// Bound on moving pages from one node to another, in bytes per second.
     #[serde(rename = "rate", deserialize_with = "rate")]
     pub rate_bytes_per_s: u64,
+    /// Whether text moves to the home that alone executes it.
+    pub move_text: bool,
+    /// Whether the daemon asks the replicator for copies of text that several nodes execute.
+    pub replicate_text: bool,
     /// The API.
     pub api: Api,
     /// The record of changes.
@@ -120,6 +124,8 @@ impl Default for Config {
             found: Patterns::default(),
             scheduler: Scheduler::default(),
             rate_bytes_per_s: tuning.rate_bytes_per_s,
+            move_text: true,
+            replicate_text: false,
             api: Api::default(),
             audit: Audit::default(),
             tuning: TuningKeys::default(),
@@ -387,13 +393,16 @@ mod tests {
     #[test]
     fn every_kind_of_key_can_be_set() {
         let text = "interval = \"500ms\"\nfound = [\"machine.slice/*\"]\n\
-                    scheduler = \"off\"\nrate = \"200M\"\n\
+                    scheduler = \"off\"\nrate = \"200M\"\nmove_text = false\n\
+                    replicate_text = true\n\
                     [api]\nsocket = \"/run/x\"\nread_group = \"ops\"\nadmin_group = \"adm\"\n\
                     [audit]\nlog = \"/var/log/x\"\n\
                     [tuning]\nidle_sample_intervals = 4\ncontention_percent = 20\n";
         let config = parse(text).unwrap();
         assert_eq!(config.interval, Duration::from_millis(500));
         assert_eq!((config.scheduler, config.rate_bytes_per_s), (Scheduler::Off, 200 << 20));
+        assert!(!config.move_text && Config::default().move_text);
+        assert!(config.replicate_text && !Config::default().replicate_text);
         assert_eq!(config.api.read_group.as_deref(), Some("ops"));
         let tuning = config.tuning();
         assert_eq!((tuning.interval_ns, tuning.idle_sample_intervals), (500_000_000, 4));

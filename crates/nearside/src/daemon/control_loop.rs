@@ -16,6 +16,7 @@ use super::{
     scheduler::{Affinities, SchedulerControl},
     settle::{Settled, report, settle},
     snapshot::{Asked, Event, Seen, SeenDomain, Snapshot, Totals},
+    text::{Allowed, Text},
 };
 use crate::{output, report::units::count};
 use nearside_linux::{
@@ -72,6 +73,7 @@ pub(crate) struct ControlLoop {
     persisted: PersistedState,
     scheduler: SchedulerControl,
     cells: Cells,
+    text: Text,
     api: Arc<Api>,
     totals: Totals,
     /// The pages that move until the next interval.
@@ -111,6 +113,7 @@ impl ControlLoop {
             persisted,
             scheduler,
             cells: Cells::default(),
+            text: Text::default(),
             api,
             totals: Totals::default(),
             batches: Batches::default(),
@@ -206,7 +209,7 @@ impl ControlLoop {
         let counted = is_attached.then(|| self.scheduler.cpu_ns());
         let turn = Turn {
             interval,
-            now_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            now_ns: self.now_ns(),
             soft_affinity: is_attached,
             scheduler: counted.as_ref(),
             moved: &self.persisted.moved,
@@ -267,7 +270,23 @@ impl ControlLoop {
         for_each_domain(&mut self.host, &mut self.reported, &forgotten, forget, is_over);
         // Last, because a change of a domain's record ends its page moves.
         self.begin_batches(&moves);
+        self.tend_text(&seen);
         self.publish(seen, all);
+    }
+
+    fn tend_text(&mut self, seen: &ControlObservation) {
+        let allowed = Allowed {
+            moves: self.config.move_text,
+            copies: self.config.replicate_text,
+            rate_bytes_per_s: self.config.rate_bytes_per_s,
+        };
+        let now_ns = self.now_ns();
+        self.text.tend(&self.host, &self.watcher, seen, now_ns, allowed, &notify::busy);
+    }
+
+    /// The monotonic time since the loop began.
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn persist(&mut self) {
@@ -476,6 +495,7 @@ impl ControlLoop {
             plan,
             history: self.persisted.history.clone(),
             totals: self.totals.clone(),
+            text: self.text.report(),
             scheduler_attached: self.scheduler.attachment().is_attached(),
             numa_balancing,
         }));

@@ -90,7 +90,8 @@ impl Collector for Metrics {
 
 impl Metrics {
     fn daemon(&self, page: &mut Page<'_>) -> fmt::Result {
-        let Snapshot { totals, stat, scheduler_attached, numa_balancing, .. } = &*self.snapshot;
+        let Snapshot { totals, text, stat, scheduler_attached, numa_balancing, .. } =
+            &*self.snapshot;
         let alone = |value: u64| [([], value)];
         page.counter(
             ("nearside_intervals", "Intervals of the control loop that ended", None),
@@ -113,6 +114,23 @@ impl Metrics {
             numa_balancing.iter().map(|&mode| ([], mode)),
         )?;
         page.gauge(("nearside_domains", "Domains", None), alone(stat.domains.len() as u64))?;
+        page.counter(
+            (
+                "nearside_text_moved",
+                "Text of programs that moved to the home that alone executes it",
+                Some(Unit::Bytes),
+            ),
+            alone(text.moved_bytes),
+        )?;
+        let candidates = text.candidates.iter().map(|it| it.off_home_bytes);
+        page.gauge(
+            (
+                "nearside_text_copies",
+                "Text that several homes execute, off each of them: what copies would bring home",
+                Some(Unit::Bytes),
+            ),
+            alone(candidates.fold(0, u64::saturating_add)),
+        )?;
         page.counter(
             ("nearside_audit_lost", "Lines of the audit log that could not be written", None),
             alone(self.audit_lost),
@@ -351,6 +369,8 @@ mod tests {
             r#"nearside_scheduler_attached 1"#,
             r#"nearside_numa_balancing 1"#,
             r#"nearside_audit_lost_total 2"#,
+            r#"nearside_text_moved_bytes_total 1048576"#,
+            r#"nearside_text_copies_bytes 4194304"#,
             r#"# HELP node_memory_numa_MemTotal Memory information field MemTotal, in bytes"#,
             r#"# TYPE node_memory_numa_MemTotal gauge"#,
             r#"node_memory_numa_MemTotal{node="0"} 2147483648"#,

@@ -1,7 +1,7 @@
 //! Where the control loop and the API meet: snapshots that the loop publishes, and events that it
 //! takes.
 
-use super::access::Caller;
+use super::{access::Caller, text::TextReport};
 use crate::{
     domains::{Domain, is_below},
     report::{
@@ -45,6 +45,8 @@ pub struct Seen {
     pub history: History,
     /// Totals since the start of the daemon.
     pub totals: Totals,
+    /// The text of domains.
+    pub text: TextReport,
     /// Whether the scheduler is attached.
     pub scheduler_attached: bool,
     /// `kernel.numa_balancing`; `None` if the kernel has no such sysctl.
@@ -134,6 +136,7 @@ pub struct Snapshot {
     pub(crate) plan: ControlPlan,
     pub(crate) history: History,
     pub(crate) totals: Totals,
+    pub(crate) text: TextReport,
     pub(crate) scheduler_attached: bool,
     pub(crate) numa_balancing: Option<u64>,
 }
@@ -151,6 +154,7 @@ impl Snapshot {
             plan,
             history,
             totals,
+            text,
             scheduler_attached,
             numa_balancing,
         } = seen;
@@ -188,6 +192,7 @@ impl Snapshot {
             plan,
             history,
             totals,
+            text,
             scheduler_attached,
             numa_balancing,
         }
@@ -343,13 +348,17 @@ pub enum Answer {
 #[cfg(test)]
 pub(crate) mod examples {
     use super::*;
-    use crate::report::{
-        domain::examples::{self, MIB},
-        stat::tests::topology,
+    use crate::{
+        daemon::{copies::CopiesReport, text::TextFileReport},
+        report::{
+            domain::examples::{self, MIB},
+            stat::tests::topology,
+        },
     };
     use nearside_policy::{
         Batch, DebtBlocker, HomeBlocker, MilliVcpus, NodeHistory, PageMove, PartHistory, Place,
         Reason, SlowDown, Status, Step,
+        text::{Candidate, FileId, FileState, TextState},
     };
 
     pub(crate) fn seen() -> Seen {
@@ -408,8 +417,48 @@ pub(crate) mod examples {
                     .into(),
             },
             totals,
+            text: text(),
             scheduler_attached: true,
             numa_balancing: Some(1),
+        }
+    }
+
+    fn text() -> TextReport {
+        let file = FileId { major: 8, minor: 2, inode: 1027 };
+        let state = FileState {
+            file,
+            path: "/usr/lib/libc.so.6".into(),
+            bytes: [(NodeId(0), 2 * MIB)].into(),
+            domains: vec!["db".into(), "web-frontend".into()],
+            nodes: None,
+            off_home_bytes: 4 * MIB,
+            state: TextState::CopiesPay,
+        };
+        let candidate = Candidate {
+            file,
+            path: state.path.clone(),
+            process: 4711,
+            nodes: examples::nodes(&[1, 2]),
+            domains: state.domains.clone(),
+            bytes: state.bytes.clone(),
+            off_home_bytes: state.off_home_bytes,
+        };
+        let moved = FileState {
+            file: FileId { inode: 1028, ..file },
+            path: "/usr/bin/db".into(),
+            bytes: [(NodeId(1), MIB)].into(),
+            domains: vec!["db".into()],
+            nodes: Some(examples::nodes(&[1])),
+            off_home_bytes: 0,
+            state: TextState::InPlace,
+        };
+        let told = |state, moved_bytes| TextFileReport { state, moved_bytes };
+        TextReport {
+            moved_bytes: MIB,
+            files: vec![told(state, 0), told(moved, MIB)],
+            candidates: vec![candidate],
+            copies: CopiesReport { files: 2, bytes: 3 * MIB, why: None },
+            wide: [("web-frontend".into(), 1)].into(),
         }
     }
 

@@ -168,7 +168,7 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_changes_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 21] = [
+        let cases: [Case; 22] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
@@ -214,6 +214,12 @@ pub(crate) mod tests {
                 true,
             ),
             ("huge pages", |facts| facts.huge_pages.clear(), State::Ok, true),
+            (
+                "program text",
+                |facts| facts.wide_domains = vec!["db".into(), "web".into()],
+                State::Ok,
+                true,
+            ),
             ("kernel", |facts| facts.kernel_release = Some("weird".into()), State::Limited, true),
             ("lockdown", |facts| facts.lockdown = Some("integrity".into()), State::Ok, true),
         ];

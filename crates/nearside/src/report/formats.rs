@@ -16,6 +16,7 @@ use super::{
     show::{Allowed, Show, tests::show},
     simulate::tests::report,
     stat::tests::stat,
+    text::TextJson,
     topology_json::Machine,
     why::Unplaced,
 };
@@ -34,7 +35,10 @@ use nearside_topology::{
     Performance, ReservedHugePages, Topology, Zone, machine_file,
 };
 use serde_json::{Value, to_value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// Keys by the object that has them; the object of a whole section has the name "".
 type Tables = BTreeMap<String, BTreeSet<String>>;
@@ -145,8 +149,11 @@ fn topology() {
         reserved_huge_pages: vec![ReservedHugePages { page_bytes: 2 << 20, pages: 1 }],
         ..Topology::default()
     };
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/machines/xeon-2s.toml");
-    let costs = machine_file::read(file.as_ref()).unwrap().costs;
+    let machines = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/machines");
+    let read = |name| machine_file::read(&Path::new(machines).join(name)).unwrap().costs;
+    // Each has what the other lacks.
+    let mut costs = read("xeon-2s.toml");
+    costs.remote_cache = read("numa-q-small.toml").remote_cache;
     let printed = to_value(Machine::with_costs(&machine, Some(&costs))).unwrap();
     check("`nearside topology ", &[], "", &printed);
 }
@@ -273,6 +280,14 @@ fn api_answers() {
 
     let printed = to_value(DomainJson::new(domain, record, history)).unwrap();
     check(section, &["`nearside list ", "`nearside show ", "Decisions"], "domains", &printed);
+
+    // Keyed by node and by name.
+    let mut printed = to_value(TextJson::new(&snapshot.text)).unwrap();
+    for file in printed["files"].as_array_mut().unwrap() {
+        file["bytes"] = 0.into();
+    }
+    printed["wide"] = 0.into();
+    check("API: `GET /text`", &[], "", &printed);
 
     // Keyed by name: any domain stands for all.
     let mut printed = to_value(ControlJson::new(plan, history)).unwrap();

@@ -19,7 +19,7 @@ use nearside_linux::{
     usage,
 };
 use nearside_policy::{
-    Affinity, Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, total,
+    Affinity, Candidate, CostModel, Decision, Home, Origin, PageSize, SlowDown, text::WIDE, total,
 };
 use nearside_topology::NodeSet;
 use serde::Serialize;
@@ -31,6 +31,7 @@ pub(crate) fn text(record: &Record, decision: &Decision) -> String {
         heading(record, decision),
         asked(decision),
         affinity(record.part().home.affinity),
+        wide(&record.home_nodes()),
         chosen(decision),
         runners_up(decision),
         assumptions(decision),
@@ -73,6 +74,11 @@ fn affinity(affinity: Affinity) -> String {
         Affinity::Hard => "hard: vCPUs run only on the home",
     };
     format!("  affinity     {means}\n")
+}
+
+/// What a home of several nodes means for program text.
+fn wide(home: &NodeSet) -> String {
+    if home.len() > 1 { format!("  text         {WIDE}\n") } else { String::new() }
 }
 
 fn chosen(decision: &Decision) -> String {
@@ -325,10 +331,11 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
         _ => "no home: Nearside did not start it".into(),
     };
     format!(
-        "{}: {why}\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n",
+        "{}: {why}\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n{}",
         printable(&unplaced.cgroup),
         bound(cpus, cpus_effective, "CPUs"),
         bound(mems, mems_effective, "nodes"),
+        unplaced.home.as_ref().map(|home| wide(&home.nodes)).unwrap_or_default(),
     )
 }
 

@@ -10,6 +10,7 @@ use crate::{
     report::{
         control::{ControlJson, DomainJson, WhyJson},
         list::List,
+        text::TextJson,
         topology_json::Machine,
         why::Unplaced,
     },
@@ -97,6 +98,10 @@ pub(super) fn plan(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 pub(super) fn stat(reading: &Reading<'_>) -> Result<Response, Failed> {
     answer::json(&reading.snapshot.stat)
+}
+
+pub(super) fn text(reading: &Reading<'_>) -> Result<Response, Failed> {
+    answer::json(&TextJson::new(&reading.snapshot.text))
 }
 
 pub(super) fn metrics(reading: &Reading<'_>) -> Result<Response, Failed> {

@@ -65,7 +65,7 @@ const fn route(method: Method, path: &'static str, call: Call, statuses: &'stati
     Route { method, path, call, statuses }
 }
 
-pub(super) const ROUTES: [Route; 11] = [
+pub(super) const ROUTES: [Route; 12] = [
     route(Method::Get, "/domains", Call::Read(read::domains), &[200]),
     route(Method::Get, "/domains/{name}", Call::Read(read::domain), &[200, 404]),
     route(
@@ -79,6 +79,7 @@ pub(super) const ROUTES: [Route; 11] = [
     route(Method::Get, "/topology", Call::Read(read::topology), &[200]),
     route(Method::Get, "/plan", Call::Read(read::plan), &[200]),
     route(Method::Get, "/stat", Call::Read(read::stat), &[200]),
+    route(Method::Get, "/text", Call::Read(read::text), &[200]),
     route(Method::Get, "/metrics", Call::Read(read::metrics), &[200]),
     route(Method::Get, "/health", Call::State(read::health), &[200]),
     route(Method::Get, "/openapi.json", Call::State(read::openapi), &[200]),

@@ -1,9 +1,12 @@
 //! The consequence of each fact of a host.
 
 use super::finding::Finding;
-use crate::report::units::{count, size};
+use crate::{
+    printable::printable,
+    report::units::{count, size},
+};
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
-use nearside_policy::{LeftOut, MemoryPolicy};
+use nearside_policy::{LeftOut, MemoryPolicy, text::WIDE};
 use nearside_topology::CpuSet;
 
 /// All findings, in the order for reading.
@@ -22,6 +25,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         balancing(facts),
         huge_pages(facts),
         transparent_huge_pages(facts),
+        text(facts),
         partitions(&facts.cgroups),
         offered(facts),
         swap(facts),
@@ -355,6 +359,18 @@ fn huge_pages(facts: &Facts) -> Finding {
 fn transparent_huge_pages(facts: &Facts) -> Finding {
     let mode = facts.transparent_huge_pages.as_deref().unwrap_or("not in this kernel");
     Finding::ok("THP", mode)
+}
+
+fn text(facts: &Facts) -> Finding {
+    const TOPIC: &str = "program text";
+    let wide = &facts.wide_domains;
+    match wide.is_empty() {
+        true => Finding::ok(TOPIC, "every home is one node"),
+        false => {
+            Finding::ok(TOPIC, format!("at home on several nodes: {}", printable(&wide.join(", "))))
+                .so(format!("{WIDE}; the daemon spreads it over the home"))
+        }
+    }
 }
 
 fn partitions(cgroups: &Cgroups) -> Finding {

@@ -1,0 +1,256 @@
+//! `nearside replicate`: copies of program text on the nodes that execute it.
+
+mod home;
+mod hook;
+
+use crate::{
+    domains::{named, open_host},
+    failure::{Failure, Outcome},
+    output::{self, Format},
+    report::replicate::{StatusJson, attached_text, status_text},
+    request::parse_node_set,
+};
+use clap::Subcommand;
+use home::home_of;
+use nearside_policy::replication::Ratio;
+use nearside_replicas::{
+    Client,
+    original::Place,
+    protocol::{Answer, Request, SOCKET},
+};
+use nearside_topology::{NodeId, NodeSet};
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The longest wait for an answer. Copies are made after it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Copy program text to the nodes that execute it
+///
+/// Each node gets a copy of an executable or a library in its own memory, and domains at home
+/// there run from it, under the same path. A copy goes as soon as somebody writes to the original,
+/// replaces it, or needs the memory. Processes see copies if `nearside run` or `nearside exec`
+/// started them while the replicator ran, or `attach` was told of them.
+///
+/// A process with threads on several nodes has one copy of a file for all of them: Linux has one
+/// page per address and address space.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo nearside replicator &
+  nearside replicate add /usr/lib/x86_64-linux-gnu/libc.so.6 /usr/bin/postgres
+  nearside replicate add --domain db /usr/lib/postgresql/15/bin/postgres
+  nearside replicate add --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
+  nearside replicate attach 4711
+  nearside replicate status
+  nearside replicate remove /usr/bin/postgres
+
+Exit codes:
+  0  done
+  1  could not
+  2  invalid command line
+  3  partly done: some of the files")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+
+    /// The socket of the replicator
+    #[arg(long, value_name = "PATH", default_value = SOCKET, global = true)]
+    socket: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Give files copies
+    Add(Add),
+    /// Take copies away
+    Remove(Remove),
+    /// Let running processes use copies
+    Attach(Attach),
+    /// Let containers that start use copies
+    Hook(hook::Hook),
+    /// Show files and their copies
+    Status(Status),
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// Executables and libraries. Links are followed
+    #[arg(required = true, value_name = "PATH")]
+    files: Vec<PathBuf>,
+
+    /// Copies on the home of this domain alone
+    #[arg(long, conflicts_with = "nodes")]
+    domain: Option<String>,
+
+    /// The root of a container, as the host sees it. The paths are those inside
+    #[arg(long, value_name = "ROOT")]
+    image: Option<PathBuf>,
+
+    /// The nodes that use copies, such as 0-1 or all [default: all]
+    #[arg(long, value_name = "SET", allow_hyphen_values = true)]
+    nodes: Option<String>,
+
+    /// One copy for N nodes, which they read over the shortest distance
+    #[arg(long, value_name = "1:N", default_value = "1:1")]
+    ratio: Ratio,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// Files with copies
+    #[arg(required = true, value_name = "PATH")]
+    files: Vec<PathBuf>,
+}
+
+/// Let running processes use copies
+///
+/// All processes in the mount namespace of PID go on from the copies of its node, with the same
+/// paths in /proc/PID/maps. Each is stopped for some milliseconds. Processes that are traced, run
+/// under seccomp, or execute 32-bit code are left alone, and so are pages that a process has
+/// written. A process in the host's own mount namespace cannot have copies: `nearside run` and
+/// systemd's PrivateMounts=yes give it one of its own.
+#[derive(Debug, clap::Args)]
+struct Attach {
+    /// A process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    process: u32,
+
+    /// The node whose copies it uses [default: the home of its domain, or the only node of its
+    /// cpuset]
+    #[arg(long, value_name = "NODE")]
+    node: Option<u32>,
+
+    /// The format of the report
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct Status {
+    /// The format of the report
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    let connect = || Client::connect(&args.socket, PATIENCE).map_err(Failure::could_not);
+    match &args.command {
+        Command::Add(add) => run_add(add, connect),
+        Command::Remove(remove) => run_remove(remove, &connect()?),
+        Command::Attach(attach) => run_attach(attach, connect),
+        Command::Hook(hook) => hook::run(hook, &args.socket),
+        Command::Status(status) => {
+            let files = connect()?.status().map_err(Failure::could_not)?;
+            output::print(&match status.format {
+                Format::Text => status_text(&files),
+                Format::Json => output::json(&StatusJson { files })?,
+            })
+        }
+    }
+}
+
+fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
+    let nodes = nodes(args)?;
+    let client = connect()?;
+    each(&args.files, |path| {
+        let (file, place) = find(path, args.image.as_deref())?;
+        let request =
+            Request::Add { place, nodes: nodes.clone(), ratio: args.ratio, automatic: false };
+        client.ask(&request, Some(file.as_fd())).map_err(|error| error.to_string())
+    })
+}
+
+fn run_attach(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
+    let node = match args.node {
+        Some(node) => NodeId(node),
+        None => home_of(args.process)?.map_err(|why| {
+            Failure::could_not(format!("{why}: name the node whose copies it uses with --node"))
+        })?,
+    };
+    let request = Request::Attach { process: args.process, node, future_root: None };
+    match connect()?.ask(&request, None).map_err(Failure::could_not)? {
+        Answer::Attached(attached) => output::print(&match args.format {
+            Format::Text => attached_text(&attached),
+            Format::Json => output::json(&attached)?,
+        }),
+        Answer::Refused { why } => Err(Failure::could_not(why)),
+        other => {
+            Err(Failure::could_not(format!("the replicator's answer does not fit: {other:?}")))
+        }
+    }
+}
+
+/// The nodes that shall use copies; none for all.
+fn nodes(args: &Add) -> Result<Option<NodeSet>, Failure> {
+    if args.domain.is_none() && args.nodes.is_none() {
+        return Ok(None);
+    }
+    let host = open_host()?;
+    if let Some(text) = &args.nodes {
+        let topology = host.topology().map_err(Failure::could_not)?;
+        return parse_node_set(text, &topology).map(Some);
+    }
+    let record = args.domain.as_deref().map(|domain| named(&host, domain)).transpose()?;
+    Ok(record.map(|record| record.part().home.nodes.clone()))
+}
+
+fn run_remove(args: &Remove, client: &Client) -> Outcome {
+    each(&args.files, |path| {
+        // A file that has been removed since has its path alone.
+        let found = find(path, None).ok();
+        let path = found.as_ref().map_or_else(|| path.to_path_buf(), |(_, it)| it.path.clone());
+        let request = Request::Remove { path, automatic: false };
+        let file = found.as_ref().map(|(file, _)| file.as_fd());
+        client.ask(&request, file).map_err(|error| error.to_string())
+    })
+}
+
+/// Asks for each file, and reports those that were refused.
+fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>) -> Outcome {
+    let mut refused = Vec::new();
+    for path in files {
+        let why = match ask(path) {
+            Ok(Answer::Done) => continue,
+            Ok(Answer::Barred { bar }) => bar.to_string(),
+            Ok(Answer::Refused { why }) | Err(why) => why,
+            Ok(other) => format!("the replicator's answer does not fit: {other:?}"),
+        };
+        refused.push(format!("{}: {why}", path.display()));
+    }
+    match refused.len() {
+        0 => Ok(()),
+        all if all == files.len() => Err(Failure::could_not(refused.join("\n"))),
+        _ => Err(Failure::partly(refused.join("\n"))),
+    }
+}
+
+/// The file, not opened for reading yet, and its place without links. With an image, the path and
+/// all links are those of the image.
+fn find(path: &Path, image: Option<&Path>) -> Result<(OwnedFd, Place), String> {
+    let text = |error: io::Error| error.to_string();
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let Some(image) = image else {
+        let path = fs::canonicalize(path).map_err(text)?;
+        let file = open(&path, flags | OFlags::NOFOLLOW, Mode::empty());
+        return Ok((file.map_err(|error| text(error.into()))?, Place { image: None, path }));
+    };
+    let root = || -> io::Result<_> {
+        let image = fs::canonicalize(image)?;
+        let root = open(&image, flags | OFlags::DIRECTORY, Mode::empty())?;
+        Ok((image, root))
+    };
+    let (image, root) = root().map_err(|error| format!("{}: {error}", image.display()))?;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let file = openat2(&root, path, flags, Mode::empty(), within);
+    let file = file.map_err(|error| format!("in {}: {}", image.display(), text(error.into())))?;
+    // The helper compares what it finds there with the descriptor.
+    let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(text)?;
+    let inside = real.strip_prefix(&image).map_err(|_| format!("{} moves", real.display()))?;
+    Ok((file, Place { path: Path::new("/").join(inside), image: Some(image) }))
+}

@@ -1,0 +1,41 @@
+//! The node whose copies a process uses.
+
+use crate::{
+    domains::{find as find_domain, open_host},
+    failure::Failure,
+};
+use nearside_topology::{NodeId, NodeSet};
+use std::fs;
+
+/// The node where a process is at home, or why that is not one node: the home of its domain, else
+/// the node whose memory alone it may use (cpuset.mems).
+pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
+    let host = open_host()?;
+    let cgroup = host
+        .tree()
+        .group_of(format!("/proc/{process}/cgroup").as_ref())
+        .map_err(Failure::could_not)?;
+    let (_, record) = find_domain(&host, cgroup.path())?;
+    let (whose, home) = match record {
+        Some(record) => (record.name.to_string(), record.whole_home().nodes.clone()),
+        None => {
+            let status = fs::read_to_string(format!("/proc/{process}/status"));
+            let status = status
+                .map_err(|error| Failure::could_not(format!("/proc/{process}/status: {error}")))?;
+            (format!("process {process} belongs to no domain, and"), allowed_nodes(&status))
+        }
+    };
+    Ok(match (home.first(), home.len()) {
+        (Some(node), 1) => Ok(node),
+        _ => Err(format!(
+            "{whose} is at home on {}, and one address space can use one copy of a file",
+            home.named()
+        )),
+    })
+}
+
+/// The nodes of a `/proc/PID/status` whose memory the process may use.
+fn allowed_nodes(status: &str) -> NodeSet {
+    let nodes = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+    nodes.and_then(|nodes| nodes.trim().parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,69 @@
+//! `nearside replicator`: the helper that keeps copies of program text.
+
+use crate::{
+    domains::open_host,
+    failure::{Failure, Outcome},
+    output,
+    size::parse_size,
+};
+use nearside_linux::Paths;
+use nearside_replicas::{Options, Replicator, exchanger};
+use rustix::process::geteuid;
+use std::path::PathBuf;
+
+/// Keep copies of program text on the nodes that execute it
+///
+/// This is the helper of `nearside replicate`, with the privileges that the daemon does not have:
+/// CAP_SYS_ADMIN for mounts, CAP_LEASE for leases on files. systemd starts it as
+/// nearside-replicator.service. When it ends, all copies go, and every program uses the original
+/// files again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo nearside replicator
+  sudo nearside replicator --budget 256M
+
+Exit codes:
+  0  stopped by a signal
+  1  could not start: not root, or a privilege is missing
+  2  invalid command line")]
+pub(crate) struct Args {
+    /// The most memory for copies on each node [default: a twentieth of the node's memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    budget: Option<u64>,
+
+    /// Its folder, with the socket of `nearside replicate`
+    #[arg(long, value_name = "PATH", default_value = "/run/nearside-replicas")]
+    folder: PathBuf,
+}
+
+/// Exchange what other processes map (for `nearside replicator`)
+#[derive(Debug, clap::Args)]
+#[command(name = exchanger::COMMAND, hide = true)]
+pub(crate) struct ExchangeArgs {}
+
+pub(crate) fn exchange() -> Outcome {
+    exchanger::serve().map_err(Failure::could_not)
+}
+
+pub(crate) fn run(args: &Args) -> Outcome {
+    if !geteuid().is_root() {
+        let why = "the replicator changes mount namespaces: it needs root";
+        return Err(Failure::could_not(why));
+    }
+    let topology = open_host()?.topology().map_err(Failure::could_not)?;
+    let options = Options {
+        folder: args.folder.clone(),
+        topology,
+        budget_bytes: args.budget,
+        host: Some(Paths::default()),
+    };
+    let replicator = Replicator::open(options).map_err(Failure::could_not)?;
+    let socket = args.folder.join("socket");
+    let ready = || {
+        output::note([format!("the replicator answers at {}", socket.display())]);
+        // Without systemd nobody waits for it.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    };
+    replicator.run(ready).map_err(Failure::could_not)
+}

@@ -1,0 +1,383 @@
+//! Copies that no operator has asked for (docs/adr/0020-automatic-copies.md). A thread asks the
+//! replicator for them, so that the control loop never waits for it.
+
+use crate::{output, printable::printable, report::units::size};
+use nearside_linux::{cgroup::Tree, text::TextDomain};
+use nearside_policy::text::{
+    Candidate, CopyHistory, CopyOrder, CopyTurn, DomainNamespace, FileId, Found, Held, plan_copies,
+};
+use nearside_replicas::{
+    Client,
+    original::Place,
+    protocol::{Answer, Attached, FileStatus, Request, SOCKET},
+};
+use nearside_topology::{Distances, NodeId, NodeSet};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, major, minor, openat2};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+/// The longest wait for an answer. To attach a namespace takes some milliseconds a process.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Candidates of one look that are opened.
+const MAX_CANDIDATES: usize = 256;
+
+/// The files that have copies because the daemon asked for them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CopiesReport {
+    /// Their number.
+    pub files: usize,
+    /// The memory of their copies, in bytes.
+    pub bytes: u64,
+    /// Why there are none, if the replicator does not answer.
+    pub why: Option<String>,
+}
+
+/// A look of the control loop at the text of domains.
+#[derive(Debug)]
+pub(super) struct TextLook {
+    pub(super) number: u64,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) domains: Vec<TextDomain>,
+    pub(super) distances: Distances,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Copies {
+    looks: SyncSender<TextLook>,
+    report: Arc<Mutex<CopiesReport>>,
+    /// Whether it takes the copies away when it ends.
+    clears: Arc<AtomicBool>,
+}
+
+impl Copies {
+    pub(super) fn start(tree: &Tree, proc: &Path) -> io::Result<Self> {
+        let (looks, received) = sync_channel(1);
+        let report = Arc::<Mutex<CopiesReport>>::default();
+        let clears = Arc::<AtomicBool>::default();
+        let asker = Asker {
+            tree: tree.clone(),
+            proc: proc.to_owned(),
+            history: CopyHistory::default(),
+            helper: None,
+        };
+        let (told, clears_at_end) = (Arc::clone(&report), Arc::clone(&clears));
+        thread::Builder::new()
+            .name("nearside-copies".into())
+            .spawn(move || asker.run(&received, &told, &clears_at_end))?;
+        Ok(Self { looks, report, clears })
+    }
+
+    /// Hands a look over. While the thread is busy with an earlier one, this one is left out.
+    pub(super) fn look(&self, look: TextLook) {
+        let _ = self.looks.try_send(look);
+    }
+
+    pub(super) fn report(&self) -> CopiesReport {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the thread, which takes the copies away.
+    pub(super) fn clear(self) {
+        self.clears.store(true, Ordering::Release);
+    }
+}
+
+/// The state of the thread.
+struct Asker {
+    tree: Tree,
+    proc: PathBuf,
+    history: CopyHistory,
+    /// The process that answered last.
+    helper: Option<i32>,
+}
+
+impl Asker {
+    fn run(
+        mut self,
+        looks: &Receiver<TextLook>,
+        report: &Mutex<CopiesReport>,
+        clears: &AtomicBool,
+    ) {
+        while let Ok(look) = looks.recv() {
+            let told = match self.look(&look) {
+                Ok(told) => told,
+                Err(why) => CopiesReport { why: Some(why), ..CopiesReport::default() },
+            };
+            *report.lock().unwrap_or_else(PoisonError::into_inner) = told;
+        }
+        if clears.load(Ordering::Acquire) {
+            // Without a replicator there are no copies.
+            let _ = clear();
+        }
+    }
+
+    fn look(&mut self, look: &TextLook) -> Result<CopiesReport, String> {
+        let client = connect()?;
+        let helper = client.helper().map_err(text)?;
+        if self.helper.replace(helper).is_some_and(|before| before != helper) {
+            self.history.forget_replicator();
+        }
+        let files = client.status().map_err(text)?;
+        let held: Vec<_> = files.iter().map(held).collect();
+        let (found, mut opened) = found(&look.candidates);
+        let namespaces = self.namespaces(&look.domains);
+        let turn = CopyTurn {
+            look: look.number,
+            found: &found,
+            held: &held,
+            namespaces: &namespaces,
+            distances: &look.distances,
+        };
+        let (orders, history) = plan_copies(&turn, &self.history);
+        self.history = history;
+        for order in orders {
+            match order {
+                CopyOrder::Copy { path, nodes } => {
+                    let file = opened.remove(&path);
+                    let done = copy(&client, file, &path, &nodes);
+                    let nodes = nodes.named();
+                    match done {
+                        Ok(()) => {
+                            output::note([format!("text: copies of {} on {nodes}", shown(&path))]);
+                        }
+                        Err(why) => {
+                            self.history.refused(look.number, &path);
+                            output::note([format!("text: no copies of {}: {why}", shown(&path))]);
+                        }
+                    }
+                }
+                CopyOrder::Remove { path } => match remove(&client, &path) {
+                    Ok(()) => {
+                        let path = shown(&path);
+                        output::note([format!("text: no process uses the copies of {path}: gone")]);
+                    }
+                    Err(why) => output::note([format!("text: copies of {}: {why}", shown(&path))]),
+                },
+                CopyOrder::Attach(namespace) => attach(&client, &namespace),
+            }
+        }
+        let mine = files.iter().filter(|file| file.automatic);
+        let bytes = mine.clone().flat_map(|file| file.copies.values()).map(|copy| copy.bytes);
+        Ok(CopiesReport {
+            files: mine.clone().count(),
+            bytes: bytes.fold(0, u64::saturating_add),
+            why: None,
+        })
+    }
+
+    /// The mount namespaces of domains at home on one node. One that domains with different homes
+    /// share can have the copies of none.
+    fn namespaces(&self, domains: &[TextDomain]) -> Vec<DomainNamespace> {
+        let host = self.namespace_of(1);
+        let mut found = BTreeMap::<u64, DomainNamespace>::new();
+        let mut shared = BTreeSet::new();
+        for domain in domains {
+            let home = domain.home.as_ref().filter(|home| home.len() == 1);
+            let Some(node) = home.and_then(NodeSet::first) else { continue };
+            let Ok(group) = self.tree.group(&domain.cgroup) else { continue };
+            for process in group.all_processes() {
+                let Some(id) = self.namespace_of(process).filter(|id| Some(*id) != host) else {
+                    continue;
+                };
+                let namespace = DomainNamespace { id, process, domain: domain.name.clone(), node };
+                let known = found.entry(id).or_insert(namespace);
+                if known.node != node {
+                    shared.insert(id);
+                }
+            }
+        }
+        found.into_values().filter(|namespace| !shared.contains(&namespace.id)).collect()
+    }
+
+    /// The number of a process's mount namespace; none if it has ended.
+    fn namespace_of(&self, process: i32) -> Option<u64> {
+        let link = fs::read_link(self.proc.join(format!("{process}/ns/mnt"))).ok()?;
+        link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?.parse().ok()
+    }
+}
+
+fn connect() -> Result<Client, String> {
+    Client::connect(Path::new(SOCKET), PATIENCE).map_err(text)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn shown(path: &str) -> String {
+    printable(path).to_string()
+}
+
+/// A file of the replicator, for the decision.
+fn held(file: &FileStatus) -> Held {
+    let users = file
+        .serving
+        .iter()
+        .filter_map(|(node, copy): (&NodeId, &NodeId)| Some((*node, file.copies.get(copy)?.users)));
+    Held {
+        path: file.place.on_host().to_string_lossy().into_owned(),
+        nodes: file.serving.keys().copied().collect(),
+        users: users.collect(),
+        collapses: file.collapses,
+        is_automatic: file.automatic,
+    }
+}
+
+/// The candidates that the host has at the same path, each with its file. Those of a container's
+/// image have another file there, or none.
+fn found(candidates: &[Candidate]) -> (Vec<Found>, BTreeMap<String, OwnedFd>) {
+    let (mut found, mut opened) = (Vec::new(), BTreeMap::new());
+    for candidate in candidates.iter().take(MAX_CANDIDATES) {
+        let Ok(file) = open(&candidate.path) else { continue };
+        let Ok(stat) = fstat(&file) else { continue };
+        let id =
+            FileId { major: major(stat.st_dev), minor: minor(stat.st_dev), inode: stat.st_ino };
+        if id == candidate.file {
+            let length_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+            found.push(Found { candidate: candidate.clone(), length_bytes });
+            opened.insert(candidate.path.clone(), file);
+        }
+    }
+    (found, opened)
+}
+
+/// The file at a path, as a name only.
+fn open(path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(CWD, path, flags, Mode::empty(), resolve)?)
+}
+
+fn copy(client: &Client, file: Option<OwnedFd>, path: &str, nodes: &NodeSet) -> Result<(), String> {
+    let file = file.map_or_else(|| open(path), Ok).map_err(text)?;
+    let request = Request::Add {
+        place: Place { image: None, path: path.into() },
+        nodes: Some(nodes.clone()),
+        ratio: Default::default(),
+        automatic: true,
+    };
+    done(client.ask(&request, Some(file.as_fd())))
+}
+
+fn remove(client: &Client, path: &str) -> Result<(), String> {
+    done(client.ask(&Request::Remove { path: path.into(), automatic: true }, None))
+}
+
+fn done(answer: Result<Answer, nearside_replicas::Error>) -> Result<(), String> {
+    match answer.map_err(text)? {
+        Answer::Done => Ok(()),
+        Answer::Barred { bar } => Err(bar.to_string()),
+        Answer::Refused { why } => Err(why),
+        other => Err(format!("the replicator's answer does not fit: {other:?}")),
+    }
+}
+
+fn attach(client: &Client, namespace: &DomainNamespace) {
+    let Ok(process) = u32::try_from(namespace.process) else { return };
+    let request = Request::Attach { process, node: namespace.node, future_root: None };
+    let domain = printable(&namespace.domain);
+    match client.ask(&request, None) {
+        Ok(Answer::Attached(Attached { processes, bytes, left_alone, .. })) => {
+            if processes > 0 {
+                let (bytes, node) = (size(bytes), namespace.node);
+                output::note([format!("text: {bytes} of {domain} on copies of node {node}")]);
+            }
+            if let Some(first) = left_alone.first() {
+                let why = &first.why;
+                output::note([format!("text: {domain} keeps originals, too: {why}")]);
+            }
+        }
+        Ok(Answer::Refused { why }) => output::note([format!("text: {domain}: {why}")]),
+        Ok(other) => output::note([format!("text: {domain}: {other:?} does not fit")]),
+        Err(error) => output::note([format!("text: {domain}: {error}")]),
+    }
+}
+
+/// Takes all copies away that the daemon has asked for.
+fn clear() -> Result<(), String> {
+    let client = connect()?;
+    for file in client.status().map_err(text)?.iter().filter(|file| file.automatic) {
+        remove(&client, &file.place.on_host().to_string_lossy())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn candidate(path: &Path, file: FileId) -> Candidate {
+        Candidate {
+            file,
+            path: path.to_str().unwrap().into(),
+            process: 1,
+            nodes: NodeSet::new(),
+            domains: Vec::new(),
+            bytes: [].into(),
+            off_home_bytes: 1,
+        }
+    }
+
+    #[test]
+    fn only_the_very_file_at_its_path_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib.so");
+        fs::write(&path, "text").unwrap();
+        let link = folder.path().join("link.so");
+        symlink(&path, &link).unwrap();
+        let stat = rustix::fs::stat(&path).unwrap();
+        let id =
+            FileId { major: major(stat.st_dev), minor: minor(stat.st_dev), inode: stat.st_ino };
+        let other = FileId { inode: id.inode + 1, ..id };
+        let deleted = folder.path().join("lib.so (deleted)");
+        let all = [
+            candidate(&path, other),
+            candidate(&link, id),
+            candidate(&deleted, id),
+            candidate(&path, id),
+        ];
+        let (found, opened) = found(&all);
+        assert_eq!(found, [Found { candidate: all[3].clone(), length_bytes: 4 }]);
+        assert_eq!(opened.keys().collect::<Vec<_>>(), [path.to_str().unwrap()]);
+    }
+
+    #[test]
+    fn a_file_of_the_replicator_has_users_by_the_node_that_reads_a_copy() {
+        let copy = nearside_replicas::protocol::CopyStatus { bytes: 4096, users: 3, namespaces: 1 };
+        let file = FileStatus {
+            place: Place { image: None, path: "/usr/bin/db".into() },
+            bytes: 4000,
+            state: "replicated".into(),
+            why: None,
+            copies: [(NodeId(0), copy)].into(),
+            serving: [(NodeId(0), NodeId(0)), (NodeId(1), NodeId(0)), (NodeId(2), NodeId(2))]
+                .into(),
+            gain_percent: [].into(),
+            refused: [].into(),
+            collapses: 2,
+            automatic: true,
+        };
+        let expected = Held {
+            path: "/usr/bin/db".into(),
+            nodes: [0, 1, 2].map(NodeId).into_iter().collect(),
+            users: [(NodeId(0), 3), (NodeId(1), 3)].into(),
+            collapses: 2,
+            is_automatic: true,
+        };
+        assert_eq!(held(&file), expected);
+    }
+}

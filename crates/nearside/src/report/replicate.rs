@@ -1,0 +1,176 @@
+//! `nearside replicate status`: files and their copies.
+
+use super::{
+    table::{
+        Side::{Left, Right},
+        listing,
+    },
+    units::size,
+};
+use crate::printable::printable;
+use nearside_policy::replication::CopyRefusal;
+use nearside_replicas::protocol::{Attached, FileStatus, LeftAlone};
+use nearside_topology::NodeId;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// The JSON of the report.
+#[derive(Debug, Serialize)]
+pub(crate) struct StatusJson {
+    pub(crate) files: Vec<FileStatus>,
+}
+
+/// The report for people.
+pub(crate) fn status_text(files: &[FileStatus]) -> String {
+    if files.is_empty() {
+        return "No file has copies. `nearside replicate add PATH` gives it some.\n".into();
+    }
+    let columns = [
+        ("FILE", Left),
+        ("SIZE", Right),
+        ("STATE", Left),
+        ("NODE", Right),
+        ("COPY", Right),
+        ("USERS", Right),
+        ("GAIN", Right),
+    ];
+    let rows: Vec<_> = files.iter().flat_map(rows).collect();
+    let mut text = listing(&columns, &rows);
+    if files.iter().any(|file| file.automatic) {
+        text += "\n* the daemon asked for it (replicate_text)\n";
+    }
+    let reasons: Vec<_> = files.iter().flat_map(reasons).collect();
+    if !reasons.is_empty() {
+        text += "\n";
+        text += &reasons.join("");
+    }
+    text
+}
+
+fn plural(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
+/// What became of running processes, for people.
+pub(crate) fn attached_text(attached: &Attached) -> String {
+    let mut text = match attached.processes {
+        0 => "no process there maps a file that has copies\n".to_owned(),
+        number => format!(
+            "{} of text in {} on {}; the longest stop took {}.{} ms\n",
+            size(attached.bytes),
+            plural(number, "process", "processes"),
+            plural(attached.copies, "copy", "copies"),
+            attached.stopped_us / 1000,
+            attached.stopped_us % 1000 / 100,
+        ),
+    };
+    for LeftAlone { why, .. } in &attached.left_alone {
+        text += &format!("left alone: {why}\n");
+    }
+    text
+}
+
+/// A line for each node of a file. The file itself is named once.
+fn rows(file: &FileStatus) -> Vec<Vec<String>> {
+    let name = || {
+        [
+            printable(&file.place.on_host().to_string_lossy()).to_string(),
+            size(file.bytes),
+            format!("{}{}", file.state, if file.automatic { " *" } else { "" }),
+        ]
+    };
+    let nodes: BTreeSet<NodeId> = file.serving.keys().copied().collect();
+    let line = |(at, node): (usize, &NodeId)| {
+        let mut row: Vec<String> = if at == 0 { name().into() } else { vec![String::new(); 3] };
+        let serving = file.serving.get(node);
+        let copy = serving.and_then(|copy| Some((copy, file.copies.get(copy)?)));
+        row.push(node.0.to_string());
+        match copy {
+            Some((copy, status)) if copy == node => {
+                row.extend([size(status.bytes), status.users.to_string()]);
+            }
+            Some((copy, _)) => row.extend([format!("that of {}", copy.0), String::new()]),
+            None => row.extend(["-".into(), String::new()]),
+        }
+        let gain = file.gain_percent.get(node);
+        row.push(gain.map_or(String::new(), |percent| format!("{percent} %")));
+        row
+    };
+    nodes.iter().enumerate().map(line).collect()
+}
+
+/// Why a file, or a node of it, has no copy.
+fn reasons(file: &FileStatus) -> Vec<String> {
+    let path = printable(&file.place.on_host().to_string_lossy()).to_string();
+    let all = file.why.iter().map(|why| format!("{path}: {why}\n"));
+    let by_node = file.refused.iter().map(|(node, why): (&NodeId, &CopyRefusal)| {
+        format!("{path}: node {node} has no copy: {why}\n")
+    });
+    all.chain(by_node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearside_replicas::{original::Place, protocol::CopyStatus};
+
+    fn place(path: &str) -> Place {
+        Place { image: None, path: path.into() }
+    }
+
+    fn node(id: u32) -> NodeId {
+        NodeId(id)
+    }
+
+    #[test]
+    fn attached_processes_and_those_left_alone() {
+        let left_alone = LeftAlone { process: 7, why: "process 7: it runs under seccomp".into() };
+        let some = Attached {
+            copies: 3,
+            processes: 1,
+            bytes: 5 << 20,
+            stopped_us: 1_640,
+            left_alone: vec![left_alone],
+        };
+        insta::assert_snapshot!(attached_text(&some));
+        insta::assert_snapshot!("attached_none", attached_text(&Attached::default()));
+    }
+
+    #[test]
+    fn files_with_copies_without_and_barred_ones() {
+        let copy = |bytes, users| CopyStatus { bytes, users, namespaces: 1 };
+        let plain = FileStatus {
+            place: place("/usr/lib/x86_64-linux-gnu/libc.so.6"),
+            bytes: 1_922_136,
+            state: "replicated".into(),
+            why: None,
+            copies: [(node(0), copy(2 << 20, 12)), (node(2), copy(2 << 20, 3))].into(),
+            serving: [0, 1, 2, 3].map(|id| (node(id), node(id & 2))).into(),
+            gain_percent: [(node(0), 0), (node(1), 0), (node(2), 110), (node(3), 110)].into(),
+            refused: [].into(),
+            collapses: 0,
+            automatic: false,
+        };
+        let full = FileStatus {
+            place: place("/opt/app/plugin\n.so"),
+            bytes: 40_000,
+            copies: [(node(0), copy(40_960, 0))].into(),
+            serving: [0, 1].map(|id| (node(id), node(id))).into(),
+            gain_percent: [(node(0), 0)].into(),
+            automatic: true,
+            refused: [(node(1), CopyRefusal::NoRoom("memory is short there".into()))].into(),
+            ..plain.clone()
+        };
+        let written = FileStatus {
+            place: place("/srv/tool"),
+            state: "candidate".into(),
+            why: Some("it is open for writing".into()),
+            copies: [].into(),
+            serving: [(node(0), node(0))].into(),
+            gain_percent: [].into(),
+            ..plain.clone()
+        };
+        insta::assert_snapshot!(status_text(&[plain, full, written]));
+        insta::assert_snapshot!("replicate_none", status_text(&[]));
+    }
+}

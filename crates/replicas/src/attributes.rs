@@ -1,0 +1,71 @@
+//! What a copy takes over from its original beside the content.
+
+use nearside_policy::replication::Bar;
+use rustix::{
+    fs::{
+        Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, fchmod, fchown, fgetxattr, flistxattr,
+        fsetxattr, fstat, futimens,
+    },
+    io::Errno,
+};
+use std::{ffi::CStr, fs::File, io};
+
+/// The longest value of an extended attribute (`XATTR_SIZE_MAX`), and the longest list of names
+/// (`XATTR_LIST_MAX` of `include/uapi/linux/limits.h`).
+const MAX_BYTES: usize = 65_536;
+
+/// Why attributes could not be copied.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No copy can have them.
+    Barred(Bar),
+    /// A call failed.
+    Io(io::Error),
+}
+
+impl<E: Into<io::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// Gives `copy` the owner, mode, capabilities, further extended attributes and times of `original`.
+///
+/// The owner comes first, since a change of it takes set-user-ID and capabilities away
+/// (chown(2)).
+pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
+    let stat = fstat(original)?;
+    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    fchown(copy, Some(uid), Some(gid))?;
+    fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
+    let mut names = vec![0; MAX_BYTES];
+    let length = match flistxattr(original, names.as_mut_slice()) {
+        Ok(length) => length,
+        Err(Errno::NOTSUP) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    let mut value = vec![0; MAX_BYTES];
+    for name in names[..length].split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        let length = match fgetxattr(original, name, value.as_mut_slice()) {
+            Ok(length) => length,
+            // It has gone since.
+            Err(Errno::NODATA) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        fsetxattr(copy, name, &value[..length], XattrFlags::empty()).map_err(|error| {
+            let name = name.to_string_lossy().into_owned();
+            Failure::Barred(Bar::Attribute { name, error: io::Error::from(error).to_string() })
+        })?;
+    }
+    let time = |seconds, nanoseconds: u64| Timespec {
+        tv_sec: seconds,
+        tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
+    };
+    let times = Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    };
+    futimens(copy, &times)?;
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The processes of the host by mount namespace.
+
+use crate::{
+    file_id::FileId,
+    mountinfo::{Mount, mounts},
+    store::SOURCE,
+};
+use std::{collections::BTreeMap, fs};
+
+/// One look at all processes.
+#[derive(Debug, Default)]
+pub(crate) struct Census {
+    namespaces: BTreeMap<FileId, Vec<u32>>,
+}
+
+impl Census {
+    /// Looks at `/proc`. Processes that end meanwhile are not in it.
+    pub(crate) fn take() -> Self {
+        let mut namespaces: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
+        let Ok(entries) = fs::read_dir("/proc") else { return Self::default() };
+        for process in entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()) {
+            if let Ok(namespace) = FileId::at(format!("/proc/{process}/ns/mnt").as_ref()) {
+                namespaces.entry(namespace).or_default().push(process);
+            }
+        }
+        Self { namespaces }
+    }
+
+    /// Each namespace and its processes.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = (FileId, &[u32])> {
+        self.namespaces.iter().map(|(id, processes)| (*id, processes.as_slice()))
+    }
+
+    /// The processes in a namespace.
+    pub(crate) fn processes(&self, namespace: FileId) -> &[u32] {
+        self.namespaces.get(&namespace).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The copies mounted where these processes live, those on top first.
+pub(crate) fn copies_seen_by(processes: &[u32]) -> Vec<Mount> {
+    let mut read = processes.iter().filter_map(|it| fs::read(format!("/proc/{it}/mountinfo")).ok());
+    let mut found = mounts(&read.next().unwrap_or_default());
+    found.retain(is_copy);
+    found.reverse();
+    found
+}
+
+/// Copies are known by the source of their tmpfs.
+fn is_copy(mount: &Mount) -> bool {
+    mount.kind == "tmpfs" && mount.source == SOURCE.as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_known_by_type_and_source_of_their_mount() {
+        let mountinfo = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+            40 22 0:42 /a /usr/lib/a.so ro,nodev - tmpfs nearside-text rw,size=1k\n\
+            41 22 0:43 / /tmp rw - tmpfs tmpfs rw\n\
+            42 22 8:2 / /disk rw - ext4 nearside-text rw\n";
+        let found: Vec<_> = mounts(mountinfo).into_iter().filter(is_copy).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].point, std::path::Path::new("/usr/lib/a.so"));
+    }
+
+    #[test]
+    fn this_process_is_in_its_namespace() {
+        let own = FileId::at("/proc/self/ns/mnt".as_ref()).unwrap();
+        assert!(Census::take().processes(own).contains(&std::process::id()));
+    }
+}

@@ -1,0 +1,152 @@
+//! The thread that copies. It keeps the helper free for writers that come meanwhile.
+
+use crate::{
+    error::Error,
+    file_id::FileId,
+    store::{Copy, NotCopied, Store},
+};
+use nearside_linux::{Host, Paths, Refusal};
+use nearside_policy::{ByNode, PageSize, Reservation, replication::CopyRefusal};
+use nearside_topology::NodeId;
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::{read, write},
+};
+use std::{
+    fs::File,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    slice,
+    sync::{
+        Arc,
+        atomic::AtomicBool,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+/// The name of the reservation.
+const RESERVATION: &str = "text";
+
+/// Jobs under one reservation, beside the first. The lock is taken twice for all of them.
+const MAX_BATCH: usize = 255;
+
+/// A copy to be made.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) file: FileId,
+    pub(crate) original: File,
+    pub(crate) bytes: u64,
+    pub(crate) node: NodeId,
+    pub(crate) name: String,
+    pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+/// A job that has ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) job: Job,
+    pub(crate) made: Result<Copy, NotCopied>,
+}
+
+/// The handle of the thread. It ends with this.
+#[derive(Debug)]
+pub(crate) struct Copier {
+    jobs: Sender<Job>,
+    done: Receiver<Done>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Copier {
+    /// Starts the thread.
+    pub(crate) fn start(stores: Arc<Vec<Store>>, paths: Option<Paths>) -> Result<Self, Error> {
+        let call = |source| Error::Call { what: "starting the copier".into(), source };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = Arc::new(eventfd(0, flags).map_err(|error| call(error.into()))?);
+        let (jobs, incoming) = channel::<Job>();
+        let (outgoing, done) = channel();
+        let waker = Arc::clone(&wake);
+        let copy_all = move || {
+            let mut room = Room { host: paths.and_then(|paths| Host::open(paths).ok()) };
+            while let Ok(first) = incoming.recv() {
+                let batch: Vec<_> =
+                    std::iter::once(first).chain(incoming.try_iter().take(MAX_BATCH)).collect();
+                let all = room.reserve(&batch);
+                for job in batch {
+                    let made = match &all {
+                        Ok(()) => copy(&stores, &job),
+                        // Not all have room. Each for itself may.
+                        Err(_) => {
+                            room.reserve(slice::from_ref(&job)).and_then(|()| copy(&stores, &job))
+                        }
+                    };
+                    let ended = outgoing.send(Done { job, made }).is_err();
+                    // It cannot be full: the helper resets it to 0.
+                    let _ = write(waker.as_fd(), &1_u64.to_ne_bytes());
+                    if ended {
+                        return;
+                    }
+                }
+                room.end();
+            }
+        };
+        thread::Builder::new().name("copier".into()).spawn(copy_all).map_err(call)?;
+        Ok(Self { jobs, done, wake })
+    }
+
+    /// Queues a job.
+    pub(crate) fn copy(&self, job: Job) {
+        // The thread ends after this handle alone.
+        let _ = self.jobs.send(job);
+    }
+
+    /// The jobs that have ended since the last call.
+    pub(crate) fn take_done(&self) -> Vec<Done> {
+        let _ = read(self.wake.as_fd(), &mut [0; 8]);
+        self.done.try_iter().collect()
+    }
+}
+
+impl AsFd for Copier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+fn copy(stores: &[Store], job: &Job) -> Result<Copy, NotCopied> {
+    let Some(store) = stores.iter().find(|store| store.node() == job.node) else {
+        return Err(NotCopied::Refused(CopyRefusal::NoRoom("it has no memory".into())));
+    };
+    store.copy(&job.original, &job.name, &job.cancelled)
+}
+
+/// The memory of copies that are being made. It is reserved, so that no start counts on it.
+/// Complete copies need no reservation: their pages are in use, and count as such.
+struct Room {
+    host: Option<Host>,
+}
+
+impl Room {
+    /// Reserves the memory of some jobs, in place of that of earlier ones.
+    fn reserve(&mut self, jobs: &[Job]) -> Result<(), NotCopied> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        let mut bytes = ByNode::new();
+        for job in jobs {
+            *bytes.entry(job.node).or_default() += job.bytes;
+        }
+        let name = RESERVATION.into();
+        let wanted =
+            Reservation { name, bytes, page_size: PageSize::Base, ..Reservation::default() };
+        let mut reserve = || -> Result<(), Refusal> {
+            let mut session = host.begin()?;
+            session.end(RESERVATION)?;
+            session.reserve_for_this_process(&wanted)
+        };
+        reserve().map_err(|why| NotCopied::Refused(CopyRefusal::NoRoom(why.to_string())))
+    }
+
+    fn end(&mut self) {
+        let Some(host) = &mut self.host else { return };
+        // What fails leaves a reservation that ends with this process.
+        let _ = host.begin().map_err(Refusal::from).and_then(|mut it| it.end(RESERVATION));
+    }
+}

@@ -1,0 +1,223 @@
+//! The process that stops others to exchange what they map.
+//!
+//! A tracer that is killed during a stop leaves its process with the registers of an injected call.
+//! The helper may be killed at any time. So a child does this: it blocks the signals that end
+//! services, finishes the exchange it is at, and ends once the helper has gone.
+
+use crate::{
+    error::{Error, IoContext},
+    remap::{Exchange, Operation, Process, Refusal, RemapError, Segment, attach, detach},
+};
+use nix::sys::signal::{SigSet, Signal};
+use serde::{Deserialize, Serialize};
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, PoisonError},
+};
+
+/// The longest message in either direction, in bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Where the helper finds the program that calls [`serve`]: in itself, even once a package upgrade
+/// has replaced its file.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// The hidden subcommand of the program that calls [`serve`].
+pub const COMMAND: &str = "replicator-exchange";
+
+/// An exchange in one process.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Task {
+    process: u32,
+    operation: Operation,
+    exchanges: Vec<Exchange>,
+}
+
+/// What became of the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Exchanged {
+    /// Its mappings are as wished.
+    Done {
+        /// The addresses that map another file than before, in bytes.
+        bytes: u64,
+        /// How long its threads were stopped, in microseconds.
+        stopped_us: u64,
+    },
+    /// It has ended.
+    Gone,
+    /// It was left as it was.
+    LeftAlone {
+        /// The reason.
+        why: String,
+    },
+}
+
+/// The child, as the helper holds it.
+#[derive(Debug)]
+pub(crate) struct Exchanger {
+    running: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    tasks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    child: Child,
+}
+
+impl Exchanger {
+    /// Starts the child.
+    ///
+    /// # Errors
+    /// If there is no memory for another process.
+    pub(crate) fn start() -> Result<Self, Error> {
+        let running = Running::start().doing(|| "starting the exchanger".into())?;
+        Ok(Self { running: Mutex::new(Some(running)) })
+    }
+
+    /// Exchanges files in a process. A child that has ended is replaced for the next process.
+    pub(crate) fn exchange(
+        &self,
+        process: u32,
+        exchanges: &[Exchange],
+        operation: Operation,
+    ) -> Exchanged {
+        let task = Task { process, operation, exchanges: exchanges.to_vec() };
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = match running.take() {
+            Some(it) => Ok(it),
+            None => Running::start(),
+        };
+        let answer = asked.and_then(|mut it| {
+            let answer = it.ask(&task);
+            match answer {
+                Ok(_) => *running = Some(it),
+                Err(_) => it.end(),
+            }
+            answer
+        });
+        answer.unwrap_or_else(|error| Exchanged::LeftAlone {
+            why: format!("process {process}: the exchanger: {error}"),
+        })
+    }
+}
+
+impl Running {
+    fn start() -> io::Result<Self> {
+        let mut program = Command::new(PROGRAM);
+        program.arg0("nearside").arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A group of its own: the terminal's Ctrl-C ends the helper alone.
+        let mut child = program.process_group(0).spawn()?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(tasks), Some(answers)) => {
+                Ok(Self { tasks, answers: BufReader::new(answers), child })
+            }
+            _ => Err(io::Error::other("it was started without pipes")),
+        }
+    }
+
+    fn ask(&mut self, task: &Task) -> io::Result<Exchanged> {
+        write_line(&mut self.tasks, task)?;
+        read_line(&mut self.answers)?
+            .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
+    }
+
+    /// Lets it end, and waits for that.
+    fn end(self) {
+        let Self { tasks, answers, mut child } = self;
+        drop((tasks, answers));
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Exchanger {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = running.take() {
+            running.end();
+        }
+    }
+}
+
+/// The child: carries out the tasks of its standard input until the helper has gone.
+///
+/// # Errors
+/// If standard input does not come from the helper.
+pub fn serve() -> Result<(), Error> {
+    let doing = || "serving the replicator".to_owned();
+    let ending = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+    ending.into_iter().collect::<SigSet>().thread_block().doing(doing)?;
+    let (mut tasks, mut answers) = (io::stdin().lock(), io::stdout().lock());
+    while let Some(task) = read_line(&mut tasks).doing(doing)? {
+        match write_line(&mut answers, &carry_out(&task)) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.doing(doing)?,
+        }
+    }
+    Ok(())
+}
+
+fn carry_out(task: &Task) -> Exchanged {
+    let exchange = match task.operation {
+        Operation::Attach => attach,
+        Operation::Detach => detach,
+    };
+    let process = Process::open(i32::try_from(task.process).unwrap_or_default());
+    match process.and_then(|process| exchange(&process, &task.exchanges)) {
+        Ok(report) => Exchanged::Done {
+            bytes: report.changed.iter().map(Segment::bytes).sum(),
+            stopped_us: report.stopped.as_micros().try_into().unwrap_or(u64::MAX),
+        },
+        Err(RemapError::Refused { why: Refusal::Gone, .. }) => Exchanged::Gone,
+        Err(error) => Exchanged::LeftAlone { why: error.to_string() },
+    }
+}
+
+fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()
+}
+
+/// The next message; none at the end of the input, also in the middle of a line.
+fn read_line<T: for<'a> Deserialize<'a>>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    from.take(MAX_BYTES).read_until(b'\n', &mut line)?;
+    match line.strip_suffix(b"\n") {
+        Some(line) => Ok(Some(serde_json::from_slice(line)?)),
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_id::FileId;
+
+    #[test]
+    fn a_task_and_the_end_of_input() {
+        let file = |inode| FileId { device: 1, inode };
+        let exchange = Exchange { path: "/usr/bin/db".into(), from: file(1), to: file(2) };
+        let task = Task { process: 7, operation: Operation::Attach, exchanges: vec![exchange] };
+        let mut bytes = Vec::new();
+        write_line(&mut bytes, &task).unwrap();
+        let mut input = &bytes[..];
+        assert_eq!(read_line::<Task>(&mut input).unwrap(), Some(task));
+        assert_eq!(read_line::<Task>(&mut input).unwrap(), None);
+        // The helper was killed while it wrote.
+        assert_eq!(read_line::<Task>(&mut &bytes[..9]).unwrap(), None);
+        assert!(read_line::<Task>(&mut &b"{}\n"[..]).is_err());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_gone() {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let operation = Operation::Detach;
+        let task = Task { process: child.id(), operation, exchanges: Vec::new() };
+        assert_eq!(carry_out(&task), Exchanged::Gone);
+    }
+}

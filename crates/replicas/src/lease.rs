@@ -1,0 +1,52 @@
+//! Leases: the kernel asks before anyone writes to a file.
+
+use crate::{original::Original, sys};
+use nearside_policy::replication::Bar;
+use rustix::io::Errno;
+use std::{fs::File, io, os::fd::AsFd};
+
+/// The answer to a request for a lease.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Held until it is released, or the process ends.
+    Granted,
+    /// Someone has the file open for writing.
+    Writer,
+    /// Never.
+    Barred(Bar),
+}
+
+/// Asks for read leases on the file and on those below it.
+pub(crate) fn take(original: &Original) -> Answer {
+    let taken = files(original).try_for_each(|file| sys::take_read_lease(file.as_fd()));
+    let Err(error) = taken else { return Answer::Granted };
+    release(original);
+    refused(original, &error)
+}
+
+fn refused(original: &Original, error: &io::Error) -> Answer {
+    match Errno::from_io_error(error) {
+        Some(Errno::AGAIN) => Answer::Writer,
+        Some(Errno::ACCESS | Errno::PERM) => Answer::Barred(Bar::NotPermitted),
+        _ => {
+            Answer::Barred(Bar::NoLease { name: original.file_system(), error: error.to_string() })
+        }
+    }
+}
+
+/// Gives the leases back, so that a waiting writer goes on.
+pub(crate) fn release(original: &Original) {
+    for file in files(original) {
+        // It fails only if there is none, which is the aim.
+        let _ = sys::release_lease(file.as_fd());
+    }
+}
+
+/// Whether nobody waits for the end of a lease.
+pub(crate) fn is_whole(original: &Original) -> bool {
+    files(original).all(|file| sys::lease_is_whole(file.as_fd()))
+}
+
+fn files(original: &Original) -> impl Iterator<Item = &File> {
+    std::iter::once(&original.file).chain(&original.layers)
+}

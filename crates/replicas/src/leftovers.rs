@@ -1,0 +1,74 @@
+//! Copies of a helper that was killed. Nobody holds their leases any more, so they go before
+//! anything else happens.
+
+use crate::{
+    census::{Census, copies_seen_by},
+    error::Error,
+    exchanger::{Exchanged, Exchanger},
+    file_id::FileId,
+    namespace::{Namespace, Visitor},
+    remap::{Exchange, Operation},
+    users::uses_any,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A process may fork while its parent is exchanged, so the search is repeated up to so many times.
+const MAX_ROUNDS: usize = 4;
+
+/// Detaches all copies in the namespaces of all processes but this one's, and returns the processes
+/// there to the originals: a writer may have changed those meanwhile.
+///
+/// # Errors
+/// If a namespace with copies cannot be entered.
+pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Result<(), Error> {
+    let mut left = BTreeMap::new();
+    let census = Census::take();
+    for (id, processes) in census.namespaces().filter(|(id, _)| *id != own) {
+        let copies = copies_seen_by(processes);
+        // A namespace whose processes have all ended meanwhile has no mounts.
+        let Some(namespace) = Namespace::with_any(processes, id) else { continue };
+        let mut gone = Vec::new();
+        for mount in copies {
+            let copy = visitor.unbind_at(&namespace, &mount.point, mount.device)?;
+            gone.extend(copy.map(|copy| (mount.point, copy)));
+        }
+        let mut exchanges = Vec::new();
+        for (path, from) in gone {
+            let original = visitor.file_at(&namespace, &path)?;
+            exchanges.extend(original.map(|to| Exchange { path, from, to }));
+        }
+        if !exchanges.is_empty() {
+            left.insert(id, exchanges);
+        }
+    }
+    return_processes(&left, exchanger);
+    Ok(())
+}
+
+/// `left` has the exchanges by namespace.
+fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
+    let mut refused = BTreeSet::new();
+    for _ in 0..MAX_ROUNDS {
+        let census = Census::take();
+        let mut found = false;
+        for (namespace, exchanges) in left {
+            let copies = exchanges.iter().map(|exchange| exchange.from).collect();
+            for process in census.processes(*namespace) {
+                if refused.contains(process) || !uses_any(*process, &copies) {
+                    continue;
+                }
+                found = true;
+                let done = exchanger.exchange(*process, exchanges, Operation::Detach);
+                if let Exchanged::LeftAlone { why } = done {
+                    refused.insert(*process);
+                    eprintln!(
+                        "nearside replicator: {why}: it keeps copies of an earlier replicator"
+                    );
+                }
+            }
+        }
+        if !found {
+            return;
+        }
+    }
+}

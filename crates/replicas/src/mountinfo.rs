@@ -1,0 +1,140 @@
+//! `/proc/PID/mountinfo` (proc_pid_mountinfo(5)), whose paths need not be UTF-8.
+
+use rustix::fs::{Mode, OFlags, openat};
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Read},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
+};
+
+/// A mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Its number.
+    pub id: u64,
+    /// The device of its files, as `st_dev`.
+    pub device: u64,
+    /// Its root within the file system.
+    pub root: PathBuf,
+    /// The mount point.
+    pub point: PathBuf,
+    /// Whether others see what is mounted below it, or no longer (mount_namespaces(7)).
+    pub is_shared: bool,
+    /// The type of its file system.
+    pub kind: String,
+    /// Its source, for example a disk.
+    pub source: Vec<u8>,
+    /// The options of its file system, still escaped.
+    pub options: Vec<u8>,
+}
+
+/// The mount of a descriptor in the mount namespace where this thread is. `own` is its folder in
+/// the `/proc` of the host, since a namespace may have another one.
+///
+/// # Errors
+/// If that does not tell it.
+pub(crate) fn mount_of(own: impl AsFd, file: impl AsFd) -> io::Result<Mount> {
+    let read = |path: &str| -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let mut text = Vec::new();
+        File::from(openat(&own, path, flags, Mode::empty())?).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let about = read(&format!("fdinfo/{}", file.as_fd().as_raw_fd()))?;
+    let id = String::from_utf8_lossy(&about)
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    let found = mounts(&read("mountinfo")?).into_iter().find(|mount| Some(mount.id) == id);
+    found.ok_or_else(|| io::Error::other("its mount is not known"))
+}
+
+/// The mounts of a `mountinfo`, in its order: a mount that lies on another comes later. A line that
+/// is not understood is left out.
+pub fn mounts(mountinfo: &[u8]) -> Vec<Mount> {
+    mountinfo.split(|byte| *byte == b'\n').filter_map(mount).collect()
+}
+
+fn mount(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
+    let file_system = fields.iter().position(|field| *field == b"-")? + 1;
+    let (major, minor) = text(fields.get(2)?)?.split_once(':')?;
+    Some(Mount {
+        id: text(fields.first()?)?.parse().ok()?,
+        device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
+        root: unescaped(fields.get(3)?),
+        point: unescaped(fields.get(4)?),
+        is_shared: fields[..file_system].iter().any(|field| field.starts_with(b"shared:")),
+        kind: text(fields.get(file_system)?)?.to_owned(),
+        source: fields.get(file_system + 1)?.to_vec(),
+        options: fields.get(file_system + 2)?.to_vec(),
+    })
+}
+
+fn text(field: &[u8]) -> Option<&str> {
+    std::str::from_utf8(field).ok()
+}
+
+/// A path in which blanks and backslashes are octal (`mangle_path` in `fs/seq_file.c`).
+pub(crate) fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = match rest {
+            [b'\\', digits @ ..] => digits
+                .get(..3)
+                .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()),
+            _ => None,
+        };
+        bytes.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &rest[4..] } else { tail };
+    }
+    Path::new(&OsString::from_vec(bytes)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_have_device_point_type_and_source() {
+        let mountinfo = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+            40 22 0:42 /a /usr/lib/my\\040lib.so ro,nodev - tmpfs nearside-text rw,size=1k\n\
+            43 22 0:42 /c /short\n\n\
+            44 22 0:x /c /number - tmpfs tmpfs rw\n";
+        let found = mounts(mountinfo);
+        let mount = |id, device, root: &str, point: &str, kind: &str, source: &[u8]| Mount {
+            id,
+            device,
+            root: root.into(),
+            point: point.into(),
+            is_shared: id == 22,
+            kind: kind.into(),
+            source: source.into(),
+            options: if id == 22 { b"rw".into() } else { b"rw,size=1k".into() },
+        };
+        let expected = [
+            mount(22, rustix::fs::makedev(8, 1), "/", "/", "ext4", b"/dev/sda1"),
+            mount(
+                40,
+                rustix::fs::makedev(0, 42),
+                "/a",
+                "/usr/lib/my lib.so",
+                "tmpfs",
+                b"nearside-text",
+            ),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_backslash_without_three_octal_digits_stays() {
+        for (field, path) in [("\\04", "\\04"), ("\\999", "\\999"), ("\\040", " "), ("\\", "\\")] {
+            assert_eq!(unescaped(field.as_bytes()), Path::new(path), "{field}");
+        }
+    }
+}

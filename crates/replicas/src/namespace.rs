@@ -1,0 +1,299 @@
+//! Mount namespaces with copies.
+//!
+//! A thread changes a namespace from inside: it enters, acts on descriptors, and comes back. Paths
+//! are resolved in the namespace without links, and what they name is compared with the original,
+//! so nobody can redirect a bind by renaming folders or placing links.
+
+use crate::{
+    error::{Error, IoContext},
+    file_id::FileId,
+    mountinfo::mount_of,
+    sys,
+};
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, open, openat, openat2},
+    mount::{
+        MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
+        move_mount, open_tree, unmount,
+    },
+    process::{chdir, fchdir},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use std::{
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+/// A mount namespace, by descriptor. It lives as long as this does.
+#[derive(Debug)]
+pub struct Namespace {
+    file: OwnedFd,
+    id: FileId,
+}
+
+impl Namespace {
+    /// That of a process.
+    ///
+    /// # Errors
+    /// If the process has ended, or may not be looked at.
+    pub fn of(process: u32) -> Result<Self, Error> {
+        Self::at(Path::new(&format!("/proc/{process}/ns/mnt")))
+    }
+
+    /// That of this thread.
+    ///
+    /// # Errors
+    /// If `/proc` is not mounted.
+    pub fn own() -> Result<Self, Error> {
+        Self::at(Path::new("/proc/thread-self/ns/mnt"))
+    }
+
+    /// The namespace `id`, by any of its processes that has not ended.
+    pub(crate) fn with_any(processes: &[u32], id: FileId) -> Option<Self> {
+        let mut found = processes.iter().filter_map(|process| Self::of(*process).ok());
+        found.find(|namespace| namespace.id == id)
+    }
+
+    fn at(path: &Path) -> Result<Self, Error> {
+        let doing = || format!("opening {}", path.display());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::empty()).doing(doing)?;
+        let id = FileId::of(&file).doing(doing)?;
+        Ok(Self { file, id })
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+}
+
+/// The answer to a bind.
+#[derive(Debug)]
+pub enum Bound {
+    /// Done; the descriptor is that of the mount.
+    Mount(OwnedFd),
+    /// The path names another file there, or none.
+    NotThere,
+    /// Others would see the copy, too: the file lies on a shared mount.
+    Shared,
+}
+
+/// A file itself, not open for reading, ..
+const FILE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// .. by a path without links.
+const EXACTLY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
+
+/// A thread that can enter namespaces and come back.
+#[derive(Debug)]
+pub struct Visitor {
+    home: Namespace,
+    /// That of process 1. Some mounts there, such as podman's, arrive in no other.
+    host: Namespace,
+    /// This thread in the host's `/proc`.
+    own: OwnedFd,
+    /// Its descriptors there, to reach a mount by its descriptor.
+    descriptors: OwnedFd,
+}
+
+impl Visitor {
+    /// Gives the process a mount namespace of its own, in which its mounts are seen by nobody
+    /// else, while those of the host still arrive. Threads that start later stay in it. Originals
+    /// are looked up in `host`, the namespace of process 1.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN`.
+    pub fn new(host: Namespace) -> Result<Self, Error> {
+        let doing = || "making a mount namespace for copies".to_owned();
+        private().doing(doing)?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = open("/proc/thread-self", flags, Mode::empty()).doing(doing)?;
+        let descriptors = openat(&own, "fd", flags, Mode::empty()).doing(doing)?;
+        Ok(Self { home: Namespace::own()?, host, own, descriptors })
+    }
+
+    /// The namespace that it returns to.
+    pub(crate) fn home(&self) -> FileId {
+        self.home.id
+    }
+
+    /// Looks at files as the host sees them.
+    ///
+    /// # Errors
+    /// If its namespace cannot be entered.
+    pub(crate) fn on_host<T>(&self, look: impl FnOnce() -> T) -> Result<T, Error> {
+        self.within(&self.host, || Ok(look()))
+    }
+
+    /// The file at a path of the host, a symbolic link as itself; none if there is none.
+    pub(crate) fn file_on_host(&self, path: &Path) -> Option<FileId> {
+        self.on_host(|| FileId::of_link(path).ok()).ok()?
+    }
+
+    /// A file of the host by a mount of its own, so that its file system can be unmounted while it
+    /// is open; none if the path names another file.
+    pub(crate) fn detached(&self, path: &Path, file: FileId) -> Option<OwnedFd> {
+        let detached = || {
+            let seen = openat2(CWD, path, FILE, Mode::empty(), EXACTLY).ok()?;
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_EMPTY_PATH;
+            let is_it = FileId::of(&seen).is_ok_and(|id| id == file);
+            is_it.then(|| open_tree(&seen, "", flags).ok()).flatten()
+        };
+        self.on_host(detached).ok()?
+    }
+
+    /// Binds `tree`, a mount that is not attached yet, over `path` in a namespace, if that path
+    /// names the original there. `root` is the folder that will be the root of a container that is
+    /// about to start.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bind(
+        &self,
+        namespace: &Namespace,
+        root: Option<&Path>,
+        tree: OwnedFd,
+        path: &Path,
+        original: FileId,
+    ) -> Result<Bound, Error> {
+        self.within(namespace, || {
+            let root = root_folder(root)?;
+            let inside = path.strip_prefix("/").unwrap_or(path);
+            let Ok(target) = openat2(&root, inside, FILE, Mode::empty(), EXACTLY) else {
+                return Ok(Bound::NotThere);
+            };
+            if FileId::of(&target).ok() != Some(original) {
+                return Ok(Bound::NotThere);
+            }
+            let doing = || format!("binding a copy over {}", path.display());
+            if mount_of(&self.own, &target).doing(doing)?.is_shared {
+                return Ok(Bound::Shared);
+            }
+            let flags =
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            move_mount(&tree, "", &target, "", flags).doing(doing)?;
+            Ok(Bound::Mount(tree))
+        })
+    }
+
+    /// Detaches mounts. Fine if one has gone by itself: the kernel detaches what is mounted on a
+    /// file that is renamed over or unlinked elsewhere.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub fn unbind(&self, namespace: &Namespace, mounts: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        if mounts.is_empty() {
+            return Ok(());
+        }
+        self.within(namespace, || {
+            let doing = || "reaching a mount by its descriptor".to_owned();
+            fchdir(&self.descriptors).doing(doing)?;
+            for mount in mounts {
+                // EINVAL: it is not attached any more.
+                let number = mount.as_raw_fd().to_string();
+                let _ = unmount(number.as_str(), UnmountFlags::DETACH);
+            }
+            // The working directory would keep the helper's /proc busy there.
+            chdir("/").doing(doing)
+        })
+    }
+
+    /// Detaches the mount at `path` in a namespace if its files lie on `device`. Returns the file
+    /// that was there.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub fn unbind_at(
+        &self,
+        namespace: &Namespace,
+        path: &Path,
+        device: u64,
+    ) -> Result<Option<FileId>, Error> {
+        let found =
+            self.within(namespace, || Ok(openat2(CWD, path, FILE, Mode::empty(), EXACTLY).ok()))?;
+        let Some(mount) = found else { return Ok(None) };
+        match FileId::of(&mount).ok().filter(|id| id.device == device) {
+            Some(id) => self.unbind(namespace, &[mount.as_fd()]).map(|()| Some(id)),
+            None => Ok(None),
+        }
+    }
+
+    /// The file at a path of a namespace, without links; none if there is none.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub(crate) fn file_at(
+        &self,
+        namespace: &Namespace,
+        path: &Path,
+    ) -> Result<Option<FileId>, Error> {
+        self.within(namespace, || {
+            let found = openat2(CWD, path, FILE, Mode::empty(), EXACTLY).ok();
+            Ok(found.and_then(|file| FileId::of(&file).ok()))
+        })
+    }
+
+    /// Those of the files that a namespace has below a root as for [`bind`](Self::bind), links
+    /// followed, not open for reading.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub(crate) fn find(
+        &self,
+        namespace: &Namespace,
+        root: Option<&Path>,
+        paths: &[PathBuf],
+    ) -> Result<Vec<OwnedFd>, Error> {
+        self.within(namespace, || {
+            let root = root_folder(root)?;
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+            let found = paths
+                .iter()
+                .filter_map(|path| openat2(&root, path, flags, Mode::empty(), resolve).ok());
+            Ok(found.collect())
+        })
+    }
+
+    /// Acts in a namespace.
+    fn within<T>(
+        &self,
+        namespace: &Namespace,
+        act: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // A thread that shares its root and working directory with others may not enter.
+        sys::unshare_folders().doing(|| "leaving the other threads' root".into())?;
+        enter(namespace.file.as_fd()).doing(|| "entering a mount namespace".into())?;
+        let result = act();
+        // Outside its own namespace the helper would act on others' files.
+        if let Err(error) = enter(self.home.file.as_fd()) {
+            eprintln!("nearside replicator: cannot return to its mount namespace: {error}");
+            std::process::abort();
+        }
+        result
+    }
+}
+
+/// Gives this thread a mount namespace of its own, which later mounts of the host reach and none
+/// leaves.
+pub(crate) fn private() -> rustix::io::Result<()> {
+    sys::unshare_mounts()?;
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+}
+
+/// The folder that will be the root of a container, as long as the namespace has another root; the
+/// root afterwards.
+fn root_folder(future: Option<&Path>) -> Result<OwnedFd, Error> {
+    let flags = FILE | OFlags::DIRECTORY;
+    let future = future.and_then(|path| openat2(CWD, path, flags, Mode::empty(), EXACTLY).ok());
+    match future {
+        Some(folder) => Ok(folder),
+        None => open("/", flags, Mode::empty()).doing(|| "opening a namespace's root".into()),
+    }
+}
+
+fn enter(namespace: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
+}

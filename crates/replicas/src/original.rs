@@ -1,0 +1,232 @@
+//! A file that may have copies.
+
+use crate::{
+    error::{Error, IoContext},
+    file_id::FileId,
+    mountinfo::mounts,
+};
+use nearside_policy::replication::Bar;
+use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, fstatfs, statx};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+/// Where a file is found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// The root under which it lies on the host, such as that of a container; none for the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PathBuf>,
+    /// Its absolute path below that root, without links: the path in the mount namespaces that
+    /// shall see its copies.
+    pub path: PathBuf,
+}
+
+impl Place {
+    /// Its path on the host.
+    pub fn on_host(&self) -> PathBuf {
+        match &self.image {
+            Some(image) => image.join(self.path.strip_prefix("/").unwrap_or(&self.path)),
+            None => self.path.clone(),
+        }
+    }
+}
+
+/// A file that may have copies, open for reading, and where it is found.
+#[derive(Debug)]
+pub struct Original {
+    /// Open with a description of its own, to which the lease belongs.
+    pub(crate) file: File,
+    /// The files below it in the layers of its overlay, leased together with it.
+    pub(crate) layers: Vec<File>,
+    pub(crate) id: FileId,
+    pub(crate) bytes: u64,
+    pub(crate) place: Place,
+}
+
+impl Original {
+    /// Opens the file behind a descriptor that a client has sent, at most an `O_PATH` one. Each use
+    /// of `place` checks that it names this very file. `detached` gives it by a mount of its own,
+    /// if it can.
+    ///
+    /// # Errors
+    /// The outer error if the file cannot be opened, the inner one if it cannot have copies.
+    pub fn open(
+        sent: &OwnedFd,
+        place: &Place,
+        detached: impl FnOnce(&Path, FileId) -> Option<OwnedFd>,
+    ) -> Result<Result<Self, Bar>, Error> {
+        let doing = || format!("opening {}", place.on_host().display());
+        // Before it is opened: to open a device or a FIFO may have effects.
+        if let Err(bar) = check(sent).doing(doing)? {
+            return Ok(Err(bar));
+        }
+        // The descriptor sent may lack the right to read, and a lease belongs to a description.
+        let source = detached(&place.on_host(), FileId::of(sent).doing(doing)?);
+        let source = source.as_ref().unwrap_or(sent);
+        let file = File::open(format!("/proc/self/fd/{}", source.as_raw_fd())).doing(doing)?;
+        let stat = rustix::fs::fstat(&file).doing(doing)?;
+        Ok(Ok(Self {
+            file,
+            layers: Vec::new(),
+            id: FileId { device: stat.st_dev, inode: stat.st_ino },
+            bytes: stat.st_size.cast_unsigned(),
+            place: place.clone(),
+        }))
+    }
+
+    /// Whether it has lost a name since it was opened: a package upgrade, a rename or an unlink.
+    /// `there` is the file at its place now.
+    pub(crate) fn is_replaced(&self, there: Option<FileId>) -> bool {
+        rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
+            || there.is_some_and(|there| there != self.id)
+    }
+
+    /// The type of its file system, as `/proc/filesystems` names it as far as it is known.
+    pub(crate) fn file_system(&self) -> String {
+        file_system(&self.file).unwrap_or_else(|_| "unknown".into())
+    }
+}
+
+/// What bars a file, as far as its attributes tell.
+pub(crate) fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
+    let stat = rustix::fs::fstat(file)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind != FileType::RegularFile {
+        return Ok(Err(Bar::NotRegular { found: kind_name(kind).into() }));
+    }
+    if stat.st_size == 0 {
+        return Ok(Err(Bar::Empty));
+    }
+    let name = file_system(file)?;
+    if FOREIGN.iter().any(|(_, foreign)| *foreign == name) || name.starts_with("fuse.") {
+        return Ok(Err(Bar::ForeignFileSystem { name }));
+    }
+    let attributes = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?.stx_attributes;
+    if attributes.contains(StatxAttributes::VERITY) {
+        return Ok(Err(Bar::Verity));
+    }
+    Ok(Ok(()))
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a folder",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "a special file",
+    }
+}
+
+/// File systems whose files change without the kernel's knowledge, by the magic numbers of
+/// `include/uapi/linux/magic.h` and of their own headers.
+const FOREIGN: &[(u64, &str)] = &[
+    (0x6969, "nfs"),
+    (0xff53_4d42, "cifs"),
+    (0xfe53_4d42, "smb2"),
+    (0x517b, "smb"),
+    (0x6573_5546, "fuse"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "ceph"),
+    (0x5346_414f, "afs"),
+    (0x7375_7245, "coda"),
+    (0x7461_636f, "ocfs2"),
+    (0x0116_1970, "gfs2"),
+    (0x0bd0_0bd0, "lustre"),
+    (0x786f_4256, "vboxsf"),
+    (0x564c, "ncp"),
+];
+
+/// Those of local file systems, for messages.
+const LOCAL: &[(u64, &str)] = &[
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x794c_7630, "overlay"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x7371_7368, "squashfs"),
+    (0xe0f5_e1e2, "erofs"),
+    (0x9660, "iso9660"),
+    (0x4d44, "vfat"),
+];
+
+/// The mount of its device tells first: 9p answers statfs(2) with the server's type. Files of btrfs
+/// have devices of their own, which no mount has.
+fn file_system(file: &impl AsFd) -> rustix::io::Result<String> {
+    let device = rustix::fs::fstat(file)?.st_dev;
+    let mountinfo = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mount = mounts(&mountinfo).into_iter().find(|mount| mount.device == device);
+    match mount {
+        Some(mount) => Ok(mount.kind),
+        None => Ok(name_of(fstatfs(file)?.f_type.cast_unsigned())),
+    }
+}
+
+fn name_of(magic: u64) -> String {
+    let known = FOREIGN.iter().chain(LOCAL).find(|(known, _)| *known == magic);
+    known.map_or_else(|| format!("type {magic:#x}"), |(_, name)| (*name).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, OFlags, open};
+
+    fn place(path: &Path) -> Place {
+        Place { image: None, path: path.into() }
+    }
+
+    fn opened(path: &str) -> Result<FileId, Bar> {
+        let sent = open(path, OFlags::PATH, Mode::empty()).unwrap();
+        Original::open(&sent, &place(Path::new(path)), |_, _| None)
+            .unwrap()
+            .map(|original| original.id)
+    }
+
+    #[test]
+    fn only_regular_files_with_content_are_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("text"), "x").unwrap();
+        std::fs::write(path("empty"), "").unwrap();
+        let fifo = std::ffi::CString::new(path("fifo")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR).unwrap();
+        let there = FileId::at(Path::new(&path("text"))).unwrap();
+        assert_eq!(opened(&path("text")), Ok(there));
+        assert_eq!(opened(&path("empty")), Err(Bar::Empty));
+        let not_regular = |found: &str| Err(Bar::NotRegular { found: found.into() });
+        assert_eq!(opened(&path("fifo")), not_regular("a FIFO"), "it is not opened");
+        assert_eq!(opened(folder.path().to_str().unwrap()), not_regular("a folder"));
+        assert_eq!(opened("/dev/null"), not_regular("a device"));
+    }
+
+    #[test]
+    fn a_place_in_an_image_lies_below_its_root_on_the_host() {
+        let image = Some(PathBuf::from("/var/lib/containers/7"));
+        let place = Place { image, path: "/usr/bin/db".into() };
+        assert_eq!(place.on_host(), Path::new("/var/lib/containers/7/usr/bin/db"));
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_over_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (folder.path().join("lib.so"), folder.path().join("lib.so.new"));
+        std::fs::write(&old, "old").unwrap();
+        let sent = open(&old, OFlags::PATH, Mode::empty()).unwrap();
+        let original = Original::open(&sent, &place(&old), |_, _| None).unwrap().unwrap();
+        let is_replaced = || original.is_replaced(FileId::of_link(&old).ok());
+        assert!(!is_replaced());
+        std::fs::write(&new, "new").unwrap();
+        std::fs::rename(&new, &old).unwrap();
+        assert!(is_replaced());
+    }
+}

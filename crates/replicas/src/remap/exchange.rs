@@ -1,0 +1,438 @@
+//! Exchanges files in a process that is stopped for it, all or none.
+
+use super::{
+    descriptors::Descriptor,
+    error::RemapError,
+    maps::{Advice, PAGE_BYTES, Properties, Segment},
+    plan::{Change, changes, keep},
+    process::{Files, Process},
+    refusal::{Operation, refusal},
+    report::{Exchange, Report},
+    stopped::{Stopped, find_syscall},
+};
+use crate::file_id::FileId;
+use crate::sys;
+use std::{collections::BTreeMap, io, os::unix::ffi::OsStrExt, path::Path};
+
+/// Exchanges files. The calling thread traces the process, and has to end afterwards.
+pub(crate) fn exchange(
+    process: &Process,
+    exchanges: &[Exchange],
+    operation: Operation,
+) -> Result<Report, RemapError> {
+    let facts = process.facts()?;
+    if let Some(why) = refusal(&facts, operation) {
+        return Err(process.refused(why));
+    }
+    let mut work = Work::new(process, exchanges, operation)?;
+    let segments = process.segments()?;
+    let is_exchanged = |files: &mut Files, segment: &Segment| {
+        let file = files.of(process, segment);
+        exchanges.iter().any(|exchange| file == Some(exchange.from))
+    };
+    let concerned: Vec<&Segment> =
+        segments.iter().filter(|segment| is_exchanged(&mut work.files, segment)).collect();
+    if concerned.is_empty() && !work.has_descriptors()? {
+        return Ok(Report::default());
+    }
+    for exchange in exchanges {
+        work.check_path(exchange)?;
+    }
+    work.properties = process.properties()?;
+    let instruction = find_syscall(process, &segments, |segment| concerned.contains(&segment))?;
+
+    let mut stopped = Stopped::stop(process, instruction, facts.has_seccomp)?;
+    let mut report = Report { threads: stopped.threads(), ..Report::default() };
+    let planned = work.plan(&mut report)?;
+    if planned.iter().any(|file| !file.is_empty()) {
+        let mut swap = Swap { process, stopped: &mut stopped, scratch: 0, undo: Vec::new() };
+        swap.all(&planned, work.any_locked())?;
+    }
+    report.stopped = stopped.release()?;
+    Ok(report)
+}
+
+/// What is known about the process and wanted of it.
+struct Work<'a> {
+    process: &'a Process,
+    exchanges: &'a [Exchange],
+    operation: Operation,
+    files: Files,
+    properties: BTreeMap<(u64, u64), Properties>,
+}
+
+/// The changes for one file.
+struct FileChanges<'a> {
+    exchange: &'a Exchange,
+    changes: Vec<Change>,
+    /// Descriptors, each with the number of an earlier one that it is a duplicate of.
+    descriptors: Vec<(Descriptor, Option<u32>)>,
+}
+
+impl FileChanges<'_> {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.descriptors.is_empty()
+    }
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        process: &'a Process,
+        exchanges: &'a [Exchange],
+        operation: Operation,
+    ) -> Result<Self, RemapError> {
+        for exchange in exchanges {
+            let bytes = exchange.path.as_os_str().as_bytes();
+            let fits = bytes.len() < PAGE_BYTES as usize && !bytes.contains(&0);
+            if !fits || !exchange.path.is_absolute() {
+                return Err(RemapError::BadPath { path: exchange.path.clone() });
+            }
+        }
+        let (files, properties) = (Files::default(), BTreeMap::new());
+        Ok(Self { process, exchanges, operation, files, properties })
+    }
+
+    fn has_descriptors(&self) -> Result<bool, RemapError> {
+        if self.operation == Operation::Attach {
+            return Ok(false);
+        }
+        for exchange in self.exchanges {
+            if !self.process.descriptors(exchange.from)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Checks the path from outside, so that a file system that hangs does not hang the process.
+    fn check_path(&self, exchange: &Exchange) -> Result<(), RemapError> {
+        match self.process.file_at(&exchange.path) {
+            Ok(found) if found == exchange.to => Ok(()),
+            Ok(found) => Err(other_file(self.process, exchange, found)),
+            Err(source) => Err(open_failed(self.process, &exchange.path, source)),
+        }
+    }
+
+    fn any_locked(&self) -> bool {
+        self.properties.values().any(|properties| properties.locked)
+    }
+
+    /// Plans the changes of the stopped process, and reports what changes and what stays.
+    fn plan(&mut self, report: &mut Report) -> Result<Vec<FileChanges<'a>>, RemapError> {
+        let segments = self.process.segments()?;
+        let mut planned = Vec::new();
+        for exchange in self.exchanges {
+            let mut file = FileChanges { exchange, changes: Vec::new(), descriptors: Vec::new() };
+            for segment in &segments {
+                if self.files.of(self.process, segment) != Some(exchange.from) {
+                    continue;
+                }
+                let properties = self.properties_of(segment)?;
+                if let Some(why) = keep(segment, &properties, self.operation) {
+                    let (segment, bytes) = (segment.clone(), segment.bytes());
+                    report.kept.push(super::plan::Kept { segment, bytes, why });
+                    continue;
+                }
+                let parts = self.process.parts(segment)?;
+                let (new, kept) = changes(segment, &properties, &parts, self.operation);
+                report.kept.extend(kept);
+                if !new.is_empty() {
+                    report.changed.push(segment.clone());
+                }
+                file.changes.extend(new);
+            }
+            if self.operation == Operation::Detach {
+                self.plan_descriptors(&mut file, report)?;
+            }
+            planned.push(file);
+        }
+        Ok(planned)
+    }
+
+    fn properties_of(&mut self, segment: &Segment) -> Result<Properties, RemapError> {
+        let key = (segment.addresses.start, segment.addresses.end);
+        if !self.properties.contains_key(&key) {
+            // Mapped since they were read.
+            self.properties = self.process.properties()?;
+        }
+        Ok(self.properties.get(&key).copied().unwrap_or_default())
+    }
+
+    fn plan_descriptors(
+        &self,
+        file: &mut FileChanges<'_>,
+        report: &mut Report,
+    ) -> Result<(), RemapError> {
+        for descriptor in self.process.descriptors(file.exchange.from)? {
+            let number = descriptor.number;
+            if !descriptor.is_read_only() {
+                report.kept_descriptors.push(descriptor);
+                continue;
+            }
+            let is_duplicate = |(earlier, _): &&(Descriptor, Option<u32>)| {
+                sys::same_open_file(self.process.pid(), earlier.number, number).unwrap_or(false)
+            };
+            let first = file.descriptors.iter().find(is_duplicate).map(|(it, _)| it.number);
+            report.descriptors.push(number);
+            report.lost_locks.extend(descriptor.locked.then_some(number));
+            file.descriptors.push((descriptor, first));
+        }
+        Ok(())
+    }
+}
+
+fn other_file(process: &Process, exchange: &Exchange, found: FileId) -> RemapError {
+    let (pid, path) = (process.pid(), exchange.path.clone());
+    RemapError::OtherFile { pid, path, expected: exchange.to, found }
+}
+
+fn open_failed(process: &Process, path: &Path, source: io::Error) -> RemapError {
+    RemapError::Open { pid: process.pid(), path: path.into(), source }
+}
+
+/// How to take one change back, and what is left to tidy up once it stays.
+enum Undo {
+    /// A second mapping of what a segment showed before.
+    Segment { aside: u64, addresses: std::ops::Range<u64> },
+    /// A duplicate of what a descriptor was before.
+    Descriptor { aside: u64, number: u32, flags: u64 },
+}
+
+/// The system calls of an exchange.
+struct Swap<'s, 'p> {
+    process: &'p Process,
+    stopped: &'s mut Stopped<'p>,
+    /// The address of a page of the process for arguments in memory.
+    scratch: u64,
+    undo: Vec<Undo>,
+}
+
+impl Swap<'_, '_> {
+    /// Makes all changes, or takes back those that it has made.
+    fn all(&mut self, planned: &[FileChanges<'_>], any_locked: bool) -> Result<(), RemapError> {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+        let flags = (flags | libc::MAP_ANONYMOUS) as u64;
+        let arguments = [0, PAGE_BYTES, rights as u64, flags, u64::MAX, 0];
+        self.scratch =
+            self.call(libc::SYS_mmap, arguments, || "mapping a page for paths".into())?;
+        let done = planned
+            .iter()
+            .filter(|file| !file.is_empty())
+            .try_for_each(|file| self.file(file, any_locked));
+        let done = match done {
+            Ok(()) => self.tidy(),
+            Err(first) => match self.take_back() {
+                Ok(()) => Err(first),
+                Err(then) => {
+                    let pid = self.process.pid();
+                    Err(RemapError::NotUndone { pid, first: first.into(), then: then.into() })
+                }
+            },
+        };
+        // A page that stays is harmless, so it must not hide the result.
+        _ = self.stopped.call(libc::SYS_munmap, [self.scratch, PAGE_BYTES, 0, 0, 0, 0]);
+        done
+    }
+
+    fn file(&mut self, file: &FileChanges<'_>, any_locked: bool) -> Result<(), RemapError> {
+        if !file.changes.is_empty() {
+            let opened = self.open(file.exchange, 0)?;
+            let done =
+                file.changes.iter().try_for_each(|change| self.segment(change, opened, any_locked));
+            self.close(opened)?;
+            done?;
+        }
+        file.descriptors
+            .iter()
+            .try_for_each(|(descriptor, first)| self.descriptor(file.exchange, descriptor, *first))
+    }
+
+    /// Opens the new file in the process. Verifies the file itself, because the path may have
+    /// changed since it was checked.
+    fn open(&mut self, exchange: &Exchange, flags: i32) -> Result<u64, RemapError> {
+        let mut path = exchange.path.as_os_str().as_bytes().to_vec();
+        path.push(0);
+        self.stopped.write(self.scratch, &path)?;
+        // O_NONBLOCK: should the path be a FIFO by now, opening it must not wait.
+        let once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+        let flags = flags & !once | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let arguments = [libc::AT_FDCWD as u64, self.scratch, flags as u64, 0, 0, 0];
+        let opened = self
+            .stopped
+            .call(libc::SYS_openat, arguments)?
+            .map_err(|source| open_failed(self.process, &exchange.path, source))?;
+        let found = self.process.file_at_descriptor(opened);
+        let done = match found {
+            Ok(found) if found == exchange.to => return Ok(opened),
+            Ok(found) => Err(other_file(self.process, exchange, found)),
+            Err(source) => Err(open_failed(self.process, &exchange.path, source)),
+        };
+        self.close(opened)?;
+        done
+    }
+
+    fn close(&mut self, descriptor: u64) -> Result<(), RemapError> {
+        // Linux closes the descriptor even if it reports an error.
+        self.stopped.call(libc::SYS_close, [descriptor, 0, 0, 0, 0, 0]).map(drop)
+    }
+
+    fn segment(&mut self, change: &Change, file: u64, any_locked: bool) -> Result<(), RemapError> {
+        let start = change.addresses.start;
+        let bytes = change.addresses.end - start;
+        let at = || format!("{:x}-{:x}", change.addresses.start, change.addresses.end);
+        // The old mapping stays in place meanwhile, without its pages.
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64;
+        let aside = self.call(libc::SYS_mremap, [start, bytes, bytes, flags, 0, 0], || {
+            format!("putting {} aside (mremap)", at())
+        })?;
+        self.undo.push(Undo::Segment { aside, addresses: change.addresses.clone() });
+        let properties = &change.properties;
+        let protection = rights(&change.segment);
+        let mut flags = libc::MAP_FIXED;
+        flags |= if change.segment.shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        if properties.no_reserve {
+            flags |= libc::MAP_NORESERVE;
+        }
+        let arguments = [start, bytes, protection, flags as u64, file, change.offset_bytes];
+        self.call(libc::SYS_mmap, arguments, || format!("mapping {} anew (mmap)", at()))?;
+        for advice in advice(&properties.advice) {
+            let arguments = [start, bytes, advice as u64, 0, 0, 0];
+            self.call(libc::SYS_madvise, arguments, || format!("advising on {} (madvise)", at()))?;
+        }
+        if properties.locked {
+            // `MLOCK_ONFAULT` is 1.
+            let arguments = [start, bytes, u64::from(properties.locked_on_fault), 0, 0, 0];
+            self.call(libc::SYS_mlock2, arguments, || format!("locking {} (mlock2)", at()))?;
+        } else if any_locked {
+            // After `mlockall(MCL_FUTURE)` new mappings are locked.
+            self.call(libc::SYS_munlock, [start, bytes, 0, 0, 0, 0], || {
+                format!("unlocking {} (munlock)", at())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn descriptor(
+        &mut self,
+        exchange: &Exchange,
+        descriptor: &Descriptor,
+        first: Option<u32>,
+    ) -> Result<(), RemapError> {
+        let number = descriptor.number;
+        let flags = if descriptor.close_on_exec { libc::O_CLOEXEC as u64 } else { 0 };
+        let duplicate = [number.into(), libc::F_DUPFD_CLOEXEC as u64, 0, 0, 0, 0];
+        let aside = self.call(libc::SYS_fcntl, duplicate, || {
+            format!("putting descriptor {number} aside (fcntl)")
+        })?;
+        self.undo.push(Undo::Descriptor { aside, number, flags });
+        let new = match first {
+            Some(first) => first.into(),
+            None => self.open_at(exchange, descriptor)?,
+        };
+        let done = self.call(libc::SYS_dup3, [new, number.into(), flags, 0, 0, 0], || {
+            format!("replacing descriptor {number} (dup3)")
+        });
+        if first.is_none() {
+            self.close(new)?;
+        }
+        done.map(drop)
+    }
+
+    /// Opens the new file as a descriptor of the old one is open.
+    fn open_at(&mut self, exchange: &Exchange, descriptor: &Descriptor) -> Result<u64, RemapError> {
+        let opened = self.open(exchange, descriptor.flags)?;
+        let is_path_only = descriptor.flags & libc::O_PATH != 0;
+        let mut done = Ok(0);
+        if descriptor.offset_bytes != 0 && !is_path_only {
+            let arguments = [opened, descriptor.offset_bytes, libc::SEEK_SET as u64, 0, 0, 0];
+            done = self.call(libc::SYS_lseek, arguments, || "setting an offset (lseek)".into());
+        }
+        if done.is_ok() && !is_path_only {
+            // Opening sets O_NONBLOCK, which the old descriptor need not have.
+            let arguments = [opened, libc::F_SETFL as u64, descriptor.flags as u64, 0, 0, 0];
+            done = self.call(libc::SYS_fcntl, arguments, || "setting flags (fcntl)".into());
+        }
+        match done {
+            Ok(_) => Ok(opened),
+            Err(error) => {
+                self.close(opened)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes what an undo would have needed.
+    fn tidy(&mut self) -> Result<(), RemapError> {
+        for undo in std::mem::take(&mut self.undo) {
+            match undo {
+                Undo::Segment { aside, addresses } => {
+                    let bytes = addresses.end - addresses.start;
+                    self.call(libc::SYS_munmap, [aside, bytes, 0, 0, 0, 0], || {
+                        "removing what was put aside (munmap)".into()
+                    })?;
+                }
+                Undo::Descriptor { aside, .. } => self.close(aside)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the changes back, the last one first.
+    fn take_back(&mut self) -> Result<(), RemapError> {
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Segment { aside, addresses } => {
+                    let bytes = addresses.end - addresses.start;
+                    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+                    let arguments = [aside, bytes, bytes, flags, addresses.start, 0];
+                    self.call(libc::SYS_mremap, arguments, || {
+                        format!("returning {:x}-{:x} (mremap)", addresses.start, addresses.end)
+                    })?;
+                }
+                Undo::Descriptor { aside, number, flags } => {
+                    self.call(libc::SYS_dup3, [aside, number.into(), flags, 0, 0, 0], || {
+                        format!("returning descriptor {number} (dup3)")
+                    })?;
+                    self.close(aside)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        number: libc::c_long,
+        arguments: [u64; 6],
+        what: impl FnOnce() -> String,
+    ) -> Result<u64, RemapError> {
+        let pid = self.process.pid();
+        let result = self.stopped.call(number, arguments)?;
+        result.map_err(|source| RemapError::Call { pid, what: what(), source })
+    }
+}
+
+/// The rights of a segment as `mmap` takes them.
+fn rights(segment: &Segment) -> u64 {
+    let protection = segment.protection;
+    let rights = [
+        (protection.read, libc::PROT_READ),
+        (protection.write, libc::PROT_WRITE),
+        (protection.execute, libc::PROT_EXEC),
+    ];
+    rights.iter().filter(|(has, _)| *has).map(|&(_, right)| right as u64).sum()
+}
+
+/// The advice of a segment as `madvise` takes it.
+fn advice(advice: &Advice) -> impl Iterator<Item = libc::c_int> {
+    let all = [
+        (advice.huge_pages, libc::MADV_HUGEPAGE),
+        (advice.no_huge_pages, libc::MADV_NOHUGEPAGE),
+        (advice.no_fork, libc::MADV_DONTFORK),
+        (advice.no_dump, libc::MADV_DONTDUMP),
+        (advice.random, libc::MADV_RANDOM),
+        (advice.sequential, libc::MADV_SEQUENTIAL),
+        (advice.mergeable, libc::MADV_MERGEABLE),
+    ];
+    all.into_iter().filter(|(given, _)| *given).map(|(_, advice)| advice)
+}

@@ -1,0 +1,428 @@
+//! A process whose threads are all stopped, and system calls made by one of them.
+//!
+//! A thread is stopped with `PTRACE_SEIZE` and `PTRACE_INTERRUPT`, which send no signal. It then
+//! stands where signals are delivered (`get_signal` in `kernel/signal.c`), before the kernel
+//! decides about restarting an interrupted call. So a thread whose registers are as they were goes
+//! on as if nothing had happened, and a process that was stopped by `SIGSTOP` stays so.
+//!
+//! For the calls of the process, one thread gets new registers and all signals blocked. Stops at
+//! entry and end (`PTRACE_SYSCALL`) use no signal either, unlike single steps, which would reset a
+//! handler of `SIGTRAP`. Shadow stacks are not concerned: no call or return is executed.
+
+use super::{
+    error::RemapError,
+    maps::Segment,
+    process::Process,
+    refusal::Refusal,
+    registers::{calling, is_64_bit, is_in_syscall, restarting, result, wants_restart},
+};
+use crate::sys::{self, Resume};
+use libc::user_regs_struct;
+use nix::{
+    sys::ptrace::{self, Options},
+    unistd::Pid,
+};
+use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
+use std::{
+    collections::BTreeSet,
+    fs::{File, OpenOptions},
+    io,
+    marker::PhantomData,
+    os::unix::fs::FileExt,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The time that all threads have to stop.
+const DEADLINE: Duration = Duration::from_millis(40);
+
+/// The pause between two looks for threads that have stopped. No descriptor announces them.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// `PTRACE_O_SUSPEND_SECCOMP`
+const SUSPEND_SECCOMP: libc::c_int = 1 << 21;
+
+/// `PTRACE_EVENT_STOP`, in the place where a wait status has it.
+const EVENT_STOP: i32 = libc::PTRACE_EVENT_STOP << 16;
+
+/// The signal of stops at system calls, with `PTRACE_O_TRACESYSGOOD`.
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// The bytes of a segment in which that instruction is searched for.
+const SEARCHED_BYTES: usize = 1 << 20;
+
+/// Calls that are made again after an interruption; each is one signal that stops the process.
+const MAX_RESTARTS: u32 = 16;
+
+/// The address of an instruction that makes system calls: in the vDSO, or in text that no exchange
+/// concerns.
+pub(crate) fn find_syscall(
+    process: &Process,
+    segments: &[Segment],
+    is_exchanged: impl Fn(&Segment) -> bool,
+) -> Result<u64, RemapError> {
+    let memory = process.open_file("mem")?;
+    let is_vdso = |segment: &&Segment| segment.is_named("[vdso]");
+    let others = segments.iter().filter(|segment| {
+        segment.protection.execute && segment.file.is_some() && !is_exchanged(segment)
+    });
+    for segment in segments.iter().filter(is_vdso).chain(others) {
+        let mut text = vec![0; SEARCHED_BYTES.min(segment.bytes() as usize)];
+        let Ok(read) = memory.read_at(&mut text, segment.addresses.start) else { continue };
+        text.truncate(read);
+        if let Some(at) = text.windows(2).position(|two| two == SYSCALL) {
+            return Ok(segment.addresses.start + at as u64);
+        }
+    }
+    Err(process.refused(Refusal::NoSyscallInstruction))
+}
+
+/// A process whose threads are all stopped. Dropping it restores and releases them.
+///
+/// All of its life happens in one thread of the caller, which has to end right after it: the kernel
+/// then releases threads that did not stop in time.
+#[derive(Debug)]
+pub(crate) struct Stopped<'p> {
+    process: &'p Process,
+    /// Its stopped threads.
+    threads: BTreeSet<i32>,
+    memory: File,
+    /// The address of the instruction that makes system calls.
+    instruction: u64,
+    injector: Option<Injector>,
+    since: Instant,
+    /// Only the thread that traces may make requests.
+    not_send: PhantomData<*const ()>,
+}
+
+/// The thread that makes the calls, and its state to restore.
+#[derive(Debug)]
+struct Injector {
+    thread: i32,
+    registers: user_regs_struct,
+    signal_mask: u64,
+    /// The place where a restartable sequence announces itself, and its announcement. The kernel
+    /// clears it when it sees the thread elsewhere (`rseq_ip_fixup` in `kernel/rseq.c`).
+    sequence: Option<(u64, u64)>,
+    /// True from the first call on.
+    has_moved: bool,
+}
+
+impl<'p> Stopped<'p> {
+    /// Stops all threads of a process. `instruction` is what [`find_syscall`] found.
+    pub(crate) fn stop(
+        process: &'p Process,
+        instruction: u64,
+        suspend_seccomp: bool,
+    ) -> Result<Self, RemapError> {
+        // Opened early: this fails for lack of the same privilege, with nothing to undo.
+        let memory = OpenOptions::new().read(true).write(true).open(process.path("mem"));
+        let memory = memory.map_err(|error| process.tracing("write its memory", error))?;
+        let mut stopped = Self {
+            process,
+            threads: BTreeSet::new(),
+            memory,
+            instruction,
+            injector: None,
+            since: Instant::now(),
+            not_send: PhantomData,
+        };
+        stopped.stop_threads(suspend_seccomp)?;
+        if !process.is_alive() {
+            return Err(process.refused(Refusal::Gone));
+        }
+        stopped.choose_injector()?;
+        Ok(stopped)
+    }
+
+    /// The number of its threads.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Seizes and stops threads until there is none that it does not know. New ones come from
+    /// threads that still run.
+    fn stop_threads(&mut self, suspend_seccomp: bool) -> Result<(), RemapError> {
+        let mut options = Options::PTRACE_O_TRACESYSGOOD;
+        if suspend_seccomp {
+            options |= Options::from_bits_retain(SUSPEND_SECCOMP);
+        }
+        let mut seized = BTreeSet::new();
+        loop {
+            let mut waiting = BTreeSet::new();
+            for thread in self.process.threads()? {
+                if seized.contains(&thread) {
+                    continue;
+                }
+                let id = Pid::from_raw(thread);
+                match ptrace::seize(id, options).and_then(|()| ptrace::interrupt(id)) {
+                    Ok(()) => {
+                        seized.insert(thread);
+                        waiting.insert(thread);
+                    }
+                    Err(error) => self.check_ended(thread, error, suspend_seccomp)?,
+                }
+            }
+            if waiting.is_empty() {
+                break;
+            }
+            self.wait_for(waiting)?;
+        }
+        match self.threads.is_empty() {
+            true => Err(self.process.refused(Refusal::Gone)),
+            false => Ok(()),
+        }
+    }
+
+    /// A thread could not be seized. That is fine if it has ended.
+    fn check_ended(
+        &self,
+        thread: i32,
+        error: nix::Error,
+        suspend_seccomp: bool,
+    ) -> Result<(), RemapError> {
+        if error == nix::Error::ESRCH {
+            return Ok(());
+        }
+        let status = std::fs::read(self.process.path(&format!("task/{thread}/status")));
+        let status = String::from_utf8_lossy(&status.unwrap_or_default()).into_owned();
+        let line = |name: &str| {
+            status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or("Z")
+        };
+        if line("State:").starts_with(['Z', 'X']) {
+            return Ok(());
+        }
+        if let Some(tracer) = line("TracerPid:").parse().ok().filter(|&tracer| tracer != 0) {
+            return Err(self.process.refused(Refusal::AlreadyTraced { tracer }));
+        }
+        if suspend_seccomp {
+            return Err(self.process.refused(Refusal::NotPermitted {
+                what: "suspend its seccomp filter",
+                needs: "CAP_SYS_PTRACE, CAP_SYS_ADMIN, a kernel with CONFIG_CHECKPOINT_RESTORE, \
+                        and no seccomp filter of the caller's own",
+            }));
+        }
+        Err(self.process.tracing("stop it (ptrace)", error.into()))
+    }
+
+    /// Waits until the threads have stopped or ended.
+    fn wait_for(&mut self, mut waiting: BTreeSet<i32>) -> Result<(), RemapError> {
+        let any = wait_options(libc::__WNOTHREAD) | WaitOptions::NOHANG;
+        while let Some(&first) = waiting.first() {
+            match wait(any) {
+                Ok(Some((thread, status))) => {
+                    let thread = thread.as_raw_pid();
+                    if !status.stopped() {
+                        // It has ended.
+                        waiting.remove(&thread);
+                        self.threads.remove(&thread);
+                    } else if status.as_raw() & (0xff << 16) == EVENT_STOP {
+                        waiting.remove(&thread);
+                        self.threads.insert(thread);
+                        self.restart_interrupted(thread);
+                    } else {
+                        // A signal arrived first. The thread enters its handler and stops there.
+                        let signal = status.stopping_signal().unwrap_or(0);
+                        _ = sys::resume(thread, Resume::Run, signal);
+                    }
+                }
+                Ok(None) if self.since.elapsed() > DEADLINE => {
+                    let waited_ms = DEADLINE.as_millis() as u64;
+                    let why = Refusal::DoesNotStop { thread: first, waited_ms };
+                    return Err(self.process.refused(why));
+                }
+                Ok(None) => thread::sleep(PAUSE),
+                Err(rustix::io::Errno::INTR) => {}
+                // Nothing is left to wait for: an `execve` has ended all threads but one.
+                Err(_) => return Err(self.process.refused(Refusal::Gone)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the stop from failing a call of the thread. Without its registers it has been killed.
+    fn restart_interrupted(&self, thread: i32) {
+        let id = Pid::from_raw(thread);
+        if let Some(new) = ptrace::getregs(id).ok().as_ref().and_then(restarting) {
+            _ = ptrace::setregs(id, new);
+        }
+    }
+
+    /// Chooses the thread that makes the calls: one in a system call, because such a thread is in
+    /// no restartable sequence; else any.
+    fn choose_injector(&mut self) -> Result<(), RemapError> {
+        let mut chosen = None;
+        for &thread in &self.threads {
+            let registers = ptrace::getregs(Pid::from_raw(thread))
+                .map_err(|error| self.process.tracing("read its registers", error.into()))?;
+            // A 64-bit program can hold 32-bit code.
+            if !is_64_bit(&registers) {
+                continue;
+            }
+            let is_best = is_in_syscall(&registers);
+            if is_best || chosen.is_none() {
+                chosen = Some((thread, registers));
+            }
+            if is_best {
+                break;
+            }
+        }
+        let Some((thread, registers)) = chosen else {
+            return Err(self.process.refused(Refusal::ThirtyTwoBit));
+        };
+        let trace = |error| self.process.tracing("prepare a thread for system calls", error);
+        if sys::dispatches_syscalls(thread).map_err(trace)? {
+            return Err(self.process.refused(Refusal::DispatchesSyscalls));
+        }
+        let mut code = [0; SYSCALL.len()];
+        self.memory.read_exact_at(&mut code, self.instruction).map_err(trace)?;
+        if code != SYSCALL {
+            return Err(self.process.refused(Refusal::NoSyscallInstruction));
+        }
+        let sequence = match sys::rseq_address(thread).map_err(trace)? {
+            Some(address) => {
+                // The field `rseq_cs` of `struct rseq`.
+                let place = address + 8;
+                let mut value = [0; 8];
+                self.memory.read_exact_at(&mut value, place).map_err(trace)?;
+                Some((place, u64::from_ne_bytes(value))).filter(|&(_, value)| value != 0)
+            }
+            None => None,
+        };
+        let signal_mask = sys::signal_mask(thread).map_err(trace)?;
+        self.injector =
+            Some(Injector { thread, registers, signal_mask, sequence, has_moved: false });
+        sys::set_signal_mask(thread, u64::MAX).map_err(trace)
+    }
+
+    /// Makes a system call in the process. The outer error is one of tracing, the inner one the
+    /// call's own.
+    pub(crate) fn call(
+        &mut self,
+        number: libc::c_long,
+        arguments: [u64; 6],
+    ) -> Result<Result<u64, io::Error>, RemapError> {
+        let Some(injector) = &mut self.injector else {
+            return Err(self.process.refused(Refusal::Gone));
+        };
+        injector.has_moved = true;
+        let id = Pid::from_raw(injector.thread);
+        let call = calling(&injector.registers, self.instruction, number, arguments);
+        let mut restarts = 0;
+        loop {
+            ptrace::setregs(id, call)
+                .map_err(|error| self.process.tracing("set its registers", error.into()))?;
+            for _entry_and_end in 0..2 {
+                self.run_to_syscall_stop(id.as_raw())?;
+            }
+            let registers = ptrace::getregs(id)
+                .map_err(|error| self.process.tracing("read its registers", error.into()))?;
+            match result(&registers) {
+                Err(error) if wants_restart(error) && restarts < MAX_RESTARTS => restarts += 1,
+                Err(error) => return Ok(Err(io::Error::from_raw_os_error(error))),
+                Ok(value) => return Ok(Ok(value)),
+            }
+        }
+    }
+
+    /// Lets the thread run to the next entry to a system call, or the end of one.
+    fn run_to_syscall_stop(&self, thread: i32) -> Result<(), RemapError> {
+        let trace = |error| self.process.tracing("make a system call in it", error);
+        let mut signal = 0;
+        loop {
+            sys::resume(thread, Resume::ToSyscall, signal).map_err(trace)?;
+            let stop = self.wait_for_stop(thread)?;
+            signal = match stop.stopping_signal() {
+                Some(SYSCALL_STOP) => return Ok(()),
+                // The process is being stopped or continued. The thread goes on for us alone.
+                _ if is_event_stop(stop) => 0,
+                // The instruction faulted.
+                Some(
+                    libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS,
+                ) => {
+                    return Err(trace(io::Error::from_raw_os_error(libc::EFAULT)));
+                }
+                // No thread can block SIGSTOP. Delivering it stops the process once it is released.
+                Some(other) => other,
+                None => 0,
+            };
+        }
+    }
+
+    fn wait_for_stop(&self, thread: i32) -> Result<WaitStatus, RemapError> {
+        loop {
+            match waitpid(rustix::process::Pid::from_raw(thread), wait_options(0)) {
+                Ok(Some((_, status))) if status.stopped() => return Ok(status),
+                Ok(Some(_)) => return Err(self.process.refused(Refusal::Gone)),
+                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(self.process.tracing("wait for it", error.into())),
+            }
+        }
+    }
+
+    /// Writes into the memory of the process.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), RemapError> {
+        let written = self.memory.write_all_at(bytes, address);
+        written.map_err(|error| self.process.tracing("write its memory", error))
+    }
+
+    /// Restores and releases all threads. Returns how long they were stopped.
+    pub(crate) fn release(mut self) -> Result<Duration, RemapError> {
+        self.restore()?;
+        self.detach();
+        Ok(self.since.elapsed())
+    }
+
+    /// Gives the thread that made the calls its own registers and signals again.
+    fn restore(&mut self) -> Result<(), RemapError> {
+        let Some(injector) = self.injector.take() else { return Ok(()) };
+        let thread = injector.thread;
+        let trace = |error| self.process.tracing("restore its registers", error);
+        if injector.has_moved {
+            // Back to where signals are delivered, because the kernel restarts calls only there.
+            ptrace::interrupt(Pid::from_raw(thread)).map_err(|error| trace(error.into()))?;
+            let mut signal = 0;
+            loop {
+                sys::resume(thread, Resume::Run, signal).map_err(trace)?;
+                let stop = self.wait_for_stop(thread)?;
+                if is_event_stop(stop) {
+                    break;
+                }
+                signal = stop.stopping_signal().filter(|&it| it == libc::SIGSTOP).unwrap_or(0);
+            }
+        }
+        ptrace::setregs(Pid::from_raw(thread), injector.registers)
+            .map_err(|error| trace(error.into()))?;
+        sys::set_signal_mask(thread, injector.signal_mask).map_err(trace)?;
+        match injector.sequence {
+            Some((place, value)) => self.write(place, &value.to_ne_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    fn detach(&mut self) {
+        for thread in std::mem::take(&mut self.threads) {
+            // One that cannot be released has been killed.
+            _ = ptrace::detach(Pid::from_raw(thread), None);
+        }
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // An error was reported already, or the process has been killed.
+        _ = self.restore();
+        self.detach();
+    }
+}
+
+fn wait_options(more: libc::c_int) -> WaitOptions {
+    WaitOptions::from_bits_retain((libc::__WALL | more) as u32)
+}
+
+fn is_event_stop(status: WaitStatus) -> bool {
+    status.stopped() && status.as_raw() & (0xff << 16) == EVENT_STOP
+}

@@ -1,0 +1,145 @@
+//! The helper: one thread that answers clients, lease breaks and changes of files, and one that
+//! copies.
+
+mod connection;
+mod effects;
+mod events;
+mod file;
+mod managers;
+mod memory;
+mod processes;
+mod requests;
+mod retry;
+
+use crate::{
+    copier::Copier,
+    error::{Error, IoContext},
+    exchanger::Exchanger,
+    file_id::FileId,
+    leftovers,
+    namespace::{Namespace, Visitor},
+    package_managers::PackageManagers,
+    signals::Signals,
+    store::Store,
+};
+use file::{Guest, MemoryWatch, Replicated};
+use nearside_linux::{Paths, folder::Folder};
+use nearside_policy::replication::budget_bytes;
+use nearside_topology::Topology;
+use rustix::{
+    fs::{Mode, inotify},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Where the helper keeps its things, and what it may use.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its folder: the socket, and the mount points of the stores.
+    pub folder: PathBuf,
+    /// The machine.
+    pub topology: Topology,
+    /// The most bytes of copies on a node; by default a share of its memory.
+    pub budget_bytes: Option<u64>,
+    /// The host whose claims copies respect; none where nothing is claimed.
+    pub host: Option<Paths>,
+}
+
+/// The helper.
+#[derive(Debug)]
+pub struct Replicator {
+    topology: Topology,
+    stores: Arc<Vec<Store>>,
+    visitor: Visitor,
+    signals: Signals,
+    changes: OwnedFd,
+    /// The mounts of the host, to wait for changes.
+    host_mounts: File,
+    copier: Copier,
+    exchanger: Exchanger,
+    listener: OwnedFd,
+    socket: PathBuf,
+    files: BTreeMap<FileId, Replicated>,
+    guests: BTreeMap<FileId, Guest>,
+    watch: MemoryWatch,
+    /// None if the kernel lacks what they need.
+    managers: Option<PackageManagers>,
+    /// The number of the next copy, for its name.
+    next_copy: u64,
+}
+
+impl Replicator {
+    /// Clears leftovers, mounts the stores and listens. To be called before other threads exist.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN` or `CAP_SYS_PTRACE`, or if the folder or the socket cannot be made.
+    pub fn open(options: Options) -> Result<Self, Error> {
+        let signals = Signals::redirect()?;
+        let folder = Folder::make(&options.folder)?;
+        let visitor = Visitor::new(Namespace::of(1)?)?;
+        let exchanger = Exchanger::start()?;
+        leftovers::clear(&visitor, Namespace::own()?.id(), &exchanger)?;
+        let mount = |node: &nearside_topology::Node| {
+            let budget = options.budget_bytes.unwrap_or_else(|| budget_bytes(node.memory_bytes));
+            let place = folder.path().join(format!("node{}", node.id.0));
+            Store::mount(node.id, &place, budget)
+        };
+        let with_memory = options.topology.nodes.iter().filter(|node| node.memory_bytes > 0);
+        let stores = Arc::new(with_memory.map(mount).collect::<Result<Vec<_>, _>>()?);
+        let socket = folder.path().join("socket");
+        let listener = listen_at(&socket)?;
+        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
+            .doing(|| "watching files".into())?;
+        let host_mounts =
+            File::open("/proc/1/mountinfo").doing(|| "watching the host's mounts".into())?;
+        let managers = PackageManagers::new();
+        if let Err(error) = &managers {
+            eprintln!(
+                "nearside replicator: package managers inside domains will find files busy: {error}"
+            );
+        }
+        let managers = managers.ok();
+        let copier = Copier::start(Arc::clone(&stores), options.host)?;
+        Ok(Self {
+            topology: options.topology,
+            stores,
+            visitor,
+            signals,
+            changes,
+            host_mounts,
+            copier,
+            exchanger,
+            listener,
+            socket,
+            files: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            watch: MemoryWatch::default(),
+            managers,
+            next_copy: 0,
+        })
+    }
+}
+
+/// A socket that root alone may connect to.
+fn listen_at(path: &Path) -> Result<OwnedFd, Error> {
+    let doing = || format!("listening at {}", path.display());
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).doing(doing)?,
+        _ => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).doing(doing)?;
+    let address = SocketAddrUnix::new(path).doing(doing)?;
+    bind(&listener, &address).doing(doing)?;
+    // Nobody connects before `listen`.
+    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).doing(doing)?;
+    listen(&listener, 64).doing(doing)?;
+    Ok(listener)
+}

@@ -1,0 +1,269 @@
+//! What events lead to. The decisions are those of [`Life`](nearside_policy::replication::Life);
+//! here they are carried out.
+
+use super::{
+    Replicator,
+    file::{Guest, Mount, Replicated},
+};
+use crate::{
+    copier::{Done, Job},
+    file_id::FileId,
+    layers, lease,
+    namespace::Bound,
+    store::{NotCopied, Store},
+};
+use nearside_policy::replication::{Bar, CopyRefusal, Effect, Event};
+use nearside_topology::NodeId;
+use rustix::fs::inotify::{self, WatchFlags};
+use std::{
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+impl Replicator {
+    /// Gives an event to a file, and does what follows from it.
+    pub(super) fn take(&mut self, id: FileId, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let Some(file) = self.files.get_mut(&id) else { return };
+            for effect in file.life.take(event) {
+                events.extend(self.act(id, effect));
+            }
+        }
+    }
+
+    /// Carries out one effect. Returns the event that answers it, if that is known at once.
+    fn act(&mut self, id: FileId, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::TakeLease => {
+                // A rename that came before the watch tells of itself here alone.
+                if self.is_replaced(id) {
+                    return Some(Event::Replaced);
+                }
+                if let Err(bar) = self.find_layers(id) {
+                    return Some(Event::Barred(bar));
+                }
+                let file = self.files.get_mut(&id)?;
+                Some(match lease::take(&file.original) {
+                    lease::Answer::Granted => {
+                        file.retry.reset();
+                        Event::Leased
+                    }
+                    lease::Answer::Writer => {
+                        file.retry.refused(Instant::now());
+                        Event::BusyWriter
+                    }
+                    lease::Answer::Barred(bar) => Event::Barred(bar),
+                })
+            }
+            Effect::Copy(node) => self.start_copy(id, node),
+            Effect::Withdraw(node) => {
+                self.withdraw(id, Some(node));
+                None
+            }
+            Effect::Collapse => {
+                self.withdraw(id, None);
+                let file = self.files.get_mut(&id)?;
+                file.collapses += 1;
+                lease::release(&file.original);
+                // truncate(2), or a writer that is killed while it waits, closes nothing.
+                file.retry.refused(Instant::now());
+                Some(Event::Collapsed)
+            }
+            Effect::ReleaseLease => {
+                lease::release(&self.files.get(&id)?.original);
+                None
+            }
+            Effect::Forget => {
+                self.forget(id);
+                None
+            }
+        }
+    }
+
+    /// Finds the files below one of an overlay: a writer may have brought it to another layer.
+    fn find_layers(&mut self, id: FileId) -> Result<(), Bar> {
+        let Some(file) = self.files.get(&id) else { return Ok(()) };
+        let layers = self.visitor.on_host(|| layers::below(&file.original));
+        let layers = layers.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }))?;
+        let watch = |layer| self.watch(layer, WatchFlags::CLOSE_WRITE);
+        let watches: Vec<_> = layers.iter().filter_map(watch).collect();
+        if let Some(file) = self.files.get_mut(&id) {
+            file.original.layers = layers;
+            file.layer_watches.extend(watches);
+        }
+        Ok(())
+    }
+
+    fn start_copy(&mut self, id: FileId, node: NodeId) -> Option<Event> {
+        let file = self.files.get_mut(&id)?;
+        let failed = |why: String| Some(Event::NotCopied(node, CopyRefusal::Failed(why)));
+        let original = match file.original.file.try_clone() {
+            Ok(original) => original,
+            Err(error) => return failed(error.to_string()),
+        };
+        let cancelled = Arc::new(AtomicBool::new(false));
+        file.jobs.insert(node, Arc::clone(&cancelled));
+        self.next_copy += 1;
+        let name = format!("{}-{}", id.inode, self.next_copy);
+        let bytes = file.original.bytes;
+        self.copier.copy(Job { file: id, original, bytes, node, name, cancelled });
+        None
+    }
+
+    /// A copy is complete or was not made. One that nobody waits for any more is removed.
+    pub(super) fn copied(&mut self, done: Done) {
+        let Done { job, made } = done;
+        let awaited = self.files.get_mut(&job.file).is_some_and(|file| {
+            let is_it = file.jobs.get(&job.node).is_some_and(|it| Arc::ptr_eq(it, &job.cancelled));
+            is_it && file.jobs.remove(&job.node).is_some()
+        });
+        let copy = match made {
+            Ok(copy) if !awaited => return self.remove_copy(job.node, &copy.name),
+            _ if !awaited => return,
+            Ok(copy) => copy,
+            Err(why) => {
+                let why = match why {
+                    NotCopied::Barred(bar) => return self.take(job.file, Event::Barred(bar)),
+                    NotCopied::Refused(why) => why,
+                    NotCopied::Cancelled => CopyRefusal::Failed("it was cancelled".into()),
+                };
+                return self.take(job.file, Event::NotCopied(job.node, why));
+            }
+        };
+        if let Some(file) = self.files.get_mut(&job.file) {
+            file.copies.insert(job.node, copy);
+        }
+        self.bind_everywhere(job.file, job.node);
+        self.take(job.file, Event::Copied(job.node));
+    }
+
+    /// Binds the copy of a node in all namespaces that use it.
+    fn bind_everywhere(&mut self, id: FileId, copy: NodeId) {
+        let Some(file) = self.files.get(&id) else { return };
+        let guests = self.guests.values_mut();
+        for guest in guests.filter(|guest| file.serving.get(&guest.node) == Some(&copy)) {
+            bind(&self.stores, &self.visitor, guest, file);
+        }
+        for guest in self.guests.values().filter(|guest| guest.running) {
+            if guest.mounts.get(&id).is_some_and(|mount| mount.copy == copy) {
+                self.attach_processes(guest);
+            }
+        }
+    }
+
+    /// Binds all copies of its node in a namespace. Returns their number.
+    pub(super) fn bind_all(&mut self, namespace: FileId) -> usize {
+        let Some(guest) = self.guests.get_mut(&namespace) else { return 0 };
+        for file in self.files.values() {
+            bind(&self.stores, &self.visitor, guest, file);
+        }
+        guest.mounts.len()
+    }
+
+    /// Takes the copy of one node, or of all, out of use, and removes it.
+    fn withdraw(&mut self, id: FileId, node: Option<NodeId>) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let concerned = |it: NodeId| node.is_none_or(|node| node == it);
+        file.jobs.retain(|node, cancelled| {
+            if concerned(*node) {
+                cancelled.store(true, Ordering::Relaxed);
+            }
+            !concerned(*node)
+        });
+        for guest in self.guests.values_mut() {
+            if guest.mounts.get(&id).is_some_and(|mount| concerned(mount.copy))
+                && let Some(mount) = guest.mounts.remove(&id)
+                && let Err(error) = self.visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
+            {
+                eprintln!("nearside replicator: {}: {error}", file.original.place.path.display());
+            }
+        }
+        let copies = std::mem::take(&mut file.copies).into_iter();
+        let (going, staying): (Vec<_>, Vec<_>) = copies.partition(|(node, _)| concerned(*node));
+        file.copies = staying.into_iter().collect();
+        if going.is_empty() {
+            return;
+        }
+        self.return_processes(id, &going);
+        for (node, copy) in going {
+            self.remove_copy(node, &copy.name);
+        }
+    }
+
+    fn forget(&mut self, id: FileId) {
+        let is_replaced = self.is_replaced(id);
+        let Some(file) = self.files.remove(&id) else { return };
+        let is_used = |watch: i32| {
+            let mut others = self.files.values();
+            others.any(|it| it.watch == Some(watch) || it.layer_watches.contains(&watch))
+        };
+        for watch in file.watch.into_iter().chain(file.layer_watches) {
+            if !is_used(watch) {
+                // The watch of an unlinked file ends by itself.
+                let _ = inotify::remove_watch(&self.changes, watch);
+            }
+        }
+        if is_replaced {
+            self.add_in_place(&file.wish);
+        }
+    }
+
+    /// Whether the place of a file names another one now.
+    pub(super) fn is_replaced(&self, id: FileId) -> bool {
+        self.files.get(&id).is_some_and(|file| {
+            let there = self.visitor.file_on_host(&file.wish.place.on_host());
+            file.original.is_replaced(there)
+        })
+    }
+
+    fn remove_copy(&self, node: NodeId, name: &str) {
+        if let Some(store) = self.store(node) {
+            store.remove(name);
+        }
+    }
+
+    pub(super) fn store(&self, node: NodeId) -> Option<&Store> {
+        self.stores.iter().find(|store| store.node() == node)
+    }
+}
+
+/// Binds the copy that a namespace's node uses, if there is one and the namespace has the file.
+fn bind(
+    stores: &[Store],
+    visitor: &crate::namespace::Visitor,
+    guest: &mut Guest,
+    file: &Replicated,
+) {
+    let id = file.original.id;
+    let copy = file.serving.get(&guest.node);
+    let Some((node, copy)) = copy.and_then(|node| Some((*node, file.copies.get(node)?))) else {
+        return;
+    };
+    if guest.mounts.contains_key(&id) || !guest.managers.is_empty() {
+        return;
+    }
+    let Some(store) = stores.iter().find(|store| store.node() == node) else { return };
+    let path = &file.original.place.path;
+    let bound = store.tree(copy).and_then(|tree| {
+        visitor.bind(&guest.namespace, guest.future_root.as_deref(), tree, path, id)
+    });
+    match bound {
+        Ok(Bound::Mount(mount)) => {
+            guest.mounts.insert(id, Mount { copy: node, mount });
+        }
+        Ok(Bound::NotThere) => {}
+        Ok(Bound::Shared) => eprintln!(
+            "nearside replicator: {}: no copy in the namespace of a process whose mount others \
+             share",
+            path.display()
+        ),
+        Err(error) => {
+            eprintln!("nearside replicator: {}: {error}", path.display());
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the helper knows of files, namespaces and nodes.
+
+use super::retry::Retry;
+use crate::{
+    file_id::FileId,
+    namespace::Namespace,
+    original::{Original, Place},
+    store::Copy,
+};
+use nearside_policy::replication::{Life, Ratio, State};
+use nearside_topology::{NodeId, NodeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
+
+/// A file that shall have copies.
+#[derive(Debug)]
+pub(super) struct Replicated {
+    pub(super) original: Original,
+    pub(super) life: Life,
+    /// The operator's wish, for the file that a package upgrade puts in its place.
+    pub(super) wish: Wish,
+    /// The copy that each node uses.
+    pub(super) serving: BTreeMap<NodeId, NodeId>,
+    pub(super) copies: BTreeMap<NodeId, Copy>,
+    /// Copies that are being made, by node. The flag ends the copying.
+    pub(super) jobs: BTreeMap<NodeId, Arc<AtomicBool>>,
+    /// Its watch, for the last close of a writer and for a replacement.
+    pub(super) watch: Option<i32>,
+    /// The next attempt to take the lease.
+    pub(super) retry: Retry,
+    /// The watches of the files below it, which others may have in common with it.
+    pub(super) layer_watches: BTreeSet<i32>,
+    pub(super) collapses: u64,
+}
+
+/// The nodes that shall use copies, and how many share one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) place: Place,
+    pub(super) nodes: NodeSet,
+    pub(super) ratio: Ratio,
+    /// Whether it is the daemon's.
+    pub(super) automatic: bool,
+}
+
+/// A mount namespace that gets the copies of a node.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) namespace: Namespace,
+    pub(super) node: NodeId,
+    /// The folder that will be its root, if it belongs to a container that starts.
+    pub(super) future_root: Option<PathBuf>,
+    /// A process in it. Once it has ended, the namespace is looked at again.
+    pub(super) process: OwnedFd,
+    /// Whether its running processes shall use copies, too.
+    pub(super) running: bool,
+    /// Package managers that run in it. As long as there are any, no copy is bound.
+    pub(super) managers: Vec<OwnedFd>,
+    /// The copies bound in it, by original.
+    pub(super) mounts: BTreeMap<FileId, Mount>,
+}
+
+/// A copy in a namespace.
+#[derive(Debug)]
+pub(super) struct Mount {
+    /// The node of the copy.
+    pub(super) copy: NodeId,
+    pub(super) mount: OwnedFd,
+}
+
+/// The name of a state in reports.
+pub(super) fn state_name(state: &State) -> &'static str {
+    match state {
+        State::Candidate => "candidate",
+        State::Copying => "copying",
+        State::Replicated => "replicated",
+        State::Collapsing => "collapsing",
+        State::Barred(_) => "barred",
+    }
+}
+
+/// The looks at the memory of nodes.
+#[derive(Debug, Default)]
+pub(super) struct MemoryWatch {
+    /// The time of the next one; none while there is nothing to watch.
+    pub(super) next: Option<Instant>,
+    /// When copies had to go, or could not be made, by node.
+    pub(super) short: BTreeMap<NodeId, Instant>,
+}

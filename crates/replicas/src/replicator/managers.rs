@@ -1,0 +1,60 @@
+//! Package managers inside domains: copies leave the namespace while one runs.
+
+use super::{Replicator, events::open_process, file::Guest};
+use crate::{file_id::FileId, namespace::Namespace, store::Store};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsFd;
+
+impl Replicator {
+    /// Processes wait to execute package managers. Those in a domain go on without copies.
+    pub(super) fn managers_started(&mut self) {
+        let Some(managers) = &self.managers else { return };
+        // Each goes on at the end of its turn.
+        for started in managers.take() {
+            let Some(process) = started.process() else { continue };
+            let Ok(namespace) = Namespace::of(process) else { continue };
+            let id = namespace.id();
+            let devices: Vec<_> = self.stores.iter().map(Store::device).collect();
+            if let Some(guest) = self.guests.get_mut(&id) {
+                guest.managers.extend(open_process(process));
+                let mounts = std::mem::take(&mut guest.mounts);
+                let mounts: Vec<_> = mounts.values().map(|it| it.mount.as_fd()).collect();
+                if let Err(error) = self.visitor.unbind(&namespace, &mounts) {
+                    eprintln!("nearside replicator: process {process}: {error}");
+                }
+            } else if id != self.visitor.home() {
+                // A namespace that was made from a domain's does without copies from now on.
+                for mount in crate::census::copies_seen_by(&[process]) {
+                    if devices.contains(&mount.device) {
+                        let _ = self.visitor.unbind_at(&namespace, &mount.point, mount.device);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A package manager has ended. After the last one the namespace gets copies again, those of
+    /// files that are new included.
+    pub(super) fn manager_ended(&mut self, namespace: FileId) {
+        let Some(guest) = self.guests.get_mut(&namespace) else { return };
+        guest.managers.retain(|manager| !has_ended(manager));
+        if guest.managers.is_empty() {
+            self.bind_all(namespace);
+            if let Some(guest) = self.guests.get(&namespace) {
+                self.give_names_back(guest);
+            }
+        }
+    }
+
+    /// Package managers that have run before the namespace joined.
+    pub(super) fn find_managers(guest: &mut Guest, processes: &[u32]) {
+        let running = processes.iter().filter(|process| crate::package_managers::is_one(**process));
+        guest.managers.extend(running.filter_map(|process| open_process(*process)));
+    }
+}
+
+fn has_ended(process: &impl AsFd) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut watched, Some(&now)), Ok(1..))
+}

@@ -1,0 +1,136 @@
+//! Memory of nodes: copies go when it gets tight, and return once there is room.
+
+use super::{Replicator, file::Replicated};
+use crate::{file_id::FileId, users::users};
+use nearside_policy::{
+    PageSize, allocatable,
+    replication::{CopyUse, Event, NodeMemory, RECOVERY, least_useful_first},
+};
+use nearside_topology::{Node, NodeId, NodeSet, sysfs};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Without copies, so often nodes are looked at that have had no room for them.
+const SLOW: Duration = Duration::from_secs(1);
+
+impl Replicator {
+    /// The time until memory is looked at again; none if there is nothing to watch.
+    pub(super) fn until_next_look(&self) -> Option<Duration> {
+        Some(self.watch.next?.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks at the memory of all nodes, if it is time.
+    pub(super) fn look_at_memory(&mut self) {
+        let now = Instant::now();
+        let is_watched = self.files.values().any(|file| {
+            !file.copies.is_empty() || file.life.refused().iter().any(|(_, why)| why.is_no_room())
+        });
+        if !is_watched {
+            self.watch.next = None;
+            return;
+        }
+        if self.watch.next.is_some_and(|next| next > now) {
+            return;
+        }
+        let mut wait = SLOW;
+        // A figure that cannot be read now is read in a second.
+        if let Ok((topology, _)) = sysfs::read_changes(&self.topology, Path::new("/")) {
+            self.topology = topology;
+            let nodes: Vec<_> = self.topology.nodes.iter().map(|it| (it.id, memory(it))).collect();
+            for (node, memory) in nodes {
+                if self.files.values().any(|file| file.copies.contains_key(&node)) {
+                    wait = wait.min(memory.next_look());
+                }
+                match memory.short_bytes() {
+                    0 => self.return_copies(node, memory, now),
+                    short_bytes => _ = self.free(node, short_bytes, now),
+                }
+            }
+        }
+        self.watch.next = Some(Instant::now() + wait);
+    }
+
+    /// A container whose root is unmounted takes its files along without a word to those who watch
+    /// them.
+    pub(super) fn forget_removed_images(&mut self) {
+        let images = self.files.iter().filter(|(_, file)| file.wish.place.image.is_some());
+        let is_gone = |(id, file): (&FileId, &Replicated)| {
+            let there = self.visitor.file_on_host(&file.wish.place.on_host());
+            (there != Some(*id)).then_some(*id)
+        };
+        for id in images.filter_map(is_gone).collect::<Vec<_>>() {
+            self.take(id, Event::Replaced);
+        }
+    }
+
+    /// Takes copies away from nodes until so many bytes are free. Returns the bytes.
+    pub(super) fn make_room(&mut self, nodes: &NodeSet, bytes: u64) -> u64 {
+        let now = Instant::now();
+        let mut freed_bytes = 0;
+        for node in nodes.iter() {
+            freed_bytes += self.free(node, bytes.saturating_sub(freed_bytes), now);
+        }
+        freed_bytes
+    }
+
+    fn free(&mut self, node: NodeId, bytes: u64, now: Instant) -> u64 {
+        let there = self.files.values().any(|file| file.copies.contains_key(&node));
+        if bytes == 0 || !there {
+            return 0;
+        }
+        let devices = self.stores.iter().map(crate::store::Store::device).collect();
+        let users = users(Path::new("/proc"), &devices);
+        let mut uses = Vec::new();
+        for (id, file) in &self.files {
+            uses.extend(file.copies.iter().map(|(node, copy)| CopyUse {
+                copy: *id,
+                node: *node,
+                bytes: copy.bytes,
+                users: users.get(&copy.id).copied().unwrap_or(0),
+            }));
+        }
+        let mut freed_bytes = 0;
+        for id in least_useful_first(&uses, node, bytes) {
+            let copy = self.files.get(&id).and_then(|file| file.copies.get(&node));
+            freed_bytes += copy.map_or(0, |copy| copy.bytes);
+            self.take(id, Event::Short(node));
+        }
+        self.watch.short.insert(node, now);
+        freed_bytes
+    }
+
+    /// Makes copies again on a node that has recovered.
+    fn return_copies(&mut self, node: NodeId, memory: NodeMemory, now: Instant) {
+        let waiting = self.files.iter().filter(|(_, file)| {
+            let refused = file.life.refused();
+            refused.iter().any(|(refused, why)| *refused == node && why.is_no_room())
+        });
+        let waiting: Vec<(FileId, u64)> =
+            waiting.map(|(id, file)| (*id, file.original.bytes)).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let since = *self.watch.short.entry(node).or_insert(now);
+        if now.duration_since(since) < RECOVERY {
+            return;
+        }
+        // The next try is as far away if this one fails.
+        self.watch.short.insert(node, now);
+        let mut bytes = 0_u64;
+        for (id, needed_bytes) in waiting {
+            let all_bytes = bytes.saturating_add(needed_bytes);
+            let budget = self.store(node).map_or(0, crate::store::Store::free_bytes);
+            if memory.has_room_for(all_bytes) && all_bytes <= budget {
+                bytes = all_bytes;
+                self.take(id, Event::Room(node));
+            }
+        }
+    }
+}
+
+fn memory(node: &Node) -> NodeMemory {
+    let allocatable_bytes = allocatable(node, PageSize::Base).allocatable_bytes;
+    NodeMemory { total_bytes: node.memory_bytes, allocatable_bytes }
+}

@@ -1,0 +1,152 @@
+//! Running processes: from originals to copies on request, and back before copies go.
+
+use super::{Replicator, file::Guest};
+use crate::{
+    census::{Census, copies_seen_by},
+    exchanger::Exchanged,
+    file_id::FileId,
+    namespace::Namespace,
+    protocol::{Attached, LeftAlone},
+    remap::{Exchange, Operation},
+    store::Copy,
+    users::{nameless, uses_any},
+};
+use nearside_topology::NodeId;
+use std::{collections::BTreeSet, path::Path};
+
+/// A process may fork while its parent is exchanged, so the search is repeated up to so many times.
+const MAX_ROUNDS: usize = 4;
+
+impl Replicator {
+    /// Takes copies of a file that are no longer bound in any namespace with a guest out of all
+    /// others, and returns the processes that map them to the original.
+    pub(super) fn return_processes(&self, id: FileId, going: &[(NodeId, Copy)]) {
+        let Some(file) = self.files.get(&id) else { return };
+        let path = &file.original.place.path;
+        let copies: BTreeSet<_> = going.iter().map(|(_, copy)| copy.id).collect();
+        let exchanges: Vec<_> = copies
+            .iter()
+            .map(|copy| Exchange { path: path.clone(), from: *copy, to: id })
+            .collect();
+        // Once the path names another file, its mappings of the old one live on.
+        let is_replaced = self.is_replaced(id);
+        let mut refused = BTreeSet::new();
+        for _ in 0..MAX_ROUNDS {
+            let census = Census::take();
+            let mut found = false;
+            for (namespace, processes) in census.namespaces() {
+                // In a domain, too: it may have bound its folders elsewhere.
+                let had_strays = self.clear_stray(namespace, processes, going);
+                if !had_strays && !self.guests.contains_key(&namespace) {
+                    continue;
+                }
+                let mapping = processes.iter().filter(|pid| uses_any(**pid, &copies));
+                for pid in mapping.filter(|_| !is_replaced) {
+                    if refused.contains(pid) {
+                        continue;
+                    }
+                    found = true;
+                    let exchanged = self.exchanger.exchange(*pid, &exchanges, Operation::Detach);
+                    if let Exchanged::LeftAlone { why } = exchanged {
+                        refused.insert(*pid);
+                        eprintln!(
+                            "nearside replicator: {why}: it keeps a copy of {}",
+                            path.display()
+                        );
+                    }
+                }
+            }
+            if !found {
+                return;
+            }
+        }
+    }
+
+    /// Takes copies out of a namespace that has them by itself, such as one that was made from a
+    /// guest's (unshare(1), a sandbox). Says whether it had any.
+    fn clear_stray(&self, id: FileId, processes: &[u32], going: &[(NodeId, Copy)]) -> bool {
+        let is_going = |device: u64, root: &Path| {
+            let mut copies = going.iter().map(|(_, copy)| copy);
+            copies.any(|copy| {
+                copy.id.device == device && root.strip_prefix("/") == Ok(Path::new(&copy.name))
+            })
+        };
+        let mut mounts = copies_seen_by(processes);
+        mounts.retain(|mount| is_going(mount.device, &mount.root));
+        if mounts.is_empty() || id == self.visitor.home() {
+            return false;
+        }
+        if let Some(namespace) = Namespace::with_any(processes, id) {
+            for mount in &mounts {
+                if let Err(error) = self.visitor.unbind_at(&namespace, &mount.point, mount.device) {
+                    eprintln!("nearside replicator: {}: {error}", mount.point.display());
+                }
+            }
+        }
+        true
+    }
+
+    /// Lets the running processes of a namespace use the copies that are bound in it.
+    pub(super) fn attach_processes(&self, guest: &Guest) -> Attached {
+        let exchanges = self.exchanges_of(guest);
+        let mut attached = Attached { copies: guest.mounts.len(), ..Attached::default() };
+        if exchanges.is_empty() {
+            return attached;
+        }
+        for pid in Census::take().processes(guest.namespace.id()) {
+            match self.exchanger.exchange(*pid, &exchanges, Operation::Attach) {
+                Exchanged::Done { bytes: 0, .. } | Exchanged::Gone => {}
+                Exchanged::Done { bytes, stopped_us } => {
+                    attached.processes += 1;
+                    attached.bytes += bytes;
+                    attached.stopped_us = attached.stopped_us.max(stopped_us);
+                }
+                Exchanged::LeftAlone { why } => {
+                    attached.left_alone.push(LeftAlone { process: *pid, why });
+                }
+            }
+        }
+        attached
+    }
+
+    /// Processes that map copies by mounts that have gone meanwhile get them by the present ones.
+    /// `/proc/PID/maps` would show `/` as the path of all their text.
+    pub(super) fn give_names_back(&self, guest: &Guest) {
+        let mut exchanges = Vec::new();
+        for (id, mount) in &guest.mounts {
+            let Some(file) = self.files.get(id) else { continue };
+            let Some(copy) = file.copies.get(&mount.copy).map(|copy| copy.id) else { continue };
+            let path = file.original.place.path.clone();
+            exchanges.push(Exchange { path, from: copy, to: copy });
+        }
+        for pid in Census::take().processes(guest.namespace.id()) {
+            let nameless = nameless(*pid);
+            let concerned = exchanges.iter().filter(|it| nameless.contains(&it.from));
+            let concerned: Vec<_> = concerned.cloned().collect();
+            if concerned.is_empty() {
+                continue;
+            }
+            // This direction is for processes under seccomp, too.
+            let done = self.exchanger.exchange(*pid, &concerned, Operation::Detach);
+            if let Exchanged::LeftAlone { why } = done {
+                eprintln!("nearside replicator: {why}: its maps do not name its text");
+            }
+        }
+    }
+
+    /// From originals, and from copies of a node where the namespace was at home before.
+    fn exchanges_of(&self, guest: &Guest) -> Vec<Exchange> {
+        let mut exchanges = Vec::new();
+        for (id, mount) in &guest.mounts {
+            let Some(file) = self.files.get(id) else { continue };
+            let Some(to) = file.copies.get(&mount.copy).map(|copy| copy.id) else { continue };
+            let others = file.copies.values().map(|copy| copy.id).filter(|copy| *copy != to);
+            exchanges.extend([*id].into_iter().chain(others).map(|from| Exchange {
+                path: file.original.place.path.clone(),
+                from,
+                to,
+            }));
+        }
+        exchanges
+    }
+}

@@ -1,0 +1,258 @@
+//! The answers to clients.
+
+use super::{
+    Replicator,
+    connection::Asked,
+    events::open_process,
+    file::{Guest, Replicated, Wish, state_name},
+    retry::Retry,
+};
+use crate::{
+    census::Census,
+    file_id::FileId,
+    namespace::Namespace,
+    original::Original,
+    protocol::{Answer, CopyStatus, FileStatus, MAX_ANSWER_BYTES, Request},
+    users::users,
+};
+use nearside_policy::replication::{Event, Life, State, gain_percent, serving};
+use nearside_topology::{NodeId, NodeSet};
+use rustix::fs::{
+    CWD, Mode, OFlags, ResolveFlags,
+    inotify::{self, WatchFlags},
+    openat2,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+/// Why the daemon does not change the copies of a file.
+const OPERATORS: &str = "an operator has asked for its copies";
+
+/// What a file is watched for: the last close of a writer, and a replacement.
+const OF_FILES: WatchFlags = WatchFlags::CLOSE_WRITE
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::DELETE_SELF);
+
+impl Replicator {
+    /// Answers a request.
+    pub(super) fn answer(&mut self, asked: Asked) -> Answer {
+        let refused = |why: &str| Answer::Refused { why: why.into() };
+        match asked.request {
+            Request::Add { place, nodes, ratio, automatic } => {
+                let Some(file) = asked.file else { return refused("the request has no file") };
+                let cpus: NodeSet = self.topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
+                let nodes = nodes.unwrap_or_else(|| cpus.clone());
+                if !nodes.is_subset(&cpus) {
+                    let others = nodes.difference(&cpus);
+                    return refused(&format!("there is no CPU on {}", others.named()));
+                }
+                if nodes.is_empty() {
+                    return refused("the set of nodes is empty");
+                }
+                self.add(&file, Wish { place, nodes, ratio, automatic })
+            }
+            Request::Remove { path, automatic } => {
+                let sent = asked.file.and_then(|file| FileId::of(&file).ok());
+                let is_it = |(id, file): (&FileId, &Replicated)| {
+                    (Some(*id) == sent || file.wish.place.on_host() == path).then_some(*id)
+                };
+                let Some(id) = self.files.iter().find_map(is_it) else {
+                    return refused("it has no copies, and none were asked for");
+                };
+                if automatic && self.files.get(&id).is_some_and(|it| !it.wish.automatic) {
+                    return refused(OPERATORS);
+                }
+                self.take(id, Event::Want(NodeSet::new()));
+                Answer::Done
+            }
+            Request::Join { node } => match self.join(asked.process, node, None, false) {
+                Ok(namespace) => Answer::Joined { copies: self.bind_all(namespace) },
+                Err(why) => Answer::Refused { why },
+            },
+            Request::Attach { process, node, future_root } => {
+                match self.join(process, node, future_root, true) {
+                    Ok(namespace) => {
+                        self.bind_all(namespace);
+                        let guest = self.guests.get(&namespace);
+                        let attached = guest.map(|guest| self.attach_processes(guest));
+                        Answer::Attached(attached.unwrap_or_default())
+                    }
+                    Err(why) => Answer::Refused { why },
+                }
+            }
+            Request::MakeRoom { nodes, bytes } => {
+                Answer::Room { freed_bytes: self.make_room(&nodes, bytes) }
+            }
+            Request::Status { from } => self.status(from),
+        }
+    }
+
+    fn add(&mut self, file: &OwnedFd, wish: Wish) -> Answer {
+        let detached = |path: &Path, id| self.visitor.detached(path, id);
+        let original = match Original::open(file, &wish.place, detached) {
+            Ok(Ok(original)) => original,
+            Ok(Err(bar)) => return Answer::Barred { bar },
+            Err(error) => return Answer::Refused { why: error.to_string() },
+        };
+        let id = original.id;
+        if self.stores.iter().any(|store| store.device() == id.device) {
+            return Answer::Refused { why: "it is a copy: name the original".into() };
+        }
+        let serving = serving(&wish.nodes, wish.ratio, &self.topology);
+        let copies: NodeSet = serving.values().copied().collect();
+        if let Some(known) = self.files.get_mut(&id) {
+            if wish.automatic && !known.wish.automatic {
+                return Answer::Refused { why: OPERATORS.into() };
+            }
+            (known.wish, known.serving) = (wish, serving);
+        } else {
+            let watch = self.watch(&original.file, OF_FILES);
+            let file = Replicated {
+                original,
+                life: Life::default(),
+                wish,
+                serving,
+                copies: BTreeMap::new(),
+                jobs: BTreeMap::new(),
+                watch,
+                retry: Retry::default(),
+                layer_watches: BTreeSet::new(),
+                collapses: 0,
+            };
+            self.files.insert(id, file);
+        }
+        self.take(id, Event::Want(copies));
+        match self.files.get(&id).map(|file| file.life.state()) {
+            Some(State::Barred(bar)) => Answer::Barred { bar: bar.clone() },
+            _ => Answer::Done,
+        }
+    }
+
+    /// After a package upgrade: the file now at the path gets copies as its predecessor had.
+    pub(super) fn add_in_place(&mut self, wish: &Wish) {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let place = wish.place.on_host();
+        let file = self.visitor.on_host(|| openat2(CWD, place, flags, Mode::empty(), resolve));
+        if let Ok(Ok(file)) = file {
+            // A file that is barred, or not there, has no copies, as `status` shows.
+            let _ = self.add(&file, wish.clone());
+        }
+    }
+
+    /// Watches a file. The kernel has one watch for all that is watched of it.
+    pub(super) fn watch(&self, file: &File, events: WatchFlags) -> Option<i32> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        inotify::add_watch(&self.changes, path, events | WatchFlags::MASK_ADD).ok()
+    }
+
+    /// Makes the mount namespace of a process one that gets the copies of a node.
+    fn join(
+        &mut self,
+        process: u32,
+        node: NodeId,
+        future_root: Option<PathBuf>,
+        running: bool,
+    ) -> Result<FileId, String> {
+        if self.topology.node(node).is_none() {
+            return Err(format!("there is no node {node}"));
+        }
+        let handle = open_process(process).ok_or_else(|| format!("process {process} has ended"))?;
+        let namespace = Namespace::of(process).map_err(|error| error.to_string())?;
+        let host = Namespace::of(1).map(|host| host.id());
+        if host.is_ok_and(|host| host == namespace.id()) {
+            let why = "it is in the host's mount namespace, which all others would see changed";
+            return Err(why.into());
+        }
+        let id = namespace.id();
+        let mut guest = Guest {
+            namespace,
+            node,
+            future_root,
+            process: handle,
+            running,
+            managers: Vec::new(),
+            mounts: BTreeMap::new(),
+        };
+        match self.guests.remove(&id) {
+            Some(former) if former.node == node => {
+                guest.running |= former.running;
+                (guest.managers, guest.mounts) = (former.managers, former.mounts);
+            }
+            Some(former) => {
+                // Copies of another node give way.
+                let mounts: Vec<_> = former.mounts.values().map(|it| it.mount.as_fd()).collect();
+                let unbound = self.visitor.unbind(&former.namespace, &mounts);
+                unbound.map_err(|error| error.to_string())?;
+            }
+            None => {}
+        }
+        Self::find_managers(&mut guest, Census::take().processes(id));
+        if let Some(managers) = &self.managers {
+            let root = guest.future_root.as_deref();
+            let watched = managers.watch(&self.visitor, &guest.namespace, root);
+            watched.map_err(|error| error.to_string())?;
+        }
+        self.guests.insert(id, guest);
+        Ok(id)
+    }
+
+    fn status(&self, from: usize) -> Answer {
+        let devices: BTreeSet<_> = self.stores.iter().map(crate::store::Store::device).collect();
+        let users = users(Path::new("/proc"), &devices);
+        let mut sorted: Vec<_> = self.files.values().collect();
+        sorted.sort_by(|a, b| a.wish.place.cmp(&b.wish.place));
+        let mut files = Vec::new();
+        let mut room_bytes = MAX_ANSWER_BYTES - 1024;
+        for (at, file) in (0..).zip(sorted).skip(from) {
+            let status = self.status_of(file, &users);
+            let length = serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
+            if length > room_bytes && !files.is_empty() {
+                return Answer::Status { files, next: Some(at) };
+            }
+            room_bytes = room_bytes.saturating_sub(length);
+            files.push(status);
+        }
+        Answer::Status { files, next: None }
+    }
+
+    fn status_of(&self, file: &Replicated, users: &BTreeMap<FileId, u32>) -> FileStatus {
+        let id = file.original.id;
+        let copy = |(node, copy): (&NodeId, &crate::store::Copy)| {
+            let bound = self.guests.values().filter_map(|guest| guest.mounts.get(&id));
+            let namespaces = bound.filter(|mount| mount.copy == *node).count();
+            let status = CopyStatus {
+                bytes: copy.bytes,
+                users: users.get(&copy.id).copied().unwrap_or(0),
+                namespaces: u32::try_from(namespaces).unwrap_or(u32::MAX),
+            };
+            (*node, status)
+        };
+        let gain = |(node, serving): (&NodeId, &NodeId)| {
+            let pages = &file.copies.get(serving)?.original_pages;
+            Some((*node, gain_percent(*node, pages, *serving, &self.topology.distances)?))
+        };
+        let why = match file.life.state() {
+            State::Barred(bar) => Some(bar.to_string()),
+            State::Candidate if file.life.has_writer() => Some("it is open for writing".into()),
+            _ => None,
+        };
+        FileStatus {
+            place: file.wish.place.clone(),
+            bytes: file.original.bytes,
+            state: state_name(file.life.state()).into(),
+            why,
+            copies: file.copies.iter().map(copy).collect(),
+            serving: file.serving.clone(),
+            gain_percent: file.serving.iter().filter_map(gain).collect(),
+            refused: file.life.refused().iter().cloned().collect(),
+            collapses: file.collapses,
+            automatic: file.wish.automatic,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The system calls that no safe crate wraps, and all `unsafe` of the crate.
+#![allow(unsafe_code)]
+
+mod processes;
+
+pub(crate) use processes::*;
+use rustix::{
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+    thread::{UnshareFlags, unshare_unsafe},
+};
+use std::{
+    ffi::c_void,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr::null_mut,
+};
+
+/// Takes a read lease (fcntl(2), `F_SETLEASE`) on the open file behind `file`. Someone who opens
+/// the file for writing then waits, and this process gets `SIGIO`.
+pub(crate) fn take_read_lease(file: BorrowedFd<'_>) -> io::Result<()> {
+    set_lease(file, libc::F_RDLCK)
+}
+
+/// Gives a lease back.
+pub(crate) fn release_lease(file: BorrowedFd<'_>) -> io::Result<()> {
+    set_lease(file, libc::F_UNLCK)
+}
+
+fn set_lease(file: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: the command takes an integer, and the descriptor is open as long as it is borrowed.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
+    checked(result.into())
+}
+
+/// Whether the read lease on `file` is held and nobody waits for its end.
+pub(crate) fn lease_is_whole(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: the command takes no argument, and the descriptor is open as long as it is borrowed.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
+    result == libc::F_RDLCK
+}
+
+/// Gives this thread a mount namespace of its own, and a root and working directory of its own.
+pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
+    // SAFETY: descriptors, the only thing whose sharing other code may rely on, stay shared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
+}
+
+/// Gives this thread a root and working directory of its own.
+pub(crate) fn unshare_folders() -> rustix::io::Result<()> {
+    // SAFETY: as above.
+    unsafe { unshare_unsafe(UnshareFlags::FS) }
+}
+
+/// Makes a mount that is not attached anywhere read-only (mount_setattr(2)), without devices.
+pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path is a C string, and the structure lives as long as the call and has the size
+    // given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    checked(result)
+}
+
+fn checked(result: libc::c_long) -> io::Result<()> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// A file that is mapped and resident, so that the kernel can tell where its pages lie.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// Maps the first `bytes` of `file`.
+    pub(crate) fn of(file: &impl AsFd, bytes: usize) -> io::Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses an address, so no memory of this process is replaced.
+        let start = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, flags, file, 0) }?;
+        Ok(Self { start, bytes })
+    }
+
+    /// The addresses of its pages. Nobody reads through them: the file may shrink.
+    pub(crate) fn pages(&self, page_bytes: usize) -> Vec<usize> {
+        (0..self.bytes).step_by(page_bytes).map(|offset| self.start.addr() + offset).collect()
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the range is that of `of`, and no reference into it exists.
+        let _ = unsafe { munmap(self.start, self.bytes) };
+    }
+}

@@ -1,0 +1,98 @@
+//! The processes that use copies.
+
+use crate::{
+    file_id::FileId,
+    remap::{Segment, maps},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+/// For each file on `devices` the number of processes that map it. A process that ends meanwhile,
+/// or may not be looked at, does not count.
+pub(crate) fn users(proc: &Path, devices: &BTreeSet<u64>) -> BTreeMap<FileId, u32> {
+    let mut users = BTreeMap::new();
+    let Ok(entries) = fs::read_dir(proc) else { return users };
+    for entry in entries.flatten() {
+        let is_process = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        let Some(maps) = is_process.then(|| fs::read(entry.path().join("maps")).ok()).flatten()
+        else {
+            continue;
+        };
+        for file in mapped(&maps).into_iter().filter(|file| devices.contains(&file.device)) {
+            *users.entry(file).or_default() += 1;
+        }
+    }
+    users
+}
+
+/// Whether a process maps one of the files, or has one open.
+pub(crate) fn uses_any(process: u32, files: &BTreeSet<FileId>) -> bool {
+    let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+    mapped(&maps).iter().any(|file| files.contains(file)) || has_open(process, files)
+}
+
+fn has_open(process: u32, files: &BTreeSet<FileId>) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
+    let mut open = descriptors.flatten().filter_map(|it| FileId::at(&it.path()).ok());
+    open.any(|file| files.contains(&file))
+}
+
+/// The files that a process maps by mounts of them alone that are attached nowhere.
+pub(crate) fn nameless(process: u32) -> BTreeSet<FileId> {
+    let mut segments = maps(&fs::read(format!("/proc/{process}/maps")).unwrap_or_default());
+    segments.retain(|segment| segment.is_named("/"));
+    files(segments)
+}
+
+/// The files that a `/proc/PID/maps` names. Those on btrfs and overlayfs have other devices there
+/// than elsewhere; copies lie on a tmpfs.
+fn mapped(text: &[u8]) -> BTreeSet<FileId> {
+    files(maps(text))
+}
+
+fn files(segments: Vec<Segment>) -> BTreeSet<FileId> {
+    let files = segments.into_iter().filter_map(|segment| segment.file);
+    files
+        .map(|file| FileId {
+            device: rustix::fs::makedev(file.major, file.minor),
+            inode: file.inode,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, io::Write};
+
+    #[test]
+    fn an_open_file_is_used_and_a_closed_one_is_not() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"text").unwrap();
+        let id = FileId::of(&file).unwrap();
+        let uses = || uses_any(std::process::id(), &[id].into());
+        assert!(uses());
+        drop(file);
+        assert!(!uses());
+    }
+
+    #[test]
+    fn the_executable_of_this_test_has_a_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = File::open("/proc/self/exe").unwrap();
+        let text = fs::read("/proc/self/maps").unwrap();
+        // Its line is that of the first mapping; the device may differ from stat's.
+        let file = maps(&text)[0].file.unwrap();
+        let device = rustix::fs::makedev(file.major, file.minor);
+        let found = users(Path::new("/proc"), &[device].into());
+        assert!(found[&FileId { device, inode: file.inode }] >= 1);
+        assert_eq!(FileId::of(&program).unwrap().inode, file.inode);
+        assert!(users(folder.path(), &[device].into()).is_empty());
+    }
+}

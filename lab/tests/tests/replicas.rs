@@ -1,0 +1,19 @@
+//! Copies of program text on a machine of four nodes: two CPUs and 768 MiB on each.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "replicas/automatic.rs"]
+mod automatic;
+#[path = "replicas/coherence.rs"]
+mod coherence;
+#[path = "replicas/helper.rs"]
+mod helper;
+#[path = "replicas/locality.rs"]
+mod locality;
+#[path = "replicas/packages.rs"]
+mod packages;
+#[path = "replicas/room.rs"]
+mod room;
+#[path = "replicas/running.rs"]
+mod running;
+#[path = "replicas/stress.rs"]
+mod stress;

@@ -1,0 +1,161 @@
+//! No reader sees stale text.
+
+use super::helper::{Python, Replicator, add, await_state, plugin, status};
+use nearside_lab::{await_that, run};
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+};
+
+/// Replaces the content of a file.
+type Write<'a> = &'a dyn Fn(&[u8]);
+
+fn reading(path: &str) -> String {
+    format!("open('{path}', 'rb').read(6)")
+}
+
+#[test]
+fn writers_of_every_kind_collapse_the_copies_before_they_write() {
+    let path = plugin("written.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut readers: Vec<_> =
+        (0..4).map(|node| Python::at_home(&format!("reader{node}"), node)).collect();
+    let write: &[(&str, Write<'_>)] = &[
+        ("write", &|bytes| {
+            OpenOptions::new().write(true).open(&path).unwrap().write_all_at(bytes, 0).unwrap();
+        }),
+        ("truncate", &|bytes| fs::write(&path, bytes).unwrap()),
+        ("rename", &|bytes| {
+            fs::write("/tmp/written.new", bytes).unwrap();
+            fs::rename("/tmp/written.new", &path).unwrap();
+        }),
+    ];
+    for round in 0..12 {
+        let (how, write) = write[round % write.len()];
+        let content = format!("{round:06}");
+        write(content.as_bytes());
+        for (node, reader) in readers.iter_mut().enumerate() {
+            let expected = format!("b'{content}'");
+            assert_eq!(reader.eval(&reading(&path)), expected, "{how} on {node}");
+            // Mappings and descriptors of a copy have returned to the original. Those of a file
+            // that was renamed over stay with that.
+            if round > 0 && how != "rename" {
+                assert_eq!(reader.eval("mapped[:6]"), expected, "{how} mapped on {node}");
+                assert_eq!(reader.eval("file.seek(0) or file.read(6)"), expected, "{how} open");
+            }
+        }
+        // After the last close the file is a candidate again, and gets new copies.
+        await_that("the copies are back", || {
+            status(&path).is_some_and(|it| it["copies"].as_object().unwrap().len() == 4)
+        });
+        for (node, reader) in readers.iter_mut().enumerate() {
+            assert_eq!(reader.eval(&reading(&path)), format!("b'{content}'"), "copy on {node}");
+            let open = format!("globals().update(file=open('{path}', 'rb', 0))");
+            reader.eval(&open);
+            reader
+                .eval("globals().update(mapped=__import__('mmap').mmap(file.fileno(), 6, prot=1))");
+            assert_eq!(reader.eval("mapped[:6]"), format!("b'{content}'"), "mapped on {node}");
+        }
+    }
+    replicator.stop();
+    for reader in &mut readers {
+        assert_eq!(reader.eval(&reading(&path)), "b'000011'");
+    }
+}
+
+#[test]
+fn mode_owner_capabilities_and_attributes_are_those_of_the_original() {
+    let path = plugin("attributes");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
+    std::os::unix::fs::chown(&path, Some(1234), Some(42)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
+    let python = |expression: &str| Python::plain(0).eval(&expression.replace("PATH", &path));
+    // Version 2, effective, cap_net_bind_service (linux/capability.h).
+    let capability = r"bytes.fromhex('0100000200040000000000000000000000000000')";
+    assert_eq!(
+        python(&format!("__import__('os').setxattr('PATH', 'security.capability', {capability})")),
+        "None"
+    );
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("attributes", 2);
+    let mut ask = |expression: &str| domain.eval(&expression.replace("PATH", &path));
+    let seen = "(lambda it: (it.st_mode, it.st_uid, it.st_gid, it.st_size, it.st_mtime_ns))\
+                (__import__('os').stat('PATH'))";
+    assert_eq!(ask(seen), python(seen));
+    assert!(ask(seen).starts_with("(35305, 1234, 42, "), "0o104751: {}", ask(seen));
+    let attributes = "{name: __import__('os').getxattr('PATH', name).hex() \
+                      for name in __import__('os').listxattr('PATH')}";
+    assert_eq!(ask(attributes), python(attributes));
+    assert!(ask(attributes).contains("security.capability"));
+    // It runs from a copy, which another device shows.
+    assert_ne!(
+        ask("__import__('os').stat('PATH').st_dev"),
+        fs::metadata(&path).unwrap().dev().to_string()
+    );
+    // Changes of attributes follow.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    await_that("the mode follows", || {
+        ask("oct(__import__('os').stat('PATH').st_mode)") == "'0o100700'"
+    });
+    replicator.stop();
+}
+
+#[test]
+fn a_file_that_goes_takes_its_copies_along() {
+    let path = plugin("going.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("going", 1);
+    domain.load(&[], &path);
+    fs::remove_file(&path).unwrap();
+    await_that("it is forgotten", || status(&path).is_none());
+    assert!(domain.eval(&reading(&path)).contains("No such file"));
+    assert_eq!(domain.eval(&format!("__import__('ctypes').CDLL('{path}').crc32(0, 0, 0)")), "0");
+    replicator.stop();
+}
+
+#[test]
+fn a_killed_replicator_leaves_nothing_that_its_successor_does_not_clear() {
+    let path = plugin("killed.so");
+    let mut replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("killed", 3);
+    let mounts = "open('/proc/self/mountinfo').read().count('nearside-text')";
+    assert_eq!(domain.eval(mounts), "1");
+    domain.exec(&format!(
+        "import mmap\nwith open('{path}', 'rb') as it: \
+         mapped = mmap.mmap(it.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)"
+    ));
+    replicator.kill();
+    fs::write(&path, "000000").unwrap();
+    assert_ne!(domain.eval("mapped[:6]"), "b'000000'");
+    let _next = Replicator::again("");
+    assert_eq!(domain.eval(mounts), "0");
+    assert_eq!(domain.eval("mapped[:6]"), "b'000000'");
+    assert_eq!(domain.eval(&reading(&path)), "b'000000'");
+    fs::write(&path, "000001").unwrap();
+    assert_eq!(domain.eval("mapped[:6]"), "b'000001'");
+    assert!(run(["replicate", "status"]).status.success());
+}
+
+#[test]
+fn removing_gives_all_domains_the_original_back() {
+    let path = plugin("removed.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("removed", 3);
+    let device = format!("__import__('os').stat('{path}').st_dev");
+    let original = fs::metadata(&path).unwrap().dev().to_string();
+    assert_ne!(domain.eval(&device), original);
+    assert!(run(["replicate", "remove", &path]).status.success());
+    assert_eq!(domain.eval(&device), original);
+    assert!(status(&path).is_none());
+    assert_eq!(run(["replicate", "remove", &path]).status.code(), Some(1));
+    // A file that is added later is bound in domains that run already.
+    add("--nodes 3", std::slice::from_ref(&path), "replicated");
+    await_state(&path, "replicated");
+    assert_ne!(domain.eval(&device), original);
+    replicator.stop();
+}

@@ -1,0 +1,82 @@
+//! Text is local on every node.
+
+use super::helper::{Python, Replicator, add, libraries_of, plugin, status};
+use nearside_lab::{run, stderr, words};
+use std::fs;
+
+const MODULES: [&str; 4] = ["_json", "_ctypes", "_decimal", "_elementtree"];
+
+#[test]
+fn executable_libraries_plugin_and_extension_modules_are_local_on_every_node() {
+    let plugin = plugin("plugin.so");
+    // Node 0 reads everything first: the page cache lies there.
+    let mut first = Python::plain(0);
+    first.load(&MODULES, &plugin);
+    let files = libraries_of(&first);
+    for part in ["python3.11", "libc.so.6", "ld-linux", "plugin.so", "_decimal"] {
+        assert!(files.iter().any(|file| file.contains(part)), "{part} in {files:?}");
+    }
+    let replicator = Replicator::start("--budget 200M");
+    add("", &files, "replicated");
+    for node in 0..4 {
+        let mut python = Python::at_home(&format!("text{node}"), node);
+        python.load(&MODULES, &plugin);
+        let (pages, paths) = python.text();
+        let all: u64 = pages.values().sum();
+        let local = pages.get(&node).copied().unwrap_or(0);
+        assert!(all > 300 && local * 100 >= all * 99, "node {node}: {pages:?} of {paths:?}");
+        let mut found = libraries_of(&python);
+        found.sort();
+        assert_eq!(found, files, "original paths");
+        let status = status(&plugin).unwrap();
+        assert_eq!(status["copies"][node.to_string()]["users"], 1, "{status}");
+        // The original lies on one node or another.
+        let gain = status["gain_percent"].as_object().unwrap();
+        assert!(gain.len() == 4 && gain.values().any(|it| it.as_u64() > Some(0)), "{status}");
+    }
+    // Without copies a process on node 3 runs from the first reader's node.
+    let mut far = Python::plain(3);
+    far.load(&MODULES, &plugin);
+    let (pages, _) = far.text();
+    let all: u64 = pages.values().sum();
+    assert!(pages.get(&3).copied().unwrap_or(0) * 2 < all, "{pages:?}");
+    replicator.stop();
+}
+
+#[test]
+fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
+    let plugin = plugin("shared.so");
+    let replicator = Replicator::start("");
+    add("--ratio 1:2", std::slice::from_ref(&plugin), "replicated");
+    let status = status(&plugin).unwrap();
+    // Nodes 0 and 1 are neighbours, and so are 2 and 3.
+    assert_eq!(status["serving"], serde_json::json!({"0": 0, "1": 0, "2": 2, "3": 2}));
+    let mut python = Python::at_home("pair", 3);
+    python.load(&[], &plugin);
+    let text = nearside_lab::stdout(&run(words("replicate status")));
+    assert!(text.contains("that of 2"), "{text}");
+    replicator.stop();
+}
+
+#[test]
+fn files_that_cannot_have_copies_are_refused_with_the_reason() {
+    let replicator = Replicator::start("");
+    let refused = |file: &str| {
+        let output = run(["replicate", "add", file]);
+        assert_eq!(output.status.code(), Some(1));
+        stderr(&output)
+    };
+    assert!(refused("/dev/null").contains("a device"));
+    assert!(refused("/tmp").contains("a folder"));
+    assert!(refused("/nowhere").contains("No such file"));
+    // statfs(2) tells the type of the 9p server's own file system.
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let mut shared = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let folder = shared.rfind(|it| it[2] == "9p" && it[3].starts_with("rw")).unwrap()[1];
+    let foreign = format!("{folder}/foreign");
+    fs::write(&foreign, "text").unwrap();
+    let why = refused(&foreign);
+    assert!(why.contains("9p") && why.contains("lease"), "{why}");
+    assert!(status(&foreign).is_none());
+    replicator.stop();
+}

@@ -1,0 +1,97 @@
+//! Copies respect memory that others need.
+
+use super::helper::{Replicator, add, plugin, status};
+use nearside_lab::{Domain, await_that, run, stderr, words};
+use std::{fs, process::Command};
+
+#[test]
+fn the_budget_bounds_the_copies_of_a_node() {
+    let path = plugin("large");
+    fs::write(&path, vec![7; 8 << 20]).unwrap();
+    let small = plugin("small");
+    let replicator = Replicator::start("--budget 6M");
+    // The large one has no copy anywhere, so its lease is given back.
+    add("--nodes 0-1", std::slice::from_ref(&path), "candidate");
+    add("--nodes 0-1", std::slice::from_ref(&small), "replicated");
+    let report = nearside_lab::stdout(&run(words("replicate status")));
+    assert!(report.contains("no room"), "{report}");
+    fs::write(&path, "nobody holds a lease").unwrap();
+    replicator.stop();
+}
+
+fn available_mib(node: usize) -> u64 {
+    let stat = nearside_lab::json("stat --interval 0");
+    stat["nodes"][node]["available_bytes"].as_u64().unwrap() >> 20
+}
+
+fn vmstat(key: &str) -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    value.unwrap().parse().unwrap()
+}
+
+fn has_copy(path: &str, node: u32) -> bool {
+    status(path).is_some_and(|it| it["copies"][node.to_string()].is_object())
+}
+
+#[test]
+fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
+    let path = plugin("yielding");
+    fs::write(&path, vec![7; 100 << 20]).unwrap();
+    let replicator = Replicator::start("--budget 200M");
+    add("--nodes 2-3", std::slice::from_ref(&path), "replicated");
+    let (kills, stolen) = (vmstat("oom_kill"), vmstat("pgsteal_anon"));
+    // More than fits beside the copy, and bound to its node: the kernel could only kill.
+    let mib = available_mib(2) + 60;
+    let command = &mut Command::new("numactl");
+    let hog = Domain::wrapped(command.args(["--membind", "2"]), &format!("--mib {mib}"));
+    assert!(!has_copy(&path, 2) && has_copy(&path, 3), "{:?}", status(&path));
+    assert_eq!((vmstat("oom_kill"), vmstat("pgsteal_anon")), (kills, stolen));
+    drop(hog);
+    await_that("the copy returns", || has_copy(&path, 2));
+    replicator.stop();
+}
+
+#[test]
+fn a_claim_gets_the_memory_of_copies() {
+    let path = plugin("making-room");
+    fs::write(&path, vec![7; 100 << 20]).unwrap();
+    let replicator = Replicator::start("--budget 200M");
+    add("--nodes 1-3", std::slice::from_ref(&path), "replicated");
+    let mib = available_mib(1) + 60;
+    let flags =
+        format!("run --quiet --name roomy --nodes 1 --policy strict --memory {mib}M -- true");
+    let output = run(words(&flags));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!has_copy(&path, 1) && has_copy(&path, 3), "{:?}", status(&path));
+    replicator.stop();
+}
+
+#[test]
+fn copies_and_claims_never_promise_the_same_memory() {
+    let path = plugin("claimed");
+    fs::write(&path, vec![7; 64 << 20]).unwrap();
+    let replicator = Replicator::start("--budget 200M");
+    // A claim that leaves less than the copy needs.
+    let available = nearside_lab::json("stat --interval 0")["nodes"][2]["available_bytes"].as_u64();
+    let claim_mib = (available.unwrap() >> 20) - 40;
+    let mut claimer = nearside_lab::nearside();
+    let flags =
+        format!("run --quiet --name big --nodes 2 --policy strict --memory {claim_mib}M --");
+    let mut claimer = claimer.args(words(&flags)).args(["sleep", "1000000"]).spawn().unwrap();
+    nearside_lab::await_that("it claims", || nearside_lab::domains().contains(&"big".to_owned()));
+    add("--nodes 2-3", std::slice::from_ref(&path), "replicated");
+    let it = status(&path).unwrap();
+    assert!(it["copies"]["2"].is_null() && it["copies"]["3"].is_object(), "{it}");
+    let why = it["refused"]["2"].to_string();
+    assert!(why.contains("node 2"), "{it}");
+    claimer.kill().unwrap();
+    claimer.wait().unwrap();
+    // The operator asks again once there is room.
+    let output = run(["replicate", "add", "--nodes", "2-3", &path]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    nearside_lab::await_that("both have one", || {
+        status(&path).is_some_and(|it| it["copies"]["2"].is_object())
+    });
+    replicator.stop();
+}

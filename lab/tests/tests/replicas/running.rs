@@ -1,0 +1,82 @@
+//! Running processes use copies on request, and return to the originals before those change.
+
+use super::helper::{Python, Replicator, add, plugin, status};
+use nearside_lab::{run, stderr, stdout, words};
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::{FileExt, MetadataExt},
+    process::Output,
+};
+
+/// The inodes that a process maps under a path.
+fn inodes(python: &Python, path: &str) -> Vec<u64> {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", python.child.id())).unwrap();
+    let lines = maps.lines().filter(|line| line.ends_with(path));
+    let mut found: Vec<_> =
+        lines.map(|line| line.split_whitespace().nth(4).unwrap().parse().unwrap()).collect();
+    found.dedup();
+    found
+}
+
+#[test]
+fn attached_processes_run_from_copies_until_someone_writes() {
+    let path = plugin("running.so");
+    let original = fs::metadata(&path).unwrap().ino();
+    // Node 0 has read the file.
+    Python::plain(0).load(&[], &path);
+    let mut python = Python::in_namespace(3);
+    python.load(&[], &path);
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    assert_eq!(inodes(&python, &path), [original]);
+    let pid = python.child.id();
+    let report = nearside_lab::json(&format!("replicate attach {pid} --node 3"));
+    assert_eq!(report["processes"], 1, "{report}");
+    assert_eq!(status(&path).unwrap()["copies"]["3"]["users"], 1);
+    assert_ne!(inodes(&python, &path)[0], original);
+    assert_eq!(python.eval(&format!("__import__('ctypes').CDLL('{path}').crc32(0, 0, 0)")), "0");
+    let (pages, _) = python.text_of(&path);
+    assert!(pages.keys().eq([&3]), "{pages:?}");
+    // A writer in place: the text is the original's before the write goes on.
+    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"0", 4000).unwrap();
+    assert!(inodes(&python, &path).contains(&original));
+    assert_eq!(status(&path).unwrap()["collapses"], 1);
+    replicator.stop();
+    assert_eq!(inodes(&python, &path), [original]);
+}
+
+#[test]
+fn a_namespace_that_a_domain_makes_returns_too() {
+    let path = plugin("nested.so");
+    let original = fs::metadata(&path).unwrap().ino();
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut nested = Python::at_home_in_namespace("nested", 2);
+    nested.load(&[], &path);
+    assert_ne!(inodes(&nested, &path), [original]);
+    assert!(run(["replicate", "remove", &path]).status.success());
+    assert_eq!(inodes(&nested, &path), [original]);
+    let inode = format!("__import__('os').stat('{path}').st_ino");
+    assert_eq!(nested.eval(&inode), original.to_string());
+    replicator.stop();
+}
+
+#[test]
+fn processes_that_cannot_use_copies_are_refused_with_the_reason() {
+    let replicator = Replicator::start("");
+    let attach = |what: String| -> Output { run(words(&format!("replicate attach {what}"))) };
+    let host = Python::plain(1);
+    let output = attach(format!("{} --node 1", host.child.id()));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("the host's mount namespace"), "{}", stderr(&output));
+    // Without --node, a process needs a home.
+    let output = attach(host.child.id().to_string());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--node"), "{}", stderr(&output));
+    let python = Python::in_namespace(1);
+    let output = attach(format!("{} --node 9", python.child.id()));
+    assert!(stderr(&output).contains("there is no node 9"), "{}", stderr(&output));
+    let output = attach(format!("{} --node 1", python.child.id()));
+    assert!(stdout(&output).contains("no process there maps"), "{}", stdout(&output));
+    replicator.stop();
+}

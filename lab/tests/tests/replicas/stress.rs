@@ -1,0 +1,197 @@
+//! Long runs, on request: `lab/test replicas_stress`.
+
+use super::{
+    helper::{Python, Replicator, add, await_state, plugin, status},
+    packages::{FILE, dpkg, package_with},
+};
+use nearside_lab::{await_that, run, words};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+const ROUNDS: u32 = 10_000;
+const KILLS: u32 = 200;
+
+/// A file is a number of six digits, so many times. That is a multiple of the page size, which
+/// `O_DIRECT` wants.
+const REPEATS: usize = 8192;
+
+/// Numbers that look random and are the same in each run (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// Reads the file anew, through a mapping and through a descriptor. The last two stay with a file
+/// that was renamed over, as on every kernel.
+const READER: &str = "
+import mmap, os
+def reopen(path):
+    global file, mapped
+    file = open(path, 'rb', 0)
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+def check(path, number, is_in_place):
+    expected = number.encode() * 8192
+    with open(path, 'rb') as fresh:
+        read = fresh.read()
+        device = os.fstat(fresh.fileno()).st_dev
+    if read != expected: return ('read', read[:6], len(read))
+    if not is_in_place: reopen(path)
+    if mapped[:] != expected: return ('mapped', mapped[:6])
+    if os.pread(file.fileno(), len(expected), 0) != expected: return ('descriptor',)
+    return device
+";
+
+/// Each replaces the content in its own way.
+const WRITER: &str = "
+import mmap, os
+refused = 0
+def fill(fd, data):
+    assert os.pwrite(fd, data, 0) == len(data)
+    os.close(fd)
+def write(path, data): fill(os.open(path, os.O_WRONLY), data)
+def truncate(path, data): fill(os.open(path, os.O_WRONLY | os.O_TRUNC), data)
+def direct(path, data):
+    buffer = mmap.mmap(-1, len(data))
+    buffer[:] = data
+    fill(os.open(path, os.O_WRONLY | os.O_DIRECT), buffer)
+def shared(path, data):
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, len(data)) as mapped: mapped[:] = data
+    os.close(fd)
+def nonblock(path, data):
+    global refused
+    while True:
+        try: return fill(os.open(path, os.O_WRONLY | os.O_NONBLOCK), data)
+        except BlockingIOError: refused += 1
+def rename(path, data):
+    with open(path + '.new', 'wb') as new: new.write(data)
+    os.rename(path + '.new', path)
+";
+
+const WAYS: [&str; 6] = ["write", "truncate", "direct", "shared", "nonblock", "rename"];
+
+/// So often a package manager writes: it takes a hundred times as long as the others.
+const PACKAGE_EVERY: u32 = 250;
+
+#[test]
+fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
+    let first = package_with(1, &"000000".repeat(REPEATS));
+    dpkg("dpkg", &["-i", &first]);
+    let replicator = Replicator::start("");
+    add("", &[FILE.to_owned()], "replicated");
+    let mut readers: Vec<_> =
+        (0..8).map(|each| Python::at_home(&format!("reader{each}"), each / 2)).collect();
+    for reader in &mut readers {
+        reader.exec(READER);
+        reader.exec(&format!("reopen('{FILE}')"));
+    }
+    let mut writer = Python::plain(0);
+    writer.exec(WRITER);
+    let (mut random, mut from_copies) = (Random(19), 0_u64);
+    for round in 1..=ROUNDS {
+        // The other writers come at any moment of the file's life.
+        if random.below(3) == 0 {
+            let reader = &mut readers[random.below(8) as usize];
+            let original = fs::metadata(FILE).unwrap().dev().to_string();
+            await_that("a reader uses a copy", || {
+                reader.eval(&format!("os.stat('{FILE}').st_dev")) != original
+            });
+        }
+        let number = format!("{round:06}");
+        let way = if round.is_multiple_of(PACKAGE_EVERY) {
+            let deb = package_with(round + 1, &number.repeat(REPEATS));
+            dpkg("dpkg", &["-i", &deb]);
+            "package"
+        } else {
+            let way = WAYS[random.below(6) as usize];
+            let data = format!("b'{number}' * {REPEATS}");
+            assert_eq!(writer.eval(&format!("{way}('{FILE}', {data})")), "None", "{way} {round}");
+            way
+        };
+        let is_in_place = !matches!(way, "rename" | "package");
+        let is_in_place = if is_in_place { "True" } else { "False" };
+        let original = fs::metadata(FILE).unwrap().dev();
+        for reader in &mut readers {
+            reader.ask(&format!("check('{FILE}', '{number}', {is_in_place})"));
+        }
+        for (each, reader) in readers.iter_mut().enumerate() {
+            let answer = reader.answer();
+            let device: u64 =
+                answer.parse().unwrap_or_else(|_| panic!("round {round}, {way}, {each}: {answer}"));
+            from_copies += u64::from(device != original);
+        }
+    }
+    let collapses = status(FILE).map(|it| it["collapses"].to_string());
+    println!(
+        "{ROUNDS} rounds, {from_copies} of {} reads from copies, {} opens with O_NONBLOCK refused \
+         once, {collapses:?} collapses since the last rename",
+        u64::from(ROUNDS) * 8,
+        writer.eval("refused"),
+    );
+    assert!(from_copies > u64::from(ROUNDS), "{from_copies}");
+    replicator.stop();
+}
+
+/// What an operator and programs do, again and again, until they are told to stop.
+fn live(path: &str, domain: u32, ended: &AtomicBool) {
+    let mut number = 0;
+    while !ended.load(Ordering::Relaxed) {
+        // A helper that is killed lets some of these fail.
+        let _ = run(words(&format!("replicate add {path}")));
+        let _ = run(words(&format!("replicate attach {domain} --node 2")));
+        fs::write(path, format!("{number:06}")).unwrap();
+        if number % 3 == 2 {
+            let _ = run(words(&format!("replicate remove {path}")));
+        }
+        number += 1;
+    }
+}
+
+#[test]
+fn files_open_run_and_can_be_written_after_200_kills_of_the_replicator() {
+    let path = plugin("killed-often.so");
+    let program = "/tmp/killed-often";
+    fs::copy(fs::canonicalize("/usr/bin/true").unwrap(), program).unwrap();
+    let mut domain = Python::in_namespace(2);
+    domain.load(&[], &path);
+    let mut random = Random(7);
+    let mut replicator = Replicator::start("");
+    for kill in 0..KILLS {
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            add("", &[program.to_owned()], "replicated");
+            scope.spawn(|| live(&path, domain.child.id(), &ended));
+            // The moment is to be random, so there is no event to wait for.
+            thread::sleep(Duration::from_millis(random.below(1_500)));
+            replicator.kill();
+            ended.store(true, Ordering::Relaxed);
+        });
+        // Without a helper all is as on a host that never had one.
+        let content = format!("{kill:06}");
+        fs::write(&path, &content).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        assert!(Command::new(program).status().unwrap().success());
+        let ran = format!("__import__('subprocess').run('{program}').returncode");
+        assert_eq!(domain.eval(&ran), "0", "{kill}");
+        replicator.succeed();
+        let read = format!("open('{path}', 'rb').read(6)");
+        assert_eq!(domain.eval(&read), format!("b'{content}'"), "{kill}");
+        let mounts = "open('/proc/self/mountinfo').read().count('nearside-text')";
+        assert_eq!(domain.eval(mounts), "0", "{kill}");
+    }
+    add("", std::slice::from_ref(&path), "replicated");
+    await_state(&path, "replicated");
+    replicator.stop();
+}
