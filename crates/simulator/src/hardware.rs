@@ -5,6 +5,10 @@ use nearside_topology::{Distances, NodeId, Topology};
 /// The assumed latency of a local line if only distances are known; a distance of 20 doubles it.
 pub const ASSUMED_LOCAL_NS: u64 = 100;
 
+/// Stands for the latency between a node without CPUs, or one without memory, and another one. No
+/// load waits for it.
+const UNUSED_NS: f64 = ASSUMED_LOCAL_NS as f64 * 25.5;
+
 /// The reason why a machine cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsuited {
@@ -33,7 +37,8 @@ pub enum Unsuited {
         /// The number of nodes.
         nodes: usize,
     },
-    /// CPUs of one node cannot reach the memory of another; Linux runs on no such machine.
+    /// CPUs of one node cannot reach the memory of another; Linux runs on no such machine. A
+    /// distance of 255 from a node without CPUs, or to one without memory, is no reason.
     #[error(
         "{machine}: expected memory that all CPUs reach, but node {from} does not reach node {to} \
          (distance 255)"
@@ -91,7 +96,8 @@ impl Hardware {
         let known = known_latencies(&topology, &nodes);
         let latencies_are_known = known.is_some();
         let latency_ns = known.map_or_else(|| assumed_latencies(&topology, &nodes), Ok)?;
-        let bandwidth = pairs(&nodes).map(|(from, to)| bandwidth(&topology, from, to)).collect();
+        let bandwidth =
+            pairs(&nodes).map(|(from, to)| bandwidth(&topology, from.id, to.id)).collect();
         if !hmat {
             topology.performance.clear();
         }
@@ -133,10 +139,19 @@ impl Hardware {
     }
 }
 
-/// Latencies of all pairs, if all are known (an HMAT mostly has only local ones).
+/// Latencies of all pairs, if all are known (an HMAT mostly has only local ones). Those of pairs
+/// that no CPU uses need not be.
 fn known_latencies(topology: &Topology, nodes: &[HardwareNode]) -> Option<Vec<f64>> {
-    let known = |(from, to)| Some(topology.performance(from, to)?.read_latency_ns? as f64);
+    let known = |(from, to): (&HardwareNode, &HardwareNode)| {
+        let known = topology.performance(from.id, to.id).and_then(|it| it.read_latency_ns);
+        known.map(|ns| ns as f64).or((!is_used(from, to)).then_some(UNUSED_NS))
+    };
     pairs(nodes).map(known).collect()
+}
+
+/// Whether CPUs of one node may read memory of another.
+fn is_used(from: &HardwareNode, to: &HardwareNode) -> bool {
+    from.cpus > 0 && to.memory_bytes > 0
 }
 
 /// Latencies estimated from distances.
@@ -144,17 +159,23 @@ fn assumed_latencies(topology: &Topology, nodes: &[HardwareNode]) -> Result<Vec<
     if nodes.len() > 1 && topology.distances.nodes().is_empty() {
         return Err(Unsuited::NoDistances { machine: topology.source.clone(), nodes: nodes.len() });
     }
-    let of_distance = |(from, to)| match topology.distances.get(from, to) {
-        Distances::UNREACHABLE => {
-            Err(Unsuited::Unreachable { machine: topology.source.clone(), from, to })
-        }
+    let of_distance = |(from, to): (&HardwareNode, &HardwareNode)| match topology
+        .distances
+        .get(from.id, to.id)
+    {
+        Distances::UNREACHABLE if is_used(from, to) => Err(Unsuited::Unreachable {
+            machine: topology.source.clone(),
+            from: from.id,
+            to: to.id,
+        }),
+        Distances::UNREACHABLE => Ok(UNUSED_NS),
         distance => Ok(ASSUMED_LOCAL_NS as f64 * f64::from(distance) / f64::from(Distances::LOCAL)),
     };
     pairs(nodes).map(of_distance).collect()
 }
 
-fn pairs(nodes: &[HardwareNode]) -> impl Iterator<Item = (NodeId, NodeId)> {
-    nodes.iter().flat_map(|from| nodes.iter().map(move |to| (from.id, to.id)))
+fn pairs(nodes: &[HardwareNode]) -> impl Iterator<Item = (&HardwareNode, &HardwareNode)> {
+    nodes.iter().flat_map(|from| nodes.iter().map(move |to| (from, to)))
 }
 
 fn bandwidth(topology: &Topology, from: NodeId, to: NodeId) -> Option<f64> {

@@ -117,6 +117,23 @@ fn domain_that_never_started_is_reported() {
     }
 }
 
+/// Grace-Hopper and GB200 have 255 between the nodes of their GPUs' memory.
+#[test]
+fn distances_that_no_cpu_uses_may_be_unreachable() {
+    let scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();
+    let mut topology = Topology { performance: Vec::new(), ..machine("pairs") };
+    let ids: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
+    // Node 2 has memory alone, node 3 neither CPUs nor memory.
+    topology.cpus.retain(|cpu| cpu.node < Some(ids[2]));
+    topology.nodes[3].memory_bytes = 0;
+    let rows = [[10, 21, 40, 255], [21, 10, 60, 255], [40, 60, 10, 255], [255, 255, 255, 10]];
+    topology.distances = Distances::new(&ids, &rows.concat()).unwrap();
+    let result = simulate(&topology, &scenario, &options()).unwrap();
+    for played in &result.played {
+        assert!(played.is_done && played.elapsed_ns >= result.bound_ns, "{}", played.contender);
+    }
+}
+
 #[test]
 fn machine_with_unknown_figures_is_refused() {
     let scenario = scenario::read(&repository("scenarios/warehouse-8.toml")).unwrap();

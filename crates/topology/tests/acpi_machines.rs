@@ -214,6 +214,51 @@ fn arm_and_risc_v_join_srat_and_madt_by_uid() {
 }
 
 #[test]
+fn loongarch_joins_srat_and_madt_by_the_cores_id() {
+    let srat = two_sockets().build();
+    let madt = (0..4).fold(Builder::madt(), |madt, core| madt.madt_core_pic(core, true)).build();
+    expect_nodes(&sound_machine(&[srat, madt]), &[(0, "0-1", 4), (1, "2-3", 4)]);
+}
+
+#[test]
+fn a_madt_whose_cpus_are_of_unknown_types_leaves_those_of_the_srat() {
+    // Itanium's local SAPIC, and a type of a later specification.
+    for kind in [7, 28] {
+        let madt = Builder::madt().raw(&[kind, 12, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).build();
+        let (machine, findings) = machine(&[two_sockets().build(), madt]);
+        expect_nodes(&machine, &[(0, "0-1", 4), (1, "2-3", 4)]);
+        let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
+        let unknown = format!(
+            "APIC at 0x2c: read an entry of type {kind}, expected a type of which it is known \
+             whether it describes CPUs; this part is ignored, the table is still used"
+        );
+        let none = "APIC at 0x0: read no enabled processor of a known type, expected some; those \
+                    of the SRAT are taken; the table is still used";
+        assert_eq!(findings, [unknown.as_str(), none]);
+    }
+}
+
+#[test]
+fn a_processor_that_is_listed_again_is_noted_and_one_without_a_domain_is_offline() {
+    let madt =
+        (0..4).chain([77, 77, 77]).fold(Builder::madt(), |madt, id| madt.madt_x2apic(id, true));
+    let (machine, findings) = machine(&[two_sockets().build(), madt.build()]);
+    expect_nodes(&machine, &[(0, "0-1", 4), (1, "2-3", 4)]);
+    let stray = machine.cpu(CpuId(4)).unwrap();
+    assert_eq!((stray.node, stray.online, stray.firmware_id), (None, false, Some(77)));
+    let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        findings,
+        [
+            "APIC at 0x7c: read processor 77 again (and 1 more), expected each processor once; \
+             this part is ignored, the table is still used",
+            "APIC at 0x0: read processor 77 (CPU 4), expected a proximity domain in the SRAT; \
+             without one it counts as offline; the table is still used",
+        ]
+    );
+}
+
+#[test]
 fn without_an_srat_there_is_one_node() {
     let (machine, findings) =
         machine(&[Builder::madt().madt_apic(0, true).madt_apic(1, true).build()]);

@@ -63,12 +63,23 @@ pub fn topology(tables: &Tables) -> (Topology, Vec<Finding>) {
     )
 }
 
-/// The CPUs in the order of the MADT where there is one.
+/// The CPUs in the order of the MADT where there is one that lists any. One without a proximity
+/// domain counts as never online: its node is unknown.
 fn cpus(domains: &Domains, madt: Option<&[ProcessorId]>, findings: &mut Vec<Finding>) -> Vec<Cpu> {
     let node_of: BTreeMap<_, _> = domains.processors.iter().copied().collect();
-    let table = if madt.is_some() { Signature::MADT } else { Signature::SRAT };
+    let listing = madt.filter(|processors| !processors.is_empty());
+    if madt.is_some() && listing.is_none() {
+        findings.push(Finding {
+            table: Signature::MADT,
+            offset: 0,
+            read: "no enabled processor of a known type".into(),
+            expected: "some; those of the SRAT are taken".into(),
+            effect: Effect::Noted,
+        });
+    }
+    let table = if listing.is_some() { Signature::MADT } else { Signature::SRAT };
     let mut homeless = Group::default();
-    let ids = match madt {
+    let ids = match listing {
         Some(processors) => processors.to_vec(),
         None => domains.processors.iter().map(|&(id, _)| id).collect(),
     };
@@ -80,13 +91,14 @@ fn cpus(domains: &Domains, madt: Option<&[ProcessorId]>, findings: &mut Vec<Find
         if node.is_none() {
             homeless.add(0, || format!("processor {} (CPU {number})", id.number()));
         }
-        Cpu { node, firmware_id: Some(id.number()), ..Cpu::new(CpuId(number), NodeId(0)) }
+        let known = Cpu::new(CpuId(number), NodeId(0));
+        Cpu { node, online: node.is_some(), firmware_id: Some(id.number()), ..known }
     };
     let cpus: Vec<Cpu> = (0..=MAX_ID).zip(ids).map(cpu).collect();
     findings.extend(homeless.finding(
         table,
         Effect::Noted,
-        "processors to which the SRAT gives a proximity domain",
+        "a proximity domain in the SRAT; without one it counts as offline",
     ));
     if listed > cpus.len() {
         let (read, expected) = (format!("{listed} processors"), format!("at most {}", cpus.len()));

@@ -126,6 +126,10 @@ impl Builder {
         self.raw(&[11, 82, 0, 0]).u32(0).u32(uid).u32(enabled.into()).raw(&[0; 66])
     }
 
+    pub fn madt_core_pic(self, core_id: u32, enabled: bool) -> Self {
+        self.raw(&[17, 15, 1]).u32(core_id + 100).u32(core_id).u32(enabled.into())
+    }
+
     pub fn madt_rintc(self, uid: u32, enabled: bool) -> Self {
         self.raw(&[24, 36, 1, 0]).u32(enabled.into()).u64(uid.into()).u32(uid).raw(&[0; 16])
     }
