@@ -7,11 +7,11 @@
 use crate::{
     file_id::FileId,
     mountinfo::{self, Mount, unescaped},
-    original::{Original, check},
+    original::{Original, Version, check},
 };
 use nearside_policy::replication::Bar;
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat2},
+    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat2},
     io::Errno,
     mount::{OpenTreeFlags, open_tree},
 };
@@ -32,6 +32,14 @@ const OVERLAY: i64 = 0x794c_7630;
 /// An overlay may be a layer of one other (`FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_DEPTH: usize = 2;
 
+/// A file in a layer.
+struct Below {
+    file: File,
+    id: FileId,
+    /// Its path if it is the topmost one and has another content than the overlay shows.
+    differs: Option<PathBuf>,
+}
+
 /// The files below the original: those of all layers with a regular file at its place, visible or
 /// not. Empty on other file systems. To be called where the host's mounts are seen.
 ///
@@ -40,13 +48,33 @@ const MAX_DEPTH: usize = 2;
 /// # Errors
 /// Why it cannot have copies.
 pub(crate) fn below(original: &Original) -> Result<Vec<File>, Bar> {
+    Ok(look(original)?.into_iter().map(|below| below.file).collect())
+}
+
+/// Whether the files below the original are those that [`below`] has found, which are leased. A
+/// writer may have brought the file to another layer.
+///
+/// # Errors
+/// Why it cannot have copies: the topmost file is not the one that the overlay shows.
+pub(crate) fn are_those_leased(original: &Original) -> Result<bool, Bar> {
+    let found = look(original)?;
+    let leased: io::Result<Vec<_>> = original.layers.iter().map(FileId::of).collect();
+    if !leased.is_ok_and(|leased| leased.iter().eq(found.iter().map(|below| &below.id))) {
+        return Ok(false);
+    }
+    match found.into_iter().find_map(|below| below.differs) {
+        Some(path) => Err(Bar::Layers { why: format!("{} is another file", path.display()) }),
+        None => Ok(true),
+    }
+}
+
+fn look(original: &Original) -> Result<Vec<Below>, Bar> {
     let mut found = Vec::new();
-    let path = original.place.on_host();
-    collect(&original.file, &path, MAX_DEPTH, &mut found)?;
+    collect(&original.file, &original.place.on_host(), MAX_DEPTH, &mut found)?;
     Ok(found)
 }
 
-fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<File>) -> Result<(), Bar> {
+fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Result<(), Bar> {
     let unknown = |why: String| Bar::Layers { why };
     let text = |error: Errno| unknown(io::Error::from(error).to_string());
     #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
@@ -71,18 +99,13 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<File>) -> Res
         if FileId::from(&seen) == FileId::from(&stat) {
             continue;
         }
-        if std::mem::take(&mut is_first) && !is_same_version(&seen, &stat) {
-            return Err(unknown(format!("{} is another file", path.display())));
-        }
+        let is_topmost = std::mem::take(&mut is_first);
         collect(&below, &path, depth - 1, found)?;
-        found.push(below);
+        let differs = is_topmost && Version::from(&seen) != Version::from(&stat);
+        let differs = differs.then_some(path);
+        found.push(Below { file: below, id: FileId::from(&seen), differs });
     }
     Ok(())
-}
-
-/// The topmost file of the layers has the size and the time of the one that the overlay shows.
-fn is_same_version(a: &Stat, b: &Stat) -> bool {
-    (a.st_size, a.st_mtime, a.st_mtime_nsec) == (b.st_size, b.st_mtime, b.st_mtime_nsec)
 }
 
 /// The mount in which `path` names `file`.

@@ -6,7 +6,7 @@ use crate::{
     mountinfo::mounts,
 };
 use nearside_policy::replication::Bar;
-use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, fstatfs, statx};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -43,8 +43,24 @@ pub struct Original {
     /// The files below it in the layers of its overlay, leased together with it.
     pub(crate) layers: Vec<File>,
     pub(crate) id: FileId,
-    pub(crate) bytes: u64,
+    /// The content when the lease was taken last.
+    pub(crate) version: Version,
     pub(crate) place: Place,
+}
+
+/// Tells one content of a file from another: writing changes its time, and a truncation its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) bytes: u64,
+    modified: (i64, u64),
+}
+
+impl From<&Stat> for Version {
+    fn from(stat: &Stat) -> Self {
+        #[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]
+        let modified = (stat.st_mtime as i64, stat.st_mtime_nsec as u64);
+        Self { bytes: stat.st_size.cast_unsigned(), modified }
+    }
 }
 
 impl Original {
@@ -73,9 +89,30 @@ impl Original {
             file,
             layers: Vec::new(),
             id: FileId { device: stat.st_dev, inode: stat.st_ino },
-            bytes: stat.st_size.cast_unsigned(),
+            version: Version::from(&stat),
             place: place.clone(),
         }))
+    }
+
+    /// Takes note of the content that the lease keeps as it is.
+    pub(crate) fn note_version(&mut self) {
+        if let Ok(stat) = rustix::fs::fstat(&self.file) {
+            self.version = Version::from(&stat);
+        }
+    }
+
+    /// Takes note of new times of the same content. After a truncation it does nothing.
+    pub(crate) fn note_times(&mut self) {
+        let now = rustix::fs::fstat(&self.file).map(|stat| Version::from(&stat));
+        if let Some(now) = now.ok().filter(|now| now.bytes == self.version.bytes) {
+            self.version = now;
+        }
+    }
+
+    /// Whether the content is another one than under the lease. An open for reading that truncates
+    /// (`O_RDONLY | O_TRUNC`) breaks no lease.
+    pub(crate) fn is_changed(&self) -> bool {
+        rustix::fs::fstat(&self.file).map_or(true, |stat| Version::from(&stat) != self.version)
     }
 
     /// Whether it has lost a name since it was opened: a package upgrade, a rename or an unlink.
@@ -214,6 +251,35 @@ mod tests {
         let image = Some(PathBuf::from("/var/lib/containers/7"));
         let place = Place { image, path: "/usr/bin/db".into() };
         assert_eq!(place.on_host(), Path::new("/var/lib/containers/7/usr/bin/db"));
+    }
+
+    #[test]
+    fn a_truncation_and_a_write_change_the_content_and_a_mode_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, "text").unwrap();
+        let sent = open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        let mut original = Original::open(&sent, &place(&path), |_, _| None).unwrap().unwrap();
+        let times = |file: &std::fs::File, seconds| {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            file.set_modified(time).unwrap();
+        };
+        rustix::fs::chmod(&path, Mode::RUSR).unwrap();
+        assert!(!original.is_changed());
+        rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR).unwrap();
+        drop(open(&path, OFlags::RDONLY | OFlags::TRUNC, Mode::empty()).unwrap());
+        assert!(original.is_changed());
+        original.note_version();
+        assert_eq!((original.is_changed(), original.version.bytes), (false, 0));
+        original.version.bytes = 4;
+        original.note_times();
+        assert!(original.is_changed(), "a change of attributes after a truncation hides that");
+        original.note_version();
+        // A write of as many bytes as before.
+        times(&std::fs::File::options().write(true).open(&path).unwrap(), 1);
+        assert!(original.is_changed());
+        original.note_times();
+        assert!(!original.is_changed());
     }
 
     #[test]

@@ -47,10 +47,12 @@ impl Replicator {
                 if let Err(bar) = self.find_layers(id) {
                     return Some(Event::Barred(bar));
                 }
+                let answer = self.lease(id)?;
                 let file = self.files.get_mut(&id)?;
-                Some(match lease::take(&file.original) {
+                Some(match answer {
                     lease::Answer::Granted => {
                         file.retry.reset();
+                        file.original.note_version();
                         Event::Leased
                     }
                     lease::Answer::Writer => {
@@ -85,12 +87,32 @@ impl Replicator {
         }
     }
 
+    /// Takes the leases of a file. A writer may come between the look for the files below it and
+    /// the leases on them, so the look is repeated under the leases.
+    fn lease(&self, id: FileId) -> Option<lease::Answer> {
+        let original = &self.files.get(&id)?.original;
+        let answer = lease::take(original);
+        if answer != lease::Answer::Granted {
+            return Some(answer);
+        }
+        let looked = self.visitor.on_host(|| layers::are_those_leased(original));
+        let looked = looked.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }));
+        let answer = match looked {
+            Ok(true) => return Some(answer),
+            Ok(false) => lease::Answer::Writer,
+            Err(bar) => lease::Answer::Barred(bar),
+        };
+        lease::release(original);
+        Some(answer)
+    }
+
     /// Finds the files below one of an overlay: a writer may have brought it to another layer.
     fn find_layers(&mut self, id: FileId) -> Result<(), Bar> {
         let Some(file) = self.files.get(&id) else { return Ok(()) };
         let layers = self.visitor.on_host(|| layers::below(&file.original));
         let layers = layers.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }))?;
-        let watch = |layer| self.watch(layer, WatchFlags::CLOSE_WRITE);
+        let written = WatchFlags::CLOSE_WRITE.union(WatchFlags::MODIFY);
+        let watch = |layer| self.watch(layer, written);
         let watches: Vec<_> = layers.iter().filter_map(watch).collect();
         if let Some(file) = self.files.get_mut(&id) {
             file.original.layers = layers;
@@ -110,7 +132,7 @@ impl Replicator {
         file.jobs.insert(node, Arc::clone(&cancelled));
         self.next_copy += 1;
         let name = format!("{}-{}", id.inode, self.next_copy);
-        let bytes = file.original.bytes;
+        let bytes = file.original.version.bytes;
         self.copier.copy(Job { file: id, original, bytes, node, name, cancelled });
         None
     }
@@ -245,6 +267,10 @@ fn bind(
         return;
     };
     if guest.mounts.contains_key(&id) || !guest.managers.is_empty() {
+        return;
+    }
+    // The event that collapses its copies is on the way.
+    if file.original.is_changed() {
         return;
     }
     let Some(store) = stores.iter().find(|store| store.node() == node) else { return };

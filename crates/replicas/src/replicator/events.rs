@@ -153,18 +153,23 @@ impl Replicator {
             let mut events = seen.iter().filter(|(watch, _)| {
                 Some(*watch) == file.watch || file.layer_watches.contains(watch)
             });
+            let modified = all || events.clone().any(|(_, it)| it.contains(ReadFlags::MODIFY));
             let closed = all || events.clone().any(|(_, it)| it.contains(ReadFlags::CLOSE_WRITE));
             if !all && events.next().is_none() {
                 continue;
             }
+            let has_other_content = modified && file.life.is_leased() && file.original.is_changed();
             if self.is_replaced(id) {
                 self.take(id, Event::Replaced);
+            } else if has_other_content {
+                // No one waits for it: an open for reading has truncated the file.
+                self.take(id, Event::Writer);
             } else if closed {
                 if let Some(file) = self.files.get_mut(&id) {
                     file.retry.reset();
                 }
                 self.take(id, Event::WriterClosed);
-            } else if file.life.is_leased() {
+            } else if file.life.is_leased() && !modified {
                 self.refresh(id);
             }
         }
@@ -178,8 +183,12 @@ impl Replicator {
             let store = self.store(*node)?;
             store.refresh(&file.original.file, copy).err().map(|_| *node)
         });
+        let stale = stale.collect::<Vec<_>>();
+        if let Some(file) = self.files.get_mut(&id) {
+            file.original.note_times();
+        }
         // A copy that cannot follow goes.
-        for node in stale.collect::<Vec<_>>() {
+        for node in stale {
             self.take(id, Event::Short(node));
         }
     }

@@ -108,7 +108,7 @@ impl Replicator {
             refused.iter().any(|(refused, why)| *refused == node && why.is_no_room())
         });
         let waiting: Vec<(FileId, u64)> =
-            waiting.map(|(id, file)| (*id, file.original.bytes)).collect();
+            waiting.map(|(id, file)| (*id, file.original.version.bytes)).collect();
         if waiting.is_empty() {
             return;
         }

@@ -32,8 +32,10 @@ use std::{
 /// Why the daemon does not change the copies of a file.
 const OPERATORS: &str = "an operator has asked for its copies";
 
-/// What a file is watched for: the last close of a writer, and a replacement.
+/// What a file is watched for: the last close of a writer, a truncation that breaks no lease, and a
+/// replacement.
 const OF_FILES: WatchFlags = WatchFlags::CLOSE_WRITE
+    .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::DELETE_SELF);
@@ -244,7 +246,7 @@ impl Replicator {
         };
         FileStatus {
             place: file.wish.place.clone(),
-            bytes: file.original.bytes,
+            bytes: file.original.version.bytes,
             state: state_name(file.life.state()).into(),
             why,
             copies: file.copies.iter().map(copy).collect(),

@@ -15,7 +15,6 @@ use std::{
     process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::Instant,
 };
 
 fn home(domain: &str) -> Value {
@@ -155,41 +154,15 @@ fn homes_given(domain: &str) -> f64 {
     line.trim().parse().unwrap()
 }
 
-/// Lets 150 intervals pass, and says whether the host stood still meanwhile: then one of them took
-/// more than ten times as long as they usually do.
-fn let_150_intervals_pass() -> bool {
-    let since = interval();
-    let (mut seen, mut seen_at, mut lengths) = (since, Instant::now(), vec![]);
-    // Each takes long on an emulated machine that is busy with six threads.
-    for part in 1..=3 {
-        await_that("50 intervals pass", || {
-            let now = interval();
-            if now > seen {
-                lengths.push(seen_at.elapsed() / u32::try_from(now - seen).unwrap());
-                (seen, seen_at) = (now, Instant::now());
-            }
-            now > since + 50 * part
-        });
-    }
-    lengths.sort();
-    lengths[lengths.len() - 1] > 10 * lengths[lengths.len() / 2]
-}
-
-/// Asserts that the loop gives a domain at most one more home in 150 intervals. That is promised
-/// where the load is steady. When the host stands still, load seems to go and come; then the next
-/// 150 count.
-fn assert_at_most_one_more_home(domain: &str) {
-    let more_homes = || {
-        let before = homes_given(domain);
-        let stood_still = let_150_intervals_pass();
-        (homes_given(domain) - before, stood_still)
-    };
-    let (mut more, stood_still) = more_homes();
-    if more > 1.0 && stood_still {
-        println!("the host stood still, and {domain} got {more} homes");
-        more = more_homes().0;
-    }
-    assert!(more <= 1.0, "{domain} was moved again and again: {more} times");
+/// The most homes that the loop may give a domain in so many intervals, whatever it sees: the
+/// cooldown after a move is 5 intervals, and twice as long after each that soon follows.
+fn most_homes_in(intervals: u64) -> f64 {
+    let cooldowns = (0..).map(|moves| 5_u64 << moves);
+    let begins = cooldowns.scan(0, |begin, cooldown| {
+        *begin += cooldown;
+        Some(*begin)
+    });
+    1.0 + begins.take_while(|begin| *begin < intervals).count() as f64
 }
 
 #[test]
@@ -205,23 +178,22 @@ fn memory_follows_a_domain_that_was_pushed_off_and_then_stays() {
         ask("GET", "/domains/db", None)
             .is_some_and(|(_, body)| body["status"]["place"] == "at-home")
     });
+    let (since, before) = (interval(), homes_given("db"));
     // Twice as many threads as its home has CPUs come to stay there.
     let hog = format!("--quiet --name hog --cpus 2 --memory 16M --policy preferred --nodes {home}");
     let hog = Domain::start(&hog, "--mib 4 --threads 4 --spin");
-    let since = interval();
-    let mut taken = 0;
-    await_that("its memory has followed", || {
-        taken = interval() - since;
-        !domain.filled_mib().contains_key(&home)
-    });
-    // Promised are 15, which the loop keeps where it sees exactly who waits (policy/tests/control).
-    // Here an interval is a tenth of a second of an emulator that runs one CPU after the other, and
-    // the domain may look as if it were at home in some of them.
-    assert!(taken <= 60, "its memory followed after {taken} intervals only");
-    assert_at_most_one_more_home("db");
+    // How soon it follows, and that a steady load moves nothing to and fro, is tested where the
+    // loop sees exactly who waits (policy/tests/control). On an emulated machine whose host is
+    // busy, load seems to come and go.
+    await_that("its memory has followed", || !domain.filled_mib().contains_key(&home));
     // It may go back when there is room again, but not to and fro.
     hog.end();
-    assert_at_most_one_more_home("db");
+    let ended = interval();
+    await_that("intervals pass", || interval() > ended + 50);
+    let given = homes_given("db") - before;
+    // The counter is read before the interval: it cannot seem too high.
+    let most = most_homes_in(interval() - since + 1);
+    assert!(given >= 1.0 && given <= most, "{given} homes where {most} are allowed");
     domain.end();
     daemon.stop();
 }

@@ -18,10 +18,12 @@ fn on_node_0(name: &str) -> String {
     path
 }
 
-/// Whether a process runs from the copies of a node alone, and the replicator says so.
-fn runs_from(python: &Python, path: &str, node: u32) -> bool {
+/// Whether a process runs from the copies of a node alone, and the replicator says so. Pages of a
+/// copy are mapped when they are used.
+fn runs_from(python: &mut Python, path: &str, node: u32) -> bool {
     let users = status(path).map(|it| it["copies"][node.to_string()]["users"].clone());
     let is_user = users.is_some_and(|users| users.as_u64() > Some(0));
+    python.load(&[], path);
     is_user && python.text_of(path).0.keys().eq([&node])
 }
 
@@ -36,19 +38,21 @@ fn text_of_two_homes_gets_copies_that_follow_a_moved_domain_and_a_new_replicator
     }
     let config = "scheduler = \"off\"\nreplicate_text = true";
     let daemon = Daemon::start(config);
-    await_that("both run from copies", || runs_from(&a, &path, 1) && runs_from(&b, &path, 3));
+    await_that("both run from copies", || {
+        runs_from(&mut a, &path, 1) && runs_from(&mut b, &path, 3)
+    });
     let told = status(&path).unwrap();
     assert_eq!(told["automatic"], true, "{told}");
     await_that("the daemon tells", || get("/text")["copies"]["files"].as_u64() > Some(0));
 
     let output = run(words("set auto-b --nodes 2"));
     assert!(output.status.success(), "{}", stderr(&output));
-    await_that("the copy follows its domain", || runs_from(&b, &path, 2));
+    await_that("the copy follows its domain", || runs_from(&mut b, &path, 2));
 
     replicator.kill();
     replicator.succeed();
     await_that("the next replicator makes copies", || {
-        runs_from(&a, &path, 1) && runs_from(&b, &path, 2)
+        runs_from(&mut a, &path, 1) && runs_from(&mut b, &path, 2)
     });
 
     // Without the key, they go.

@@ -64,6 +64,27 @@ fn writers_of_every_kind_collapse_the_copies_before_they_write() {
     }
 }
 
+/// An open for reading that truncates breaks no lease: `do_dentry_open` in `fs/open.c`
+/// looks at the access that was asked for.
+#[test]
+fn a_truncation_without_write_access_collapses_the_copies() {
+    let path = plugin("emptied.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&path), "replicated");
+    let mut domain = Python::at_home("emptied", 2);
+    let length = format!("len(open('{path}', 'rb').read())");
+    assert_ne!(domain.eval(&length), "0");
+    let mut other = Python::plain(0);
+    other.exec(&format!("import os\nos.close(os.open('{path}', os.O_RDONLY | os.O_TRUNC))"));
+    await_that("the domain sees the empty file", || domain.eval(&length) == "0");
+    // The next writer finds a file as any other.
+    fs::write(&path, "000001").unwrap();
+    assert_eq!(domain.eval(&reading(&path)), "b'000001'");
+    await_state(&path, "replicated");
+    assert_eq!(domain.eval(&reading(&path)), "b'000001'");
+    replicator.stop();
+}
+
 #[test]
 fn mode_owner_capabilities_and_attributes_are_those_of_the_original() {
     let path = plugin("attributes");
