@@ -2,11 +2,12 @@
 //!
 //! A *cell* is a node of the guest's topology. The guest has one cell for each node of its home
 //! only if the policy is *strict*: every other policy lets pages lie elsewhere, so a topology of
-//! several cells would tell the guest distances that do not hold.
+//! several cells would tell the guest distances that do not hold. A node of the home without memory
+//! (a socket without modules) is no cell, which QEMU would refuse: its vCPUs join the nearest cell.
 
 use crate::{Claim, Decision, MemoryPolicy, PageSize};
 use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
-use std::{cmp::Reverse, ops::Range};
+use std::{cmp::Reverse, collections::BTreeMap, ops::Range};
 
 /// A placed domain, seen as a virtual machine or as a command to bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,14 +20,17 @@ pub struct Guest {
     pub policy: MemoryPolicy,
     /// The size of its pages.
     pub page_size: PageSize,
-    /// The nodes of its home.
-    pub nodes: NodeSet,
+    /// The nodes that hold its memory: those of its home that have any.
+    pub memory_nodes: NodeSet,
     /// The one node that the policy *preferred* names.
     pub primary: NodeId,
     /// The nodes that its vCPUs run on.
     pub cpu_nodes: NodeSet,
     /// The online CPUs of `cpu_nodes`.
     pub cpus: CpuSet,
+    /// Whether each of `cpu_nodes` has memory. `numactl` (2.0.16, 2.0.19) refuses to bind to the
+    /// CPUs of other nodes by the node's number.
+    pub cpu_nodes_have_memory: bool,
     /// The nodes of its own topology, at least one.
     pub cells: Vec<Cell>,
 }
@@ -51,10 +55,12 @@ pub fn guest(decision: &Decision, topology: &Topology) -> Guest {
     let cpu_nodes: NodeSet = claim.vcpus.keys().copied().collect();
     let cpus = topology.cpus_of_nodes(&cpu_nodes);
     let (vcpus, memory_bytes) = (u64::from(request.vcpus), claim.total_bytes());
+    let memory_nodes = memory_nodes(&chosen.nodes, claim, topology);
+    let cpu_nodes_have_memory = cpu_nodes.iter().all(|node| has_memory(topology, node));
     let cells = match request.policy {
         MemoryPolicy::Strict => cell_by_node(claim, topology),
         _ => vec![Cell {
-            nodes: chosen.nodes.clone(),
+            nodes: memory_nodes.clone(),
             vcpus: 0..vcpus,
             memory_bytes,
             cpus: cpus.clone(),
@@ -65,48 +71,70 @@ pub fn guest(decision: &Decision, topology: &Topology) -> Guest {
         memory_bytes,
         policy: request.policy,
         page_size: request.page_size,
-        nodes: chosen.nodes.clone(),
-        primary: primary(&chosen.nodes, claim, topology),
+        primary: primary(&memory_nodes, claim),
+        memory_nodes,
+        cpu_nodes_have_memory,
         cpu_nodes,
         cpus,
         cells,
     }
 }
 
-/// One cell for each node of the claim. vCPUs are numbered from cell to cell without a gap.
+fn has_memory(topology: &Topology, node: NodeId) -> bool {
+    topology.node(node).is_some_and(|node| node.memory_bytes > 0)
+}
+
+/// The nodes of a home that have memory; if none has, those that hold the pages.
+fn memory_nodes(home: &NodeSet, claim: &Claim, topology: &Topology) -> NodeSet {
+    let with_memory: NodeSet = home.iter().filter(|node| has_memory(topology, *node)).collect();
+    match with_memory.is_empty() {
+        true => claim.bytes.keys().copied().collect(),
+        false => with_memory,
+    }
+}
+
+/// One cell for each node of the claim with memory, and the vCPUs of each other one in the nearest
+/// of these cells. vCPUs are numbered from cell to cell without a gap.
 fn cell_by_node(claim: &Claim, topology: &Topology) -> Vec<Cell> {
+    let held = |node: &NodeId| claim.bytes.get(node).copied().unwrap_or(0);
+    let (with_memory, others): (Vec<_>, Vec<_>) =
+        claim.nodes().iter().partition(|node| held(node) > 0);
+    let mut joined: BTreeMap<NodeId, NodeSet> =
+        with_memory.iter().map(|node| (*node, NodeSet::from([*node]))).collect();
+    for node in others {
+        let distance = |cell: &NodeId| topology.distances.get(node, *cell);
+        let nearest = with_memory.iter().min_by_key(|cell| (distance(cell), **cell));
+        if let Some(cell) = nearest.and_then(|cell| joined.get_mut(cell)) {
+            cell.insert(node);
+        }
+    }
     let mut first_vcpu = 0;
-    let cell = |node| {
-        let end = first_vcpu + claim.vcpus.get(&node).copied().unwrap_or(0);
+    let cell = |(node, cpu_nodes): (NodeId, NodeSet)| {
+        let vcpus = |node| claim.vcpus.get(&node).copied().unwrap_or(0);
+        let end = first_vcpu + cpu_nodes.iter().map(vcpus).sum::<u64>();
         Cell {
             nodes: NodeSet::from([node]),
             vcpus: std::mem::replace(&mut first_vcpu, end)..end,
-            memory_bytes: claim.bytes.get(&node).copied().unwrap_or(0),
-            cpus: topology.cpus_of(node),
+            memory_bytes: held(&node),
+            cpus: topology.cpus_of_nodes(&cpu_nodes),
         }
     };
-    claim.nodes().iter().map(cell).collect()
+    joined.into_iter().map(cell).collect()
 }
 
-/// The node with the most vCPUs among the home's nodes that have memory; the lowest number among
-/// equals. It is the rule by which placement laid out the pages (docs/adr/0002-placement-cost.md).
-/// If no node of the home has memory, the node with the most vCPUs among those that hold the pages.
-fn primary(nodes: &NodeSet, claim: &Claim, topology: &Topology) -> NodeId {
-    let has_memory = |node: &NodeId| topology.node(*node).is_some_and(|node| node.memory_bytes > 0);
+/// The node with the most vCPUs among those with memory; the lowest number among equals. It is the
+/// rule by which placement laid out the pages (docs/adr/0002-placement-cost.md).
+fn primary(memory_nodes: &NodeSet, claim: &Claim) -> NodeId {
     let vcpus_on = |node: &NodeId| claim.vcpus.get(node).copied().unwrap_or(0);
-    let with_most_vcpus = |nodes: &mut dyn Iterator<Item = NodeId>| {
-        nodes.max_by_key(|node| (vcpus_on(node), Reverse(*node)))
-    };
-    with_most_vcpus(&mut nodes.iter().filter(has_memory))
-        .or_else(|| with_most_vcpus(&mut claim.bytes.keys().copied()))
-        .unwrap_or_default()
+    let nodes = memory_nodes.iter();
+    nodes.max_by_key(|node| (vcpus_on(node), Reverse(*node))).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{ByNode, Candidate, CostModel, LeftOut, Parts, Request, SlowDown};
-    use nearside_topology::{Cpu, CpuId, Node};
+    use nearside_topology::{Cpu, CpuId, Distances, Node};
 
     const GIB: u64 = 1 << 30;
 
@@ -187,6 +215,36 @@ mod tests {
         assert_eq!(guest.cells[1].cpus.to_string(), "4-5");
         assert_eq!((guest.vcpus, guest.memory_bytes), (3, 10 * GIB));
         assert_eq!((guest.cpu_nodes, guest.cpus.to_string().as_str()), (nodes(&[0, 2]), "0-1,4-5"));
+    }
+
+    #[test]
+    fn vcpus_of_a_node_without_memory_join_the_nearest_cell() {
+        // Nodes 1 and 2 have no memory. Node 1 is next to 3, and node 2 to 0.
+        let vcpus = [(0, 2), (1, 2), (2, 1), (3, 1)];
+        let decision = decision(MemoryPolicy::Strict, &[0, 1, 2, 3], &vcpus, &[(0, 4), (3, 4)]);
+        let mut machine = machine(&[8, 0, 0, 8]);
+        let ids: Vec<_> = (0..4).map(NodeId).collect();
+        let rows = [[10, 30, 12, 20], [30, 10, 20, 12], [12, 20, 10, 30], [20, 12, 30, 10]];
+        machine.distances = Distances::new(&ids, &rows.concat()).unwrap();
+        let guest = guest(&decision, &machine);
+        let cells = guest
+            .cells
+            .iter()
+            .map(|cell| (cell.nodes.to_string(), cell.vcpus.clone(), cell.cpus.to_string()));
+        let expected = [("0".into(), 0..3, "0-1,4-5".into()), ("3".into(), 3..6, "2-3,6-7".into())];
+        assert_eq!(cells.collect::<Vec<_>>(), expected);
+        assert_eq!(guest.memory_nodes, nodes(&[0, 3]));
+        assert_eq!((guest.cpu_nodes, guest.cpu_nodes_have_memory), (nodes(&[0, 1, 2, 3]), false));
+    }
+
+    #[test]
+    fn policies_of_one_cell_name_no_node_without_memory() {
+        for policy in MemoryPolicy::ALL.into_iter().filter(|&it| it != MemoryPolicy::Strict) {
+            let decision = decision(policy, &[0, 1], &[(0, 2), (1, 2)], &[(0, 4)]);
+            let guest = guest(&decision, &machine(&[8, 0]));
+            assert_eq!((&guest.memory_nodes, &guest.cells[0].nodes), (&nodes(&[0]), &nodes(&[0])));
+            assert_eq!(guest.cpus.to_string(), "0-3");
+        }
     }
 
     #[test]

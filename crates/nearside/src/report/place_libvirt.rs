@@ -5,7 +5,7 @@ use nearside_policy::{Cell, Guest, MemoryPolicy};
 
 /// The elements, to be put below `<domain>`, and a note for each limit of libvirt.
 pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
-    let Guest { vcpus, memory_bytes, nodes, primary, cpus, cells, .. } = guest;
+    let Guest { vcpus, memory_bytes, memory_nodes: nodes, primary, cpus, cells, .. } = guest;
     let mut notes = Vec::new();
     let mut xml = format!("<memory unit='KiB'>{}</memory>\n", kib(*memory_bytes));
     xml += &format!("<vcpu placement='static' cpuset='{cpus}'>{vcpus}</vcpu>\n");

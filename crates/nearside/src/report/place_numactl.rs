@@ -5,7 +5,7 @@ use nearside_policy::{Guest, MemoryPolicy, PageSize};
 
 /// The command line, to be followed by a command, and a note for each limit of `numactl`.
 pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
-    let Guest { nodes, primary, policy, .. } = guest;
+    let Guest { memory_nodes: nodes, primary, policy, .. } = guest;
     let mut notes = Vec::new();
     let memory = match policy {
         MemoryPolicy::Strict => format!(" --membind={nodes}"),
@@ -29,5 +29,10 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
     if guest.page_size != PageSize::Base {
         notes.push("the command itself has to ask for huge pages".into());
     }
-    (format!("numactl --cpunodebind={}{memory} --\n", guest.cpu_nodes), notes)
+    let cpus = match guest.cpu_nodes_have_memory {
+        true => format!("--cpunodebind={}", guest.cpu_nodes),
+        // It refuses the number of a node without memory.
+        false => format!("--physcpubind={}", guest.cpus),
+    };
+    (format!("numactl {cpus}{memory} --\n"), notes)
 }

@@ -41,7 +41,7 @@ pub(crate) fn exchange(
     work.properties = process.properties()?;
     let instruction = find_syscall(process, &segments, |segment| concerned.contains(&segment))?;
 
-    let mut stopped = Stopped::stop(process, instruction, facts.has_seccomp)?;
+    let mut stopped = Stopped::stop(process, instruction, facts.has_seccomp, operation.deadline())?;
     let mut report = Report { threads: stopped.threads(), ..Report::default() };
     let planned = work.plan(&mut report)?;
     if planned.iter().any(|file| !file.is_empty()) {

@@ -1,6 +1,7 @@
 //! Which processes are left alone, decided from facts read before the stop.
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// The two directions of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,6 +11,18 @@ pub enum Operation {
     Attach,
     /// From a replica to the original.
     Detach,
+}
+
+impl Operation {
+    /// The time that all threads of the process have to stop. A process that gets no replica loses
+    /// speed alone. One that keeps a replica would read stale text, so it gets longer, though not
+    /// as long as the kernel lets a writer wait (`fs.lease-break-time`, 45 s).
+    pub(crate) fn deadline(self) -> Duration {
+        match self {
+            Self::Attach => Duration::from_millis(40),
+            Self::Detach => Duration::from_secs(2),
+        }
+    }
 }
 
 /// A process with the same address space as another one.

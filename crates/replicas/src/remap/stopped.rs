@@ -33,9 +33,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time that all threads have to stop.
-const DEADLINE: Duration = Duration::from_millis(40);
-
 /// The pause between two looks for threads that have stopped. No descriptor announces them.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -94,6 +91,8 @@ pub(crate) struct Stopped<'p> {
     instruction: u64,
     injector: Option<Injector>,
     since: Instant,
+    /// The time that all threads have to stop.
+    deadline: Duration,
     /// Only the thread that traces may make requests.
     not_send: PhantomData<*const ()>,
 }
@@ -112,11 +111,13 @@ struct Injector {
 }
 
 impl<'p> Stopped<'p> {
-    /// Stops all threads of a process. `instruction` is what [`find_syscall`] found.
+    /// Stops all threads of a process within `deadline`. `instruction` is what [`find_syscall`]
+    /// found.
     pub(crate) fn stop(
         process: &'p Process,
         instruction: u64,
         suspend_seccomp: bool,
+        deadline: Duration,
     ) -> Result<Self, RemapError> {
         // Opened early: this fails for lack of the same privilege, with nothing to undo.
         let memory = OpenOptions::new().read(true).write(true).open(process.path("mem"));
@@ -128,6 +129,7 @@ impl<'p> Stopped<'p> {
             instruction,
             injector: None,
             since: Instant::now(),
+            deadline,
             not_send: PhantomData,
         };
         stopped.stop_threads(suspend_seccomp)?;
@@ -229,8 +231,8 @@ impl<'p> Stopped<'p> {
                         _ = sys::resume(thread, Resume::Run, signal);
                     }
                 }
-                Ok(None) if self.since.elapsed() > DEADLINE => {
-                    let waited_ms = DEADLINE.as_millis() as u64;
+                Ok(None) if self.since.elapsed() > self.deadline => {
+                    let waited_ms = self.deadline.as_millis() as u64;
                     let why = Refusal::DoesNotStop { thread: first, waited_ms };
                     return Err(self.process.refused(why));
                 }

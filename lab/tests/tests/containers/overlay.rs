@@ -11,11 +11,11 @@ use std::{
 /// Mounts an overlay of these layers, the topmost first, and returns its folder.
 fn mounted(name: &str, lower: &str) -> String {
     let folder = format!("/tmp/{name}");
-    for part in ["upper", "work", "merged"] {
+    for part in ["upper", "work", "shown"] {
         fs::create_dir_all(format!("{folder}/{part}")).unwrap();
     }
     let options = format!("lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work");
-    mount(&options, &format!("{folder}/merged"), "/");
+    mount(&options, &format!("{folder}/shown"), "/");
     folder
 }
 
@@ -36,7 +36,7 @@ fn writers_in_a_layer_collapse_the_copies_of_all_overlays_above() {
     }
     fs::write("/tmp/image/text", "000000").unwrap();
     let folders = ["one", "two"].map(|name| mounted(name, "/tmp/empty:/tmp/image"));
-    let texts = folders.each_ref().map(|folder| format!("{folder}/merged/text"));
+    let texts = folders.each_ref().map(|folder| format!("{folder}/shown/text"));
     let replicator = Replicator::start("");
     add("", &texts, "replicated");
     let mut reader = Python::at_home("reader", 2);
@@ -64,13 +64,13 @@ fn writers_in_a_layer_collapse_the_copies_of_all_overlays_above() {
 
 #[test]
 fn an_overlay_whose_layers_cannot_be_found_has_no_copies() {
-    for part in ["relative/lower", "relative/lowest", "relative/merged"] {
+    for part in ["relative/lower", "relative/lowest", "relative/shown"] {
         fs::create_dir_all(format!("/tmp/{part}")).unwrap();
     }
     fs::write("/tmp/relative/lower/text", "text").unwrap();
-    mount("lowerdir=lower:lowest", "/tmp/relative/merged", "/tmp/relative");
+    mount("lowerdir=lower:lowest", "/tmp/relative/shown", "/tmp/relative");
     let replicator = Replicator::start("");
-    let output = run(["replicate", "add", "/tmp/relative/merged/text"]);
+    let output = run(["replicate", "add", "/tmp/relative/shown/text"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("relative path"), "{}", stderr(&output));
     replicator.stop();

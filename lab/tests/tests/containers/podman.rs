@@ -118,8 +118,8 @@ impl Podman {
     /// Removes the image, and the file system of all of it.
     pub(crate) fn end(self) {
         self.run(&["rmi", IMAGE]);
-        done(&format!("umount {DISK}/graph/overlay"));
-        done(&format!("umount {DISK}"));
+        // Podman may have mounted its folder of overlays over itself there.
+        done(&format!("umount --recursive {DISK}"));
     }
 }
 
