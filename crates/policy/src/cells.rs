@@ -5,6 +5,7 @@
 //! - *anchor*: the node on which a cell's home begins.
 //! - *spill*: a cell that does not fit its anchor has more nodes, nearest to the anchor first.
 //! - *arrangement*: an anchor for each cell, and the homes that follow from them.
+//! - *cell of memory alone*: a cell without vCPUs (docs/adr/0021-cells-of-memory-alone.md).
 //! - *between*: the part of the slow-down that comes from distances between the homes.
 
 mod arrange;
@@ -24,7 +25,7 @@ use crate::{
     cost::Ask,
     index::{CellIndex, Index, IndexVec, NodeIndex},
     place::{check, check_machine, place, unknown_memory},
-    view::View,
+    view::{NodeView, View},
 };
 use arrange::{Arrangement, Arranger, Cell};
 use home::Home;
@@ -116,7 +117,7 @@ fn place_by(
     };
     Ok(CellsDecision {
         request: request.clone(),
-        slow_down: SlowDown(found.best.score.0),
+        slow_down: SlowDown(found.best.score.slow_down),
         between_ppm: found.best.between_ppm,
         shared: shared(&found.best, some_view),
         left_out: LeftOut::of(&observation.topology, request.nodes.as_ref()),
@@ -137,7 +138,9 @@ fn cells(
     let mut cells: Vec<Cell> = Vec::with_capacity(request.cells.len());
     for (id, cell) in (0..).map(CellId).zip(&request.cells) {
         let refused = |refusal| CellsRefusal::Cell { cell: id, refusal };
-        let page_bytes = check(&request.part(cell), topology).map_err(refused)?;
+        // A domain needs a vCPU, and a cell of memory alone does not.
+        let part = Request { vcpus: cell.vcpus.max(1), ..request.part(cell) };
+        let page_bytes = check(&part, topology).map_err(refused)?;
         let pages = cell.memory_bytes.div_ceil(page_bytes);
         check_machine(cell.page_size, pages.saturating_mul(page_bytes), topology)
             .map_err(refused)?;
@@ -188,7 +191,8 @@ fn check_room(
         })
     };
     for (id, (cell, nodes)) in (0..).map(CellId).zip(cells.iter().zip(nodes_by_cell.iter())) {
-        if cell.view.nodes.iter().all(|node| node.cores == 0 || !nodes.contains(node.id)) {
+        let has_cpu = |node: &NodeView| node.cores > 0 && nodes.contains(node.id);
+        if cell.ask.vcpus > 0 && !cell.view.nodes.iter().any(has_cpu) {
             let refusal = Refusal::NoCpus { nodes: nodes.clone() };
             return Err(CellsRefusal::Cell { cell: id, refusal });
         }

@@ -48,6 +48,7 @@ use std::cmp::Reverse;
 /// A request in the units of costing.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
+    /// 0 for a cell of memory alone.
     pub(crate) vcpus: u64,
     /// Pages of the size asked for.
     pub(crate) pages: u64,
@@ -137,11 +138,13 @@ impl<'a> Costing<'a> {
         set: &[NodeIndex],
         bound: SlowDown,
     ) -> Result<Prediction, Unfit> {
-        if set.iter().all(|&i| self.view.nodes[i].cores == 0) {
+        let runs = self.ask.vcpus > 0;
+        if runs && set.iter().all(|&i| self.view.nodes[i].cores == 0) {
             return Err(Unfit::NoCpus);
         }
         self.layout.spread_vcpus(self.view, set, self.ask.vcpus);
-        let cpu = SlowDown(self.cpu_ppm());
+        // Nothing waits in a cell of memory alone, so nothing is slow there.
+        let cpu = SlowDown(if runs { self.cpu_ppm() } else { PPM });
         if cpu > bound {
             return Err(Unfit::TooSlow);
         }
@@ -150,8 +153,8 @@ impl<'a> Costing<'a> {
             .map_err(Unfit::TooSmall)?;
         let parts = Parts {
             cpu,
-            memory: SlowDown(self.memory_ppm()),
-            devices: SlowDown(self.devices_ppm()),
+            memory: SlowDown(if runs { self.memory_ppm() } else { PPM }),
+            devices: SlowDown(if runs { self.devices_ppm() } else { PPM }),
         };
         let in_set = set.iter().fold(0, |sum, &i| sum + self.layout.pages_on(i));
         let available = set
@@ -160,7 +163,7 @@ impl<'a> Costing<'a> {
         Ok(Prediction {
             slow_down: parts.product(),
             parts,
-            vcpus_per_core_ppm: self.vcpus_per_core_ppm(),
+            vcpus_per_core_ppm: if runs { self.vcpus_per_core_ppm() } else { 0 },
             spilled_pages: self.ask.pages - in_set,
             free_after_pages: (available - in_set).min(self.view.available_pages - self.ask.pages),
             has_idle_node: set.iter().any(|&i| !self.layout.uses(i)),

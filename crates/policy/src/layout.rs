@@ -126,7 +126,7 @@ impl Layout {
     ///   proportion to their bandwidth if it is known for all of them, else equal ones;
     /// - every other policy (and interleaving over nodes without memory): on the nodes of the
     ///   vCPUs, in proportion to their number, because a page is allocated on the node that first
-    ///   touches it.
+    ///   touches it. Without vCPUs, in proportion to the memory that is available.
     ///
     /// Pages that do not fit their node go to other nodes, nearest to that node first, lowest
     /// numbers among equals; node by node, after every node took its own. Pages that stay at home
@@ -212,6 +212,9 @@ impl Layout {
         };
         if !parts.is_empty() {
             return parts;
+        }
+        if self.runners.is_empty() {
+            return with_memory().map(|i| (i, self.left(view, i))).collect();
         }
         self.vcpus().collect()
     }

@@ -3,7 +3,7 @@
 use crate::{
     cloud::{self, CloudLine},
     error::CommandLineError,
-    model::Vm,
+    model::{Binding, ConfigFiles, Vm},
     placement::Placement,
     qemu::{self, QemuLine},
 };
@@ -62,6 +62,25 @@ impl CommandLine {
     /// A [`CommandLineError`] if the program is no known monitor, or an argument that is about
     /// vCPUs, memory or cells is at fault.
     pub fn read<S: AsRef<str>>(words: &[S]) -> Result<Self, CommandLineError> {
+        Self::read_with(words, &ConfigFiles::new())
+    }
+
+    /// The files whose texts [`CommandLine::read_with`] takes.
+    pub fn config_files<S: AsRef<str>>(words: &[S]) -> Vec<&str> {
+        let pairs = words.windows(2).map(|pair| (pair[0].as_ref(), pair[1].as_ref()));
+        let is_qemu = words.first().and_then(|it| Vmm::of_program(it.as_ref())) == Some(Vmm::Qemu);
+        let files = pairs.filter(|(option, _)| is_qemu && qemu::is_readconfig(option));
+        files.map(|(_, path)| path).collect()
+    }
+
+    /// Reads a program and its arguments, and the files that they name.
+    ///
+    /// # Errors
+    /// As [`CommandLine::read`], also for a file without a text in `files`.
+    pub fn read_with<S: AsRef<str>>(
+        words: &[S],
+        files: &ConfigFiles,
+    ) -> Result<Self, CommandLineError> {
         let words: Vec<String> = words.iter().map(|word| word.as_ref().to_owned()).collect();
         let bytes = words.iter().fold(0_usize, |sum, word| sum.saturating_add(word.len() + 1));
         if bytes > MAX_BYTES {
@@ -70,7 +89,7 @@ impl CommandLine {
         }
         let program = words.first().map(String::as_str).unwrap_or_default();
         let line = match Vmm::of_program(program) {
-            Some(Vmm::Qemu) => Line::Qemu(Box::new(QemuLine::read(&words)?)),
+            Some(Vmm::Qemu) => Line::Qemu(Box::new(QemuLine::read(&words, files)?)),
             Some(Vmm::CloudHypervisor) => Line::Cloud(Box::new(CloudLine::read(&words)?)),
             None => {
                 return Err(CommandLineError::Whole(format!(
@@ -87,6 +106,14 @@ impl CommandLine {
         match &self.line {
             Line::Qemu(line) => &line.vm,
             Line::Cloud(line) => &line.vm,
+        }
+    }
+
+    /// The bindings of memory that the operator states, by cell.
+    pub fn bindings(&self) -> Vec<Binding> {
+        match &self.line {
+            Line::Qemu(line) => line.bindings(),
+            Line::Cloud(line) => line.bindings(),
         }
     }
 
@@ -108,7 +135,7 @@ impl CommandLine {
                 let why = format!("{count} cells: expected 1 to {MAX_CELLS}");
                 Err(CommandLineError::Whole(why))
             }
-            Line::Qemu(line) => Self::read(&qemu::split(line, count)?),
+            Line::Qemu(line) => Self::read_with(&qemu::split(line, count)?, &line.files),
             Line::Cloud(line) => Ok(Self { line: Line::Cloud(Box::new(line.split(count)?)) }),
         }
     }
@@ -136,7 +163,7 @@ pub fn complete(
     }
     let (words, notes) = match &command.line {
         Line::Qemu(line) => {
-            let with_backends = QemuLine::read(&qemu::with_backends(line)?)?;
+            let with_backends = QemuLine::read(&qemu::with_backends(line)?, &line.files)?;
             qemu::bind(&with_backends, placement)?
         }
         Line::Cloud(line) => cloud::bind(line, placement)?,

@@ -14,7 +14,7 @@ mod split;
 
 pub use command_line::{CommandLine, Completed, MAX_BYTES, Vmm, complete};
 pub use error::CommandLineError;
-pub use model::{Cell, PageSize, VcpuId, VcpuSet, Vm};
+pub use model::{Binding, Cell, ConfigFiles, DeviceMemory, PageSize, VcpuId, VcpuSet, Vm};
 pub use placement::{CellPlacement, Placement, Policy};
 pub use qmp::{QmpDialogue, QmpStep};
 pub use shell::shell_lines;

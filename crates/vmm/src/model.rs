@@ -59,7 +59,38 @@ pub struct Cell {
     pub backends: Vec<String>,
     /// The host's nodes that the operator binds its memory to.
     pub host_nodes: Option<NodeSet>,
+    /// The memory of devices that belong to it.
+    pub devices: Vec<DeviceMemory>,
 }
+
+/// Memory that a device brings, beside the memory of its cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The name of the memory backend (QEMU), or of the memory zone (cloud-hypervisor).
+    pub backend: String,
+    /// The bytes that the guest has of it from the start on.
+    pub bytes: u64,
+    /// Its pages.
+    pub page_size: PageSize,
+    /// The host's nodes that the operator binds it to.
+    pub host_nodes: Option<NodeSet>,
+}
+
+/// A binding of memory that the operator states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The cell that has the memory.
+    pub cell: usize,
+    /// The argument that states it. The program is argument 0.
+    pub argument: usize,
+    /// The memory's kind and name.
+    pub memory: String,
+    /// The host's nodes.
+    pub nodes: NodeSet,
+}
+
+/// Texts of files that a command line names (`-readconfig`), by the path that it states.
+pub type ConfigFiles = BTreeMap<String, String>;
 
 /// A virtual machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -90,4 +121,13 @@ pub struct Vm {
     pub preallocates: bool,
     /// Whether it locks its memory.
     pub locks_memory: bool,
+}
+
+impl Vm {
+    /// The vCPUs of a cell that are plugged in at the start: monitors plug in the lowest numbers
+    /// first (QEMU, `hw/i386/x86.c`: `x86_cpus_init`; cloud-hypervisor, `vmm/src/cpu.rs`:
+    /// `create_boot_vcpus`).
+    pub fn vcpus_at_start(&self, cell: &Cell) -> VcpuSet {
+        cell.vcpus.iter().filter(|vcpu| vcpu.0 < self.vcpus).collect()
+    }
 }

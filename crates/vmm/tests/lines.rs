@@ -56,6 +56,11 @@ fn check(line: &CommandLine, kept: &[String]) {
         let expected = before.host_nodes.clone().or(Some(place.memory_nodes()));
         assert_eq!(after.host_nodes, expected, "{:?}", once.words);
         assert_eq!((&after.vcpus, after.bytes), (&before.vcpus, before.bytes));
+        for (before, after) in before.devices.iter().zip(&after.devices) {
+            let expected = before.host_nodes.clone().or(Some(place.memory_nodes()));
+            assert_eq!(after.host_nodes, expected);
+            assert_eq!((&after.backend, after.bytes), (&before.backend, before.bytes));
+        }
     }
 }
 

@@ -14,6 +14,9 @@ use std::{
 };
 
 const QEMU: &str = "qemu-system-x86_64";
+const HOTPLUG: &str = "-m 64,slots=2,maxmem=1G";
+const DIMM: &str = r#"{"driver":"pc-dimm","memdev":"d"}"#;
+const VIRTIO_MEM: &str = "virtio-mem-pci,memdev=r0,requested-size=32M";
 
 /// Starts QEMU, stopped, and asks it about its memory backends; none if it is not installed.
 fn backends(words: &[String]) -> Option<String> {
@@ -38,6 +41,43 @@ fn backends(words: &[String]) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// The options that QEMU prints with `-help`.
+fn options() -> Option<Vec<String>> {
+    let output = Command::new(QEMU).arg("-help").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let name = |line: &str| {
+        let word = line.strip_prefix('-')?.split([' ', '\t']).next()?;
+        let is_option = word.starts_with(|c: char| c.is_ascii_alphanumeric());
+        // -fda/-fdb
+        is_option.then(|| word.split('/').next().unwrap_or(word).to_owned())
+    };
+    Some(text.lines().filter_map(name).collect())
+}
+
+#[test]
+fn options_take_values_as_those_of_qemu_do() {
+    let Some(options) = options() else {
+        eprintln!("skipped: no {QEMU} (package qemu-system-x86)");
+        return;
+    };
+    assert!(options.len() > 90, "{options:?}");
+    for option in options {
+        let option = format!("-{option}");
+        // -pidfile takes a value, so one of the last two words is left over, and refused.
+        let words = [&option, "-pidfile", "-left1", "-left2"];
+        let output = Command::new(QEMU).args(words).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let takes = match (errors.contains("-left1:"), errors.contains("-left2:")) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => panic!("{option}: {errors}"),
+        };
+        // A value that is at fault was taken, too.
+        let read = CommandLine::read(&[QEMU, &option, "-smp", "3"]);
+        assert_eq!(read.map_or(1, |line| line.vm().vcpus), if takes { 1 } else { 3 }, "{option}");
+    }
+}
+
 #[test]
 fn qemu_accepts_completed_command_lines() {
     let cell = |bytes| CellPlacement {
@@ -55,6 +95,9 @@ fn qemu_accepts_completed_command_lines() {
         (&format!("-m 64 -object {object} -numa node,memdev=r0"), 0),
         ("-m 64 -object memory-backend-memfd,id=a,size=64M,prealloc=on, -numa node,memdev=a", 0),
         ("-smp 2,sockets=2 -m 64 -numa node,cpus=0 -numa node,cpus=1", 0),
+        (&format!("{HOTPLUG} -object memory-backend-ram,id=d,size=64M -device {DIMM}"), 0),
+        (&format!("{HOTPLUG} -object {object} -device {VIRTIO_MEM}"), 0),
+        ("-M pc,smp.cpus=4,memory.size=128M", 2),
     ] {
         for policy in [Policy::Bind, Policy::Preferred, Policy::Interleave] {
             let words: Vec<_> = [QEMU].into_iter().chain(words.split_whitespace()).collect();
@@ -64,7 +107,8 @@ fn qemu_accepts_completed_command_lines() {
             }
             let cells: Vec<_> = line.vm().cells.iter().map(|it| cell(it.bytes)).collect();
             let distances = Some(Distances::uniform(&[NodeId(0)]));
-            let count = cells.len();
+            let devices = line.vm().cells.iter().map(|cell| cell.devices.len()).sum::<usize>();
+            let count = cells.len() + devices;
             let completed = complete(&line, &Placement { policy, cells, distances }).unwrap();
             let Some(answer) = backends(&completed.words) else {
                 eprintln!("skipped: no {QEMU} (package qemu-system-x86)");

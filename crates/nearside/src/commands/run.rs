@@ -203,7 +203,8 @@ fn run_vm(
     })?;
     let limits = Limits { cpus: args.cpu_limit, memory_bytes: args.memory_limit };
     let affinity = args.affinity.into();
-    let start = StartCells { name, request: vm.request.clone(), affinity, limits };
+    let (request, bounds) = (vm.request.clone(), vm.bounds());
+    let start = StartCells { name, request, bounds, affinity, limits };
     let subject = Subject { name: &start.name, policy };
     let mut decided: Option<(CellsDecision, Completed, Observation)> = None;
     let helper = RefCell::new(Vec::new());

@@ -21,6 +21,14 @@ pub(super) struct Cell {
     pub(super) view: Rc<View>,
 }
 
+impl Cell {
+    /// Whether its home may begin on a node: one with a CPU, or with memory for memory alone.
+    fn may_begin_on(&self, i: NodeIndex) -> bool {
+        let node = &self.view.nodes[i];
+        if self.ask.vcpus > 0 { node.cores > 0 } else { node.has_memory }
+    }
+}
+
 /// A cell and the node that its home begins on.
 pub(super) type Seat = (CellIndex, NodeIndex);
 
@@ -33,9 +41,16 @@ pub(super) enum Nodes {
     Shared,
 }
 
-/// The order of arrangements, best first: slow-down of the whole, then vCPUs a core, then memory
-/// that is still available.
-pub(super) type Score = (u64, u64, Reverse<u64>);
+/// The order of arrangements, best first: cells of memory alone on nodes with CPUs, then slow-down
+/// of the whole, then vCPUs a core, then memory that is still available.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Score {
+    misplaced: usize,
+    /// The slow-down of the whole virtual machine, in millionths.
+    pub(super) slow_down: u64,
+    vcpus_per_core: u64,
+    free_bytes: Reverse<u64>,
+}
 
 /// An arrangement and its consequences.
 #[derive(Debug, Clone)]
@@ -65,7 +80,7 @@ fn precedes((score, homes): (Score, &[Rc<Home>]), other: &Arrangement) -> bool {
 #[derive(Debug)]
 pub(super) struct Arranger<'a> {
     pub(super) cells: &'a IndexVec<CellIndex, Cell>,
-    /// The nodes on which a home may begin: those with a CPU.
+    /// The nodes on which the home of some cell may begin.
     pub(super) anchors: Vec<NodeIndex>,
     /// Whether a cell may have a node.
     may_have: IndexVec<CellIndex, IndexVec<NodeIndex, bool>>,
@@ -109,8 +124,7 @@ impl<'a> Arranger<'a> {
             .map(|at| nothing_taken.vcpus.indices().map(|i| alone_on(at, i)).collect())
             .collect();
         let is_anchor = |i: &NodeIndex| {
-            may_have.iter().any(|of_cell| of_cell[*i])
-                && cells.iter().next().is_some_and(|it| it.view.nodes[*i].cores > 0)
+            cells.indices().any(|at| may_have[at][*i] && cells[at].may_begin_on(*i))
         };
         let anchors = nothing_taken.vcpus.indices().filter(is_anchor).collect();
         let vcpus = cells.iter().map(|cell| cell.ask.vcpus).sum();
@@ -154,7 +168,10 @@ impl<'a> Arranger<'a> {
         than: Option<&Arrangement>,
     ) -> Option<Arrangement> {
         self.steps += (20 + seats.len() * (10 + 3 * seats.len())) as u64;
-        if seats.iter().any(|&(at, anchor)| !self.may_have[at][anchor]) {
+        let may_begin = |at: CellIndex, anchor| {
+            self.may_have[at][anchor] && self.cells[at].may_begin_on(anchor)
+        };
+        if seats.iter().any(|&(at, anchor)| !may_begin(at, anchor)) {
             return None;
         }
         self.evaluated += u64::from(seats.len() == self.cells.len());
@@ -274,6 +291,11 @@ impl<'a> Arranger<'a> {
 
     fn assess(&self, nodes: Nodes) -> (Score, u64) {
         let (mut slow_down, mut vcpus_per_core, mut free_bytes) = (0_u128, 0_u128, 0_u64);
+        let is_misplaced = |home: &&Rc<Home>| {
+            let Cell { ask, view, .. } = &self.cells[home.cell];
+            ask.vcpus == 0 && home.nodes.iter().any(|&i| view.nodes[i].cores > 0)
+        };
+        let misplaced = self.homes.iter().filter(is_misplaced).count();
         for home in &self.homes {
             let vcpus = u128::from(self.cells[home.cell].ask.vcpus);
             slow_down += vcpus * u128::from(home.slow_down.0);
@@ -284,7 +306,9 @@ impl<'a> Arranger<'a> {
         let view = &self.cells[self.homes[0].cell].view;
         let between_ppm = self.nearness.between_ppm(&self.homes, self.vcpus, view);
         let slow_down = mean(slow_down).saturating_add(between_ppm);
-        ((slow_down, mean(vcpus_per_core), Reverse(free_bytes)), between_ppm)
+        let vcpus_per_core = mean(vcpus_per_core);
+        let free_bytes = Reverse(free_bytes);
+        (Score { misplaced, slow_down, vcpus_per_core, free_bytes }, between_ppm)
     }
 
     /// Memory that remains available on a home beside all homes, in bytes.

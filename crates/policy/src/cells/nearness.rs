@@ -46,7 +46,7 @@ impl Nearness {
     /// vCPUs, in millionths. Cells that have no home yet count nothing.
     pub(super) fn between_ppm(&self, homes: &[Rc<Home>], vcpus: u64, view: &View) -> u64 {
         let mut sum = 0_u128;
-        for from in homes {
+        for from in homes.iter().filter(|home| home.vcpus() > 0) {
             let row = &self.weights_ppm[from.cell];
             let others = homes.iter().filter(|to| row[to.cell] > 0);
             let excess = others.map(|to| {

@@ -24,7 +24,7 @@ pub struct CellsRequest {
 /// A cell that is to be given a home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellRequest {
-    /// The number of vCPUs that it keeps busy.
+    /// The number of vCPUs that it keeps busy; 0 for a cell of memory alone.
     pub vcpus: u32,
     /// The memory that it will fill, in bytes.
     pub memory_bytes: u64,
@@ -125,6 +125,9 @@ impl CellsRequest {
         }
         if cells > MAX_CELLS {
             return Err(CellsRefusal::TooManyCells { cells });
+        }
+        if self.cells.iter().all(|cell| cell.vcpus == 0) {
+            return Err(CellsRefusal::Cell { cell: CellId(0), refusal: Refusal::NoVcpus });
         }
         let Some(table) = &self.distances else { return Ok(()) };
         let odd = table.iter().position(|row| row.len() != cells);

@@ -164,7 +164,7 @@ fn invalid_requests_are_refused_with_the_value() {
         "the guest's distance from cell 1 to cell 0 is 5: expected 10 (as near as its own memory) \
          to 255 (out of reach)"
     );
-    assert_eq!(told(&guest(&[(1, 1), (0, 1)])), "cell 1: a domain needs at least 1 vCPU");
+    assert_eq!(told(&guest(&[(0, 1), (0, 1)])), "cell 0: a domain needs at least 1 vCPU");
     let refusal = told(&guest(&[(1, 1), (1, 40)]));
     assert!(refusal.starts_with("cell 1: 40 GiB are more than the whole machine has"), "{refusal}");
 }
@@ -198,4 +198,63 @@ fn the_search_respects_bounds_where_arrangements_are_many() {
         place_cells_within(&guest(&[(2, 4); 5]), &bounds, &seen, &CostModel::default()).unwrap();
     assert!(!decision.exhaustive);
     assert_eq!(homes(&decision)[..4], ["15", "3", "7", "0"]);
+}
+
+/// The machine of `machine`, whose last node has no CPUs.
+fn machine_with_memory_alone(gib: &[u64]) -> Observation {
+    let mut topology = machine(gib).topology;
+    let last = NodeId(gib.len() as u32 - 1);
+    topology.cpus.retain(|cpu| cpu.node != Some(last));
+    Observation::of(topology)
+}
+
+#[test]
+fn a_cell_of_memory_alone_is_on_a_node_without_cpus_and_claims_no_vcpu() {
+    let guest = guest(&[(4, 3), (0, 1)]);
+    for method in [CellsMethod::BySize, CellsMethod::Search] {
+        for seen in [machine_with_memory_alone(&[4; 4]), machine_with_memory_alone(&[4; 3])] {
+            let decision = place_cells_with(method, &guest, &seen, &CostModel::default()).unwrap();
+            let last = seen.topology.nodes.len() - 1;
+            let homes = homes(&decision);
+            assert_eq!(homes[1], last.to_string(), "{homes:?}");
+            assert!(homes[0] != homes[1]);
+            let claim = &decision.cells[1].home.claim;
+            assert_eq!(claim.bytes, [(NodeId(last as u32), GIB)].into());
+            assert!(claim.vcpus.is_empty(), "{claim:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cell_of_memory_alone_is_near_the_others_where_all_nodes_have_cpus() {
+    let decision = decide(&guest(&[(4, 3), (0, 1)]), &machine(&[4; 4]));
+    assert_eq!(homes(&decision), ["0", "1"]);
+    // Without a node of its own it shares one.
+    let decision = decide(&guest(&[(2, 1), (0, 1)]), &machine(&[4]));
+    assert_eq!(homes(&decision), ["0", "0"]);
+    assert_eq!(decision.cells[0].home.claim.vcpus, [(NodeId(0), 2)].into());
+}
+
+#[test]
+fn a_large_cell_of_memory_alone_has_several_nodes_under_every_policy() {
+    for policy in MemoryPolicy::ALL {
+        let request = CellsRequest { policy, ..guest(&[(2, 3), (0, 10)]) };
+        let decision = decide(&request, &machine_with_memory_alone(&[4, 4, 4, 8]));
+        // The node without CPUs is too small, and the home of the other cell is next to it.
+        assert_eq!(homes(&decision), ["2", "0,3"], "{policy}");
+        let bytes: u64 = decision.cells[1].home.claim.bytes.values().sum();
+        assert_eq!(bytes, 10 * GIB, "{policy}");
+    }
+}
+
+#[test]
+fn a_cell_of_memory_alone_stays_within_its_nodes() {
+    let bounds = [None, Some("0".parse().unwrap())];
+    let seen = machine_with_memory_alone(&[4; 4]);
+    let guest = guest(&[(4, 2), (0, 1)]);
+    let decision = place_cells_within(&guest, &bounds, &seen, &CostModel::default()).unwrap();
+    assert_eq!(homes(&decision), ["1", "0"]);
+    let bounds = [Some("3".parse().unwrap()), None];
+    let refusal = place_cells_within(&guest, &bounds, &seen, &CostModel::default()).unwrap_err();
+    assert_eq!(refusal.to_string(), "cell 0: no CPU is online on node 3");
 }

@@ -3,8 +3,9 @@
 use super::{StartRefusal, check};
 use crate::{
     Action, Affinity, CellsDecision, CellsRequest, CostModel, Home, Limits, Observation, Origin,
-    PartId, PlacedCell, Reason, Step, Transaction, place_cells,
+    PartId, PlacedCell, Reason, Step, Transaction, place_cells_within,
 };
+use nearside_topology::NodeSet;
 
 /// A virtual machine with cells that is to be started.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +14,9 @@ pub struct StartCells {
     pub name: String,
     /// The request for the homes of its cells.
     pub request: CellsRequest,
+    /// The nodes that the home of each cell lies within, by cell; a cell without such nodes, or
+    /// beyond the end, may have all nodes of the request.
+    pub bounds: Vec<Option<NodeSet>>,
     /// The binding of the vCPUs of each cell to its home.
     pub affinity: Affinity,
     /// The limits of its use.
@@ -40,11 +44,11 @@ pub fn start_cells(
     observation: &Observation,
     model: &CostModel,
 ) -> Result<CellsPlan, StartRefusal> {
-    let StartCells { name, request, affinity, limits } = start;
+    let StartCells { name, request, bounds, affinity, limits } = start;
     let all_bytes = request.cells.iter().map(|cell| cell.memory_bytes);
     check(name, *limits, all_bytes.fold(0, u64::saturating_add), observation)?;
     let observation = &*observation.naming(request.nodes.as_ref());
-    let decision = place_cells(request, observation, model)?;
+    let decision = place_cells_within(request, bounds, observation, model)?;
     let part = |placed: &PlacedCell| PartId::cell_of(name, placed.cell);
     let step = |action, reason| Step { action, reason };
     let mut steps = Vec::with_capacity(1 + 2 * decision.cells.len());

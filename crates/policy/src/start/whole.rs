@@ -3,7 +3,7 @@
 use super::{StartCells, StartRefusal, binding, check};
 use crate::{
     Action, CellsDecision, CellsRequest, Claim, CostModel, Home, Observation, Origin, PageSize,
-    PartId, Plan, Reason, Request, Step, Transaction, place, place_cells,
+    PartId, Plan, Reason, Request, Step, Transaction, place, place_cells_within,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::collections::BTreeSet;
@@ -30,12 +30,12 @@ pub fn start_whole(
     observation: &Observation,
     model: &CostModel,
 ) -> Result<WholePlan, StartRefusal> {
-    let StartCells { name, request, affinity, limits } = start;
+    let StartCells { name, request, bounds, affinity, limits } = start;
     let all_bytes = request.cells.iter().map(|cell| cell.memory_bytes);
     let memory_bytes = all_bytes.fold(0, u64::saturating_add);
     check(name, *limits, memory_bytes, observation)?;
     let observation = &*observation.naming(request.nodes.as_ref());
-    let cells = place_cells(request, observation, model)?;
+    let cells = place_cells_within(request, bounds, observation, model)?;
     let claim = sum(&cells);
     let home: NodeSet =
         cells.cells.iter().fold(NodeSet::new(), |all, placed| all.union(&placed.home.nodes));
@@ -133,6 +133,7 @@ mod tests {
                 policy: MemoryPolicy::Strict,
                 nodes: None,
             },
+            bounds: Vec::new(),
             affinity: Affinity::Soft,
             limits: Limits::default(),
         };

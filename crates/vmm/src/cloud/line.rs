@@ -3,7 +3,7 @@
 use crate::{
     error::{CommandLineError, at},
     grammar::{Keys, cloud_keys, cloud_list, set},
-    model::{Cell, PageSize, VcpuId, VcpuSet, Vm},
+    model::{Binding, Cell, DeviceMemory, PageSize, VcpuId, VcpuSet, Vm},
     split::{memory_shares, shares},
 };
 use nearside_topology::{Distance, Distances, NodeId, NodeSet};
@@ -32,6 +32,8 @@ pub(crate) struct Zone {
     pub(crate) bytes: u64,
     pub(crate) page_size: PageSize,
     pub(crate) host_node: Option<NodeId>,
+    /// Memory of virtio-mem that it has at the start.
+    pub(crate) plugged_bytes: u64,
 }
 
 /// cloud-hypervisor's memory without `--memory` (`vmm/src/vm_config.rs`: `DEFAULT_MEMORY_MB`).
@@ -110,7 +112,15 @@ impl CloudLine {
                 }
                 vm.preallocates |= keys.is_on("prefault");
                 let page_size = page_size(&keys)?;
-                self.zones.push(Zone { at: number, id, bytes, page_size, host_node });
+                let plugged_bytes = keys.size("hotplugged_size", 1)?.unwrap_or(0);
+                self.zones.push(Zone {
+                    at: number,
+                    id,
+                    bytes,
+                    page_size,
+                    host_node,
+                    plugged_bytes,
+                });
             }
             "numa" => {
                 self.numa_at.get_or_insert(number);
@@ -196,6 +206,24 @@ impl CloudLine {
         Ok(())
     }
 
+    /// The zones that the operator binds.
+    pub(crate) fn bindings(&self) -> Vec<Binding> {
+        let of_zone = |cell: usize, zone: &Zone| {
+            Some(Binding {
+                cell,
+                argument: zone.at,
+                memory: format!("memory zone {}", zone.id),
+                nodes: [zone.host_node?].into_iter().collect(),
+            })
+        };
+        let cells = self.vm.cells.iter().enumerate();
+        let of_cell = |(id, cell): (usize, &Cell)| -> Vec<Binding> {
+            let zones = self.zones.iter().filter(|zone| cell.backends.contains(&zone.id));
+            zones.filter_map(|zone| of_zone(id, zone)).collect()
+        };
+        cells.flat_map(of_cell).collect()
+    }
+
     /// The command line with its vCPUs and memory in `count` cells, which it does not state yet.
     pub(crate) fn split(&self, count: u32) -> Result<Self, CommandLineError> {
         let stated = self.numa_at.or(self.zones.first().map(|zone| zone.at));
@@ -253,5 +281,15 @@ fn cell(vcpus: VcpuSet, zones: &[&Zone]) -> Cell {
         page_size: zones.first().map(|zone| zone.page_size.clone()).unwrap_or_default(),
         backends: zones.iter().map(|zone| zone.id.clone()).collect(),
         host_nodes: nodes.filter(|nodes| !nodes.is_empty()),
+        devices: zones.iter().filter_map(|zone| plugged(zone)).collect(),
     }
+}
+
+fn plugged(zone: &Zone) -> Option<DeviceMemory> {
+    (zone.plugged_bytes > 0).then(|| DeviceMemory {
+        backend: zone.id.clone(),
+        bytes: zone.plugged_bytes,
+        page_size: zone.page_size.clone(),
+        host_nodes: zone.host_node.map(|node| [node].into_iter().collect()),
+    })
 }

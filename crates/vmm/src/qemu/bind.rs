@@ -1,6 +1,6 @@
 //! Binding the cells of a command line of QEMU.
 
-use super::line::QemuLine;
+use super::{backend::Backend, line::QemuLine};
 use crate::{
     error::{CommandLineError, at},
     placement::{CellPlacement, Placement, Policy, mirrored},
@@ -14,57 +14,35 @@ enum Value {
     Text(String),
 }
 
-/// The command line with each cell's backend bound to its place, and notes. Every cell with memory
-/// has a backend.
+/// The command line with the backends of each cell bound to its place, and notes. Every cell with
+/// memory has a backend.
 pub(crate) fn bind(
     line: &QemuLine,
     placement: &Placement,
 ) -> Result<(Vec<String>, Vec<String>), CommandLineError> {
-    let mut words = line.words.clone();
-    let (mut notes, mut contexts) = (Vec::new(), Vec::new());
-    let mut extended = BTreeMap::new();
+    let mut binder = Binder {
+        line,
+        policy: placement.policy,
+        words: line.words.clone(),
+        notes: Vec::new(),
+        contexts: Vec::new(),
+        users: BTreeMap::new(),
+    };
     for (id, (cell, place)) in line.vm.cells.iter().zip(&placement.cells).enumerate() {
-        let Some((name, backend)) = line.backend_of(id) else { continue };
-        let home = place.memory_nodes();
-        if home.is_empty() {
+        if place.memory_nodes().is_empty() {
             continue;
         }
-        if let Some(other) = extended.insert(name.clone(), id) {
-            let why = format!("cells {other} and {id} have the same memory backend, {name}");
-            return Err(at(&line.words, backend.at, why));
+        if let Some((name, backend)) = line.backend_of(id) {
+            binder.bind(id, place, name, backend)?;
         }
-        let mut keys: Vec<(&str, Value)> = Vec::new();
-        match &cell.host_nodes {
-            None => {
-                notes.extend(first_node_only(placement.policy, &home, id));
-                keys.push(("host-nodes", Value::Nodes(home.clone())));
-                keys.push(("policy", Value::Text(placement.policy.to_string())));
+        for device in &cell.devices {
+            let backend = line.backends.get_key_value(&device.backend);
+            if let Some((name, backend)) = backend {
+                binder.bind(id, place, name, backend)?;
             }
-            Some(nodes) if nodes.is_subset(&home) => {}
-            Some(nodes) => notes.push(format!(
-                "cell {id}: argument {} binds its memory to {}, and its home is {}",
-                backend.at,
-                nodes.named(),
-                home.named()
-            )),
-        }
-        // A preallocating thread elsewhere would touch far memory, and -mem-prealloc is for all.
-        let preallocates = backend.preallocates || line.words.iter().any(|w| is_prealloc(w));
-        let near = preallocating_nodes(place);
-        if preallocates && !backend.has_context && !near.is_empty() {
-            let context = format!("nearside-tc{id}");
-            if line.objects.contains(&context) {
-                let why = format!("an object is named {context}: Nearside adds one of that name");
-                return Err(CommandLineError::Whole(why));
-            }
-            let affinity: String = ranges(&near, "node-affinity");
-            contexts.extend(["-object".into(), format!("thread-context,id={context}{affinity}")]);
-            keys.push(("prealloc-context", Value::Text(context)));
-        }
-        if let Some(text) = words.get_mut(backend.at) {
-            extend(text, &keys);
         }
     }
+    let Binder { mut words, mut notes, contexts, .. } = binder;
     if !contexts.is_empty() {
         notes.push("thread-context, which preallocates on the home, needs QEMU 7.2".into());
     }
@@ -82,6 +60,97 @@ pub(crate) fn bind(
     // Objects are created in order, so contexts precede the backends that name them.
     words.splice(1..1, contexts);
     Ok((words, notes))
+}
+
+/// A command line while its backends are bound.
+struct Binder<'a> {
+    line: &'a QemuLine,
+    policy: Policy,
+    words: Vec<String>,
+    notes: Vec<String>,
+    /// The options that make a thread-context for cells.
+    contexts: Vec<String>,
+    /// The cell that uses a backend.
+    users: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Binder<'a> {
+    /// Binds a backend of cell `id` to its place.
+    fn bind(
+        &mut self,
+        id: usize,
+        place: &CellPlacement,
+        name: &'a str,
+        backend: &Backend,
+    ) -> Result<(), CommandLineError> {
+        let home = place.memory_nodes();
+        if let Some(other) = self.users.insert(name, id) {
+            let why = match other == id {
+                true => format!("cell {id} has the memory backend {name} twice"),
+                false => format!("cells {other} and {id} have the same memory backend, {name}"),
+            };
+            return Err(at(&self.line.words, backend.at, why));
+        }
+        let mut keys: Vec<(&str, Value)> = Vec::new();
+        match &backend.host_nodes {
+            None => {
+                if let Some(note) = first_node_only(self.policy, &home, id) {
+                    self.note(note);
+                }
+                keys.push(("host-nodes", Value::Nodes(home.clone())));
+                keys.push(("policy", Value::Text(self.policy.to_string())));
+            }
+            Some(nodes) if nodes.is_subset(&home) => {}
+            Some(nodes) => self.note(format!(
+                "cell {id}: argument {} binds its memory to {}, and its home is {}",
+                backend.at,
+                nodes.named(),
+                home.named()
+            )),
+        }
+        if let Some(context) = self.context(id, place, backend)? {
+            keys.push(("prealloc-context", Value::Text(context)));
+        }
+        if !keys.is_empty() {
+            self.line.check_is_argument(backend.at, &format!("memory backend {name}"))?;
+        }
+        if let Some(text) = self.words.get_mut(backend.at) {
+            extend(text, &keys);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// The thread-context that preallocates a backend of cell `id`, if one shall. A preallocating
+    /// thread elsewhere would touch far memory, and -mem-prealloc is for all.
+    fn context(
+        &mut self,
+        id: usize,
+        place: &CellPlacement,
+        backend: &Backend,
+    ) -> Result<Option<String>, CommandLineError> {
+        let preallocates = backend.preallocates || self.line.words.iter().any(|w| is_prealloc(w));
+        let near = preallocating_nodes(place);
+        if !preallocates || backend.has_context || near.is_empty() {
+            return Ok(None);
+        }
+        let context = format!("nearside-tc{id}");
+        if self.line.objects.contains(&context) {
+            let why = format!("an object is named {context}: Nearside adds one of that name");
+            return Err(CommandLineError::Whole(why));
+        }
+        let affinity = ranges(&near, "node-affinity");
+        let object = format!("thread-context,id={context}{affinity}");
+        if !self.contexts.contains(&object) {
+            self.contexts.extend(["-object".into(), object]);
+        }
+        Ok(Some(context))
+    }
 }
 
 fn is_prealloc(word: &str) -> bool {

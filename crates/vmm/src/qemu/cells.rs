@@ -44,12 +44,15 @@ pub(crate) fn split(line: &QemuLine, count: u32) -> Result<Vec<String>, CommandL
     }
     let sizes = memory_shares(line.vm.bytes, count.into()).map_err(CommandLineError::Whole)?;
     let mut completed = words.clone();
-    if let Some(value) = line.smp_at.filter(|_| !smp.states_topology)
-        && let Some(text) = completed.get_mut(value)
-    {
+    if let Some(number) = line.smp_at.filter(|_| !smp.states_topology) {
         // A socket that spans cells misinforms the guest, and QEMU warns of it.
         let sockets = if smp.vcpus.is_multiple_of(count) { count } else { smp.vcpus };
-        *text += &format!(",sockets={sockets},cores={},threads=1", smp.vcpus / sockets);
+        let topology = format!("sockets={sockets},cores={},threads=1", smp.vcpus / sockets);
+        // QEMU merges -smp with those of -machine and of files.
+        match completed.get_mut(number).filter(|_| is_smp(&words[number - 1])) {
+            Some(text) => *text += &format!(",{topology}"),
+            None => completed.extend(["-smp".into(), topology]),
+        }
     }
     let mut first = 0;
     for (id, (units, bytes)) in (0_u32..).zip(shares(units.into(), count.into()).iter().zip(sizes))
@@ -87,11 +90,16 @@ pub(crate) fn with_backends(line: &QemuLine) -> Result<Vec<String>, CommandLineE
     let sizes = sizes.map_err(CommandLineError::Whole)?;
     for (id, (node, bytes)) in (0..).zip(line.nodes.iter().zip(sizes)) {
         completed.extend(backend(line, id, bytes)?);
+        line.check_is_argument(node.at, &format!("cell {id}"))?;
         if let Some(text) = completed.get_mut(node.at) {
             *text += &format!(",memdev=nearside-ram{id}");
         }
     }
     Ok(completed)
+}
+
+fn is_smp(word: &str) -> bool {
+    word == "-smp" || word == "--smp"
 }
 
 fn refuse_mem_path(line: &QemuLine) -> Result<(), CommandLineError> {

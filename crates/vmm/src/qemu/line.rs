@@ -1,13 +1,13 @@
 //! Reading QEMU's command line (QEMU, `qemu-options.hx`, `qapi/qom.json`, `qapi/machine.json`).
 
-use super::smp::Smp;
+use super::{backend::Backend, config_file, devices, options::takes_value, smp::Smp};
 use crate::{
     error::{CommandLineError, at},
     grammar::{Keys, qemu_keys, set},
-    model::{Cell, PageSize, VcpuId, VcpuSet, Vm},
+    model::{Binding, Cell, ConfigFiles, VcpuId, VcpuSet, Vm},
     split::memory_shares,
 };
-use nearside_topology::{Distance, Distances, NodeId, NodeSet};
+use nearside_topology::{Distance, Distances};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QemuLine {
     pub(crate) words: Vec<String>,
+    /// The texts of the files that `-readconfig` names.
+    pub(crate) files: ConfigFiles,
     pub(crate) vm: Vm,
     pub(crate) backends: BTreeMap<String, Backend>,
     /// The names of all objects.
@@ -26,18 +28,6 @@ pub(crate) struct QemuLine {
     pub(crate) mem_path_at: Option<usize>,
     pub(crate) machine_backend: Option<String>,
     pub(crate) names_threads: bool,
-}
-
-/// A memory backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Backend {
-    /// Its argument.
-    pub(crate) at: usize,
-    pub(crate) bytes: u64,
-    pub(crate) page_size: PageSize,
-    pub(crate) host_nodes: Option<NodeSet>,
-    pub(crate) preallocates: bool,
-    pub(crate) has_context: bool,
 }
 
 /// A cell as `-numa node` states it.
@@ -54,61 +44,28 @@ pub(crate) struct Node {
 /// QEMU's memory without `-m`.
 const DEFAULT_BYTES: u64 = 128 << 20;
 
-/// Options without a value (QEMU, `qemu-options.hx`: without HAS_ARG).
-const WITHOUT_VALUE: [&str; 34] = [
-    "h",
-    "help",
-    "version",
-    "S",
-    "s",
-    "enable-kvm",
-    "nographic",
-    "nodefaults",
-    "daemonize",
-    "no-user-config",
-    "no-reboot",
-    "no-shutdown",
-    "snapshot",
-    "usb",
-    "no-acpi",
-    "no-hpet",
-    "no-fd-bootchk",
-    "full-screen",
-    "no-quit",
-    "mem-prealloc",
-    "preconfig",
-    "only-migratable",
-    "xen-attach",
-    "xen-domid-restrict",
-    "enable-fips",
-    "enable-sync-profile",
-    "semihosting",
-    "singlestep",
-    "win2k-hack",
-    "alt-grab",
-    "ctrl-grab",
-    "portrait",
-    "curses",
-    "old-param",
-];
-
 /// Options by name, and their keys, while they are read.
 struct Reader {
     line: QemuLine,
     smp: Keys,
     memory: Keys,
     memory_at: usize,
+    /// `memory.size` of `-machine`, which counts where `-m` gives no size.
+    machine_bytes: Option<u64>,
     /// `-numa`, with its argument.
     numa: Vec<(usize, Keys)>,
+    /// The devices with memory, with their arguments.
+    devices: Vec<(usize, Keys)>,
     chardevs: BTreeMap<String, String>,
     monitors: Vec<String>,
 }
 
 impl QemuLine {
-    pub(crate) fn read(words: &[String]) -> Result<Self, CommandLineError> {
+    pub(crate) fn read(words: &[String], files: &ConfigFiles) -> Result<Self, CommandLineError> {
         let smp = Keys::default();
         let line = Self {
             words: words.to_vec(),
+            files: files.clone(),
             vm: Vm::default(),
             backends: BTreeMap::new(),
             objects: BTreeSet::new(),
@@ -124,7 +81,9 @@ impl QemuLine {
             smp,
             memory: Keys::default(),
             memory_at: 0,
+            machine_bytes: None,
             numa: Vec::new(),
+            devices: Vec::new(),
             chardevs: BTreeMap::new(),
             monitors: Vec::new(),
         };
@@ -135,8 +94,7 @@ impl QemuLine {
                 number += 1;
                 continue;
             };
-            let value = words.get(number + 1).filter(|_| !WITHOUT_VALUE.contains(&option));
-            match value {
+            match words.get(number + 1).filter(|_| takes_value(option)) {
                 Some(value) => {
                     let read = reader.option(option, number + 1, value);
                     read.map_err(|why| at(words, number + 1, why))?;
@@ -153,6 +111,40 @@ impl QemuLine {
             }
         }
         reader.finish()
+    }
+
+    /// An error if an argument is `-readconfig`, since what it states is in a file.
+    pub(crate) fn check_is_argument(&self, at: usize, what: &str) -> Result<(), CommandLineError> {
+        let option = at.checked_sub(1).and_then(|option| self.words.get(option));
+        match option.is_some_and(|option| is_readconfig(option)) {
+            true => Err(crate::error::at(
+                &self.words,
+                at,
+                format!(
+                    "{what} is in this file, where it cannot be bound: state it as an argument"
+                ),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The backends of cells and of their devices that the operator binds.
+    pub(crate) fn bindings(&self) -> Vec<Binding> {
+        let of_cell = |(id, cell): (usize, &Cell)| -> Vec<Binding> {
+            let of_devices = cell.devices.iter();
+            let of_devices = of_devices.filter_map(|it| self.backends.get_key_value(&it.backend));
+            let all = self.backend_of(id).into_iter().chain(of_devices);
+            let binding = |(name, backend): (&String, &Backend)| {
+                Some(Binding {
+                    cell: id,
+                    argument: backend.at,
+                    memory: format!("memory backend {name}"),
+                    nodes: backend.host_nodes.clone()?,
+                })
+            };
+            all.filter_map(binding).collect()
+        };
+        self.vm.cells.iter().enumerate().flat_map(of_cell).collect()
     }
 
     /// The cells' memory backends by cell.
@@ -189,60 +181,100 @@ fn keys(text: &str, implied: &str) -> Result<Keys, String> {
 
 impl Reader {
     fn option(&mut self, option: &str, number: usize, value: &str) -> Result<(), String> {
+        let keys = match option {
+            "smp" => qemu_keys(value, "cpus"),
+            "m" => qemu_keys(value, "size"),
+            "object" => keys(value, "qom-type")?,
+            "numa" | "machine" | "M" => keys(value, "type")?,
+            "overcommit" => qemu_keys(value, ""),
+            "name" => qemu_keys(value, "guest"),
+            "device" => keys(value, "driver")?,
+            "chardev" => qemu_keys(value, "backend"),
+            "mon" => qemu_keys(value, "chardev"),
+            "qmp" | "qmp-pretty" => qemu_keys(value, "address"),
+            "mem-path" => {
+                self.line.mem_path_at = Some(number);
+                return Ok(());
+            }
+            "readconfig" => return self.config_file(number, value),
+            _ => return Ok(()),
+        };
+        self.keys(option, number, keys)
+    }
+
+    /// Reads a file of `-readconfig`, whose sections are options in another form.
+    fn config_file(&mut self, number: usize, path: &str) -> Result<(), String> {
+        let text = self.line.files.get(path).cloned();
+        let text = text.ok_or(
+            "cells and memory may be in this file, which is not read: state them as arguments",
+        )?;
+        for section in config_file::sections(&text)? {
+            let Some(option) = section.option() else { continue };
+            let read = self.keys(option, number, section.keys);
+            read.map_err(|why| format!("line {}, [{}]: {why}", section.line, section.name))?;
+        }
+        Ok(())
+    }
+
+    /// `-machine` has the keys of `-smp` and `-m`, too (QEMU, `hw/core/machine.c`).
+    fn machine(&mut self, number: usize, keys: &Keys) -> Result<(), String> {
+        if let Some(backend) = keys.get("memory-backend") {
+            self.line.machine_backend = Some(backend.into());
+        }
+        // Here a number without a suffix is one of bytes.
+        if let Some(bytes) = keys.size("memory.size", 1)? {
+            self.machine_bytes = Some(bytes);
+        }
+        let of_smp = |(key, value): &(String, String)| {
+            Some((key.strip_prefix("smp.")?.to_owned(), value.clone()))
+        };
+        let of_smp: Vec<_> = keys.0.iter().filter_map(of_smp).collect();
+        match of_smp.is_empty() {
+            true => Ok(()),
+            false => self.keys("smp", number, Keys(of_smp)),
+        }
+    }
+
+    fn keys(&mut self, option: &str, number: usize, keys: Keys) -> Result<(), String> {
         let vm = &mut self.line.vm;
         match option {
             "smp" => {
-                self.smp.0.extend(qemu_keys(value, "cpus").0);
+                self.smp.0.extend(keys.0);
                 self.line.smp = Smp::read(&self.smp)?;
                 self.line.smp_at = Some(number);
             }
             "m" => {
-                self.memory.0.extend(qemu_keys(value, "size").0);
+                self.memory.0.extend(keys.0);
                 self.memory_at = number;
                 self.memory.size("size", 1 << 20)?;
                 self.memory.size("maxmem", 1 << 20)?;
             }
-            "object" => self.object(number, &keys(value, "qom-type")?)?,
-            "numa" => self.numa.push((number, keys(value, "type")?)),
-            "machine" | "M" => {
-                let keys = qemu_keys(value, "type");
-                if let Some(backend) = keys.get("memory-backend") {
-                    self.line.machine_backend = Some(backend.into());
-                }
-            }
-            "mem-path" => self.line.mem_path_at = Some(number),
-            "readconfig" => {
-                return Err(
-                    "cells and memory may be in this file, which is not read: state them as \
-                            arguments"
-                        .into(),
-                );
-            }
-            "overcommit" => vm.locks_memory |= locks(&qemu_keys(value, "")),
+            "object" => self.object(number, &keys)?,
+            "numa" => self.numa.push((number, keys)),
+            "machine" | "M" => self.machine(number, &keys)?,
+            "overcommit" => vm.locks_memory |= locks(&keys),
             "name" => {
-                let keys = qemu_keys(value, "guest");
                 vm.name = keys.get("guest").map(Into::into).or(vm.name.take());
                 self.line.names_threads |= keys.is_on("debug-threads");
             }
             "device" => {
-                let keys = keys(value, "driver")?;
                 let is_vfio = keys.get("driver").is_some_and(|name| name.starts_with("vfio-"));
                 let host = keys.get("host").or_else(|| keys.get("sysfsdev"));
                 vm.host_devices.extend(host.filter(|_| is_vfio).map(Into::into));
+                if devices::has_memory(&keys) {
+                    self.devices.push((number, keys));
+                }
             }
             "chardev" => {
-                let keys = qemu_keys(value, "backend");
                 if let (Some(id), Some(path)) = (keys.get("id"), keys.get("path")) {
                     self.chardevs.insert(id.into(), path.into());
                 }
             }
             "mon" => {
-                let keys = qemu_keys(value, "chardev");
                 let chardev = keys.get("chardev").filter(|_| keys.get("mode") == Some("control"));
                 self.monitors.extend(chardev.map(Into::into));
             }
             "qmp" | "qmp-pretty" => {
-                let keys = qemu_keys(value, "address");
                 let path = keys.get("address").and_then(|address| address.strip_prefix("unix:"));
                 vm.qmp_sockets.extend(path.map(Into::into));
             }
@@ -262,26 +294,7 @@ impl Reader {
         if !kind.starts_with("memory-backend-") {
             return Ok(());
         }
-        let bytes = keys.size("size", 1)?.ok_or("a memory backend needs size=")?;
-        let page_size = match (keys.get("mem-path"), keys.is_on("hugetlb")) {
-            (Some(path), _) => PageSize::Path(path.into()),
-            (None, true) => {
-                keys.size("hugetlbsize", 1)?.map_or(PageSize::DefaultHuge, PageSize::Huge)
-            }
-            (None, false) => PageSize::Base,
-        };
-        let mut host_nodes = NodeSet::new();
-        for list in keys.all("host-nodes") {
-            host_nodes = host_nodes.union(&set::<NodeId>(list)?);
-        }
-        let backend = Backend {
-            at: number,
-            bytes,
-            page_size,
-            host_nodes: (!host_nodes.is_empty()).then_some(host_nodes),
-            preallocates: keys.is_on("prealloc"),
-            has_context: keys.get("prealloc-context").is_some(),
-        };
+        let backend = Backend::read(number, keys)?;
         self.line.vm.backends.push(id.into());
         self.line.backends.insert(id.into(), backend);
         Ok(())
@@ -291,13 +304,15 @@ impl Reader {
         let words = std::mem::take(&mut self.line.words);
         let fault = |number: usize, why: String| at(&words, number, why);
         self.nodes(&words)?;
-        let Self { mut line, memory, memory_at, chardevs, monitors, .. } = self;
+        let Self { mut line, memory, memory_at, machine_bytes, .. } = self;
+        let Self { devices, chardevs, monitors, .. } = self;
         let vm = &mut line.vm;
         vm.qmp_sockets.extend(monitors.iter().filter_map(|id| chardevs.get(id).cloned()));
         (vm.vcpus, vm.max_vcpus) = (line.smp.vcpus, line.smp.max_vcpus);
         let stated = memory.size("size", 1 << 20).map_err(|why| fault(memory_at, why))?;
         let of_backend = line.machine_backend.as_ref().and_then(|id| line.backends.get(id));
-        vm.bytes = stated.or(of_backend.map(|it| it.bytes)).unwrap_or(DEFAULT_BYTES);
+        vm.bytes =
+            stated.or(machine_bytes).or(of_backend.map(|it| it.bytes)).unwrap_or(DEFAULT_BYTES);
         vm.states_cells = !line.nodes.is_empty();
         vm.preallocates |= line.backends.values().any(|backend| backend.preallocates);
         let mut cells = Vec::new();
@@ -331,6 +346,10 @@ impl Reader {
                 (0, None) => CommandLineError::Whole(format!("{why}: add -m")),
                 (number, _) => fault(number, why),
             });
+        }
+        for (number, keys) in &devices {
+            let added = devices::add(keys, &line.backends, &mut cells, vm.states_cells);
+            added.map_err(|why| fault(*number, why))?;
         }
         vm.cells = cells;
         line.words = words;
@@ -394,6 +413,11 @@ impl Reader {
 /// QEMU, `include/system/numa.h`: `MAX_NODES`.
 const MAX_CELLS: u32 = 128;
 
+/// Whether a word is the option `-readconfig`.
+pub(crate) fn is_readconfig(word: &str) -> bool {
+    word == "-readconfig" || word == "--readconfig"
+}
+
 fn locks(keys: &Keys) -> bool {
     matches!(keys.get("mem-lock"), Some("on" | "on-fault"))
 }
@@ -431,5 +455,6 @@ fn cell(
         page_size: backend.map(|backend| backend.page_size.clone()).unwrap_or_default(),
         backends: id.into_iter().cloned().collect(),
         host_nodes: backend.and_then(|backend| backend.host_nodes.clone()),
+        devices: Vec::new(),
     }
 }

@@ -1,18 +1,20 @@
 //! `nearside run --vm`: a virtual machine's cells, from its command line and back into it
 //! (docs/adr/0014-virtual-machines-without-libvirt.md).
 
+mod cells;
+
 use crate::{failure::Failure, request::RequestArgs};
-use nearside_linux::{Host, sys, vcpus};
-use nearside_policy::{
-    CellRequest, CellsDecision, CellsRequest, MemoryPolicy, PageSize, PlacedCell,
-};
-use nearside_topology::{CpuId, CpuSet, Distances, NodeId, NodeSet, Topology};
+use cells::{bound, nodes_of_operator, request_cells};
+use nearside_linux::{Host, vcpus};
+use nearside_policy::{CellsDecision, CellsRequest, MemoryPolicy, PlacedCell};
+use nearside_topology::{CpuId, CpuSet, Distances, NodeSet, Topology, bounded_file};
 use nearside_vmm::{
-    CellPlacement, CommandLine, Completed, Placement, Policy, VcpuSet, Vm, complete,
+    CellPlacement, CommandLine, Completed, ConfigFiles, Placement, Policy, VcpuSet, Vm, complete,
 };
 use std::{
     collections::BTreeSet,
     ffi::OsString,
+    path::Path,
     process::{Command, Stdio},
     str::FromStr,
     time::Duration,
@@ -23,6 +25,8 @@ use std::{
 pub(super) struct VmStart {
     command: CommandLine,
     policy: Policy,
+    /// Remarks on the command line.
+    notes: Vec<String>,
     /// The request for its cells.
     pub(super) request: CellsRequest,
 }
@@ -41,10 +45,12 @@ impl VmStart {
             None => Err(Failure::usage(format_args!("argument {number} ({word:?}) is no UTF-8"))),
         };
         let words: Vec<String> = words.iter().enumerate().map(text).collect::<Result<_, _>>()?;
-        let mut command = CommandLine::read(&words).map_err(Failure::usage)?;
+        let files = config_files(&words)?;
+        let mut command = CommandLine::read_with(&words, &files).map_err(Failure::usage)?;
         if let Some(count) = cells {
             command = command.split(count).map_err(Failure::usage)?;
         }
+        check_bindings(&command, topology)?;
         let vm = command.vm();
         asked.check_vm(vm.vcpus, vm.bytes)?;
         let policy = asked.home.policy.unwrap_or(MemoryPolicy::Strict);
@@ -53,16 +59,23 @@ impl VmStart {
         if vm.cells.len() > 1 && !near.is_empty() {
             return Err(Failure::usage("--near is for virtual machines of one cell"));
         }
-        let cells = request_cells(vm, &near, asked.home.huge_page())?;
-        let bound: Option<Vec<_>> = vm.cells.iter().map(|cell| cell.host_nodes.clone()).collect();
-        let of_operator = bound.map(|sets| sets.iter().fold(NodeSet::new(), |a, b| a.union(b)));
+        let (cells, notes) = request_cells(vm, &near, asked.home.huge_page())?;
         let request = CellsRequest {
             cells,
             distances: distances(vm),
             policy,
-            nodes: asked.home.nodes(topology)?.or(of_operator),
+            nodes: asked.home.nodes(topology)?.or_else(|| nodes_of_operator(vm)),
         };
-        Ok(Self { command, policy: its_policy, request })
+        Ok(Self { command, policy: its_policy, notes, request })
+    }
+
+    /// The nodes that the command line binds each cell to, as far as the cells may have them.
+    pub(super) fn bounds(&self) -> Vec<Option<NodeSet>> {
+        let may_have = |bound: &NodeSet| {
+            self.request.nodes.as_ref().is_none_or(|nodes| bound.is_subset(nodes))
+        };
+        let cells = self.command.vm().cells.iter();
+        cells.map(|cell| bound(cell).filter(may_have)).collect()
     }
 
     /// The command line with every cell bound to its home.
@@ -71,14 +84,15 @@ impl VmStart {
         decision: &CellsDecision,
         topology: &Topology,
     ) -> Result<Completed, String> {
-        for (placed, cell) in decision.cells.iter().zip(&self.command.vm().cells) {
-            let home = memory_nodes(placed);
-            if let Some(nodes) = cell.host_nodes.as_ref().filter(|nodes| !nodes.is_subset(&home)) {
+        for binding in self.command.bindings() {
+            let home = decision.cells.get(binding.cell).map(memory_nodes).unwrap_or_default();
+            if !binding.nodes.is_subset(&home) {
                 return Err(format!(
-                    "cell {}: the command line binds its memory to {}, and its home is {}: name \
-                     its nodes with --nodes, or leave the binding out",
-                    placed.cell,
-                    nodes.named(),
+                    "cell {}: {}: the command line binds its memory to {}, and its home is {}: \
+                     name its nodes with --nodes, or leave the binding out",
+                    binding.cell,
+                    binding.memory,
+                    binding.nodes.named(),
                     home.named()
                 ));
             }
@@ -92,13 +106,17 @@ impl VmStart {
             cells: decision.cells.iter().map(place).collect(),
             distances: Some(topology.distances.clone()),
         };
-        complete(&self.command, &placement).map_err(|error| error.to_string())
+        let completed = complete(&self.command, &placement).map_err(|error| error.to_string())?;
+        let notes = self.notes.iter().cloned().chain(completed.notes).collect();
+        Ok(Completed { notes, ..completed })
     }
 
     /// The vCPUs and CPUs of each cell as arguments of the helper; none for a single cell, whose
     /// CPUs are its cgroup's.
     pub(super) fn affinity(&self, decision: &CellsDecision, topology: &Topology) -> Vec<String> {
         let cells = decision.cells.iter().zip(&self.command.vm().cells);
+        // Cells of memory alone have no threads, and may get some later.
+        let cells = cells.filter(|(placed, _)| !cpu_nodes(placed).is_empty());
         let argument = |(placed, cell): (&PlacedCell, &nearside_vmm::Cell)| {
             format!("{}:{}", cell.vcpus, topology.cpus_of_nodes(&cpu_nodes(placed)))
         };
@@ -114,6 +132,35 @@ impl VmStart {
     }
 }
 
+/// The texts of the files that the command line names.
+fn config_files(words: &[String]) -> Result<ConfigFiles, Failure> {
+    let read = |path: &str| {
+        let text = bounded_file::read_text(Path::new(path), bounded_file::MAX_TEXT_BYTES);
+        let text = text.map_err(|error| {
+            Failure::usage(format_args!("cannot read the file {path:?} of -readconfig: {error}"))
+        })?;
+        Ok((path.to_owned(), text))
+    };
+    CommandLine::config_files(words).into_iter().map(read).collect()
+}
+
+/// Refuses memory that is bound to nodes that the host does not have.
+fn check_bindings(command: &CommandLine, topology: &Topology) -> Result<(), Failure> {
+    let known = topology.node_set();
+    for binding in command.bindings() {
+        if let Some(node) = binding.nodes.iter().find(|node| !known.contains(*node)) {
+            return Err(Failure::usage(format_args!(
+                "cell {}: {} (argument {}): there is no node {node}: this machine has {}",
+                binding.cell,
+                binding.memory,
+                binding.argument,
+                known.named()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The nodes on which a cell's vCPUs run: those that its claim names, or its home.
 fn cpu_nodes(placed: &PlacedCell) -> NodeSet {
     let claimed = placed.home.claim.vcpus.iter().filter(|(_, vcpus)| **vcpus > 0);
@@ -123,44 +170,6 @@ fn cpu_nodes(placed: &PlacedCell) -> NodeSet {
 fn memory_nodes(placed: &PlacedCell) -> NodeSet {
     let claimed = placed.home.claim.bytes.iter().filter(|(_, bytes)| **bytes > 0);
     claimed.map(|(node, _)| *node).collect()
-}
-
-fn request_cells(
-    vm: &Vm,
-    near: &[NodeId],
-    asked: Option<u64>,
-) -> Result<Vec<CellRequest>, Failure> {
-    let mut cells = Vec::with_capacity(vm.cells.len());
-    for (id, cell) in vm.cells.iter().enumerate() {
-        let fault = |why: &str| Failure::usage(format_args!("cell {id}: {why}"));
-        if cell.vcpus.is_empty() || cell.bytes == 0 {
-            return Err(fault("a cell without vCPUs or without memory cannot be placed"));
-        }
-        let bytes = match &cell.page_size {
-            nearside_vmm::PageSize::Base => None,
-            nearside_vmm::PageSize::Huge(bytes) => Some(*bytes),
-            nearside_vmm::PageSize::Path(path) if path.starts_with("/dev/shm") => None,
-            nearside_vmm::PageSize::DefaultHuge | nearside_vmm::PageSize::Path(_) => {
-                let why = "the command line does not tell the size of its pages: add --page-size";
-                Some(asked.ok_or_else(|| fault(why))?)
-            }
-        };
-        if asked.is_some() && asked != bytes {
-            return Err(fault("--page-size is not the size of its pages on the command line"));
-        }
-        let page_size = bytes.filter(|bytes| *bytes != sys::page_bytes());
-        let page_size = page_size.map_or(PageSize::Base, PageSize::Huge);
-        if cells.first().is_some_and(|first: &CellRequest| first.page_size != page_size) {
-            return Err(fault("its pages have another size than those of cell 0"));
-        }
-        let near = match &cell.host_nodes {
-            Some(nodes) => nodes.iter().collect(),
-            None => near.to_vec(),
-        };
-        let vcpus = cell.vcpus.len() as u32;
-        cells.push(CellRequest { vcpus, memory_bytes: cell.bytes, page_size, near });
-    }
-    Ok(cells)
 }
 
 /// The guest's distances as a table; none if it states none.
@@ -256,3 +265,6 @@ impl HelperArgs {
         self.detach
     }
 }
+
+#[cfg(test)]
+mod tests;

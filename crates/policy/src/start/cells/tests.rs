@@ -31,7 +31,7 @@ fn wish() -> StartCells {
         nodes: None,
     };
     let limits = Limits::default();
-    StartCells { name: "vm".into(), request, affinity: Affinity::Soft, limits }
+    StartCells { name: "vm".into(), request, bounds: Vec::new(), affinity: Affinity::Soft, limits }
 }
 
 fn begin(wish: &StartCells, seen: &Observation) -> Result<CellsPlan, StartRefusal> {
