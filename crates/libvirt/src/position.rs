@@ -41,12 +41,13 @@ impl fmt::Display for Position {
     }
 }
 
-/// A text in a message of one line: control characters are escaped, and quotes stay.
+/// A text in a message of one line: control characters and blanks that look like a space are
+/// escaped, and quotes stay.
 pub(crate) fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
-            line.extend(c.escape_debug());
+        if c.is_control() || (c.is_whitespace() && c != ' ') {
+            line.extend(c.escape_default());
         } else {
             line.push(c);
         }

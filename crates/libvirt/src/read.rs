@@ -11,6 +11,7 @@ mod xml;
 
 use crate::{
     domain::{Domain, MaxMemory},
+    elements::written_name,
     position::{Lines, Position, on_one_line},
 };
 use roxmltree::{Document, ParsingOptions};
@@ -72,8 +73,10 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
     let document = Document::parse_with_options(text, options)
         .map_err(|error| not_well_formed(text, &error))?;
     let root = document.root_element();
-    if !xml::is_named(root, "domain") {
-        let problem = format!("read <{}>, expected <domain>", root.tag_name().name());
+    // libvirt compares the root's name without its prefix. The elements in it need to have none.
+    if root.tag_name().name() != "domain" || root.default_namespace().is_some() {
+        let name = written_name(root);
+        let problem = format!("read <{name}>, expected <domain> without a namespace of its own");
         return Err(fault(root.range().start, problem));
     }
     let memory = child(root, "memory").map(size_of).transpose()?;
@@ -82,7 +85,7 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
     Ok(Domain {
         span: tag(root),
         kind: attribute(root, "type").map(xml::Value::owned),
-        name: child(root, "name").map(|name| text_of(name).owned()),
+        name: child(root, "name").map(|name| text_of(name).trimmed()),
         architecture: child(root, "os")
             .and_then(|os| attribute(child(os, "type")?, "arch"))
             .map(xml::Value::owned),
@@ -93,7 +96,7 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         cpu_topology: cpu::topology(root)?,
         cells: cpu::cells(root)?,
         backing: numatune::backing(root)?,
-        numatune: child(root, "numatune").map(numatune::numatune).transpose()?,
+        numatune: numatune::numatune(root)?,
         pins: cpu::pins(root)?,
         iothreads: cpu::iothreads(root, devices)?,
         host_devices: devices.map(devices::host_devices).transpose()?.unwrap_or_default(),

@@ -171,9 +171,14 @@ fn faults_of_the_file_have_line_and_column() {
     let beyond = TWO_CELLS.replace("  <iothreads>2</iothreads>", memnode);
     let large = TWO_CELLS.replace("memory='4'", "memory='400'");
     let long = format!("<domain>{}</domain>", " ".repeat(10 << 20));
+    let empty = TWO_CELLS.replace("cpus='2-3' memory='4'", "cpus='2-3' memory='0'");
+    let scheduled = "<cputune><vcpusched vcpus='3-4' scheduler='idle'/></cputune>";
+    let scheduled = TWO_CELLS.replace("  <iothreads>2</iothreads>", scheduled);
     let cases = [
         ("", "<domain>\n  <vcpu>x</vcpu>\n</domain>", 1, "-: line 2, column 9: <vcpu>: read \"x\""),
         ("", &beyond, 1, "-:4:54: the host has no node 7; it has nodes 0-1 [nodeset-beyond-host]"),
+        ("", &empty, 1, "-:8:39: cell 1 has no memory [cell-without-memory]"),
+        ("", &scheduled, 1, "-:4:28: <vcpusched> names vCPU 4; the guest has vCPUs 0-3 [vcpusched"),
         ("", &large, 1, "-: cell 0: 400 GiB are more than the whole machine has (128 GiB)"),
         ("", &long, 1, "-: line 1, column 1048577: the text has 10485777 bytes"),
         ("", "<!DOCTYPE x [<!ENTITY a 'b'>]><domain/>", 1, "line 1, column 1: a document type"),

@@ -1,7 +1,7 @@
 //! Where new elements go in the operator's text, and how they are indented.
 
 use super::{edit::Edit, elements::Element};
-use crate::position::Span;
+use crate::{elements::written_name, position::Span};
 use roxmltree::Node;
 
 /// The elements of a domain up to `<numatune>`, in the order in which libvirt writes them
@@ -140,7 +140,7 @@ impl<'a, 'input> Layout<'a, 'input> {
             added.iter().map(|it| inner.clone() + &it.written(&inner, step, self.quote)).collect();
         let whole = self.text.get(range.clone()).unwrap_or_default();
         if whole.ends_with("/>") {
-            let end = format!("</{}>", parent.tag_name().name());
+            let end = format!("</{}>", written_name(parent));
             let start = range.end - 2;
             return Edit { start, end: range.end, text: format!(">{children}{outer}{end}") };
         }
