@@ -9,7 +9,7 @@ use crate::{
     position::{Lines, Located, Position, Span},
 };
 use nearside_topology::{CpuSet, DeviceKind, Id, IdSet, NodeId, Topology};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A libvirt domain as its XML describes it. [`Domain::read`](crate::Domain::read) makes one.
 #[derive(Debug, Clone)]
@@ -115,10 +115,24 @@ impl Domain {
         self.pins.emulator.as_ref().or_else(|| self.vcpus.bound_cpus())
     }
 
+    /// The CPUs that each vCPU may run on.
+    pub fn vcpu_bindings(&self) -> VcpuBindings<'_> {
+        let own = self.pins.vcpus.iter().map(|pin| (pin.id.value, &pin.cpus));
+        VcpuBindings { own: own.collect(), all: self.vcpus.bound_cpus() }
+    }
+}
+
+/// The CPUs that vCPUs may run on, for the look-up of thousands.
+#[derive(Debug, Clone)]
+pub struct VcpuBindings<'a> {
+    own: BTreeMap<VcpuId, &'a Located<CpuSet>>,
+    all: Option<&'a Located<CpuSet>>,
+}
+
+impl<'a> VcpuBindings<'a> {
     /// The CPUs that a vCPU may run on; none if nothing binds it.
-    pub fn cpus_of(&self, vcpu: VcpuId) -> Option<&Located<CpuSet>> {
-        let own = self.pins.vcpus.iter().find(|pin| pin.id.value == vcpu).map(|pin| &pin.cpus);
-        own.or_else(|| self.vcpus.bound_cpus())
+    pub fn of(&self, vcpu: VcpuId) -> Option<&'a Located<CpuSet>> {
+        self.own.get(&vcpu).copied().or(self.all)
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn parse<T: Id>(text: &str) -> Result<IdSet<T>, Wrong> {
                 if last < first {
                     return Err((start, format!("the range {first}-{last} runs backwards")));
                 }
-                set.extend((first..=last).map(T::new));
+                set.insert_range(T::new(first), T::new(last));
                 list.skip_blanks();
             }
         }

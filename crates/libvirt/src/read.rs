@@ -69,6 +69,9 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
     if let Some(at) = too_many_attributes(text) {
         return Err(fault(at, format!("an element has more than {MAX_ATTRIBUTES} attributes")));
     }
+    if let Some((at, _)) = text.match_indices("xmlns").nth(MAX_NAMESPACES) {
+        return Err(fault(at, format!("the text has more than {MAX_NAMESPACES} namespaces")));
+    }
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options)
         .map_err(|error| not_well_formed(text, &error))?;
@@ -113,7 +116,12 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
 
 /// The most attributes of an element. libvirt knows some twenty of one element; the parser compares
 /// each with all others.
-const MAX_ATTRIBUTES: usize = 1024;
+const MAX_ATTRIBUTES: usize = 256;
+
+/// The most declarations of namespaces. A domain has a few: one for `<qemu:commandline>`, and one
+/// for each program with metadata. Each element that declares one costs the parser the square of
+/// those around it.
+const MAX_NAMESPACES: usize = 256;
 
 /// Where an element with too many attributes begins. Every attribute has an equals sign with a
 /// quote after it.

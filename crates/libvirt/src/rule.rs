@@ -344,6 +344,12 @@ rules! {
     "Part of the time the vCPUs run where each access to memory is remote."
     "Bind the vCPUs to the nodes of the memory, or spread the memory as well."
 
+    SiblingsOnDifferentCores "siblings-on-different-cores" Warning Host
+    "vCPUs of one core of the guest that are bound to CPUs of different cores."
+    "The guest shares work between threads of a core that is none, and puts tasks that should have \
+     a core each on CPUs that share one."
+    "Bind the vCPUs of a core to the CPUs of one core, or write threads='1'."
+
     DeviceFarFromMemory "device-far-from-memory" Warning Host
     "A host device on a node that holds none of the guest's memory."
     "Each transfer of the device crosses the link between the nodes."

@@ -200,6 +200,22 @@ fn faults_of_the_file_have_line_and_column() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+#[test]
+fn errors_and_notes_of_one_rule_are_counted_after_ten() {
+    let root = common::unpacked("two-sockets").unwrap();
+    let domain = |inside: &str| {
+        format!("<domain><memory unit='GiB'>4</memory><vcpu>2000</vcpu>{inside}</domain>")
+    };
+    let scheduled: String =
+        (3000..5000).map(|vcpu| format!("<vcpusched vcpus='{vcpu}' scheduler='idle'/>")).collect();
+    let scheduled = format!("<cputune>{scheduled}</cputune>");
+    let output = place(root.path(), "", domain(&scheduled).as_bytes());
+    let message = text(&output.stderr);
+    assert_eq!(message.lines().count(), 11, "{message}");
+    let last = ".. and 1,990 more of this rule [vcpusched-for-missing-vcpu]\n";
+    assert!(message.ends_with(last), "{message}");
+}
+
 /// Whether `new` is `old` with bytes inserted, `/` of an empty element apart.
 fn is_only_longer(old: &[u8], new: &[u8]) -> bool {
     let mut new = new.iter();
@@ -280,6 +296,18 @@ fn an_exported_domain_is_placed_elsewhere_in_its_shape() {
         text(&output.stderr),
         "nearside: note: worse than before: cells 0 and 1 share node 1, they shared none\n"
     );
+}
+
+#[test]
+fn a_cell_of_memory_alone_is_exported_without_a_vcpu_and_placed() {
+    let root = common::unpacked("two-sockets").unwrap();
+    let xml = TWO_CELLS.replace("cpus='0-1'", "cpus='0-3'").replace(" cpus='2-3'", "");
+    let exported = nearside(&["export", "-"], root.path(), "", xml.as_bytes());
+    let intent: Value = serde_json::from_slice(&exported.stdout).unwrap();
+    let vcpus = [&intent["cells"][0]["vcpus"], &intent["cells"][1]["vcpus"]];
+    assert_eq!(vcpus, [&json!(4), &json!(0)]);
+    let placed = nearside(&["place", "--intent", "-"], root.path(), "", &exported.stdout);
+    assert!(placed.status.success(), "{}", text(&placed.stderr));
 }
 
 #[test]
