@@ -28,7 +28,7 @@ use crate::{
 pub(crate) use edit::{Edit, apply};
 pub(crate) use elements::Element;
 pub(crate) use layout::Layout;
-use nearside_topology::{CpuSet, Distance, Distances, NodeSet};
+use nearside_topology::{CpuSet, Distance, Distances, IdSet, NodeSet};
 
 /// The text of `domain` with the bindings of `placement` added. Nothing else changes, and the text
 /// stays as it is where there is nothing to add.
@@ -47,9 +47,9 @@ pub(crate) fn edits(domain: &Domain, placement: &Placement) -> Vec<Edit> {
     let mut edits = layout.add_to_section("cputune", cputune(domain, placement));
     edits.extend(nodeset(domain, placement));
     edits.extend(layout.add_to_section("numatune", numatune(domain, placement)));
-    for (cell, distances) in distances(domain, placement) {
-        edits.extend(layout.add_to_cell(domain.cells.get(cell).map(|cell| cell.span), distances));
-    }
+    let start = |(cell, added): (usize, _)| Some((domain.cells.get(cell)?.span.start, added));
+    let distances = distances(domain, placement).into_iter().filter_map(start);
+    edits.extend(layout.add_to_cells(distances.collect()));
     edits
 }
 
@@ -142,11 +142,11 @@ fn cputune(domain: &Domain, placement: &Placement) -> Vec<Element> {
     }
     elements.extend(emulatorpin(domain, placement));
     let exists = domain.iothreads.all();
-    let is_bound = |id| domain.pins.iothreads.iter().any(|pin| pin.id.value == id);
+    let bound: IdSet<_> = domain.pins.iothreads.iter().map(|pin| pin.id.value).collect();
     let iothreads = placement.iothreads.iter();
     elements.extend(
         iothreads
-            .filter(|(id, cpus)| exists.contains(id) && !is_bound(**id) && !cpus.is_empty())
+            .filter(|(id, cpus)| exists.contains(id) && !bound.contains(**id) && !cpus.is_empty())
             .map(|(id, cpus)| {
                 let attributes = [("iothread", id.to_string()), ("cpuset", cpus.to_string())];
                 Element::new("iothreadpin", attributes)

@@ -8,8 +8,8 @@ use crate::{
     memory::{Backing, Choice, MemoryDevice, Numatune},
     position::{Lines, Located, Position, Span},
 };
-use nearside_topology::{CpuSet, DeviceKind, Id, NodeId, Topology};
-use std::collections::BTreeSet;
+use nearside_topology::{CpuSet, DeviceKind, Id, IdSet, NodeId, Topology};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A libvirt domain as its XML describes it. [`Domain::read`](crate::Domain::read) makes one.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct Domain {
     pub backing: Backing,
     /// `<numatune>`.
     pub numatune: Option<Numatune>,
-    /// `<cputune>`, as far as it binds threads.
+    /// `<cputune>`, as far as it names threads.
     pub pins: Pins,
     /// The threads for block devices.
     pub iothreads: Iothreads,
@@ -115,10 +115,24 @@ impl Domain {
         self.pins.emulator.as_ref().or_else(|| self.vcpus.bound_cpus())
     }
 
+    /// The CPUs that each vCPU may run on.
+    pub fn vcpu_bindings(&self) -> VcpuBindings<'_> {
+        let own = self.pins.vcpus.iter().map(|pin| (pin.id.value, &pin.cpus));
+        VcpuBindings { own: own.collect(), all: self.vcpus.bound_cpus() }
+    }
+}
+
+/// The CPUs that vCPUs may run on, for the look-up of thousands.
+#[derive(Debug, Clone)]
+pub struct VcpuBindings<'a> {
+    own: BTreeMap<VcpuId, &'a Located<CpuSet>>,
+    all: Option<&'a Located<CpuSet>>,
+}
+
+impl<'a> VcpuBindings<'a> {
     /// The CPUs that a vCPU may run on; none if nothing binds it.
-    pub fn cpus_of(&self, vcpu: VcpuId) -> Option<&Located<CpuSet>> {
-        let own = self.pins.vcpus.iter().find(|pin| pin.id.value == vcpu).map(|pin| &pin.cpus);
-        own.or_else(|| self.vcpus.bound_cpus())
+    pub fn of(&self, vcpu: VcpuId) -> Option<&'a Located<CpuSet>> {
+        self.own.get(&vcpu).copied().or(self.all)
     }
 }
 
@@ -182,8 +196,27 @@ pub struct CpuTopology {
     pub span: Span,
     /// Sockets.
     pub sockets: u32,
-    /// Dies, times clusters, times cores, times threads: the vCPUs of a socket.
-    pub vcpus_per_socket: u32,
+    /// Dies of a socket.
+    pub dies: u32,
+    /// Clusters of a die.
+    pub clusters: u32,
+    /// Cores of a cluster.
+    pub cores: u32,
+    /// Threads of a core.
+    pub threads: u32,
+}
+
+impl CpuTopology {
+    /// All vCPUs, plugged in or not.
+    pub fn vcpus(&self) -> u64 {
+        self.vcpus_per_die().saturating_mul(u64::from(self.sockets) * u64::from(self.dies))
+    }
+
+    /// The vCPUs of a die.
+    pub fn vcpus_per_die(&self) -> u64 {
+        let clusters = u64::from(self.clusters) * u64::from(self.cores);
+        clusters.saturating_mul(u64::from(self.threads))
+    }
 }
 
 /// `<cpu><numa><cell>`: a node of the guest's own topology.
@@ -214,7 +247,7 @@ pub struct CellDistance {
     pub value: Located<u8>,
 }
 
-/// The bindings of `<cputune>`.
+/// The bindings and shares of `<cputune>`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pins {
     /// `<vcpupin>`.
@@ -223,6 +256,21 @@ pub struct Pins {
     pub emulator: Option<Located<CpuSet>>,
     /// `<iothreadpin>`.
     pub iothreads: Vec<Pin<IothreadId>>,
+    /// The vCPUs of each `<vcpusched>`.
+    pub scheduled_vcpus: Vec<Located<VcpuSet>>,
+    /// The iothreads of each `<iothreadsched>`.
+    pub scheduled_iothreads: Vec<Located<IdSet<IothreadId>>>,
+    /// `<cachetune>` and `<memorytune>`.
+    pub shares: Vec<Share>,
+}
+
+/// vCPUs with a share of a cache or of the memory's bandwidth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The element's name.
+    pub element: &'static str,
+    /// Its vCPUs.
+    pub vcpus: Located<VcpuSet>,
 }
 
 /// One thread and the CPUs that it may run on.

@@ -8,6 +8,13 @@ pub(crate) fn is_own(node: Node<'_, '_>, name: &str) -> bool {
     node.is_element() && node.tag_name().namespace().is_none() && node.tag_name().name() == name
 }
 
+/// An element's name as it is written, with its prefix.
+pub(crate) fn written_name<'a>(node: Node<'a, '_>) -> &'a str {
+    let text = node.document().input_text().get(node.range().start + 1..).unwrap_or_default();
+    let ends = |c: char| c.is_ascii_whitespace() || matches!(c, '/' | '>');
+    text.get(..text.find(ends).unwrap_or(text.len())).unwrap_or_default()
+}
+
 /// Whether this is text without a word.
 pub(crate) fn is_blank(node: Node<'_, '_>) -> bool {
     node.is_text() && node.text().is_some_and(|text| text.trim().is_empty())

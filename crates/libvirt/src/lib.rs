@@ -27,7 +27,7 @@ pub use complete::complete;
 pub use contradictions::contradictions;
 pub use domain::{
     Cell, CellDistance, CpuTopology, Domain, HostDevice, HostDeviceKind, Iothreads, MaxMemory, Pin,
-    Pins, Vcpus,
+    Pins, Share, VcpuBindings, Vcpus,
 };
 pub use finding::Finding;
 pub use id::{CellId, CellSet, IothreadId, VcpuId, VcpuSet};

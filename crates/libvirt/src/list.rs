@@ -41,7 +41,7 @@ pub(crate) fn parse<T: Id>(text: &str) -> Result<IdSet<T>, Wrong> {
                 if last < first {
                     return Err((start, format!("the range {first}-{last} runs backwards")));
                 }
-                set.extend((first..=last).map(T::new));
+                set.insert_range(T::new(first), T::new(last));
                 list.skip_blanks();
             }
         }
@@ -69,7 +69,9 @@ impl List<'_> {
     }
 
     fn skip_blanks(&mut self) {
-        self.at += self.rest().len() - self.rest().trim_start().len();
+        // `g_ascii_isspace`: a no-break space is none.
+        let after = self.rest().trim_start_matches([' ', '\t', '\r', '\n']);
+        self.at += self.rest().len() - after.len();
     }
 
     fn take(&mut self, sign: char) -> bool {
@@ -139,6 +141,8 @@ mod tests {
             ("3-1", 0, "the range 3-1 runs backwards"),
             ("0-3,^1-2", 4, "reads ^ before a range, expected one number after ^"),
             ("0,^ 1", 3, "read \" \", expected a number"),
+            ("0\u{a0}", 1, "read \"\\u{a0}\", expected a comma or the end"),
+            ("+0", 0, "read \"+\", expected a number"),
             ("0,^0", 0, "names no node"),
             ("all", 0, "read \"a\", expected a number"),
             ("4294967296", 0, "4294967296 is above 16383, the highest number"),

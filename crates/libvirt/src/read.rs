@@ -11,6 +11,7 @@ mod xml;
 
 use crate::{
     domain::{Domain, MaxMemory},
+    elements::written_name,
     position::{Lines, Position, on_one_line},
 };
 use roxmltree::{Document, ParsingOptions};
@@ -68,12 +69,17 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
     if let Some(at) = too_many_attributes(text) {
         return Err(fault(at, format!("an element has more than {MAX_ATTRIBUTES} attributes")));
     }
+    if let Some((at, _)) = text.match_indices("xmlns").nth(MAX_NAMESPACES) {
+        return Err(fault(at, format!("the text has more than {MAX_NAMESPACES} namespaces")));
+    }
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options)
         .map_err(|error| not_well_formed(text, &error))?;
     let root = document.root_element();
-    if !xml::is_named(root, "domain") {
-        let problem = format!("read <{}>, expected <domain>", root.tag_name().name());
+    // libvirt compares the root's name without its prefix. The elements in it need to have none.
+    if root.tag_name().name() != "domain" || root.default_namespace().is_some() {
+        let name = written_name(root);
+        let problem = format!("read <{name}>, expected <domain> without a namespace of its own");
         return Err(fault(root.range().start, problem));
     }
     let memory = child(root, "memory").map(size_of).transpose()?;
@@ -82,7 +88,7 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
     Ok(Domain {
         span: tag(root),
         kind: attribute(root, "type").map(xml::Value::owned),
-        name: child(root, "name").map(|name| text_of(name).owned()),
+        name: child(root, "name").map(|name| text_of(name).trimmed()),
         architecture: child(root, "os")
             .and_then(|os| attribute(child(os, "type")?, "arch"))
             .map(xml::Value::owned),
@@ -93,7 +99,7 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         cpu_topology: cpu::topology(root)?,
         cells: cpu::cells(root)?,
         backing: numatune::backing(root)?,
-        numatune: child(root, "numatune").map(numatune::numatune).transpose()?,
+        numatune: numatune::numatune(root)?,
         pins: cpu::pins(root)?,
         iothreads: cpu::iothreads(root, devices)?,
         host_devices: devices.map(devices::host_devices).transpose()?.unwrap_or_default(),
@@ -110,7 +116,12 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
 
 /// The most attributes of an element. libvirt knows some twenty of one element; the parser compares
 /// each with all others.
-const MAX_ATTRIBUTES: usize = 1024;
+const MAX_ATTRIBUTES: usize = 256;
+
+/// The most declarations of namespaces. A domain has a few: one for `<qemu:commandline>`, and one
+/// for each program with metadata. Each element that declares one costs the parser the square of
+/// those around it.
+const MAX_NAMESPACES: usize = 256;
 
 /// Where an element with too many attributes begins. Every attribute has an equals sign with a
 /// quote after it.

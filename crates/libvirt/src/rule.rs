@@ -100,6 +100,12 @@ rules! {
     "libvirt drops the nodeset and asks numad, so the memory may lie on other nodes."
     "Remove placement='auto' to keep the nodeset, or remove the nodeset."
 
+    AutoMemoryWithPins "auto-memory-with-pins" Warning Text
+    "Memory whose nodes numad chooses, and vCPUs that the XML binds."
+    "numad knows neither cpuset= nor `<vcpupin>`, so the memory may lie far from the vCPUs."
+    "Bind the memory with a nodeset near those CPUs, or write placement='auto' for the vCPUs and \
+     remove `<vcpupin>`."
+
     ModeUnknownToQemu "mode-unknown-to-qemu" Error Text
     "A memory mode that neither libvirt nor QEMU's memory backends know."
     "libvirt rejects the domain. QEMU knows the policies default, preferred, bind and interleave \
@@ -108,11 +114,12 @@ rules! {
 
     MixedRestrictive "mixed-restrictive" Error Text
     "The mode restrictive on `<memory>` and another mode on a `<memnode>`, or the reverse."
-    "libvirt rejects the domain, because the cgroup alone enforces this mode, and for all memory."
+    "The cgroup alone enforces this mode, and for all memory. libvirt 11.3 rejects the domain; 9.0 \
+     accepts a restrictive `<memnode>` below another mode, and that cell gets no policy."
     "Write mode='restrictive' on all of them, or on none."
 
     PreferredSeveralNodes "preferred-several-nodes" Warning Text
-    "The mode preferred with more than one node."
+    "The mode preferred with more than one node, or with the nodes that numad chooses."
     "Older versions of libvirt and Linux (before 5.15) refuse this or prefer the first node alone."
     "Name one node, or use strict."
 
@@ -169,6 +176,11 @@ rules! {
     "libvirt rejects the domain."
     "Name cells in nodeset= for all sizes but one."
 
+    HugePagesOverlap "huge-pages-overlap" Error Text
+    "Two entries of huge pages for one cell."
+    "libvirt rejects the domain, also if both sizes are equal."
+    "Name each cell in one `<page>`."
+
     HugePagesContradictBacking "huge-pages-contradict-backing" Error Text
     "Huge pages with an anonymous source or with allocation on demand."
     "libvirt rejects the domain."
@@ -195,16 +207,31 @@ rules! {
     "All vCPUs of the start are on other cells, so every access to this cell's memory is remote."
     "Enable a vCPU of each cell in `<vcpus>`, or number the vCPUs in turn over the cells."
 
+    CellWithoutMemory "cell-without-memory" Error Text
+    "A cell of no memory."
+    "QEMU (7.2) refuses the start: a memory backend of 0 bytes cannot be made."
+    "Give the cell memory, or remove it and name its vCPUs in another cell."
+
+    VcpusWithoutMemory "vcpus-without-memory" Warning Text
+    "All vCPUs of the start in cells without memory."
+    "Every access to memory is remote; Linux guests may crash when memory is plugged into the cell."
+    "Give the cells of the first vCPUs memory, or enable vCPUs of other cells in `<vcpus>`."
+
+    TopologyUnlikeVcpus "topology-unlike-vcpus" Error Text
+    "`<topology>` with more or fewer vCPUs than the maximum of `<vcpu>`."
+    "libvirt rejects the domain: \"CPU topology doesn't match maximum vcpu count\"."
+    "Make sockets, dies, clusters, cores and threads, multiplied, the maximum of `<vcpu>`."
+
     SocketSpansCells "socket-spans-cells" Warning Text
-    "A guest's socket whose vCPUs are in several cells."
+    "A guest's socket, or a die of it, whose vCPUs are in several cells."
     "The guest sees a last-level cache that reaches over nodes; Linux guests warn and may ignore \
      the topology."
     "Make sockets or dies of `<topology>` as large as the cells."
 
     MemoryMissing "memory-missing" Error Text
-    "A domain without `<memory>` and without cells."
+    "A domain without cells, and without `<memory>` or with one of 0."
     "libvirt rejects the domain."
-    "Add `<memory>`."
+    "Say in `<memory>` how much memory the guest has."
 
     MemoryUnlikeCells "memory-unlike-cells" Warning Text
     "`<memory>` that is not the sum of the cells and memory devices."
@@ -251,6 +278,16 @@ rules! {
     "libvirt ignores it without a message."
     "Correct vcpu= (numbers begin with 0), or remove the `<vcpupin>`."
 
+    VcpuschedForMissingVcpu "vcpusched-for-missing-vcpu" Error Text
+    "A `<vcpusched>` for a vCPU that does not exist."
+    "libvirt rejects the domain."
+    "Correct vcpus= (numbers begin with 0), or raise `<vcpu>`."
+
+    CachetuneForMissingVcpu "cachetune-for-missing-vcpu" Warning Text
+    "A `<cachetune>` or `<memorytune>` for a vCPU that does not exist."
+    "libvirt leaves the vCPU out without a message, and the element if no other is left."
+    "Correct vcpus= (numbers begin with 0), or remove the element."
+
     VcpusPartlyPinned "vcpus-partly-pinned" Warning Text
     "Some vCPUs with a binding, and some without."
     "The others run anywhere, also on the CPUs of the bound ones and far from the memory."
@@ -262,7 +299,7 @@ rules! {
     "Write placement='static', or remove cpuset=."
 
     IothreadMissing "iothread-missing" Error Text
-    "A binding or a device that names an iothread which does not exist."
+    "A binding, a scheduler or a device that names an iothread which does not exist."
     "libvirt rejects the domain."
     "Raise `<iothreads>` or list the number in `<iothreadids>`; numbers begin with 1."
 
@@ -306,6 +343,12 @@ rules! {
     "vCPUs bound to more nodes than their cell's memory."
     "Part of the time the vCPUs run where each access to memory is remote."
     "Bind the vCPUs to the nodes of the memory, or spread the memory as well."
+
+    SiblingsOnDifferentCores "siblings-on-different-cores" Warning Host
+    "vCPUs of one core of the guest that are bound to CPUs of different cores."
+    "The guest shares work between threads of a core that is none, and puts tasks that should have \
+     a core each on CPUs that share one."
+    "Bind the vCPUs of a core to the CPUs of one core, or write threads='1'."
 
     DeviceFarFromMemory "device-far-from-memory" Warning Host
     "A host device on a node that holds none of the guest's memory."

@@ -87,9 +87,11 @@ impl<'a> Own<'a> {
     /// The edits that take Nearside's values out of a section, or the section if nothing is left of
     /// one that Nearside made.
     fn edits(&self, text: &str, section: Node<'_, '_>) -> Vec<Edit> {
-        let removed: Vec<_> = section.children().filter(|it| self.is_own_element(*it)).collect();
+        let starts = self.starts();
+        let is_removed = |it: &Node<'_, '_>| self.is_own_element(*it, &starts);
+        let removed: Vec<_> = section.children().filter(is_removed).collect();
         let name = section.tag_name().name();
-        let is_left = |it: Node<'_, '_>| !removed.contains(&it) && !is_blank(it);
+        let is_left = |it: Node<'_, '_>| !is_removed(&it) && !is_blank(it);
         let is_made = self.wrote.sections.iter().any(|made| made == name);
         if is_made && !removed.is_empty() && !section.children().any(is_left) {
             return vec![removal(text, section)];
@@ -101,28 +103,30 @@ impl<'a> Own<'a> {
         edits
     }
 
-    fn is_own_element(&self, node: Node<'_, '_>) -> bool {
+    /// Where Nearside's own elements of cells and threads begin.
+    fn starts(&self) -> BTreeSet<usize> {
+        let memnodes = self.domain.numatune.iter().flat_map(|it| &it.memnodes);
+        let memnodes = memnodes.filter(|it| self.is_memnode(it)).map(|it| it.span.start);
+        let pins = &self.domain.pins;
+        let vcpus = pins.vcpus.iter().filter(|it| self.is_vcpupin(it)).map(|it| it.span.start);
+        let iothreads = pins.iothreads.iter().filter(|it| self.is_iothreadpin(it));
+        memnodes.chain(vcpus).chain(iothreads.map(|it| it.span.start)).collect()
+    }
+
+    fn is_own_element(&self, node: Node<'_, '_>, starts: &BTreeSet<usize>) -> bool {
         if !node.is_element() || node.tag_name().namespace().is_some() {
             return false;
         }
-        let start = node.range().start;
-        let pins = &self.domain.pins;
         let numatune = self.domain.numatune.as_ref();
         match node.tag_name().name() {
             "memory" => {
                 numatune.and_then(|it| it.memory.as_ref()).is_some_and(|it| self.is_memory(it))
             }
-            "memnode" => {
-                let mut memnodes = numatune.into_iter().flat_map(|it| &it.memnodes);
-                memnodes.any(|it| it.span.start == start && self.is_memnode(it))
+            "emulatorpin" => {
+                let emulator = self.domain.pins.emulator.as_ref();
+                emulator.is_some_and(|it| self.is_emulatorpin(it))
             }
-            "vcpupin" => pins.vcpus.iter().any(|it| it.span.start == start && self.is_vcpupin(it)),
-            "emulatorpin" => pins.emulator.as_ref().is_some_and(|it| self.is_emulatorpin(it)),
-            "iothreadpin" => {
-                let mut pins = pins.iothreads.iter();
-                pins.any(|it| it.span.start == start && self.is_iothreadpin(it))
-            }
-            _ => false,
+            _ => starts.contains(&node.range().start),
         }
     }
 

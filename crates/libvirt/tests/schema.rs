@@ -30,8 +30,8 @@ fn libvirts_schema_accepts_valid_domains_and_all_completions() {
     let mut count = 0;
     for (name, bytes) in common::domains() {
         // Contradictory domains are not completed in earnest, and Debian 12's schema is older than
-        // some elements.
-        if ["bad-", "malformed-", "newer-"].iter().any(|kind| name.starts_with(kind)) {
+        // some elements. libvirt reads some texts that its schema refuses.
+        if ["bad-", "malformed-", "newer-", "loose-"].iter().any(|kind| name.starts_with(kind)) {
             continue;
         }
         let domain = Domain::from_bytes(&bytes).unwrap();

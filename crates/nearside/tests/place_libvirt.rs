@@ -171,9 +171,14 @@ fn faults_of_the_file_have_line_and_column() {
     let beyond = TWO_CELLS.replace("  <iothreads>2</iothreads>", memnode);
     let large = TWO_CELLS.replace("memory='4'", "memory='400'");
     let long = format!("<domain>{}</domain>", " ".repeat(10 << 20));
+    let empty = TWO_CELLS.replace("cpus='2-3' memory='4'", "cpus='2-3' memory='0'");
+    let scheduled = "<cputune><vcpusched vcpus='3-4' scheduler='idle'/></cputune>";
+    let scheduled = TWO_CELLS.replace("  <iothreads>2</iothreads>", scheduled);
     let cases = [
         ("", "<domain>\n  <vcpu>x</vcpu>\n</domain>", 1, "-: line 2, column 9: <vcpu>: read \"x\""),
         ("", &beyond, 1, "-:4:54: the host has no node 7; it has nodes 0-1 [nodeset-beyond-host]"),
+        ("", &empty, 1, "-:8:39: cell 1 has no memory [cell-without-memory]"),
+        ("", &scheduled, 1, "-:4:28: <vcpusched> names vCPU 4; the guest has vCPUs 0-3 [vcpusched"),
         ("", &large, 1, "-: cell 0: 400 GiB are more than the whole machine has (128 GiB)"),
         ("", &long, 1, "-: line 1, column 1048577: the text has 10485777 bytes"),
         ("", "<!DOCTYPE x [<!ENTITY a 'b'>]><domain/>", 1, "line 1, column 1: a document type"),
@@ -193,6 +198,22 @@ fn faults_of_the_file_have_line_and_column() {
     assert_eq!(output.status.code(), Some(2));
     let output = nearside(&["place", "--affinity", "soft"], root.path(), "--memory 4G", b"");
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn errors_and_notes_of_one_rule_are_counted_after_ten() {
+    let root = common::unpacked("two-sockets").unwrap();
+    let domain = |inside: &str| {
+        format!("<domain><memory unit='GiB'>4</memory><vcpu>2000</vcpu>{inside}</domain>")
+    };
+    let scheduled: String =
+        (3000..5000).map(|vcpu| format!("<vcpusched vcpus='{vcpu}' scheduler='idle'/>")).collect();
+    let scheduled = format!("<cputune>{scheduled}</cputune>");
+    let output = place(root.path(), "", domain(&scheduled).as_bytes());
+    let message = text(&output.stderr);
+    assert_eq!(message.lines().count(), 11, "{message}");
+    let last = ".. and 1,990 more of this rule [vcpusched-for-missing-vcpu]\n";
+    assert!(message.ends_with(last), "{message}");
 }
 
 /// Whether `new` is `old` with bytes inserted, `/` of an empty element apart.
@@ -275,6 +296,18 @@ fn an_exported_domain_is_placed_elsewhere_in_its_shape() {
         text(&output.stderr),
         "nearside: note: worse than before: cells 0 and 1 share node 1, they shared none\n"
     );
+}
+
+#[test]
+fn a_cell_of_memory_alone_is_exported_without_a_vcpu_and_placed() {
+    let root = common::unpacked("two-sockets").unwrap();
+    let xml = TWO_CELLS.replace("cpus='0-1'", "cpus='0-3'").replace(" cpus='2-3'", "");
+    let exported = nearside(&["export", "-"], root.path(), "", xml.as_bytes());
+    let intent: Value = serde_json::from_slice(&exported.stdout).unwrap();
+    let vcpus = [&intent["cells"][0]["vcpus"], &intent["cells"][1]["vcpus"]];
+    assert_eq!(vcpus, [&json!(4), &json!(0)]);
+    let placed = nearside(&["place", "--intent", "-"], root.path(), "", &exported.stdout);
+    assert!(placed.status.success(), "{}", text(&placed.stderr));
 }
 
 #[test]

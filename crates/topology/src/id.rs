@@ -121,6 +121,28 @@ impl<T: Id> IdSet<T> {
         fresh
     }
 
+    /// Adds all from `first` to `last`, word by word: a text of a megabyte can name a hundred
+    /// thousand long ranges.
+    ///
+    /// # Panics
+    /// As [`IdSet::insert`].
+    pub fn insert_range(&mut self, first: T, last: T) {
+        let (first, last) = (first.number(), last.number());
+        assert!(last <= MAX_ID, "{} {last} is above {MAX_ID}", T::WHAT);
+        if first > last {
+            return;
+        }
+        let (low, high) = ((first / 64) as usize, (last / 64) as usize);
+        if self.words.len() <= high {
+            self.words.resize(high + 1, 0);
+        }
+        for (at, word) in self.words.iter_mut().enumerate().take(high + 1).skip(low) {
+            let from = if at == low { u64::MAX << (first % 64) } else { u64::MAX };
+            let to = if at == high { u64::MAX >> (63 - last % 64) } else { u64::MAX };
+            *word |= from & to;
+        }
+    }
+
     /// Takes `id` out; true when it was there.
     pub fn remove(&mut self, id: T) -> bool {
         let (word, bit) = Self::place(id);
@@ -336,6 +358,20 @@ mod tests {
     use alloc::string::ToString;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_range_is_each_of_its_numbers() {
+        let ends = [0, 1, 62, 63, 64, 65, 127, 128, 200];
+        for (first, last) in ends.iter().flat_map(|a| ends.iter().map(move |b| (*a, *b))) {
+            let mut expected = CpuSet::from([CpuId(64)]);
+            let mut set = expected.clone();
+            set.insert_range(CpuId(first), CpuId(last));
+            for cpu in first..=last {
+                expected.insert(CpuId(cpu));
+            }
+            assert_eq!(set, expected, "{first}-{last}");
+        }
+    }
 
     #[test]
     fn lists_print_and_parse_as_the_kernel_writes_them() {

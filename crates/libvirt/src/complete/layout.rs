@@ -1,8 +1,9 @@
 //! Where new elements go in the operator's text, and how they are indented.
 
 use super::{edit::Edit, elements::Element};
-use crate::position::Span;
+use crate::elements::written_name;
 use roxmltree::Node;
+use std::collections::BTreeMap;
 
 /// The elements of a domain up to `<numatune>`, in the order in which libvirt writes them
 /// (`virDomainDefFormatInternalSetRootName`, `src/conf/domain_conf.c`).
@@ -70,36 +71,49 @@ impl<'a, 'input> Layout<'a, 'input> {
         self.add(self.root, vec![section], &ORDER)
     }
 
-    /// Adds distances to the cell whose start tag is at `span`.
-    pub(super) fn add_to_cell(&self, span: Option<Span>, distances: Element) -> Vec<Edit> {
-        let start = span.map(|span| span.start);
-        let is_cell = |node: &Node<'_, '_>| Some(node.range().start) == start;
-        let cell = self.root.descendants().filter(Node::is_element).find(is_cell);
-        cell.map(|cell| self.add(cell, vec![distances], &[])).unwrap_or_default()
+    /// Adds distances to the cells whose start tags begin at these bytes.
+    pub(super) fn add_to_cells(&self, added: Vec<(usize, Element)>) -> Vec<Edit> {
+        if added.is_empty() {
+            return Vec::new();
+        }
+        let elements = self.root.descendants().filter(Node::is_element);
+        let by_start: BTreeMap<_, _> = elements.map(|it| (it.range().start, it)).collect();
+        let cells = added.into_iter().filter_map(|(start, it)| Some((*by_start.get(&start)?, it)));
+        cells.flat_map(|(cell, distances)| self.add(cell, vec![distances], &[])).collect()
     }
 
-    /// Adds elements to `parent`, each behind the last child that `order` puts before it.
+    /// Adds elements to `parent`, each behind the last child that `order` puts before it. The place
+    /// of each name is looked up once: thousands of elements may be added beside thousands.
     fn add(&self, parent: Node<'a, 'input>, added: Vec<Element>, order: &[&str]) -> Vec<Edit> {
-        let rank = |name: &str| order.iter().position(|it| *it == name);
         if elements(parent).next().is_none() {
             return vec![self.fill(parent, &added)];
         }
+        let mut places: BTreeMap<&str, (usize, String)> = BTreeMap::new();
         let edit = |element: &Element| {
-            // A new section is missing in ORDER only if it is the last, <numatune>.
-            let own = rank(element.name()).unwrap_or(order.len());
-            let before = |it: &Node<'_, '_>| rank(it.tag_name().name()).is_some_and(|it| it <= own);
-            let after = |it: &Node<'_, '_>| rank(it.tag_name().name()).is_some_and(|it| it > own);
-            let first_after = elements(parent).find(after);
-            let neighbour = elements(parent).filter(before).last().or_else(|| match first_after {
-                Some(next) => elements_before(next).next(),
-                None => elements(parent).last(),
-            });
-            match neighbour {
-                Some(neighbour) => self.behind(neighbour, element),
-                None => self.before_all(parent, element),
-            }
+            let place = places.entry(element.name());
+            let (at, line) = place.or_insert_with(|| self.place(parent, element.name(), order));
+            let text = element.written(line, self.step_of(line), self.quote);
+            Edit::insert(*at, format!("{line}{text}"))
         };
         added.iter().map(edit).collect()
+    }
+
+    /// Where an element goes into a parent with children, and the begin of its line.
+    fn place(&self, parent: Node<'a, 'input>, name: &str, order: &[&str]) -> (usize, String) {
+        let rank = |name: &str| order.iter().position(|it| *it == name);
+        // A new section is missing in ORDER only if it is the last, <numatune>.
+        let own = rank(name).unwrap_or(order.len());
+        let before = |it: &Node<'_, '_>| rank(it.tag_name().name()).is_some_and(|it| it <= own);
+        let after = |it: &Node<'_, '_>| rank(it.tag_name().name()).is_some_and(|it| it > own);
+        let first_after = elements(parent).find(after);
+        let neighbour = elements(parent).filter(before).last().or_else(|| match first_after {
+            Some(next) => elements_before(next).next(),
+            None => elements(parent).last(),
+        });
+        match neighbour {
+            Some(neighbour) => self.behind(neighbour),
+            None => self.before_all(parent),
+        }
     }
 
     /// The begin of a line with this indentation; empty if the text around is on one line.
@@ -111,23 +125,21 @@ impl<'a, 'input> Layout<'a, 'input> {
         if line.is_empty() { "" } else { self.step }
     }
 
-    fn behind(&self, neighbour: Node<'_, '_>, element: &Element) -> Edit {
+    fn behind(&self, neighbour: Node<'_, '_>) -> (usize, String) {
         let line = self.line(indentation(self.text, neighbour.range().start));
-        let text = element.written(&line, self.step_of(&line), self.quote);
         let end = neighbour.range().end;
         // A comment behind the neighbour belongs to it.
         let at = if line.is_empty() { end } else { end_of_line(self.text, end).unwrap_or(end) };
-        Edit::insert(at, line + &text)
+        (at, line)
     }
 
     /// Behind the parent's start tag, so that comments above its first child stay there.
-    fn before_all(&self, parent: Node<'_, '_>, element: &Element) -> Edit {
+    fn before_all(&self, parent: Node<'_, '_>) -> (usize, String) {
         let first = elements(parent).next().map(|first| first.range().start);
         let line = self.line(first.and_then(|first| indentation(self.text, first)));
-        let text = element.written(&line, self.step_of(&line), self.quote);
         let end = parent.first_child().map_or(parent.range().end, |child| child.range().start);
         let at = if line.is_empty() { end } else { end_of_line(self.text, end).unwrap_or(end) };
-        Edit::insert(at, line + &text)
+        (at, line)
     }
 
     /// The first children of an element that has none.
@@ -140,7 +152,7 @@ impl<'a, 'input> Layout<'a, 'input> {
             added.iter().map(|it| inner.clone() + &it.written(&inner, step, self.quote)).collect();
         let whole = self.text.get(range.clone()).unwrap_or_default();
         if whole.ends_with("/>") {
-            let end = format!("</{}>", parent.tag_name().name());
+            let end = format!("</{}>", written_name(parent));
             let start = range.end - 2;
             return Edit { start, end: range.end, text: format!(">{children}{outer}{end}") };
         }

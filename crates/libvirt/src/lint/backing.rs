@@ -4,7 +4,7 @@ use super::checker::Checker;
 use crate::{
     binding::{blocks, is_auto},
     id::{CellId, CellSet},
-    memory::{Allocation, BackingSource, MemoryMode},
+    memory::{Allocation, BackingSource, HugePages, MemoryMode},
     rule::Rule,
 };
 
@@ -37,6 +37,7 @@ fn check_huge_pages(checker: &mut Checker<'_>) {
             checker.report(Rule::HugePagesForMissingCell, named.span, message);
         }
     }
+    check_overlap(checker, pages);
     // Without cells nodeset='0' is all memory, too.
     let mut for_all =
         pages.pages.iter().filter(|page| domain.cells.is_empty() || page.cells.is_none());
@@ -55,6 +56,23 @@ fn check_huge_pages(checker: &mut Checker<'_>) {
     if let Some(allocation) = on_demand {
         let message = "huge pages cannot be allocated on demand";
         checker.report(Rule::HugePagesContradictBacking, allocation.span, message);
+    }
+}
+
+/// Pages whose cells intersect, also where both have one size. Without cells both are for all
+/// memory, which is a rule of its own.
+fn check_overlap(checker: &mut Checker<'_>, pages: &HugePages) {
+    let mut taken = CellSet::new();
+    if checker.domain.cells.is_empty() {
+        return;
+    }
+    for cells in pages.pages.iter().filter_map(|page| page.cells.as_ref()) {
+        let twice = taken.intersection(&cells.value);
+        if !twice.is_empty() {
+            let message = format!("{} has pages of another entry, too", twice.named());
+            checker.report(Rule::HugePagesOverlap, cells.span, message);
+        }
+        taken = taken.union(&cells.value);
     }
 }
 

@@ -10,10 +10,16 @@ use crate::{
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let domain = checker.domain;
-    if domain.cells.is_empty() && domain.memory.is_none() {
-        let message = "neither <memory> nor a cell states how much memory the guest has";
-        checker.report(Rule::MemoryMissing, domain.span, message);
+    if domain.cells.is_empty() && domain.memory_bytes() == 0 {
+        let (span, message) = match &domain.memory {
+            None => {
+                (domain.span, "neither <memory> nor a cell states how much memory the guest has")
+            }
+            Some(memory) => (memory.span, "<memory> is 0, and the guest has no cells"),
+        };
+        checker.report(Rule::MemoryMissing, span, message);
     }
+    check_topology(checker);
     let Some(first) = domain.cells.first() else { return };
     let all = domain.vcpus.all();
     for cell in &domain.cells {
@@ -26,6 +32,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         checker.report(Rule::VcpusOutsideCells, first.span, message);
     }
     check_sockets(checker);
+    check_empty(checker);
     check_memory(checker);
     check_distances(checker);
 }
@@ -44,15 +51,29 @@ fn check_vcpus(checker: &mut Checker<'_>, cell: &Cell, all: &VcpuSet) {
     }
 }
 
-/// QEMU numbers vCPUs socket by socket.
+/// The sockets against the vCPUs (`qemuValidateDomainDef`, `src/qemu/qemu_validate.c`).
+fn check_topology(checker: &mut Checker<'_>) {
+    let maximum = checker.domain.vcpus.maximum.value;
+    let Some(topology) = checker.domain.cpu_topology else { return };
+    if topology.vcpus() != u64::from(maximum) {
+        let message = format!(
+            "<topology> makes {} vCPUs, the maximum of <vcpu> is {maximum}",
+            topology.vcpus()
+        );
+        checker.report(Rule::TopologyUnlikeVcpus, topology.span, message);
+    }
+}
+
+/// QEMU numbers vCPUs socket by socket and die by die. The last-level cache is a die's
+/// (`encode_cache_cpuid4` and its callers, `target/i386/cpu.c`).
 fn check_sockets(checker: &mut Checker<'_>) {
     let domain = checker.domain;
     let Some(topology) = domain.cpu_topology else { return };
-    let all = topology.sockets.checked_mul(topology.vcpus_per_socket);
-    if all != Some(domain.vcpus.maximum.value) || domain.cells.len() < 2 {
+    let maximum = domain.vcpus.maximum.value;
+    if topology.vcpus() != u64::from(maximum) || domain.cells.len() < 2 {
         return;
     }
-    let mut cell_of = vec![None; domain.vcpus.maximum.value as usize];
+    let mut cell_of = vec![None; maximum as usize];
     for cell in &domain.cells {
         for vcpu in domain.vcpus_of(cell).iter() {
             if let Some(place) = cell_of.get_mut(vcpu.0 as usize) {
@@ -60,11 +81,36 @@ fn check_sockets(checker: &mut Checker<'_>) {
             }
         }
     }
-    let sockets = cell_of.chunks(topology.vcpus_per_socket.max(1) as usize);
-    let cells = sockets.map(|vcpus| vcpus.iter().copied().flatten().collect::<CellSet>());
-    if let Some((socket, cells)) = (0..).zip(cells).find(|(_, cells): &(u32, _)| cells.len() > 1) {
-        let message = format!("the vCPUs of socket {socket} are in {}", cells.named());
+    // No die has more vCPUs than the guest.
+    let dies = cell_of.chunks((topology.vcpus_per_die() as usize).max(1));
+    let cells = dies.map(|vcpus| vcpus.iter().copied().flatten().collect::<CellSet>());
+    if let Some((die, cells)) = (0..).zip(cells).find(|(_, cells): &(u32, _)| cells.len() > 1) {
+        let socket = die / topology.dies;
+        let of = match topology.dies {
+            1 => format!("socket {socket}"),
+            dies => format!("die {} of socket {socket}", die % dies),
+        };
+        let message = format!("the vCPUs of {of} are in {}", cells.named());
         checker.report(Rule::SocketSpansCells, topology.span, message);
+    }
+}
+
+/// Cells without memory, and a guest that starts in them alone.
+fn check_empty(checker: &mut Checker<'_>) {
+    let domain = checker.domain;
+    let empty: Vec<_> = domain.cells.iter().filter(|cell| cell.memory_bytes.value == 0).collect();
+    for cell in &empty {
+        let message = format!("cell {} has no memory", cell.id);
+        checker.report(Rule::CellWithoutMemory, cell.memory_bytes.span, message);
+    }
+    let vcpus = empty.iter().fold(VcpuSet::new(), |all, cell| all.union(&domain.vcpus_of(cell)));
+    let online = domain.vcpus.online();
+    let first = empty.iter().find(|cell| !domain.vcpus_of(cell).is_empty());
+    if let Some(first) = first.filter(|_| online.is_subset(&vcpus)) {
+        let cells = empty.iter().map(|cell| cell.id).collect::<CellSet>().named();
+        let message =
+            format!("the guest starts with {} alone, in {cells}, without memory", online.named());
+        checker.report(Rule::VcpusWithoutMemory, first.span, message);
     }
 }
 

@@ -3,8 +3,8 @@
 use super::checker::Checker;
 use crate::{
     binding::{Binding, of_cell, of_domain},
-    domain::Domain,
-    id::VcpuSet,
+    domain::{Domain, VcpuBindings},
+    id::{VcpuId, VcpuSet},
     position::{Located, Span},
     rule::Rule,
 };
@@ -21,17 +21,28 @@ pub(super) fn check(checker: &mut Checker<'_>, host: &Topology) {
         }
     }
     check_emulator(checker, host);
+    let bindings = domain.vcpu_bindings();
+    check_siblings(checker, &bindings, host);
     match domain.cells.is_empty() {
         true => {
             if let Some(binding) = of_domain(domain) {
-                check_vcpus(checker, "the guest", &domain.vcpus.all(), binding, host);
+                let threads = Threads {
+                    of: "the guest".into(),
+                    vcpus: domain.vcpus.all(),
+                    bindings: &bindings,
+                };
+                check_vcpus(checker, &threads, binding, host);
             }
         }
         false => {
             for cell in &domain.cells {
                 if let Some(binding) = of_cell(domain, cell) {
-                    let name = format!("cell {}", cell.id);
-                    check_vcpus(checker, &name, &domain.vcpus_of(cell), binding, host);
+                    let threads = Threads {
+                        of: format!("cell {}", cell.id),
+                        vcpus: domain.vcpus_of(cell),
+                        bindings: &bindings,
+                    };
+                    check_vcpus(checker, &threads, binding, host);
                 }
             }
         }
@@ -82,14 +93,20 @@ fn check_emulator(checker: &mut Checker<'_>, host: &Topology) {
     }
 }
 
+/// The vCPUs of one memory.
+struct Threads<'a> {
+    // Their cell, or the guest.
+    of: String,
+    vcpus: VcpuSet,
+    bindings: &'a VcpuBindings<'a>,
+}
+
 fn check_vcpus(
     checker: &mut Checker<'_>,
-    name: &str,
-    vcpus: &VcpuSet,
+    threads: &Threads<'_>,
     binding: Binding<'_>,
     host: &Topology,
 ) {
-    let domain = checker.domain;
     let memory = nodes_with_cpus(&binding.nodes.value, host);
     if memory.is_empty() {
         return;
@@ -97,9 +114,9 @@ fn check_vcpus(
     let mut nodes = NodeSet::new();
     // The first binding that leaves the memory's nodes.
     let mut away: Option<Span> = None;
-    for vcpu in vcpus.iter() {
+    for vcpu in threads.vcpus.iter() {
         // An unbound vCPU may be kept home by soft affinity.
-        let Some(cpus) = domain.cpus_of(vcpu) else { return };
+        let Some(cpus) = threads.bindings.of(vcpu) else { return };
         let own = nodes_of(&cpus.value, host);
         if !own.is_subset(&memory) {
             away = away.or(Some(cpus.span));
@@ -112,9 +129,91 @@ fn check_vcpus(
         false => Rule::VcpusOnMoreNodesThanMemory,
     };
     let message = format!(
-        "the vCPUs of {name} may run on {}, but its memory is bound to {}",
+        "the vCPUs of {} may run on {}, but its memory is bound to {}",
+        threads.of,
         nodes.named(),
         binding.nodes.value.named()
     );
     checker.report(rule, span, message);
+}
+
+/// The threads of the guest's first core that no core of the host has together. A vCPU that may run
+/// on several cores meets its sibling as long as one of them is the sibling's, too.
+fn check_siblings(checker: &mut Checker<'_>, bindings: &VcpuBindings<'_>, host: &Topology) {
+    let domain = checker.domain;
+    let maximum = domain.vcpus.maximum.value;
+    let Some(topology) = domain.cpu_topology.filter(|it| it.vcpus() == u64::from(maximum)) else {
+        return;
+    };
+    let cores = (0..maximum).step_by(topology.threads as usize);
+    for first in cores.filter(|_| topology.threads > 1) {
+        let siblings: VcpuSet = (first..first + topology.threads).map(VcpuId).collect();
+        let bound: Option<Vec<_>> = siblings.iter().map(|vcpu| bindings.of(vcpu)).collect();
+        let Some(bound) = bound else { continue };
+        let cpus = bound.iter().fold(CpuSet::new(), |all, cpus| all.union(&cpus.value));
+        let common = bound.iter().map(|cpus| cores_of(&cpus.value, host));
+        let common = common.reduce(|all, cores| all.intersection(&cores));
+        let Some(pin) = bound.first().filter(|_| common.is_some_and(|it| it.is_empty())) else {
+            continue;
+        };
+        let message = format!(
+            "{} are one core of the guest, but bound to {} of different cores",
+            siblings.named(),
+            cpus.named()
+        );
+        checker.report(Rule::SiblingsOnDifferentCores, pin.span, message);
+        return;
+    }
+}
+
+/// The host's cores of CPUs that it has.
+fn cores_of(cpus: &CpuSet, host: &Topology) -> CpuSet {
+    let named = host.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
+    named.map(|cpu| cpu.core).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Finding, lint};
+    use nearside_topology::{Cpu, CpuId, NodeId};
+
+    /// Cores 3 and 4 with the siblings 11 and 12.
+    fn findings(pins: [&str; 4], threads: u32) -> Vec<Finding> {
+        let cpu = |id, core| Cpu { core: CpuId(core), ..Cpu::new(CpuId(id), NodeId(0)) };
+        let cpus = [(3, 3), (4, 4), (11, 3), (12, 4)].map(|(id, core)| cpu(id, core));
+        let host = Topology { cpus: cpus.into(), ..Topology::default() };
+        let pins: String = (0..)
+            .zip(pins)
+            .filter(|(_, cpus)| !cpus.is_empty())
+            .map(|(vcpu, cpus): (u32, _)| format!("<vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>"))
+            .collect();
+        let text = format!(
+            "<domain><memory>8</memory><vcpu>4</vcpu><cputune>{pins}</cputune><cpu><topology \
+             sockets='1' cores='{}' threads='{threads}'/></cpu></domain>",
+            4 / threads
+        );
+        let mut findings = lint(&Domain::read(&text).unwrap(), Some(&host));
+        findings.retain(|it| it.rule == Rule::SiblingsOnDifferentCores);
+        findings
+    }
+
+    #[test]
+    fn siblings_of_the_guest_belong_on_one_core() {
+        let found = findings(["3", "4", "11", "12"], 2);
+        let expected = "vCPUs 0-1 are one core of the guest, but bound to CPUs 3-4 of different \
+                        cores";
+        assert_eq!(found.iter().map(|it| it.message.as_str()).collect::<Vec<_>>(), [expected]);
+        let second = findings(["3", "11", "4", "3"], 2);
+        assert!(second[0].message.starts_with("vCPUs 2-3 "), "{}", second[0].message);
+        for (pins, threads) in [
+            (["3", "11", "4", "12"], 2),
+            // These can meet on core 4.
+            (["3-4", "4", "4", "12"], 2),
+            (["3", "", "", ""], 2),
+            (["3", "4", "11", "12"], 1),
+        ] {
+            assert!(findings(pins, threads).is_empty(), "{pins:?} {threads}");
+        }
+    }
 }

@@ -27,12 +27,19 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         }
         check_memnodes(checker, numatune);
     }
+    check_auto(checker);
     check_cells(checker);
 }
 
 fn check_memory(checker: &mut Checker<'_>, memory: &MemoryBinding) {
     check_mode(checker, memory.mode.as_ref(), memory.nodeset.as_ref());
     let is_auto = is_auto(checker.domain);
+    if let (Some(mode), true) = (&memory.mode, is_auto)
+        && mode.value.known() == Some(MemoryMode::Preferred)
+    {
+        let message = "the mode 'preferred' takes one node, and numad may answer several";
+        checker.report(Rule::PreferredSeveralNodes, mode.span, message);
+    }
     match &memory.nodeset {
         None if !is_auto => {
             let message = "the memory's placement is static, but <memory> names no node";
@@ -44,6 +51,23 @@ fn check_memory(checker: &mut Checker<'_>, memory: &MemoryBinding) {
             checker.report(Rule::AutoWithNodeset, nodeset.span, message);
         }
         _ => {}
+    }
+}
+
+/// numad learns the sizes of the guest, not the CPUs that its threads are bound to
+/// (`virNumaGetAutoPlacementAdvice`, `src/util/virnuma.c`).
+fn check_auto(checker: &mut Checker<'_>) {
+    let domain = checker.domain;
+    if !is_auto(domain) || checker.has_one_node() {
+        return;
+    }
+    let pin = domain.pins.vcpus.first().map(|pin| ("<vcpupin>", &pin.cpus));
+    let bound = pin.or_else(|| domain.vcpus.bound_cpus().map(|cpus| ("cpuset=", cpus)));
+    if let Some((what, cpus)) = bound {
+        let cpus_named = cpus.value.named();
+        let message =
+            format!("numad chooses the memory's nodes, but {what} binds vCPUs to {cpus_named}");
+        checker.report(Rule::AutoMemoryWithPins, cpus.span, message);
     }
 }
 

@@ -24,7 +24,37 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         let message = format!("placement='auto' overrides {} of cpuset=", cpus.value.named());
         checker.report(Rule::CpusetIgnored, cpus.span, message);
     }
+    check_shares(checker, &all);
+    check_iothreads(checker);
+}
+
+/// Elements of `<cputune>` that name vCPUs by a list.
+fn check_shares(checker: &mut Checker<'_>, all: &VcpuSet) {
+    let pins = &checker.domain.pins;
+    let scheduled =
+        pins.scheduled_vcpus.iter().map(|it| (Rule::VcpuschedForMissingVcpu, "vcpusched", it));
+    let shares =
+        pins.shares.iter().map(|it| (Rule::CachetuneForMissingVcpu, it.element, &it.vcpus));
+    for (rule, element, vcpus) in scheduled.chain(shares) {
+        let missing = vcpus.value.difference(all);
+        if !missing.is_empty() {
+            let (missing, all) = (missing.named(), all.named());
+            let message = format!("<{element}> names {missing}; the guest has {all}");
+            checker.report(rule, vcpus.span, message);
+        }
+    }
+}
+
+fn check_iothreads(checker: &mut Checker<'_>) {
+    let domain = checker.domain;
     let iothreads = domain.iothreads.all();
+    for named in &domain.pins.scheduled_iothreads {
+        if let Some(missing) = named.value.iter().find(|id| !iothreads.contains(id)) {
+            let message =
+                format!("<iothreadsched> names iothread {missing}, which the domain does not have");
+            checker.report(Rule::IothreadMissing, named.span, message);
+        }
+    }
     let pins = domain.pins.iothreads.iter().map(|pin| (&pin.id, "<iothreadpin> binds"));
     let users = domain.iothreads.used.iter().map(|id| (id, "a device uses"));
     for (id, what) in pins.chain(users).filter(|(id, _)| !iothreads.contains(&id.value)) {

@@ -1,24 +1,25 @@
 //! vCPUs, cells, and the bindings of threads.
 
 use super::xml::{
-    Node, Read, SHARED, Value, YES_NO, attribute, child, children, descend, fault, id, list,
-    number, once, required, size, tag, text_of, word,
+    Node, Read, SHARED, Value, YES_NO, attribute, child, children, descend, fault, id, in_sections,
+    list, number, once, required, size, tag, text_of, word,
 };
 use crate::{
-    domain::{Cell, CellDistance, CpuTopology, Iothreads, Pin, Pins, Vcpus},
+    domain::{Cell, CellDistance, CpuTopology, Iothreads, Pin, Pins, Share, Vcpus},
     id::{CellId, CellSet, VcpuId, VcpuSet},
     list::MAX_NUMBER,
     memory::Choice,
     position::Located,
 };
 use nearside_topology::{Distances, Id, IdSet, MAX_NODES};
+use std::collections::BTreeMap;
 
 /// `placement=`.
 pub(super) const PLACEMENTS: [(&str, Choice); 2] =
     [("static", Choice::Static), ("auto", Choice::Auto)];
 
 pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
-    let listed = child(root, "vcpus").map(listed_vcpus).transpose()?.unwrap_or_default();
+    let listed = listed_vcpus(root)?;
     let Some(element) = child(root, "vcpu") else {
         let span = tag(root);
         let maximum = Located { value: 1, span };
@@ -37,34 +38,40 @@ pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
     })
 }
 
-fn listed_vcpus(element: Node<'_, '_>) -> Read<Vec<(VcpuId, bool)>> {
-    let mut seen = VcpuSet::new();
+/// Of a vCPU that is listed twice libvirt takes the last word.
+fn listed_vcpus(root: Node<'_, '_>) -> Read<Vec<(VcpuId, bool)>> {
     let vcpu = |element| {
         let id: Located<VcpuId> = id(required(element, "id")?)?;
-        once(&mut seen, &id, "<vcpu>")?;
         let enabled = attribute(element, "enabled").map(|enabled| word(enabled, &YES_NO));
         Ok((id.value, enabled.transpose()?.is_none_or(|enabled| enabled.value)))
     };
-    children(element, "vcpu").map(vcpu).collect()
+    let listed = in_sections(root, "vcpus", "vcpu").map(vcpu);
+    Ok(listed.collect::<Read<BTreeMap<_, _>>>()?.into_iter().collect())
 }
 
 pub(super) fn topology(root: Node<'_, '_>) -> Read<Option<CpuTopology>> {
     let Some(element) = descend(root, &["cpu", "topology"]) else { return Ok(None) };
-    let count = |name| match attribute(element, name) {
-        Some(value) => number(value, 1..=MAX_NUMBER).map(|number| number.value),
-        None => Ok(1),
-    };
-    let below = ["dies", "clusters", "cores", "threads"].map(count);
-    let mut vcpus_per_socket: u32 = 1;
-    for count in below {
-        vcpus_per_socket = vcpus_per_socket.saturating_mul(count?);
-    }
-    Ok(Some(CpuTopology { span: tag(element), sockets: count("sockets")?, vcpus_per_socket }))
+    let of = |value| number(value, 1..=MAX_NUMBER).map(|number| number.value);
+    let count = |name| required(element, name).and_then(of);
+    let optional = |name| attribute(element, name).map_or(Ok(1), of);
+    Ok(Some(CpuTopology {
+        span: tag(element),
+        sockets: count("sockets")?,
+        dies: optional("dies")?,
+        clusters: optional("clusters")?,
+        cores: count("cores")?,
+        threads: count("threads")?,
+    }))
 }
 
 pub(super) fn cells(root: Node<'_, '_>) -> Read<Vec<Cell>> {
-    let Some(numa) = descend(root, &["cpu", "numa"]) else { return Ok(Vec::new()) };
-    let elements: Vec<_> = children(numa, "cell").collect();
+    // `./cpu/numa[1]/cell`: the first <numa> of each <cpu>.
+    let sections: Vec<_> = children(root, "cpu").filter_map(|cpu| child(cpu, "numa")).collect();
+    let Some(first) = sections.first() else { return Ok(Vec::new()) };
+    let elements: Vec<_> = sections.iter().flat_map(|numa| children(*numa, "cell")).collect();
+    if elements.is_empty() {
+        return Err(fault(first.range().start, "<numa> has no <cell>, which it needs"));
+    }
     let most = MAX_NODES as usize;
     if let Some(beyond) = elements.get(most) {
         let problem = format!("read {} cells, expected at most {most}", elements.len());
@@ -108,12 +115,12 @@ fn cell(element: Node<'_, '_>, at: usize) -> Read<Cell> {
     let discard = attribute(element, "discard").map(|it| word(it, &YES_NO));
     let siblings = child(element, "distances").into_iter();
     let siblings = siblings.flat_map(|distances| children(distances, "sibling"));
-    let mut seen = CellSet::new();
-    let distances = siblings.map(|sibling| {
+    // Of a distance that is written twice libvirt takes the last one.
+    let mut distances = BTreeMap::new();
+    for sibling in siblings {
         let distance = distance(sibling, id)?;
-        once(&mut seen, &distance.to, "distance from this cell")?;
-        Ok(distance)
-    });
+        distances.insert(distance.to.value, distance);
+    }
     Ok(Cell {
         id,
         span: tag(element),
@@ -121,7 +128,7 @@ fn cell(element: Node<'_, '_>, at: usize) -> Read<Cell> {
         memory_bytes: size(required(element, "memory")?, attribute(element, "unit"))?,
         is_shared: shared.transpose()?,
         discard: discard.transpose()?,
-        distances: distances.collect::<Read<_>>()?,
+        distances: distances.into_values().collect(),
     })
 }
 
@@ -140,34 +147,52 @@ fn distance(sibling: Node<'_, '_>, from: CellId) -> Read<CellDistance> {
 }
 
 pub(super) fn pins(root: Node<'_, '_>) -> Read<Pins> {
-    let Some(cputune) = child(root, "cputune") else { return Ok(Pins::default()) };
-    let mut emulators = children(cputune, "emulatorpin");
+    let mut emulators = in_sections(root, "cputune", "emulatorpin");
     let emulator = emulators.next().map(|pin| list(required(pin, "cpuset")?)).transpose()?;
     if let Some(second) = emulators.next() {
         return Err(fault(second.range().start, "read a second <emulatorpin>, expected one"));
     }
+    let mut shares = shares_of(root, "cachetune")?;
+    shares.extend(shares_of(root, "memorytune")?);
     Ok(Pins {
-        vcpus: pins_of(cputune, "vcpupin", "vcpu")?,
+        vcpus: pins_of(root, "vcpupin", "vcpu")?,
         emulator,
-        iothreads: pins_of(cputune, "iothreadpin", "iothread")?,
+        iothreads: pins_of(root, "iothreadpin", "iothread")?,
+        scheduled_vcpus: lists_of(root, "vcpusched", "vcpus")?,
+        scheduled_iothreads: lists_of(root, "iothreadsched", "iothreads")?,
+        shares,
     })
 }
 
-fn pins_of<T: Id>(cputune: Node<'_, '_>, element: &'static str, thread: &str) -> Read<Vec<Pin<T>>> {
+fn pins_of<T: Id>(root: Node<'_, '_>, element: &'static str, thread: &str) -> Read<Vec<Pin<T>>> {
     let mut seen = IdSet::new();
     let pin = |pin| {
         let id: Located<T> = id(required(pin, thread)?)?;
         once(&mut seen, &id, &format!("<{element}>"))?;
         Ok(Pin { span: tag(pin), id, cpus: list(required(pin, "cpuset")?)? })
     };
-    children(cputune, element).map(pin).collect()
+    in_sections(root, "cputune", element).map(pin).collect()
+}
+
+fn lists_of<T: Id>(
+    root: Node<'_, '_>,
+    element: &'static str,
+    threads: &str,
+) -> Read<Vec<Located<IdSet<T>>>> {
+    let lists = in_sections(root, "cputune", element);
+    lists.map(|element| list(required(element, threads)?)).collect()
+}
+
+fn shares_of(root: Node<'_, '_>, element: &'static str) -> Read<Vec<Share>> {
+    let lists = lists_of(root, element, "vcpus")?.into_iter();
+    Ok(lists.map(|vcpus| Share { element, vcpus }).collect())
 }
 
 pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Read<Iothreads> {
-    let count = child(root, "iothreads").map(|it| number(text_of(it), 0..=MAX_NUMBER));
+    let count = child(root, "iothreads").map(text_of).filter(|count| !count.text.is_empty());
+    let count = count.map(|count| number(count, 0..=MAX_NUMBER));
     let mut seen = IdSet::new();
-    let listed = child(root, "iothreadids").into_iter();
-    let ids = listed.flat_map(|ids| children(ids, "iothread")).map(|element| {
+    let ids = in_sections(root, "iothreadids", "iothread").map(|element| {
         let id = iothread(required(element, "id")?)?;
         once(&mut seen, &id, "<iothread>")?;
         Ok(id)

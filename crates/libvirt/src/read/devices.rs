@@ -3,8 +3,8 @@
 use super::{
     numatune::size_below,
     xml::{
-        Node, Read, attribute, child, children, descend, fault, id, list, required, tag, text_of,
-        word,
+        Node, Read, attribute, child, children, descend, digits, fault, id, list, required, tag,
+        text_of, word,
     },
 };
 use crate::{
@@ -99,7 +99,7 @@ fn pci(element: Node<'_, '_>) -> Read<Option<HostDeviceKind>> {
     // Digits of a number that is hexadecimal with 0x, octal with 0, decimal otherwise.
     let part = |name: &str, max: u32| -> Read<u32> {
         let Some(value) = attribute(address, name) else { return Ok(0) };
-        let text = value.text.trim();
+        let text = digits(&value.text);
         let number = match (text.strip_prefix("0x").or(text.strip_prefix("0X")), text) {
             (Some(digits), _) => parse(digits, 16),
             (None, "0") => Some(0),

@@ -3,8 +3,8 @@
 use super::{
     cpu::PLACEMENTS,
     xml::{
-        Node, Read, SHARED, Value, attribute, child, children, descend, id, list, once, required,
-        size, size_of, tag, word,
+        Node, Read, SHARED, Value, attribute, child, children, descend, fault, id, in_sections,
+        list, once, required, size, size_of, tag, word,
     },
 };
 use crate::{
@@ -25,7 +25,16 @@ const SOURCES: [(&str, BackingSource); 3] = [
 const ALLOCATIONS: [(&str, Allocation); 2] =
     [("immediate", Allocation::Immediate), ("ondemand", Allocation::OnDemand)];
 
-pub(super) fn numatune(element: Node<'_, '_>) -> Read<Numatune> {
+pub(super) fn numatune(root: Node<'_, '_>) -> Read<Option<Numatune>> {
+    let mut elements = children(root, "numatune");
+    let first = elements.next();
+    match elements.next() {
+        Some(second) => Err(fault(second.range().start, "read a second <numatune>, expected one")),
+        None => first.map(only_numatune).transpose(),
+    }
+}
+
+fn only_numatune(element: Node<'_, '_>) -> Read<Numatune> {
     let mut seen = CellSet::new();
     let memnode = |element| {
         let cell = id(required(element, "cellid")?)?;
@@ -68,7 +77,7 @@ pub(super) fn backing(root: Node<'_, '_>) -> Read<Backing> {
         child(element, name).and_then(|child: Node<'_, '_>| attribute(child, key))
     };
     Ok(Backing {
-        huge_pages: child(element, "hugepages").map(huge_pages).transpose()?,
+        huge_pages: huge_pages(element)?,
         locked: child(element, "locked").map(tag),
         no_merging: child(element, "nosharepages").map(tag),
         source: of("source", "type").map(|it| word(it, &SOURCES)).transpose()?,
@@ -77,7 +86,8 @@ pub(super) fn backing(root: Node<'_, '_>) -> Read<Backing> {
     })
 }
 
-fn huge_pages(element: Node<'_, '_>) -> Read<HugePages> {
+fn huge_pages(backing: Node<'_, '_>) -> Read<Option<HugePages>> {
+    let Some(element) = child(backing, "hugepages") else { return Ok(None) };
     let page = |page| {
         let bytes = required(page, "size")?;
         let bytes = match size(bytes.clone(), attribute(page, "unit"))? {
@@ -87,8 +97,8 @@ fn huge_pages(element: Node<'_, '_>) -> Read<HugePages> {
         let cells = attribute(page, "nodeset").map(list).transpose()?;
         Ok(HugePage { span: tag(page), bytes, cells })
     };
-    let pages = children(element, "page").map(page).collect::<Read<_>>()?;
-    Ok(HugePages { span: tag(element), pages })
+    let pages = in_sections(backing, "hugepages", "page").map(page).collect::<Read<_>>()?;
+    Ok(Some(HugePages { span: tag(element), pages }))
 }
 
 /// A size in an element's text, such as `<pagesize unit='KiB'>2048</pagesize>`.

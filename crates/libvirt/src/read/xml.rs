@@ -1,6 +1,7 @@
 //! Elements, attributes and their values, with their places.
 
 use crate::{
+    elements::written_name,
     list,
     position::{Located, Span, on_one_line},
     size::unit_bytes,
@@ -38,6 +39,14 @@ impl Value<'_> {
         Located { value: self.text.into_owned(), span: self.span }
     }
 
+    /// The text without the blanks behind it.
+    pub(super) fn trimmed(self) -> Located<String> {
+        let Self { text, span, .. } = self;
+        let value = text.trim_end_matches(is_blank).to_owned();
+        let cut = text.len() - value.len();
+        Located { value, span: Span { start: span.start, end: span.end - cut.min(span.end) } }
+    }
+
     pub(super) fn located<T>(&self, value: T) -> Located<T> {
         Located { value, span: self.span }
     }
@@ -67,6 +76,16 @@ pub(super) fn children<'a, 'input>(
     node.children().filter(move |child| is_named(*child, name))
 }
 
+/// The elements with this name in all sections of one name. libvirt reads `./cputune/vcpupin` from
+/// a second `<cputune>`, too.
+pub(super) fn in_sections<'a, 'input>(
+    node: Node<'a, 'input>,
+    section: &'static str,
+    name: &'static str,
+) -> impl Iterator<Item = Node<'a, 'input>> {
+    children(node, section).flat_map(move |section| children(section, name))
+}
+
 /// The first child with this name. The schema allows only one, and libvirt reads the first.
 pub(super) fn child<'a, 'input>(
     node: Node<'a, 'input>,
@@ -87,7 +106,7 @@ pub(super) fn descend<'a, 'input>(
 /// last attribute, or of the name.
 pub(super) fn tag(node: Node<'_, '_>) -> Span {
     let start = node.range().start;
-    let name_end = start + 1 + node.tag_name().name().len();
+    let name_end = start + 1 + written_name(node).len();
     let end = node.attributes().map(|attribute| attribute.range().end).max().unwrap_or(name_end);
     Span { start, end: end.min(node.range().end) }
 }
@@ -108,16 +127,17 @@ pub(super) fn required<'a>(node: Node<'a, '_>, name: &str) -> Read<Value<'a>> {
     })
 }
 
-/// The text of an element without the blanks around it; comments in it do not count.
+/// The text of an element without the blanks in front; comments in it do not count. Blanks behind
+/// a number are a fault.
 pub(super) fn text_of<'a>(node: Node<'a, '_>) -> Value<'a> {
     let texts: Vec<_> = node.children().filter(|child| child.is_text()).collect();
     let name = format!("<{}>", node.tag_name().name());
     match texts.as_slice() {
         [only] => {
             let whole = only.text().unwrap_or_default();
-            let text = whole.trim();
+            let text = whole.trim_start_matches(is_blank);
             // Blanks are the same bytes in the source unless they are character references.
-            let blanks = whole.len() - whole.trim_start().len();
+            let blanks = whole.len() - text.len();
             let Span { start, end } = only.range().into();
             let start = (start + blanks).min(end);
             let span = Span { start, end: (start + text.len()).min(end) };
@@ -125,9 +145,22 @@ pub(super) fn text_of<'a>(node: Node<'a, '_>) -> Value<'a> {
         }
         texts => {
             let text: String = texts.iter().filter_map(roxmltree::Node::text).collect();
-            Value { text: text.trim().to_owned().into(), name, span: tag(node) }
+            let text = text.trim_start_matches(is_blank).to_owned().into();
+            Value { text, name, span: tag(node) }
         }
     }
+}
+
+/// What `isspace` of C's locale takes, as far as XML can have it.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n')
+}
+
+/// A number's digits as `strtoul` finds them: blanks and a plus sign may stand in front, nothing
+/// behind (`virStrToLong_uip`, `src/util/virstring.c`).
+pub(super) fn digits(text: &str) -> &str {
+    let text = text.trim_start_matches(is_blank);
+    text.strip_prefix('+').unwrap_or(text)
 }
 
 /// A whole number within `range`.
@@ -135,9 +168,9 @@ pub(super) fn number<T>(value: Value<'_>, range: RangeInclusive<T>) -> Read<Loca
 where
     T: FromStr + PartialOrd + Display,
 {
-    let text = value.text.trim();
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse().ok().filter(|number| digits && range.contains(number)) {
+    let text = digits(&value.text);
+    let are_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse().ok().filter(|number| are_digits && range.contains(number)) {
         Some(number) => Ok(value.located(number)),
         None => {
             let (low, high) = (range.start(), range.end());
@@ -181,9 +214,9 @@ pub(super) fn list<T: Id>(value: Value<'_>) -> Read<Located<IdSet<T>>> {
     }
 }
 
-/// A size of memory in bytes. Without a unit, libvirt counts KiB.
+/// A size of memory in bytes. Without a unit, or with an empty one, libvirt counts KiB.
 pub(super) fn size(value: Value<'_>, unit: Option<Value<'_>>) -> Read<Located<u64>> {
-    let unit_bytes = match &unit {
+    let unit_bytes = match unit.filter(|unit| !unit.text.is_empty()) {
         None => 1024,
         Some(unit) => unit_bytes(&unit.text)
             .ok_or_else(|| unit.unexpected("a unit such as KiB, MiB or GiB"))?,

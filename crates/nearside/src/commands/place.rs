@@ -211,7 +211,7 @@ fn place_libvirt_domain(args: &Args, file: &Path) -> Outcome {
         completed(&file.domain, &wish, &observation, &CostModel::default())
             .map_err(|refused| not_completed(&file, refused))?;
     output::note(notes.iter().map(|note| format!("{}: {note}", file.name)));
-    output::note(contradictions.iter().map(|finding| file.line(finding)));
+    output::note(file.lines(&contradictions));
     // The text and the JSON form have this line, too.
     if matches!(format, Format::Libvirt | Format::Diff) && !decision.shared.is_empty() {
         output::note([format!("{}: cells share {}", file.name, decision.shared.named())]);
@@ -262,10 +262,7 @@ fn print_cells(format: Format, decision: &CellsDecision, observation: &Observati
 /// The failure for a domain that cannot be completed: the file's fault has its line and column.
 fn not_completed(file: &DomainFile, refused: Refused) -> Failure {
     match refused {
-        Refused::Errors(errors) => {
-            let lines: Vec<String> = errors.iter().map(|error| file.line(error)).collect();
-            Failure::could_not(lines.join("\n"))
-        }
+        Refused::Errors(errors) => Failure::could_not(file.lines(&errors).join("\n")),
         Refused::Cells(refusal) => {
             Failure::could_not(format_args!("{}: {}", file.name, refused_cells(refusal).message()))
         }

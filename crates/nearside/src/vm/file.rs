@@ -41,8 +41,18 @@ impl DomainFile {
         Ok(Self { name: shown, domain })
     }
 
+    /// The findings, one a line; those of one rule are counted after ten.
+    pub(crate) fn lines(&self, findings: &[Finding]) -> Vec<String> {
+        let first = Finding::first_of_each_rule(findings).into_iter();
+        let lines = first.flat_map(|(finding, left_out)| {
+            let more = Finding::more_of_this_rule(left_out);
+            [Some(self.line(finding)), more.map(|more| format!("{more} [{}]", finding.rule))]
+        });
+        lines.flatten().collect()
+    }
+
     /// A finding in one line: `FILE:LINE:COLUMN: message`.
-    pub(crate) fn line(&self, finding: &Finding) -> String {
+    fn line(&self, finding: &Finding) -> String {
         let (start, rule) = (finding.start, finding.rule);
         format!("{}:{}:{}: {} [{rule}]", self.name, start.line, start.column, finding.message)
     }

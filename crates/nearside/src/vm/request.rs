@@ -11,7 +11,7 @@
 //! | policy | the mode of `<numatune><memory>`, else the operator's choice, else *strict* |
 //! | bounds | the operator's bindings: nodes of memory, and of the CPUs that vCPUs are bound to |
 
-use nearside_libvirt::{Cell, CellId, Domain, MemoryMode, VcpuSet};
+use nearside_libvirt::{Cell, CellId, Domain, MemoryMode, VcpuBindings, VcpuSet};
 use nearside_policy::{CellRequest, CellsRequest, MemoryPolicy, PageSize};
 use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 
@@ -24,6 +24,8 @@ const SMALLEST_PAGE_BYTES: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmRequest {
     pub(crate) cells: CellsRequest,
+    /// The vCPUs of each cell that are plugged in at the start; 0 for a cell of memory alone.
+    pub(crate) online_vcpus: Vec<u32>,
     /// By cell; none where the operator bound nothing.
     pub(crate) bounds: Vec<Option<NodeSet>>,
     /// The mode of all memory.
@@ -54,21 +56,18 @@ pub(crate) fn request(
         false => domain.cells.iter().map(|cell| Part::of(domain, cell)).collect(),
     };
     let online = domain.vcpus.online();
-    let cells = parts.iter().map(|part| {
+    let online_vcpus = parts.iter().map(|part| part.vcpus.intersection(&online).len() as u32);
+    let online_vcpus: Vec<u32> = online_vcpus.collect();
+    let cells = parts.iter().zip(&online_vcpus).map(|(part, vcpus)| {
         let (memory_bytes, page_size) = part.memory(domain, host, &mut notes);
-        let vcpus = part.vcpus.intersection(&online).len().max(1);
-        CellRequest {
-            vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
-            memory_bytes,
-            page_size,
-            near: near.clone(),
-        }
+        CellRequest { vcpus: (*vcpus).max(1), memory_bytes, page_size, near: near.clone() }
     });
     let cells = cells.collect();
-    let bounds = parts.iter().map(|part| part.bound(domain, host)).collect();
+    let bindings = domain.vcpu_bindings();
+    let bounds = parts.iter().map(|part| part.bound(domain, &bindings, host)).collect();
     let cells =
         CellsRequest { cells, distances: domain.distances(), policy: policy(in_force), nodes };
-    VmRequest { cells, bounds, mode: in_force, notes }
+    VmRequest { cells, online_vcpus, bounds, mode: in_force, notes }
 }
 
 /// The policy of a mode of libvirt's.
@@ -135,13 +134,18 @@ impl<'a> Part<'a> {
 
     /// The nodes that the operator's bindings leave the cell: those of its memory that its vCPUs
     /// may run on, or those of its memory if there is none.
-    fn bound(&self, domain: &Domain, host: &Topology) -> Option<NodeSet> {
+    fn bound(
+        &self,
+        domain: &Domain,
+        bindings: &VcpuBindings<'_>,
+        host: &Topology,
+    ) -> Option<NodeSet> {
         let has_cpu = |nodes: &NodeSet| nodes.iter().any(|node| !host.cpus_of(node).is_empty());
         let memory = domain
             .memory_nodes(self.cell)
             .map(|nodes| nodes.intersection(&host.node_set()))
             .filter(has_cpu);
-        let cpus = self.bound_cpus(domain);
+        let cpus = self.bound_cpus(bindings);
         let of_cpus: Option<NodeSet> = cpus.map(|cpus| {
             let named = host.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
             named.filter_map(|cpu| cpu.node).collect()
@@ -157,8 +161,8 @@ impl<'a> Part<'a> {
     }
 
     /// The CPUs of all its vCPUs that are bound; none if none is.
-    fn bound_cpus(&self, domain: &Domain) -> Option<CpuSet> {
-        let bound = self.vcpus.iter().filter_map(|vcpu| domain.cpus_of(vcpu));
+    fn bound_cpus(&self, bindings: &VcpuBindings<'_>) -> Option<CpuSet> {
+        let bound = self.vcpus.iter().filter_map(|vcpu| bindings.of(vcpu));
         bound.map(|cpus| cpus.value.clone()).reduce(|all, cpus| all.union(&cpus))
     }
 }

@@ -13,12 +13,13 @@ use nearside_topology::{NodeId, NodeSet, Topology};
 
 /// The intent of a domain: its request without the bindings of one host.
 pub(crate) fn intent(domain: &Domain, request: &VmRequest, host: &Topology) -> Intent {
-    let sizes = request.cells.cells.iter().map(|cell| {
+    let cells = request.cells.cells.iter().zip(&request.online_vcpus);
+    let sizes = cells.map(|(cell, &vcpus)| {
         let huge_page_bytes = match cell.page_size {
             PageSize::Base => None,
             PageSize::Huge(bytes) => Some(bytes),
         };
-        (cell.vcpus, cell.memory_bytes, huge_page_bytes)
+        (vcpus, cell.memory_bytes, huge_page_bytes)
     });
     Intent::of(domain, request.mode, sizes, host)
 }
@@ -49,7 +50,8 @@ pub(crate) fn exported(domain: &Domain, request: &VmRequest, host: &Topology) ->
 /// tell which cells are near.
 pub(crate) fn request(intent: &Intent, nodes: Option<NodeSet>) -> CellsRequest {
     let cell = |cell: &IntentCell| CellRequest {
-        vcpus: cell.vcpus,
+        // A cell of memory alone is placed as one of one vCPU.
+        vcpus: cell.vcpus.max(1),
         memory_bytes: cell.memory_bytes,
         page_size: cell.huge_page_bytes.map_or(PageSize::Base, PageSize::Huge),
         near: Vec::new(),
