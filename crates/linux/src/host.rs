@@ -13,6 +13,7 @@ mod machine;
 mod memory_policy;
 mod moving;
 mod records;
+mod rollback;
 mod session;
 mod walks;
 

@@ -4,7 +4,7 @@ use super::handle::Host;
 use crate::{
     actuator::{Actuator, PartThreads, SharedThreads},
     cgroup::Cgroup,
-    confine::{CPUS, bind, bind_each, cpus_of_others, wait_for_starts},
+    confine::{CPUS, MEMORY_NODES, bind, bind_each, cpus_of_others, wait_for_starts},
     error::Error,
     store::{CpuBinding, Part, Record},
     sys,
@@ -97,6 +97,10 @@ impl Host {
                 self.set_memory_nodes(&group, &nodes).map(drop)
             }
         };
+        let (cpus_before, nodes_before) = (was.cpus.as_ref().map(|it| &it.cpus), &was.memory_nodes);
+        let cpus = cpus.or_else(|error| is_set(&group, CPUS.file, cpus_before, error));
+        let memory =
+            memory.or_else(|error| is_set(&group, MEMORY_NODES.file, nodes_before.as_ref(), error));
         for unchanged in [&cpus, &memory] {
             if let Err(Error::Unchanged(why)) = unchanged {
                 self.notice(&format!("{id}: its former binding could not be restored: {why}"));
@@ -261,6 +265,21 @@ fn cpus_of_all(record: &Record) -> Option<CpuSet> {
 /// A part of a record.
 pub(super) fn part<'a>(record: &'a Record, id: &PartId) -> Result<&'a Part, Error> {
     record.part_of(id).ok_or_else(|| Error::Refused(format!("{id} has no record")))
+}
+
+/// Whether a group's file has the former value, so that its refused write changes nothing. A change
+/// that was refused in the first place leaves such a file.
+fn is_set(
+    group: &Cgroup,
+    file: &str,
+    before: Option<&impl ToString>,
+    error: Error,
+) -> Result<(), Error> {
+    let before = before.map(ToString::to_string).unwrap_or_default();
+    match group.read(file) {
+        Ok(Some(present)) if present.trim() == before => Ok(()),
+        _ => Err(error),
+    }
 }
 
 /// A former binding is restored once it is written: the groups above may have changed since, and

@@ -18,7 +18,7 @@ use nearside_policy::{
 };
 use nearside_topology::{Allowed, CpuSet, Topology, sysfs};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -66,6 +66,8 @@ pub struct Host {
     pub(super) waiting: Waiting,
     /// Notices for the user about steps that could not be done, without harm.
     pub(super) notices: Vec<String>,
+    /// Notices that were given once and are not repeated.
+    pub(super) told: BTreeSet<String>,
     pub(super) walks: Walks,
     /// How often batches were begun.
     pub(super) batch_turns: usize,
@@ -88,6 +90,7 @@ impl Host {
             actuators,
             waiting: Waiting::default(),
             notices: Vec::new(),
+            told: BTreeSet::new(),
             walks: Walks::default(),
             batch_turns: 0,
             cells: BTreeMap::new(),
@@ -265,6 +268,13 @@ impl Host {
     pub(super) fn notice(&mut self, notice: &str) {
         if !self.notices.iter().any(|known| known == notice) {
             self.notices.push(notice.into());
+        }
+    }
+
+    /// Adds a notice for the user, once in the life of this handle: each session finds its reason.
+    pub(super) fn notice_once(&mut self, notice: &str) {
+        if self.told.insert(notice.into()) {
+            self.notice(notice);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The records that result from a transaction: pure functions over records and steps.
 
-use crate::store::{CpuBinding, Part, Record};
+use crate::store::{Change, CpuBinding, Part, Record, Subject};
 use nearside_policy::{
     Action, Affinity, CpuReason, Decision, Home, Origin, PartId, Step, later_policy_nodes,
 };
@@ -79,4 +79,25 @@ pub(super) fn needs_binding(part: &Part) -> bool {
 /// Whether Nearside binds a part's CPUs in place of a scheduler.
 pub(super) fn has_fallback(part: &Part) -> bool {
     part.cpus.as_ref().is_some_and(|binding| binding.on_behalf == CpuReason::Fallback)
+}
+/// The record of a domain before and after a change. For a missing one, a record without bindings
+/// is used: a cgroup without a home is not bound.
+pub(super) fn before_and_after(change: &Change) -> Option<(Record, Record)> {
+    let record = |subject: &Option<Subject>| match subject {
+        Some(Subject::Domain(record)) => Some(record.clone()),
+        _ => None,
+    };
+    let bare = |record: &Record| {
+        let mut bare = record.clone();
+        for part in bare.parts.iter_mut() {
+            *part = Part { cell: part.cell, ..Part::at(part.home.clone()) };
+        }
+        bare
+    };
+    match (record(&change.before), record(&change.after)) {
+        (Some(before), Some(after)) => Some((before, after)),
+        (None, Some(after)) => Some((bare(&after), after)),
+        (Some(before), None) => Some((before.clone(), bare(&before))),
+        (None, None) => None,
+    }
 }

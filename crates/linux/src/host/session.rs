@@ -8,9 +8,9 @@
 //! 4. The records are written, and the journal is removed. This commits the transaction.
 //!
 //! A refused step rolls the effects back, and so does dropping the transaction half-way. If the
-//! process is killed, the journal stays, and the next process that takes the lock rolls back. So
-//! each record on disk is the one before or the one after, and all of them agree once the lock is
-//! held again.
+//! process is killed, the journal stays, and the next process that takes the lock rolls back
+//! (`rollback.rs`). So each record on disk is the one before or the one after, and all of
+//! them agree once the lock is held again.
 //!
 //! A new domain needs no journal: its cgroup ends with this process, its only member, and a
 //! record without a living cgroup does not count.
@@ -18,14 +18,13 @@
 use super::{
     handle::{Host, Waiting, part_of},
     memory_policy::take_policy,
-    records::{NewDomain, has_fallback, needs_binding, record_after},
+    records::{NewDomain, before_and_after, has_fallback, needs_binding, record_after},
+    rollback::Unrestored,
 };
 use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    store::{
-        self, Change, Journal, Lifetime, LockWait, Locked, Part, Parts, Record, Subject, Wait,
-    },
+    store::{self, Change, Lifetime, LockWait, Locked, Part, Parts, Record, Subject, Wait},
 };
 use nearside_policy::{
     Action, CpuReason, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState, Reason,
@@ -46,6 +45,8 @@ pub struct Session<'h> {
     seen: Option<Observation>,
     /// The patterns that found cgroups, by path.
     found_by: BTreeMap<String, String>,
+    /// Changes of an earlier transaction that cannot be rolled back yet.
+    unrestored: Unrestored,
 }
 
 /// The reason why a transaction was not applied. It has left no change.
@@ -106,8 +107,8 @@ impl Host {
 impl<'h> Session<'h> {
     /// Rolls an unfinished transaction back, and removes the remains of dead domains.
     pub(super) fn new(host: &'h mut Host, lock: Locked) -> Result<Self, Error> {
-        let mut session = Self { host, lock, seen: None, found_by: BTreeMap::new() };
-        session.roll_back_unfinished()?;
+        let unrestored = Unrestored::after_roll_back(host, &lock)?;
+        let session = Self { host, lock, seen: None, found_by: BTreeMap::new(), unrestored };
         let Self { host, lock, .. } = &session;
         // An unreadable record of a living domain may hold a claim. So no memory is claimed until
         // an operator has resolved it.
@@ -288,6 +289,7 @@ impl<'h> Session<'h> {
         if transaction.is_empty() {
             return Ok(());
         }
+        self.unrestored.check(transaction)?;
         self.check(transaction)?;
         let mut pending = Pending {
             session: self,
@@ -390,42 +392,6 @@ impl<'h> Session<'h> {
         let steps = actions.into_iter().map(step).collect();
         self.apply(&Transaction::new(steps, &observed(record)))
     }
-
-    /// Gives the domains of an unfinished transaction their former bindings and records.
-    fn roll_back_unfinished(&mut self) -> Result<(), Error> {
-        let Some(journal) = self.lock.unfinished(&self.host.tree)? else { return Ok(()) };
-        let mut failed = None;
-        for change in journal.changes.iter().rev() {
-            let Some((before, after)) = before_and_after(change) else { continue };
-            if !self.host.store.lives(&after.lifetime(), &self.host.tree) {
-                continue;
-            }
-            let mut is_restored = true;
-            for part in after.parts() {
-                let id = after.id_of(part);
-                if let Err(why) = self.host.restore_bindings(&before, &after, &id) {
-                    is_restored = false;
-                    failed.get_or_insert((id, why));
-                }
-            }
-            if is_restored {
-                self.host.notice(&format!(
-                    "{}: an unfinished change of its home was rolled back",
-                    after.name
-                ));
-            }
-        }
-        // The journal stays, and the next process tries again.
-        if let Some((id, why)) = failed {
-            return Err(Error::Refused(format!(
-                "{id}: an unfinished change of its home cannot be rolled back: {why}. Remove the \
-                 cause or end the domain; no domain can start or change before"
-            )));
-        }
-        let reversed: Vec<_> = journal.changes.iter().rev().map(Change::reversed).collect();
-        self.lock.put_all(&reversed)?;
-        self.lock.end_journal()
-    }
 }
 
 /// The actions that lift Nearside's own bindings of a domain.
@@ -478,7 +444,7 @@ impl Pending<'_, '_> {
             .into_values()
             .map(|(before, after)| Change { before: subject(before), after: subject(after) })
             .collect();
-        self.session.lock.begin_journal(&Journal { changes: changes.clone() })?;
+        self.session.unrestored.begin_journal(&self.session.lock, &changes)?;
         (self.changes, self.has_journal) = (changes, true);
         Ok(())
     }
@@ -617,7 +583,7 @@ impl Pending<'_, '_> {
         self.session.lock.put_all(&self.changes)?;
         // The next process would roll back a journal that cannot be removed.
         if self.has_journal {
-            self.session.lock.end_journal()?;
+            self.session.unrestored.end_journal(&self.session.lock)?;
         }
         self.is_committed = true;
         Ok(())
@@ -643,10 +609,10 @@ impl Drop for Pending<'_, '_> {
             };
             undone = undone.and(result);
         }
-        let Session { host, lock, .. } = &mut *self.session;
+        let Session { host, lock, unrestored, .. } = &mut *self.session;
         let reversed: Vec<_> = self.changes.iter().rev().map(Change::reversed).collect();
         let restored = match (self.has_journal, undone) {
-            (true, Ok(())) => lock.put_all(&reversed).and_then(|()| lock.end_journal()),
+            (true, Ok(())) => lock.put_all(&reversed).and_then(|()| unrestored.end_journal(lock)),
             // The journal stays, and the next process rolls back.
             (true, Err(error)) => Err(error),
             (false, undone) => lock.put_all(&reversed).and(undone),
@@ -654,28 +620,6 @@ impl Drop for Pending<'_, '_> {
         if let Err(error) = restored {
             host.notice(&format!("a refused change could not be undone yet: {error}"));
         }
-    }
-}
-
-/// The record of a domain before and after a change. For a missing one, a record without bindings
-/// is used: a cgroup without a home is not bound.
-fn before_and_after(change: &Change) -> Option<(Record, Record)> {
-    let record = |subject: &Option<Subject>| match subject {
-        Some(Subject::Domain(record)) => Some(record.clone()),
-        _ => None,
-    };
-    let bare = |record: &Record| {
-        let mut bare = record.clone();
-        for part in bare.parts.iter_mut() {
-            *part = Part { cell: part.cell, ..Part::at(part.home.clone()) };
-        }
-        bare
-    };
-    match (record(&change.before), record(&change.after)) {
-        (Some(before), Some(after)) => Some((before, after)),
-        (None, Some(after)) => Some((bare(&after), after)),
-        (Some(before), None) => Some((before.clone(), bare(&before))),
-        (None, None) => None,
     }
 }
 

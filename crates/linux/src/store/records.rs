@@ -263,7 +263,11 @@ impl Locked {
                 text.len()
             )));
         }
-        self.domains.replace(&file, &text)
+        // Rolling back needs no space for records that are as they were.
+        match self.domains.read_within(&file, MAX_RECORD_BYTES) {
+            Ok(Some(present)) if present == text => Ok(()),
+            _ => self.domains.replace(&file, &text),
+        }
     }
 
     /// Removes the record of a domain; fine if it is gone already.
@@ -284,6 +288,14 @@ impl Locked {
         if journal::exists(&self.own)? {
             return Err(Error::Refused("an earlier transaction is unfinished".into()));
         }
+        journal::write(&self.own, &self.store.boot_id, journal)
+    }
+
+    /// Replaces the journal, which has changes that could not be rolled back.
+    ///
+    /// # Errors
+    /// If it cannot be written. Then the former one stays.
+    pub fn replace_journal(&self, journal: &Journal) -> Result<(), Error> {
         journal::write(&self.own, &self.store.boot_id, journal)
     }
 

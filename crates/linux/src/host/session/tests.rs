@@ -278,30 +278,112 @@ fn a_process_killed_at_any_step_leaves_nothing_of_its_transaction() {
     }
 }
 
+/// Makes writes to a file of a group fail, until the file is given back.
+fn block(made: &Made, name: &str, file: &str) -> (PathBuf, String) {
+    let path = made.path(&format!("cg/nearside/{name}/{file}"));
+    let text = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    (path, text)
+}
+
+fn unblock((path, text): (PathBuf, String)) {
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, text).unwrap();
+}
+
 #[test]
-fn a_roll_back_that_fails_is_tried_again_by_the_next_process() {
+fn a_roll_back_that_fails_holds_up_its_own_domain_alone() {
     let made = Made::new();
-    made.domain("a", 0, 300);
-    made.domain("b", 1, 300);
+    made.domain("a", 0, 100);
+    made.domain("b", 1, 100);
     let before = made.state();
-    kill(&made, &exchange(&made, 300), 8, 2);
-    let file = made.path("cg/nearside/a/cpuset.cpus");
-    let text = fs::read_to_string(&file).unwrap();
-    fs::remove_file(&file).unwrap();
-    fs::create_dir(&file).unwrap();
-    for _ in 0..2 {
-        let refused = made.host().begin().unwrap_err().to_string();
-        assert!(refused.contains("a: an unfinished change of its home cannot be"), "{refused}");
-        assert!(refused.contains("Remove the cause"), "{refused}");
+    kill(&made, &exchange(&made, 100), 8, 2);
+    let blocked = block(&made, "a", "cpuset.cpus");
+    let rehome = |name: &str, node| {
+        let transaction = |host: &mut Host| {
+            Transaction::new(going(name, node, 100), &host.observe_from(None).unwrap())
+        };
+        let mut host = made.host();
+        let transaction = transaction(&mut host);
+        host.begin().unwrap().apply(&transaction).map_err(|refusal| refusal.to_string())
+    };
+    for node in [2, 3] {
+        let mut host = made.host();
+        drop(host.begin().unwrap());
+        let why = host.take_notices().pop().unwrap();
+        assert!(why.starts_with("a: an unfinished change of its home cannot be"), "{why}");
+        assert_eq!(rehome("a", 2), Err(why), "the operator is told the same");
         assert!(made.journal().exists());
-        let of_b = fs::read_to_string(made.path("cg/nearside/b/cpuset.cpus")).unwrap();
-        assert_eq!(of_b.trim(), before[1].1, "the other domain is rolled back all the same");
+        // The other domain is rolled back, and can change again and again.
+        let of_b = || fs::read_to_string(made.path("cg/nearside/b/cpuset.cpus")).unwrap();
+        assert_eq!(of_b().trim(), if node == 2 { &before[1].1 } else { "4-5" });
+        rehome("b", node).unwrap();
+        assert_eq!(of_b().trim(), cpus(node).to_string());
     }
-    fs::remove_dir(&file).unwrap();
-    fs::write(&file, text).unwrap();
+    unblock(blocked);
     drop(made.host().begin().unwrap());
-    assert_eq!(made.state(), before);
+    let after = made.state();
+    assert_eq!(after[0], before[0]);
+    assert_eq!(after[1].0.part().home.nodes, nodes(3), "later changes stay");
     assert!(!made.journal().exists());
+    rehome("a", 2).unwrap();
+}
+
+#[test]
+fn a_host_is_told_once_why_a_domain_cannot_change() {
+    let made = Made::new();
+    made.domain("a", 0, 100);
+    made.domain("b", 1, 100);
+    kill(&made, &exchange(&made, 100), 8, 2);
+    let _blocked = block(&made, "a", "cpuset.cpus");
+    let mut host = made.host();
+    for expected in [true, false] {
+        drop(host.begin().unwrap());
+        let notices = host.take_notices().concat();
+        assert_eq!(notices.contains("cannot be rolled back"), expected, "{notices}");
+    }
+}
+
+/// A cgroup whose file is mounted read-only refuses the change and, after that, the same value.
+#[test]
+fn a_refused_write_that_changed_nothing_leaves_no_journal() {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let made = Made::new();
+        made.domain("a", 0, 100);
+        made.domain("b", 1, 100);
+        let (before, transaction) = (made.state(), exchange(&made, 100));
+        let path = made.path(&format!("cg/nearside/b/{file}"));
+        let attribute = |flag| {
+            let status = std::process::Command::new("chattr").arg(flag).arg(&path).status();
+            status.is_ok_and(|status| status.success())
+        };
+        // Only root may, and only on some file systems.
+        if !attribute("+i") {
+            return;
+        }
+        let refused = made.host().begin().unwrap().apply(&transaction).unwrap_err().to_string();
+        assert!(attribute("-i"));
+        assert!(refused.contains("not permitted"), "{refused}");
+        assert!(!made.journal().exists(), "{file}");
+        assert_eq!(made.state(), before, "{file}");
+    }
+}
+
+/// A store without space for one more record.
+#[test]
+fn a_record_that_cannot_be_written_leaves_no_journal() {
+    for name in ["a", "b"] {
+        let made = Made::new();
+        made.domain("a", 0, 100);
+        made.domain("b", 1, 100);
+        let (before, transaction) = (made.state(), exchange(&made, 100));
+        // The file that would become the record.
+        fs::create_dir_all(made.path(&format!("run/nearside/domains/{name}.json.new/x"))).unwrap();
+        made.host().begin().unwrap().apply(&transaction).unwrap_err();
+        assert!(!made.journal().exists(), "{name}");
+        assert_eq!(made.state(), before, "{name}");
+    }
 }
 
 #[test]
