@@ -42,11 +42,12 @@ impl Client {
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
             .map_err(|error| none(error.into()))?;
         let address = SocketAddrUnix::new(path).map_err(|error| none(error.into()))?;
-        connect(&socket, &address).map_err(|error| none(error.into()))?;
+        // Before it connects: a helper that hangs lets its queue fill.
         for side in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, side, Some(patience))
                 .doing(|| "limiting the wait for the replicator".into())?;
         }
+        connect(&socket, &address).map_err(|error| none(error.into()))?;
         Ok(Self { socket })
     }
 

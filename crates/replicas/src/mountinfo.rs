@@ -23,6 +23,10 @@ pub struct Mount {
     pub root: PathBuf,
     /// The mount point.
     pub point: PathBuf,
+    /// Whether set-user-ID and file capabilities are without effect there.
+    pub is_nosuid: bool,
+    /// Whether programs cannot be executed from there.
+    pub is_noexec: bool,
     /// Whether others see what is mounted below it, or no longer (mount_namespaces(7)).
     pub is_shared: bool,
     /// The type of its file system.
@@ -63,11 +67,16 @@ fn mount(line: &[u8]) -> Option<Mount> {
     let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
     let file_system = fields.iter().position(|field| *field == b"-")? + 1;
     let (major, minor) = text(fields.get(2)?)?.split_once(':')?;
+    let is_set = |name: &[u8]| {
+        fields.get(5).is_some_and(|flags| flags.split(|byte| *byte == b',').any(|it| it == name))
+    };
     Some(Mount {
         id: text(fields.first()?)?.parse().ok()?,
         device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
         root: unescaped(fields.get(3)?),
         point: unescaped(fields.get(4)?),
+        is_nosuid: is_set(b"nosuid"),
+        is_noexec: is_set(b"noexec"),
         is_shared: fields[..file_system].iter().any(|field| field.starts_with(b"shared:")),
         kind: text(fields.get(file_system)?)?.to_owned(),
         source: fields.get(file_system + 1)?.to_vec(),
@@ -103,7 +112,7 @@ mod tests {
     #[test]
     fn mounts_have_device_point_type_and_source() {
         let mountinfo = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
-            40 22 0:42 /a /usr/lib/my\\040lib.so ro,nodev - tmpfs nearside-text rw,size=1k\n\
+            40 22 0:42 /a /usr/lib/my\\040lib.so ro,nodev,noexec - tmpfs nearside-text rw,size=1k\n\
             43 22 0:42 /c /short\n\n\
             44 22 0:x /c /number - tmpfs tmpfs rw\n";
         let found = mounts(mountinfo);
@@ -112,6 +121,8 @@ mod tests {
             device,
             root: root.into(),
             point: point.into(),
+            is_nosuid: false,
+            is_noexec: id == 40,
             is_shared: id == 22,
             kind: kind.into(),
             source: source.into(),

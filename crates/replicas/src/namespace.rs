@@ -168,9 +168,12 @@ impl Visitor {
                 return Ok(Bound::NotThere);
             }
             let doing = || format!("binding a copy over {}", path.display());
-            if mount_of(&self.own, &target).doing(doing)?.is_shared {
+            let around = mount_of(&self.own, &target).doing(doing)?;
+            if around.is_shared {
                 return Ok(Bound::Shared);
             }
+            // A copy may do no more than the original there.
+            sys::restrict(tree.as_fd(), around.is_nosuid, around.is_noexec).doing(doing)?;
             let flags =
                 MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
             move_mount(&tree, "", &target, "", flags).doing(doing)?;

@@ -138,9 +138,12 @@ pub(crate) fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
     if stat.st_size == 0 {
         return Ok(Err(Bar::Empty));
     }
-    let name = file_system(file)?;
-    if FOREIGN.iter().any(|(_, foreign)| *foreign == name) || name.starts_with("fuse.") {
-        return Ok(Err(Bar::ForeignFileSystem { name }));
+    // Each may hide the other: 9p answers statfs(2) with the type of the server's file system.
+    let magic = fstatfs(file)?.f_type.cast_unsigned();
+    for name in [file_system(file)?, name_of(magic)] {
+        if is_foreign(&name) {
+            return Ok(Err(Bar::ForeignFileSystem { name }));
+        }
     }
     let attributes = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?.stx_attributes;
     if attributes.contains(StatxAttributes::VERITY) {
@@ -178,6 +181,14 @@ const FOREIGN: &[(u64, &str)] = &[
     (0x786f_4256, "vboxsf"),
     (0x564c, "ncp"),
 ];
+
+/// Whether files of this type of file system change without the kernel's knowledge. Types have
+/// versions and relatives (`nfs4`, `smb3`, `fuseblk`, `fuse.sshfs`).
+fn is_foreign(kind: &str) -> bool {
+    const FAMILIES: [&str; 4] = ["nfs", "smb", "fuse", "virtiofs"];
+    let is_one_of = |families: &[&str]| families.iter().any(|family| kind.starts_with(family));
+    is_one_of(&FAMILIES) || FOREIGN.iter().any(|(_, foreign)| *foreign == kind)
+}
 
 /// Those of local file systems, for messages.
 const LOCAL: &[(u64, &str)] = &[
@@ -244,6 +255,13 @@ mod tests {
         assert_eq!(opened(&path("fifo")), not_regular("a FIFO"), "it is not opened");
         assert_eq!(opened(folder.path().to_str().unwrap()), not_regular("a folder"));
         assert_eq!(opened("/dev/null"), not_regular("a device"));
+    }
+
+    #[test]
+    fn network_and_fuse_file_systems_are_foreign_in_all_their_versions() {
+        let foreign = ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse", "fuseblk", "fuse.sshfs"];
+        assert!(foreign.into_iter().chain(["virtiofs", "ceph", "lustre"]).all(is_foreign));
+        assert!(!["ext4", "xfs", "btrfs", "tmpfs", "overlay", "erofs"].into_iter().any(is_foreign));
     }
 
     #[test]

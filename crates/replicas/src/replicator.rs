@@ -27,7 +27,8 @@ use nearside_linux::{Paths, folder::Folder};
 use nearside_policy::replication::budget_bytes;
 use nearside_topology::Topology;
 use rustix::{
-    fs::{Mode, inotify},
+    fs::{FlockOperation, Mode, flock, inotify},
+    io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
 use std::{
@@ -68,6 +69,8 @@ pub struct Replicator {
     files: BTreeMap<FileId, Replicated>,
     guests: BTreeMap<FileId, Guest>,
     watch: MemoryWatch,
+    /// Held while it lives: a second helper would take the first one's copies for leftovers.
+    _lock: OwnedFd,
     /// None if the kernel lacks what they need.
     managers: Option<PackageManagers>,
     /// The number of the next copy, for its name.
@@ -78,10 +81,12 @@ impl Replicator {
     /// Clears leftovers, mounts the stores and listens. To be called before other threads exist.
     ///
     /// # Errors
-    /// Without `CAP_SYS_ADMIN` or `CAP_SYS_PTRACE`, or if the folder or the socket cannot be made.
+    /// If another helper runs, without `CAP_SYS_ADMIN` or `CAP_SYS_PTRACE`, or if the folder or the
+    /// socket cannot be made.
     pub fn open(options: Options) -> Result<Self, Error> {
         let signals = Signals::redirect()?;
         let folder = Folder::make(&options.folder)?;
+        let lock = lock(&folder)?;
         let visitor = Visitor::new(Namespace::of(1)?)?;
         let exchanger = Exchanger::start()?;
         leftovers::clear(&visitor, Namespace::own()?.id(), &exchanger)?;
@@ -120,9 +125,21 @@ impl Replicator {
             files: BTreeMap::new(),
             guests: BTreeMap::new(),
             watch: MemoryWatch::default(),
+            _lock: lock,
             managers,
             next_copy: 0,
         })
+    }
+}
+
+/// The lock of the only helper.
+fn lock(folder: &Folder) -> Result<OwnedFd, Error> {
+    let doing = || format!("locking {}", folder.path().join("lock").display());
+    let lock = folder.lock_file("lock")?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(Error::Refused("another replicator runs".into())),
+        Err(error) => Err(error).doing(doing),
     }
 }
 

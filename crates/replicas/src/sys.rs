@@ -53,12 +53,18 @@ pub(crate) fn unshare_folders() -> rustix::io::Result<()> {
 
 /// Makes a mount that is not attached anywhere read-only (mount_setattr(2)), without devices.
 pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
-    let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: 0,
-    };
+    set_mount_attributes(mount, libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV)
+}
+
+/// Takes set-user-ID and file capabilities from a mount, or the right to execute.
+pub(crate) fn restrict(mount: BorrowedFd<'_>, nosuid: bool, noexec: bool) -> io::Result<()> {
+    let attribute = |is_set, attribute| if is_set { attribute } else { 0 };
+    let nosuid = attribute(nosuid, libc::MOUNT_ATTR_NOSUID);
+    set_mount_attributes(mount, nosuid | attribute(noexec, libc::MOUNT_ATTR_NOEXEC))
+}
+
+fn set_mount_attributes(mount: BorrowedFd<'_>, attr_set: u64) -> io::Result<()> {
+    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
     // SAFETY: the path is a C string, and the structure lives as long as the call and has the size
     // given.
     let result = unsafe {

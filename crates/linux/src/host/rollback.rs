@@ -40,7 +40,7 @@ impl Unrestored {
                     host.notice(&format!("{name}: {done}"));
                 }
                 Ok(None) => {}
-                Err(change) => unrestored.0.push(change),
+                Err(change) => unrestored.0.push(*change),
             }
         }
         let reversed: Vec<_> = journal.changes.iter().rev().map(Change::reversed).collect();
@@ -88,7 +88,7 @@ impl Unrestored {
 }
 
 /// Restores the bindings of a domain. Returns its name; none if it has ended.
-fn restore(host: &mut Host, change: &Change) -> Result<Option<String>, UnrestoredChange> {
+fn restore(host: &mut Host, change: &Change) -> Result<Option<String>, Box<UnrestoredChange>> {
     let Some((before, after)) = before_and_after(change) else { return Ok(None) };
     if !host.store.lives(&after.lifetime(), host.tree()) {
         return Ok(None);
@@ -104,13 +104,13 @@ fn restore(host: &mut Host, change: &Change) -> Result<Option<String>, Unrestore
     let domain = after.name;
     match failed {
         None => Ok(Some(domain)),
-        Some((id, why)) => Err(UnrestoredChange {
+        Some((id, why)) => Err(Box::new(UnrestoredChange {
             change: change.clone(),
             domain,
             why: format!(
                 "{id}: an unfinished change of its home cannot be rolled back: {why}. It cannot \
                  change before: remove the cause, or end the domain"
             ),
-        }),
+        })),
     }
 }

@@ -24,11 +24,11 @@ pub enum Bar {
         /// The type of the file system.
         name: String,
     },
-    /// Its pages are memory already, and a copy would only be another.
-    #[error("it lies in memory ({name}), where Nearside cannot tell its node from its reader's")]
-    InMemory {
-        /// The type of the file system.
-        name: String,
+    /// The kernel has no watch left for it. A watch tells of changes that break no lease.
+    #[error("the kernel does not watch it (fs.inotify.max_user_watches): {error}")]
+    NotWatched {
+        /// The kernel's answer.
+        error: String,
     },
     /// The file system refuses leases. They are opt-in since Linux 7.0.
     #[error("its file system ({name}) refuses leases (fcntl F_SETLEASE: {error})")]

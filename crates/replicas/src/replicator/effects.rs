@@ -73,7 +73,7 @@ impl Replicator {
                 file.collapses += 1;
                 lease::release(&file.original);
                 // truncate(2), or a writer that is killed while it waits, closes nothing.
-                file.retry.refused(Instant::now());
+                file.retry.collapsed(Instant::now());
                 Some(Event::Collapsed)
             }
             Effect::ReleaseLease => {
@@ -113,7 +113,7 @@ impl Replicator {
         let layers = layers.unwrap_or_else(|error| Err(Bar::Layers { why: error.to_string() }))?;
         let written = WatchFlags::CLOSE_WRITE.union(WatchFlags::MODIFY);
         let watch = |layer| self.watch(layer, written);
-        let watches: Vec<_> = layers.iter().filter_map(watch).collect();
+        let watches = layers.iter().map(watch).collect::<Result<Vec<_>, _>>()?;
         if let Some(file) = self.files.get_mut(&id) {
             file.original.layers = layers;
             file.layer_watches.extend(watches);
@@ -217,14 +217,30 @@ impl Replicator {
         }
     }
 
+    /// After a change of the nodes that share copies: each namespace gets the copy of its node.
+    pub(super) fn rebind(&mut self, id: FileId) {
+        let Some(file) = self.files.get(&id) else { return };
+        for guest in self.guests.values_mut() {
+            let copy = guest.mounts.get(&id).map(|mount| mount.copy);
+            if copy.is_some_and(|copy| file.serving.get(&guest.node) != Some(&copy))
+                && let Some(mount) = guest.mounts.remove(&id)
+                && let Err(error) = self.visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
+            {
+                eprintln!("nearside replicator: {}: {error}", file.original.place.path.display());
+            }
+            bind(&self.stores, &self.visitor, guest, file);
+        }
+    }
+
     fn forget(&mut self, id: FileId) {
-        let is_replaced = self.is_replaced(id);
+        let is_wanted = |file: &Replicated| !file.wish.nodes.is_empty();
+        let is_replaced = self.files.get(&id).is_some_and(is_wanted) && self.is_replaced(id);
         let Some(file) = self.files.remove(&id) else { return };
         let is_used = |watch: i32| {
             let mut others = self.files.values();
-            others.any(|it| it.watch == Some(watch) || it.layer_watches.contains(&watch))
+            others.any(|it| it.watch == watch || it.layer_watches.contains(&watch))
         };
-        for watch in file.watch.into_iter().chain(file.layer_watches) {
+        for watch in std::iter::once(file.watch).chain(file.layer_watches) {
             if !is_used(watch) {
                 // The watch of an unlinked file ends by itself.
                 let _ = inotify::remove_watch(&self.changes, watch);

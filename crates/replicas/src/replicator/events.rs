@@ -150,9 +150,9 @@ impl Replicator {
         let ids: Vec<_> = self.files.keys().copied().collect();
         for id in ids {
             let Some(file) = self.files.get(&id) else { continue };
-            let mut events = seen.iter().filter(|(watch, _)| {
-                Some(*watch) == file.watch || file.layer_watches.contains(watch)
-            });
+            let mut events = seen
+                .iter()
+                .filter(|(watch, _)| *watch == file.watch || file.layer_watches.contains(watch));
             let modified = all || events.clone().any(|(_, it)| it.contains(ReadFlags::MODIFY));
             let closed = all || events.clone().any(|(_, it)| it.contains(ReadFlags::CLOSE_WRITE));
             if !all && events.next().is_none() {
@@ -208,7 +208,7 @@ impl Replicator {
         let _ = std::fs::remove_file(&self.socket);
         let ids: Vec<_> = self.files.keys().copied().collect();
         for id in ids {
-            self.take(id, Event::Want(nearside_topology::NodeSet::new()));
+            self.give_up(id);
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Replicated {
     /// Copies that are being made, by node. The flag ends the copying.
     pub(super) jobs: BTreeMap<NodeId, Arc<AtomicBool>>,
     /// Its watch, for the last close of a writer and for a replacement.
-    pub(super) watch: Option<i32>,
+    pub(super) watch: i32,
     /// The next attempt to take the lease.
     pub(super) retry: Retry,
     /// The watches of the files below it, which others may have in common with it.

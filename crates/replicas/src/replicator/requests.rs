@@ -15,7 +15,7 @@ use crate::{
     protocol::{Answer, CopyStatus, FileStatus, MAX_ANSWER_BYTES, Request},
     users::users,
 };
-use nearside_policy::replication::{Event, Life, State, gain_percent, serving};
+use nearside_policy::replication::{Bar, Event, Life, State, gain_percent, serving};
 use nearside_topology::{NodeId, NodeSet};
 use rustix::fs::{
     CWD, Mode, OFlags, ResolveFlags,
@@ -25,6 +25,7 @@ use rustix::fs::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
+    io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -69,7 +70,7 @@ impl Replicator {
                 if automatic && self.files.get(&id).is_some_and(|it| !it.wish.automatic) {
                     return refused(OPERATORS);
                 }
-                self.take(id, Event::Want(NodeSet::new()));
+                self.give_up(id);
                 Answer::Done
             }
             Request::Join { node } => match self.join(asked.process, node, None, false) {
@@ -113,7 +114,10 @@ impl Replicator {
             }
             (known.wish, known.serving) = (wish, serving);
         } else {
-            let watch = self.watch(&original.file, OF_FILES);
+            let watch = match self.watch(&original.file, OF_FILES) {
+                Ok(watch) => watch,
+                Err(bar) => return Answer::Barred { bar },
+            };
             let file = Replicated {
                 original,
                 life: Life::default(),
@@ -129,10 +133,19 @@ impl Replicator {
             self.files.insert(id, file);
         }
         self.take(id, Event::Want(copies));
+        self.rebind(id);
         match self.files.get(&id).map(|file| file.life.state()) {
             Some(State::Barred(bar)) => Answer::Barred { bar: bar.clone() },
             _ => Answer::Done,
         }
+    }
+
+    /// Ends all copies of a file. What lies at its place later gets none.
+    pub(super) fn give_up(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.wish.nodes = NodeSet::new();
+        }
+        self.take(id, Event::Want(NodeSet::new()));
     }
 
     /// After a package upgrade: the file now at the path gets copies as its predecessor had.
@@ -148,9 +161,13 @@ impl Replicator {
     }
 
     /// Watches a file. The kernel has one watch for all that is watched of it.
-    pub(super) fn watch(&self, file: &File, events: WatchFlags) -> Option<i32> {
+    ///
+    /// # Errors
+    /// If there are too many watches.
+    pub(super) fn watch(&self, file: &File, events: WatchFlags) -> Result<i32, Bar> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        inotify::add_watch(&self.changes, path, events | WatchFlags::MASK_ADD).ok()
+        inotify::add_watch(&self.changes, path, events | WatchFlags::MASK_ADD)
+            .map_err(|error| Bar::NotWatched { error: io::Error::from(error).to_string() })
     }
 
     /// Makes the mount namespace of a process one that gets the copies of a node.

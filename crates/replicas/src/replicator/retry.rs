@@ -32,6 +32,12 @@ impl Retry {
         *self = Self { at: Some(now + wait), wait: Some(wait) };
     }
 
+    /// A writer has ended the copies. One that opens without waiting (`O_NONBLOCK`) was refused,
+    /// and may try again some time later.
+    pub(super) fn collapsed(&mut self, now: Instant) {
+        *self = Self { at: Some(now + LONGEST), wait: Some(LONGEST) };
+    }
+
     /// A writer has closed the file, or the lease was granted.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
@@ -59,5 +65,7 @@ mod tests {
         assert_eq!(retry.at(), None);
         retry.refused(now);
         assert_eq!(retry.at(), Some(now + FIRST));
+        retry.collapsed(now);
+        assert_eq!(retry.at(), Some(now + LONGEST));
     }
 }

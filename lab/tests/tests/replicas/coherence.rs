@@ -1,10 +1,11 @@
 //! No reader sees stale text.
 
 use super::helper::{Python, Replicator, add, await_state, plugin, status};
-use nearside_lab::{await_that, run};
+use nearside_lab::{await_that, run, stderr};
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    process::Command,
 };
 
 /// Replaces the content of a file.
@@ -120,6 +121,36 @@ fn mode_owner_capabilities_and_attributes_are_those_of_the_original() {
     await_that("the mode follows", || {
         ask("oct(__import__('os').stat('PATH').st_mode)") == "'0o100700'"
     });
+    replicator.stop();
+}
+
+#[test]
+fn a_copy_may_do_no_more_than_the_original_on_its_mount() {
+    let folder = "/tmp/nosuid";
+    fs::create_dir_all(folder).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "nosuid,noexec", "tmpfs", folder];
+    assert!(Command::new("mount").args(mount).status().unwrap().success());
+    let paths = ["nosuid/setuid", "setuid"].map(plugin);
+    let replicator = Replicator::start("");
+    add("", &paths, "replicated");
+    let mut domain = Python::at_home("nosuid", 1);
+    let mounts = domain.eval("open('/proc/self/mountinfo').read()").replace("\\n", "\n");
+    let flags = |path: &str| {
+        let mut lines = mounts.lines().filter(|line| line.contains("nearside-text"));
+        let line = lines.find(|line| line.split(' ').nth(4) == Some(path)).unwrap();
+        ["nosuid", "noexec", "ro"].map(|flag| line.split([' ', ',']).any(|it| it == flag))
+    };
+    assert_eq!(paths.each_ref().map(|path| flags(path)), [[true; 3], [false, false, true]]);
+    replicator.stop();
+}
+
+/// A second one would take the first one's copies for leftovers.
+#[test]
+fn a_second_replicator_is_refused() {
+    let replicator = Replicator::start("");
+    let output = run(["replicator"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another replicator runs"), "{}", stderr(&output));
     replicator.stop();
 }
 

@@ -1,8 +1,8 @@
 //! Text is local on every node.
 
 use super::helper::{Python, Replicator, add, libraries_of, plugin, status};
-use nearside_lab::{run, stderr, words};
-use std::fs;
+use nearside_lab::{await_that, run, stderr, words};
+use std::{fs, os::unix::fs::MetadataExt};
 
 const MODULES: [&str; 4] = ["_json", "_ctypes", "_decimal", "_elementtree"];
 
@@ -59,6 +59,14 @@ fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
     python.load(&[], &plugin);
     let text = nearside_lab::stdout(&run(words("replicate status")));
     assert!(text.contains("that of 2"), "{text}");
+    // With a copy for each node, the domain gets its own one.
+    let device = format!("__import__('os').stat('{plugin}').st_dev");
+    let shared = python.eval(&device);
+    add("--ratio 1:1", std::slice::from_ref(&plugin), "replicated");
+    await_that("the domain uses the copy of its node", || {
+        let now = python.eval(&device);
+        now != shared && now != fs::metadata(&plugin).unwrap().dev().to_string()
+    });
     replicator.stop();
 }
 
