@@ -10,8 +10,9 @@
 //!   its owner. The next process in line removes the file of a dead ticket.
 //! - A byte in the FIFO sets the ticket aside while its owner does something that may take long,
 //!   such as writing to a terminal. The other processes pass it meanwhile.
-//! - Other processes also pass a stopped process (SIGSTOP). The kernel reports no event for that,
-//!   so each waiter checks the process ahead of it once a second.
+//! - Other processes also pass a process that cannot run: one that is stopped (SIGSTOP), or whose
+//!   cgroup is frozen. The kernel reports no event for that, so each waiter checks the process
+//!   ahead of it once a second.
 //!
 //! Tickets decide only the order. The flock admits one process at a time even if all tickets were
 //! removed.
@@ -65,13 +66,15 @@ pub struct Wait<'a> {
 /// A wait for the lock that takes long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockWait {
-    /// The process that holds the lock; none if the kernel does not name it.
+    /// The process that holds the lock; none if the kernel does not name it, or if it is free.
     pub holder: Option<Holder>,
+    /// The process ahead in line.
+    pub ahead: Option<Holder>,
     /// The file of the lock.
     pub lock: PathBuf,
 }
 
-/// A process that holds the lock.
+/// A process that holds the lock, or is ahead in line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its number.
@@ -121,14 +124,29 @@ impl fmt::Debug for Wait<'_> {
 
 impl Display for LockWait {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match &self.holder {
-            None => write!(f, "another process")?,
-            Some(Holder { pid, command: None }) => write!(f, "process {pid}")?,
-            Some(Holder { pid, command: Some(command) }) => {
-                write!(f, "process {pid} ({})", command.escape_debug())?
-            }
+        let lock = self.lock.display();
+        match (&self.holder, &self.ahead) {
+            (Some(holder), _) => write!(f, "{holder} holds {lock}"),
+            (None, Some(ahead)) => write!(f, "{ahead} is ahead in line for {lock}"),
+            (None, None) => write!(f, "another process holds {lock}"),
         }
-        write!(f, " holds {}", self.lock.display())
+    }
+}
+
+impl Holder {
+    fn named(proc: &Path, pid: u32) -> Self {
+        let command = fs::read(proc.join(pid.to_string()).join("comm")).ok();
+        let text = |name: Vec<u8>| String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        Self { pid, command: command.map(text) }
+    }
+}
+
+impl Display for Holder {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.command {
+            None => write!(f, "process {}", self.pid),
+            Some(command) => write!(f, "process {} ({})", self.pid, command.escape_debug()),
+        }
     }
 }
 
@@ -158,6 +176,7 @@ pub(super) fn take(own: &Folder, wait: &mut Wait<'_>) -> Result<Held, Error> {
         wait,
         lock: &lock,
         path: own.path().join(LOCK),
+        ahead: None,
     };
     let ticket = waiting.draw(own.make_below(QUEUE)?)?;
     waiting.turn(&ticket)?;
@@ -170,6 +189,8 @@ struct Waiting<'a, 'w> {
     wait: &'a mut Wait<'w>,
     lock: &'a OwnedFd,
     path: PathBuf,
+    /// The process ahead in line.
+    ahead: Option<u32>,
 }
 
 impl Waiting<'_, '_> {
@@ -191,7 +212,8 @@ impl Waiting<'_, '_> {
 
     /// Waits until no ticket is ahead, and then for the lock itself.
     fn turn(&mut self, ticket: &Ticket) -> Result<(), Error> {
-        while let Some(ahead) = ticket.ahead(self.wait.proc)? {
+        while let Some((owner, ahead)) = ticket.ahead(self.wait.proc)? {
+            self.ahead = Some(owner);
             let pause = self.pause(Some(ticket))?;
             let timeout = Timespec::try_from(pause).unwrap_or_default();
             let events = PollFlags::IN | PollFlags::HUP;
@@ -200,6 +222,7 @@ impl Waiting<'_, '_> {
                 Err(error) => return Err(error).doing("wait for the process ahead"),
             }
         }
+        self.ahead = None;
         let (lock, path) = (self.lock, self.path.clone());
         self.flock(lock, &path, Some(ticket))
     }
@@ -234,7 +257,12 @@ impl Waiting<'_, '_> {
     }
 
     fn describe(&self) -> LockWait {
-        LockWait { holder: holder(self.lock, self.wait.proc), lock: self.path.clone() }
+        let proc = self.wait.proc;
+        LockWait {
+            holder: holder(self.lock, proc),
+            ahead: self.ahead.map(|pid| Holder::named(proc, pid)),
+            lock: self.path.clone(),
+        }
     }
 }
 
@@ -243,17 +271,17 @@ impl Ticket {
         self.queue.path().join(name.to_string())
     }
 
-    /// The next lower ticket whose owner must be waited for. Removes dead tickets on the way.
-    fn ahead(&self, proc: &Path) -> Result<Option<OwnedFd>, Error> {
+    /// The next lower ticket whose owner must be waited for, and that owner. Removes dead tickets
+    /// on the way.
+    fn ahead(&self, proc: &Path) -> Result<Option<(u32, OwnedFd)>, Error> {
         let mut lower: Vec<_> = names(&self.queue)?.filter(|name| *name < self.name).collect();
         lower.sort_unstable();
-        let is_stopped = |pid| Process::read(proc, pid).is_some_and(|it| it.is_stopped());
         for name in lower.into_iter().rev() {
             let file = name.to_string();
             let Some(fifo) = self.queue.open_fifo(&file)? else { continue };
             match state(&fifo).at(&self.path(&name))? {
-                State::InLine if is_stopped(name.pid) => {}
-                State::InLine => return Ok(Some(fifo)),
+                State::InLine if Process::is_held(proc, name.pid) => {}
+                State::InLine => return Ok(Some((name.pid, fifo))),
                 State::Aside => {}
                 State::Ended => self.queue.remove(&file)?,
             }
@@ -312,27 +340,22 @@ fn flock(file: &OwnedFd) -> Result<bool, Errno> {
 fn holder(lock: &OwnedFd, proc: &Path) -> Option<Holder> {
     let file = rustix::fs::fstat(lock).ok()?;
     let pid = holder_in(&fs::read_to_string(proc.join("locks")).ok()?, file.st_dev, file.st_ino)?;
-    let command = fs::read(proc.join(pid.to_string()).join("comm")).ok();
-    let command = command.map(|name| String::from_utf8_lossy(name.trim_ascii_end()).into_owned());
-    Some(Holder { pid, command })
+    Some(Holder::named(proc, pid))
 }
 
 /// From `/proc/locks` (`lock_get_status` in Linux, `fs/locks.c`), the holder of the flock on the
-/// file with this inode: `1: FLOCK  ADVISORY  WRITE 731 00:1a:1042 0 EOF`. Waiters stand behind
-/// arrows and are left out. A file's device may differ from its filesystem's (Btrfs): then the
-/// inode alone decides.
+/// file with this device and inode: `1: FLOCK  ADVISORY  WRITE 731 00:1a:1042 0 EOF`. Waiters stand
+/// behind arrows and are left out. On Btrfs, a file's device differs from its file system's, so
+/// nobody is found.
 fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
-    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
-    let of_lock = |line: &str| {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let is_flock = words.next() == Some("FLOCK");
         let process = words.nth(2)?.parse().ok()?;
-        let (on, of) = words.next()?.rsplit_once(':')?;
-        (is_flock && of.parse() == Ok(inode)).then_some((on == device, process))
-    };
-    let mut found: Vec<(bool, u32)> = locks.lines().filter_map(of_lock).collect();
-    found.sort_by_key(|&(is_on_device, _)| !is_on_device);
-    found.first().map(|&(_, process)| process)
+        (is_flock && words.next() == Some(&*file)).then_some(process)
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! The state of a process, from `/proc/PID/stat` (proc_pid_stat(5)).
+//! The state of a process, from `/proc/PID/stat` (proc_pid_stat(5)), and whether it can run.
 
+use crate::cgroup::Tree;
 use std::{fs, path::Path};
 
 /// The state of a process, and its start.
@@ -24,8 +25,14 @@ impl Process {
         Some(Self { state, start_time_ticks: words.nth(18)?.parse().ok()? })
     }
 
+    /// True if it cannot run until somebody lets it: a signal or a debugger has stopped it, or its
+    /// cgroup is frozen (`docker pause`, `systemctl freeze`).
+    pub(super) fn is_held(proc: &Path, pid: u32) -> bool {
+        Self::read(proc, pid).is_some_and(|it| it.is_stopped()) || is_frozen(proc, pid)
+    }
+
     /// True if a signal or a debugger has stopped it.
-    pub(super) fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
     }
 
@@ -35,9 +42,44 @@ impl Process {
     }
 }
 
+/// Whether a process is in a frozen cgroup of version 2 (`frozen` in `cgroup.events`), or of
+/// version 1, where it sleeps in the kernel's function `__refrigerator` (`kernel/freezer.c`).
+fn is_frozen(proc: &Path, pid: u32) -> bool {
+    let process = proc.join(pid.to_string());
+    let tree = Tree::find(&proc.join("self/mountinfo"));
+    let group = tree.and_then(|tree| tree.group_of(&process.join("cgroup")));
+    let events = group.and_then(|group| group.read("cgroup.events"));
+    let is_frozen = |events: String| events.lines().any(|line| line == "frozen 1");
+    events.ok().flatten().is_some_and(is_frozen)
+        || fs::read(process.join("wchan")).is_ok_and(|function| function == b"__refrigerator")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_of_a_frozen_cgroup_is_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let (proc, tree) = (folder.path().join("proc"), folder.path().join("cg"));
+        let mount = format!("30 1 0:26 / {} rw - cgroup2 cgroup2 rw\n", tree.display());
+        write("proc/self/mountinfo", &mount);
+        write("cg/cgroup.controllers", "cpuset\n");
+        write("cg/paused/cgroup.events", "populated 1\nfrozen 1\n");
+        write("cg/running/cgroup.events", "populated 1\nfrozen 0\n");
+        for (pid, group) in [(7, "paused"), (8, "running"), (9, "gone")] {
+            write(&format!("proc/{pid}/cgroup"), &format!("0::/{group}\n"));
+        }
+        write("proc/9/wchan", "do_epoll_wait");
+        write("proc/10/wchan", "__refrigerator");
+        let is_held = |pid| Process::is_held(&proc, pid);
+        assert_eq!([7, 8, 9, 10, 11].map(is_held), [true, false, false, true, false]);
+    }
 
     #[test]
     fn state_and_start_follow_a_name_of_any_bytes() {

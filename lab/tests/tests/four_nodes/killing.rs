@@ -55,13 +55,19 @@ fn assert_no_claim_is_left() {
     assert!(!Path::new(GROUP).exists() && !Path::new(RECORD).exists());
 }
 
-#[test]
-fn while_it_waits_for_the_lock() {
-    assert_no_claim_is_left();
+/// A process that holds the lock until its input ends.
+fn hold_lock() -> Child {
     let mut flock = Command::new("flock");
     let flock = flock.args(["/run/nearside/lock", "-c", "echo locked; read line"]);
     let mut holder = flock.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    holder
+}
+
+#[test]
+fn while_it_waits_for_the_lock() {
+    assert_no_claim_is_left();
+    let mut holder = hold_lock();
     let doomed = start(Stdio::null());
     await_that("it waits for the lock", || waits_for_lock(doomed.id()));
     assert_eq!(kill(doomed), Left { program: "nearside", group: false, record: false });
@@ -86,6 +92,29 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         write(Self::FILE, "0");
     }
+}
+
+/// `docker pause` and `systemctl freeze` do this to a start that waits in line.
+#[test]
+fn a_frozen_waiter_holds_up_no_other_start() {
+    let group = Path::new("/sys/fs/cgroup/paused");
+    fs::create_dir(group).unwrap();
+    let mut holder = hold_lock();
+    let waiter = start(Stdio::null());
+    await_that("it is in line", || waits_for_lock(waiter.id()));
+    write(group.join("cgroup.procs").to_str().unwrap(), &waiter.id().to_string());
+    write(group.join("cgroup.freeze").to_str().unwrap(), "1");
+    let events = group.join("cgroup.events");
+    await_that("it is frozen", || {
+        fs::read_to_string(&events).is_ok_and(|text| text.contains("frozen 1"))
+    });
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    let other = run(words("run --name other --memory 1M -- true"));
+    assert!(other.status.success(), "{}", stderr(&other));
+    kill(waiter);
+    await_that("its group is empty", || fs::remove_dir(group).is_ok());
+    assert_no_claim_is_left();
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn take_after(own: &Folder, arrived: impl FnOnce()) -> Held {
     let (notify, meanwhile) = (&mut |_: &_| {}, &mut || {});
     let wait = &mut Wait { at_most: None, proc, notify, meanwhile };
     let mut waiting =
-        Waiting { began: Instant::now(), was_notified: true, wait, lock: &lock, path };
+        Waiting { began: Instant::now(), was_notified: true, wait, lock: &lock, path, ahead: None };
     let ticket = waiting.draw(own.make_below(QUEUE).unwrap()).unwrap();
     arrived();
     waiting.turn(&ticket).unwrap();
@@ -260,6 +260,15 @@ fn a_waiter_that_notifies_is_passed() {
 }
 
 #[test]
+fn a_wait_for_the_process_ahead_names_it_while_the_lock_is_free() {
+    let named = |pid, command: &str| Some(Holder { pid, command: Some(command.into()) });
+    let wait = |holder, ahead| LockWait { holder, ahead, lock: "/run/lock".into() }.to_string();
+    assert_eq!(wait(named(7, "a"), named(8, "b")), "process 7 (a) holds /run/lock");
+    assert_eq!(wait(None, named(8, "b")), "process 8 (b) is ahead in line for /run/lock");
+    assert_eq!(wait(None, None), "another process holds /run/lock");
+}
+
+#[test]
 fn bounded_waits_end_and_name_the_holder() {
     let folder = tempfile::tempdir().unwrap();
     let own = own(folder.path());
@@ -323,7 +332,7 @@ fn the_lock_waits_for_a_holder_without_a_ticket() {
 #[test]
 fn control_characters_of_a_command_are_escaped() {
     let holder = Some(Holder { pid: 7, command: Some("a\u{1b}[2J\u{202e}b".into()) });
-    let wait = LockWait { holder, lock: "/run/nearside/lock".into() };
+    let wait = LockWait { holder, ahead: None, lock: "/run/nearside/lock".into() };
     let expected = "process 7 (a\\u{1b}[2J\\u{202e}b) holds /run/nearside/lock";
     assert_eq!(wait.to_string(), expected);
 }
@@ -340,5 +349,5 @@ fn waiters_in_proc_locks_are_no_holders() {
     assert_eq!(holder_in("3: FLOCK  ADVISORY  WRITE -1 00:1a:42 0 EOF\n"), None);
     let others = "1: FLOCK  ADVISORY  WRITE 5 00:1b:42 0 EOF\n";
     assert_eq!(holder_in(&format!("{others}{locks}")), Some(731), "another filesystem's inode 42");
-    assert_eq!(holder_in(others), Some(5), "no lock names the device");
+    assert_eq!(holder_in(others), None, "an unrelated process");
 }
