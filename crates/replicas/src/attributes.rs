@@ -4,11 +4,11 @@ use nearside_policy::replication::Bar;
 use rustix::{
     fs::{
         Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, fchmod, fchown, fgetxattr, flistxattr,
-        fsetxattr, fstat, futimens,
+        fremovexattr, fsetxattr, fstat, futimens,
     },
     io::Errno,
 };
-use std::{ffi::CStr, fs::File, io};
+use std::{ffi::CString, fs::File, io};
 
 /// The longest value of an extended attribute (`XATTR_SIZE_MAX`), and the longest list of names
 /// (`XATTR_LIST_MAX` of `include/uapi/linux/limits.h`).
@@ -38,15 +38,13 @@ pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     fchown(copy, Some(uid), Some(gid))?;
     fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
-    let mut names = vec![0; MAX_BYTES];
-    let length = match flistxattr(original, names.as_mut_slice()) {
-        Ok(length) => length,
-        Err(Errno::NOTSUP) => 0,
-        Err(error) => return Err(error.into()),
-    };
+    let names = attribute_names(original)?;
+    for name in attribute_names(copy)?.iter().filter(|name| !names.contains(name)) {
+        fremovexattr(copy, name.as_c_str())?;
+    }
     let mut value = vec![0; MAX_BYTES];
-    for name in names[..length].split_inclusive(|byte| *byte == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+    for name in &names {
+        let name = name.as_c_str();
         let length = match fgetxattr(original, name, value.as_mut_slice()) {
             Ok(length) => length,
             // It has gone since.
@@ -68,4 +66,16 @@ pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
     };
     futimens(copy, &times)?;
     Ok(())
+}
+
+/// The names of a file's extended attributes.
+fn attribute_names(file: &File) -> io::Result<Vec<CString>> {
+    let mut names = vec![0; MAX_BYTES];
+    let length = match flistxattr(file, names.as_mut_slice()) {
+        Ok(length) => length,
+        Err(Errno::NOTSUP) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    Ok(names.filter_map(|name| CString::new(name).ok()).collect())
 }

@@ -128,8 +128,11 @@ impl Original {
     }
 }
 
-/// What bars a file, as far as its attributes tell.
-pub(crate) fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
+/// What bars a file, as far as its attributes tell. It need not be open for reading.
+///
+/// # Errors
+/// Those of `fstat(2)`, `fstatfs(2)` and `statx(2)`.
+pub fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
     let stat = rustix::fs::fstat(file)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind != FileType::RegularFile {

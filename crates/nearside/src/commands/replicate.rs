@@ -2,20 +2,21 @@
 
 mod home;
 mod hook;
+mod price;
 
 use crate::{
     domains::{named, open_host},
     failure::{Failure, Outcome},
     output::{self, Format},
-    report::replicate::{StatusJson, attached_text, status_text},
+    report::replicate::{PriceJson, StatusJson, attached_text, price_text, status_text},
     request::parse_node_set,
 };
 use clap::Subcommand;
 use home::home_of;
-use nearside_policy::replication::Ratio;
+use nearside_policy::replication::{Ratio, serving};
 use nearside_replicas::{
     Client,
-    original::Place,
+    original::{Place, check},
     protocol::{Answer, Request, SOCKET},
 };
 use nearside_topology::{NodeId, NodeSet};
@@ -45,7 +46,7 @@ Examples:
   sudo nearside replicator &
   nearside replicate add /usr/lib/x86_64-linux-gnu/libc.so.6 /usr/bin/postgres
   nearside replicate add --domain db /usr/lib/postgresql/15/bin/postgres
-  nearside replicate add --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
+  nearside replicate add --dry-run --nodes 0-3 --ratio 1:2 /opt/app/lib/*.so
   nearside replicate attach 4711
   nearside replicate status
   nearside replicate remove /usr/bin/postgres
@@ -99,6 +100,14 @@ struct Add {
     /// One copy for N nodes, which they read over the shortest distance
     #[arg(long, value_name = "1:N", default_value = "1:1")]
     ratio: Ratio,
+
+    /// Print the memory that the copies would take on each node, and make none
+    #[arg(long)]
+    dry_run: bool,
+
+    /// The format of the report of --dry-run
+    #[arg(long, value_enum, default_value_t, requires = "dry_run")]
+    format: Format,
 }
 
 #[derive(Debug, clap::Args)]
@@ -157,6 +166,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
     let nodes = nodes(args)?;
+    if args.dry_run {
+        return run_price(args, nodes.as_ref());
+    }
     let client = connect()?;
     each(&args.files, |path| {
         let (file, place) = find(path, args.image.as_deref())?;
@@ -164,6 +176,38 @@ fn run_add(args: &Add, connect: impl FnOnce() -> Result<Client, Failure>) -> Out
             Request::Add { place, nodes: nodes.clone(), ratio: args.ratio, automatic: false };
         client.ask(&request, Some(file.as_fd())).map_err(|error| error.to_string())
     })
+}
+
+/// Prints the price of the copies. Names the files that could have none.
+fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
+    let topology = open_host()?.topology().map_err(Failure::could_not)?;
+    let length = |path: &Path| -> Result<u64, String> {
+        let (file, _) = find(path, args.image.as_deref())?;
+        let text = |error: io::Error| error.to_string();
+        check(&file).map_err(|error| text(error.into()))?.map_err(|bar| bar.to_string())?;
+        let stat = rustix::fs::fstat(&file).map_err(|error| text(error.into()))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    };
+    let (mut lengths, mut refused) = (Vec::new(), Vec::new());
+    for path in &args.files {
+        match length(path) {
+            Ok(bytes) => lengths.push(bytes),
+            Err(why) => refused.push(format!("{}: {why}", path.display())),
+        }
+    }
+    let with_cpus = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
+    let nodes = nodes.unwrap_or(&with_cpus);
+    let holders = serving(nodes, args.ratio, &topology).into_values().collect();
+    let price = PriceJson {
+        files: lengths.len(),
+        bytes: price::price(&lengths, &holders),
+        budget_bytes: price::budgets(&topology),
+    };
+    output::print(&match args.format {
+        Format::Text => price_text(&price),
+        Format::Json => output::json(&price)?,
+    })?;
+    outcome(&args.files, &refused)
 }
 
 fn run_attach(args: &Attach, connect: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
@@ -223,6 +267,11 @@ fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>)
         };
         refused.push(format!("{}: {why}", path.display()));
     }
+    outcome(files, &refused)
+}
+
+/// Names the files that were refused, each with its reason.
+fn outcome(files: &[PathBuf], refused: &[String]) -> Outcome {
     match refused.len() {
         0 => Ok(()),
         all if all == files.len() => Err(Failure::could_not(refused.join("\n"))),

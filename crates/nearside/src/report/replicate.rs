@@ -8,7 +8,7 @@ use super::{
     units::size,
 };
 use crate::printable::printable;
-use nearside_policy::replication::CopyRefusal;
+use nearside_policy::{ByNode, replication::CopyRefusal};
 use nearside_replicas::protocol::{Attached, FileStatus, LeftAlone};
 use nearside_topology::NodeId;
 use serde::Serialize;
@@ -18,6 +18,28 @@ use std::collections::BTreeSet;
 #[derive(Debug, Serialize)]
 pub(crate) struct StatusJson {
     pub(crate) files: Vec<FileStatus>,
+}
+
+/// The price of copies before they are made.
+#[derive(Debug, Serialize)]
+pub(crate) struct PriceJson {
+    /// The files that could have copies.
+    pub(crate) files: usize,
+    /// The memory of the copies, by the node that holds them.
+    pub(crate) bytes: ByNode,
+    /// The most memory for copies, by node, where the replicator has no `--budget`.
+    pub(crate) budget_bytes: ByNode,
+}
+
+/// The price for people.
+pub(crate) fn price_text(price: &PriceJson) -> String {
+    let columns = [("NODE", Right), ("FILES", Right), ("COPIES", Right), ("BUDGET", Right)];
+    let row = |(node, bytes): (&NodeId, &u64)| {
+        let budget = price.budget_bytes.get(node).copied().unwrap_or(0);
+        vec![node.to_string(), price.files.to_string(), size(*bytes), size(budget)]
+    };
+    let rows: Vec<_> = price.bytes.iter().map(row).collect();
+    listing(&columns, &rows)
 }
 
 /// The report for people.

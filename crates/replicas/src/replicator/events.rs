@@ -158,6 +158,7 @@ impl Replicator {
             if !all && events.next().is_none() {
                 continue;
             }
+            let attributes = all || events.clone().any(|(_, it)| it.contains(ReadFlags::ATTRIB));
             let has_other_content = modified && file.life.is_leased() && file.original.is_changed();
             if self.is_replaced(id) {
                 self.take(id, Event::Replaced);
@@ -169,7 +170,8 @@ impl Replicator {
                     file.retry.reset();
                 }
                 self.take(id, Event::WriterClosed);
-            } else if file.life.is_leased() && !modified {
+            }
+            if attributes && self.files.get(&id).is_some_and(|file| file.life.is_leased()) {
                 self.refresh(id);
             }
         }
