@@ -335,6 +335,57 @@ fn cells_get_homes_apart_and_an_operators_nodes() {
     assert!(report.starts_with("homes of 2 cells: nodes 0-1, predicted slow-down "), "{report}");
 }
 
+/// Four nodes of 3 cores with 2 threads each; nodes 1 and 3 have no memory.
+fn machine_with_cpus_alone() -> String {
+    let mut text = "sys/devices/system/node/online: 0-3\n".to_owned();
+    text += "sys/devices/system/cpu/online: 0-23\nsys/devices/system/cpu/present: 0-23\n";
+    for core in 0..12 {
+        let threads = format!("{core},{}", core + 12);
+        text += &format!("sys/devices/system/cpu/cpu{{{threads}}}/topology/core_cpus_list: ");
+        text += &format!("{threads}\n");
+    }
+    let mut zones = String::new();
+    for node in 0..4 {
+        let (first, kib) = (3 * node, if node % 2 == 0 { 8 << 20 } else { 0 });
+        let distances = ["10 16 16 16", "16 10 16 16", "16 16 10 16", "16 16 16 10"][node];
+        let at = format!("sys/devices/system/node/node{node}");
+        text += &format!("{at}/distance: {distances}\n{at}/cpulist: {first}-{}", first + 2);
+        text += &format!(",{}-{}\n", first + 12, first + 14);
+        text += &format!("{at}/meminfo:\n\tNode {node} MemTotal: {kib} kB\n");
+        text += &format!("\tNode {node} MemFree: {kib} kB\n");
+        if kib > 0 {
+            zones += &format!("\tNode {node}, zone Normal\n\t  pages free {}\n", kib / 4);
+            zones += &format!("\t        low 0\n\t        managed {}\n", kib / 4);
+        }
+    }
+    text + "proc/zoneinfo:\n" + &zones
+}
+
+#[test]
+fn a_cell_on_two_nodes_that_fits_one_has_the_slow_down_there_as_the_reason() {
+    let root = tempfile::tempdir().unwrap();
+    common::unpack(&machine_with_cpus_alone(), root.path()).unwrap();
+    let shown = |flags: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_nearside"))
+            .args(["place", "--sysfs", root.path().to_str().unwrap(), "--policy", "strict"])
+            .args(["--cell", "4:1G", "--cell", "4:1G", "--format", flags])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report = shown("text");
+    let reason = "cell 0 is on nodes 0-1: it fits node 0, where the slow-down of the virtual \
+                  machine would be 1.199";
+    assert!(report.starts_with("homes of 2 cells: nodes 0-3, predicted slow-down 1.144 "));
+    let words: Vec<&str> = report.split_whitespace().collect();
+    assert!(words.join(" ").contains(reason), "{report}");
+    assert!(!report.contains("node 1 has"), "{report}");
+    let json: Value = serde_json::from_str(&shown("json")).unwrap();
+    let spill = &json["cells"][0]["spill"];
+    assert_eq!((&spill["from"], &spill["cpus"]), (&json!(0), &json!(6)));
+    assert_eq!(spill["alone"], json!({"node": 0, "slow_down_ppm": 1_199_385}));
+}
+
 #[test]
 fn cells_that_make_no_sense_or_do_not_fit_are_refused() {
     for (flags, code, told) in [

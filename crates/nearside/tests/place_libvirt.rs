@@ -301,13 +301,70 @@ fn an_exported_domain_is_placed_elsewhere_in_its_shape() {
 #[test]
 fn a_cell_of_memory_alone_is_exported_without_a_vcpu_and_placed() {
     let root = common::unpacked("two-sockets").unwrap();
-    let xml = TWO_CELLS.replace("cpus='0-1'", "cpus='0-3'").replace(" cpus='2-3'", "");
+    let xml = with_memory_alone("");
     let exported = nearside(&["export", "-"], root.path(), "", xml.as_bytes());
     let intent: Value = serde_json::from_slice(&exported.stdout).unwrap();
     let vcpus = [&intent["cells"][0]["vcpus"], &intent["cells"][1]["vcpus"]];
     assert_eq!(vcpus, [&json!(4), &json!(0)]);
     let placed = nearside(&["place", "--intent", "-"], root.path(), "", &exported.stdout);
     assert!(placed.status.success(), "{}", text(&placed.stderr));
+    let cxl = common::unpacked("cxl").unwrap();
+    let flags = "--format json";
+    let placed = nearside(&["place", "--intent", "-"], cxl.path(), flags, &exported.stdout);
+    let json: Value = serde_json::from_slice(&placed.stdout).unwrap();
+    let cell = &json["cells"][1];
+    assert_eq!((&cell["vcpus"], &cell["chosen"]["nodes"]), (&json!(0), &json!([2])));
+}
+
+/// A guest on the machine cxl, whose node 2 has no CPUs: cell 1 is memory alone.
+fn with_memory_alone(numatune: &str) -> String {
+    let xml = TWO_CELLS.replace("cpus='0-1'", "cpus='0-3'").replace(" cpus='2-3'", "");
+    xml.replace("  <iothreads>2</iothreads>", numatune)
+}
+
+#[test]
+fn a_cell_of_memory_alone_is_on_the_node_that_its_memnode_names() {
+    let memnode = |node: u32| {
+        let own = format!("<memnode cellid='1' mode='strict' nodeset='{node}'/>");
+        (with_memory_alone(&format!("  <numatune>{own}</numatune>")), own)
+    };
+    // Node 2 has no CPUs. The cell with vCPUs gets the nearest node with CPUs.
+    for (node, other, distance) in [(2, 0, 14), (0, 1, 21), (1, 0, 21)] {
+        let (xml, own) = memnode(node);
+        let (placed, notes) = shown("cxl", "", &xml);
+        assert_eq!(notes, "", "{placed}");
+        assert!(placed.contains(&own), "{placed}");
+        let first = format!("<memnode cellid='0' mode='strict' nodeset='{other}'/>");
+        assert!(placed.contains(&first), "{placed}");
+        assert!(placed.contains(&format!("<sibling id='1' value='{distance}'/>")), "{placed}");
+    }
+}
+
+#[test]
+fn a_cell_of_memory_alone_without_a_binding_is_on_a_node_without_cpus() {
+    let (placed, notes) = shown("cxl", "", &with_memory_alone(""));
+    assert_eq!(notes, "", "{placed}");
+    assert!(placed.contains("<memnode cellid='0' mode='strict' nodeset='0'/>"), "{placed}");
+    assert!(placed.contains("<memnode cellid='1' mode='strict' nodeset='2'/>"), "{placed}");
+    assert!(placed.contains("<sibling id='1' value='14'/>"), "{placed}");
+    let (json, _) = shown("cxl", "--format json", &with_memory_alone(""));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let cell = &json["cells"][1];
+    assert_eq!((&cell["vcpus"], &cell["chosen"]["nodes"]), (&json!(0), &json!([2])));
+    assert_eq!(cell["chosen"]["claim"]["vcpus"], json!({}), "{cell:#}");
+    // A set for all memory bounds it as its own does.
+    let all = "<numatune><memory mode='strict' nodeset='0-1'/></numatune>";
+    let (placed, _) = shown("cxl", "", &with_memory_alone(all));
+    assert!(placed.contains("<memnode cellid='1' mode='strict' nodeset='1'/>"), "{placed}");
+}
+
+#[test]
+fn vcpus_that_are_plugged_into_a_cell_of_memory_alone_later_have_the_cpus_of_all_homes() {
+    let xml = TWO_CELLS.replace("<vcpu>4", "<vcpu current='2'>4");
+    let (placed, notes) = shown("cxl", "", &xml);
+    assert_eq!(notes, "", "{placed}");
+    assert!(placed.contains("<memnode cellid='1' mode='strict' nodeset='2'/>"), "{placed}");
+    assert!(placed.contains("<vcpupin vcpu='3' cpuset='0-7,16-23'/>"), "{placed}");
 }
 
 #[test]

@@ -14,8 +14,9 @@ mod home;
 mod nearness;
 mod request;
 mod search;
+mod spill;
 
-pub use decision::{CellsDecision, PlacedCell, Spill};
+pub use decision::{Alone, CellsDecision, PlacedCell, Spill};
 pub use request::{CellRequest, CellsRefusal, CellsRequest, MAX_CELLS};
 pub use search::CellsMethod;
 
@@ -32,6 +33,7 @@ use home::Home;
 use nearness::Nearness;
 use nearside_topology::{NodeSet, Topology};
 use search::{Found, find};
+use spill::Spills;
 use std::{collections::BTreeSet, rc::Rc};
 
 /// The homes for the cells of `request` on the observed machine: the arrangement with the least
@@ -123,7 +125,7 @@ fn place_by(
         left_out: LeftOut::of(&observation.topology, request.nodes.as_ref()),
         candidates: arranger.evaluated(),
         exhaustive: found.exhaustive,
-        cells: placed(&arranger, &found),
+        cells: placed(&mut arranger, &found),
         model: *model,
     })
 }
@@ -218,33 +220,20 @@ fn shared(best: &Arrangement, view: &View) -> NodeSet {
 }
 
 // The cells with their homes, in the order of the request.
-fn placed(arranger: &Arranger<'_>, found: &Found) -> Vec<PlacedCell> {
+fn placed(arranger: &mut Arranger<'_>, found: &Found) -> Vec<PlacedCell> {
     let homes = &found.best.homes;
-    let mut before = Vec::new();
-    let mut placed: Vec<PlacedCell> = Vec::new();
-    for (at, anchor) in arranger.in_turn(&found.best.seats) {
-        let Some(home) = homes.iter().find(|home| home.cell == at) else { continue };
-        let cell = &arranger.cells[at];
-        let taken = arranger.taken(&before, at);
-        let free_after_bytes = arranger.free_bytes(home, homes, found.nodes);
-        let bytes = |pages: u64| pages.saturating_mul(cell.page_bytes);
-        let spill = (!taken.fits(&cell.view, &cell.ask, anchor)).then(|| Spill {
-            from: cell.view.nodes[anchor].id,
-            needed_bytes: bytes(cell.ask.pages),
-            available_bytes: bytes(taken.pages_left(&cell.view, anchor)),
-            page_size: cell.ask.page_size,
-            vcpus: cell.ask.vcpus,
-            cpus: taken.cpus_left(&cell.view, anchor),
-        });
-        placed.push(PlacedCell {
-            cell: CellId(at.position() as u32),
+    let mut spills = Spills::new(arranger, found);
+    let each = homes.iter().map(|home| {
+        let spill = spills.of(home);
+        let cell = &spills.arranger.cells[home.cell];
+        let free_after_bytes = spills.arranger.free_bytes(home, homes, found.nodes);
+        PlacedCell {
+            cell: CellId(home.cell.position() as u32),
             home: candidate(home, cell, free_after_bytes),
-            spill: spill.filter(|_| home.nodes.len() > 1),
-        });
-        before.push(home.clone());
-    }
-    placed.sort_by_key(|placed| placed.cell);
-    placed
+            spill,
+        }
+    });
+    each.collect()
 }
 
 // A home in the form of a decision.

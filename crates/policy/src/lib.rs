@@ -50,8 +50,8 @@ pub use available::Available;
 pub use bytes::{Bytes, Count};
 pub use cell_affinity::cell_affinity;
 pub use cells::{
-    CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, MAX_CELLS, PlacedCell,
-    Spill, place_cells, place_cells_with, place_cells_within,
+    Alone, CellRequest, CellsDecision, CellsMethod, CellsRefusal, CellsRequest, MAX_CELLS,
+    PlacedCell, Spill, place_cells, place_cells_with, place_cells_within,
 };
 pub use claim::{ByNode, Claim, outstanding, total};
 pub use controllers::{

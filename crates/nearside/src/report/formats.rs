@@ -28,7 +28,8 @@ use crate::daemon::{
 use crate::vm::{request::request, shape::intent};
 use nearside_libvirt::{Domain, lint, render};
 use nearside_policy::{
-    Action, CpuReason, PageMove, PartHistory, PartId, Plan, Reason, Step, Transaction,
+    Action, Alone, CpuReason, PageMove, PartHistory, PartId, Plan, Reason, SlowDown, Step,
+    Transaction,
 };
 use nearside_topology::{
     Access, Cpu, CpuId, CpuSet, Device, DeviceKind, HugePagePool, MemoryRange, Node, NodeId,
@@ -165,7 +166,9 @@ fn place_and_why() {
     let printed = to_value(Placed::new("/", decision)).unwrap();
     check("`nearside place ", &["Decisions"], "decision", &printed);
 
-    let (cells, _) = cells();
+    let (mut cells, _) = cells();
+    let spill = cells.cells.iter_mut().find_map(|cell| cell.spill.as_mut()).unwrap();
+    spill.alone = Some(Alone { node: NodeId(0), slow_down: SlowDown::NONE });
     let printed = to_value(PlacedCells::new("/", &cells)).unwrap();
     check("`nearside place --cell", &["Decisions"], "", &printed);
 

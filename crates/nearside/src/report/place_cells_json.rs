@@ -44,6 +44,13 @@ struct SpillJson {
     available_bytes: u64,
     vcpus: u64,
     cpus: u64,
+    alone: Option<AloneJson>,
+}
+
+#[derive(Serialize)]
+struct AloneJson {
+    node: NodeId,
+    slow_down_ppm: u64,
 }
 
 impl<'a> PlacedCells<'a> {
@@ -79,7 +86,9 @@ impl<'a> PlacedCells<'a> {
 
 impl SpillJson {
     fn new(spill: Spill) -> Self {
-        let Spill { from, needed_bytes, available_bytes, vcpus, cpus, page_size: _ } = spill;
-        Self { from, needed_bytes, available_bytes, vcpus, cpus }
+        let Spill { from, needed_bytes, available_bytes, vcpus, cpus, alone, page_size: _ } = spill;
+        let alone =
+            alone.map(|alone| AloneJson { node: alone.node, slow_down_ppm: alone.slow_down.0 });
+        Self { from, needed_bytes, available_bytes, vcpus, cpus, alone }
     }
 }

@@ -13,16 +13,19 @@ pub(crate) fn placement(
     pins_vcpus: bool,
     host: &Topology,
 ) -> Placement {
-    let cell = |placed: &PlacedCell| CellPlacement {
-        nodes: memory_nodes(placed, mode, host),
+    let all_cpus = host.cpus_of_nodes(&all_homes(decision));
+    let cell = |placed: &PlacedCell| {
         // All of the home: the emulator allocates memory on each of its nodes.
-        cpus: host.cpus_of_nodes(&placed.home.nodes),
+        let cpus = host.cpus_of_nodes(&placed.home.nodes);
+        // A vCPU that is plugged into a cell of memory alone later needs some CPU (ADR 21).
+        let cpus = if cpus.is_empty() { all_cpus.clone() } else { cpus };
+        CellPlacement { nodes: memory_nodes(placed, mode, host), cpus }
     };
     Placement {
         mode,
         cells: decision.cells.iter().map(cell).collect(),
         pins_vcpus,
-        iothreads: iothreads(domain, decision, host),
+        iothreads: iothreads(domain, &all_cpus, host),
         distances: Some(host.distances.clone()),
     }
 }
@@ -44,14 +47,14 @@ fn memory_nodes(placed: &PlacedCell, mode: MemoryMode, host: &Topology) -> NodeS
     nodes
 }
 
-/// The CPUs of each iothread: those of the home near the disks that it serves.
-fn iothreads(
-    domain: &Domain,
-    decision: &CellsDecision,
-    host: &Topology,
-) -> BTreeMap<IothreadId, CpuSet> {
+/// The nodes of all homes.
+fn all_homes(decision: &CellsDecision) -> NodeSet {
     let homes = decision.cells.iter().map(|placed| &placed.home.nodes);
-    let home = host.cpus_of_nodes(&homes.fold(NodeSet::new(), |all, nodes| all.union(nodes)));
-    let cpus = |id| domain.iothreads.cpus_near_disks(id, &home, host);
+    homes.fold(NodeSet::new(), |all, nodes| all.union(nodes))
+}
+
+/// The CPUs of each iothread: those of the homes near the disks that it serves.
+fn iothreads(domain: &Domain, homes: &CpuSet, host: &Topology) -> BTreeMap<IothreadId, CpuSet> {
+    let cpus = |id| domain.iothreads.cpus_near_disks(id, homes, host);
     domain.iothreads.all().into_iter().map(|id| (id, cpus(id))).collect()
 }

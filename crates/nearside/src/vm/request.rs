@@ -3,7 +3,7 @@
 //! | request | from the XML |
 //! |---|---|
 //! | cells | those of `<cpu><numa>`; a domain without them is one cell |
-//! | vCPUs | those that are plugged in at the start; a cell of memory alone counts as one |
+//! | vCPUs | those that are plugged in at the start; none for a cell of memory alone |
 //! | memory | the cell's, and the memory devices' that have no nodes of their own |
 //! | pages | `<hugepages>` of the cell |
 //! | distances | the guest's, if any are written |
@@ -24,8 +24,6 @@ const SMALLEST_PAGE_BYTES: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmRequest {
     pub(crate) cells: CellsRequest,
-    /// The vCPUs of each cell that are plugged in at the start; 0 for a cell of memory alone.
-    pub(crate) online_vcpus: Vec<u32>,
     /// By cell; none where the operator bound nothing.
     pub(crate) bounds: Vec<Option<NodeSet>>,
     /// The mode of all memory.
@@ -56,18 +54,21 @@ pub(crate) fn request(
         false => domain.cells.iter().map(|cell| Part::of(domain, cell)).collect(),
     };
     let online = domain.vcpus.online();
-    let online_vcpus = parts.iter().map(|part| part.vcpus.intersection(&online).len() as u32);
-    let online_vcpus: Vec<u32> = online_vcpus.collect();
-    let cells = parts.iter().zip(&online_vcpus).map(|(part, vcpus)| {
+    let cells = parts.iter().map(|part| {
+        let vcpus = part.vcpus.intersection(&online).len() as u32;
         let (memory_bytes, page_size) = part.memory(domain, host, &mut notes);
-        CellRequest { vcpus: (*vcpus).max(1), memory_bytes, page_size, near: near.clone() }
+        CellRequest { vcpus, memory_bytes, page_size, near: near.clone() }
     });
-    let cells = cells.collect();
+    let cells: Vec<CellRequest> = cells.collect();
     let bindings = domain.vcpu_bindings();
-    let bounds = parts.iter().map(|part| part.bound(domain, &bindings, host)).collect();
+    let each = parts.iter().zip(&cells);
+    let bound = |(part, cell): (&Part<'_>, &CellRequest)| {
+        part.bound(cell.vcpus > 0, domain, &bindings, host)
+    };
+    let bounds = each.map(bound).collect();
     let cells =
         CellsRequest { cells, distances: domain.distances(), policy: policy(in_force), nodes };
-    VmRequest { cells, online_vcpus, bounds, mode: in_force, notes }
+    VmRequest { cells, bounds, mode: in_force, notes }
 }
 
 /// The policy of a mode of libvirt's.
@@ -133,9 +134,10 @@ impl<'a> Part<'a> {
     }
 
     /// The nodes that the operator's bindings leave the cell: those of its memory that its vCPUs
-    /// may run on, or those of its memory if there is none.
+    /// may run on, or those of its memory if there is none. A cell whose vCPUs run needs a CPU.
     fn bound(
         &self,
+        needs_cpu: bool,
         domain: &Domain,
         bindings: &VcpuBindings<'_>,
         host: &Topology,
@@ -144,7 +146,7 @@ impl<'a> Part<'a> {
         let memory = domain
             .memory_nodes(self.cell)
             .map(|nodes| nodes.intersection(&host.node_set()))
-            .filter(has_cpu);
+            .filter(|nodes| if needs_cpu { has_cpu(nodes) } else { !nodes.is_empty() });
         let cpus = self.bound_cpus(bindings);
         let of_cpus: Option<NodeSet> = cpus.map(|cpus| {
             let named = host.cpus.iter().filter(|cpu| cpus.contains(cpu.id));

@@ -13,13 +13,12 @@ use nearside_topology::{NodeId, NodeSet, Topology};
 
 /// The intent of a domain: its request without the bindings of one host.
 pub(crate) fn intent(domain: &Domain, request: &VmRequest, host: &Topology) -> Intent {
-    let cells = request.cells.cells.iter().zip(&request.online_vcpus);
-    let sizes = cells.map(|(cell, &vcpus)| {
+    let sizes = request.cells.cells.iter().map(|cell| {
         let huge_page_bytes = match cell.page_size {
             PageSize::Base => None,
             PageSize::Huge(bytes) => Some(bytes),
         };
-        (vcpus, cell.memory_bytes, huge_page_bytes)
+        (cell.vcpus, cell.memory_bytes, huge_page_bytes)
     });
     Intent::of(domain, request.mode, sizes, host)
 }
@@ -50,8 +49,7 @@ pub(crate) fn exported(domain: &Domain, request: &VmRequest, host: &Topology) ->
 /// tell which cells are near.
 pub(crate) fn request(intent: &Intent, nodes: Option<NodeSet>) -> CellsRequest {
     let cell = |cell: &IntentCell| CellRequest {
-        // A cell of memory alone is placed as one of one vCPU.
-        vcpus: cell.vcpus.max(1),
+        vcpus: cell.vcpus,
         memory_bytes: cell.memory_bytes,
         page_size: cell.huge_page_bytes.map_or(PageSize::Base, PageSize::Huge),
         near: Vec::new(),

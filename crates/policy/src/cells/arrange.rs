@@ -45,7 +45,8 @@ pub(super) enum Nodes {
 /// of the whole, then vCPUs a core, then memory that is still available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
-    misplaced: usize,
+    /// Cells of memory alone on nodes with CPUs.
+    pub(super) misplaced: usize,
     /// The slow-down of the whole virtual machine, in millionths.
     pub(super) slow_down: u64,
     vcpus_per_core: u64,
@@ -264,6 +265,19 @@ impl<'a> Arranger<'a> {
             }
         }
         taken
+    }
+
+    /// The claims of the homes that an arrangement has before that of `cell`.
+    pub(super) fn taken_before(&self, of: &Arrangement, cell: CellIndex) -> Taken {
+        let turns = self.in_turn(&of.seats);
+        let before = turns.iter().take_while(|&&(at, _)| at != cell);
+        let home = |&(at, _): &Seat| of.homes.iter().find(|home| home.cell == at).cloned();
+        self.taken(&before.filter_map(home).collect::<Vec<_>>(), cell)
+    }
+
+    /// Whether a cell fits a node of which no other cell has a part.
+    pub(super) fn fits_alone(&self, at: CellIndex, node: NodeIndex) -> bool {
+        self.alone[at][node].is_some()
     }
 
     fn has_same_pages(&self, one: CellIndex, other: CellIndex) -> bool {

@@ -42,10 +42,12 @@ pub struct PlacedCell {
     pub spill: Option<Spill>,
 }
 
-/// The figures of a node on which a cell does not fit.
+/// The reason why a cell has several nodes: it does not fit the node from which its home grows, or
+/// it fits another one where the virtual machine is slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spill {
-    /// The node, from which the home grows.
+    /// The node from which the home grows: one of the home that the cell fits alone, if any, else
+    /// that on which the home begins.
     pub from: NodeId,
     /// The memory of the cell in bytes.
     pub needed_bytes: u64,
@@ -57,11 +59,29 @@ pub struct Spill {
     pub vcpus: u64,
     /// The CPUs there that no other cell has.
     pub cpus: u64,
+    /// A node that it fits alone; none if none was found.
+    pub alone: Option<Alone>,
+}
+
+/// A node that a cell fits, and where it is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    /// The node.
+    pub node: NodeId,
+    /// The predicted slow-down of the whole virtual machine with the cell there.
+    pub slow_down: SlowDown,
 }
 
 impl fmt::Display for Spill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, needed_bytes, available_bytes, page_size, vcpus, cpus } = *self;
+        let Self { from, needed_bytes, available_bytes, page_size, vcpus, cpus, alone } = *self;
+        if let Some(Alone { node, slow_down }) = alone {
+            return write!(
+                f,
+                "it fits node {node}, where the slow-down of the virtual machine would be \
+                 {slow_down}"
+            );
+        }
         write!(f, "node {from} has ")?;
         let is_small = available_bytes < needed_bytes;
         if is_small {

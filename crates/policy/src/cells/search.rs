@@ -64,7 +64,8 @@ pub(super) fn find(arranger: &mut Arranger<'_>, method: CellsMethod) -> Option<F
     })
 }
 
-fn is_taken(seats: &[Seat], node: NodeIndex, nodes: Nodes) -> bool {
+/// Whether no cell may begin on a node, as another has its seat there.
+pub(super) fn is_taken(seats: &[Seat], node: NodeIndex, nodes: Nodes) -> bool {
     nodes == Nodes::Distinct && seats.iter().any(|&(_, seat)| seat == node)
 }
 

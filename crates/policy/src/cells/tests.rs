@@ -244,6 +244,8 @@ fn a_large_cell_of_memory_alone_has_several_nodes_under_every_policy() {
         assert_eq!(homes(&decision), ["2", "0,3"], "{policy}");
         let bytes: u64 = decision.cells[1].home.claim.bytes.values().sum();
         assert_eq!(bytes, 10 * GIB, "{policy}");
+        let spill = decision.cells[1].spill.unwrap();
+        assert_eq!(spill.to_string(), "node 3 has 8 GiB of 10 GiB", "{policy}");
     }
 }
 
@@ -257,4 +259,89 @@ fn a_cell_of_memory_alone_stays_within_its_nodes() {
     let bounds = [Some("3".parse().unwrap()), None];
     let refusal = place_cells_within(&guest, &bounds, &seen, &CostModel::default()).unwrap_err();
     assert_eq!(refusal.to_string(), "cell 0: no CPU is online on node 3");
+}
+
+/// Nodes of 3 cores with 2 threads each at distance 16; nodes 1 and 3 have no memory.
+fn machine_with_cpus_alone() -> Observation {
+    let ids: Vec<NodeId> = (0..4).map(NodeId).collect();
+    let rows: Vec<Distance> =
+        (0..16).map(|pair| if pair / 4 == pair % 4 { 10 } else { 16 }).collect();
+    let node = |&id: &NodeId| Node {
+        id,
+        memory_bytes: if id.0 % 2 == 0 { 8 * GIB } else { 0 },
+        ..Node::default()
+    };
+    let cpu = |cpu: u32| {
+        let core = cpu % 12;
+        Cpu { core: CpuId(core), ..Cpu::new(CpuId(cpu), NodeId(core / 3)) }
+    };
+    Observation::of(Topology {
+        nodes: ids.iter().map(node).collect(),
+        cpus: (0..24).map(cpu).collect(),
+        distances: Distances::new(&ids, &rows).unwrap(),
+        ..Topology::default()
+    })
+}
+
+#[test]
+fn a_cell_on_two_nodes_that_fits_one_names_the_slow_down_there() {
+    let decision = decide(&guest(&[(4, 1), (4, 1)]), &machine_with_cpus_alone());
+    assert_eq!(homes(&decision), ["0-1", "2-3"]);
+    // 2 vCPUs a node run at once, and half of them read at 1.6: 0.6 + 0.4 x 1.3. The cells see
+    // each other at 1.6: 0.4 x 0.1 x 0.6.
+    assert_eq!((decision.slow_down, decision.between_ppm), (SlowDown(1_144_000), 24_000));
+    let spill = decision.cells[0].spill.unwrap();
+    // 4 vCPUs on 3 cores do the work of 3.25: 1.230770 with all memory local, the mean of it and
+    // 1.12 for both.
+    let alone = Alone { node: NodeId(0), slow_down: SlowDown(1_199_385) };
+    assert_eq!((spill.from, spill.alone), (NodeId(0), Some(alone)));
+    assert_eq!((spill.vcpus, spill.cpus), (4, 6));
+    assert_eq!((spill.needed_bytes, spill.available_bytes), (GIB, 8 * GIB));
+    assert_eq!(
+        spill.to_string(),
+        "it fits node 0, where the slow-down of the virtual machine would be 1.199"
+    );
+    assert_eq!(decision.cells[1].spill.unwrap().from, NodeId(2));
+}
+
+#[test]
+fn a_cell_of_as_many_vcpus_as_cores_has_one_node_beside_a_node_without_memory() {
+    let decision = decide(&guest(&[(3, 1), (3, 1)]), &machine_with_cpus_alone());
+    assert_eq!(homes(&decision), ["0", "2"]);
+    assert!(decision.cells.iter().all(|cell| cell.spill.is_none()));
+}
+
+#[test]
+fn cells_that_share_a_node_name_it_where_each_fits_beside_the_others() {
+    let decision = decide(&guest(&[(4, 1), (4, 1), (4, 1)]), &machine_with_cpus_alone());
+    assert_eq!((homes(&decision), decision.shared.to_string()), {
+        (vec!["0-1".into(), "0,3".into(), "2".into()], "0".into())
+    });
+    let alone = Some(Alone { node: NodeId(0), slow_down: SlowDown(1_349_232) });
+    let spills =
+        decision.cells.iter().map(|cell| cell.spill.map(|it| (it.from, it.cpus, it.alone)));
+    let expected = [Some((NodeId(0), 6, alone)), Some((NodeId(0), 4, alone)), None];
+    assert_eq!(spills.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_cell_that_fits_a_far_node_alone_names_that_node() {
+    // Node 0 has too little memory for cell 0, which is near its device there.
+    let mut request = guest(&[(4, 4), (1, 1)]);
+    request.cells[0].near = vec![NodeId(0)];
+    let decision = decide(&request, &machine(&[2, 3, 16, 16]));
+    assert_eq!(homes(&decision)[0], "0-1");
+    let spill = decision.cells[0].spill.unwrap();
+    assert_eq!((spill.from, spill.available_bytes), (NodeId(0), 2 * GIB));
+    assert!(spill.alone.is_some_and(|it| it.slow_down > decision.slow_down), "{spill:?}");
+}
+
+#[test]
+fn memory_alone_on_two_nodes_without_cpus_names_no_node_with_cpus() {
+    let mut topology = machine(&[16, 16, 4, 8]).topology;
+    topology.cpus.retain(|cpu| cpu.node < Some(NodeId(2)));
+    let decision = decide(&guest(&[(2, 3), (0, 10)]), &Observation::of(topology));
+    assert_eq!(homes(&decision)[1], "2-3");
+    let spill = decision.cells[1].spill.unwrap();
+    assert_eq!(spill.alone, None);
 }

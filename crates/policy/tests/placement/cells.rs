@@ -65,7 +65,8 @@ fn assert_within_what_is_available(decision: &CellsDecision, seen: &Observation)
 /// Placement of cells equals brute force on 2,000 random machines of up to 5 nodes.
 #[test]
 fn cells_equal_brute_force_on_2_000_random_machines() {
-    let (mut placed, mut spilled, mut shared, mut refused) = (0, 0, 0, 0);
+    let (mut placed, mut spilled, mut fits_one) = (0, 0, 0);
+    let (mut shared, mut refused) = (0, 0);
     for seed in 0..2_000 {
         let mut random = Random(seed);
         let (nodes, cells) = (random.between(1, 5), random.between(2, 3));
@@ -92,6 +93,9 @@ fn cells_equal_brute_force_on_2_000_random_machines() {
             home.free_after_bytes = cell.home.free_after_bytes;
             assert_same(&cell.home, &home);
             assert_eq!(cell.spill.is_some(), home.nodes.len() > 1);
+            let alone = cell.spill.and_then(|spill| spill.alone);
+            assert!(alone.is_none_or(|alone| alone.slow_down >= decision.slow_down));
+            fits_one += u32::from(alone.is_some());
         }
         assert_eq!(decision.shared, best.shared());
         assert!(sharing || decision.shared.is_empty());
@@ -101,7 +105,7 @@ fn cells_equal_brute_force_on_2_000_random_machines() {
         shared += u32::from(!decision.shared.is_empty());
     }
     println!("{placed} placed, {spilled} with a spilled cell, {shared} shared, {refused} refused");
-    assert!(placed > 1_000 && spilled > 100 && shared > 100 && refused > 100);
+    assert!(placed > 1_000 && spilled > 100 && shared > 100 && refused > 100 && fits_one > 10);
 }
 
 /// The search, forced upon machines whose arrangements can all be evaluated, is measured against
