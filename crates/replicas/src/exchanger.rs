@@ -15,6 +15,8 @@ use std::{
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
 };
 
 /// The longest message in either direction, in bytes.
@@ -23,6 +25,13 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Where the helper finds the program that calls [`serve`]: in itself, even once a package upgrade
 /// has replaced its file.
 const PROGRAM: &str = "/proc/self/exe";
+
+/// Attempts to attach a process whose threads do not stop in time: on a busy host a thread may have
+/// to wait for a CPU first. Each attempt is one short stop.
+const ATTEMPTS: u32 = 8;
+
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
@@ -164,8 +173,20 @@ fn carry_out(task: &Task) -> Exchanged {
         Operation::Attach => attach,
         Operation::Detach => detach,
     };
-    let process = Process::open(i32::try_from(task.process).unwrap_or_default());
-    match process.and_then(|process| exchange(&process, &task.exchanges)) {
+    let attempt = || {
+        let process = Process::open(i32::try_from(task.process).unwrap_or_default())?;
+        exchange(&process, &task.exchanges)
+    };
+    let mut result = attempt();
+    let attempts = if task.operation == Operation::Attach { ATTEMPTS } else { 1 };
+    for _ in 1..attempts {
+        let Err(RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. }) = result else {
+            break;
+        };
+        thread::sleep(PAUSE);
+        result = attempt();
+    }
+    match result {
         Ok(report) => Exchanged::Done {
             bytes: report.changed.iter().map(Segment::bytes).sum(),
             stopped_us: report.stopped.as_micros().try_into().unwrap_or(u64::MAX),
