@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test lab-test replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test lab-test replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -60,7 +60,7 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	cargo clippy --manifest-path fuzz/Cargo.toml --locked --target-dir target -- -D warnings
 	cargo clippy --package nearside-topology --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
-	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd .ci/run
+	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd findings/*.sh .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
 	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/replicate lab/test lab/*.py lab/demo-guest docs/images/draw-demo
 
@@ -125,6 +125,9 @@ fuzz: ## every fuzz target for FUZZ_SECONDS each (default 600)
 
 bench: ## the benchmarks
 	cargo bench --workspace
+
+findings: ## surprises of other software, shown by running it (on request: downloads packages)
+	for finding in findings/*-*.sh; do echo "== $$finding"; "$$finding" || exit 1; done
 
 docs: ## the API documentation
 	cargo doc --workspace --no-deps
