@@ -16,7 +16,8 @@ unpack() {
   done < <(apt-get --print-uris --yes --reinstall --no-install-recommends install "$@" |
     sed -nE "s/^'[^']*' ([^ ]*\.deb) .*/\1/p")
   mkdir "$here/packages" "$root"
-  (cd "$here/packages" && apt-get --quiet=2 --option APT::Sandbox::User=root download "${wanted[@]}")
+  local options=(--quiet=2 --option APT::Sandbox::User=root)
+  (cd "$here/packages" && apt-get "${options[@]}" download "${wanted[@]}")
   for file in "$here"/packages/*.deb; do dpkg-deb --extract "$file" "$root"; done
   export PATH="$root/usr/bin:$root/bin:$PATH"
   local libraries

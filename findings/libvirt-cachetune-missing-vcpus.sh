@@ -6,6 +6,7 @@
 #
 # Consequence: XML that is read back differs from what was written, and a typing error in the range
 # gives vCPUs no share of the cache.
+# shellcheck source=findings/lib.sh
 . "$(dirname "$0")/lib.sh"
 unpack libvirt-clients=9.0.0-4+deb12u2 libvirt0=9.0.0-4+deb12u2
 

@@ -7,6 +7,7 @@
 #
 # Consequence: a program that reads the first <cpu>, as most XML libraries suggest, sees one cell of
 # a guest that has two.
+# shellcheck source=findings/lib.sh
 . "$(dirname "$0")/lib.sh"
 unpack libvirt-clients=9.0.0-4+deb12u2 libvirt0=9.0.0-4+deb12u2
 
@@ -26,5 +27,7 @@ cat >"$here/domain.xml" <<'END'
 </domain>
 END
 shown=$(virsh -q -c test:///default "define $here/domain.xml; dumpxml cells" 2>&1)
-expect 'cells and topology that libvirt shows' "<cell id='0' cpus='0-1' memory='65536' unit='KiB'/>
-<cell id='1' cpus='2-3' memory='65536' unit='KiB'/>" "$(grep -oE '<(cell|topology)[^>]*>' <<<"$shown")"
+expect 'cells and topology that libvirt shows' \
+  "<cell id='0' cpus='0-1' memory='65536' unit='KiB'/>
+<cell id='1' cpus='2-3' memory='65536' unit='KiB'/>" \
+  "$(grep -oE '<(cell|topology)[^>]*>' <<<"$shown")"
