@@ -27,8 +27,9 @@ pub struct Mount {
     pub is_nosuid: bool,
     /// Whether programs cannot be executed from there.
     pub is_noexec: bool,
-    /// Whether others see what is mounted below it, or no longer (mount_namespaces(7)).
-    pub is_shared: bool,
+    /// The peer group whose mounts see what is mounted below it, or no longer
+    /// (mount_namespaces(7)); none if it is not shared.
+    pub peers: Option<u64>,
     /// The type of its file system.
     pub kind: String,
     /// Its source, for example a disk.
@@ -77,7 +78,9 @@ fn mount(line: &[u8]) -> Option<Mount> {
         point: unescaped(fields.get(4)?),
         is_nosuid: is_set(b"nosuid"),
         is_noexec: is_set(b"noexec"),
-        is_shared: fields[..file_system].iter().any(|field| field.starts_with(b"shared:")),
+        peers: fields[..file_system]
+            .iter()
+            .find_map(|field| text(field)?.strip_prefix("shared:")?.parse().ok()),
         kind: text(fields.get(file_system)?)?.to_owned(),
         source: fields.get(file_system + 1)?.to_vec(),
         options: fields.get(file_system + 2)?.to_vec(),
@@ -123,7 +126,7 @@ mod tests {
             point: point.into(),
             is_nosuid: false,
             is_noexec: id == 40,
-            is_shared: id == 22,
+            peers: (id == 22).then_some(1),
             kind: kind.into(),
             source: source.into(),
             options: if id == 22 { b"rw".into() } else { b"rw,size=1k".into() },

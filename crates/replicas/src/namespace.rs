@@ -7,7 +7,7 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    mountinfo::mount_of,
+    mountinfo::{mount_of, mounts},
     sys,
 };
 use rustix::{
@@ -20,6 +20,7 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
+    collections::BTreeSet,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -75,7 +76,7 @@ pub enum Bound {
     Mount(OwnedFd),
     /// The path names another file there, or none.
     NotThere,
-    /// Others would see the copy, too: the file lies on a shared mount.
+    /// The host would see the copy, too: the file lies on a mount that it shares.
     Shared,
 }
 
@@ -158,6 +159,10 @@ impl Visitor {
         path: &Path,
         original: FileId,
     ) -> Result<Bound, Error> {
+        // The mounts of a service with PrivateMounts= have peers among themselves alone.
+        let hosts = std::fs::read("/proc/1/mountinfo").ok();
+        let hosts: Option<BTreeSet<u64>> =
+            hosts.map(|text| mounts(&text).iter().filter_map(|mount| mount.peers).collect());
         self.within(namespace, || {
             let root = root_folder(root)?;
             let inside = path.strip_prefix("/").unwrap_or(path);
@@ -169,7 +174,8 @@ impl Visitor {
             }
             let doing = || format!("binding a copy over {}", path.display());
             let around = mount_of(&self.own, &target).doing(doing)?;
-            if around.is_shared {
+            if around.peers.is_some_and(|peers| hosts.as_ref().is_none_or(|it| it.contains(&peers)))
+            {
                 return Ok(Bound::Shared);
             }
             // A copy may do no more than the original there.

@@ -300,8 +300,8 @@ fn bind(
         }
         Ok(Bound::NotThere) => {}
         Ok(Bound::Shared) => eprintln!(
-            "nearside replicator: {}: no copy in the namespace of a process whose mount others \
-             share",
+            "nearside replicator: {}: no copy in the namespace of a process whose mount the host \
+             shares",
             path.display()
         ),
         Err(error) => {
