@@ -150,15 +150,15 @@ impl Replicator {
         let ids: Vec<_> = self.files.keys().copied().collect();
         for id in ids {
             let Some(file) = self.files.get(&id) else { continue };
-            let mut events = seen
-                .iter()
-                .filter(|(watch, _)| *watch == file.watch || file.layer_watches.contains(watch));
-            let modified = all || events.clone().any(|(_, it)| it.contains(ReadFlags::MODIFY));
-            let closed = all || events.clone().any(|(_, it)| it.contains(ReadFlags::CLOSE_WRITE));
-            if !all && events.next().is_none() {
+            let is_its = |watch| watch == file.watch || file.layer_watches.contains(&watch);
+            let its = seen.iter().filter(|(watch, _)| is_its(*watch));
+            let its = its.fold(ReadFlags::empty(), |its, (_, events)| its | *events);
+            if !all && its.is_empty() {
                 continue;
             }
-            let attributes = all || events.clone().any(|(_, it)| it.contains(ReadFlags::ATTRIB));
+            let has = |event| all || its.contains(event);
+            let (closed, modified) = (has(ReadFlags::CLOSE_WRITE), has(ReadFlags::MODIFY));
+            let attributes = has(ReadFlags::ATTRIB);
             let has_other_content = modified && file.life.is_leased() && file.original.is_changed();
             if self.is_replaced(id) {
                 self.take(id, Event::Replaced);
