@@ -1,4 +1,4 @@
-//! What a copy takes over from its original beside the content.
+//! Attributes that a copy takes over from its original.
 
 use nearside_policy::replication::Bar;
 use rustix::{

@@ -146,7 +146,7 @@ impl Room {
 
     fn end(&mut self) {
         let Some(host) = &mut self.host else { return };
-        // What fails leaves a reservation that ends with this process.
+        // A failure leaves a reservation that ends with this process.
         let _ = host.begin().map_err(Refusal::from).and_then(|mut it| it.end(RESERVATION));
     }
 }

@@ -44,7 +44,7 @@ struct Task {
     exchanges: Vec<Exchange>,
 }
 
-/// What became of the process.
+/// The outcome for the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exchanged {
     /// Its mappings are as wished.

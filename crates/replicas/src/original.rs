@@ -128,7 +128,7 @@ impl Original {
     }
 }
 
-/// What bars a file, as far as its attributes tell. It need not be open for reading.
+/// The bar against a file, as far as its attributes tell. It need not be open for reading.
 ///
 /// # Errors
 /// Those of `fstat(2)`, `fstatfs(2)` and `statx(2)`.

@@ -114,7 +114,7 @@ pub enum Answer {
     },
 }
 
-/// What became of the running processes of a namespace.
+/// The outcome for the running processes of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// The copies bound there.

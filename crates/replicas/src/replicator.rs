@@ -155,7 +155,7 @@ fn listen_at(path: &Path) -> Result<OwnedFd, Error> {
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).doing(doing)?;
     let address = SocketAddrUnix::new(path).doing(doing)?;
     bind(&listener, &address).doing(doing)?;
-    // Nobody connects before `listen`.
+    // No client connects before `listen`.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).doing(doing)?;
     listen(&listener, 64).doing(doing)?;
     Ok(listener)

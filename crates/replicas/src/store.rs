@@ -200,7 +200,7 @@ impl Store {
         })
     }
 
-    /// What is left of its budget, in bytes.
+    /// The rest of its budget, in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         rustix::fs::fstatvfs(&self.folder).map_or(0, |it| it.f_bfree.saturating_mul(it.f_frsize))
     }

@@ -1,4 +1,4 @@
-//! What a command line gives the guest from the start on: memory of devices, and vCPUs.
+//! Memory of devices, and vCPUs, that a command line gives the guest from its start on.
 
 #![allow(
     clippy::unwrap_used,

@@ -151,7 +151,7 @@ pub(super) fn text_of<'a>(node: Node<'a, '_>) -> Value<'a> {
     }
 }
 
-/// What `isspace` of C's locale takes, as far as XML can have it.
+/// The blanks of `isspace` in C's locale, as far as XML can have them.
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n')
 }

@@ -57,7 +57,7 @@ pub struct TextFileReport {
     pub moved_bytes: u64,
 }
 
-/// What the configuration allows.
+/// The limits that the configuration sets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowed {
     /// Text moves.

@@ -73,7 +73,7 @@ fn plural(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
-/// What became of running processes, for people.
+/// The outcome for running processes, for people.
 pub(crate) fn attached_text(attached: &Attached) -> String {
     let mut text = match attached.processes {
         0 => "no process there maps a file that has copies\n".to_owned(),

@@ -76,7 +76,7 @@ fn affinity(affinity: Affinity) -> String {
     format!("  affinity     {means}\n")
 }
 
-/// What a home of several nodes means for program text.
+/// The consequence of a home of several nodes for program text.
 fn wide(home: &NodeSet) -> String {
     if home.len() > 1 { format!("  text         {WIDE}\n") } else { String::new() }
 }

@@ -9,7 +9,7 @@ pub enum Bar {
     /// Only regular files have text.
     #[error("it is {found}, and only regular files can have copies")]
     NotRegular {
-        /// What it is, with an article.
+        /// Its kind, with an article.
         found: String,
     },
     /// An empty file has no text.

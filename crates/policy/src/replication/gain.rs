@@ -1,4 +1,4 @@
-//! What a copy is worth.
+//! The worth of a copy.
 
 use nearside_topology::{Distances, NodeId};
 use std::collections::BTreeMap;

@@ -45,7 +45,7 @@ impl CopyRefusal {
     }
 }
 
-/// What happens to a file.
+/// An event in the life of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// These nodes shall have a copy, and no others.
@@ -74,7 +74,7 @@ pub enum Event {
     Replaced,
 }
 
-/// What is to be done. Effects of one step are done in their order.
+/// An order to the helper. Effects of one step are carried out in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Take the read lease; answer [`Event::Leased`], [`Event::BusyWriter`] or [`Event::Barred`].

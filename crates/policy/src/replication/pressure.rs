@@ -23,7 +23,7 @@ pub const RECOVERY: Duration = Duration::from_secs(10);
 pub struct NodeMemory {
     /// All of it, in bytes.
     pub total_bytes: u64,
-    /// What claims could get of it, in bytes ([`allocatable`](fn@crate::allocatable)).
+    /// The part that claims could get, in bytes ([`allocatable`](fn@crate::allocatable)).
     pub allocatable_bytes: u64,
 }
 

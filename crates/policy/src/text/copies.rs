@@ -67,7 +67,7 @@ pub struct DomainNamespace {
     pub node: NodeId,
 }
 
-/// What a decision looks at.
+/// The input of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyTurn<'a> {
     /// The number of the look.
@@ -82,7 +82,7 @@ pub struct CopyTurn<'a> {
     pub distances: &'a Distances,
 }
 
-/// What the replicator is asked for.
+/// A request to the replicator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyOrder {
     /// These nodes use copies of a file from now on.
@@ -101,7 +101,7 @@ pub enum CopyOrder {
     Attach(DomainNamespace),
 }
 
-/// What is remembered between two looks.
+/// Memory between two looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CopyHistory {
     /// Looks in a row in which copies of a file paid.

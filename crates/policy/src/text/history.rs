@@ -1,4 +1,4 @@
-//! What is remembered of each file between two looks, so that text does not bounce between nodes.
+//! Memory of each file between two looks, so that text does not bounce between nodes.
 
 use super::FileId;
 use nearside_topology::NodeSet;
@@ -10,7 +10,7 @@ const CONFIRMATIONS: u64 = 2;
 /// The longest rest, and the looks after which a setback is forgotten.
 const MAX_REST_LOOKS: u64 = 256;
 
-/// What the decisions of earlier looks led to, by file.
+/// Results of earlier looks, by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TextHistory(BTreeMap<FileId, FileHistory>);
 

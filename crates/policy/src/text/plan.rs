@@ -8,7 +8,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt};
 /// A text is in place if at most this share of it is elsewhere: 1/100.
 const TOLERANCE_DIVISOR: u64 = 100;
 
-/// What a look may use.
+/// The means of a look.
 #[derive(Debug, Clone)]
 pub struct Turn<'a> {
     /// The number of the look.

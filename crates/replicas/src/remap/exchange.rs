@@ -52,7 +52,7 @@ pub(crate) fn exchange(
     Ok(report)
 }
 
-/// What is known about the process and wanted of it.
+/// Knowledge about the process, and the exchanges wanted.
 struct Work<'a> {
     process: &'a Process,
     exchanges: &'a [Exchange],

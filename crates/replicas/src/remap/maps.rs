@@ -24,7 +24,7 @@ pub struct MapsFile {
     pub inode: u64,
 }
 
-/// What a segment may be used for.
+/// The protection of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Protection {
     /// Its bytes may be read.
@@ -40,7 +40,7 @@ pub struct Protection {
 pub struct Segment {
     /// Its addresses, from the first to the one behind the last.
     pub addresses: Range<u64>,
-    /// What it may be used for.
+    /// Its protection.
     pub protection: Protection,
     /// True if a write would reach the file (`MAP_SHARED`).
     pub shared: bool,

@@ -1,4 +1,4 @@
-//! What is done to each segment, decided from what the stopped process maps.
+//! The change of each segment, decided from the mappings of the stopped process.
 
 use super::{
     maps::{Properties, Segment},

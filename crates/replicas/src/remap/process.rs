@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a process sees of one file.
+/// One file as a process sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Views {
     /// Its segments of the file, by address.
@@ -70,7 +70,7 @@ impl Process {
         matches!(poll(&mut watched, Some(&now)), Ok(0))
     }
 
-    /// What the process sees of a file.
+    /// A file as the process sees it.
     ///
     /// # Errors
     /// [`RemapError::Refused`] if it has ended or the caller may not look.

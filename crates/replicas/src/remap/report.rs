@@ -1,4 +1,4 @@
-//! What an exchange is to do, and what it did.
+//! The task of an exchange, and its result.
 
 use super::{descriptors::Descriptor, maps::Segment, plan::Kept};
 use crate::file_id::FileId;

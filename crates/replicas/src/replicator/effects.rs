@@ -1,4 +1,4 @@
-//! What events lead to. The decisions are those of [`Life`](nearside_policy::replication::Life);
+//! The effects of events. The decisions are those of [`Life`](nearside_policy::replication::Life);
 //! here they are carried out.
 
 use super::{

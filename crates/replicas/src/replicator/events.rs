@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the loop woke up for.
+/// The reason why the loop woke up.
 enum Woken {
     Signal,
     Change,

@@ -1,4 +1,4 @@
-//! What the helper knows of files, namespaces and nodes.
+//! The helper's knowledge of files, namespaces and nodes.
 
 use super::retry::Retry;
 use crate::{

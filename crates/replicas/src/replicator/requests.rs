@@ -33,8 +33,8 @@ use std::{
 /// Why the daemon does not change the copies of a file.
 const OPERATORS: &str = "an operator has asked for its copies";
 
-/// What a file is watched for: the last close of a writer, a truncation that breaks no lease, and a
-/// replacement.
+/// The events that a file is watched for: the last close of a writer, a truncation that breaks no
+/// lease, and a replacement.
 const OF_FILES: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)

@@ -12,7 +12,7 @@ use std::{
 
 /// The folder of images and containers.
 const DISK: &str = "/run/containers-disk";
-/// What podman sees of the host.
+/// The folder of the host that podman sees.
 pub(crate) const SHARED: &str = "/tmp/shared";
 const IMAGE: &str = "nearside-lab";
 const HOOKS: &str = "/run/nearside-hooks";

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt};
 /// A file of a package, whose content is the version.
 const FILE: &str = "/usr/lib/nearside-lab/text.so";
 
-/// What a container of Python executes.
+/// The command of a container of Python.
 const TEXT: [&str; 5] = [
     PYTHON,
     "/usr/lib/x86_64-linux-gnu/libc.so.6",

@@ -50,7 +50,7 @@ impl Replicator {
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
         assert!(line.contains("answers"), "{line:?}");
-        // What it says later goes to the log of the test.
+        // Later lines go to the log of the test.
         std::thread::spawn(move || {
             said.lines().map_while(Result::ok).for_each(|it| eprintln!("{it}"))
         });

@@ -144,7 +144,7 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
     replicator.stop();
 }
 
-/// What an operator and programs do, again and again, until they are told to stop.
+/// Acts as an operator and programs do, again and again, until it is told to stop.
 fn live(path: &str, domain: u32, ended: &AtomicBool) {
     let mut number = 0;
     while !ended.load(Ordering::Relaxed) {

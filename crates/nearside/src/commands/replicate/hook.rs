@@ -48,7 +48,7 @@ pub(super) struct Hook {
     node: Option<u32>,
 }
 
-/// What a runtime says of a container
+/// A runtime's description of a container
 /// (<https://github.com/opencontainers/runtime-spec/blob/main/runtime.md#state>).
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 struct State {
@@ -103,7 +103,7 @@ fn attach(args: &Hook, state: &State, socket: &Path) -> Result<(), String> {
     if state.pid == 0 {
         return Err("it has no process".into());
     }
-    // Nobody wants copies here.
+    // No process here wants copies.
     if !socket.exists() {
         return Ok(());
     }
