@@ -71,7 +71,7 @@ pub fn procfs(input: &[u8]) {
         }
     }
     if let Some(numa_stat) = text("numa_stat") {
-        memory::numa_stat(&numa_stat).values().for_each(check);
+        memory::numa_stat(&numa_stat, &["anon", "total"]).values().for_each(check);
     }
 
     let Ok(folder) = unpacked(&sections) else { return };

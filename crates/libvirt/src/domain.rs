@@ -74,6 +74,14 @@ impl Domain {
         matches!(architecture, Some("ppc64" | "ppc64le"))
     }
 
+    /// Whether libvirt asks `numad` for the domain's nodes (`qemuProcessPrepareDomainNUMAPlacement`,
+    /// `src/qemu/qemu_process.c`).
+    pub fn asks_numad(&self) -> bool {
+        let binding = self.numatune.as_ref().and_then(|numatune| numatune.memory.as_ref());
+        let placement = binding.and_then(|binding| binding.placement.as_ref());
+        self.vcpus.is_auto() || placement.is_some_and(|placement| placement.value == Choice::Auto)
+    }
+
     /// The cell with this number.
     pub fn cell(&self, id: CellId) -> Option<&Cell> {
         self.cells.get(id.0 as usize)

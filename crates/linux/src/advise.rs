@@ -1,29 +1,47 @@
 //! Advice on nodes for a virtual machine that another manager starts (docs/adr/0015-numad.md).
 
-use crate::{Host, Refusal};
+use crate::{Error, Host, Refusal};
 use nearside_policy::{Advice, CostModel, RESERVED_FOR_S, Reservation};
 use nearside_topology::Topology;
 
+/// The reason why nothing is reserved for a caller that has given up.
+pub(crate) const NOT_AWAITED: &str = "nobody waits for the answer any more";
+
 /// Chooses nodes and reserves their memory, as one step under the lock. `known` is the machine as
-/// read earlier, which shortens the time under the lock.
+/// read earlier, which shortens the time under the lock. `is_awaited` is asked right before the
+/// reservation is written: none is written for a caller that has given up.
 ///
 /// # Errors
-/// If the lock is not free in time, or the host cannot be read. Then nothing is reserved.
+/// If the lock is not free in time, the host cannot be read, or the caller has given up. Then
+/// nothing is reserved.
 pub fn advise(
     host: &mut Host,
     vcpus: u32,
     memory_bytes: u64,
     model: &CostModel,
     known: &Topology,
+    is_awaited: impl FnOnce() -> bool,
 ) -> Result<Advice, Refusal> {
     let mut session = host.begin()?;
     let seen = session.observe(Some(known))?;
     let name = free_name(&seen.reservations);
     let advice = nearside_policy::advise(&name, vcpus, memory_bytes, seen, model);
     if let Ok(reserved) = &advice.reserved {
+        if !is_awaited() {
+            return Err(Error::Refused(NOT_AWAITED.into()).into());
+        }
         session.reserve(reserved, RESERVED_FOR_S)?;
     }
     Ok(advice)
+}
+
+/// Ends the reservation of an answer that did not reach its caller; fine if it has ended, or if a
+/// domain has adopted it.
+///
+/// # Errors
+/// If the lock is not free in time, or the record cannot be removed.
+pub fn take_back(host: &mut Host, name: &str) -> Result<(), Error> {
+    host.begin()?.end_unowned(name)
 }
 
 /// The first of `numad-1`, `numad-2`, ... that no reservation has.

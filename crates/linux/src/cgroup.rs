@@ -281,17 +281,25 @@ impl Cgroup {
             if !events.lines().any(|line| line == "populated 1") {
                 return false;
             }
-            let lists_none = |group: &Self| {
-                group
-                    .read("cgroup.procs")
-                    .is_ok_and(|list| list.is_some_and(|list| list.is_empty()))
-            };
-            if !lists_none(self) || !self.subtree().iter().all(lists_none) {
+            if self.lists_a_process() {
                 return true;
             }
             pause();
         }
         true
+    }
+
+    /// Whether its list or one below it has a process. True also for a list that cannot be read.
+    fn lists_a_process(&self) -> bool {
+        let mut left = vec![self.clone()];
+        while let Some(group) = left.pop() {
+            let list = group.read("cgroup.procs");
+            if !list.is_ok_and(|list| list.is_some_and(|list| list.is_empty())) {
+                return true;
+            }
+            left.extend(group.children());
+        }
+        false
     }
 
     /// The processes in it (not below it).

@@ -9,10 +9,10 @@ use std::{
     path::Path,
 };
 
-/// The huge pages of a group and those below it.
+/// The huge pages of a group and those below it, on a machine that [has any](host_has_any).
 ///
 /// The `hugetlb` controller charges them, but systemd does not enable it. Without it they are
-/// counted in the mappings of the processes, if the machine has any.
+/// counted in the mappings of the processes.
 pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
     let mapped = || mappings::mapped_by(group, proc).huge;
     match charged(group) {
@@ -26,8 +26,7 @@ pub(crate) fn of_group(group: &Cgroup, proc: &Path) -> HugePages {
             };
             pools.into_iter().map(placed).collect()
         }
-        None if host_has_any(proc) => mapped(),
-        None => HugePages::new(),
+        None => mapped(),
     }
 }
 
@@ -111,7 +110,7 @@ fn charged(group: &Cgroup) -> Option<Vec<Pool>> {
         // Linux 5.17. The line "total" includes the groups below, the line "hugetlb" does not.
         let stat =
             group.read(&format!("hugetlb.{size}.numa_stat")).ok().flatten().unwrap_or_default();
-        let by_node = mappings::numa_stat(&stat).remove("total").unwrap_or_default();
+        let by_node = mappings::numa_stat(&stat, &["total"]).remove("total").unwrap_or_default();
         Some(Pool { page_bytes, bytes, by_node })
     };
     let pools: Vec<_> = names.filter_map(pool).collect();
@@ -149,7 +148,7 @@ fn page_bytes(size: &str) -> Option<u64> {
 
 /// True if huge pages of any size are in a pool or in use (`Hugetlb` in `/proc/meminfo`, Linux
 /// 4.16; a kernel without huge pages has no such line).
-fn host_has_any(proc: &Path) -> bool {
+pub(crate) fn host_has_any(proc: &Path) -> bool {
     let text = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Hugetlb:"));
     line.is_some_and(|amount| amount.split_whitespace().next() != Some("0"))
@@ -192,13 +191,14 @@ mod tests {
 
         fn huge(&self) -> HugePages {
             let group = crate::cgroup::Tree::at(self.0.path()).unwrap().group("/").unwrap();
-            of_group(&group, self.0.path())
+            crate::memory::of_group(&group, self.0.path()).huge
         }
     }
 
     #[test]
     fn without_their_controller_they_are_found_in_the_mappings() {
         let made = Made::new();
+        made.file("memory.numa_stat", "");
         for (meminfo, expected) in [
             ("Hugetlb: 8192 kB\n", HugePages::from([(2 * MIB, by_node(&[0, 4 * MIB]))])),
             ("Hugetlb: 0 kB\n", HugePages::new()),
@@ -212,6 +212,8 @@ mod tests {
     #[test]
     fn mappings_locate_charged_pages_before_the_controller_does() {
         let made = Made::new();
+        made.file("memory.numa_stat", "");
+        made.file("meminfo", "Hugetlb: 8192 kB\n");
         let charge = |size: &str, current: u64, stat: &str| {
             made.file(&format!("hugetlb.{size}.current"), &format!("{current}\n"));
             made.file(&format!("hugetlb.{size}.rsvd.current"), "99\n");

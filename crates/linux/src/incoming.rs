@@ -1,13 +1,14 @@
 //! Room for a virtual machine that another manager brings to this host
 //! (docs/adr/0017-migration.md).
 
-use crate::{Host, Refusal};
+use crate::{Error, Host, Refusal, advise::NOT_AWAITED};
 use nearside_policy::{Observation, RESERVED_FOR_S, Reservation};
 use nearside_topology::Topology;
 
 /// Decides on nodes and reserves their memory under `name`, as one step under the lock. A
 /// reservation of that name which no domain has adopted is that of an earlier attempt, and ends.
-/// `known` is the machine as read earlier.
+/// `known` is the machine as read earlier. `is_awaited` is asked right before the reservation is
+/// written: none is written for a caller that has given up.
 ///
 /// Returns the decision, and the reason if its reservation was refused.
 ///
@@ -18,11 +19,16 @@ pub fn reserve_incoming<T>(
     name: &str,
     known: &Topology,
     decide: impl FnOnce(&Observation) -> (T, Option<Reservation>),
+    is_awaited: impl FnOnce() -> bool,
 ) -> Result<(T, Result<(), Refusal>), Refusal> {
     let mut session = host.begin()?;
     session.end_unowned(name)?;
     let (decision, wanted) = decide(session.observe(Some(known))?);
-    let reserved = wanted.map_or(Ok(()), |wanted| session.reserve(&wanted, RESERVED_FOR_S));
+    let reserved = match wanted {
+        Some(wanted) if is_awaited() => session.reserve(&wanted, RESERVED_FOR_S),
+        Some(_) => Err(Error::Refused(NOT_AWAITED.into()).into()),
+        None => Ok(()),
+    };
     Ok((decision, reserved))
 }
 
@@ -54,14 +60,31 @@ mod tests {
 
     /// The names and MiB of the reservations that the decision for `name` saw.
     fn reserve(made: &Made, name: &str, mib: u64) -> (Vec<(String, u64)>, bool) {
+        reserve_if(made, name, mib, true)
+    }
+
+    fn reserve_if(
+        made: &Made,
+        name: &str,
+        mib: u64,
+        is_awaited: bool,
+    ) -> (Vec<(String, u64)>, bool) {
         let mut host = made.host();
         let known = host.topology().unwrap();
         let seen = |seen: &Observation| {
             let each = |it: &Reservation| (it.name.clone(), it.bytes[&NodeId(1)] / MIB);
             (seen.reservations.iter().map(each).collect(), Some(wanted(name, mib)))
         };
-        let (seen, reserved) = reserve_incoming(&mut host, name, &known, seen).unwrap();
+        let (seen, reserved) =
+            reserve_incoming(&mut host, name, &known, seen, || is_awaited).unwrap();
         (seen, reserved.is_ok())
+    }
+
+    #[test]
+    fn nothing_is_reserved_for_a_caller_that_has_given_up() {
+        let made = made();
+        assert_eq!(reserve_if(&made, "incoming-a", 600, false), (vec![], false));
+        assert_eq!(reserve(&made, "incoming-b", 600), (vec![], true));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! [`Watcher`](watch::Watcher).
 
 mod actuator;
-mod advise;
+pub mod advise;
 pub mod busy;
 pub mod cgroup;
 mod confine;
@@ -41,7 +41,6 @@ pub mod vcpus;
 mod vm;
 pub mod watch;
 
-pub use advise::advise;
 pub use disks::resolve_disks;
 pub use error::Error;
 pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};

@@ -96,20 +96,31 @@ fn all_sizes<S: Serializer>(huge: &HugePages, serializer: S) -> Result<S::Ok, S:
 
 /// The sum of quantities by node.
 pub fn sum<'a>(parts: impl IntoIterator<Item = &'a ByNode>) -> ByNode {
-    let mut all = ByNode::new();
-    for (&node, &amount) in parts.into_iter().flatten() {
-        let entry: &mut u64 = all.entry(node).or_default();
-        *entry = entry.saturating_add(amount);
+    let mut parts = parts.into_iter();
+    let mut all = parts.next().cloned().unwrap_or_default();
+    for part in parts {
+        // The kernel's figures name the same nodes each time. Then no node needs to be looked up.
+        if all.keys().eq(part.keys()) {
+            all.values_mut().zip(part.values()).for_each(|(all, &more)| add_to(all, more));
+            continue;
+        }
+        for (&node, &amount) in part {
+            add_to(all.entry(node).or_default(), amount);
+        }
     }
     all
 }
 
-/// Reads lines such as `anon N0=4096 N1=0` or `total=8192 N0=8192`: bytes by node, by name.
-pub fn numa_stat(text: &str) -> BTreeMap<String, ByNode> {
+fn add_to(amount: &mut u64, more: u64) {
+    *amount = amount.saturating_add(more);
+}
+
+/// Reads lines such as `anon N0=4096 N1=0` or `total=8192 N0=8192`: bytes by node, of these names.
+pub fn numa_stat<'n>(text: &str, names: &[&'n str]) -> BTreeMap<&'n str, ByNode> {
     let line = |line: &str| {
-        let mut words = line.split_whitespace();
-        let name = words.next()?.split('=').next()?.to_owned();
-        Some((name, words.filter_map(node_amount).collect()))
+        let end = line.find([' ', '=']).unwrap_or(line.len());
+        let name = names.iter().find(|&&name| name == &line[..end])?;
+        Some((*name, line.split_ascii_whitespace().skip(1).filter_map(node_amount).collect()))
     };
     text.lines().filter_map(line).collect()
 }

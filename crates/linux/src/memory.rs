@@ -12,9 +12,37 @@ use nearside_policy::ByNode;
 use nearside_topology::NodeId;
 use std::path::Path;
 
+/// Reads the memory of groups, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'p> {
+    proc: &'p Path,
+    has_huge_pages: bool,
+}
+
+impl<'p> Reader<'p> {
+    /// Looks whether the machine has huge pages, once for all groups.
+    pub(crate) fn new(proc: &'p Path) -> Self {
+        Self { proc, has_huge_pages: huge::host_has_any(proc) }
+    }
+
+    /// As the function [`of_group`].
+    pub(crate) fn of_group(self, group: &Cgroup) -> MemoryByKind {
+        self.charged(group).unwrap_or_else(|| mapped_by(group, self.proc))
+    }
+
+    fn charged(self, group: &Cgroup) -> Option<MemoryByKind> {
+        let text = group.read("memory.numa_stat").ok()??;
+        let huge = match self.has_huge_pages {
+            true => huge::of_group(group, self.proc),
+            false => HugePages::new(),
+        };
+        Some(charged_by(&text, huge))
+    }
+}
+
 /// The memory of a group: as the kernel charges it or, without that, as its processes map it.
 pub fn of_group(group: &Cgroup, proc: &Path) -> MemoryByKind {
-    charged(group, proc).unwrap_or_else(|| mapped_by(group, proc))
+    Reader::new(proc).of_group(group)
 }
 
 /// The memory charged to a group and those below it; none without the memory controller.
@@ -22,13 +50,24 @@ pub fn of_group(group: &Cgroup, proc: &Path) -> MemoryByKind {
 /// The kernel charges a page to the group that touched it first, and its figures may lag by some
 /// pages for each CPU.
 pub fn charged(group: &Cgroup, proc: &Path) -> Option<MemoryByKind> {
-    let text = group.read("memory.numa_stat").ok()??;
-    Some(charged_by(&text, huge::of_group(group, proc)))
+    Reader::new(proc).charged(group)
 }
+
+/// The statistics that [`charged_by`] needs of the 27 or more in `memory.numa_stat`.
+const COUNTED: [&str; 8] = [
+    "anon",
+    "file",
+    "shmem",
+    "file_mapped",
+    "kernel_stack",
+    "pagetables",
+    "sec_pagetables",
+    "slab_unreclaimable",
+];
 
 /// As [`charged`], from the text of `memory.numa_stat`.
 pub(crate) fn charged_by(text: &str, huge: HugePages) -> MemoryByKind {
-    let stat = numa_stat(text);
+    let stat = numa_stat(text, &COUNTED);
     let of = |names: &[&str]| sum(names.iter().filter_map(|&name| stat.get(name)));
     let (files, shared) = (of(&["file"]), of(&["shmem"]));
     let without = |all: &ByNode, part: &ByNode| -> ByNode {
@@ -71,6 +110,7 @@ mod tests {
         let numa = "anon N0=100 N1=7\nfile N0=50 N1=0\nshmem N0=20 N1=0\nkernel_stack N0=1 N1=1\n\
                     pagetables N0=2 N1=0\n";
         std::fs::write(folder.path().join("memory.numa_stat"), numa).unwrap();
+        std::fs::write(folder.path().join("meminfo"), "Hugetlb: 4194304 kB\n").unwrap();
         for (size, bytes) in [("2MB", 2 << 20), ("1GB", 1 << 30)] {
             let text = format!("total={bytes} N1={bytes}\nhugetlb=0 N1=0\n");
             std::fs::write(folder.path().join(format!("hugetlb.{size}.numa_stat")), text).unwrap();

@@ -2,7 +2,8 @@
 //! to, from its cgroup and its process.
 
 use crate::{actuator::owner, cgroup::Cgroup, read, store::Process};
-use nearside_policy::{Newcomer, Owner};
+use nearside_libvirt::Domain;
+use nearside_policy::{Described, Newcomer, Owner};
 use nearside_topology::{CpuSet, NodeSet, Topology};
 use std::path::Path;
 
@@ -38,9 +39,21 @@ pub(crate) fn newcomer(
         cgroup: group.path().into(),
         nodes: bound_nodes(&status, topology)?,
         vcpus: Some(vcpus as u64).filter(|&vcpus| vcpus > 0),
-        memory_bytes: None,
         started_boottime_s: first.start_time_ticks / rustix::param::clock_ticks_per_second(),
+        described: None,
     })
+}
+
+/// A virtual machine as libvirt describes it, with the size for which libvirt asks `numad`: all of
+/// its memory, and the vCPUs that it starts with (`qemuProcessPrepareDomainNUMAPlacement` in
+/// libvirt, `src/qemu/qemu_process.c`).
+pub(crate) fn described(domain: &Domain) -> Described {
+    Described {
+        name: domain.name.as_ref().map(|name| name.value.clone()).unwrap_or_default(),
+        asked_numad: domain.asks_numad(),
+        vcpus: domain.vcpus.online().iter().count() as u64,
+        memory_bytes: domain.memory.as_ref().map_or(0, |memory| memory.value),
+    }
 }
 
 /// The nodes with memory that a process is bound to, from `/proc/PID/status`
@@ -63,6 +76,26 @@ fn bound_nodes(status: &str, topology: &Topology) -> Option<NodeSet> {
 mod tests {
     use super::*;
     use nearside_topology::{Cpu, CpuId, Node, NodeId};
+
+    #[test]
+    fn libvirt_asks_numad_for_machines_with_automatic_placement_alone() {
+        let asked = |vcpu: &str, tuned: &str| {
+            let text = format!(
+                "<domain type='kvm'><name>a</name><memory unit='MiB'>64</memory>{vcpu}\
+                 <numatune>{tuned}</numatune></domain>"
+            );
+            let Described { name, asked_numad, vcpus, memory_bytes } =
+                described(&Domain::read(&text).unwrap());
+            assert_eq!((&*name, memory_bytes), ("a", 64 << 20));
+            (asked_numad, vcpus)
+        };
+        let strict = "<memory mode='strict' nodeset='1'/>";
+        let auto = "<memory mode='strict' placement='auto'/>";
+        assert_eq!(asked("<vcpu>4</vcpu>", strict), (false, 4));
+        assert_eq!(asked("<vcpu placement='static' cpuset='1'>4</vcpu>", strict), (false, 4));
+        assert_eq!(asked("<vcpu>4</vcpu>", auto), (true, 4));
+        assert_eq!(asked("<vcpu placement='auto' current='2'>4</vcpu>", strict), (true, 2));
+    }
 
     #[test]
     fn a_process_is_bound_by_its_memory_or_else_by_its_cpus() {

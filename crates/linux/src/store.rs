@@ -19,4 +19,4 @@ pub use known::Known;
 pub use lock::{Holder, LockWait, Wait};
 pub(crate) use process::Process;
 pub use record::{Change, CpuBinding, Lifetime, Part, Parts, Record, Reservation, Subject};
-pub use records::{Locked, Store};
+pub use records::{Locked, Store, Swept};

@@ -5,13 +5,13 @@ mod common;
 
 use common::{Made, home};
 use nearside_linux::{
-    Host, Paths,
+    Host, Paths, advise,
     store::{Part, Record, Store},
     watch::{Patterns, Turn, Watcher},
 };
 use nearside_policy::{
-    ByNode, ControlObservation, Controller, History, Home, Homes, Limits, MoveReport, Owner,
-    PartHistory, Stayed, Tuning, total,
+    ByNode, ControlObservation, Controller, Described, History, Home, Homes, Limits, MoveReport,
+    Newcomer, Owner, PartHistory, Stayed, Tuning, total,
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
@@ -600,7 +600,7 @@ fn a_machine_of_libvirt_is_a_newcomer_while_its_reservation_waits() {
     let mut host = made.host();
     let topology = host.topology().unwrap();
     let model = nearside_policy::CostModel::default();
-    let advice = nearside_linux::advise(&mut host, 1, 8 << 20, &model, &topology).unwrap();
+    let advice = advise::advise(&mut host, 1, 8 << 20, &model, &topology, || true).unwrap();
     assert_eq!(advice.nodes.to_string(), "0");
     for name in ["machine-qemu\\x2d1.scope", "libpod-1.scope"] {
         let group = format!("machine.slice/{name}");
@@ -622,7 +622,17 @@ fn a_machine_of_libvirt_is_a_newcomer_while_its_reservation_waits() {
     let newcomers = watcher.newcomers();
     let paths: Vec<_> = newcomers.iter().map(|newcomer| newcomer.cgroup.as_str()).collect();
     assert_eq!(paths, ["/machine.slice/machine-qemu\\x2d1.scope"]);
-    host.begin().unwrap().adopt(&newcomers).unwrap();
+    let described = |asked_numad| -> Vec<_> {
+        let name = "vm".into();
+        let described = Described { name, asked_numad, vcpus: 1, memory_bytes: 8 << 20 };
+        let described = Some(described);
+        newcomers.iter().map(|it| Newcomer { described: described.clone(), ..it.clone() }).collect()
+    };
+    assert_eq!(watcher.adopters(newcomers.clone()), [], "libvirt has not been asked about it");
+    assert_eq!(watcher.adopters(described(false)), [], "it has bindings of its own");
+    let adopters = watcher.adopters(described(true));
+    assert_eq!(adopters, described(true));
+    host.begin().unwrap().adopt(&adopters).unwrap();
     assert_eq!(reserved(&mut watcher, 2), 7, "less the memory that it holds");
     assert!(watcher.newcomers().is_empty());
     made.file("proc/uptime", "900.00 1.00\n");

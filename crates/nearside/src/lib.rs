@@ -18,6 +18,7 @@ mod lock;
 mod output;
 mod printable;
 mod progress;
+mod race;
 mod rehome;
 mod report;
 mod request;

@@ -257,6 +257,29 @@ fn script(folder: &Path, program: &str) -> std::path::PathBuf {
     installed
 }
 
+/// libvirt may be slow to read, or gone. What cannot be read by then must not be cut either.
+#[test]
+fn an_answer_of_any_size_and_content_waits_for_no_reader() {
+    let made = Made::new(2);
+    let folder = tempfile::tempdir().unwrap();
+    let padding = " ".repeat(700 << 10);
+    for input in [DOMAIN.replace("</domain>", &format!("{padding}</domain>")), "a\0b\n\n".into()] {
+        let mut child = start(&mut hook(&made, &MIGRATE));
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        // Nobody reads before its end.
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let output = child.wait_with_output().unwrap();
+        assert!(output.stdout == input.as_bytes(), "{} bytes came back", output.stdout.len());
+        let output = fed(
+            Command::new("sh")
+                .arg(script(folder.path(), env!("CARGO_BIN_EXE_nearside")))
+                .args(MIGRATE),
+            input.as_bytes(),
+        );
+        assert!(output.stdout == input.as_bytes(), "{} bytes came back", output.stdout.len());
+    }
+}
+
 #[test]
 fn the_installed_script_never_fails() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,9 +292,9 @@ fn the_installed_script_never_fails() {
     assert_eq!(run(env!("CARGO_BIN_EXE_nearside"), &MIGRATE), DOMAIN);
     assert_eq!(run(env!("CARGO_BIN_EXE_nearside"), &["vm", "start", "begin", "-"]), "");
     let failing = folder.path().join("failing");
-    fs::write(&failing, "#!/bin/sh\necho half an answer\nexit 1\n").unwrap();
+    fs::write(&failing, "#!/bin/sh\nexit 1\n").unwrap();
     let killed = folder.path().join("killed");
-    fs::write(&killed, "#!/bin/sh\necho half an answer\nkill -9 $$\n").unwrap();
+    fs::write(&killed, "#!/bin/sh\nkill -9 $$\n").unwrap();
     for program in [&failing, &killed] {
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(program, executable).unwrap();

@@ -1,8 +1,8 @@
 //! Reservations without an owner, and the domains that adopt them (docs/adr/0015-numad.md).
 //!
 //! An answer of `numad` reserves memory for a domain without a name. The domain that starts is
-//! recognised by the nodes that bind its memory, by its size as far as that is known, and by its
-//! start after the answer.
+//! recognised by the nodes that bind its memory, by its size, and by its start after the answer.
+//! A domain that migrates to this host is recognised by its name in place of its size.
 
 use nearside_topology::NodeSet;
 use std::collections::BTreeSet;
@@ -24,6 +24,10 @@ pub struct Unowned {
     pub made_boottime_s: u64,
 }
 
+/// The start of a reservation's name for a domain that migrates to this host. The domain's name
+/// follows.
+pub const INCOMING: &str = "incoming-";
+
 /// A domain that may be the owner of a reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Newcomer {
@@ -31,12 +35,25 @@ pub struct Newcomer {
     pub cgroup: String,
     /// The nodes that its memory is bound to.
     pub nodes: NodeSet,
-    /// Its vCPUs, if they are known.
+    /// Its vCPUs, if its groups tell.
     pub vcpus: Option<u64>,
-    /// Its memory in bytes, if that is known.
-    pub memory_bytes: Option<u64>,
     /// The start of its first process, in seconds since boot.
     pub started_boottime_s: u64,
+    /// The domain as its manager describes it; without this, it adopts nothing.
+    pub described: Option<Described>,
+}
+
+/// A domain as its manager describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// Whether the manager asked `numad` for its nodes.
+    pub asked_numad: bool,
+    /// The vCPUs that it started with.
+    pub vcpus: u64,
+    /// All of its memory, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// The domains that adopt reservations: pairs of indices into `unowned` and `newcomers`. The oldest
@@ -68,16 +85,32 @@ pub fn adoptions(
     pairs
 }
 
+/// Whether a domain may be the owner of any of the reservations, as far as its groups tell. The
+/// nodes are those of [`adoptions`].
+pub fn may_adopt(unowned: &[Unowned], newcomer: &Newcomer, memory_nodes: &NodeSet) -> bool {
+    unowned.iter().any(|unowned| fits(unowned, newcomer, memory_nodes))
+}
+
 fn is_owner(unowned: &Unowned, newcomer: &Newcomer, memory_nodes: &NodeSet) -> bool {
+    // libvirt rounds the memory up to MiB (virNumaGetAutoPlacementAdvice in src/util/virnuma.c).
+    let is_size = |bytes: u64| bytes.div_ceil(MIB) == unowned.bytes / MIB;
+    let is_it = |domain: &Described| match unowned.name.strip_prefix(INCOMING) {
+        Some(name) => domain.name == name,
+        None => {
+            domain.asked_numad
+                && domain.vcpus == unowned.vcpus
+                && (unowned.bytes == 0 || is_size(domain.memory_bytes))
+        }
+    };
+    newcomer.described.as_ref().is_some_and(is_it) && fits(unowned, newcomer, memory_nodes)
+}
+
+fn fits(unowned: &Unowned, newcomer: &Newcomer, memory_nodes: &NodeSet) -> bool {
     let nodes = unowned.nodes.intersection(memory_nodes);
     // A domain that nothing binds looks like one that was bound to every node.
     let is_bound = nodes != *memory_nodes;
-    let has_vcpus = newcomer.vcpus.map_or(is_bound, |vcpus| vcpus == unowned.vcpus);
-    // libvirt rounds the memory up to MiB (virNumaGetAutoPlacementAdvice in src/util/virnuma.c).
-    let is_size = |bytes: u64| bytes.div_ceil(MIB) == unowned.bytes / MIB;
-    has_vcpus
+    newcomer.vcpus.map_or(is_bound, |vcpus| vcpus == unowned.vcpus)
         && newcomer.nodes == nodes
-        && (unowned.bytes == 0 || newcomer.memory_bytes.is_none_or(is_size))
         && newcomer.started_boottime_s >= unowned.made_boottime_s
 }
 
@@ -97,40 +130,63 @@ mod tests {
     }
 
     fn newcomer(on: &[u32], started_boottime_s: u64) -> Newcomer {
-        let cgroup = format!("/machine.slice/{started_boottime_s}.scope");
+        let name = started_boottime_s.to_string();
         Newcomer {
-            cgroup,
+            cgroup: format!("/machine.slice/{name}.scope"),
             nodes: nodes(on),
             vcpus: Some(2),
-            memory_bytes: None,
             started_boottime_s,
+            described: Some(Described {
+                name,
+                asked_numad: true,
+                vcpus: 2,
+                memory_bytes: 500 * MIB,
+            }),
         }
+    }
+
+    fn described(change: impl Fn(&mut Described)) -> Newcomer {
+        let mut domain = newcomer(&[1], 101);
+        domain.described.iter_mut().for_each(change);
+        domain
     }
 
     #[test]
     fn a_reservation_goes_to_a_domain_on_its_nodes_of_its_size_that_started_later() {
-        let reservation = unowned("numad-1", &[1], 100);
-        let with = |change: &dyn Fn(&mut Newcomer)| {
-            let mut domain = newcomer(&[1], 101);
-            change(&mut domain);
-            domain
-        };
-        let cases: [(&str, Newcomer, bool); 9] = [
-            ("as it was asked for", newcomer(&[1], 101), true),
-            ("started in the same second", newcomer(&[1], 100), true),
-            ("on another node", newcomer(&[2], 101), false),
-            ("on more nodes", newcomer(&[1, 2], 101), false),
-            ("started before the answer", newcomer(&[1], 99), false),
-            ("of another number of vCPUs", with(&|it| it.vcpus = Some(4)), false),
-            ("of unknown size", with(&|it| it.vcpus = None), true),
-            ("rounded up to MiB", with(&|it| it.memory_bytes = Some(500 * MIB - 1)), true),
-            ("of more memory", with(&|it| it.memory_bytes = Some(501 * MIB)), false),
+        let reservation = [unowned("numad-1", &[1], 100)];
+        let of_vcpus = |vcpus| Newcomer { vcpus, ..newcomer(&[1], 101) };
+        // Whether its groups exclude it, and whether it adopts.
+        let cases: [(&str, Newcomer, bool, bool); 12] = [
+            ("as it was asked for", newcomer(&[1], 101), true, true),
+            ("started in the same second", newcomer(&[1], 100), true, true),
+            ("on another node", newcomer(&[2], 101), false, false),
+            ("on more nodes", newcomer(&[1, 2], 101), false, false),
+            ("started before the answer", newcomer(&[1], 99), false, false),
+            ("of another number of vCPUs", of_vcpus(Some(4)), false, false),
+            ("without the groups of its vCPUs", of_vcpus(None), true, true),
+            ("described with more vCPUs", described(|it| it.vcpus = 4), true, false),
+            ("rounded up to MiB", described(|it| it.memory_bytes -= 1), true, true),
+            ("of more memory", described(|it| it.memory_bytes += MIB), true, false),
+            ("with bindings of its own", described(|it| it.asked_numad = false), true, false),
+            ("unknown", Newcomer { described: None, ..newcomer(&[1], 101) }, true, false),
         ];
         let all = nodes(&[0, 1, 2]);
-        for (what, domain, adopts) in cases {
-            let pairs = adoptions(std::slice::from_ref(&reservation), &[domain], &all);
+        for (what, domain, may, adopts) in cases {
+            assert_eq!(may_adopt(&reservation, &domain, &all), may, "a domain {what}");
+            let pairs = adoptions(&reservation, &[domain], &all);
             assert_eq!(!pairs.is_empty(), adopts, "a domain {what}");
         }
+    }
+
+    #[test]
+    fn a_domain_that_migrated_is_known_by_its_name() {
+        let all = nodes(&[0, 1, 2]);
+        let reservation = [unowned("incoming-db", &[1], 100)];
+        let migrated = described(|it| {
+            (it.name, it.asked_numad, it.memory_bytes) = ("db".into(), false, 512 * MIB);
+        });
+        assert_eq!(adoptions(&reservation, &[migrated], &all), [(0, 0)]);
+        assert_eq!(adoptions(&reservation, &[newcomer(&[1], 101)], &all), []);
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl From<Error> for io::Error {
 /// # Errors
 /// The file cannot be read, is not regular, or has more than `max_bytes` bytes.
 pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Error> {
-    read_opened(open(path)?, max_bytes)
+    read_opened(open_any(path)?, max_bytes)
 }
 
 /// Reads the regular file at `path` as text; links are followed.
@@ -94,16 +94,19 @@ pub fn into_text(bytes: Vec<u8>) -> Result<String, Error> {
 /// # Errors
 /// The file cannot be opened, or is not regular.
 pub fn open(path: &Path) -> Result<File, Error> {
-    let file = match rustix::fs::open(path, OPEN_FLAGS, Mode::empty()) {
-        Ok(descriptor) => File::from(descriptor),
-        // A socket cannot be opened at all; its type explains more than the system's error.
-        Err(Errno::NXIO) => {
-            return check_regular(&fs::metadata(path)?).and(Err(Errno::NXIO.into()));
-        }
-        Err(errno) => return Err(errno.into()),
-    };
+    let file = open_any(path)?;
     check_regular(&file.metadata()?)?;
     Ok(file)
+}
+
+/// Opens what is at `path`, of whatever type.
+fn open_any(path: &Path) -> Result<File, Error> {
+    match rustix::fs::open(path, OPEN_FLAGS, Mode::empty()) {
+        Ok(descriptor) => Ok(File::from(descriptor)),
+        // A socket cannot be opened at all; its type explains more than the system's error.
+        Err(Errno::NXIO) => check_regular(&fs::metadata(path)?).and(Err(Errno::NXIO.into())),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Reads a file that the caller opened with [`OPEN_FLAGS`] (and more, `O_NOFOLLOW` for example)

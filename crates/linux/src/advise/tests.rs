@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{made::Made, store::Lifetime};
-use nearside_policy::{ByNode, Machine, Newcomer, PageSize};
+use nearside_policy::{ByNode, Described, Machine, Newcomer, PageSize};
 use nearside_topology::{NodeId, NodeSet};
 use proptest::prelude::*;
 use std::fs;
@@ -27,7 +27,7 @@ impl Made {
     fn ask(&self, vcpus: u32, mib: u64) -> Advice {
         let mut host = self.host();
         let topology = host.topology().unwrap();
-        advise(&mut host, vcpus, mib * MIB, &CostModel::default(), &topology).unwrap()
+        advise(&mut host, vcpus, mib * MIB, &CostModel::default(), &topology, || true).unwrap()
     }
 
     /// libvirt starts a virtual machine at this time, bound to these nodes.
@@ -74,8 +74,10 @@ impl Made {
         numbers.into_iter().filter_map(|it| host.newcomer(&path(it), &topology)).collect()
     }
 
+    /// Lets machines of 300 MiB adopt.
     fn adopt(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<(String, String)> {
-        let newcomers = self.newcomers(numbers);
+        let newcomers: Vec<_> =
+            self.newcomers(numbers).into_iter().map(|it| described(it, 300)).collect();
         self.host().begin().unwrap().adopt(&newcomers).unwrap()
     }
 
@@ -84,6 +86,17 @@ impl Made {
         let on = |node| seen.available_bytes(NodeId(node), PageSize::Base) / MIB;
         (0..NODES).map(on).collect()
     }
+}
+
+/// A machine of so much memory for which libvirt asked numad.
+fn described(newcomer: Newcomer, mib: u64) -> Newcomer {
+    let described = Described {
+        name: newcomer.cgroup.clone(),
+        asked_numad: true,
+        vcpus: newcomer.vcpus.unwrap(),
+        memory_bytes: mib * MIB,
+    };
+    Newcomer { described: Some(described), ..newcomer }
 }
 
 fn path(number: u32) -> String {
@@ -106,6 +119,33 @@ fn an_answer_reserves_its_memory_for_a_minute() {
 }
 
 #[test]
+fn an_answer_for_which_nobody_waits_reserves_nothing() {
+    let made = Made::booted();
+    let mut host = made.host();
+    let topology = host.topology().unwrap();
+    let ask = |host: &mut Host, is_awaited| {
+        advise(host, 2, 300 * MIB, &CostModel::default(), &topology, || is_awaited)
+    };
+    assert!(ask(&mut host, false).unwrap_err().to_string().contains("nobody waits"));
+    assert_eq!(made.available_mib(), [400; 4]);
+    let answered = ask(&mut host, true).unwrap().reserved.unwrap();
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    take_back(&mut host, &answered.name).unwrap();
+    take_back(&mut host, &answered.name).unwrap();
+    assert_eq!(made.available_mib(), [400; 4]);
+}
+
+#[test]
+fn a_reservation_that_was_adopted_is_not_taken_back() {
+    let made = Made::booted();
+    let advice = made.ask(2, 300);
+    made.start(1, 2, &advice.nodes, 101);
+    made.adopt([1]);
+    take_back(&mut made.host(), "numad-1").unwrap();
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+}
+
+#[test]
 fn a_reservation_lasts_while_the_time_is_unknown() {
     let made = Made::booted();
     made.ask(2, 300);
@@ -113,7 +153,7 @@ fn a_reservation_lasts_while_the_time_is_unknown() {
     assert_eq!(made.available_mib(), [100, 400, 400, 400]);
     let mut host = made.host();
     let topology = host.topology().unwrap();
-    let refused = advise(&mut host, 2, MIB, &CostModel::default(), &topology).unwrap_err();
+    let refused = advise(&mut host, 2, MIB, &CostModel::default(), &topology, || true).unwrap_err();
     assert!(refused.to_string().contains("proc/uptime"), "{refused}");
 }
 
@@ -262,9 +302,9 @@ proptest! {
                     let started = vms.iter().enumerate().filter(|(_, vm)| vm.is_started);
                     let newcomers: Vec<_> = started
                         .flat_map(|(at, vm)| {
-                            let memory_bytes = Some(vm.mib * MIB);
-                            let known = move |it| Newcomer { memory_bytes, ..it };
-                            made.newcomers([at as u32]).into_iter().map(known)
+                            let mib = vm.mib;
+                            let newcomers = made.newcomers([at as u32]);
+                            newcomers.into_iter().map(move |it| described(it, mib))
                         })
                         .collect();
                     let adopted = made.host().begin().unwrap().adopt(&newcomers).unwrap();

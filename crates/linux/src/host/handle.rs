@@ -8,13 +8,13 @@ use crate::{
     guest::{Guest, GuestCell, guest},
     huge, memory,
     migrate::Extent,
-    newcomer::newcomer,
+    newcomer::{described, newcomer},
     store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
 };
 use nearside_policy::{
-    Action, CellId, CgroupId, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState,
-    Reservation, Step,
+    Action, CellId, CgroupId, Described, Limits, MemoryPolicy, Newcomer, Observation, PartId,
+    PartState, Reservation, Step,
 };
 use nearside_topology::{Allowed, CpuSet, Topology, sysfs};
 use std::{
@@ -281,19 +281,34 @@ impl Host {
     /// Reads the machine and its domains. CPUs and devices are as in `known`.
     pub(super) fn observe_from(&mut self, known: Option<&Topology>) -> Result<Observation, Error> {
         let (subjects, broken) = self.store.subjects(&self.tree);
+        self.notices.extend(broken.iter().map(ToString::to_string));
+        self.observe_subjects(subjects, known)
+    }
+
+    /// Reads the machine and the memory of these subjects. CPUs and devices are as in `known`.
+    pub(super) fn observe_subjects(
+        &mut self,
+        subjects: Vec<Subject>,
+        known: Option<&Topology>,
+    ) -> Result<Observation, Error> {
+        let proc = self.proc();
+        let memory = memory::Reader::new(&proc);
         let (mut records, mut reservations) = (Vec::new(), Vec::new());
         for subject in subjects {
             match subject {
                 Subject::Domain(record) => records.push(record),
-                Subject::Reservation(reservation) => reservations.push(self.unfilled(&reservation)),
+                Subject::Reservation(reservation) => {
+                    reservations.push(self.unfilled(&reservation, memory))
+                }
             }
         }
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        self.notices.extend(broken.iter().map(ToString::to_string));
         // Resident memory is read before free memory. So pages touched in between count twice
         // rather than not at all.
-        let states =
-            records.iter().map(|record| self.states(record)).collect::<Result<Vec<_>, _>>()?;
+        let states = records
+            .iter()
+            .map(|record| self.states(record, memory))
+            .collect::<Result<Vec<_>, _>>()?;
         let (topology, notes) = self.machine(known)?;
         self.notices.extend(notes.iter().filter(|note| note.about_memory).map(ToString::to_string));
         Ok(Observation {
@@ -313,7 +328,10 @@ impl Host {
 
     /// Memory that is reserved for subjects that live and are no domains.
     pub fn reservations(&self) -> Vec<Reservation> {
-        self.store.reservations(&self.tree).iter().map(|it| self.unfilled(it)).collect()
+        let proc = self.proc();
+        let memory = memory::Reader::new(&proc);
+        let reservations = self.store.reservations(&self.tree);
+        reservations.iter().map(|it| self.unfilled(it, memory)).collect()
     }
 
     /// The virtual machine of libvirt in the cgroup at `path`, as one that may
@@ -324,18 +342,30 @@ impl Host {
         newcomer(&group, &self.proc(), self.booted_with_systemd(), topology)
     }
 
+    /// A virtual machine of libvirt as libvirt describes it.
+    ///
+    /// # Errors
+    /// With the reason, if libvirt cannot be asked.
+    pub fn described(&self, newcomer: &Newcomer) -> Result<Described, String> {
+        let group = self.tree.group(&newcomer.cgroup).map_err(|error| error.to_string())?;
+        Ok(described(&self.libvirt_domain(&group)?))
+    }
+
     /// A reservation less the memory that its owner holds.
-    pub(super) fn unfilled(&self, reservation: &store::Reservation) -> Reservation {
+    pub(super) fn unfilled(
+        &self,
+        reservation: &store::Reservation,
+        memory: memory::Reader<'_>,
+    ) -> Reservation {
         let owner = reservation.owner().and_then(|path| self.tree.group(path).ok());
-        let resident = owner.map(|group| memory::of_group(&group, &self.proc()).compared_to(None));
+        let resident = owner.map(|group| memory.of_group(&group).compared_to(None));
         reservation.unfilled(&resident.unwrap_or_default())
     }
 
     /// The parts of a recorded domain. The memory of a domain's cgroup counts for its first part.
-    fn states(&self, record: &Record) -> Result<Vec<PartState>, Error> {
+    fn states(&self, record: &Record, memory: memory::Reader<'_>) -> Result<Vec<PartState>, Error> {
         let group = self.tree.group(&record.cgroup)?;
-        let proc = self.proc();
-        let memory = memory::of_group(&group, &proc);
+        let memory = memory.of_group(&group);
         let mut states: Vec<_> = record.parts().map(|part| part_of(record, part)).collect();
         let (Some(first), Some(part)) = (states.first_mut(), record.parts().next()) else {
             return Ok(states);
@@ -344,8 +374,9 @@ impl Host {
         first.resident_bytes = memory.compared_to(claim);
         first.kernel_bytes = memory.kept_by_kernel(claim);
         first.unmapped_bytes = memory.unmapped_by_any(claim);
-        first.reserved_bytes = claim
-            .map_or(0, |claim| huge::reserved_bytes(&group, &proc, claim, &first.resident_bytes));
+        first.reserved_bytes = claim.map_or(0, |claim| {
+            huge::reserved_bytes(&group, &self.proc(), claim, &first.resident_bytes)
+        });
         Ok(states)
     }
 

@@ -41,6 +41,8 @@ use std::{
 pub struct Session<'h> {
     pub(super) host: &'h mut Host,
     pub(super) lock: Locked,
+    /// The subjects that lived when the lock was taken, until they are observed or changed.
+    living: Option<Vec<Subject>>,
     /// The machine and its domains under this lock, with the changes that were applied since.
     seen: Option<Observation>,
     /// The patterns that found cgroups, by path.
@@ -108,12 +110,14 @@ impl<'h> Session<'h> {
     /// Rolls an unfinished transaction back, and removes the remains of dead domains.
     pub(super) fn new(host: &'h mut Host, lock: Locked) -> Result<Self, Error> {
         let unrestored = Unrestored::after_roll_back(host, &lock)?;
-        let session = Self { host, lock, seen: None, found_by: BTreeMap::new(), unrestored };
-        let Self { host, lock, .. } = &session;
+        let swept = lock.sweep(&host.tree, host.actuators.parent())?;
         // An unreadable record of a living domain may hold a claim. So no memory is claimed until
         // an operator has resolved it.
-        let unreadable = lock.sweep(&host.tree, host.actuators.parent())?;
-        unreadable.into_iter().next().map_or(Ok(session), Err)
+        if let Some(unreadable) = swept.broken.into_iter().next() {
+            return Err(unreadable);
+        }
+        let (living, found_by) = (Some(swept.alive), BTreeMap::new());
+        Ok(Self { host, lock, living, seen: None, found_by, unrestored })
     }
 
     /// Reads the machine and its domains, once per session. CPUs and devices are taken from
@@ -122,11 +126,17 @@ impl<'h> Session<'h> {
     /// # Errors
     /// If the machine cannot be read.
     pub fn observe(&mut self, known: Option<&Topology>) -> Result<&Observation, Error> {
-        let seen = match self.seen.take() {
-            Some(seen) => seen,
-            None => self.host.observe_from(known)?,
+        let seen = match (self.seen.take(), self.living.take()) {
+            (Some(seen), _) => seen,
+            (None, Some(living)) => self.host.observe_subjects(living, known)?,
+            (None, None) => self.host.observe_from(known)?,
         };
         Ok(self.seen.insert(seen))
+    }
+
+    /// Notes that the figures of subjects have changed.
+    fn have_changed(&mut self) {
+        (self.living, self.seen) = (None, None);
     }
 
     /// The record of one domain that lives.
@@ -202,8 +212,7 @@ impl<'h> Session<'h> {
     /// If it cannot be removed.
     pub fn end(&mut self, name: &str) -> Result<(), Refusal> {
         self.lock.release(name)?;
-        // The figures of reservations have changed.
-        self.seen = None;
+        self.have_changed();
         Ok(())
     }
 
@@ -216,8 +225,7 @@ impl<'h> Session<'h> {
         let is_it = |it: &store::Reservation| it.name == name && it.unowned().is_some();
         if reservations.iter().any(is_it) {
             self.lock.release(name)?;
-            // The figures of reservations have changed.
-            self.seen = None;
+            self.have_changed();
         }
         Ok(())
     }
@@ -248,8 +256,7 @@ impl<'h> Session<'h> {
             self.lock.reserve(&store::Reservation { lifetime, ..record.clone() })?;
             adopted.push((name.clone(), path.clone()));
         }
-        // The figures of reservations have changed.
-        self.seen = None;
+        self.have_changed();
         Ok(adopted)
     }
 
@@ -267,6 +274,7 @@ impl<'h> Session<'h> {
     /// If the record or the cgroup cannot be removed.
     pub fn abandon(&mut self, name: &str, back: &Cgroup) -> Result<(), Error> {
         let Some(record) = self.host.store.record(name)? else { return Ok(()) };
+        self.living = None;
         self.lock.remove(name)?;
         let group = self.host.tree.group(&record.cgroup)?;
         self.leave(&group, back)
@@ -291,6 +299,7 @@ impl<'h> Session<'h> {
         }
         self.unrestored.check(transaction)?;
         self.check(transaction)?;
+        self.living = None;
         let mut pending = Pending {
             session: self,
             changes: Vec::new(),

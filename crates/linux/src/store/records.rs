@@ -46,6 +46,15 @@ pub struct Locked {
     _held: lock::Held,
 }
 
+/// The records that remain after a [sweep](Locked::sweep).
+#[derive(Debug)]
+pub struct Swept {
+    /// The subjects whose lifetime lasts.
+    pub alive: Vec<Subject>,
+    /// The errors of records that cannot be read and whose subjects may live.
+    pub broken: Vec<Error>,
+}
+
 /// The file of a record.
 struct Entry {
     file: String,
@@ -324,14 +333,14 @@ impl Locked {
         }
     }
 
-    /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the errors
-    /// of records that cannot be read and whose subjects live.
-    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Vec<Error>, Error> {
-        let mut broken = Vec::new();
+    /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the others.
+    pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Swept, Error> {
+        let mut swept = Swept { alive: Vec::new(), broken: Vec::new() };
         for entry in entries(&self.domains)? {
-            match self.store.has_ended(&entry, tree) {
-                true => self.domains.remove(&entry.file)?,
-                false => broken.extend(entry.parsed.subject.err()),
+            match (self.store.has_ended(&entry, tree), entry.parsed.subject) {
+                (true, _) => self.domains.remove(&entry.file)?,
+                (false, Ok(subject)) => swept.alive.push(subject),
+                (false, Err(error)) => swept.broken.push(error),
             }
         }
         // A process that makes a cgroup enters it before it releases the lock. So an empty cgroup
@@ -347,7 +356,7 @@ impl Locked {
                 let _ = below.remove();
             }
         }
-        Ok(broken)
+        Ok(swept)
     }
 }
 

@@ -29,7 +29,8 @@ use crate::{
 use domain::{FILES, Look, Watched};
 use kept::Buffer;
 use nearside_policy::{
-    ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, Reservation, adoptions,
+    ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, Reservation, Unowned,
+    adoptions, may_adopt,
 };
 use nearside_topology::{Topology, sysfs};
 use nodes::NodeWatch;
@@ -213,27 +214,41 @@ impl Watcher {
         self.domains.get(domain).map(Watched::path)
     }
 
-    /// Virtual machines of libvirt that may adopt a reservation. None while no reservation waits
-    /// for its domain.
+    /// Virtual machines of libvirt that may adopt a reservation, as far as their groups tell. None
+    /// while no reservation waits for its domain.
     pub fn newcomers(&self) -> Vec<Newcomer> {
-        let Some((machine, _)) = &self.machine else { return Vec::new() };
+        let Some((unowned, offered)) = self.unowned() else { return Vec::new() };
         let reservations: Vec<_> = self.known.reservations(&self.store, &self.tree).collect();
-        let unowned: Vec<_> = reservations.iter().filter_map(|it| it.unowned()).collect();
-        if unowned.is_empty() {
-            return Vec::new();
-        }
-        let allowed = host::allowed(&self.tree, self.systemd);
-        let offered = machine.clone().offered(allowed.as_ref());
-        let proc = self.root.join("proc");
         let is_owner =
             |path: &str| reservations.iter().any(|reservation| reservation.owner() == Some(path));
         let found = self.found_by.keys().filter(|path| !is_owner(path));
         let groups = found.filter_map(|path| self.tree.group(path).ok());
-        let newcomers: Vec<_> =
-            groups.filter_map(|group| newcomer(&group, &proc, self.systemd, &offered)).collect();
-        // A session decides again, under the lock.
+        let (proc, memory_nodes) = (self.root.join("proc"), offered.memory_nodes());
+        let newcomers = groups.filter_map(|group| newcomer(&group, &proc, self.systemd, &offered));
+        newcomers.filter(|it| may_adopt(&unowned, it, &memory_nodes)).collect()
+    }
+
+    /// Those newcomers that adopt a reservation. A session decides again, under the lock.
+    pub fn adopters(&self, mut newcomers: Vec<Newcomer>) -> Vec<Newcomer> {
+        let Some((unowned, offered)) = self.unowned() else { return Vec::new() };
         let pairs = adoptions(&unowned, &newcomers, &offered.memory_nodes());
-        pairs.into_iter().map(|(_, at)| newcomers[at].clone()).collect()
+        let adopters: BTreeSet<_> = pairs.into_iter().map(|(_, at)| at).collect();
+        let mut at = 0..;
+        newcomers.retain(|_| at.next().is_some_and(|at| adopters.contains(&at)));
+        newcomers
+    }
+
+    /// The reservations that wait for their domains, and the machine as domains may use it. None
+    /// if no reservation waits.
+    fn unowned(&self) -> Option<(Vec<Unowned>, Topology)> {
+        let (machine, _) = self.machine.as_ref()?;
+        let reservations = self.known.reservations(&self.store, &self.tree);
+        let unowned: Vec<_> = reservations.filter_map(|it| it.unowned()).collect();
+        if unowned.is_empty() {
+            return None;
+        }
+        let allowed = host::allowed(&self.tree, self.systemd);
+        Some((unowned, machine.clone().offered(allowed.as_ref())))
     }
 
     /// The reservations that last, less the memory that their owners held in the last sample.

@@ -6,6 +6,7 @@
 use crate::{
     failure::Outcome,
     journal, output,
+    race::Race,
     vm::incoming::{Incoming, Rewritten},
 };
 use nearside_linux::{Host, Paths, Waiting, reserve_incoming};
@@ -101,12 +102,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let (sender, receiver) = mpsc::channel();
     let Args { within, root, .. } = args.clone();
+    let race = Arc::new(Race::default());
+    let asked = Arc::clone(&race);
     // A thread that cannot start has dropped its sender.
     let _ = thread::Builder::new().spawn(move || {
         let read = read_input();
         let Ok(input) = read.map(Arc::new) else { return };
         let _ = sender.send(News::Input(Arc::clone(&input)));
-        let _ = sender.send(News::Answer(answer(&input, within / LOCK_SHARE, &root)));
+        let answer = answer(&input, within / LOCK_SHARE, &root, &asked);
+        let _ = sender.send(News::Answer(answer));
     });
     let mut input = None;
     let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -114,7 +118,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         match next() {
             Ok(News::Input(read)) => input = Some(read),
             Ok(News::Answer(answer)) => break answer,
-            Err(error) => break Answer::without(error, args.within, input.is_some()),
+            Err(error) if race.is_first() => {
+                break Answer::without(error, args.within, input.is_some());
+            }
+            // The reservation is being written. It cannot be stopped, so it is waited for.
+            Err(_) => match receiver.recv() {
+                Ok(News::Input(read)) => input = Some(read),
+                Ok(News::Answer(answer)) => break answer,
+                Err(_) => break Answer::unchanged("there was no answer"),
+            },
         }
     };
     let guest = guest.map(|guest| guest.to_string_lossy()).unwrap_or_default();
@@ -126,10 +138,21 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let unchanged = || input.as_ref().map_or(&[][..], |input| &input[..]);
     let text = answer.xml.as_ref().map_or_else(unchanged, String::as_bytes);
-    let mut out = io::stdout().lock();
     // A reader that is gone needs no answer.
-    let _ = out.write_all(text).and_then(|()| out.flush());
+    let _ = write_at_once(text);
     Ok(())
+}
+
+/// Writes to standard output without a wait for its reader, if that is a pipe: half an answer,
+/// because this process is killed meanwhile, would cancel the migration.
+fn write_at_once(text: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    // Where the pipe cannot be enlarged, or is none, its reader is waited for.
+    let _ = rustix::pipe::fcntl_setpipe_size(&out, text.len());
+    rustix::io::write(&out, text).map_err(io::Error::from).and_then(|written| {
+        let left = text.get(written..).unwrap_or_default();
+        out.write_all(left).and_then(|()| out.flush())
+    })
 }
 
 fn read_input() -> io::Result<Vec<u8>> {
@@ -142,10 +165,10 @@ fn read_input() -> io::Result<Vec<u8>> {
 }
 
 /// Places the domain. Waits at most this long for the lock.
-fn answer(input: &[u8], at_most: Duration, root: &Path) -> Answer {
+fn answer(input: &[u8], at_most: Duration, root: &Path, race: &Race) -> Answer {
     match Incoming::read(input) {
         Ok(None) => Answer::default(),
-        Ok(Some(incoming)) => match placed(&incoming, at_most, root) {
+        Ok(Some(incoming)) => match placed(&incoming, at_most, root, race) {
             Ok((rewritten, unreserved)) => Answer::of(rewritten, unreserved),
             Err(why) => Answer::unchanged(&why),
         },
@@ -158,6 +181,7 @@ fn placed(
     incoming: &Incoming,
     at_most: Duration,
     root: &Path,
+    race: &Race,
 ) -> Result<(Rewritten, Option<String>), String> {
     let paths = Paths { root: root.into(), state: root.join("run/nearside") };
     let mut host = Host::open(paths).map_err(|error| error.to_string())?;
@@ -171,7 +195,7 @@ fn placed(
         let wanted = rewritten.as_ref().ok().and_then(|it| it.reservation(&name));
         (rewritten, wanted)
     };
-    match reserve_incoming(&mut host, &name, &known, decide) {
+    match reserve_incoming(&mut host, &name, &known, decide, || race.is_first()) {
         Ok((rewritten, reserved)) => {
             Ok((rewritten?, reserved.err().map(|refusal| refusal.to_string())))
         }

@@ -3,17 +3,22 @@
 use crate::{
     failure::{Failure, Outcome},
     journal, output,
+    race::Race,
     request::MAX_VCPUS,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use nearside_linux::{Host, Paths, Waiting, advise};
+use nearside_linux::{
+    Host, Paths, Waiting,
+    advise::{self, advise},
+};
 use nearside_policy::{Advice, Bytes, CostModel, usable_nodes};
 use nearside_topology::{NodeSet, Topology, sysfs};
 use std::{
     ffi::OsStr,
     fs,
+    io::{self, Write},
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -21,12 +26,12 @@ use std::{
 /// The name under which this program answers as numad.
 pub(crate) const NAME: &str = "numad";
 
-/// The default bound of the whole answer, in seconds.
-const DEFAULT_WITHIN: &str = "0.19";
+/// The default bound of the whole answer, in seconds. libvirt waits for as long as it takes.
+const DEFAULT_WITHIN: &str = "5";
 
-/// The part of that bound for which other starts may hold the lock is one half: the rest is for
-/// reading the host.
-const LOCK_SHARE: u32 = 2;
+/// The part of that bound for which other starts may hold the lock: the rest is for reading the
+/// host.
+const LOCK_SHARE: f64 = 0.8;
 
 /// Answer which nodes a virtual machine should use, in place of numad
 ///
@@ -49,7 +54,7 @@ pub(crate) struct Args {
     #[arg(allow_hyphen_values = true)]
     size: Size,
 
-    /// Answer within this many seconds, half of which may be spent waiting for other starts
+    /// Answer within this many seconds, four fifths of which may be spent waiting for other starts
     #[arg(long, value_name = "SECONDS", value_parser = parse_within)]
     #[arg(default_value = DEFAULT_WITHIN, allow_hyphen_values = true)]
     within: Duration,
@@ -120,11 +125,11 @@ pub(crate) fn unsupported(error: &clap::Error) -> Option<String> {
     ))
 }
 
-/// The answer, and the reason if nothing was reserved.
+/// The answer: with the name of its reservation, or with the reason why there is none.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     nodes: NodeSet,
-    unreserved: Option<String>,
+    reserved: Result<String, String>,
 }
 
 /// Prints the answer within its time. Reading the host cannot be interrupted, so it happens in a
@@ -133,19 +138,25 @@ struct Answer {
 pub(crate) fn run(args: &Args) -> Outcome {
     let Args { size, within, refuse, root } = args.clone();
     let (sender, receiver) = mpsc::channel();
-    let asked = root.clone();
+    let race = Arc::new(Race::default());
+    let (asked, asked_race) = (root.clone(), Arc::clone(&race));
     // A thread that cannot start has dropped its sender.
     let _ = thread::Builder::new().spawn(move || {
-        let _ = sender.send(ask(size, within / LOCK_SHARE, &asked));
+        let _ = sender.send(ask(size, within.mul_f64(LOCK_SHARE), &asked, &asked_race));
     });
-    let answer = match receiver.recv_timeout(within) {
-        Ok(answer) => answer?,
-        Err(_) => {
+    let mut answer = receiver.recv_timeout(within).ok();
+    if answer.is_none() && !race.is_first() {
+        // The reservation is being written. It cannot be stopped, so it is waited for.
+        answer = receiver.recv().ok();
+    }
+    let answer = match answer {
+        Some(answer) => answer?,
+        None => {
             let why = format!("there was no answer after {} s", within.as_secs_f64());
-            Answer { nodes: listed_nodes(&root)?, unreserved: Some(why) }
+            Answer { nodes: listed_nodes(&root)?, reserved: Err(why) }
         }
     };
-    if let Some(why) = &answer.unreserved {
+    if let Err(why) = &answer.reserved {
         let remark = remark(size, &answer.nodes, refuse, why);
         // libvirt drops the standard error of numad.
         journal::warn(&root, NAME, &remark);
@@ -155,13 +166,32 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         output::tell(&remark);
     }
-    output::print(&format!("{}\n", answer.nodes))
+    let mut out = io::stdout().lock();
+    let printed = writeln!(out, "{}", answer.nodes).and_then(|()| out.flush());
+    printed.map_err(|error| {
+        if let Ok(name) = &answer.reserved {
+            take_back(name, &root);
+        }
+        Failure::could_not(format_args!("numad: the answer reached nobody: {error}"))
+    })
+}
+
+/// The files of the host below `root`.
+fn paths(root: &Path) -> Paths {
+    Paths { root: root.into(), state: root.join("run/nearside") }
+}
+
+/// Ends the reservation of an answer that could not be printed. If that fails it lapses.
+fn take_back(name: &str, root: &Path) {
+    let taken = Host::open(paths(root)).and_then(|mut host| advise::take_back(&mut host, name));
+    if let Err(error) = taken {
+        output::tell(&format!("numad: the reservation {name} lasts for a minute: {error}"));
+    }
 }
 
 /// Places the machine and reserves its memory. Waits at most this long for the lock.
-fn ask(size: Size, at_most: Duration, root: &Path) -> Result<Answer, Failure> {
-    let paths = Paths { root: root.into(), state: root.join("run/nearside") };
-    let mut host = match Host::open(paths) {
+fn ask(size: Size, at_most: Duration, root: &Path, race: &Race) -> Result<Answer, Failure> {
+    let mut host = match Host::open(paths(root)) {
         Ok(host) => host,
         // Without a cgroup tree the nodes are known all the same.
         Err(error) => {
@@ -172,7 +202,9 @@ fn ask(size: Size, at_most: Duration, root: &Path) -> Result<Answer, Failure> {
     let topology = host.topology().map_err(Failure::could_not)?;
     host.set_waiting(Waiting { at_most: Some(at_most), ..Waiting::default() });
     let Size { vcpus, memory_bytes } = size;
-    let advised = advise(&mut host, vcpus, memory_bytes, &CostModel::default(), &topology);
+    let model = CostModel::default();
+    let is_awaited = || race.is_first();
+    let advised = advise(&mut host, vcpus, memory_bytes, &model, &topology, is_awaited);
     let offered = topology.offered(host.allowed().as_ref());
     Ok(answer(&offered, advised.map_err(|refusal| refusal.to_string())))
 }
@@ -192,11 +224,13 @@ fn listed_nodes(root: &Path) -> Result<NodeSet, Failure> {
 
 /// The answer to print. Without a placement it is every node, which confines nothing.
 fn answer(topology: &Topology, advised: Result<Advice, String>) -> Answer {
-    let (nodes, unreserved) = match advised {
-        Ok(Advice { nodes, reserved }) => (nodes, reserved.err().map(|it| it.to_string())),
-        Err(why) => (usable_nodes(topology), Some(why)),
-    };
-    Answer { nodes, unreserved }
+    match advised {
+        Ok(Advice { nodes, reserved }) => {
+            let reserved = reserved.map(|it| it.name).map_err(|refusal| refusal.to_string());
+            Answer { nodes, reserved }
+        }
+        Err(why) => Answer { nodes: usable_nodes(topology), reserved: Err(why) },
+    }
 }
 
 /// The remark on an answer for which nothing was reserved.
@@ -250,7 +284,7 @@ mod tests {
         assert_eq!(answer.nodes.to_string(), "0-2");
         let size = Size { vcpus: 2, memory_bytes: 512 * MIB };
         let said =
-            |refuse| remark(size, &answer.nodes, refuse, answer.unreserved.as_ref().unwrap());
+            |refuse| remark(size, &answer.nodes, refuse, answer.reserved.as_ref().unwrap_err());
         assert_eq!(
             said(false),
             "answered nodes 0-2 for 2 vCPUs and 512 MiB, and reserved nothing: process 7 holds the \

@@ -4,11 +4,25 @@
 use super::{fallback, reported::Reported};
 use crate::output;
 use nearside_linux::{Host, watch::Watcher};
+use nearside_policy::Newcomer;
 
-/// Gives each reservation that waits for its domain to the machine that has started meanwhile.
-/// Takes the lock only if there is such a pair.
+/// Gives each reservation that waits for its domain to the machine that has started meanwhile. Asks
+/// libvirt about machines that fit, and takes the lock only for those that
+/// adopt.
 pub(super) fn adopt(host: &mut Host, watcher: &Watcher, reported: &mut Reported) {
-    let newcomers = watcher.newcomers();
+    let mut newcomers = Vec::new();
+    for newcomer in watcher.newcomers() {
+        match host.described(&newcomer) {
+            Ok(described) => {
+                newcomers.push(Newcomer { described: Some(described), ..newcomer });
+            }
+            Err(why) => {
+                let cgroup = &newcomer.cgroup;
+                reported.report([format!("{cgroup}: takes no reservation over: {why}")]);
+            }
+        }
+    }
+    let newcomers = watcher.adopters(newcomers);
     if newcomers.is_empty() {
         return;
     }

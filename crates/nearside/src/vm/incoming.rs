@@ -7,7 +7,9 @@
 
 use super::{complete::errors, placement::placement, request::request, shape};
 use nearside_libvirt::{CellId, Domain, Keep, Metadata, Written, complete, operators, strip};
-use nearside_policy::{ByNode, CellsDecision, CostModel, Observation, PageSize, Reservation};
+use nearside_policy::{
+    ByNode, CellsDecision, CostModel, INCOMING, Observation, PageSize, Reservation,
+};
 use std::collections::BTreeSet;
 
 /// An incoming domain that Nearside has placed before.
@@ -41,7 +43,7 @@ impl Incoming {
     /// The name of its reservation. A second attempt has the same one.
     pub(crate) fn reservation_name(&self) -> String {
         let name = self.domain.name.as_ref().map_or("", |name| &name.value);
-        format!("incoming-{name}")
+        format!("{INCOMING}{name}")
     }
 
     /// Places it on the observed machine and rewrites its bindings.

@@ -10,7 +10,7 @@ use crate::{
     id::{CpuId, CpuSet, NodeId, NodeSet},
     model::{Cpu, Topology},
 };
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
@@ -146,11 +146,15 @@ impl<'a> Places<'a> {
             }
         }
         if !nodes.is_empty() {
-            for cpu in source.numbered(CPUS, "cpu") {
+            let unlinked = |cpu: &CpuId| !places.linked.contains_key(cpu);
+            let cpus = source.numbered(CPUS, "cpu").into_iter().map(CpuId);
+            // The kernel makes both links of a CPU or none (`register_cpu_under_node` in Linux,
+            // `drivers/base/node.c`).
+            for cpu in cpus.filter(unlinked).collect::<Vec<_>>() {
                 for node in source.numbered(&format!("{CPUS}/cpu{cpu}"), "node").into_iter() {
                     let node = NodeId(node);
                     if nodes.contains(&node) {
-                        places.linked.entry(CpuId(cpu)).or_default().insert(node);
+                        places.linked.entry(cpu).or_default().insert(node);
                     }
                 }
             }
@@ -236,6 +240,7 @@ impl<'a> Places<'a> {
 fn read_topology(source: &mut Source, cpus: &mut [Cpu]) {
     let (mut without_package, mut without_core, mut without_cache) =
         (Vec::new(), CpuSet::new(), CpuSet::new());
+    let mut caches = BTreeMap::new();
     for (at, cpu) in cpus.iter_mut().enumerate().filter(|(_, cpu)| cpu.online) {
         match package(source, cpu.id) {
             Some(package) => cpu.package = package,
@@ -245,7 +250,15 @@ fn read_topology(source: &mut Source, cpus: &mut [Cpu]) {
             Some(core) => cpu.core = core,
             None => _ = without_core.insert(cpu.id),
         }
-        cpu.last_level_cache = last_level_cache(source, cpu.id);
+        // The kernel lists the CPUs of a cache alike for each of them (`cache_shared_cpu_map_setup`
+        // in Linux, `drivers/base/cacheinfo.c`), so one list is enough.
+        if !caches.contains_key(&cpu.id) {
+            let sharing = last_level_cache(source, cpu.id);
+            let first = sharing.as_ref().and_then(CpuSet::first);
+            let of_one = |sharing: CpuSet| sharing.iter().map(|id| (id, first)).collect::<Vec<_>>();
+            caches.extend(sharing.map_or_else(|| vec![(cpu.id, None)], of_one));
+        }
+        cpu.last_level_cache = caches.get(&cpu.id).copied().flatten();
         if cpu.last_level_cache.is_none() {
             without_cache.insert(cpu.id);
         }
@@ -324,19 +337,23 @@ fn shared(source: &mut Source, cpu: CpuId, files: &Files) -> Option<CpuId> {
     })
 }
 
-fn last_level_cache(source: &mut Source, cpu: CpuId) -> Option<CpuId> {
+/// The CPUs that share the last-level cache of `cpu`.
+fn last_level_cache(source: &mut Source, cpu: CpuId) -> Option<CpuSet> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
     let mut last: Option<(u32, u32)> = None;
-    for index in source.numbered(&folder, "index") {
-        let kind = source.text_if_any(&format!("{folder}/index{index}/type")).unwrap_or_default();
+    for index in source.numbered(&folder, "index").into_iter().rev() {
         let level = source.number_if_any::<u32>(&format!("{folder}/index{index}/level"));
-        let Some(level) = level.filter(|_| kind.trim() != "Instruction") else { continue };
-        last = last.max(Some((level, index)));
+        let is_beyond = |level: &u32| last.is_none_or(|(last, _)| *level > last);
+        let Some(level) = level.filter(is_beyond) else { continue };
+        let kind = source.text_if_any(&format!("{folder}/index{index}/type")).unwrap_or_default();
+        if kind.trim() != "Instruction" {
+            last = Some((level, index));
+        }
     }
     let folder = format!("{folder}/index{}", last?.1);
     let path = format!("{folder}/shared_cpu_list");
     let sharing = source.cpus_if_any(&path, &format!("{folder}/shared_cpu_map"))?;
-    lowest(source, &path, cpu, &sharing)
+    lowest(source, &path, cpu, &sharing).map(|_| sharing)
 }
 
 /// The lowest of the CPUs that share something with `cpu`. A list without `cpu` is ignored.

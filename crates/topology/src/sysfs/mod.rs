@@ -40,7 +40,8 @@ pub fn read(root: &Path) -> Result<(Topology, Vec<Note>), Error> {
 }
 
 /// Reads a machine that was read a moment ago. CPUs and devices, with most of the files, are taken
-/// from `known` unless other nodes exist or other CPUs are online now.
+/// from `known` unless other nodes exist or other CPUs are online now. Distances and HMAT figures
+/// are those of `known` while the memory of all nodes is unchanged.
 ///
 /// # Errors
 /// As [`read`].
@@ -48,8 +49,7 @@ pub fn read_again(known: &Topology, root: &Path) -> Result<(Topology, Vec<Note>)
     read_but(Some(known), false, root)
 }
 
-/// As [`read_again`], for a caller that reads in short intervals. Distances and HMAT figures are
-/// those of `known` while the memory of all nodes is unchanged. Zones are those of `known` while
+/// As [`read_again`], for a caller that reads in short intervals. Zones are those of `known` while
 /// they add up to a node's free memory, within a 64th.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ fn read_but(
     } else {
         let read: Vec<Node> =
             source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
-        match known.filter(|known| only_changes && has_memory_of(known, &read)) {
+        match known.filter(|known| has_memory_of(known, &read)) {
             Some(known) => (read, known.distances.clone(), known.performance.clone()),
             None => {
                 let distances = nodes::distances(&mut source, &ids);

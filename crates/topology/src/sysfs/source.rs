@@ -8,7 +8,7 @@ use crate::{
     bounded_file,
     id::{CpuSet, Id, IdSet, InvalidList, MAX_ID},
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, string::String, vec, vec::Vec};
 use core::fmt::Display;
 use std::{
     fs::{self, File},
@@ -24,17 +24,23 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 const MAX_LINES_BYTES: u64 = 1 << 30;
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
+/// The smallest page of the architectures that Linux runs NUMA machines on.
+const LEAST_PAGE_BYTES: usize = 4 << 10;
+
 /// Paths given to its methods are relative to the root.
 pub(super) struct Source {
     root: PathBuf,
     notes: Vec<Note>,
     about_memory: bool,
+    /// Holds a file of `/sys` while it is read.
+    buffer: Vec<u8>,
 }
 
 impl Source {
     pub(super) fn open(root: &Path) -> Result<Self, Error> {
         fs::read_dir(root).map_err(|error| Error::Root { root: root.to_path_buf(), error })?;
-        Ok(Self { root: root.to_path_buf(), notes: Vec::new(), about_memory: false })
+        let (notes, buffer) = (Vec::new(), vec![0; LEAST_PAGE_BYTES]);
+        Ok(Self { root: root.to_path_buf(), notes, about_memory: false, buffer })
     }
 
     pub(super) fn into_notes(self) -> Vec<Note> {
@@ -113,9 +119,37 @@ impl Source {
         bounded_file::open(&self.root.join(path)).map_err(io::Error::from)
     }
 
-    fn try_text(&self, path: &str) -> io::Result<String> {
-        let bytes = bounded_file::read_opened(self.open_file(path)?, MAX_FILE_BYTES)?;
+    fn try_text(&mut self, path: &str) -> io::Result<String> {
+        if path.starts_with("sys/") {
+            return self.attribute(path);
+        }
+        let bytes = bounded_file::read(&self.root.join(path), MAX_FILE_BYTES)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The text of a file of `/sys`. A large machine has tens of thousands of them, most of a few
+    /// bytes. The kernel fills a page in each read (`kernfs_fop_read_iter` in Linux,
+    /// `fs/kernfs/file.c`), so a shorter read is the last.
+    fn attribute(&mut self, path: &str) -> io::Result<String> {
+        let mut file = self.open_file(path)?;
+        let mut length = 0;
+        loop {
+            if self.buffer.len() - length < LEAST_PAGE_BYTES {
+                self.buffer.resize(length + LEAST_PAGE_BYTES, 0);
+            }
+            let read = match file.read(&mut self.buffer[length..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            length += read;
+            if length as u64 > MAX_FILE_BYTES {
+                let max_bytes = MAX_FILE_BYTES;
+                return Err(bounded_file::Error::TooLarge { max_bytes }.into());
+            }
+            if read < LEAST_PAGE_BYTES {
+                return Ok(String::from_utf8_lossy(&self.buffer[..length]).into_owned());
+            }
+        }
     }
 
     /// The CPUs of the file `list` (`0-3,8`), or else of the file `mask` (`0000010f`); kernels may

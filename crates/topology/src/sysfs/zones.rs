@@ -56,7 +56,7 @@ pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
         );
         source.about_memory(|source| source.note(ZONEINFO, why));
     }
-    let Zones(zones) = zones;
+    let zones = zones.all;
     if zones.is_empty() {
         return;
     }
@@ -67,10 +67,9 @@ pub(super) fn fill(source: &mut Source, nodes: &mut [Node]) {
     let memory_bytes = nodes.iter().map(|node| node.memory_bytes).fold(0, u64::saturating_add);
     let managed = zones.iter().map(|(_, zone)| zone.managed).fold(0, u64::saturating_add);
     let page_bytes = page_bytes(memory_bytes, managed);
-    for (id, zone) in zones {
-        // Every node lists all zones of the architecture, most of them without a page.
-        let populated = zone.managed > 0;
-        let Some(node) = nodes.iter_mut().find(|node| node.id == id && populated) else { continue };
+    // Every node lists all zones of the architecture, most of them without a page.
+    for (id, zone) in zones.into_iter().filter(|(_, zone)| zone.managed > 0) {
+        let Some(node) = nodes.iter_mut().find(|node| node.id == id) else { continue };
         node.zones.push(Zone {
             managed_bytes: zone.managed.saturating_mul(page_bytes),
             free_bytes: zone.free.saturating_mul(page_bytes),
@@ -97,20 +96,30 @@ fn page_bytes(memory_bytes: u64, managed_pages: u64) -> u64 {
 
 /// The zones of `/proc/zoneinfo`, line by line: it has some lines for each zone and CPU.
 #[derive(Debug, Default)]
-struct Zones(Vec<(NodeId, ZonePages)>);
+struct Zones {
+    all: Vec<(NodeId, ZonePages)>,
+    /// Whether the lines are about the lists that each CPU has of the last zone: most lines are.
+    are_about_cpus: bool,
+}
 
 impl Zones {
     fn line(&mut self, line: &str) {
         if let Some((node, name)) = heading(line) {
-            self.0
-                .push((node, ZonePages { name: name.trim().to_string(), ..ZonePages::default() }));
+            let zone = ZonePages { name: name.trim().to_string(), ..ZonePages::default() };
+            self.all.push((node, zone));
+            self.are_about_cpus = false;
+            return;
         }
-        if let (Some((_, zone)), Some(reserved)) = (self.0.last_mut(), protection(line)) {
+        self.are_about_cpus |= line.trim_start().starts_with("pagesets");
+        if self.are_about_cpus {
+            return;
+        }
+        if let (Some((_, zone)), Some(reserved)) = (self.all.last_mut(), protection(line)) {
             zone.reserved = reserved;
         }
         let mut words = line.split_whitespace().skip_while(|&word| word == "pages");
         let (Some((_, zone)), Some(key), Some(Ok(pages)), None) =
-            (self.0.last_mut(), words.next(), words.next().map(str::parse), words.next())
+            (self.all.last_mut(), words.next(), words.next().map(str::parse), words.next())
         else {
             return;
         };
@@ -182,7 +191,7 @@ Node 0, zone   Normal
         };
         let mut zones = Zones::default();
         text.lines().for_each(|line| zones.line(line));
-        assert_eq!(zones.0, [(NodeId(0), normal)]);
+        assert_eq!(zones.all, [(NodeId(0), normal)]);
     }
 
     #[test]
