@@ -337,20 +337,15 @@ fn shared(source: &mut Source, cpu: CpuId, files: &Files) -> Option<CpuId> {
     })
 }
 
-/// The CPUs that share the last-level cache of `cpu`.
+/// The CPUs that share the last-level cache of `cpu`: the last one listed, as in the kernel
+/// (`last_level_cache_is_valid` in Linux, `drivers/base/cacheinfo.c`).
 fn last_level_cache(source: &mut Source, cpu: CpuId) -> Option<CpuSet> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
-    let mut last: Option<(u32, u32)> = None;
-    for index in source.numbered(&folder, "index").into_iter().rev() {
-        let level = source.number_if_any::<u32>(&format!("{folder}/index{index}/level"));
-        let is_beyond = |level: &u32| last.is_none_or(|(last, _)| *level > last);
-        let Some(level) = level.filter(is_beyond) else { continue };
-        let kind = source.text_if_any(&format!("{folder}/index{index}/type")).unwrap_or_default();
-        if kind.trim() != "Instruction" {
-            last = Some((level, index));
-        }
-    }
-    let folder = format!("{folder}/index{}", last?.1);
+    let last = source.numbered(&folder, "index").into_iter().rev().find(|index| {
+        let kind = source.text_if_any(&format!("{folder}/index{index}/type"));
+        kind.is_some_and(|kind| kind.trim() != "Instruction")
+    })?;
+    let folder = format!("{folder}/index{last}");
     let path = format!("{folder}/shared_cpu_list");
     let sharing = source.cpus_if_any(&path, &format!("{folder}/shared_cpu_map"))?;
     lowest(source, &path, cpu, &sharing).map(|_| sharing)

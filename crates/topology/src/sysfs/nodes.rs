@@ -7,7 +7,7 @@ use crate::{
     id::{MAX_NODES, NodeId},
     model::{Access, HugePagePool, MemoryState, Node, Performance, ReservedHugePages},
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 pub(super) const NODES: &str = "sys/devices/system/node";
 
@@ -55,11 +55,15 @@ fn with_memory(source: &mut Source, path: &str) -> Node {
 /// kB` (`/proc/meminfo`).
 fn memory(source: &mut Source, path: &str) -> (Option<u64>, Option<MemoryState>) {
     let Some(text) = source.text(path) else { return (None, None) };
+    let mut values = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, value)) = line.split_once(':') {
+            let key = name.rsplit(' ').next().unwrap_or(name);
+            values.entry(key).or_insert(value.trim());
+        }
+    }
     let mut bytes = |key: &str| {
-        let value = text.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            (name.split_whitespace().last() == Some(key)).then(|| value.trim())
-        });
+        let value = values.get(key).copied();
         let kib = value.and_then(|value| value.strip_suffix("kB")?.trim().parse::<u64>().ok());
         let bytes = kib.and_then(|kib| kib.checked_mul(1024));
         // Old kernels lack some of the lines, but none lacks the first two.
@@ -149,7 +153,7 @@ fn row(text: &str, nodes: usize) -> Result<Vec<Distance>, String> {
         word.parse().map_err(|_| format!("read {}, expected a distance of 0 to 255", quoted(word)))
     };
     let row = text
-        .split_whitespace()
+        .split_ascii_whitespace()
         .take(nodes + 1)
         .map(number)
         .collect::<Result<Vec<Distance>, _>>()?;

@@ -10,9 +10,14 @@ use crate::{
 };
 use alloc::{format, string::String, vec, vec::Vec};
 use core::fmt::Display;
+use rustix::{
+    fs::{Dir, DirEntry, Mode, OFlags},
+    io::Errno,
+};
 use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, Read},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -27,9 +32,22 @@ const MAX_LINE_BYTES: u64 = 64 << 10;
 /// The smallest page of the architectures that Linux runs NUMA machines on.
 const LEAST_PAGE_BYTES: usize = 4 << 10;
 
+/// The folders with the most files.
+const LARGE_FOLDERS: [&str; 2] = ["sys/devices/system/cpu", "sys/devices/system/node"];
+
+const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Open folders: from them the kernel has fewer names to look up.
+struct Folders {
+    root: OwnedFd,
+    /// Those of [`LARGE_FOLDERS`] that are there.
+    below: Vec<(&'static str, OwnedFd)>,
+}
+
 /// Paths given to its methods are relative to the root.
 pub(super) struct Source {
     root: PathBuf,
+    folders: Folders,
     notes: Vec<Note>,
     about_memory: bool,
     /// Holds a file of `/sys` while it is read.
@@ -38,9 +56,15 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn open(root: &Path) -> Result<Self, Error> {
-        fs::read_dir(root).map_err(|error| Error::Root { root: root.to_path_buf(), error })?;
-        let (notes, buffer) = (Vec::new(), vec![0; LEAST_PAGE_BYTES]);
-        Ok(Self { root: root.to_path_buf(), notes, about_memory: false, buffer })
+        let folders = Folders::open(root)
+            .map_err(|error| Error::Root { root: root.to_path_buf(), error: error.into() })?;
+        Ok(Self {
+            root: root.to_path_buf(),
+            folders,
+            notes: Vec::new(),
+            about_memory: false,
+            buffer: vec![0; LEAST_PAGE_BYTES],
+        })
     }
 
     pub(super) fn into_notes(self) -> Vec<Note> {
@@ -129,25 +153,20 @@ impl Source {
 
     /// The text of a file of `/sys`. A large machine has tens of thousands of them, most of a few
     /// bytes. The kernel fills a page in each read (`kernfs_fop_read_iter` in Linux,
-    /// `fs/kernfs/file.c`), so a shorter read is the last.
+    /// `fs/kernfs/file.c`), so a shorter read is the last. A file that has no text or more, or that
+    /// is something else, is read with care.
     fn attribute(&mut self, path: &str) -> io::Result<String> {
-        let mut file = self.open_file(path)?;
-        let mut length = 0;
-        loop {
-            if self.buffer.len() - length < LEAST_PAGE_BYTES {
-                self.buffer.resize(length + LEAST_PAGE_BYTES, 0);
+        let (folder, name) = self.folders.nearest(path);
+        let read = rustix::fs::openat(folder, name, bounded_file::OPEN_FLAGS, Mode::empty())
+            .and_then(|file| rustix::io::read(file, &mut self.buffer[..]));
+        match read {
+            Ok(length) if (1..LEAST_PAGE_BYTES).contains(&length) => {
+                Ok(String::from_utf8_lossy(&self.buffer[..length]).into_owned())
             }
-            let read = match file.read(&mut self.buffer[length..]) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
-            };
-            length += read;
-            if length as u64 > MAX_FILE_BYTES {
-                let max_bytes = MAX_FILE_BYTES;
-                return Err(bounded_file::Error::TooLarge { max_bytes }.into());
-            }
-            if read < LEAST_PAGE_BYTES {
-                return Ok(String::from_utf8_lossy(&self.buffer[..length]).into_owned());
+            Err(Errno::NOENT) => Err(Errno::NOENT.into()),
+            _ => {
+                let bytes = bounded_file::read(&self.root.join(path), MAX_FILE_BYTES)?;
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
         }
     }
@@ -205,19 +224,27 @@ impl Source {
 
     /// The names in a folder, sorted; none if it is not there.
     pub(super) fn names(&mut self, folder: &str) -> Vec<String> {
-        let entries = match fs::read_dir(self.root.join(folder)) {
-            Ok(entries) => entries,
+        let mut names = match self.try_names(folder) {
+            Ok(names) => names,
             Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    self.note(folder, error);
+                if error != Errno::NOENT {
+                    self.note(folder, io::Error::from(error));
                 }
                 return Vec::new();
             }
         };
-        let mut names: Vec<_> =
-            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_unstable();
         names
+    }
+
+    fn try_names(&self, folder: &str) -> Result<Vec<String>, Errno> {
+        let (above, name) = self.folders.nearest(folder);
+        let opened = rustix::fs::openat(above, name, FOLDER_FLAGS, Mode::empty())?;
+        let name = |entry: DirEntry| {
+            let name = entry.file_name().to_str().ok().map(String::from);
+            name.filter(|name| name != "." && name != "..")
+        };
+        Ok(Dir::new(opened)?.flatten().filter_map(name).collect())
     }
 
     /// The numbers `N` for which the folder has an entry `prefixN`, in rising order.
@@ -239,6 +266,24 @@ impl Source {
         let root = fs::canonicalize(&self.root).ok()?;
         let target = fs::canonicalize(self.root.join(link)).ok()?;
         target.strip_prefix(root).ok()?.to_str().map(String::from)
+    }
+}
+
+impl Folders {
+    fn open(root: &Path) -> Result<Self, Errno> {
+        let root = rustix::fs::open(root, FOLDER_FLAGS, Mode::empty())?;
+        let open =
+            |path| Some((path, rustix::fs::openat(&root, path, FOLDER_FLAGS, Mode::empty()).ok()?));
+        let below = LARGE_FOLDERS.into_iter().filter_map(open).collect();
+        Ok(Self { root, below })
+    }
+
+    /// The nearest of them to a path, and the path from there.
+    fn nearest<'f>(&'f self, path: &'f str) -> (BorrowedFd<'f>, &'f str) {
+        let from = |(above, folder): &'f (&str, OwnedFd)| {
+            Some((folder.as_fd(), path.strip_prefix(above)?.strip_prefix('/')?))
+        };
+        self.below.iter().find_map(from).unwrap_or((self.root.as_fd(), path))
     }
 }
 
