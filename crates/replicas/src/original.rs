@@ -4,6 +4,7 @@ use crate::{
     error::{Error, IoContext},
     file_id::FileId,
     mountinfo::mounts,
+    path_text,
 };
 use nearside_policy::replication::Bar;
 use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, fstatfs, statx};
@@ -18,10 +19,11 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// The root under which it lies on the host, such as that of a container; none for the host's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "path_text::optional")]
     pub image: Option<PathBuf>,
     /// Its absolute path below that root, without links: the path in the mount namespaces that
     /// shall see its copies.
+    #[serde(with = "path_text")]
     pub path: PathBuf,
 }
 

@@ -4,7 +4,7 @@
 //! A path in a message says where to look, never what to use: the file is the descriptor's, and a
 //! place that names another one is left alone.
 
-use crate::original::Place;
+use crate::{original::Place, path_text};
 use nearside_policy::replication::{Bar, CopyRefusal, Ratio};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,7 @@ pub enum Request {
     /// if no descriptor is sent.
     Remove {
         /// Its path on the host as it was added.
+        #[serde(with = "path_text")]
         path: PathBuf,
         /// Whether it is to stay if an operator has asked for its copies.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -59,7 +60,7 @@ pub enum Request {
         /// The node.
         node: NodeId,
         /// The folder that will be its root, if it is that of a container that starts.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "path_text::optional")]
         future_root: Option<PathBuf>,
     },
     /// Take copies away from nodes, least useful first, until so many bytes are free there.
