@@ -25,7 +25,7 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
-use std::time::Duration;
+use std::{ffi::OsString, time::Duration};
 
 /// A domain, or a cgroup that Nearside did not start.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -201,11 +201,15 @@ pub(crate) fn named(host: &Host, name: &str) -> Result<Record, Failure> {
         .ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
 }
 
-/// The argument that names a domain or a cgroup. Bytes that are no text become escapes, as reports
-/// have them.
+/// The argument that names a domain or a cgroup.
 pub(crate) fn argument() -> impl TypedValueParser<Value = String> {
-    OsStringValueParser::new()
-        .map(|name| name.into_string().unwrap_or_else(|bytes| escape::text(bytes)))
+    OsStringValueParser::new().map(name_given)
+}
+
+/// The name of a domain or a cgroup that an argument gives. Bytes that are no text become escapes,
+/// as reports have them.
+pub(crate) fn name_given(name: OsString) -> String {
+    name.into_string().unwrap_or_else(escape::text)
 }
 
 /// Finds a domain by its name, or by a path: the domain that this cgroup is or belongs to, else the
