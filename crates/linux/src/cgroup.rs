@@ -82,12 +82,13 @@ impl Tree {
                 "\"{path}\" is no path of a cgroup: it has \"..\" in it"
             )));
         }
-        let directory = if relative.is_empty() {
-            self.root.clone()
-        } else {
-            self.root.join(escape::path(relative))
+        let relative = escape::path(relative);
+        let path = format!("/{}", escape::text(&relative));
+        let directory = match relative.as_os_str().is_empty() {
+            true => self.root.clone(),
+            false => self.root.join(relative),
         };
-        Ok(Cgroup { directory, path: format!("/{relative}") })
+        Ok(Cgroup { directory, path })
     }
 
     /// The group of a process, as `/proc/PID/cgroup` tells.
@@ -525,6 +526,7 @@ mod tests {
         fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(folder.path()).unwrap();
         assert!(tree.group("/nearside/../../etc").is_err());
+        assert_eq!(tree.group(r"/\x5cx5c").unwrap(), tree.group(r"/\x5c").unwrap());
         assert_eq!(
             tree.group("machine.slice/vm.scope/").unwrap().path(),
             "/machine.slice/vm.scope"

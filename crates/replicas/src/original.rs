@@ -6,6 +6,7 @@ use crate::{
     mountinfo::mounts,
     path_text,
 };
+use nearside_linux::escape;
 use nearside_policy::replication::Bar;
 use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, fstatfs, statx};
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,7 @@ impl Original {
         place: &Place,
         detached: impl FnOnce(&Path, FileId) -> Option<OwnedFd>,
     ) -> Result<Result<Self, Bar>, Error> {
-        let doing = || format!("opening {}", place.on_host().display());
+        let doing = || format!("opening {}", escape::text(place.on_host()));
         // Before it is opened: to open a device or a FIFO may have effects.
         if let Err(bar) = check(sent).doing(doing)? {
             return Ok(Err(bar));

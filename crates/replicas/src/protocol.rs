@@ -180,3 +180,25 @@ pub struct CopyStatus {
     /// Mount namespaces in which it is bound.
     pub namespaces: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
+    #[test]
+    fn paths_in_messages_may_have_any_bytes() {
+        for bytes in [&b"/usr/lib/\xff.so"[..], br"/usr/lib/\xff.so", b"/usr/lib/a\n\"b"] {
+            let path: PathBuf = Path::new(OsStr::from_bytes(bytes)).into();
+            let place = Place { image: Some(path.clone()), path: path.clone() };
+            for request in [
+                Request::Add { place, nodes: None, ratio: Ratio::default(), automatic: false },
+                Request::Remove { path: path.clone(), automatic: true },
+                Request::Attach { process: 1, node: NodeId(0), future_root: Some(path) },
+            ] {
+                let message = serde_json::to_string(&request).unwrap();
+                assert_eq!(serde_json::from_str::<Request>(&message).unwrap(), request);
+            }
+        }
+    }
+}

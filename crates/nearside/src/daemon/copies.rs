@@ -258,7 +258,7 @@ fn found(candidates: &[Candidate]) -> (Vec<Found>, BTreeMap<String, OwnedFd>) {
 fn open(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(CWD, &escape::path(path), flags, Mode::empty(), resolve)?)
+    Ok(openat2(CWD, escape::path(path), flags, Mode::empty(), resolve)?)
 }
 
 fn copy(client: &Client, file: Option<OwnedFd>, path: &str, nodes: &NodeSet) -> Result<(), String> {
