@@ -3,12 +3,13 @@
 
 use crate::{
     error::{Error, IoContext},
-    mountinfo, read,
+    escape, mountinfo, read,
 };
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs, io,
-    os::unix::fs::MetadataExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -25,7 +26,7 @@ pub struct Tree {
     root: PathBuf,
     /// The group at its root, as `/proc/PID/cgroup` writes it. It differs from `/` if only a part
     /// of the tree is mounted.
-    begins: String,
+    begins: Vec<u8>,
     controllers: BTreeSet<String>,
 }
 
@@ -33,6 +34,7 @@ pub struct Tree {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
     directory: PathBuf,
+    /// As text: see [`escape`].
     path: String,
 }
 
@@ -40,8 +42,8 @@ impl Tree {
     /// Finds the tree in a `mountinfo` file (proc_pid_mountinfo(5)). On hybrid layouts it may have
     /// no controllers.
     pub fn find(mountinfo: &Path) -> Result<Self, Error> {
-        let text = crate::read::text(mountinfo).at(mountinfo)?;
-        let mount = mountinfo::cgroup2(&text).ok_or(Error::NoCgroupTree)?;
+        let content = read::bytes(mountinfo).at(mountinfo)?;
+        let mount = mountinfo::cgroup2(&content).ok_or(Error::NoCgroupTree)?;
         Ok(Self { begins: mount.begins, ..Self::at(&mount.point)? })
     }
 
@@ -50,7 +52,7 @@ impl Tree {
         let file = root.join("cgroup.controllers");
         let text = fs::read_to_string(&file).at(&file)?;
         let controllers = text.split_whitespace().map(str::to_owned).collect();
-        Ok(Self { root: root.into(), begins: "/".into(), controllers })
+        Ok(Self { root: root.into(), begins: b"/".into(), controllers })
     }
 
     /// The root directory.
@@ -68,7 +70,8 @@ impl Tree {
         self.controllers.contains(controller)
     }
 
-    /// The group at `path` from the tree's root (`/nearside/db`). It need not exist.
+    /// The group at `path` from the tree's root (`/nearside/db`), which is text as
+    /// [`Cgroup::path`] returns it. It need not exist.
     ///
     /// # Errors
     /// A path with `..` in it.
@@ -79,29 +82,36 @@ impl Tree {
                 "\"{path}\" is no path of a cgroup: it has \"..\" in it"
             )));
         }
-        let directory =
-            if relative.is_empty() { self.root.clone() } else { self.root.join(relative) };
-        Ok(Cgroup { directory, path: format!("/{relative}") })
+        let relative = escape::path(relative);
+        let path = format!("/{}", escape::text(&relative));
+        let directory = match relative.as_os_str().is_empty() {
+            true => self.root.clone(),
+            false => self.root.join(relative),
+        };
+        Ok(Cgroup { directory, path })
     }
 
     /// The group of a process, as `/proc/PID/cgroup` tells.
     pub fn group_of(&self, proc_cgroup: &Path) -> Result<Cgroup, Error> {
-        let text = fs::read_to_string(proc_cgroup).at(proc_cgroup)?;
-        let path =
-            text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Error::NoCgroupTree)?;
-        let below = path.strip_prefix(self.begins.trim_end_matches('/'));
-        let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
+        let content = read::bytes(proc_cgroup).at(proc_cgroup)?;
+        let mut lines = content.split(|&byte| byte == b'\n');
+        let path = lines.find_map(|line| line.strip_prefix(b"0::")).ok_or(Error::NoCgroupTree)?;
+        let begins = self.begins.strip_suffix(b"/").unwrap_or(&self.begins);
+        let below = path.strip_prefix(begins);
+        let Some(below) = below.filter(|below| below.is_empty() || below.starts_with(b"/")) else {
+            let text = |bytes| escape::text(OsStr::from_bytes(bytes));
             return Err(Error::Refused(format!(
-                "the cgroup {path} of this process is not in the tree that is mounted at {}, \
+                "the cgroup {} of this process is not in the tree that is mounted at {}, \
                  which begins with {}: in a \
                  container, leave /sys/fs/cgroup to the container runtime, or use the host's \
                  cgroup namespace \
                  (--cgroupns=host)",
-                self.root.display(),
-                self.begins
+                text(path),
+                escape::text(&self.root),
+                text(&self.begins)
             )));
         };
-        self.group(below)
+        self.group(&escape::text(OsStr::from_bytes(below)))
     }
 
     /// Every group that has processes of its own, the root left out, in the order of their paths.
@@ -121,7 +131,8 @@ impl Tree {
 }
 
 impl Cgroup {
-    /// Its path in the tree, starting with `/`.
+    /// Its path in the tree, starting with `/`. Bytes that are no text are escaped, and no two
+    /// groups share a path ([`escape`]).
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -152,15 +163,14 @@ impl Cgroup {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
         let directories =
             entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        let named = directories.filter_map(|entry| entry.file_name().into_string().ok());
-        named.map(|name| self.child(&name)).collect()
+        directories.map(|entry| self.child(&entry.file_name())).collect()
     }
 
     /// The group of that name right below it.
-    pub(crate) fn child(&self, name: &str) -> Self {
+    pub(crate) fn child(&self, name: &OsStr) -> Self {
         Self {
             directory: self.directory.join(name),
-            path: format!("{}/{name}", self.path.trim_end_matches('/')),
+            path: format!("{}/{}", self.path.trim_end_matches('/'), escape::text(name)),
         }
     }
 
@@ -190,7 +200,7 @@ impl Cgroup {
             _ => return Err(error).at(&self.directory),
         };
         Err(Error::NotPermitted {
-            what: format!("make the cgroup {}", self.directory.display()),
+            what: format!("make the cgroup {}", escape::text(&self.directory)),
             needs,
         })
     }
@@ -329,7 +339,7 @@ impl Cgroup {
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 Err(Error::NotPermitted {
-                    what: format!("enter the cgroup {}", self.directory.display()),
+                    what: format!("enter the cgroup {}", escape::text(&self.directory)),
                     needs: "root",
                 })
             }
@@ -410,6 +420,56 @@ mod tests {
     }
 
     #[test]
+    fn names_that_are_no_text_hide_no_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("cg");
+        let names = [&b"\xff"[..], br"\xff", b" \"'\\\t", b"\xc3\r", &[0xfe; 255]];
+        for (name, process) in names.into_iter().zip(10..) {
+            let group = root.join("db").join(OsStr::from_bytes(name));
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join("cgroup.procs"), format!("{process}\n")).unwrap();
+            fs::write(group.join("cgroup.threads"), format!("{process}\n")).unwrap();
+        }
+        fs::write(root.join("cgroup.controllers"), "").unwrap();
+        fs::write(root.join("db/cgroup.procs"), "9\n").unwrap();
+        fs::write(root.join("db/cgroup.events"), "populated 1\n").unwrap();
+        let tree = Tree::at(&root).unwrap();
+        let db = tree.group("/db").unwrap();
+        let mut processes = db.all_processes();
+        processes.sort_unstable();
+        assert_eq!(processes, [9, 10, 11, 12, 13, 14]);
+        assert_eq!(db.all_threads().len(), 5);
+        let found = tree.populated_groups();
+        assert_eq!(found.len(), 6);
+        for group in found {
+            assert_eq!(tree.group(group.path()).unwrap(), group, "its path leads back to it");
+            let own = folder.path().join("own");
+            let path = group.directory().strip_prefix(&root).unwrap().as_os_str().as_bytes();
+            fs::write(&own, [b"1:cpu:/\xff\n0::/", path, b"\n"].concat()).unwrap();
+            assert_eq!(tree.group_of(&own).unwrap(), group);
+        }
+    }
+
+    #[test]
+    fn a_tree_may_be_mounted_where_the_path_is_no_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join(OsStr::from_bytes(b"\xff"));
+        fs::create_dir(&root).unwrap();
+        fs::write(root.join("cgroup.controllers"), "").unwrap();
+        let (mountinfo, own) = (folder.path().join("mountinfo"), folder.path().join("own"));
+        let place = root.as_os_str().as_bytes();
+        let line = [b"31 23 0:26 /c\xff ", place, b" rw - cgroup2 none rw\n"].concat();
+        fs::write(&mountinfo, line).unwrap();
+        fs::write(&own, b"0::/c\xff/a\n").unwrap();
+        let tree = Tree::find(&mountinfo).unwrap();
+        assert_eq!(tree.root(), root);
+        assert_eq!(tree.group_of(&own).unwrap().path(), "/a");
+        fs::write(&own, b"0::/c\xfe\n").unwrap();
+        let said = tree.group_of(&own).unwrap_err().to_string();
+        assert!(said.contains(r"the cgroup /c\xfe of") && said.contains(r"with /c\xff"), "{said}");
+    }
+
+    #[test]
     fn a_group_with_processes_of_its_own_gives_no_controllers_to_those_below() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -474,6 +534,7 @@ mod tests {
         fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(folder.path()).unwrap();
         assert!(tree.group("/nearside/../../etc").is_err());
+        assert_eq!(tree.group(r"/\x5cx5c").unwrap(), tree.group(r"/\x5c").unwrap());
         assert_eq!(
             tree.group("machine.slice/vm.scope/").unwrap().path(),
             "/machine.slice/vm.scope"

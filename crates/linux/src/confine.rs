@@ -75,7 +75,7 @@ pub(crate) fn nodes_with_memory(root: &Path) -> Result<NodeSet, Error> {
 
 fn set_in<T: Id>(root: &Path, file: &str) -> Result<IdSet<T>, Error> {
     let path = root.join("sys/devices/system").join(file);
-    let refused = |why: String| Error::Refused(format!("{}: {why}", path.display()));
+    let refused = |why: String| Error::Refused(format!("{}: {why}", crate::escape::text(&path)));
     let text = crate::read::text(&path).map_err(|error| refused(error.to_string()))?;
     text.trim().parse().map_err(|_| refused(format!("{:?} is no list", text.trim())))
 }

@@ -1,5 +1,6 @@
 //! Errors of this crate.
 
+use crate::escape;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -9,7 +10,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", escape::text(path))]
     File {
         /// The file.
         path: PathBuf,
@@ -17,7 +18,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused a write to one of its files.
-    #[error("{}: writing \"{text}\": {source}", path.display())]
+    #[error("{}: writing \"{text}\": {source}", escape::text(path))]
     Write {
         /// The file.
         path: PathBuf,

@@ -5,6 +5,7 @@
 use crate::{
     confine::{CPUS, bind},
     error::Error,
+    escape,
     host::{Host, NewDomain, Refusal, take_policy},
     sys,
 };
@@ -105,7 +106,7 @@ impl Command {
     fn words(&self) -> Vec<String> {
         let all = std::iter::once(self.program.as_os_str())
             .chain(self.arguments.iter().map(OsString::as_os_str));
-        all.map(|word| word.to_string_lossy().into_owned()).collect()
+        all.map(escape::text).collect()
     }
 
     /// Replaces this process. Comes back only if that fails.

@@ -14,6 +14,7 @@ mod confine;
 pub mod counters;
 mod disks;
 mod error;
+pub mod escape;
 pub mod facts;
 pub mod folder;
 pub mod guest;

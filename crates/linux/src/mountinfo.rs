@@ -1,7 +1,7 @@
 //! The mount of the cgroup v2 tree to work in. Hybrid hosts and containers have several, of the
 //! whole tree or of a part, and one may hide another (proc_pid_mountinfo(5)).
 
-use std::path::PathBuf;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// A mount of the cgroup v2 tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,49 +11,53 @@ pub(crate) struct Mount {
     /// The group that it begins with, in the words of this process's cgroup namespace
     /// (cgroup_namespaces(7)): `/` for the whole namespace, `/docker/7` for a part of it, `/../..`
     /// for a group outside of it.
-    pub(crate) begins: String,
+    pub(crate) begins: Vec<u8>,
 }
 
 /// A line: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
 #[derive(Debug, Clone, Copy)]
 struct Line<'a> {
-    id: &'a str,
-    parent: &'a str,
-    root: &'a str,
-    point: &'a str,
-    options: &'a str,
-    kind: &'a str,
+    id: &'a [u8],
+    parent: &'a [u8],
+    root: &'a [u8],
+    point: &'a [u8],
+    options: &'a [u8],
+    kind: &'a [u8],
 }
 
 /// The mount to work in. A mount of the whole tree is preferred to one of a part, then a writable
 /// one, then the usual place. None if no mount can be reached.
-pub(crate) fn cgroup2(mountinfo: &str) -> Option<Mount> {
-    let lines: Vec<Line<'_>> = mountinfo.lines().filter_map(line).collect();
-    let reached = lines.iter().filter(|line| line.kind == "cgroup2" && is_reached(line, &lines));
+pub(crate) fn cgroup2(mountinfo: &[u8]) -> Option<Mount> {
+    let lines: Vec<Line<'_>> = mountinfo.split(|&byte| byte == b'\n').filter_map(line).collect();
+    let reached = lines.iter().filter(|line| line.kind == b"cgroup2" && is_reached(line, &lines));
     let best = reached.min_by_key(|line| {
         let part = match line.root {
-            "/" => 0,
-            root if root.split('/').all(|part| part != "..") => 1,
+            b"/" => 0,
+            root if root.split(|&byte| byte == b'/').all(|part| part != b"..") => 1,
             _ => 2,
         };
         let place = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
             .iter()
-            .position(|usual| line.point == *usual);
-        (part, line.options.split(',').any(|option| option == "ro"), place.unwrap_or(usize::MAX))
+            .position(|usual| line.point == usual.as_bytes());
+        let is_read_only = line.options.split(|&byte| byte == b',').any(|option| option == b"ro");
+        (part, is_read_only, place.unwrap_or(usize::MAX))
     })?;
-    Some(Mount { point: unescape(best.point).into(), begins: unescape(best.root) })
+    let point = OsString::from_vec(unescape(best.point)).into();
+    Some(Mount { point, begins: unescape(best.root) })
 }
 
-fn line(text: &str) -> Option<Line<'_>> {
-    let (mount, file_system) = text.split_once(" - ")?;
-    let mut words = mount.split(' ');
+fn line(text: &[u8]) -> Option<Line<'_>> {
+    const SEPARATOR: &[u8] = b" - ";
+    let at = text.windows(SEPARATOR.len()).position(|window| window == SEPARATOR)?;
+    let (mount, file_system) = (text.get(..at)?, text.get(at + SEPARATOR.len()..)?);
+    let mut words = mount.split(|&byte| byte == b' ');
     Some(Line {
         id: words.next()?,
         parent: words.next()?,
         root: words.nth(1)?,
         point: words.next()?,
         options: words.next()?,
-        kind: file_system.split(' ').next()?,
+        kind: file_system.split(|&byte| byte == b' ').next()?,
     })
 }
 
@@ -79,28 +83,28 @@ fn is_reached(mount: &Line<'_>, all: &[Line<'_>]) -> bool {
     true
 }
 
-fn is_above(folder: &str, path: &str) -> bool {
-    path.strip_prefix(folder.trim_end_matches('/'))
-        .is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
+fn is_above(folder: &[u8], path: &[u8]) -> bool {
+    path.strip_prefix(folder.strip_suffix(b"/").unwrap_or(folder))
+        .is_some_and(|rest| rest.len() > 1 && rest.starts_with(b"/"))
 }
 
 /// The kernel writes blanks and a few other bytes in octal (`\040`; `mangle` in `fs/seq_file.c`).
-fn unescape(text: &str) -> String {
-    let mut parts = text.split('\\');
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut parts = text.split(|&byte| byte == b'\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok())
-            .filter(u8::is_ascii);
+        let code = part.split_at_checked(3).and_then(|(digits, rest)| {
+            let code = u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok()?;
+            Some((code, rest)).filter(|(code, _)| code.is_ascii())
+        });
         match code {
-            Some(code) => {
-                plain.push(code.into());
-                plain.push_str(&part[3..]);
+            Some((code, rest)) => {
+                plain.push(code);
+                plain.extend(rest);
             }
             None => {
-                plain.push('\\');
-                plain.push_str(part);
+                plain.push(b'\\');
+                plain.extend(part);
             }
         }
     }
@@ -115,8 +119,8 @@ mod tests {
                         24 23 0:22 / /sys rw,nosuid - sysfs sysfs rw\n";
 
     fn chosen(lines: &str) -> Option<(String, String)> {
-        let mount = cgroup2(&format!("{ROOT}{lines}"))?;
-        Some((mount.point.to_str().unwrap().to_owned(), mount.begins))
+        let mount = cgroup2(format!("{ROOT}{lines}").as_bytes())?;
+        Some((mount.point.to_str().unwrap().to_owned(), String::from_utf8(mount.begins).unwrap()))
     }
 
     #[test]
@@ -218,20 +222,29 @@ mod tests {
     }
 
     #[test]
+    fn names_that_are_no_text_stay_as_they_are() {
+        let line = b"30 24 0:26 /\xff /mnt/a\xff\\040b rw - cgroup2 none rw\n";
+        let mount = cgroup2(&[ROOT.as_bytes(), line].concat()).unwrap();
+        assert_eq!(mount.point.into_os_string().into_vec(), b"/mnt/a\xff b");
+        assert_eq!(mount.begins, b"/\xff");
+    }
+
+    #[test]
     fn a_root_that_was_mounted_over_another_hides_nothing_of_its_own() {
         let text = "1 1 0:1 / / rw - rootfs rootfs rw\n23 1 8:1 / / rw - ext4 a rw\n\
                     30 23 0:26 / /cg rw - cgroup2 b rw\n";
-        assert_eq!(cgroup2(text).unwrap().point.to_str(), Some("/cg"));
+        assert_eq!(cgroup2(text.as_bytes()).unwrap().point.to_str(), Some("/cg"));
     }
 
     #[test]
     fn a_text_that_makes_no_sense_leads_nowhere_and_ends() {
         assert_eq!(chosen("30 24 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"), None);
         for text in ["", " - cgroup2", "1 2 3 - cgroup2 a b", "- - - -"] {
-            assert_eq!(cgroup2(text), None, "{text}");
+            assert_eq!(cgroup2(text.as_bytes()), None, "{text}");
         }
         let circle = "1 2 0:1 / /a rw - x x rw\n2 1 0:1 / /b rw - cgroup2 x rw\n";
-        assert!(cgroup2(circle).is_some());
-        assert_eq!(unescape(r"\9\04\777\é"), r"\9\04\777\é");
+        assert!(cgroup2(circle.as_bytes()).is_some());
+        let nonsense = r"\9\04\777\é".as_bytes();
+        assert_eq!(unescape(nonsense), nonsense);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn newcomer(
         let name = below.path().rsplit('/').next().unwrap_or_default();
         name.strip_prefix(VCPU).is_some_and(|number| number.parse::<u32>().is_ok())
     };
-    let nested = group.child(LIBVIRT);
+    let nested = group.child(LIBVIRT.as_ref());
     // Some versions of libvirt put them directly below.
     let vcpus =
         [nested.children(), group.children()].concat().iter().filter(|it| is_vcpu(it)).count();

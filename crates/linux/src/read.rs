@@ -48,13 +48,19 @@ fn until(
     }
 }
 
-/// The text of a file. Some files contain names that other programs chose (threads, files, mount
-/// points). These need not be UTF-8, and must not make the rest of the file unreadable.
-pub(crate) fn text(path: &Path) -> io::Result<String> {
+/// The content of a file, with names of cgroups, files and mount points as they are.
+pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = whole(&File::open(path)?, &mut bytes)?;
     bytes.truncate(length);
-    Ok(String::from_utf8(bytes)
+    Ok(bytes)
+}
+
+/// The text of a file. Some files contain names that other programs chose (threads, files, mount
+/// points). These need not be UTF-8, and must not make the rest of the file unreadable. Such a name
+/// is not the true one here: where it is used, [`bytes`] reads it.
+pub(crate) fn text(path: &Path) -> io::Result<String> {
+    Ok(String::from_utf8(bytes(path)?)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 

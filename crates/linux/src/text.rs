@@ -104,7 +104,7 @@ impl TextWatch {
             }
         }
         for process in self.outside.busy(proc, &in_domains, now_ns) {
-            let maps = crate::read::text(&proc.join(format!("{process}/maps")));
+            let maps = crate::read::bytes(&proc.join(format!("{process}/maps")));
             for segment in maps::executable(&maps.unwrap_or_default()) {
                 if let Some(file) = files.get_mut(&segment.id) {
                     file.is_busy_outside = true;
@@ -132,7 +132,7 @@ impl Look {
 /// The executable segments of a process whose pages may move.
 fn movable(folder: &Path, systems: &mut FileSystems) -> Vec<Segment> {
     // A process that ended maps nothing.
-    let maps = crate::read::text(&folder.join("maps")).unwrap_or_default();
+    let maps = crate::read::bytes(&folder.join("maps")).unwrap_or_default();
     let segments = maps::executable(&maps);
     if segments.iter().any(|it| systems.is_unknown(it.id)) {
         systems.learn(&crate::read::text(&folder.join("mountinfo")).unwrap_or_default());

@@ -15,8 +15,9 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeId, NodeSet};
 use std::{
+    ffi::OsStr,
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -146,6 +147,26 @@ fn a_domain_has_a_load_from_its_second_sample_on() {
     );
     assert_eq!((load.waited_ns, load.owner, &load.bound_to), (105, Owner::Foreign, &None));
     assert_eq!(second.machine.parts[0].resident_bytes[&NodeId(0)], 0);
+}
+
+#[test]
+fn a_process_in_a_child_group_whose_name_is_no_text_counts() {
+    let made = made();
+    made.group("m/vm", 0, [4096, 0]);
+    let child = made.path("cg/m/vm").join(OsStr::from_bytes(b"\xff"));
+    fs::create_dir(&child).unwrap();
+    fs::write(child.join("cgroup.procs"), "9000001\n").unwrap();
+    made.threads("m/vm", &[(1, 2, 0, 0)]);
+    let threads = made.path("cg/m/vm/cgroup.threads");
+    fs::rename(threads, child.join("cgroup.threads")).unwrap();
+    made.group("m/other", 0, [4096, 0]);
+    let other = OsStr::from_bytes(b"\xfe");
+    fs::rename(made.path("cg/m/other"), made.path("cg/m").join(other)).unwrap();
+    let mut watcher = made.watcher(&["m/*"]);
+    let seen = watcher.observe(&History::default(), turn(1)).unwrap();
+    assert_eq!(names(&seen), ["/m/\\xfe", "/m/vm"]);
+    let usage = watcher.usage("/m/vm").unwrap();
+    assert_eq!((usage.processes, total(&usage.cpu.threads)), (1, 1));
 }
 
 #[test]

@@ -2,14 +2,22 @@
 
 use crate::{
     failure::Failure,
+    printable::printable,
     report::{
         answers::StatusAnswer,
         cell_stat::{self, CellStat},
         json,
     },
 };
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use nearside_linux::{
-    Host, Paths, cgroup::Cgroup, huge, store::Record, threads::CpuUse, usage, usage::Usage,
+    Host, Paths,
+    cgroup::{Cgroup, Tree},
+    escape, huge,
+    store::Record,
+    threads::CpuUse,
+    usage,
+    usage::Usage,
 };
 use nearside_policy::{
     ByNode, CgroupId, Claim, CpuReason, Home, LeftOut, PartId, PartState, RehomeRefusal,
@@ -17,7 +25,7 @@ use nearside_policy::{
 };
 use nearside_topology::{NodeSet, Topology};
 use serde::Serialize;
-use std::time::Duration;
+use std::{ffi::OsString, time::Duration};
 
 /// A domain, or a cgroup that Nearside did not start.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -193,6 +201,17 @@ pub(crate) fn named(host: &Host, name: &str) -> Result<Record, Failure> {
         .ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
 }
 
+/// The argument that names a domain or a cgroup.
+pub(crate) fn argument() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(name_given)
+}
+
+/// The name of a domain or a cgroup that an argument gives. Bytes that are no text become escapes,
+/// as reports have them.
+pub(crate) fn name_given(name: OsString) -> String {
+    name.into_string().unwrap_or_else(escape::text)
+}
+
 /// Finds a domain by its name, or by a path: the domain that this cgroup is or belongs to, else the
 /// cgroup itself. The path may begin with the mount point of the tree.
 pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
@@ -200,21 +219,39 @@ pub(crate) fn find(host: &Host, name: &str) -> Result<Found, Failure> {
         let record = named(host, name)?;
         return Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)));
     }
-    let mounted = host.tree().root().to_string_lossy();
+    let mounted = escape::text(host.tree().root());
     let path = if is_below(name, &mounted) { &name[mounted.len()..] } else { name };
-    let group = host.tree().group(path).map_err(Failure::could_not)?;
-    if !group.exists() {
-        return Err(Failure::could_not(format_args!(
-            "there is no cgroup {}",
-            group.directory().display()
-        )));
-    }
+    let group = group_at(host.tree(), path)?;
     // A group below a domain's is part of that domain.
     match host.records().0.into_iter().find(|record| is_below(group.path(), &record.cgroup)) {
         Some(record) => {
             Ok((host.tree().group(&record.cgroup).map_err(Failure::could_not)?, Some(record)))
         }
         None => Ok((group, None)),
+    }
+}
+
+/// The group at `path`: as JSON and the API write it, else as the kernel does, else as tables do.
+fn group_at(tree: &Tree, path: &str) -> Result<Cgroup, Failure> {
+    let group = tree.group(path).map_err(Failure::could_not)?;
+    if group.exists() {
+        return Ok(group);
+    }
+    let as_bytes = tree.group(&escape::text(path)).map_err(Failure::could_not)?;
+    if as_bytes.exists() {
+        return Ok(as_bytes);
+    }
+    let all = tree.group("/").map_err(Failure::could_not)?.subtree();
+    let mut shown = all.into_iter().filter(|it| printable(it.path()) == path.trim_end_matches('/'));
+    match (shown.next(), shown.next()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => Err(Failure::could_not(format_args!(
+            "several cgroups are shown as {path}: give the name's own bytes"
+        ))),
+        (None, _) => Err(Failure::could_not(format_args!(
+            "there is no cgroup {}",
+            escape::text(group.directory())
+        ))),
     }
 }
 
@@ -263,4 +300,41 @@ pub(crate) fn hidden(domains: &[Domain]) -> Option<String> {
             names.join(", ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+
+    #[test]
+    fn a_group_is_found_by_its_bytes_and_as_reports_show_it() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        let names =
+            [&b"a\xff"[..], b"b\\xff", b"c\xfe", b"c\\xfe", b"d\x1b", b"e \"'\\", &[b'x'; 255]];
+        for name in names {
+            fs::create_dir(folder.path().join(OsStr::from_bytes(name))).unwrap();
+        }
+        let tree = Tree::at(folder.path()).unwrap();
+        let found = |path: &str| {
+            let group = group_at(&tree, path).ok()?;
+            Some(group.directory().file_name()?.as_bytes().to_vec())
+        };
+        for (path, expected) in [
+            (r"/a\xff", &b"a\xff"[..]),
+            // As the kernel writes it, and as JSON does.
+            (r"/b\xff", br"b\xff"),
+            (r"/b\x5cxff", br"b\xff"),
+            (r"/c\xfe", b"c\xfe"),
+            (r"/c\x5cxfe", br"c\xfe"),
+            ("/d\x1b", b"d\x1b"),
+            (r"/d\u{1b}", b"d\x1b"),
+            ("/e \"'\\", b"e \"'\\"),
+            (&format!("/{}", "x".repeat(255)), &[b'x'; 255]),
+        ] {
+            assert_eq!(found(path).as_deref(), Some(expected), "{path}");
+        }
+        assert_eq!(found(r"/a\xfe"), None);
+    }
 }

@@ -9,6 +9,7 @@ use crate::{
     mountinfo::{self, Mount, unescaped},
     original::{Original, Version, check},
 };
+use nearside_linux::escape;
 use nearside_policy::replication::Bar;
 use rustix::{
     fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat2},
@@ -63,7 +64,7 @@ pub(crate) fn are_those_leased(original: &Original) -> Result<bool, Bar> {
         return Ok(false);
     }
     match found.into_iter().find_map(|below| below.differs) {
-        Some(path) => Err(Bar::Layers { why: format!("{} is another file", path.display()) }),
+        Some(path) => Err(Bar::Layers { why: format!("{} is another file", escape::text(path)) }),
         None => Ok(true),
     }
 }
@@ -92,7 +93,7 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
     let mut is_first = true;
     for layer in layers(&mount.options).map_err(unknown)? {
         // Podman names its layers by links.
-        let named = |error| unknown(format!("{}: {error}", layer.display()));
+        let named = |error| unknown(format!("{}: {error}", escape::text(&layer)));
         let path = std::fs::canonicalize(&layer).map_err(named)?.join(&inside);
         let Some(below) = open(&path)? else { continue };
         let seen = fstat(&below).map_err(text)?;
@@ -124,7 +125,8 @@ const EXACTLY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_M
 
 /// A regular file by a mount of its own; none if there is none.
 fn open(path: &Path) -> Result<Option<File>, Bar> {
-    let unknown = |error: io::Error| Bar::Layers { why: format!("{}: {error}", path.display()) };
+    let unknown =
+        |error: io::Error| Bar::Layers { why: format!("{}: {error}", escape::text(path)) };
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let there = match openat2(CWD, path, flags, Mode::empty(), EXACTLY) {
         Ok(there) => there,
@@ -163,7 +165,7 @@ fn layers(options: &[u8]) -> Result<Vec<PathBuf>, String> {
         }
     }
     match found.iter().find(|layer| !layer.is_absolute()) {
-        Some(layer) => Err(format!("the layer {} has a relative path", layer.display())),
+        Some(layer) => Err(format!("the layer {} has a relative path", escape::text(layer))),
         None if found.is_empty() => Err("its mount names none".into()),
         None => Ok(found),
     }

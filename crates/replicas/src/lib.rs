@@ -28,6 +28,7 @@ pub mod mountinfo;
 pub mod namespace;
 pub mod original;
 mod package_managers;
+mod path_text;
 pub mod protocol;
 pub mod remap;
 mod replicator;

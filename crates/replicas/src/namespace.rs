@@ -10,6 +10,7 @@ use crate::{
     mountinfo::{mount_of, mounts},
     sys,
 };
+use nearside_linux::escape;
 use rustix::{
     fs::{CWD, Mode, OFlags, ResolveFlags, open, openat, openat2},
     mount::{
@@ -56,7 +57,7 @@ impl Namespace {
     }
 
     fn at(path: &Path) -> Result<Self, Error> {
-        let doing = || format!("opening {}", path.display());
+        let doing = || format!("opening {}", escape::text(path));
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty()).doing(doing)?;
         let id = FileId::of(&file).doing(doing)?;
@@ -172,7 +173,7 @@ impl Visitor {
             if FileId::of(&target).ok() != Some(original) {
                 return Ok(Bound::NotThere);
             }
-            let doing = || format!("binding a copy over {}", path.display());
+            let doing = || format!("binding a copy over {}", escape::text(path));
             let around = mount_of(&self.own, &target).doing(doing)?;
             if around.peers.is_some_and(|peers| hosts.as_ref().is_none_or(|it| it.contains(&peers)))
             {

@@ -4,7 +4,9 @@ use crate::{
     error::{Error, IoContext},
     file_id::FileId,
     mountinfo::mounts,
+    path_text,
 };
+use nearside_linux::escape;
 use nearside_policy::replication::Bar;
 use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, fstatfs, statx};
 use serde::{Deserialize, Serialize};
@@ -18,10 +20,11 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// The root under which it lies on the host, such as that of a container; none for the host's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "path_text::optional")]
     pub image: Option<PathBuf>,
     /// Its absolute path below that root, without links: the path in the mount namespaces that
     /// shall see its copies.
+    #[serde(with = "path_text")]
     pub path: PathBuf,
 }
 
@@ -75,7 +78,7 @@ impl Original {
         place: &Place,
         detached: impl FnOnce(&Path, FileId) -> Option<OwnedFd>,
     ) -> Result<Result<Self, Bar>, Error> {
-        let doing = || format!("opening {}", place.on_host().display());
+        let doing = || format!("opening {}", escape::text(place.on_host()));
         // Before it is opened: to open a device or a FIFO may have effects.
         if let Err(bar) = check(sent).doing(doing)? {
             return Ok(Err(bar));

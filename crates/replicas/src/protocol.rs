@@ -4,7 +4,7 @@
 //! A path in a message says where to look, never what to use: the file is the descriptor's, and a
 //! place that names another one is left alone.
 
-use crate::original::Place;
+use crate::{original::Place, path_text};
 use nearside_policy::replication::{Bar, CopyRefusal, Ratio};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,7 @@ pub enum Request {
     /// if no descriptor is sent.
     Remove {
         /// Its path on the host as it was added.
+        #[serde(with = "path_text")]
         path: PathBuf,
         /// Whether it is to stay if an operator has asked for its copies.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -59,7 +60,7 @@ pub enum Request {
         /// The node.
         node: NodeId,
         /// The folder that will be its root, if it is that of a container that starts.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "path_text::optional")]
         future_root: Option<PathBuf>,
     },
     /// Take copies away from nodes, least useful first, until so many bytes are free there.
@@ -178,4 +179,26 @@ pub struct CopyStatus {
     pub users: u32,
     /// Mount namespaces in which it is bound.
     pub namespaces: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
+    #[test]
+    fn paths_in_messages_may_have_any_bytes() {
+        for bytes in [&b"/usr/lib/\xff.so"[..], br"/usr/lib/\xff.so", b"/usr/lib/a\n\"b"] {
+            let path: PathBuf = Path::new(OsStr::from_bytes(bytes)).into();
+            let place = Place { image: Some(path.clone()), path: path.clone() };
+            for request in [
+                Request::Add { place, nodes: None, ratio: Ratio::default(), automatic: false },
+                Request::Remove { path: path.clone(), automatic: true },
+                Request::Attach { process: 1, node: NodeId(0), future_root: Some(path) },
+            ] {
+                let message = serde_json::to_string(&request).unwrap();
+                assert_eq!(serde_json::from_str::<Request>(&message).unwrap(), request);
+            }
+        }
+    }
 }

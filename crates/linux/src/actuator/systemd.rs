@@ -26,7 +26,7 @@ impl Scope {
 
     // systemd enables the controller when it is first needed.
     fn set<T: Id>(&self, group: &Cgroup, set: Cpuset, wanted: &IdSet<T>) -> Result<bool, Error> {
-        let is_set = self.systemd.set(unit(group), set.property, wanted)?;
+        let is_set = self.systemd.set(unit(group)?, set.property, wanted)?;
         Ok(is_set && is_in_force(group, set, wanted)?)
     }
 }
@@ -49,23 +49,24 @@ impl Actuator for Scope {
         if !group.has(CPUS.file) {
             return Ok(false);
         }
-        let is_set = self.systemd.set(unit(group), CPUS.property, &CpuSet::new())?;
+        let is_set = self.systemd.set(unit(group)?, CPUS.property, &CpuSet::new())?;
         // Older kernels refuse an empty set for a group with processes.
         match is_set && !confines_nothing(group, CPUS)? {
-            true => self.systemd.set(unit(group), CPUS.property, &possible_cpus(&self.root)?),
+            true => self.systemd.set(unit(group)?, CPUS.property, &possible_cpus(&self.root)?),
             false => Ok(is_set),
         }
     }
 
     fn set_memory_nodes(&self, group: &Cgroup, nodes: &NodeSet) -> Result<bool, Error> {
         match nodes.is_empty() {
-            true => self.systemd.set(unit(group), MEMORY_NODES.property, nodes),
+            true => self.systemd.set(unit(group)?, MEMORY_NODES.property, nodes),
             false => self.set(group, MEMORY_NODES, nodes),
         }
     }
 }
 
-/// The unit that a group belongs to: its last component.
-fn unit(group: &Cgroup) -> &str {
-    group.path().rsplit('/').next().unwrap_or_default()
+/// The unit that a group belongs to: its last component. Names of units are ASCII.
+fn unit(group: &Cgroup) -> Result<&str, Error> {
+    let name = group.directory().file_name().and_then(|name| name.to_str());
+    name.ok_or_else(|| Error::Unchanged(format!("{} is no unit of systemd", group.path())))
 }

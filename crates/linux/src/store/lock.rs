@@ -20,6 +20,7 @@
 use super::process::Process;
 use crate::{
     error::{Error, IoContext},
+    escape,
     folder::Folder,
 };
 use rustix::{
@@ -28,9 +29,10 @@ use rustix::{
     io::Errno,
 };
 use std::{
+    ffi::OsStr,
     fmt::{self, Display, Formatter},
     fs,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -136,7 +138,7 @@ impl Display for LockWait {
 impl Holder {
     fn named(proc: &Path, pid: u32) -> Self {
         let command = fs::read(proc.join(pid.to_string()).join("comm")).ok();
-        let text = |name: Vec<u8>| String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let text = |name: Vec<u8>| escape::text(OsStr::from_bytes(name.trim_ascii_end()));
         Self { pid, command: command.map(text) }
     }
 }
@@ -145,7 +147,11 @@ impl Display for Holder {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.command {
             None => write!(f, "process {}", self.pid),
-            Some(command) => write!(f, "process {} ({})", self.pid, command.escape_debug()),
+            Some(command) => {
+                // A `\` may belong to an escape already.
+                let parts = command.split('\\').map(|part| part.escape_debug().to_string());
+                write!(f, "process {} ({})", self.pid, parts.collect::<Vec<_>>().join("\\"))
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Executable mappings of files, and the file systems that have them.
 
+use crate::escape;
 use nearside_policy::text::FileId;
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ffi::OsStr, ops::Range, os::unix::ffi::OsStrExt};
 
 /// The source of the file systems that hold copies of text. A copy is not moved: its node is the
 /// reason that it exists.
@@ -15,6 +16,7 @@ pub(super) struct Segment {
     /// The offset of its first byte in the file.
     pub(super) offset: u64,
     pub(super) id: FileId,
+    /// As text: see [`escape`].
     pub(super) path: String,
 }
 
@@ -26,31 +28,47 @@ impl Segment {
     }
 }
 
-/// The executable mappings of files in the text of `/proc/PID/maps`.
-pub(super) fn executable(maps: &str) -> Vec<Segment> {
-    maps.lines().filter_map(segment).collect()
+/// The executable mappings of files in the content of `/proc/PID/maps`.
+pub(super) fn executable(maps: &[u8]) -> Vec<Segment> {
+    maps.split(|&byte| byte == b'\n').filter_map(segment).collect()
 }
 
 /// `7f30c0200000-7f30c0400000 r-xp 00028000 08:02 1027    /usr/lib/libc.so.6`
-fn segment(line: &str) -> Option<Segment> {
-    let mut words = line.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
+fn segment(line: &[u8]) -> Option<Segment> {
+    let mut words = line.splitn(6, |&byte| byte == b' ');
+    let mut next = || str::from_utf8(words.next()?).ok();
+    let (start, end) = next()?.split_once('-')?;
     let hexadecimal = |word: &str| u64::from_str_radix(word, 16).ok();
     let addresses = hexadecimal(start)?..hexadecimal(end)?;
-    let is_executable = words.next()?.as_bytes().get(2) == Some(&b'x');
-    let offset = hexadecimal(words.next()?)?;
-    let (major, minor) = words.next()?.split_once(':')?;
+    let is_executable = next()?.as_bytes().get(2) == Some(&b'x');
+    let offset = hexadecimal(next()?)?;
+    let (major, minor) = next()?.split_once(':')?;
     let number = |word: &str| u32::from_str_radix(word, 16).ok();
-    let inode = words.next()?.parse().ok()?;
+    let inode = next()?.parse().ok()?;
     let id = FileId { major: number(major)?, minor: number(minor)?, inode };
-    let path = words.next().unwrap_or_default().trim_start();
-    let is_file = inode != 0 && path.starts_with('/');
+    let path = path_of(words.next().unwrap_or_default());
+    let is_file = inode != 0 && path.starts_with(b"/");
     (is_executable && is_file && addresses.start < addresses.end).then(|| Segment {
         addresses,
         offset,
         id,
-        path: path.to_owned(),
+        path: escape::text(OsStr::from_bytes(&path)),
     })
+}
+
+/// The path at the end of a line, behind blanks. The kernel writes line feeds as `\012`, and this
+/// alone (`show_map_vma` in `fs/proc/task_mmu.c`).
+fn path_of(rest: &[u8]) -> Vec<u8> {
+    const LINE_FEED: &[u8] = b"\\012";
+    let mut rest = rest.trim_ascii_start();
+    let mut path = Vec::with_capacity(rest.len());
+    while let Some(at) = rest.windows(LINE_FEED.len()).position(|window| window == LINE_FEED) {
+        path.extend(rest.get(..at).unwrap_or_default());
+        path.push(b'\n');
+        rest = rest.get(at + LINE_FEED.len()..).unwrap_or_default();
+    }
+    path.extend(rest);
+    path
 }
 
 /// Whether pages of a file system may move, by its device.
@@ -102,7 +120,7 @@ nonsense
 
     #[test]
     fn executable_mappings_of_files_are_found() {
-        let found = executable(MAPS);
+        let found = executable(MAPS.as_bytes());
         let id = |major, minor, inode| FileId { major, minor, inode };
         let segment = |addresses, offset, id, path: &str| Segment {
             addresses,
@@ -124,6 +142,21 @@ nonsense
             ]
         );
         assert_eq!(found[0].extent(), 0x28000..0x20_0000);
+    }
+
+    #[test]
+    fn files_may_have_any_name() {
+        for (path, expected) in [
+            (&b"/srv/\xff"[..], r"/srv/\xff"),
+            (br"/srv/\xff", r"/srv/\x5cxff"),
+            (br"/srv/a\012b", "/srv/a\nb"),
+            (b"/srv/ \"a\r", "/srv/ \"a\r"),
+        ] {
+            let line = [b"1000-2000 r-xp 00000000 08:02 7    ", path, b"\n"].concat();
+            let found = executable(&[&line, MAPS.as_bytes()].concat());
+            assert_eq!(found.first().map(|it| it.path.as_str()), Some(expected));
+            assert_eq!(found.len(), 4, "the other mappings are found, too");
+        }
     }
 
     #[test]

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_text_of_this_process_is_found() {
         let proc = Path::new("/proc");
-        let maps = crate::read::text(&proc.join("self/maps")).unwrap();
+        let maps = crate::read::bytes(&proc.join("self/maps")).unwrap();
         let mine = i32::try_from(std::process::id()).unwrap();
         let own = std::env::current_exe().unwrap();
         let segments = maps::executable(&maps);

@@ -1,6 +1,9 @@
 //! Cgroups that a configuration names by patterns such as `machine.slice/*`.
 
-use crate::cgroup::{Cgroup, Tree};
+use crate::{
+    cgroup::{Cgroup, Tree},
+    escape,
+};
 use globset::{GlobBuilder, GlobMatcher};
 use std::{fs, os::unix::fs::DirEntryExt};
 
@@ -124,8 +127,9 @@ fn descend(group: &Cgroup, levels: &[GlobMatcher], each: &mut dyn FnMut(Cgroup, 
     let Some((level, below)) = levels.split_first() else { return };
     let Ok(entries) = fs::read_dir(group.directory()) else { return };
     for entry in entries.flatten() {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if !level.is_match(&name) || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let name = entry.file_name();
+        let is_named = level.is_match(&name) || level.is_match(escape::text(&name));
+        if !is_named || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
         let child = group.child(&name);
@@ -181,6 +185,25 @@ mod tests {
             ["/kubepods.slice/pod3 k*.slice/pod3"]
         );
         assert_eq!(found(&["none/*"]).len() + found(&[]).len(), 0);
+    }
+
+    #[test]
+    fn names_that_are_no_text_match() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        let names = [&b"\xff"[..], br"\xff", &[0xfe; 255]].map(OsStr::from_bytes);
+        for name in names {
+            fs::create_dir_all(folder.path().join("jobs").join(name)).unwrap();
+        }
+        let tree = Tree::at(folder.path()).unwrap();
+        let found = |pattern: &str| {
+            let found = Patterns::parse([pattern]).unwrap().find(&tree);
+            found.iter().map(|found| found.group.path().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found("jobs/*").len(), 3);
+        assert_eq!(found(r"jobs/\x5cxff"), [r"/jobs/\x5cxff"]);
+        assert!(found(r"jobs/\xff").contains(&r"/jobs/\xff".to_owned()));
     }
 
     #[test]

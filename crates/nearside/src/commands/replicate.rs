@@ -13,6 +13,7 @@ use crate::{
 };
 use clap::Subcommand;
 use home::home_of;
+use nearside_linux::escape;
 use nearside_policy::replication::{Ratio, serving};
 use nearside_replicas::{
     Client,
@@ -192,7 +193,7 @@ fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
     for path in &args.files {
         match length(path) {
             Ok(bytes) => lengths.push(bytes),
-            Err(why) => refused.push(format!("{}: {why}", path.display())),
+            Err(why) => refused.push(format!("{}: {why}", escape::text(path))),
         }
     }
     let with_cpus = topology.cpus.iter().filter_map(|cpu| cpu.node).collect();
@@ -265,7 +266,7 @@ fn each(files: &[PathBuf], mut ask: impl FnMut(&Path) -> Result<Answer, String>)
             Ok(Answer::Refused { why }) | Err(why) => why,
             Ok(other) => format!("the replicator's answer does not fit: {other:?}"),
         };
-        refused.push(format!("{}: {why}", path.display()));
+        refused.push(format!("{}: {why}", escape::text(path)));
     }
     outcome(files, &refused)
 }
@@ -294,12 +295,13 @@ fn find(path: &Path, image: Option<&Path>) -> Result<(OwnedFd, Place), String> {
         let root = open(&image, flags | OFlags::DIRECTORY, Mode::empty())?;
         Ok((image, root))
     };
-    let (image, root) = root().map_err(|error| format!("{}: {error}", image.display()))?;
+    let (image, root) = root().map_err(|error| format!("{}: {error}", escape::text(image)))?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let file = openat2(&root, path, flags, Mode::empty(), within);
-    let file = file.map_err(|error| format!("in {}: {}", image.display(), text(error.into())))?;
+    let file =
+        file.map_err(|error| format!("in {}: {}", escape::text(&image), text(error.into())))?;
     // The helper compares what it finds there with the descriptor.
     let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(text)?;
-    let inside = real.strip_prefix(&image).map_err(|_| format!("{} moves", real.display()))?;
+    let inside = real.strip_prefix(&image).map_err(|_| format!("{} moves", escape::text(&real)))?;
     Ok((file, Place { path: Path::new("/").join(inside), image: Some(image) }))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     client,
-    domains::{find, open_host},
+    domains::{argument, find, open_host},
     failure::{Failure, Outcome},
     lock::{WaitArgs, waiting},
     output::{self, Format},
@@ -57,6 +57,7 @@ Exit codes:
   3  partly done: some memory did not move, or you interrupted it")]
 pub(crate) struct Args {
     /// The domain, see `nearside list`
+    #[arg(value_parser = argument())]
     domain: String,
 
     /// One cell of a virtual machine, whose cells have a home each

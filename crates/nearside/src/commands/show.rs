@@ -18,6 +18,7 @@ Examples:
   nearside show /system.slice/cron.service --interval 5")]
 pub(crate) struct Args {
     /// Name of a domain, or path of a cgroup (/system.slice/cron.service)
+    #[arg(value_parser = domains::argument())]
     domain: String,
 
     /// Time over which CPU use is sampled

@@ -24,6 +24,7 @@ Examples:
   nearside why db --format json")]
 pub(crate) struct Args {
     /// Name of a domain, or path of a cgroup (/system.slice/cron.service)
+    #[arg(value_parser = domains::argument())]
     domain: String,
 
     /// Output format

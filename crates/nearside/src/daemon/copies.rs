@@ -2,7 +2,7 @@
 //! replicator for them, so that the control loop never waits for it.
 
 use crate::{output, printable::printable, report::units::size};
-use nearside_linux::{cgroup::Tree, text::TextDomain};
+use nearside_linux::{cgroup::Tree, escape, text::TextDomain};
 use nearside_policy::text::{
     Candidate, CopyHistory, CopyOrder, CopyTurn, DomainNamespace, FileId, Found, Held, plan_copies,
 };
@@ -228,7 +228,7 @@ fn held(file: &FileStatus) -> Held {
         .iter()
         .filter_map(|(node, copy): (&NodeId, &NodeId)| Some((*node, file.copies.get(copy)?.users)));
     Held {
-        path: file.place.on_host().to_string_lossy().into_owned(),
+        path: escape::text(file.place.on_host()),
         nodes: file.serving.keys().copied().collect(),
         users: users.collect(),
         collapses: file.collapses,
@@ -258,13 +258,13 @@ fn found(candidates: &[Candidate]) -> (Vec<Found>, BTreeMap<String, OwnedFd>) {
 fn open(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(CWD, path, flags, Mode::empty(), resolve)?)
+    Ok(openat2(CWD, escape::path(path), flags, Mode::empty(), resolve)?)
 }
 
 fn copy(client: &Client, file: Option<OwnedFd>, path: &str, nodes: &NodeSet) -> Result<(), String> {
     let file = file.map_or_else(|| open(path), Ok).map_err(text)?;
     let request = Request::Add {
-        place: Place { image: None, path: path.into() },
+        place: Place { image: None, path: escape::path(path) },
         nodes: Some(nodes.clone()),
         ratio: Default::default(),
         automatic: true,
@@ -273,7 +273,7 @@ fn copy(client: &Client, file: Option<OwnedFd>, path: &str, nodes: &NodeSet) -> 
 }
 
 fn remove(client: &Client, path: &str) -> Result<(), String> {
-    done(client.ask(&Request::Remove { path: path.into(), automatic: true }, None))
+    done(client.ask(&Request::Remove { path: escape::path(path), automatic: true }, None))
 }
 
 fn done(answer: Result<Answer, nearside_replicas::Error>) -> Result<(), String> {
@@ -310,7 +310,7 @@ fn attach(client: &Client, namespace: &DomainNamespace) {
 fn clear() -> Result<(), String> {
     let client = connect()?;
     for file in client.status().map_err(text)?.iter().filter(|file| file.automatic) {
-        remove(&client, &file.place.on_host().to_string_lossy())?;
+        remove(&client, &escape::text(file.place.on_host()))?;
     }
     Ok(())
 }

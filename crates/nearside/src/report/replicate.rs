@@ -8,6 +8,7 @@ use super::{
     units::size,
 };
 use crate::printable::printable;
+use nearside_linux::escape;
 use nearside_policy::{ByNode, replication::CopyRefusal};
 use nearside_replicas::protocol::{Attached, FileStatus, LeftAlone};
 use nearside_topology::NodeId;
@@ -96,7 +97,7 @@ pub(crate) fn attached_text(attached: &Attached) -> String {
 fn rows(file: &FileStatus) -> Vec<Vec<String>> {
     let name = || {
         [
-            printable(&file.place.on_host().to_string_lossy()).to_string(),
+            printable(&escape::text(file.place.on_host())),
             size(file.bytes),
             format!("{}{}", file.state, if file.automatic { " *" } else { "" }),
         ]
@@ -123,7 +124,7 @@ fn rows(file: &FileStatus) -> Vec<Vec<String>> {
 
 /// Why a file, or a node of it, has no copy.
 fn reasons(file: &FileStatus) -> Vec<String> {
-    let path = printable(&file.place.on_host().to_string_lossy()).to_string();
+    let path = printable(&escape::text(file.place.on_host()));
     let all = file.why.iter().map(|why| format!("{path}: {why}\n"));
     let by_node = file.refused.iter().map(|(node, why): (&NodeId, &CopyRefusal)| {
         format!("{path}: node {node} has no copy: {why}\n")

@@ -59,7 +59,7 @@ impl DomainFile {
 }
 
 fn running(name: &Path) -> Result<Domain, String> {
-    let name = name.to_str().ok_or("a domain's name is UTF-8")?;
+    let name = &*domains::name_given(name.into());
     let host = domains::open_host().map_err(|failure| failure.message().to_owned())?;
     if !name.starts_with('/') {
         return host.libvirt_domain_named(name);

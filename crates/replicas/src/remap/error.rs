@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use crate::file_id::FileId;
+use nearside_linux::escape;
 use std::{io, path::PathBuf};
 
 /// Why the mappings of a process were not exchanged. The process maps what it mapped before, unless
@@ -17,7 +18,7 @@ pub enum RemapError {
         why: Refusal,
     },
     /// A file below `/proc/PID` could not be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", escape::text(path))]
     Read {
         /// The file.
         path: PathBuf,
@@ -27,7 +28,7 @@ pub enum RemapError {
     /// The path shows another file in the mount namespace of the process.
     #[error(
         "process {pid}: {} is file {found} in its mount namespace, not {expected}",
-        path.display()
+        escape::text(path)
     )]
     OtherFile {
         /// The process.
@@ -40,7 +41,7 @@ pub enum RemapError {
         found: FileId,
     },
     /// The process may not open the file, or cannot reach it.
-    #[error("process {pid}: opening {}: {source}", path.display())]
+    #[error("process {pid}: opening {}: {source}", escape::text(path))]
     Open {
         /// The process.
         pid: i32,
@@ -50,7 +51,7 @@ pub enum RemapError {
         source: io::Error,
     },
     /// A path that no system call takes: it is relative, too long, or contains a zero byte.
-    #[error("{}: not an absolute path of at most 4095 bytes", path.display())]
+    #[error("{}: not an absolute path of at most 4095 bytes", escape::text(path))]
     BadPath {
         /// The path.
         path: PathBuf,

@@ -12,6 +12,7 @@ use crate::{
     namespace::Bound,
     store::{NotCopied, Store},
 };
+use nearside_linux::escape;
 use nearside_policy::replication::{Bar, CopyRefusal, Effect, Event};
 use nearside_topology::NodeId;
 use rustix::fs::inotify::{self, WatchFlags};
@@ -202,7 +203,10 @@ impl Replicator {
                 && let Some(mount) = guest.mounts.remove(&id)
                 && let Err(error) = self.visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
             {
-                eprintln!("nearside replicator: {}: {error}", file.original.place.path.display());
+                eprintln!(
+                    "nearside replicator: {}: {error}",
+                    escape::text(&file.original.place.path)
+                );
             }
         }
         let copies = std::mem::take(&mut file.copies).into_iter();
@@ -226,7 +230,10 @@ impl Replicator {
                 && let Some(mount) = guest.mounts.remove(&id)
                 && let Err(error) = self.visitor.unbind(&guest.namespace, &[mount.mount.as_fd()])
             {
-                eprintln!("nearside replicator: {}: {error}", file.original.place.path.display());
+                eprintln!(
+                    "nearside replicator: {}: {error}",
+                    escape::text(&file.original.place.path)
+                );
             }
             bind(&self.stores, &self.visitor, guest, file);
         }
@@ -302,10 +309,10 @@ fn bind(
         Ok(Bound::Shared) => eprintln!(
             "nearside replicator: {}: no copy in the namespace of a process whose mount the host \
              shares",
-            path.display()
+            escape::text(path)
         ),
         Err(error) => {
-            eprintln!("nearside replicator: {}: {error}", path.display());
+            eprintln!("nearside replicator: {}: {error}", escape::text(path));
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     store::Copy,
     users::{nameless, uses_any},
 };
+use nearside_linux::escape;
 use nearside_topology::NodeId;
 use std::{collections::BTreeSet, path::Path};
 
@@ -51,7 +52,7 @@ impl Replicator {
                         refused.insert(*pid);
                         eprintln!(
                             "nearside replicator: {why}: it keeps a copy of {}",
-                            path.display()
+                            escape::text(path)
                         );
                     }
                 }
@@ -79,7 +80,7 @@ impl Replicator {
         if let Some(namespace) = Namespace::with_any(processes, id) {
             for mount in &mounts {
                 if let Err(error) = self.visitor.unbind_at(&namespace, &mount.point, mount.device) {
-                    eprintln!("nearside replicator: {}: {error}", mount.point.display());
+                    eprintln!("nearside replicator: {}: {error}", escape::text(&mount.point));
                 }
             }
         }

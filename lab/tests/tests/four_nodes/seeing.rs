@@ -7,8 +7,10 @@ use nearside_lab::{
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs,
     io::{BufRead, BufReader},
+    os::unix::ffi::OsStrExt,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -380,5 +382,67 @@ fn a_foreign_group_is_shown_with_its_bytes() {
         "{}",
         stderr(&gone)
     );
+    domain.end();
+}
+
+/// Moves a process into a new group. The kernel takes any bytes in its name except a line feed.
+fn move_into(group: &Path, process: u32) {
+    fs::create_dir(group).unwrap();
+    fs::write(group.join("cgroup.procs"), process.to_string()).unwrap();
+}
+
+#[test]
+fn groups_and_processes_with_names_that_are_no_text_are_seen() {
+    let flags = "--quiet --name odd --cpus 1 --memory 64M --policy strict --nodes 2";
+    let domain = Domain::start(flags, "--mib 24");
+    let home = json("show odd --interval 0")["home"].clone();
+    let names = [&b"\xff"[..], br"\xff", b"\xc3 \"'\\\t", &[0xfe; 255]];
+    let below = |name| Path::new("/sys/fs/cgroup/nearside/odd").join(OsStr::from_bytes(name));
+    for group in names.map(below) {
+        move_into(&group, domain.process());
+        for line in ["show odd --interval 0", "list", "stat --interval 0"] {
+            let answer = json(line);
+            let seen = if line.starts_with("show") { &answer } else { &answer["domains"][0] };
+            assert_eq!(seen["usage"]["processes"], 1, "{group:?}: {line}: {seen:#}");
+            assert_eq!(seen["home"], home, "{group:?}: {line}: {seen:#}");
+            // The memory controller lags.
+            assert!(by_node(&seen["own_bytes"])[&2] >= 20 * MIB, "{group:?}: {line}: {seen:#}");
+            if line.starts_with("show") {
+                assert_mapped(seen, &Own::of([domain.process()]));
+            }
+        }
+        let output = nearside().arg("show").arg(&group).args(["--format", "json"]).output();
+        let shown: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        assert_eq!(shown["name"], "odd", "a group below a domain's is part of it");
+    }
+    let moved = run(words("set odd --nodes 1 --move-memory"));
+    assert_eq!(moved.status.code(), Some(0), "{}", stderr(&moved));
+    assert_eq!(domain.filled_mib(), [(1, 24)].into());
+
+    // Beside the domain, with a process whose own name is odd, too.
+    let script = r"printf 'a\377)\nb' >/proc/$$/comm; echo; read -r line";
+    let mut other = Command::new("bash");
+    let other = other.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = other.spawn().unwrap();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    let group = Path::new("/sys/fs/cgroup").join(OsStr::from_bytes(b"\xff"));
+    move_into(&group, other.id());
+    let all = json("list --all");
+    let shown = all["domains"].as_array().unwrap().iter().find(|it| it["cgroup"] == r"/\xff");
+    assert_eq!(shown.unwrap_or_else(|| panic!("{all:#}"))["usage"]["processes"], 1);
+    let by_bytes = OsStr::from_bytes(b"/\xff");
+    for path in [OsStr::new(r"/\xff"), by_bytes, group.as_os_str()] {
+        for command in ["show", "why"] {
+            let output =
+                nearside().arg(command).arg(path).args(["--format", "json"]).output().unwrap();
+            assert!(output.status.success(), "{command} {path:?}: {}", stderr(&output));
+            let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(shown["cgroup"], r"/\xff", "{command} {path:?}");
+        }
+    }
+    assert!(stdout(&run(words("list --all"))).contains(r"/\xff"));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    await_that("the group is empty", || fs::remove_dir(&group).is_ok());
     domain.end();
 }

@@ -331,6 +331,10 @@ fn the_lock_waits_for_a_holder_without_a_ticket() {
 
 #[test]
 fn control_characters_of_a_command_are_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("7")).unwrap();
+    fs::write(folder.path().join("7/comm"), b"a\xff\\\n").unwrap();
+    assert_eq!(Holder::named(folder.path(), 7).to_string(), r"process 7 (a\xff\)");
     let holder = Some(Holder { pid: 7, command: Some("a\u{1b}[2J\u{202e}b".into()) });
     let wait = LockWait { holder, ahead: None, lock: "/run/nearside/lock".into() };
     let expected = "process 7 (a\\u{1b}[2J\\u{202e}b) holds /run/nearside/lock";

@@ -179,6 +179,23 @@ fn records_with_missing_parts_are_refused() {
 }
 
 #[test]
+fn a_record_leads_to_a_group_whose_name_is_no_text() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let host = Host::new();
+    for name in [&b"\xff"[..], br"\xff", b" \"'\\\t", &[b'x'; 230], &[0xfe; 50]] {
+        let directory = host.tree.root().join(OsStr::from_bytes(name));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("cgroup.events"), "populated 1\n").unwrap();
+        let group = host.tree.group("/").unwrap().child(OsStr::from_bytes(name));
+        let path = group.path().to_owned();
+        let inode = group.inode().unwrap();
+        let record = Record { name: path.clone(), cgroup: path.clone(), inode, ..record() };
+        host.store.lock().unwrap().put(&record).unwrap();
+        assert_eq!(host.store.living(&path, &host.tree).unwrap(), Some(record), "{path}");
+    }
+}
+
+#[test]
 fn a_later_versions_record_blocks_while_its_domain_lives() {
     let host = Host::new();
     host.write_later("this boot");

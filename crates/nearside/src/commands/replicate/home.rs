@@ -19,9 +19,11 @@ pub(super) fn home_of(process: u32) -> Result<Result<NodeId, String>, Failure> {
     let (whose, home) = match record {
         Some(record) => (record.name.to_string(), record.whole_home().nodes.clone()),
         None => {
-            let status = fs::read_to_string(format!("/proc/{process}/status"));
+            let status = fs::read(format!("/proc/{process}/status"));
             let status = status
                 .map_err(|error| Failure::could_not(format!("/proc/{process}/status: {error}")))?;
+            // The name of a process need not be UTF-8.
+            let status = String::from_utf8_lossy(&status);
             (format!("process {process} belongs to no domain, and"), allowed_nodes(&status))
         }
     };

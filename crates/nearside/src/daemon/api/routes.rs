@@ -133,7 +133,8 @@ fn domain_name(name: Result<RawPathParams, Rejection>) -> Result<String, Failed>
     match name {
         Ok(params) => Ok(params.iter().next().map_or(String::new(), |(_, name)| name.to_owned())),
         Err(Rejection::InvalidUtf8InPathParam(_)) => {
-            let message = "the domain's name is not UTF-8 once percent signs are resolved";
+            let message = "the domain's name is not UTF-8 once percent signs are resolved: \
+                           write it as GET /domains does (\\xff for a byte)";
             Err(Failed::new(StatusCode::BAD_REQUEST, message))
         }
         Err(_) => Ok(String::new()),
