@@ -187,8 +187,24 @@ impl Folder {
         bounded_file::read_opened(file, max_bytes).map(Some).at(&path)
     }
 
-    /// Replaces a file. The old one stays until the new one is written in full.
+    /// True for root, and for the user to whom the folder belongs.
+    pub(crate) fn is_own(&self) -> bool {
+        let own = rustix::process::geteuid();
+        own.is_root()
+            || rustix::fs::fstat(&self.opened).is_ok_and(|meta| meta.st_uid == own.as_raw())
+    }
+
+    /// Replaces a file, which all may read. The old one stays until the new one is written in full.
     pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        self.replace_with(name, content, FILE_MODE)
+    }
+
+    /// As [`replace`](Self::replace), for a file that only its owner and root may read.
+    pub(crate) fn replace_private(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        self.replace_with(name, content, PRIVATE_MODE)
+    }
+
+    fn replace_with(&self, name: &str, content: &[u8], mode: Mode) -> Result<(), Error> {
         let fresh = format!("{name}.new");
         let replaced = (|| {
             // A reader may have the file of a killed writer open, so it is unlinked and not
@@ -199,7 +215,7 @@ impl Folder {
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
                 PRIVATE_MODE,
             )?;
-            rustix::fs::fchmod(&file, FILE_MODE)?;
+            rustix::fs::fchmod(&file, mode)?;
             file.write_all(content)?;
             rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
         })();

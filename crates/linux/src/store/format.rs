@@ -15,6 +15,9 @@ const VERSION: u64 = 1;
 /// The writer's name, which a refusal repeats.
 const WRITER: &str = concat!("nearside ", env!("CARGO_PKG_VERSION"));
 
+/// The end of the name of a record's file.
+pub(super) const SUFFIX: &str = ".json";
+
 /// The longest record or journal, in bytes.
 pub(super) const MAX_RECORD_BYTES: u64 = nearside_topology::bounded_file::MAX_TEXT_BYTES;
 

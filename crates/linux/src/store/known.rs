@@ -2,9 +2,9 @@
 //! changed files.
 
 use super::{
-    format::MAX_RECORD_BYTES,
+    format::{MAX_RECORD_BYTES, SUFFIX},
     record::{Record, Reservation, Subject},
-    records::{SUFFIX, Store, parse},
+    records::{Store, parse},
 };
 use crate::{cgroup::Tree, error::Error, folder::Stamp};
 use std::{

@@ -3,7 +3,8 @@
 use super::{
     answer::Failed,
     change,
-    read::{self, Read},
+    peer::Peer,
+    read::{self, Asker, Read},
     state::Api,
 };
 use axum::{
@@ -115,11 +116,16 @@ async fn answer(
         Ok(name) => name,
         Err(failed) => return failed.into_response(),
     };
+    let peer = request.extensions().get::<Arc<Peer>>();
+    let asker = match peer.is_some_and(|peer| api.access().is_owner(&peer.caller)) {
+        true => Asker::Owner,
+        false => Asker::Other,
+    };
     let answered = match call {
-        Call::Read(read) => read::from_latest(&api, &name, request.headers(), read),
+        Call::Read(read) => read::from_latest(&api, &name, request.headers(), asker, read),
         Call::Look(read) => {
             let headers = request.headers().clone();
-            read::from_look(Arc::clone(&api), name, headers, read).await
+            read::from_look(Arc::clone(&api), name, headers, asker, read).await
         }
         Call::State(read) => read(&api),
         Call::SetAffinity => Ok(change::set_affinity(&api, &name, request).await),
