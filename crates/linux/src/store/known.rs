@@ -40,7 +40,7 @@ impl Known {
             return Ok(false);
         }
         let mut files = BTreeMap::new();
-        for file in domains.names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
+        for file in domains.all_names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
             // The stamp is read before the content, so a file that is replaced in between is read
             // twice rather than not at all.
             let Some(stamp) = domains.stamp_of(&file)? else { continue };

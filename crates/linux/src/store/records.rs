@@ -148,15 +148,27 @@ impl Store {
 
     /// The record of one domain as it was written last, even if the domain has ended.
     pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
+        self.parsed(name)?.map_or(Ok(None), |parsed| Ok(domain(parsed.subject?)))
+    }
+
+    /// The record of one domain as far as it can be read.
+    fn parsed(&self, name: &str) -> Result<Option<Parsed>, Error> {
         let Some(domains) = self.domains()? else { return Ok(None) };
         let file = domain_file(name);
-        let Some(text) = domains.read_within(&file, MAX_RECORD_BYTES)? else { return Ok(None) };
-        Ok(domain(parse(&domains, &file, &text).subject?))
+        let text = domains.read_within(&file, MAX_RECORD_BYTES)?;
+        Ok(text.map(|text| parse(&domains, &file, &text)))
     }
 
     /// The record of one domain, if that lives.
+    ///
+    /// # Errors
+    /// If it cannot be read, and its domain may live.
     pub fn living(&self, name: &str, tree: &Tree) -> Result<Option<Record>, Error> {
-        Ok(self.record(name)?.filter(|record| self.lives(&record.lifetime(), tree)))
+        let Some(Parsed { lifetime, subject }) = self.parsed(name)? else { return Ok(None) };
+        match lifetime {
+            Some(lifetime) if !self.lives(&lifetime, tree) => Ok(None),
+            _ => Ok(domain(subject?)),
+        }
     }
 
     /// Waits for the lock without a bound.
@@ -368,7 +380,7 @@ impl Locked {
         }
         // A process that was killed between two files leaves arguments without a record.
         let is_alone = |name: &String| arguments::is_file(name) && !files.contains(name);
-        for file in self.domains.names()?.into_iter().filter(is_alone) {
+        for file in self.domains.all_names()?.into_iter().filter(is_alone) {
             self.domains.remove(&file)?;
         }
         // A process that makes a cgroup enters it before it releases the lock. So an empty cgroup
@@ -432,7 +444,7 @@ fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
         Some(Entry { file, parsed, shows_arguments })
     };
     Ok(domains
-        .names()?
+        .all_names()?
         .into_iter()
         .filter(|name| name.ends_with(SUFFIX))
         .filter_map(entry)

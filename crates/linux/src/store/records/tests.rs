@@ -450,6 +450,54 @@ fn an_unreadable_file_hides_no_other() {
     assert_eq!((alive.len(), broken.len()), (1, 1));
 }
 
+#[test]
+fn a_record_that_is_no_regular_file_is_named_with_the_reason() {
+    let host = Host::new();
+    let path = host.domains().join("a.json");
+    let mode = rustix::fs::Mode::from_raw_mode(0o644);
+    type Make<'a> = &'a dyn Fn();
+    let cases: [(&str, Make<'_>); 5] = [
+        ("it is a symbolic link, expected", &|| std::os::unix::fs::symlink("x", &path).unwrap()),
+        ("it is a FIFO, expected", &|| {
+            rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        }),
+        ("it is a folder, expected", &|| {
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }),
+        ("it is a socket", &|| {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }),
+        ("cannot read the record", &|| fs::write(&path, "{").unwrap()),
+    ];
+    for (why, make) in cases {
+        make();
+        let (alive, broken) = host.store.records(&host.tree);
+        let of_known = {
+            let mut known = crate::store::Known::default();
+            known.refresh(&host.store).unwrap();
+            known.broken().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let one = host.store.living("a", &host.tree).unwrap_err().to_string();
+        assert_eq!((alive.len(), broken.len(), of_known.len()), (0, 1, 1), "{why}");
+        for said in [broken[0].to_string(), of_known[0].clone(), one] {
+            assert!(said.contains("domains/a.json: ") && said.contains(why), "{why}: {said}");
+        }
+        fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+    }
+}
+
+#[test]
+fn an_unreadable_record_of_a_domain_that_has_ended_names_no_domain() {
+    let host = Host::new();
+    host.write_later("an earlier boot");
+    assert_eq!(host.store.living("a", &host.tree).unwrap(), None);
+    host.write_later("this boot");
+    let said = host.store.living("a", &host.tree).unwrap_err().to_string();
+    assert!(said.contains("a.json") && said.contains("version 2"), "{said}");
+}
+
 const SECRET: &str = "--password=s3cret";
 
 /// The record of a command with a secret among its arguments.
