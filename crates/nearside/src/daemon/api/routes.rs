@@ -27,10 +27,10 @@ pub(super) struct Route {
     pub(super) statuses: &'static [u16],
 }
 
-/// Statuses that any request may be answered with: malformed, forbidden, body too large, head too
-/// large, unavailable.
+/// Statuses that any request may be answered with: malformed, forbidden, body, request line or head
+/// too large, unavailable, another version of HTTP.
 #[cfg(test)]
-pub(super) const COMMON: [u16; 5] = [400, 403, 413, 431, 503];
+pub(super) const COMMON: [u16; 7] = [400, 403, 413, 414, 431, 503, 505];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
