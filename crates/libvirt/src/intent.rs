@@ -2,7 +2,7 @@
 //! one host. It serves to place the machine elsewhere with the same sense.
 
 use crate::{domain::Domain, memory::MemoryMode, placement::cell_distance, read::MAX_BYTES};
-use nearside_topology::{Distance, NodeSet, Topology};
+use nearside_topology::{Distance, NodeSet, Topology, type_words::in_plain_words};
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this crate writes and reads.
@@ -49,7 +49,7 @@ pub enum IntentError {
     #[error("the text has {0} bytes, expected at most {MAX_BYTES}")]
     TooLong(usize),
     /// It is no JSON, or other keys or values than an intent's.
-    #[error("{0}")]
+    #[error("{}", in_plain_words(&.0.to_string(), "an object"))]
     Json(#[from] serde_json::Error),
     /// Another version wrote it.
     #[error("version: read {0}, expected {VERSION}")]

@@ -130,20 +130,7 @@ impl Folder {
         }
     }
 
-    /// The names of the files in it.
-    pub fn names(&self) -> Result<Vec<String>, Error> {
-        let entries = Dir::read_from(&self.opened).at(&self.path)?;
-        let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry.at(&self.path)?;
-            if entry.file_type() == FileType::RegularFile {
-                names.extend(entry.file_name().to_str().ok().map(str::to_owned));
-            }
-        }
-        Ok(names)
-    }
-
-    /// The names of all entries, of any kind.
+    /// The names of all entries, of any kind: a link or FIFO in a file's place is not missed.
     pub(crate) fn all_names(&self) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.opened).at(&self.path)? {
@@ -179,16 +166,39 @@ impl Folder {
     /// than root and this process's could have written it.
     pub fn read_within(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, Error> {
         let path = self.path.join(name);
+        let kind = |why| {
+            let what =
+                io::Error::new(io::ErrorKind::InvalidData, bounded_file::Error::NotRegular(why));
+            Error::File { path: path.clone(), source: what }
+        };
         let file = match self.open_file(name, bounded_file::OPEN_FLAGS, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(kind("a symbolic link")),
+            Err(Errno::NXIO) => return Err(kind("a socket or a device")),
             opened => opened.at(&path)?,
         };
         refuse_others(&rustix::fs::fstat(&file).at(&path)?, &path)?;
         bounded_file::read_opened(file, max_bytes).map(Some).at(&path)
     }
 
-    /// Replaces a file. The old one stays until the new one is written in full.
+    /// True for root, and for the user to whom the folder belongs.
+    pub(crate) fn is_own(&self) -> bool {
+        let own = rustix::process::geteuid();
+        own.is_root()
+            || rustix::fs::fstat(&self.opened).is_ok_and(|meta| meta.st_uid == own.as_raw())
+    }
+
+    /// Replaces a file, which all may read. The old one stays until the new one is written in full.
     pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        self.replace_with(name, content, FILE_MODE)
+    }
+
+    /// As [`replace`](Self::replace), for a file that only its owner and root may read.
+    pub(crate) fn replace_private(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        self.replace_with(name, content, PRIVATE_MODE)
+    }
+
+    fn replace_with(&self, name: &str, content: &[u8], mode: Mode) -> Result<(), Error> {
         let fresh = format!("{name}.new");
         let replaced = (|| {
             // A reader may have the file of a killed writer open, so it is unlinked and not
@@ -199,7 +209,7 @@ impl Folder {
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
                 PRIVATE_MODE,
             )?;
-            rustix::fs::fchmod(&file, FILE_MODE)?;
+            rustix::fs::fchmod(&file, mode)?;
             file.write_all(content)?;
             rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
         })();
@@ -318,11 +328,12 @@ mod tests {
         for name in ["a", "a.new", "lock"] {
             symlink(&other, folder.path().join(name)).unwrap();
         }
-        assert!(folder.read_within("a", 100).is_err() && folder.lock_file("lock").is_err());
-        assert_eq!(folder.names().unwrap(), [""; 0]);
+        let said = folder.read_within("a", 100).unwrap_err().to_string();
+        assert!(said.contains("it is a symbolic link, expected a regular file"), "{said}");
+        assert!(folder.lock_file("lock").is_err());
         folder.replace("a", b"ours").unwrap();
         assert_eq!(folder.read_within("a", 100).unwrap().unwrap(), b"ours");
-        assert_eq!(folder.names().unwrap(), ["a"]);
+        assert_eq!(folder.all_names().unwrap().iter().filter(|name| *name == "a").count(), 1);
         assert_eq!(fs::read(&other).unwrap(), b"theirs");
     }
 

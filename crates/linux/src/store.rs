@@ -6,6 +6,7 @@
 //! keeps its claim after the process that started it has ended, and a claim never outlives its
 //! domain. The next process that holds the lock removes the records of dead subjects.
 
+mod arguments;
 mod format;
 mod journal;
 mod known;

@@ -46,7 +46,7 @@ impl Made {
 
     /// A domain of that path with a home on node 1, found, and changed by `change`.
     fn found(&self, path: &str, change: impl FnOnce(&mut Record)) {
-        if self.host().record(path).is_none() {
+        if self.host().record(path).unwrap().is_none() {
             self.settle(path, &[1]).unwrap();
         }
         let mut record = self.record(path);
@@ -90,7 +90,7 @@ impl Made {
     }
 
     fn record(&self, name: &str) -> Record {
-        self.host().record(name).unwrap()
+        self.host().record(name).unwrap().unwrap()
     }
 }
 
@@ -111,7 +111,7 @@ fn a_found_group_gets_a_record_with_its_first_home_and_no_claim() {
     let made = made();
     made.group("m/vm", "0-3");
     assert!(made.settle("/m/none", &[0]).unwrap_err().to_string().contains("has ended"));
-    assert!(made.host().record("/m/vm").is_none(), "nothing has changed yet");
+    assert!(made.host().record("/m/vm").unwrap().is_none(), "nothing has changed yet");
     made.settle("/m/vm", &[1]).unwrap();
     let claim = Claim { bytes: [(NodeId(1), 7)].into(), ..Claim::default() };
     made.apply("/m/vm", Action::Claim { part: "/m/vm".into(), claim }).unwrap();
@@ -365,7 +365,7 @@ fn a_domain_whose_pattern_is_gone_is_unbound_and_forgotten() {
     assert!(made.bind(OWN).unwrap() && made.bound(OWN));
     let forget = || made.host().begin().unwrap().forget(OWN).unwrap();
     assert!(forget());
-    assert!(!made.bound(OWN) && made.host().record(OWN).is_none());
+    assert!(!made.bound(OWN) && made.host().record(OWN).unwrap().is_none());
     assert!(!forget());
 }
 

@@ -35,7 +35,7 @@ use std::{
 use tokio::{net::UnixStream, time::timeout};
 
 /// Time for an answer to a read; the daemon answers from a snapshot, at once.
-const READ_WITHIN: Duration = Duration::from_secs(3);
+pub(crate) const READ_WITHIN: Duration = Duration::from_secs(3);
 /// Time for an answer to a change: a little more than the daemon takes at most.
 const CHANGE_WITHIN: Duration = Duration::from_secs(35);
 
@@ -119,6 +119,16 @@ impl Args {
             domain.status = status.remove(&domain.name).or_else(of_cells);
         }
         Ok(())
+    }
+
+    /// The number of domains that the daemon watches; 0 without a daemon that this user may ask.
+    pub(crate) fn watched(&self, within: Duration) -> usize {
+        #[derive(Deserialize)]
+        struct Health {
+            domains: usize,
+        }
+        let health: Result<Option<Health>, _> = self.read("/health", within);
+        health.ok().flatten().map_or(0, |health| health.domains)
     }
 
     /// Status and steps of a domain; `None` without a daemon that this user may ask, or if the

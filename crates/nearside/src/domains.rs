@@ -198,6 +198,7 @@ pub(crate) fn is_below(path: &str, above: &str) -> bool {
 /// The record of a domain.
 pub(crate) fn named(host: &Host, name: &str) -> Result<Record, Failure> {
     host.record(name)
+        .map_err(Failure::could_not)?
         .ok_or_else(|| Failure::could_not(RehomeRefusal::UnknownDomain(name.to_owned())))
 }
 

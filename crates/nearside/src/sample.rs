@@ -32,6 +32,9 @@ pub(crate) struct Sample {
     pub(crate) left_out: Vec<String>,
     /// Whether records could not be read: a domain may run that is not in the sample.
     pub(crate) has_unreadable: bool,
+    /// The number of domains that the daemon watches, if the sample has none: found domains have no
+    /// record as long as they have no home.
+    pub(crate) watched: usize,
     /// Data that could not be read, and the reason, one line each.
     pub(crate) unseen: Vec<String>,
 }
@@ -95,6 +98,7 @@ pub(crate) fn sample(all: bool, interval: Duration) -> Result<Sample, Failure> {
         scheduler,
         left_out,
         has_unreadable,
+        watched: 0,
         unseen,
     })
 }

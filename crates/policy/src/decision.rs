@@ -23,6 +23,17 @@ impl SlowDown {
         if factor.is_finite() { Self((factor * 1e6).round() as u64) } else { Self(u64::MAX) }
     }
 
+    /// True where no figure describes it, because no CPU of the home is online. Means over several
+    /// parts keep it: no work ever takes a million times as long.
+    pub fn is_endless(self) -> bool {
+        self.0 >= 1_000_000 * Self::NONE.0
+    }
+
+    /// In millionths, if a figure describes it.
+    pub fn ppm(self) -> Option<u64> {
+        (!self.is_endless()).then_some(self.0)
+    }
+
     /// As a factor: 1.25 means that the same work takes a quarter longer.
     pub fn factor(self) -> f64 {
         self.0 as f64 / 1e6
@@ -31,7 +42,10 @@ impl SlowDown {
 
 impl fmt::Display for SlowDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:.3}", self.factor()))
+        match self.is_endless() {
+            true => f.pad("endless (no CPU of its home is online)"),
+            false => f.pad(&format!("{:.3}", self.factor())),
+        }
     }
 }
 
@@ -191,4 +205,21 @@ pub enum Refusal {
         /// The requested size of pages.
         page_size: PageSize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_figure_stands_for_a_home_without_online_cpus() {
+        for endless in [SlowDown(u64::MAX), SlowDown(u64::MAX / 3), SlowDown::from_factor(f64::NAN)]
+        {
+            assert_eq!(endless.to_string(), "endless (no CPU of its home is online)");
+            assert_eq!(endless.ppm(), None);
+        }
+        assert_eq!(SlowDown(1_250_000).to_string(), "1.250");
+        assert_eq!(format!("{:>7}", SlowDown(900_000_000_000)), "900000.000");
+        assert_eq!(SlowDown(1_250_000).ppm(), Some(1_250_000));
+    }
 }

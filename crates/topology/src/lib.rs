@@ -19,6 +19,7 @@ mod model;
 pub mod sysfs;
 #[cfg(feature = "machine-files")]
 pub mod toml_file;
+pub mod type_words;
 
 pub use distance::{Distance, Distances, InvalidDistances};
 pub use id::{CpuId, CpuSet, Id, IdSet, InvalidList, MAX_ID, MAX_NODES, NodeId, NodeSet, Pxm};

@@ -6,7 +6,7 @@
 //! fills them, [`Reader::whole`] and [`Reader::number`] take numbers out of values, and
 //! [`Reader::error`] is for all other faults of a file.
 
-use crate::bounded_file;
+use crate::{bounded_file, type_words::in_plain_words};
 use serde::de::DeserializeOwned;
 use std::{
     fmt::Display,
@@ -156,6 +156,7 @@ impl<'a> Reader<'a> {
             }
             None => message,
         };
+        let message = in_plain_words(&message, "a table");
         // A key that the whole file lacks is reported at its beginning, and is not the key on that
         // line.
         let key = key_of(line).filter(|key| at.start > 0 && !message.contains(&format!("`{key}`")));

@@ -131,8 +131,11 @@ impl Host {
     }
 
     /// The record of one domain that lives.
-    pub fn record(&self, name: &str) -> Option<Record> {
-        self.store.living(name, &self.tree).ok().flatten()
+    ///
+    /// # Errors
+    /// If it cannot be read, and its domain may live.
+    pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
+        self.store.living(name, &self.tree)
     }
 
     /// Sets how [`begin`](Self::begin) waits for the lock.

@@ -4,6 +4,7 @@
 use super::record::{Lifetime, Parts, Record, Reservation, Subject};
 use crate::error::Error;
 use nearside_policy::{ByNode, Limits, PageSize};
+use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -14,6 +15,9 @@ const VERSION: u64 = 1;
 
 /// The writer's name, which a refusal repeats.
 const WRITER: &str = concat!("nearside ", env!("CARGO_PKG_VERSION"));
+
+/// The end of the name of a record's file.
+pub(super) const SUFFIX: &str = ".json";
 
 /// The longest record or journal, in bytes.
 pub(super) const MAX_RECORD_BYTES: u64 = nearside_topology::bounded_file::MAX_TEXT_BYTES;
@@ -164,7 +168,7 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Parsed {
     let subject = check_version(&header, path).and_then(|()| {
         let broken = |why: String| broken(path, why, &header);
         let RecordFile { lifetime, subject, .. } =
-            serde_json::from_slice(text).map_err(|error| broken(error.to_string()))?;
+            serde_json::from_slice(text).map_err(|error| broken(worded(&error)))?;
         Stored { lifetime, subject }.try_into().map_err(|why: &str| broken(why.into()))
     });
     Parsed { lifetime: lifetime(header), subject }
@@ -177,7 +181,11 @@ pub(super) fn parse_versioned<T: for<'t> Deserialize<'t>>(
 ) -> Result<T, Error> {
     let header: Header = serde_json::from_slice(text).unwrap_or_default();
     check_version(&header, path)?;
-    serde_json::from_slice(text).map_err(|error| broken(path, error.to_string(), &header))
+    serde_json::from_slice(text).map_err(|error| broken(path, worded(&error), &header))
+}
+
+fn worded(error: &serde_json::Error) -> String {
+    in_plain_words(&error.to_string(), "an object")
 }
 
 fn check_version(header: &Header, path: &Path) -> Result<(), Error> {
@@ -269,6 +277,47 @@ pub(super) mod tests {
         assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), expected);
         let parsed = parse(Path::new("x"), &written);
         assert_eq!(parsed.subject.unwrap(), reservation());
+    }
+
+    #[test]
+    fn a_broken_record_is_described_without_words_of_rust() {
+        let domain: Value = serde_json::json!({
+            "name": "a", "started_unix_s": 1, "command": [], "limits": {}, "parts": [],
+        });
+        let lifetime =
+            serde_json::json!({ "cgroup": { "boot_id": "b", "path": "/a", "inode": 7 } });
+        let whole = serde_json::json!({
+            "version": 1, "written_by": "x", "lifetime": lifetime,
+            "subject": { "domain": domain },
+        });
+        let mut texts: Vec<String> =
+            ["[1]", "[]", "3", "null", "\"x\"", "[1, 2, 3, 4]"].map(str::to_owned).into();
+        let places = [
+            "/written_by",
+            "/lifetime",
+            "/lifetime/cgroup",
+            "/lifetime/cgroup/inode",
+            "/subject",
+            "/subject/domain",
+            "/subject/domain/name",
+            "/subject/domain/started_unix_s",
+            "/subject/domain/command",
+            "/subject/domain/limits",
+            "/subject/domain/parts",
+        ];
+        for place in places {
+            for wrong in ["-1", "1.5", "[1]", "{\"x\": 1}", "true", "\"x\"", "null", "[[]]"] {
+                let mut text = whole.clone();
+                *text.pointer_mut(place).unwrap() = serde_json::from_str(wrong).unwrap();
+                texts.push(text.to_string());
+            }
+        }
+        let rust = ["struct ", "u64", "u32", "i64", "f64", "usize", "enum ", "tuple", "variant"];
+        for text in texts {
+            let Err(error) = parse(Path::new("x"), text.as_bytes()).subject else { continue };
+            let said = error.to_string();
+            assert!(!rust.iter().any(|word| said.contains(word)), "{text}: {said}");
+        }
     }
 
     #[test]

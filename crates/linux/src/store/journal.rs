@@ -63,7 +63,8 @@ pub(super) fn write(own: &Folder, boot_id: &str, journal: &Journal) -> Result<()
             text.len()
         )));
     }
-    own.replace(JOURNAL, &text)
+    // Only processes with the lock read it, and it has the arguments of commands.
+    own.replace_private(JOURNAL, &text)
 }
 
 /// Reads the journal; none if there is none, or if an earlier boot wrote it.

@@ -2,9 +2,9 @@
 //! changed files.
 
 use super::{
-    format::MAX_RECORD_BYTES,
+    format::{MAX_RECORD_BYTES, SUFFIX},
     record::{Record, Reservation, Subject},
-    records::{SUFFIX, Store, parse},
+    records::{Store, parse},
 };
 use crate::{cgroup::Tree, error::Error, folder::Stamp};
 use std::{
@@ -40,7 +40,7 @@ impl Known {
             return Ok(false);
         }
         let mut files = BTreeMap::new();
-        for file in domains.names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
+        for file in domains.all_names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
             // The stamp is read before the content, so a file that is replaced in between is read
             // twice rather than not at all.
             let Some(stamp) = domains.stamp_of(&file)? else { continue };

@@ -32,7 +32,8 @@ pub struct Record {
     pub started_unix_s: u64,
     /// The pattern that found its cgroup; none for a domain that Nearside started.
     pub found_by: Option<String>,
-    /// The command that was started; empty for a domain that was found.
+    /// The command that was started; empty for a domain that was found. Users other than its owner
+    /// and root see only the first word.
     pub command: Vec<String>,
     /// The limits of its use.
     pub limits: Limits,
@@ -181,6 +182,14 @@ impl Record {
         self.parts().fold(NodeSet::new(), |all, part| all.union(&part.home.nodes))
     }
 
+    /// The record as all users may see it: of its command the program's name alone, because
+    /// arguments may be secrets.
+    #[must_use]
+    pub fn for_all(&self) -> Self {
+        let command = self.command.iter().take(1).cloned().collect();
+        Self { command, ..self.clone() }
+    }
+
     /// The lifetime of its cgroup.
     pub fn lifetime(&self) -> Lifetime {
         let Self { boot_id, cgroup, inode, .. } = self;
@@ -276,6 +285,15 @@ impl Subject {
     pub fn is_same(&self, other: &Self) -> bool {
         let is_domain = |subject: &Self| matches!(subject, Self::Domain(_));
         is_domain(self) == is_domain(other) && self.name() == other.name()
+    }
+
+    /// It as all users may see it.
+    #[must_use]
+    pub(super) fn for_all(&self) -> Self {
+        match self {
+            Self::Domain(record) => Self::Domain(record.for_all()),
+            Self::Reservation(_) => self.clone(),
+        }
     }
 
     /// Its lifetime.

@@ -1,7 +1,8 @@
 //! The store: the records and the lock on them.
 
 use super::{
-    format::{self, MAX_RECORD_BYTES, Parsed},
+    arguments,
+    format::{self, MAX_RECORD_BYTES, Parsed, SUFFIX},
     journal::{self, Journal},
     lock::{self, Wait},
     process::Process,
@@ -13,6 +14,7 @@ use crate::{
     folder::Folder,
 };
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
@@ -20,7 +22,6 @@ use std::{
 
 /// The folder in the store that has a record for each subject.
 const DOMAINS: &str = "domains";
-pub(super) const SUFFIX: &str = ".json";
 /// The start of the name of a reservation's file, which no domain's file has.
 const RESERVATION: &str = "reservation+";
 
@@ -59,6 +60,9 @@ pub struct Swept {
 struct Entry {
     file: String,
     parsed: Parsed,
+    /// True if the file that all may read has the arguments of a command, as earlier versions wrote
+    /// it.
+    shows_arguments: bool,
 }
 
 impl Store {
@@ -153,15 +157,27 @@ impl Store {
 
     /// The record of one domain as it was written last, even if the domain has ended.
     pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
+        self.parsed(name)?.map_or(Ok(None), |parsed| Ok(domain(parsed.subject?)))
+    }
+
+    /// The record of one domain as far as it can be read.
+    fn parsed(&self, name: &str) -> Result<Option<Parsed>, Error> {
         let Some(domains) = self.domains()? else { return Ok(None) };
         let file = domain_file(name);
-        let Some(text) = domains.read_within(&file, MAX_RECORD_BYTES)? else { return Ok(None) };
-        Ok(domain(parse(&domains, &file, &text).subject?))
+        let text = domains.read_within(&file, MAX_RECORD_BYTES)?;
+        Ok(text.map(|text| parse(&domains, &file, &text)))
     }
 
     /// The record of one domain, if that lives.
+    ///
+    /// # Errors
+    /// If it cannot be read, and its domain may live.
     pub fn living(&self, name: &str, tree: &Tree) -> Result<Option<Record>, Error> {
-        Ok(self.record(name)?.filter(|record| self.lives(&record.lifetime(), tree)))
+        let Some(Parsed { lifetime, subject }) = self.parsed(name)? else { return Ok(None) };
+        match lifetime {
+            Some(lifetime) if !self.lives(&lifetime, tree) => Ok(None),
+            _ => Ok(domain(subject?)),
+        }
     }
 
     /// Waits for the lock without a bound.
@@ -249,7 +265,7 @@ impl Locked {
     fn change(&self, change: &Change) -> Result<(), Error> {
         match change {
             Change { after: Some(after), .. } => self.write(after),
-            Change { before: Some(before), .. } => self.domains.remove(&file(before)),
+            Change { before: Some(before), .. } => self.unlink(&file(before)),
             Change { before: None, after: None } => Ok(()),
         }
     }
@@ -263,30 +279,50 @@ impl Locked {
                 file.len()
             )));
         }
-        let text =
-            format::text(subject).map_err(io::Error::from).at(&self.domains.path().join(&file))?;
-        if text.len() as u64 > MAX_RECORD_BYTES {
-            return Err(Error::Refused(format!(
-                "{name} cannot be recorded: its record would have {} bytes, at most \
-                 {MAX_RECORD_BYTES} are possible (command and arguments are part of it)",
-                text.len()
-            )));
+        let path = self.domains.path().join(&file);
+        let text = format::text(&subject.for_all()).map_err(io::Error::from).at(&path)?;
+        let arguments = arguments::text(subject).map_err(io::Error::from).at(&path)?;
+        for (it, text) in [("record", Some(&text)), ("list of arguments", arguments.as_ref())] {
+            let bytes = text.map_or(0, Vec::len);
+            if bytes as u64 > MAX_RECORD_BYTES {
+                return Err(Error::Refused(format!(
+                    "{name} cannot be recorded: its {it} would have {bytes} bytes, at most \
+                     {MAX_RECORD_BYTES} are possible"
+                )));
+            }
         }
-        // Rolling back needs no space for records that are as they were.
-        match self.domains.read_within(&file, MAX_RECORD_BYTES) {
-            Ok(Some(present)) if present == text => Ok(()),
-            _ => self.domains.replace(&file, &text),
+        // Rolling back needs no space for files that are as they were.
+        let is_present = |file: &str, text: &Vec<u8>| {
+            let present = self.domains.read_within(file, MAX_RECORD_BYTES);
+            present.is_ok_and(|present| present.as_ref() == Some(text))
+        };
+        // The arguments come first: whoever reads the new record finds them.
+        let private = arguments::file(&file);
+        match arguments {
+            Some(arguments) if is_present(&private, &arguments) => {}
+            Some(arguments) => self.domains.replace_private(&private, &arguments)?,
+            None => self.domains.remove(&private)?,
         }
+        match is_present(&file, &text) {
+            true => Ok(()),
+            false => self.domains.replace(&file, &text),
+        }
+    }
+
+    /// Removes the file of a record, and that of its arguments.
+    fn unlink(&self, file: &str) -> Result<(), Error> {
+        self.domains.remove(file)?;
+        self.domains.remove(&arguments::file(file))
     }
 
     /// Removes the record of a domain; fine if it is gone already.
     pub fn remove(&self, name: &str) -> Result<(), Error> {
-        self.domains.remove(&domain_file(name))
+        self.unlink(&domain_file(name))
     }
 
     /// Removes a reservation; fine if it is gone already.
     pub fn release(&self, name: &str) -> Result<(), Error> {
-        self.domains.remove(&reservation_file(name))
+        self.unlink(&reservation_file(name))
     }
 
     /// Writes the changes of a transaction, before its first effect.
@@ -333,15 +369,31 @@ impl Locked {
         }
     }
 
-    /// Removes the records of dead subjects, and empty cgroups below `parent`. Returns the others.
+    /// Removes the records of dead subjects, and empty cgroups below `parent`. Rewrites the records
+    /// of earlier versions, which show a command's arguments to all. Returns the others.
     pub fn sweep(&self, tree: &Tree, parent: Option<&str>) -> Result<Swept, Error> {
         let mut swept = Swept { alive: Vec::new(), broken: Vec::new() };
-        for entry in entries(&self.domains)? {
-            match (self.store.has_ended(&entry, tree), entry.parsed.subject) {
-                (true, _) => self.domains.remove(&entry.file)?,
-                (false, Ok(subject)) => swept.alive.push(subject),
-                (false, Err(error)) => swept.broken.push(error),
+        let entries = entries(&self.domains)?;
+        let files: BTreeSet<_> = entries.iter().map(|it| arguments::file(&it.file)).collect();
+        for entry in entries {
+            if self.store.has_ended(&entry, tree) {
+                self.unlink(&entry.file)?;
+                continue;
             }
+            match entry.parsed.subject {
+                Ok(subject) => {
+                    if entry.shows_arguments {
+                        self.write(&subject)?;
+                    }
+                    swept.alive.push(subject);
+                }
+                Err(error) => swept.broken.push(error),
+            }
+        }
+        // A process that was killed between two files leaves arguments without a record.
+        let is_alone = |name: &String| arguments::is_file(name) && !files.contains(name);
+        for file in self.domains.all_names()?.into_iter().filter(is_alone) {
+            self.domains.remove(&file)?;
         }
         // A process that makes a cgroup enters it before it releases the lock. So an empty cgroup
         // has no owner any more.
@@ -396,23 +448,37 @@ fn escaped(name: &str) -> String {
 /// Files that were removed meanwhile are skipped.
 fn entries(domains: &Folder) -> Result<Vec<Entry>, Error> {
     let entry = |file: String| {
-        let parsed = match domains.read_within(&file, MAX_RECORD_BYTES).transpose()? {
-            Ok(text) => parse(domains, &file, &text),
-            Err(error) => Parsed { lifetime: None, subject: Err(error) },
-        };
-        Some(Entry { file, parsed })
+        let (parsed, shows_arguments) =
+            match domains.read_within(&file, MAX_RECORD_BYTES).transpose()? {
+                Ok(text) => read_both(domains, &file, &text),
+                Err(error) => (Parsed { lifetime: None, subject: Err(error) }, false),
+            };
+        Some(Entry { file, parsed, shows_arguments })
     };
     Ok(domains
-        .names()?
+        .all_names()?
         .into_iter()
         .filter(|name| name.ends_with(SUFFIX))
         .filter_map(entry)
         .collect())
 }
 
-/// Reads a record. It must have the name of its file, because it is written and removed by its
-/// name.
+/// Reads a record, and the arguments of its command if this process's user may see them.
 pub(super) fn parse(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
+    read_both(domains, file, text).0
+}
+
+/// As [`parse`]; also whether the text itself has arguments.
+fn read_both(domains: &Folder, file: &str, text: &[u8]) -> (Parsed, bool) {
+    let Parsed { lifetime, subject } = parse_file(domains, file, text);
+    let shows_arguments = subject.as_ref().is_ok_and(arguments::are_in);
+    let subject = subject.map(|subject| arguments::seen(subject, domains, file));
+    (Parsed { lifetime, subject }, shows_arguments)
+}
+
+/// Reads the file of a record. It must have the name of its file, because it is written and removed
+/// by its name.
+fn parse_file(domains: &Folder, file: &str, text: &[u8]) -> Parsed {
     let path = domains.path().join(file);
     let Parsed { lifetime, subject } = format::parse(&path, text);
     let subject = subject.and_then(|subject| {

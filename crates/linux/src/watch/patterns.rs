@@ -4,43 +4,90 @@ use crate::{
     cgroup::{Cgroup, Tree},
     escape,
 };
-use globset::{GlobBuilder, GlobMatcher};
-use std::{fs, os::unix::fs::DirEntryExt};
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fmt, fs,
+    os::unix::fs::DirEntryExt,
+};
+
+/// The most patterns: each interval compares the groups of the host with all of them.
+const MAX_PATTERNS: usize = 1024;
+
+/// The longest pattern, in bytes: no path of a cgroup is longer.
+const MAX_PATTERN_BYTES: usize = 4096;
 
 /// Patterns of cgroup paths, one glob a level, so that none crosses a `/`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Patterns(Vec<Pattern>);
-
-#[derive(Debug, Clone)]
-struct Pattern {
-    text: String,
-    levels: Vec<GlobMatcher>,
-    /// True if it names groups in full, on its last level.
-    is_name: bool,
+#[derive(Clone, Default)]
+pub struct Patterns {
+    texts: Vec<String>,
+    /// The same, to be searched.
+    known: BTreeSet<String>,
+    /// The patterns as a tree of levels, so that each group is compared once. The first level is
+    /// that of the root; an empty list has no patterns.
+    levels: Vec<Level>,
 }
 
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+impl fmt::Debug for Patterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Patterns").field(&self.texts).finish()
     }
 }
 
-impl Eq for Pattern {}
+impl PartialEq for Patterns {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts == other.texts
+    }
+}
+
+impl Eq for Patterns {}
+
+/// The names and globs that may follow the same beginning of a pattern.
+#[derive(Debug, Clone, Default)]
+struct Level {
+    /// By name, the next level.
+    names: BTreeMap<String, usize>,
+    /// All globs in one matcher.
+    matcher: GlobSet,
+    /// By glob, the next level, in the order of the matcher.
+    globs: Vec<(Glob, usize)>,
+    /// The first pattern that ends here.
+    ends: Option<End>,
+}
+
+/// The end of a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    /// The number of the pattern.
+    pattern: usize,
+    /// True if it names groups in full, on its last level.
+    is_name: bool,
+}
 
 /// Characters that make a name a glob.
 const GLOB: [char; 4] = ['*', '?', '[', '{'];
 
 /// An invalid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, \
+pub enum PatternError {
+    /// One pattern is wrong.
+    #[error(
+        "{pattern:?} is no pattern of cgroups: {why}. Expected one name or glob a level, \
          as in machine.slice/*"
-)]
-pub struct PatternError {
-    /// The pattern.
-    pub pattern: String,
-    /// The reason.
-    pub why: String,
+    )]
+    Invalid {
+        /// The pattern, or its beginning.
+        pattern: String,
+        /// The reason.
+        why: String,
+    },
+    /// There are too many of them.
+    #[error(
+        "{0} patterns of cgroups: at most {MAX_PATTERNS} are possible. One glob names all groups \
+         of a slice, as in machine.slice/*"
+    )]
+    TooMany(usize),
 }
 
 /// A group that a pattern matches.
@@ -58,86 +105,161 @@ impl Patterns {
     /// the host's own: its slices, and the processes that run the host.
     ///
     /// # Errors
-    /// The first invalid pattern.
+    /// The first invalid pattern, or that there are more than 1,024.
     pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, PatternError> {
-        texts
-            .into_iter()
-            .map(|text| Pattern::parse(text.as_ref()))
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let texts: Vec<String> = texts.into_iter().map(|text| text.as_ref().to_owned()).collect();
+        if texts.len() > MAX_PATTERNS {
+            return Err(PatternError::TooMany(texts.len()));
+        }
+        let mut levels = Vec::new();
+        for (number, text) in texts.iter().enumerate() {
+            add(&mut levels, number, text)?;
+        }
+        for level in &mut levels {
+            level.compile(&texts)?;
+        }
+        Ok(Self { known: texts.iter().cloned().collect(), texts, levels })
     }
 
     /// True if this is the text of one of the patterns.
     pub(super) fn has(&self, text: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.text == text)
+        self.known.contains(text)
     }
 
     /// The groups of `tree` that they match, with or without processes. A group that two patterns
     /// match counts for the first.
     pub(super) fn find(&self, tree: &Tree) -> Vec<Found> {
         let mut found: Vec<Found> = Vec::new();
-        for pattern in &self.0 {
-            if let Ok(root) = tree.group("/") {
-                descend(&root, &pattern.levels, &mut |group, inode| {
-                    found.push(Found {
-                        group,
-                        inode,
-                        pattern: pattern.text.clone(),
-                        by_name: pattern.is_name,
-                    });
-                });
-            }
+        if let Ok(root) = tree.group("/")
+            && !self.levels.is_empty()
+        {
+            self.descend(&root, &[0], &mut found);
         }
         found.sort_by(|a, b| a.group.path().cmp(b.group.path()));
-        found.dedup_by(|a, b| a.group.path() == b.group.path());
         found
     }
+
+    /// Adds the groups below `group` that match from these levels on.
+    fn descend(&self, group: &Cgroup, levels: &[usize], found: &mut Vec<Found>) {
+        let Ok(entries) = fs::read_dir(group.directory()) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let next: BTreeSet<usize> =
+                levels.iter().flat_map(|&level| self.levels[level].after(&name)).collect();
+            if next.is_empty() || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let child = group.child(&name);
+            if let Some(end) = next.iter().filter_map(|&level| self.levels[level].ends).min() {
+                let pattern = self.texts[end.pattern].clone();
+                let group = child.clone();
+                found.push(Found { group, inode: entry.ino(), pattern, by_name: end.is_name });
+            }
+            let below: Vec<_> =
+                next.into_iter().filter(|&level| self.levels[level].has_more()).collect();
+            if !below.is_empty() {
+                self.descend(&child, &below, found);
+            }
+        }
+    }
 }
 
-impl Pattern {
-    fn parse(text: &str) -> Result<Self, PatternError> {
-        let wrong = |why: &str| PatternError { pattern: text.into(), why: why.into() };
-        let level = |level: &str| match level {
-            "" => Err(wrong("a level is empty")),
-            "." | ".." => Err(wrong("it has \"..\" or \".\" in it")),
-            _ if level.contains("**") => Err(wrong("** would cross levels")),
-            // Unit names contain literal backslashes: machine-qemu\x2d1.scope.
-            _ => match GlobBuilder::new(level).backslash_escape(false).build() {
-                Ok(glob) => Ok(glob.compile_matcher()),
-                Err(error) => Err(wrong(&error.kind().to_string())),
-            },
+impl Level {
+    /// The levels after a group of this name, which matches as it is or as it is printed.
+    fn after(&self, name: &OsStr) -> BTreeSet<usize> {
+        let printed = escape::text(name);
+        let names = [name.to_str(), Some(&*printed)].into_iter().flatten();
+        let named = names.filter_map(|name| self.names.get(name).copied());
+        let matched = match self.globs.is_empty() {
+            true => Vec::new(),
+            false => [self.matcher.matches(name), self.matcher.matches(&*printed)].concat(),
         };
-        if text.strip_prefix('/').unwrap_or(text).starts_with(GLOB) {
-            return Err(wrong(
-                "it could name every group of the host: it has to begin with a name",
-            ));
+        let globs = matched.into_iter().filter_map(|glob| Some(self.globs.get(glob)?.1));
+        named.chain(globs).collect()
+    }
+
+    fn has_more(&self) -> bool {
+        !self.names.is_empty() || !self.globs.is_empty()
+    }
+
+    /// Makes one matcher of the globs.
+    fn compile(&mut self, texts: &[String]) -> Result<(), PatternError> {
+        let mut builder = GlobSetBuilder::new();
+        for (glob, _) in &self.globs {
+            builder.add(glob.clone());
         }
-        let levels = text
-            .strip_prefix('/')
-            .unwrap_or(text)
-            .split('/')
-            .map(level)
-            .collect::<Result<_, _>>()?;
-        let is_name = !text.rsplit('/').next().unwrap_or(text).contains(GLOB);
-        Ok(Self { text: text.into(), levels, is_name })
+        self.matcher = builder.build().map_err(|error| {
+            let glob = error.glob().or(self.globs.first().map(|(glob, _)| glob.glob()));
+            let glob = glob.unwrap_or_default();
+            let text = texts.iter().find(|text| text.split('/').any(|level| level == glob));
+            invalid(text.map_or(glob, String::as_str), &error.kind().to_string())
+        })?;
+        Ok(())
     }
 }
 
-fn descend(group: &Cgroup, levels: &[GlobMatcher], each: &mut dyn FnMut(Cgroup, u64)) {
-    let Some((level, below)) = levels.split_first() else { return };
-    let Ok(entries) = fs::read_dir(group.directory()) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let is_named = level.is_match(&name) || level.is_match(escape::text(&name));
-        if !is_named || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            continue;
-        }
-        let child = group.child(&name);
-        match below {
-            [] => each(child, entry.ino()),
-            below => descend(&child, below, each),
-        }
+/// Adds a pattern to the tree of levels.
+fn add(levels: &mut Vec<Level>, number: usize, text: &str) -> Result<(), PatternError> {
+    if text.len() > MAX_PATTERN_BYTES {
+        let why = format!("it has {} bytes, at most {MAX_PATTERN_BYTES} are possible", text.len());
+        return Err(invalid(text, &why));
     }
+    let path = text.strip_prefix('/').unwrap_or(text);
+    if path.starts_with(GLOB) {
+        let why = "it could name every group of the host: it has to begin with a name";
+        return Err(invalid(text, why));
+    }
+    if levels.is_empty() {
+        levels.push(Level::default());
+    }
+    let mut at = 0;
+    for name in path.split('/') {
+        let glob = glob(name).map_err(|why| invalid(text, &why))?;
+        let is_name = !name.contains(GLOB);
+        let globs = &levels[at].globs;
+        let known = match is_name {
+            true => levels[at].names.get(name).copied(),
+            false => globs.iter().find(|(known, _)| known.glob() == name).map(|(_, next)| *next),
+        };
+        at = match known {
+            Some(next) => next,
+            None => {
+                let next = levels.len();
+                levels.push(Level::default());
+                match is_name {
+                    true => drop(levels[at].names.insert(name.into(), next)),
+                    false => levels[at].globs.push((glob, next)),
+                }
+                next
+            }
+        };
+    }
+    let is_name = !path.rsplit('/').next().unwrap_or(path).contains(GLOB);
+    levels[at].ends.get_or_insert(End { pattern: number, is_name });
+    Ok(())
+}
+
+/// Reads one level of a pattern.
+fn glob(level: &str) -> Result<Glob, String> {
+    match level {
+        "" => Err("a level is empty".into()),
+        "." | ".." => Err("it has \"..\" or \".\" in it".into()),
+        _ if level.contains("**") => Err("** would cross levels".into()),
+        // Unit names contain literal backslashes: machine-qemu\x2d1.scope.
+        _ => GlobBuilder::new(level)
+            .backslash_escape(false)
+            .build()
+            .map_err(|error| error.kind().to_string()),
+    }
+}
+
+fn invalid(text: &str, why: &str) -> PatternError {
+    const MAX_SHOWN: usize = 80;
+    let mut pattern: String = text.chars().take(MAX_SHOWN).collect();
+    if pattern.len() < text.len() {
+        pattern += "...";
+    }
+    PatternError::Invalid { pattern, why: why.into() }
 }
 
 #[cfg(test)]
@@ -204,6 +326,52 @@ mod tests {
         assert_eq!(found("jobs/*").len(), 3);
         assert_eq!(found(r"jobs/\x5cxff"), [r"/jobs/\x5cxff"]);
         assert!(found(r"jobs/\xff").contains(&r"/jobs/\xff".to_owned()));
+    }
+
+    #[test]
+    fn as_many_patterns_as_possible_are_matched_in_one_pass() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        for number in 0..200 {
+            fs::create_dir_all(folder.path().join(format!("a.slice/{number}.scope/x"))).unwrap();
+        }
+        let tree = Tree::at(folder.path()).unwrap();
+        // A literal, a glob by its beginning, one by its end, and one of neither.
+        let patterns = (0..MAX_PATTERNS).map(|number| match number % 4 {
+            0 => format!("a.slice/{number}.scope"),
+            1 => format!("a.slice/{number}.*"),
+            2 => format!("a.slice/*-{number}"),
+            _ => format!("a.slice/[{}]?{number}*/x", number % 10),
+        });
+        let patterns = Patterns::parse(patterns).unwrap();
+        let found = patterns.find(&tree);
+        assert_eq!(found.len(), 100, "{found:?}");
+        let group = |path: &str| found.iter().find(|found| found.group.path() == path).unwrap();
+        assert!(group("/a.slice/4.scope").by_name && !group("/a.slice/5.scope").by_name);
+        assert!(patterns.has("a.slice/4.scope") && !patterns.has("a.slice/6.scope"));
+    }
+
+    #[test]
+    fn patterns_are_bounded_in_number_and_length() {
+        let many = (0..60_000).map(|number| format!("a.slice/{number}*"));
+        let said = Patterns::parse(many).unwrap_err().to_string();
+        assert!(said.starts_with("60000 patterns") && said.contains("at most 1024"), "{said}");
+        let long = format!("a/{}", "?".repeat(5000));
+        let said = Patterns::parse([&long]).unwrap_err().to_string();
+        assert!(said.contains("5002 bytes, at most 4096") && said.len() < 400, "{said}");
+    }
+
+    #[test]
+    fn the_first_of_several_patterns_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        let tree = Tree::at(folder.path()).unwrap();
+        for patterns in [["a/b", "a/*"], ["a/*", "a/b"], ["a/?", "a/*"], ["/a/b", "a/b"]] {
+            let found = Patterns::parse(patterns).unwrap().find(&tree);
+            let found: Vec<_> = found.iter().map(|found| &*found.pattern).collect();
+            assert_eq!(found, [patterns[0]]);
+        }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use crate::{
     daemon::{
-        access::Access,
         api::{Api, Groups, Limits, Server},
         audit::AuditLog,
         config::{Config, DEFAULT_PATH},
         control_loop::ControlLoop,
         inbox::Inbox,
+        preflight,
         scheduler::SchedulerControl,
         snapshot::Event,
     },
@@ -90,7 +90,7 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let config = Config::read(args.path(), args.config.is_some()).map_err(Failure::could_not)?;
     let in_file = |error| Failure::could_not(format_args!("{}: {error}", args.path().display()));
-    let access = Access::new(&config.api).map_err(in_file)?;
+    let access = preflight::check(&config).map_err(in_file)?;
     if args.check_config {
         let path = args.path();
         return output::print(&match path.exists() {
@@ -186,7 +186,7 @@ fn reload(control_loop: &mut ControlLoop, api: &Api, args: &Args) {
         }
     };
     output::note(note);
-    let access = match Access::new(&config.api) {
+    let access = match preflight::check_reloaded(&config) {
         Ok(access) => access,
         Err(error) => {
             return output::note([format!(

@@ -5,7 +5,10 @@ use crate::{
     failure::{Failure, Outcome},
     interval,
     output::{self, Format},
-    report::list::{self, List},
+    report::{
+        list::{self, List},
+        units::count,
+    },
 };
 use nearside_linux::cgroup::Tree;
 use std::time::Duration;
@@ -56,14 +59,28 @@ pub(crate) fn run(args: &Args) -> Outcome {
     args.daemon.tell_status(&mut domains);
     output::note(domains::hidden(&domains));
     if domains.is_empty() {
-        output::note([none(has_unreadable, host.tree())]);
+        output::note([none(has_unreadable, args.daemon.watched(client::READ_WITHIN), host.tree())]);
     }
     args.format.print(&List { domains: &domains }, |data| list::text(data, args.nodes))
 }
 
-/// The note beside an empty list. An unreadable record may be that of a running domain.
-fn none(has_unreadable: bool, tree: &Tree) -> String {
+/// The note beside an empty list. An unreadable record may be that of a running domain, and the
+/// daemon may watch found domains that have no record, because they have no home: on a host of one
+/// node there is nothing to choose.
+fn none(has_unreadable: bool, watched: usize, tree: &Tree) -> String {
     let instead = instead(tree);
+    if watched > 0 {
+        let (found, have) =
+            (count(watched, "found domain"), if watched == 1 { "has" } else { "have" });
+        let unreadable = match has_unreadable {
+            true => "; another one, whose record cannot be read, may run",
+            false => "",
+        };
+        return format!(
+            "no domain has a home: the daemon watches {found} that {have} none{unreadable}; \
+             `nearside list --all` lists their cgroups, `nearside why PATH` tells the status of one"
+        );
+    }
     match has_unreadable {
         true => {
             format!("no domain is listed, but one whose record cannot be read may run{instead}")
@@ -96,9 +113,24 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "").unwrap();
         let tree = Tree::at(root.path()).unwrap();
-        assert_eq!(none(false, &tree), "no domain runs: `nearside run` starts one");
+        assert_eq!(none(false, 0, &tree), "no domain runs: `nearside run` starts one");
         let expected = "no domain is listed, but one whose record cannot be read may run";
-        assert_eq!(none(true, &tree), expected);
+        assert_eq!(none(true, 0, &tree), expected);
+    }
+
+    #[test]
+    fn domains_that_the_daemon_watches_run() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "").unwrap();
+        let tree = Tree::at(root.path()).unwrap();
+        let told = none(false, 1000, &tree);
+        assert!(told.contains("the daemon watches 1000 found domains that have none"), "{told}");
+        assert!(
+            told.contains("`nearside list --all`") && !told.contains("no domain runs"),
+            "{told}"
+        );
+        assert!(none(false, 1, &tree).contains("watches 1 found domain that has none;"));
+        assert!(none(true, 2, &tree).contains("whose record cannot be read, may run"));
     }
 
     #[test]

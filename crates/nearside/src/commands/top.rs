@@ -137,6 +137,9 @@ fn sample_and_ask(all: bool, interval: Duration, daemon: &client::Args) -> Resul
     let mut seen = sample(all, interval)?;
     let notice = daemon.add_status(&mut seen.stat.domains, ASK_WITHIN).err();
     seen.unseen.extend(notice);
+    if seen.stat.domains.is_empty() {
+        seen.watched = daemon.watched(ASK_WITHIN);
+    }
     Ok(seen)
 }
 

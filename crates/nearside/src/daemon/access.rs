@@ -101,13 +101,18 @@ impl Access {
 
     /// The rights of a caller.
     pub fn rights(&self, caller: &Caller) -> Rights {
-        if caller.uid == 0 || caller.uid == self.own_uid || caller.is_in(self.admin_gid) {
+        if self.is_owner(caller) || caller.is_in(self.admin_gid) {
             Rights::Change
         } else if caller.is_in(self.read_gid) {
             Rights::Read
         } else {
             Rights::None
         }
+    }
+
+    /// True for root and the daemon's own user, to whom the records belong.
+    pub(super) fn is_owner(&self, caller: &Caller) -> bool {
+        caller.uid == 0 || caller.uid == self.own_uid
     }
 
     /// The group that may connect.

@@ -3,7 +3,10 @@
 
 use super::{access::Caller, snapshot::Change};
 use crate::output;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::{
+    fs::{FileType, Mode, OFlags, RawMode, Stat},
+    io::Errno,
+};
 use serde::Serialize;
 use std::{
     fs::{self, DirBuilder, File},
@@ -12,6 +15,9 @@ use std::{
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
+
+/// Write permission for the group and for others.
+const OTHERS_WRITE: RawMode = 0o022;
 
 /// The log's file. Lines that cannot be written are counted, and the first is reported. A full disk
 /// must neither end the daemon nor prevent a change.
@@ -156,7 +162,7 @@ impl AuditLog {
 }
 
 /// Opens the file to add lines. A link is not followed. Anything but a regular file is refused
-/// without waiting (a pipe may have no reader).
+/// without waiting (a pipe may have no reader), and so is a file that another user prepared.
 fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -169,11 +175,50 @@ fn open(path: &Path) -> io::Result<File> {
         | OFlags::NONBLOCK;
     let private = Mode::RUSR | Mode::WUSR;
     let file = rustix::fs::open(path, flags, private)?;
-    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
-    }
+    refuse_others(&rustix::fs::fstat(&file)?)?;
     rustix::fs::fchmod(&file, private)?;
     Ok(fs::File::from(file))
+}
+
+/// Refuses a file at `path` to which the daemon would not add lines. A missing file is fine, and so
+/// is one that this user cannot look at: the daemon's user may.
+///
+/// # Errors
+/// The reason.
+pub(super) fn check(path: &Path) -> Result<(), String> {
+    // A descriptor for nothing but the file's state: no permission is needed, no pipe is waited
+    // for, and nothing is created.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let checked = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
+        opened => opened.and_then(|file| rustix::fs::fstat(&file)).map_err(io::Error::from),
+    };
+    let refused = |error| format!("audit.log: {}: {error}", path.display());
+    checked.and_then(|meta| refuse_others(&meta)).map_err(refused)
+}
+
+/// Refuses a file that another user could have written to, or could write to later.
+fn refuse_others(meta: &Stat) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let mode = meta.st_mode & 0o7777;
+    let why = if FileType::from_raw_mode(meta.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
+    } else if meta.st_uid != 0 && meta.st_uid != own {
+        format!("it belongs to user {}", meta.st_uid)
+    } else if mode & OTHERS_WRITE != 0 {
+        format!("other users may write to it (mode {mode:o})")
+    } else if meta.st_nlink != 1 {
+        format!("it has {} names, and another user may have given it one", meta.st_nlink)
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "{why}: lines in it cannot be trusted. Find out which user made it, then remove it: it \
+             will be made anew"
+        ),
+    ))
 }
 
 #[cfg(test)]
@@ -260,6 +305,39 @@ mod tests {
             log.write(&Entry::new(&caller(), "PUT", "/", None, 200, None));
         }
         assert_eq!((log.lost(), log.reported), (3, true));
+    }
+
+    #[test]
+    fn a_file_that_another_user_prepared_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["group", "others", "twice", "theirs", "own"] {
+            fs::write(path(name), "").unwrap();
+        }
+        let set_mode =
+            |name, mode| fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+        set_mode("group", 0o660);
+        set_mode("others", 0o602);
+        fs::hard_link(path("twice"), path("second name")).unwrap();
+        let mut cases = vec![("group", "mode 660"), ("others", "mode 602"), ("twice", "2 names")];
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(path("theirs"), Some(12_345), None).is_ok() {
+            cases.push(("theirs", "belongs to user 12345"));
+        }
+        for (name, why) in cases {
+            let before = fs::metadata(path(name)).unwrap().permissions();
+            for error in
+                [open(&path(name)).unwrap_err().to_string(), check(&path(name)).unwrap_err()]
+            {
+                assert!(error.contains(why), "{name}: {error}");
+            }
+            assert_eq!(fs::metadata(path(name)).unwrap().permissions(), before, "{name}");
+        }
+        check(&path("own")).unwrap();
+        check(&path("none")).unwrap();
+        let mut log = AuditLog::new(&path("group"));
+        log.write(&Entry::new(&caller(), "PUT", "/", None, 200, None));
+        assert_eq!((log.lost(), fs::read(path("group")).unwrap().len()), (1, 0));
     }
 
     #[test]

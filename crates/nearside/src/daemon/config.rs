@@ -4,7 +4,10 @@
 use crate::size::parse_size;
 use nearside_linux::watch::Patterns;
 use nearside_policy::Tuning;
-use nearside_topology::bounded_file::{self, MAX_TEXT_BYTES};
+use nearside_topology::{
+    bounded_file::{self, MAX_TEXT_BYTES},
+    type_words::in_plain_words,
+};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     fmt, io,
@@ -256,7 +259,8 @@ impl Error {
             let number = before.matches('\n').count();
             (number + 1, text.lines().nth(number).unwrap_or_default().trim().to_owned())
         });
-        Self { path: path.into(), line, what: error.message().replace('\n', ", ") }
+        let what = in_plain_words(&error.message().replace('\n', ", "), "a table");
+        Self { path: path.into(), line, what }
     }
 }
 
@@ -424,14 +428,14 @@ mod tests {
                 "interval = 2",
                 "(`interval = 2`): invalid type: integer `2`, expected a string, as in \"2s\"",
             ),
-            ("found = \"a\"", "expected a sequence, as in [\"machine.slice/*\"]"),
+            ("found = \"a\"", "expected a list, as in [\"machine.slice/*\"]"),
             (
                 "[audit]\nlog = 1",
-                "line 2 (`log = 1`): invalid type: integer `1`, expected path string, as in \"/",
+                "line 2 (`log = 1`): invalid type: integer `1`, expected a path, as in \"/",
             ),
             ("rate = \"1X\"", "(`rate = \"1X\"`): \"1X\": \"X\" is no unit"),
             ("rate = \"0\"", "expected at least 1"),
-            ("scheduler = \"yes\"", "unknown variant `yes`, expected one of `on`, `auto`, `off`"),
+            ("scheduler = \"yes\"", "unknown value `yes`, expected one of `on`, `auto`, `off`"),
             ("found = [\"*\"]", "it has to begin with a name"),
             ("found = [\n  \"a\",\n  \"a//b\",\n]", "line 1 (`found = [`): \"a//b\" is no pattern"),
             (

@@ -53,6 +53,7 @@ pub(crate) mod inbox;
 mod metrics;
 pub mod notify;
 pub mod persisted;
+pub mod preflight;
 mod reported;
 mod requests;
 pub mod scheduler;

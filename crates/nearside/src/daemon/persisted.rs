@@ -2,6 +2,7 @@
 
 use nearside_linux::{Error, folder::Folder};
 use nearside_policy::{History, MoveReport};
+use nearside_topology::type_words::in_plain_words;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "history.json";
@@ -41,7 +42,7 @@ impl PersistedState {
             Ok(Some(text)) => match serde_json::from_slice::<Self>(&text) {
                 Ok(read) if read.boot_id == boot_id => (read, None),
                 Ok(_) => (fresh, None),
-                Err(error) => (fresh, forgotten(error.to_string())),
+                Err(error) => (fresh, forgotten(in_plain_words(&error.to_string(), "an object"))),
             },
             Err(error) => (fresh, forgotten(error.to_string())),
         }

@@ -39,14 +39,17 @@ fn rehome(host: &mut Host, domain: &str, nodes: &NodeSet, affinity: Option<Affin
         move_memory: false,
         rate_bytes_per_s: None,
     };
-    if host.record(domain).is_none() {
-        return Answer::Gone;
+    match host.record(domain) {
+        Ok(Some(_)) => {}
+        Ok(None) => return Answer::Gone,
+        Err(error) => return Answer::Refused(error.to_string()),
     }
     match carry_out(host, &wish, &mut |_| ControlFlow::Continue(())) {
         Err(failure) => Answer::Refused(failure.message().to_owned()),
         Ok(report) => match host.record(domain) {
-            None => Answer::Gone,
-            Some(record) => Answer::Done {
+            Ok(None) => Answer::Gone,
+            Err(error) => Answer::Refused(error.to_string()),
+            Ok(Some(record)) => Answer::Done {
                 nodes_before: report.nodes_before,
                 home: record.part().home.clone(),
                 notes: report.notes,
@@ -70,7 +73,10 @@ fn prefer(
              Nearside can make it prefer them"
         ));
     }
-    let record = host.record(domain);
+    let record = match host.record(domain) {
+        Ok(record) => record,
+        Err(error) => return Answer::Refused(error.to_string()),
+    };
     if let Some(why) = no_part(record.as_ref(), part, nodes) {
         return Answer::Unusable(why);
     }
@@ -233,7 +239,7 @@ mod tests {
                 matches!(&refused, Answer::Unusable(said) if said.contains(why)),
                 "{refused:?}"
             );
-            assert!(host.record(NAME).is_none());
+            assert!(host.record(NAME).unwrap().is_none());
         }
         assert_eq!(
             home(&put(&mut host, &[0, 2])),
@@ -273,7 +279,7 @@ mod tests {
         session.found(NAME, "m/*");
         session.apply(&Transaction::new(steps, &Observation::default())).unwrap();
         drop(session);
-        assert_eq!(host.record(NAME).unwrap().parts().count(), 2, "one record has both");
+        assert_eq!(host.record(NAME).unwrap().unwrap().parts().count(), 2, "one record has both");
 
         unusable(put(&mut host, &[0]), "name one of 0, 1");
         unusable(put_cell(&mut host, Some(2), &[0]), "name one of 0, 1");
@@ -281,7 +287,7 @@ mod tests {
         let done = put_cell(&mut host, Some(1), &[1, 2]);
         assert_eq!(home(&done), ("1-2".into(), Origin::Explicit, Affinity::Soft));
         let homes = |host: &Host| {
-            let record = host.record(NAME).unwrap();
+            let record = host.record(NAME).unwrap().unwrap();
             let home = |home: &Home| (home.nodes.to_string(), home.origin);
             record.parts().map(|part| home(&part.home)).collect::<Vec<_>>()
         };
@@ -298,7 +304,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut host = made(folder.path());
         put(&mut host, &[0]);
-        let mut adopted = host.record(NAME).unwrap().part().home.clone();
+        let mut adopted = host.record(NAME).unwrap().unwrap().part().home.clone();
         (adopted.origin, adopted.affinity) = (Origin::Adopted, Affinity::Hard);
         rehome::prefer(&mut host, &PartId::of(NAME), "m/*", &adopted).unwrap();
         for refused in [put(&mut host, &[0, 2]), delete(&mut host, Some("m/*"))] {
@@ -307,7 +313,7 @@ mod tests {
             };
             assert!(why.contains("the owner of its cgroup binds /m/vm to node 0"), "{why}");
         }
-        assert_eq!(host.record(NAME).unwrap().part().home.origin, Origin::Adopted);
+        assert_eq!(host.record(NAME).unwrap().unwrap().part().home.origin, Origin::Adopted);
         assert_eq!(home(&put(&mut host, &[0])), ("0".into(), Origin::Explicit, Affinity::Soft));
         assert_eq!(
             home(&delete(&mut host, Some("m/*"))),

@@ -18,6 +18,8 @@ use std::{
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// The longest path of a socket: `sun_path` of unix(7) less the byte at its end.
+const MAX_PATH_BYTES: usize = 107;
 /// Mode of a folder that the daemon makes for its socket.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 /// Write permission for the group and for others.
@@ -52,13 +54,15 @@ pub(super) fn listen(path: &Path, access: &Access) -> Result<(UnixListener, Sock
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(at(path, "expected the path of a file in a folder"));
     };
-    let folder = open_folder(parent)?;
+    let address = address(path)?;
+    let folder =
+        open_folder(parent, Missing::Make)?.ok_or_else(|| at(parent, "there is no such folder"))?;
     remove_stale(&folder, name, path)?;
     let bind = || -> rustix::io::Result<_> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+        rustix::net::bind(&listener, &address)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let inode = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
         Ok((listener, inode))
@@ -68,6 +72,48 @@ pub(super) fn listen(path: &Path, access: &Access) -> Result<(UnixListener, Sock
     socket.give(access)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| at(path, error))?;
     Ok((UnixListener::from(listener), socket))
+}
+
+/// Refuses a path at which [`listen`] could make no socket. Nothing is created or removed, and the
+/// socket of a daemon that runs is fine.
+///
+/// # Errors
+/// As those of [`listen`].
+pub(super) fn check(path: &Path) -> Result<(), String> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(at(path, "expected the path of a file in a folder"));
+    };
+    address(path)?;
+    match open_folder(parent, Missing::Leave)? {
+        Some(folder) => {
+            refuse_unwritable(&folder, parent)?;
+            refuse_other_kinds(&folder, name, path).map(drop)
+        }
+        None => match parent.parent().map(|above| open_folder(above, Missing::Leave)) {
+            Some(Ok(Some(above))) => refuse_unwritable(&above, parent),
+            Some(Err(error)) => Err(error),
+            Some(Ok(None)) | None => Err(at(parent, "there is no such folder")),
+        },
+    }
+}
+
+/// The address of the socket at `path` (`sun_path` in unix(7)).
+fn address(path: &Path) -> Result<SocketAddrUnix, String> {
+    let bytes = path.as_os_str().len();
+    if bytes > MAX_PATH_BYTES {
+        let why = format!("the path has {bytes} bytes, a socket's path has at most");
+        return Err(at(path, format!("{why} {MAX_PATH_BYTES}: choose a shorter one")));
+    }
+    SocketAddrUnix::new(path).map_err(|error| at(path, error))
+}
+
+/// Refuses a folder in which root can make no file: its file system is mounted read-only, say. A
+/// user other than root learns nothing about root's permissions.
+fn refuse_unwritable(folder: &OwnedFd, path: &Path) -> Result<(), String> {
+    match rustix::fs::accessat(folder, ".", rustix::fs::Access::WRITE_OK, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) if !rustix::process::geteuid().is_root() => Ok(()),
+        writable => writable.map_err(|error| at(path, error)),
+    }
 }
 
 impl Socket {
@@ -113,7 +159,11 @@ impl Socket {
     fn is_in_place(&self) -> bool {
         let identity = |meta: Stat| (meta.st_dev, meta.st_ino);
         let own = rustix::fs::fstat(&self.inode).map(identity);
-        let Some(Ok(folder)) = self.path.parent().map(open_folder) else { return false };
+        let Some(Ok(Some(folder))) =
+            self.path.parent().map(|folder| open_folder(folder, Missing::Leave))
+        else {
+            return false;
+        };
         let there = rustix::fs::statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         own.is_ok() && there.map(identity) == own
     }
@@ -123,12 +173,19 @@ fn at(path: &Path, why: impl Display) -> String {
     format!("{}: {why}", path.display())
 }
 
-/// Opens the folder at `path` one component after the other, and creates the last one if it is
-/// missing.
+/// The treatment of a folder that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Make,
+    Leave,
+}
+
+/// Opens the folder at `path` one component after the other. The last one may be missing: it is
+/// created, or the result is none.
 ///
 /// Only root and the daemon's own user may be able to change the target of the path. A folder above
 /// the last may have the sticky bit (`/tmp`), because other users cannot replace its entries.
-fn open_folder(path: &Path) -> Result<OwnedFd, String> {
+fn open_folder(path: &Path, missing: Missing) -> Result<Option<OwnedFd>, String> {
     let mut so_far = PathBuf::from("/");
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut folder = rustix::fs::openat(CWD, &so_far, flags, Mode::empty())
@@ -137,25 +194,28 @@ fn open_folder(path: &Path) -> Result<OwnedFd, String> {
     if components.next() != Some(Component::RootDir) {
         return Err(at(path, "expected an absolute path"));
     }
-    check(&folder, &so_far, components.peek().is_none())?;
+    refuse_others(&folder, &so_far, components.peek().is_none())?;
     while let Some(component) = components.next() {
         let Component::Normal(name) = component else {
             return Err(at(path, "expected a path without `..`"));
         };
         so_far.push(name);
         let is_last = components.peek().is_none();
-        let is_new = is_last && rustix::fs::mkdirat(&folder, name, FOLDER_MODE).is_ok();
+        let is_new = is_last
+            && missing == Missing::Make
+            && rustix::fs::mkdirat(&folder, name, FOLDER_MODE).is_ok();
         folder = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(no_folder(&folder, name, &so_far)),
+            Err(Errno::NOENT) if is_last && missing == Missing::Leave => return Ok(None),
             opened => opened.map_err(|error| at(&so_far, error))?,
         };
         if is_new {
             // The umask may have removed permissions.
             rustix::fs::fchmod(&folder, FOLDER_MODE).map_err(|error| at(&so_far, error))?;
         }
-        check(&folder, &so_far, is_last)?;
+        refuse_others(&folder, &so_far, is_last)?;
     }
-    Ok(folder)
+    Ok(Some(folder))
 }
 
 fn no_folder(above: impl AsFd, name: &OsStr, path: &Path) -> String {
@@ -171,7 +231,7 @@ fn no_folder(above: impl AsFd, name: &OsStr, path: &Path) -> String {
     }
 }
 
-fn check(folder: impl AsFd, path: &Path, is_last: bool) -> Result<(), String> {
+fn refuse_others(folder: impl AsFd, path: &Path, is_last: bool) -> Result<(), String> {
     let meta = rustix::fs::fstat(folder).map_err(|error| at(path, error))?;
     let own = rustix::process::geteuid().as_raw();
     let refused = |why: String| {
@@ -189,14 +249,22 @@ fn check(folder: impl AsFd, path: &Path, is_last: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes a socket without a listener.
-fn remove_stale(folder: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), String> {
+/// Refuses anything at `path` but a socket. True if there is one.
+fn refuse_other_kinds(folder: &OwnedFd, name: &OsStr, path: &Path) -> Result<bool, String> {
     let meta = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(false),
         meta => meta.map_err(|error| at(path, error))?,
     };
-    if FileType::from_raw_mode(meta.st_mode) != FileType::Socket {
-        return Err(at(path, "there is something that is no socket: remove it first"));
+    match FileType::from_raw_mode(meta.st_mode) {
+        FileType::Socket => Ok(true),
+        _ => Err(at(path, "there is something that is no socket: remove it first")),
+    }
+}
+
+/// Removes a socket without a listener.
+fn remove_stale(folder: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), String> {
+    if !refuse_other_kinds(folder, name, path)? {
+        return Ok(());
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(at(path, "another process serves this socket")),

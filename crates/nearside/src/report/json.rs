@@ -200,10 +200,10 @@ impl<'a> RequestJson<'a> {
 #[derive(Serialize)]
 pub(super) struct CandidateJson<'a> {
     nodes: Vec<NodeId>,
-    slow_down_ppm: u64,
-    cpu_ppm: u64,
-    memory_ppm: u64,
-    devices_ppm: u64,
+    slow_down_ppm: Option<u64>,
+    cpu_ppm: Option<u64>,
+    memory_ppm: Option<u64>,
+    devices_ppm: Option<u64>,
     vcpus_per_core_ppm: Option<u64>,
     claim: ClaimJson<'a>,
     spilled_bytes: u64,
@@ -214,10 +214,10 @@ impl<'a> CandidateJson<'a> {
     pub(super) fn new(candidate: &'a Candidate) -> Self {
         Self {
             nodes: members(&candidate.nodes),
-            slow_down_ppm: candidate.slow_down.0,
-            cpu_ppm: candidate.parts.cpu.0,
-            memory_ppm: candidate.parts.memory.0,
-            devices_ppm: candidate.parts.devices.0,
+            slow_down_ppm: candidate.slow_down.ppm(),
+            cpu_ppm: candidate.parts.cpu.ppm(),
+            memory_ppm: candidate.parts.memory.ppm(),
+            devices_ppm: candidate.parts.devices.ppm(),
             vcpus_per_core_ppm: candidate.vcpus_per_core_ppm,
             claim: ClaimJson::new(&candidate.claim),
             spilled_bytes: candidate.spilled_bytes,

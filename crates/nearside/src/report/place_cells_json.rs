@@ -15,7 +15,7 @@ pub(crate) struct PlacedCells<'a> {
     policy: MemoryPolicy,
     nodes: Option<Vec<NodeId>>,
     distances: Option<&'a [Vec<Distance>]>,
-    slow_down_ppm: u64,
+    slow_down_ppm: Option<u64>,
     between_ppm: u64,
     shared_nodes: Vec<NodeId>,
     cells: Vec<CellJson<'a>>,
@@ -50,7 +50,7 @@ struct SpillJson {
 #[derive(Serialize)]
 struct AloneJson {
     node: NodeId,
-    slow_down_ppm: u64,
+    slow_down_ppm: Option<u64>,
 }
 
 impl<'a> PlacedCells<'a> {
@@ -71,7 +71,7 @@ impl<'a> PlacedCells<'a> {
             policy: request.policy,
             nodes: request.nodes.as_ref().map(members),
             distances: request.distances.as_deref(),
-            slow_down_ppm: decision.slow_down.0,
+            slow_down_ppm: decision.slow_down.ppm(),
             between_ppm: decision.between_ppm,
             shared_nodes: members(&decision.shared),
             cells: cells.map(cell).collect(),
@@ -88,7 +88,7 @@ impl SpillJson {
     fn new(spill: Spill) -> Self {
         let Spill { from, needed_bytes, available_bytes, vcpus, cpus, alone, page_size: _ } = spill;
         let alone =
-            alone.map(|alone| AloneJson { node: alone.node, slow_down_ppm: alone.slow_down.0 });
+            alone.map(|alone| AloneJson { node: alone.node, slow_down_ppm: alone.slow_down.ppm() });
         Self { from, needed_bytes, available_bytes, vcpus, cpus, alone }
     }
 }

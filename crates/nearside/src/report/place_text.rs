@@ -120,7 +120,11 @@ pub(crate) fn reasons(decision: &Decision) -> Vec<String> {
         )),
     }
     let part = |part: SlowDown, what: &str| {
-        (part > SlowDown::NONE).then(|| format!("{what}: {} times as long", part))
+        let known = (part > SlowDown::NONE).then_some(part);
+        known.map(|part| match part.is_endless() {
+            true => "no CPU of its home is online".into(),
+            false => format!("{what}: {part} times as long"),
+        })
     };
     reasons
         .extend(part(chosen.parts.cpu, "vCPUs share cores with each other or with other domains"));
@@ -155,6 +159,11 @@ pub(crate) fn vcpus_per_core(one: &Candidate, other: &Candidate) -> Option<[Stri
 
 // The consequence of `other` in place of `chosen`.
 fn against(other: &Candidate, chosen: &Candidate) -> String {
+    match (other.slow_down.is_endless(), chosen.slow_down.is_endless()) {
+        (true, false) => return "none of its CPUs is online".into(),
+        (false, true) => return "it has CPUs that are online".into(),
+        _ => {}
+    }
     let percent = (other.slow_down.factor() / chosen.slow_down.factor() - 1.0) * 100.0;
     if other.slow_down > chosen.slow_down {
         return format!("{percent:.1} % slower");

@@ -183,6 +183,9 @@ fn why_not(candidate: &Candidate, chosen: &Candidate, operator: bool) -> String 
 }
 
 fn percent_slower(slow: SlowDown, fast: SlowDown) -> String {
+    if slow.is_endless() {
+        return "endlessly".into();
+    }
     let percent = (slow.factor() / fast.factor() - 1.0) * 100.0;
     if percent < 1.0 { format!("{percent:.2} %") } else { format!("{percent:.0} %") }
 }

@@ -437,6 +437,11 @@ fn nothing(state: &State, sample: &Sample) -> String {
         _ if sample.has_unreadable => {
             " no domain is listed, but one whose record cannot be read may run".into()
         }
+        (false, false, _) if sample.watched > 0 => format!(
+            " no domain has a home: the daemon watches {}; {} shows cgroups",
+            count(sample.watched, "found domain"),
+            if state.live { "a" } else { "--all" }
+        ),
         (false, true, _) => " no domain runs, and no other cgroup has processes".into(),
         (false, false, true) => {
             " no domain runs: `nearside run` starts one; a shows other cgroups".into()

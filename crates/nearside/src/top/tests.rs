@@ -35,6 +35,7 @@ fn sample() -> Sample {
         scheduler: Some("nearside".into()),
         left_out: Vec::new(),
         has_unreadable: false,
+        watched: 0,
         unseen: Vec::new(),
     }
 }
@@ -123,6 +124,9 @@ fn empty_list_explains_itself() {
     let none = with_domains(Vec::new());
     insta::assert_snapshot!("no_domains", frame(&State { all: false, ..state(NARROW) }, &none));
     assert!(frame(&state(NARROW), &none).contains("no other cgroup has processes"));
+    let watched = Sample { watched: 1000, ..with_domains(Vec::new()) };
+    let told = frame(&State { all: false, ..state(NARROW) }, &watched);
+    assert!(told.contains("the daemon watches 1000 found domains"), "{told}");
     let unreadable = Sample { has_unreadable: true, ..with_domains(Vec::new()) };
     for all in [false, true] {
         let frame = frame(&State { all, ..state(NARROW) }, &unreadable);

@@ -1,6 +1,7 @@
 //! A client's connection: packets in, packets out.
 
 use crate::protocol::{Answer, MAX_REQUEST_BYTES, Request};
+use nearside_topology::type_words::in_plain_words;
 use rustix::{
     io::{Errno, IoSliceMut},
     net::{
@@ -57,7 +58,10 @@ impl Connection {
         } else {
             match serde_json::from_slice(&packet) {
                 Ok(request) => answer(Asked { request, file, process: self.process }),
-                Err(error) => Answer::Refused { why: format!("not a request: {error}") },
+                Err(error) => {
+                    let error = in_plain_words(&error.to_string(), "an object");
+                    Answer::Refused { why: format!("not a request: {error}") }
+                }
             }
         };
         let Ok(text) = serde_json::to_vec(&answer) else { return false };

@@ -145,7 +145,7 @@ fn error_names_line_and_key() {
     let error = parse("s.toml", "description = \"one\"\n[domain]\nname = \"web\"\n")
         .unwrap_err()
         .to_string();
-    assert_eq!(error, "s.toml:2: invalid type: map, expected tables [[domain]]");
+    assert_eq!(error, "s.toml:2: invalid type: a table, expected tables [[domain]]");
     let error = parse("s.toml", "domain = [1]\n").unwrap_err().to_string();
     assert_eq!(error, "s.toml:1: domain: invalid type: integer `1`, expected a table [[domain]]");
     let error = parse("s.toml", "description = \"none\"").unwrap_err().to_string();

@@ -466,3 +466,140 @@ fn an_unreadable_file_hides_no_other() {
     let (alive, broken) = host.store.records(&host.tree);
     assert_eq!((alive.len(), broken.len()), (1, 1));
 }
+
+#[test]
+fn a_record_that_is_no_regular_file_is_named_with_the_reason() {
+    let host = Host::new();
+    let path = host.domains().join("a.json");
+    let mode = rustix::fs::Mode::from_raw_mode(0o644);
+    type Make<'a> = &'a dyn Fn();
+    let cases: [(&str, Make<'_>); 5] = [
+        ("it is a symbolic link, expected", &|| std::os::unix::fs::symlink("x", &path).unwrap()),
+        ("it is a FIFO, expected", &|| {
+            rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        }),
+        ("it is a folder, expected", &|| {
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }),
+        ("it is a socket", &|| {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }),
+        ("cannot read the record", &|| fs::write(&path, "{").unwrap()),
+    ];
+    for (why, make) in cases {
+        make();
+        let (alive, broken) = host.store.records(&host.tree);
+        let of_known = {
+            let mut known = crate::store::Known::default();
+            known.refresh(&host.store).unwrap();
+            known.broken().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let one = host.store.living("a", &host.tree).unwrap_err().to_string();
+        assert_eq!((alive.len(), broken.len(), of_known.len()), (0, 1, 1), "{why}");
+        for said in [broken[0].to_string(), of_known[0].clone(), one] {
+            assert!(said.contains("domains/a.json: ") && said.contains(why), "{why}: {said}");
+        }
+        fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+    }
+}
+
+#[test]
+fn an_unreadable_record_of_a_domain_that_has_ended_names_no_domain() {
+    let host = Host::new();
+    host.write_later("an earlier boot");
+    assert_eq!(host.store.living("a", &host.tree).unwrap(), None);
+    host.write_later("this boot");
+    let said = host.store.living("a", &host.tree).unwrap_err().to_string();
+    assert!(said.contains("a.json") && said.contains("version 2"), "{said}");
+}
+
+const SECRET: &str = "--password=s3cret";
+
+/// The record of a command with a secret among its arguments.
+fn with_secret(host: &Host) -> Record {
+    Record { command: vec!["/bin/db".into(), SECRET.into(), "b".into()], ..host.record.clone() }
+}
+
+#[test]
+fn arguments_are_kept_in_a_file_for_the_owner_alone() {
+    let host = Host::new();
+    let record = with_secret(&host);
+    let lock = host.lock();
+    lock.put(&record).unwrap();
+    let change = Change { before: None, after: Some(record.clone().into()) };
+    lock.begin_journal(&Journal { changes: vec![change] }).unwrap();
+    let mut with_it = Vec::new();
+    for folder in [host.folder.path().join("state"), host.domains()] {
+        for file in fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {
+            if file.is_file() && fs::read_to_string(&file).unwrap().contains("s3cret") {
+                let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
+                with_it.push((file.file_name().unwrap().to_owned(), mode));
+            }
+        }
+    }
+    with_it.sort();
+    assert_eq!(with_it, [("a.args".into(), 0o600), ("journal.json".into(), 0o600)]);
+    assert!(fs::read_to_string(host.domains().join("a.json")).unwrap().contains("/bin/db"));
+    lock.end_journal().unwrap();
+
+    assert_eq!(host.store.record("a").unwrap(), Some(record.clone()));
+    assert_eq!(host.store.records(&host.tree).0, std::slice::from_ref(&record));
+    // Those of an earlier domain of that name are not taken for its own.
+    let later = Record { inode: record.inode + 1, command: vec!["/bin/db".into()], ..record };
+    fs::copy(host.domains().join("a.args"), host.domains().join("kept")).unwrap();
+    lock.put(&later).unwrap();
+    fs::rename(host.domains().join("kept"), host.domains().join("a.args")).unwrap();
+    assert_eq!(host.store.record("a").unwrap(), Some(later));
+    lock.remove("a").unwrap();
+    assert_eq!(fs::read_dir(host.domains()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_sweep_hides_the_arguments_that_an_earlier_version_showed() {
+    let host = Host::new();
+    let record = with_secret(&host);
+    let earlier = format::text(&record.clone().into()).unwrap();
+    fs::write(host.domains().join("a.json"), earlier).unwrap();
+    fs::write(host.domains().join("gone.args"), "{}").unwrap();
+    assert_eq!(host.store.record("a").unwrap(), Some(record.clone()));
+    host.sweep();
+    let text = fs::read_to_string(host.domains().join("a.json")).unwrap();
+    assert!(!text.contains("s3cret"), "{text}");
+    assert!(!host.domains().join("gone.args").exists());
+    assert_eq!(host.store.record("a").unwrap(), Some(record));
+}
+
+#[test]
+fn a_user_who_is_not_the_owner_sees_the_name_of_the_program_alone() {
+    let host = Host::new();
+    let record = with_secret(&host);
+    assert_eq!(record.for_all().command, ["/bin/db"]);
+    // Only root can become another user, so this is tested where root runs the test.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    fs::set_permissions(host.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let earlier = format::text(&record.clone().into()).unwrap();
+    for is_earlier in [false, true] {
+        host.lock().put(&record).unwrap();
+        if is_earlier {
+            fs::write(host.domains().join("a.json"), &earlier).unwrap();
+        }
+        let seen = std::thread::scope(|scope| {
+            // The effective user of this thread alone: glibc's call would change all threads.
+            let other = || {
+                rustix::thread::set_thread_res_uid(
+                    rustix::process::getuid(),
+                    rustix::process::Uid::from_raw(12_345),
+                    rustix::process::getuid(),
+                )
+                .unwrap();
+                host.store.record("a").unwrap().unwrap().command
+            };
+            scope.spawn(other).join().unwrap()
+        });
+        assert_eq!(seen, ["/bin/db"]);
+    }
+}

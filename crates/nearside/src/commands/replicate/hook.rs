@@ -9,7 +9,7 @@ use nearside_replicas::{
     Client,
     protocol::{Answer, Request},
 };
-use nearside_topology::NodeId;
+use nearside_topology::{NodeId, type_words::in_plain_words};
 use serde::Deserialize;
 use std::{
     fs::{self, File},
@@ -87,7 +87,12 @@ pub(super) fn run(args: &Hook, socket: &Path) -> Outcome {
 
 fn read(from: impl Read) -> Result<State, String> {
     let text = bounded(from).map_err(|error| format!("its state cannot be read: {error}"))?;
-    serde_json::from_slice(&text).map_err(|error| format!("that is no state of one: {error}"))
+    serde_json::from_slice(&text)
+        .map_err(|error| format!("that is no state of one: {}", worded(&error)))
+}
+
+fn worded(error: &serde_json::Error) -> String {
+    in_plain_words(&error.to_string(), "an object")
 }
 
 fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
@@ -130,7 +135,7 @@ fn root(bundle: &Path) -> Result<PathBuf, String> {
     let path = bundle.join("config.json");
     let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let text = File::open(&path).and_then(bounded).map_err(|error| named(&error))?;
-    let config: Config = serde_json::from_slice(&text).map_err(|error| named(&error))?;
+    let config: Config = serde_json::from_slice(&text).map_err(|error| named(&worded(&error)))?;
     let root = bundle.join(config.root.path);
     fs::canonicalize(&root).map_err(|error| format!("{}: {error}", root.display()))
 }

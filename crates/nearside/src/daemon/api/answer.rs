@@ -1,6 +1,6 @@
 //! Answers.
 
-use super::limits::MAX_BODY_BYTES;
+use super::limits::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use axum::{
     body::Body,
     http::{
@@ -80,6 +80,27 @@ pub(super) fn too_large() -> Failed {
     let kib = MAX_BODY_BYTES >> 10;
     let message = format!("the body is too large: at most {kib} KiB are read");
     Failed::new(StatusCode::PAYLOAD_TOO_LARGE, message).closing()
+}
+
+pub(super) fn line_too_long() -> Failed {
+    let kib = MAX_HEAD_BYTES >> 10;
+    let message = format!("the request line is too long: at most {kib} KiB are read");
+    Failed::new(StatusCode::URI_TOO_LONG, message).closing()
+}
+
+pub(super) fn head_too_long() -> Failed {
+    let kib = MAX_HEAD_BYTES >> 10;
+    let message = format!(
+        "the request line and the headers are too long: at most {kib} KiB and {MAX_HEADERS} \
+         headers are read"
+    );
+    Failed::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message).closing()
+}
+
+pub(super) fn other_version() -> Failed {
+    let message = "this version of HTTP is not served: expected HTTP/1.1, as in \
+                   `GET /domains HTTP/1.1`";
+    Failed::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, message).closing()
 }
 
 pub(super) fn ending() -> Failed {

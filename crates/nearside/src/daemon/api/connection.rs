@@ -16,7 +16,7 @@ use crate::daemon::{
 use axum::{
     Router,
     extract::Request,
-    http::{HeaderValue, StatusCode, header::CONTENT_LENGTH},
+    http::{HeaderName, HeaderValue, StatusCode, Version, header::CONTENT_LENGTH},
     response::Response,
 };
 use hyper::service::{Service, service_fn};
@@ -117,6 +117,9 @@ async fn answer(
         let refused: Failed = peer.forbidden(request.method(), request.uri().path(), "read");
         return refused.into_response();
     }
+    if let Some(refused) = refused_head(&request) {
+        return refused.into_response();
+    }
     if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES as u64) {
         return answer::too_large().into_response();
     }
@@ -125,4 +128,22 @@ async fn answer(
         Ok(response) => response,
         Err(never) => match never {},
     }
+}
+
+/// Refuses a head that hyper has read although it is of another version or longer than allowed:
+/// hyper finds out only while a head is incomplete.
+fn refused_head(request: &Request<hyper::body::Incoming>) -> Option<Failed> {
+    if request.version() != Version::HTTP_11 {
+        return Some(answer::other_version());
+    }
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1".len();
+    if line >= MAX_HEAD_BYTES {
+        return Some(answer::line_too_long());
+    }
+    let header = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + ": \r\n".len()
+    };
+    let headers: usize = request.headers().iter().map(header).sum();
+    (line + headers >= MAX_HEAD_BYTES).then(answer::head_too_long)
 }

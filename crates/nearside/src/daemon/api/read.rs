@@ -19,6 +19,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header::ACCEPT},
     response::Response,
 };
+use nearside_linux::store::Record;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -32,6 +33,16 @@ pub(super) struct Reading<'a> {
     /// The domain in the path.
     name: &'a str,
     headers: &'a HeaderMap,
+    asker: Asker,
+}
+
+/// The peer, as far as answers depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Root, or the owner of the records. It sees the arguments of commands.
+    Owner,
+    /// Another peer that may read.
+    Other,
 }
 
 /// A function that answers a reading request.
@@ -42,9 +53,11 @@ pub(super) fn from_latest(
     api: &Api,
     name: &str,
     headers: &HeaderMap,
+    asker: Asker,
     read: Read,
 ) -> Result<Response, Failed> {
-    latest(api).and_then(|snapshot| read(&Reading { api, snapshot: &snapshot, name, headers }))
+    latest(api)
+        .and_then(|snapshot| read(&Reading { api, snapshot: &snapshot, name, headers, asker }))
 }
 
 /// As [`from_latest`], in a thread of its own, because the answer reads the host.
@@ -52,13 +65,14 @@ pub(super) async fn from_look(
     api: Arc<Api>,
     name: String,
     headers: HeaderMap,
+    asker: Asker,
     read: Read,
 ) -> Result<Response, Failed> {
     // The thread keeps the permit until it ends, even after the client has hung up. The semaphore
     // is never closed.
     let permit = Arc::clone(&api.looks).acquire_owned().await;
     let looking = tokio::task::spawn_blocking(move || {
-        let answered = from_latest(&api, &name, &headers, read);
+        let answered = from_latest(&api, &name, &headers, asker, read);
         drop(permit);
         answered
     });
@@ -73,7 +87,14 @@ pub(super) fn domains(reading: &Reading<'_>) -> Result<Response, Failed> {
 
 pub(super) fn domain(reading: &Reading<'_>) -> Result<Response, Failed> {
     let (domain, record) = named(reading.snapshot, reading.name)?;
-    answer::json(&DomainJson::new(domain, record, &reading.snapshot.history))
+    let history = &reading.snapshot.history;
+    match reading.asker {
+        Asker::Owner => answer::json(&DomainJson::new(domain, record, history)),
+        Asker::Other => {
+            let shown = record.as_ref().map(Record::for_all);
+            answer::json(&DomainJson::new(domain, &shown, history))
+        }
+    }
 }
 
 pub(super) fn why(reading: &Reading<'_>) -> Result<Response, Failed> {

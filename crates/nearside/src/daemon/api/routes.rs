@@ -3,7 +3,8 @@
 use super::{
     answer::Failed,
     change,
-    read::{self, Read},
+    peer::Peer,
+    read::{self, Asker, Read},
     state::Api,
 };
 use axum::{
@@ -26,10 +27,10 @@ pub(super) struct Route {
     pub(super) statuses: &'static [u16],
 }
 
-/// Statuses that any request may be answered with: malformed, forbidden, body too large, head too
-/// large, unavailable.
+/// Statuses that any request may be answered with: malformed, forbidden, body, request line or head
+/// too large, unavailable, another version of HTTP.
 #[cfg(test)]
-pub(super) const COMMON: [u16; 5] = [400, 403, 413, 431, 503];
+pub(super) const COMMON: [u16; 7] = [400, 403, 413, 414, 431, 503, 505];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
@@ -115,11 +116,16 @@ async fn answer(
         Ok(name) => name,
         Err(failed) => return failed.into_response(),
     };
+    let peer = request.extensions().get::<Arc<Peer>>();
+    let asker = match peer.is_some_and(|peer| api.access().is_owner(&peer.caller)) {
+        true => Asker::Owner,
+        false => Asker::Other,
+    };
     let answered = match call {
-        Call::Read(read) => read::from_latest(&api, &name, request.headers(), read),
+        Call::Read(read) => read::from_latest(&api, &name, request.headers(), asker, read),
         Call::Look(read) => {
             let headers = request.headers().clone();
-            read::from_look(Arc::clone(&api), name, headers, read).await
+            read::from_look(Arc::clone(&api), name, headers, asker, read).await
         }
         Call::State(read) => read(&api),
         Call::SetAffinity => Ok(change::set_affinity(&api, &name, request).await),

@@ -8,7 +8,7 @@
 
 use super::{
     answer::{self, Failed},
-    limits::{MAX_BODY_BYTES, MAX_DRAINED_BYTES, MAX_HEAD_BYTES, MAX_HEADERS},
+    limits::{MAX_BODY_BYTES, MAX_DRAINED_BYTES, MAX_HEAD_BYTES},
 };
 use axum::http::StatusCode;
 use std::{
@@ -59,13 +59,10 @@ fn refusal(status: StatusCode, cause: &str, tail: &[u8]) -> Failed {
         return answer::too_large();
     }
     match status {
+        _ if is_line_too_long(status, tail) => answer::line_too_long(),
+        _ if names_another_version(tail) => answer::other_version(),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE | StatusCode::URI_TOO_LONG => {
-            let kib = MAX_HEAD_BYTES >> 10;
-            let message = format!(
-                "the request line and the headers are too long: at most {kib} KiB and \
-                 {MAX_HEADERS} headers are read"
-            );
-            Failed::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+            answer::head_too_long()
         }
         status => {
             let message = format!(
@@ -75,6 +72,35 @@ fn refusal(status: StatusCode, cause: &str, tail: &[u8]) -> Failed {
             Failed::new(status, message)
         }
     }
+}
+
+/// Whether the request line alone is longer than a head may be.
+fn is_line_too_long(status: StatusCode, tail: &[u8]) -> bool {
+    let is_too_long =
+        matches!(status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE | StatusCode::URI_TOO_LONG);
+    is_too_long && request_lines(tail).any(|line| line.len() >= MAX_HEAD_BYTES)
+}
+
+/// Whether a request line names another version of HTTP than the one that is served.
+fn names_another_version(tail: &[u8]) -> bool {
+    let is_another = |line: &[u8]| {
+        let words: Vec<_> = line.split(|&byte| byte == b' ').collect();
+        let [_, _, version] = words[..] else { return false };
+        let Some(numbers) = version.strip_prefix(b"HTTP/") else { return false };
+        let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+        numbers != b"1.1" && numbers.split(|&byte| byte == b'.').all(is_number)
+    };
+    request_lines(tail).any(is_another)
+}
+
+/// The lines that begin a request, the unfinished last one included: they follow an empty line or
+/// nothing. A body may do so, too, but bodies are JSON and do not begin with a capital letter.
+fn request_lines(tail: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut follows_empty = true;
+    tail.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end).filter(move |line| {
+        let is_first = std::mem::replace(&mut follows_empty, line.is_empty());
+        is_first && line.first().is_some_and(u8::is_ascii_uppercase)
+    })
 }
 
 /// Whether the last `Content-Length` is a number above the limit. hyper cannot represent the

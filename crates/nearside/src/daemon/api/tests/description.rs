@@ -204,6 +204,9 @@ fn every_described_status_occurs() {
         let headers = "a: b\r\n".repeat(MAX_HEADERS + 1);
         let too_long = format!("{method} {path} HTTP/1.1\r\n{headers}\r\n");
         check(named(route), 431, &daemon.ask(&too_long));
+        let long_line = format!("{method} {path}?{} HTTP/1.1\r\n\r\n", "a".repeat(40 << 10));
+        check(named(route), 414, &daemon.ask(&long_line));
+        check(named(route), 505, &daemon.ask(&format!("{method} {path} HTTP/1.0\r\n\r\n")));
         if route.path != "/openapi.json" {
             check(named(route), 503, &unready.ask(&request));
         }

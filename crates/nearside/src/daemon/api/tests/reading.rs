@@ -1,7 +1,8 @@
 //! Requests that read.
 
-use super::harness::{Daemon, UNPLACED, UNPLACED_GROUP, delete, get, put, root};
+use super::harness::{Daemon, UNPLACED, UNPLACED_GROUP, admin, delete, get, put, reader, root};
 use crate::daemon::{
+    access::Caller,
     api::Limits,
     snapshot::{Seen, Snapshot, examples},
 };
@@ -68,6 +69,22 @@ fn answers_equal_the_json_of_commands() {
         daemon.ask(&get("/stat")).json()["nodes"][1]["counters_in_interval"]["hit_pages"],
         600
     );
+}
+
+#[test]
+fn only_root_and_the_owner_see_the_arguments_of_a_command() {
+    let daemon = Daemon::new(Limits::default());
+    let command = |caller| {
+        daemon.connect(caller).ask(&get("/domains/db")).json()["record"]["command"].clone()
+    };
+    let own_uid = rustix::process::geteuid().as_raw();
+    let whole = json!(crate::report::domain::examples::record().command);
+    assert!(whole.as_array().is_some_and(|words| words.len() > 1), "{whole}");
+    assert_eq!(command(root()), whole);
+    assert_eq!(command(Caller { uid: own_uid, ..reader() }), whole);
+    for caller in [reader(), admin()] {
+        assert_eq!(command(caller), json!([whole[0]]));
+    }
 }
 
 #[test]
