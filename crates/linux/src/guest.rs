@@ -7,14 +7,14 @@ use crate::{
     mappings::{Kind, Mapping, numa_maps, sum},
     threads,
     unmovable::Unmovable,
-    vm::{CellShape, QemuMachine, Role, backends, qemu_with_cells, role, threads_of_vcpus},
+    vm::{CellShape, Monitors, QemuMachine, Role, Told, backends, qemu_with_cells, role},
 };
 use nearside_libvirt::{CellId, VcpuSet};
 use nearside_policy::{ByNode, local_share};
 use nearside_topology::{NodeSet, Topology};
 use nearside_vmm::Vm;
 use serde::{Serialize, Serializer};
-use std::{collections::BTreeMap, ops::Range, path::Path};
+use std::{collections::BTreeMap, fmt, ops::Range, path::Path};
 
 pub use crate::vm::Shape;
 
@@ -28,6 +28,24 @@ pub struct Guest {
     pub other_threads: ByNode,
     /// Its memory that no call moves.
     pub unmovable: Unmovable,
+}
+
+/// Why the cells of a guest are unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unknown {
+    /// Its monitor has been asked and has had no time to answer.
+    NotYet,
+    /// libvirt, or its monitor, does not tell.
+    Because(String),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYet => f.write_str("QEMU's monitor is being asked"),
+            Self::Because(why) => f.write_str(why),
+        }
+    }
 }
 
 /// A cell of a guest.
@@ -100,11 +118,12 @@ struct Described {
 /// With the reason, if libvirt or QEMU cannot be asked about the guest.
 pub(crate) fn guest(
     actuators: &Actuators,
+    monitors: &Monitors,
     tree: &Tree,
     proc: &Path,
     group: &Cgroup,
     topology: &Topology,
-) -> Option<Result<Guest, String>> {
+) -> Option<Result<Guest, Unknown>> {
     let mut processes = group.all_processes();
     processes.dedup();
     let described = match QemuMachine::of_group(group.path()) {
@@ -119,10 +138,10 @@ pub(crate) fn guest(
             vm.map(|vm| Described { shape: Shape::from(&vm), alone: Some((vm, process)) })
         }
     };
-    Some(described.and_then(|described| {
+    Some(described.map_err(Unknown::Because).and_then(|described| {
         let mut seen = threads_seen(tree, proc, group, topology, &described.shape);
         if let Some((vm, process)) = &described.alone {
-            name_vcpus(&mut seen, vm, *process, proc, &described.shape)?;
+            name_vcpus(&mut seen, monitors, vm, *process, proc, &described.shape)?;
         }
         // A helper of the guest, such as virtiofsd, may map memory of the same size.
         let is_vcpu = |it: &&Seen| matches!(it.role, Role::Vcpu { .. });
@@ -167,22 +186,29 @@ fn threads_seen(
 /// With the reason, if the monitor does not tell them.
 fn name_vcpus(
     seen: &mut [Seen],
+    monitors: &Monitors,
     vm: &Vm,
     process: i32,
     proc: &Path,
     shape: &Shape,
-) -> Result<(), String> {
+) -> Result<(), Unknown> {
     if seen.iter().any(|it| matches!(it.role, Role::Vcpu { .. })) {
         return Ok(());
     }
-    let Some(asked) = threads_of_vcpus(vm, process, proc) else { return Ok(()) };
-    for (vcpu, thread) in asked? {
+    let threads = match monitors.told(vm, process, proc) {
+        None => return Ok(()),
+        Some(Told::NotYet) => return Err(Unknown::NotYet),
+        Some(Told::Threads(told)) => told.map_err(Unknown::Because)?,
+    };
+    for (vcpu, thread) in threads {
         // In a PID namespace QEMU knows its threads by other numbers.
         let is_its = proc.join(format!("{process}/task/{thread}")).exists();
         let Some(seen) = seen.iter_mut().find(|it| is_its && it.thread == thread) else {
-            return Err("QEMU runs in a PID namespace, so its monitor tells other numbers of its \
-                        threads: name them with debug-threads=on"
-                .into());
+            return Err(Unknown::Because(
+                "QEMU runs in a PID namespace, so its monitor tells other numbers of its \
+                 threads: name them with debug-threads=on"
+                    .into(),
+            ));
         };
         seen.role = Role::Vcpu { vcpu, cell: shape.cell_of(vcpu) };
     }

@@ -5,12 +5,13 @@ use crate::{
     actuator::{Actuators, PARENT},
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    guest::{Guest, GuestCell, guest},
+    guest::{Guest, GuestCell, Unknown, guest},
     huge, memory,
     migrate::Extent,
     newcomer::{described, newcomer},
     store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
+    vm::Monitors,
 };
 use nearside_policy::{
     Action, CellId, CgroupId, Described, Limits, MemoryPolicy, Newcomer, Observation, PartId,
@@ -73,6 +74,7 @@ pub struct Host {
     pub(super) batch_turns: usize,
     /// The cells of guests as they were looked at last, by domain.
     cells: BTreeMap<String, Vec<GuestCell>>,
+    monitors: Monitors,
 }
 
 impl Host {
@@ -94,6 +96,7 @@ impl Host {
             walks: Walks::default(),
             batch_turns: 0,
             cells: BTreeMap::new(),
+            monitors: Monitors::default(),
         })
     }
 
@@ -203,8 +206,14 @@ impl Host {
     ///
     /// # Errors
     /// With the reason, if libvirt or QEMU cannot be asked about it.
-    pub fn guest(&self, group: &Cgroup, topology: &Topology) -> Option<Result<Guest, String>> {
-        guest(&self.actuators, &self.tree, &self.proc(), group, topology)
+    pub fn guest(&self, group: &Cgroup, topology: &Topology) -> Option<Result<Guest, Unknown>> {
+        guest(&self.actuators, &self.monitors, &self.tree, &self.proc(), group, topology)
+    }
+
+    /// Asks monitors of QEMU in threads of their own from now on: a guest can make its monitor
+    /// hang. A later [`guest`](Self::guest) has the answer.
+    pub fn ask_monitors_beside(&mut self) {
+        self.monitors.ask_beside();
     }
 
     /// Remembers the cells of guests, by the names of their domains, so that changes of one cell

@@ -19,26 +19,25 @@ use std::{
 };
 
 /// The longest time for all answers. QEMU answers within milliseconds unless it hangs.
-const WITHIN: Duration = Duration::from_millis(500);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// The beginning of the file name of a socket that may be asked.
 const OWN_NAME: &str = "nearside";
 
-/// The thread of each vCPU; none if QEMU has no monitor that Nearside may ask.
+/// The thread of each vCPU, as the monitor at `socket` tells them.
 ///
 /// # Errors
 /// With the reason, if the monitor does not answer.
-pub(crate) fn threads_of_vcpus(
-    vm: &Vm,
+pub(super) fn threads_of_vcpus(
+    socket: &Path,
     process: i32,
     proc: &Path,
-) -> Option<Result<BTreeMap<VcpuId, i32>, String>> {
-    let socket = own_socket(vm)?;
-    let asked = ask(&socket, process, proc);
-    Some(asked.map_err(|why| format!("{}: {why}", socket.display())))
+) -> Result<BTreeMap<VcpuId, i32>, String> {
+    ask(socket, process, proc).map_err(|why| format!("{}: {why}", socket.display()))
 }
 
-fn own_socket(vm: &Vm) -> Option<PathBuf> {
+/// The socket of a QEMU that may be asked.
+pub(super) fn own_socket(vm: &Vm) -> Option<PathBuf> {
     let is_own = |path: &&PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         path.is_absolute() && name.is_some_and(|name| name.starts_with(OWN_NAME))
@@ -48,7 +47,7 @@ fn own_socket(vm: &Vm) -> Option<PathBuf> {
 }
 
 fn ask(socket: &Path, process: i32, proc: &Path) -> Result<BTreeMap<VcpuId, i32>, String> {
-    let deadline = Instant::now() + WITHIN;
+    let deadline = Instant::now() + ANSWER_WITHIN;
     let root = proc.join(format!("{process}/root"));
     let stream = connect_below(&root, socket).map_err(|error| error.to_string())?;
     // The path is QEMU's word: another program's socket is not written to.
@@ -58,7 +57,7 @@ fn ask(socket: &Path, process: i32, proc: &Path) -> Result<BTreeMap<VcpuId, i32>
     }
     converse(stream, deadline).map_err(|fault| match fault {
         Fault::Io(error) if is_timeout(&error) => {
-            format!("QEMU does not answer within {} ms", WITHIN.as_millis())
+            format!("QEMU does not answer within {} ms", ANSWER_WITHIN.as_millis())
         }
         Fault::Io(error) => error.to_string(),
         Fault::Refused(why) => why,
@@ -99,6 +98,8 @@ fn converse(mut stream: UnixStream, deadline: Instant) -> Result<BTreeMap<VcpuId
     let mut dialogue = QmpDialogue::default();
     let mut buffer = [0; 4096];
     let mut step = QmpStep::Read;
+    // Sent piece by piece: a peer that takes one byte at a time gains no time.
+    let mut unsent: &[u8] = &[];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -106,9 +107,20 @@ fn converse(mut stream: UnixStream, deadline: Instant) -> Result<BTreeMap<VcpuId
         }
         match step {
             QmpStep::Send(text) => {
+                unsent = text.as_bytes();
+                step = QmpStep::Read;
+            }
+            QmpStep::Read if !unsent.is_empty() => {
                 stream.set_write_timeout(Some(left))?;
-                stream.write_all(text.as_bytes())?;
-                step = dialogue.take(&[]).map_err(Fault::Refused)?;
+                match stream.write(unsent) {
+                    Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                    Ok(count) => unsent = unsent.get(count..).unwrap_or_default(),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error.into()),
+                }
+                if unsent.is_empty() {
+                    step = dialogue.take(&[]).map_err(Fault::Refused)?;
+                }
             }
             QmpStep::Read => {
                 stream.set_read_timeout(Some(left))?;
@@ -142,11 +154,8 @@ mod tests {
         "{\"return\": [{\"cpu-index\": 3, \"thread-id\": 4711}]}\r\n",
     ];
 
-    fn vm(socket: &Path) -> Vm {
-        Vm {
-            qmp_sockets: vec!["/run/other.sock".into(), socket.display().to_string()],
-            ..Vm::default()
-        }
+    fn asked_at(socket: &Path) -> Result<BTreeMap<VcpuId, i32>, String> {
+        threads_of_vcpus(socket, std::process::id().cast_signed(), Path::new("/proc"))
     }
 
     /// Asks a monitor of this process that sends these answers, one before each line that it reads.
@@ -165,8 +174,7 @@ mod tests {
                 }
             }
         });
-        let this = std::process::id().cast_signed();
-        let asked = threads_of_vcpus(&vm(&socket), this, Path::new("/proc")).unwrap();
+        let asked = asked_at(&socket);
         monitor.join().unwrap();
         asked
     }
@@ -184,9 +192,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("nearside.sock");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let this = std::process::id().cast_signed();
-        let why = threads_of_vcpus(&vm(&socket), this, Path::new("/proc")).unwrap().unwrap_err();
+        let why = asked_at(&socket).unwrap_err();
         assert!(why.contains("does not answer within 500 ms"), "{why}");
+    }
+
+    #[test]
+    fn a_monitor_that_sends_without_end_costs_its_bound() {
+        for text in ["{}\n", "\n", "{\"QMP\": {}}\n{\"event\": 1}\n"] {
+            let folder = tempfile::tempdir().unwrap();
+            let socket = folder.path().join("nearside.sock");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let monitor = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                while stream.write_all(text.as_bytes()).is_ok() {}
+            });
+            assert!(asked_at(&socket).is_err(), "{text}");
+            monitor.join().unwrap();
+        }
     }
 
     #[test]
@@ -199,9 +221,8 @@ mod tests {
         assert_eq!(paths(&["/run/a", "/run/nearside-1"]), Some("/run/nearside-1".into()));
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("nearside.sock");
-        let asked = |process| threads_of_vcpus(&vm(&socket), process, Path::new("/proc")).unwrap();
-        let this = std::process::id().cast_signed();
-        assert!(asked(this).unwrap_err().contains("No such file"));
+        let asked = |process| threads_of_vcpus(&socket, process, Path::new("/proc"));
+        assert!(asked_at(&socket).unwrap_err().contains("No such file"));
         let _listener = UnixListener::bind(&socket).unwrap();
         // Another process, whose root is this one's.
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();

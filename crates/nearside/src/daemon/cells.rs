@@ -8,7 +8,7 @@ use super::scheduler::SchedulerControl;
 use nearside_linux::{
     Host,
     counters::{Counters, counters},
-    guest::{Guest, GuestCell},
+    guest::{Guest, GuestCell, Unknown},
     store::{Part, Record},
     watch::Watcher,
 };
@@ -66,6 +66,10 @@ impl Cells {
             let looked = self.0.entry(name.clone()).or_default();
             // One that cannot be looked at is tried again, too: it may have just begun.
             let cells = match guest {
+                Some(Err(Unknown::NotYet)) => {
+                    looked.due_at = interval + 1;
+                    continue;
+                }
                 Some(Err(why)) => {
                     said.push(format!("{name}: its cells are unknown: {why}"));
                     looked.fail(interval);

@@ -99,6 +99,7 @@ impl ControlLoop {
     ) -> Self {
         let (persisted, unreadable) = PersistedState::read(&state, host.boot_id());
         output::note(unreadable);
+        host.ask_monitors_beside();
         host.set_waiting(Waiting {
             at_most: Some(MAX_LOCK_WAIT),
             notify: |_| {},

@@ -9,7 +9,10 @@ use super::{
     units::short,
 };
 use crate::printable::printable;
-use nearside_linux::{Unmovable, guest::Guest};
+use nearside_linux::{
+    Unmovable,
+    guest::{Guest, Unknown},
+};
 use nearside_policy::total;
 use serde::Serialize;
 
@@ -23,11 +26,11 @@ pub(crate) struct GuestCells {
     pub(crate) unknown: Option<String>,
 }
 
-impl From<Result<Guest, String>> for GuestCells {
-    fn from(asked: Result<Guest, String>) -> Self {
+impl From<Result<Guest, Unknown>> for GuestCells {
+    fn from(asked: Result<Guest, Unknown>) -> Self {
         match asked {
             Ok(guest) => Self { guest, unknown: None },
-            Err(why) => Self { unknown: Some(why), ..Self::default() },
+            Err(why) => Self { unknown: Some(why.to_string()), ..Self::default() },
         }
     }
 }
@@ -135,7 +138,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_libvirt_that_does_not_answer_is_named() {
-        let cells = GuestCells::from(Err("libvirt has not answered within 2000 ms".to_owned()));
+        let why = "libvirt has not answered within 2000 ms".to_owned();
+        let cells = GuestCells::from(Err(Unknown::Because(why)));
         assert_eq!(
             text(&cells),
             "\nBy cell of the guest: unknown (libvirt has not answered within 2000 ms)\n"
