@@ -30,6 +30,7 @@ pub mod memory;
 pub mod migrate;
 mod mountinfo;
 mod newcomer;
+pub mod oom;
 mod read;
 pub mod store;
 pub mod sys;

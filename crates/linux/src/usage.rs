@@ -6,6 +6,7 @@
 use crate::{
     cgroup::Cgroup,
     memory::{self, MemoryByKind},
+    oom::OomKills,
     threads::{self, CpuUse},
 };
 use nearside_policy::{ByNode, debt_bytes, local_share};
@@ -31,6 +32,9 @@ pub struct Usage {
     pub memory_seen: Account,
     /// Processes whose memory is unknown, if it is not charged.
     pub hidden_processes: usize,
+    /// Its processes that the kernel killed for lack of memory; none without the memory controller.
+    #[serde(skip)]
+    pub oom_kills: Option<OomKills>,
 }
 
 /// The accounts of a domain's memory, which need not agree.
@@ -71,6 +75,7 @@ pub fn usage(
     let watched = threads::watch(groups, proc, topology, interval);
     let with_memory = |(group, cpu): (&Cgroup, CpuUse)| {
         let processes = distinct_processes(group).len();
+        let oom_kills = OomKills::of(group);
         if let Some(memory) = memory::charged(group, proc) {
             return Usage {
                 processes,
@@ -78,6 +83,7 @@ pub fn usage(
                 memory,
                 memory_seen: Account::Charged,
                 hidden_processes: 0,
+                oom_kills,
             };
         }
         let Mapped { memory, processes: seen, .. } = mapped(group, proc);
@@ -89,6 +95,7 @@ pub fn usage(
             memory,
             memory_seen,
             hidden_processes: processes.saturating_sub(seen),
+            oom_kills,
         }
     };
     groups.iter().zip(watched).map(with_memory).collect()

@@ -150,6 +150,18 @@ fn a_domain_has_a_load_from_its_second_sample_on() {
 }
 
 #[test]
+fn kills_for_lack_of_memory_are_counted_in_each_sample() {
+    let made = made();
+    made.group("m/vm", 0, [4096, 0]);
+    let mut watcher = made.watcher(&["m/*"]);
+    for (interval, killed) in (1..).zip([0, 1, 3]) {
+        made.file("cg/m/vm/memory.events", &format!("oom 0\noom_kill {killed}\n"));
+        watcher.observe(&History::default(), turn(interval)).unwrap();
+        assert_eq!(watcher.usage("/m/vm").unwrap().oom_kills.unwrap().killed, killed);
+    }
+}
+
+#[test]
 fn a_process_in_a_child_group_whose_name_is_no_text_counts() {
     let made = made();
     made.group("m/vm", 0, [4096, 0]);

@@ -54,6 +54,8 @@ pub(crate) struct Domain {
     pub(crate) local_share: Option<f64>,
     /// Bytes of its own memory that lie off its home; none if its memory cannot be read.
     pub(crate) debt_bytes: Option<u64>,
+    /// Its processes that the kernel killed for lack of memory; none without the memory controller.
+    pub(crate) oom_kills: Option<u64>,
     /// The figures behind all of this.
     pub(crate) usage: Usage,
     /// The cells of a virtual machine with several; empty for other domains.
@@ -91,6 +93,7 @@ impl Domain {
             debt_bytes: home.as_ref().filter(|_| seen).map(|home| usage.debt_bytes(&home.nodes)),
             resident_bytes,
             reserved_bytes: 0,
+            oom_kills: usage.oom_kills.map(|kills| kills.killed),
             home,
             claim,
             usage,

@@ -1,8 +1,8 @@
 //! The subjects of the store: domains, and memory that is reserved for anything else.
 
 use nearside_policy::{
-    self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, PageSize, PartId,
-    Unowned,
+    self as policy, ByNode, CellId, Claim, CpuReason, Decision, Home, Limits, MemoryPolicy,
+    PageSize, PartId, Unowned,
 };
 use nearside_topology::{CpuSet, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -175,6 +175,17 @@ impl Record {
     /// The home of its only part; of a guest with cells, that of the first with the nodes of all.
     pub fn whole_home(&self) -> Home {
         Home { nodes: self.home_nodes(), ..self.part().home.clone() }
+    }
+
+    /// The nodes that its memory cannot leave; none if Nearside binds it to none. Where
+    /// `cpuset.mems` lets them, policies other than strict fall back to other nodes.
+    pub fn bound_memory_nodes(&self) -> Option<NodeSet> {
+        let of_part = |part: &Part| {
+            let by_policy =
+                || part.policy_nodes.clone().filter(|_| part.home.policy == MemoryPolicy::Strict);
+            part.memory_nodes.clone().or_else(by_policy)
+        };
+        self.parts().filter_map(of_part).reduce(|all, nodes| all.union(&nodes))
     }
 
     /// The nodes of all its parts' homes.

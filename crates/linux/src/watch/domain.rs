@@ -12,6 +12,7 @@ use crate::{
     guest::GuestCell,
     huge::{self, HugePages},
     memory::{self, MemoryByKind},
+    oom::{self, OomKills},
     store::Record,
     sys,
     threads::{self, CpuUse, Threads},
@@ -23,7 +24,7 @@ use nearside_topology::{NodeId, NodeSet, Topology};
 use std::{collections::BTreeMap, path::Path};
 
 /// The files of a domain that stay open.
-pub(super) const FILES: u64 = 4;
+pub(super) const FILES: u64 = 5;
 
 /// A domain that uses less of a CPU than this, in thousandths, is idle; its threads are then not
 /// read.
@@ -65,6 +66,7 @@ pub(super) struct Watched {
     cpu_stat: Kept,
     memory_current: Kept,
     numa_stat: Kept,
+    memory_events: Kept,
     looks: u64,
     /// The time and the interval of the last sample.
     looked_ns: u64,
@@ -95,6 +97,7 @@ pub(super) struct Watched {
     mapped: MemoryByKind,
     memory: MemoryByKind,
     memory_seen: Account,
+    oom_kills: Option<OomKills>,
     /// Its charge when its memory was read by node.
     charged_bytes: Option<u64>,
     processes: usize,
@@ -116,6 +119,7 @@ impl Watched {
             cpu_stat: Kept::of_one_record("cpu.stat"),
             memory_current: Kept::of_one_record("memory.current"),
             numa_stat: Kept::of_one_record("memory.numa_stat"),
+            memory_events: Kept::of_one_record(oom::FILE),
             looks: 0,
             looked_ns: 0,
             looked_in: 0,
@@ -136,6 +140,7 @@ impl Watched {
             mapped: MemoryByKind::default(),
             memory: MemoryByKind::default(),
             memory_seen: Account::default(),
+            oom_kills: None,
             charged_bytes: None,
             processes: 0,
             time_ns: ByNode::new(),
@@ -260,6 +265,7 @@ impl Watched {
             memory: self.memory.clone(),
             memory_seen: self.memory_seen,
             hidden_processes: if self.memory_seen == Account::Hidden { self.processes } else { 0 },
+            oom_kills: self.oom_kills,
         }
     }
 
@@ -384,6 +390,8 @@ impl Watched {
                     }
                 };
         }
+        let events = self.memory_events.read(folder, self.stays_open, buffer);
+        self.oom_kills = events.and_then(OomKills::parse);
         self.resident_bytes = self.memory.compared_to(claim);
         if is_thorough {
             let reserved =

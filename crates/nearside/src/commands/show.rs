@@ -5,9 +5,12 @@ use crate::{
     failure::{Failure, Outcome},
     interval,
     output::{self, Format},
-    report::show::{self, Allowed, Show},
+    report::{
+        self,
+        show::{self, Allowed, Show},
+    },
 };
-use nearside_linux::usage;
+use nearside_linux::{store::Record, usage};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Show all facts about one domain or cgroup
@@ -44,11 +47,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     output::note(domains::hidden(&sampled));
     let (group, record) = found;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let domain = sampled.into_iter().next().unwrap_or_default();
+    let allowed = Allowed::read(host.tree(), &group);
+    let bound = record.as_ref().and_then(Record::bound_memory_nodes);
+    let bound = bound.or_else(|| allowed.confined_to(&topology));
+    let kills = domain.usage.oom_kills.unwrap_or_default();
     let show = Show {
-        domain: sampled.into_iter().next().unwrap_or_default(),
+        domain,
+        killed: report::oom::killed(kills, bound.as_ref(), &topology),
         running_s: record.as_ref().and_then(|record| now_s.checked_sub(record.started_unix_s)),
         record,
-        allowed: Allowed::read(host.tree(), &group),
+        allowed,
         mapped: usage::mapped(&group, &host.proc()),
         guest: host.guest(&group, &topology).map(Into::into),
         interval_s: args.interval.as_secs_f64(),

@@ -10,6 +10,7 @@ use super::{
     fallback::{self, bound_names, for_each_domain},
     inbox::Inbox,
     notify,
+    oom::Kills,
     persisted::PersistedState,
     reported::Reported,
     requests,
@@ -73,6 +74,7 @@ pub(crate) struct ControlLoop {
     persisted: PersistedState,
     scheduler: SchedulerControl,
     cells: Cells,
+    kills: Kills,
     text: Text,
     api: Arc<Api>,
     totals: Totals,
@@ -114,6 +116,7 @@ impl ControlLoop {
             persisted,
             scheduler,
             cells: Cells::default(),
+            kills: Kills::default(),
             text: Text::default(),
             api,
             totals: Totals::default(),
@@ -264,6 +267,7 @@ impl ControlLoop {
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
         adoption::adopt(&mut self.host, &self.watcher, &mut self.reported);
+        self.kills.tell(&self.watcher, &seen.machine.parts, &seen.machine.topology);
         self.reported.report(self.balancing(&seen));
         let forgotten = [self.watcher.no_longer_named(), self.watcher.outdated()].concat();
         let is_over = || inbox.is_to_end() || Instant::now() >= due;

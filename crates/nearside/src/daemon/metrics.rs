@@ -320,6 +320,14 @@ impl Metrics {
             }),
         )?;
         page.counter(
+            (
+                "nearside_domain_oom_kills",
+                "Processes of the domain that the kernel killed for lack of memory",
+                None,
+            ),
+            domains.iter().filter_map(|domain| Some((of(domain), domain.oom_kills?))),
+        )?;
+        page.counter(
             ("nearside_domain_refusals", "Steps for the domain that were refused", None),
             domains.iter().map(|domain| (of(domain), totals(domain).refusals)),
         )
@@ -384,6 +392,7 @@ mod tests {
             r#"nearside_domain_stayed_bytes_total{domain="web-frontend",reason="busy"} 8192"#,
             r#"nearside_domain_refusals_total{domain="web-frontend"} 1"#,
             r#"nearside_domain_refusals_total{domain="db"} 0"#,
+            r#"nearside_domain_oom_kills_total{domain="db"} 0"#,
         ] {
             for page in [&open_metrics, &text] {
                 assert!(page.lines().any(|line| line == expected), "{expected}\n{page}");

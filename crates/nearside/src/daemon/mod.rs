@@ -52,6 +52,7 @@ mod fallback;
 pub(crate) mod inbox;
 mod metrics;
 pub mod notify;
+mod oom;
 pub mod persisted;
 pub mod preflight;
 mod reported;

@@ -123,6 +123,7 @@ pub(crate) mod examples {
     use crate::report::answers::StatusAnswer;
     use nearside_linux::{
         memory::MemoryByKind,
+        oom::OomKills,
         store::{CpuBinding, Part, Record},
         threads::CpuUse,
         usage::Usage,
@@ -245,6 +246,7 @@ pub(crate) mod examples {
             },
             memory_seen: Account::Charged,
             hidden_processes: 0,
+            oom_kills: Some(OomKills::default()),
         }
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod guest_cells;
 pub(crate) mod heap;
 pub(crate) mod json;
 pub(crate) mod list;
+pub(crate) mod oom;
 pub(crate) mod place_cells_json;
 pub(crate) mod place_cells_text;
 pub(crate) mod place_libvirt;

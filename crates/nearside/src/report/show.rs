@@ -18,7 +18,7 @@ use nearside_linux::{
     usage::{Account, Mapped},
 };
 use nearside_policy::{ByNode, CpuReason, PageSize, total};
-use nearside_topology::{NodeId, NodeSet};
+use nearside_topology::{Node, NodeId, NodeSet, Topology};
 use serde::Serialize;
 use std::path::Path;
 
@@ -37,6 +37,9 @@ pub(crate) struct Show {
     pub(crate) allowed: Allowed,
     /// The memory that its processes map, by memory policy.
     pub(crate) mapped: Mapped,
+    /// The kills in it for lack of memory, in words; none if there are none.
+    #[serde(skip)]
+    pub(crate) killed: Option<String>,
     /// Its cells; none if it is no virtual machine of libvirt.
     pub(crate) guest: Option<GuestCells>,
     /// The time over which CPU use was sampled, in seconds.
@@ -80,6 +83,13 @@ impl Allowed {
             cpu_max: own("cpu.max"),
             memory_max: own("memory.max"),
         }
+    }
+
+    /// The nodes that its cgroup confines memory to; none if that leaves out no node with memory.
+    pub(crate) fn confined_to(&self, topology: &Topology) -> Option<NodeSet> {
+        let nodes: NodeSet = self.mems_effective.as_ref()?.parse().ok()?;
+        let is_outside = |node: &Node| node.memory_bytes > 0 && !nodes.contains(node.id);
+        topology.nodes.iter().any(is_outside).then_some(nodes)
     }
 
     /// `0-3 (cpuset.cpus 0-3)`
@@ -141,6 +151,9 @@ pub(crate) fn text(show: &Show) -> String {
     facts.add("local share", share);
     if let Some(debt) = domain.debt_bytes {
         facts.add("debt", format!("{} off the home", short(debt)));
+    }
+    if let Some(killed) = &show.killed {
+        facts.add("OOM kills", killed);
     }
     if let Some(status) = &domain.status {
         facts.add("status", printable(&status.text));
@@ -377,6 +390,7 @@ pub(crate) mod tests {
             running_s: Some(7530),
             allowed: allowed(),
             mapped: Mapped { memory, policies, processes: 1, hidden_processes: 0 },
+            killed: None,
             guest: None,
             interval_s: 0.5,
         }
@@ -385,6 +399,25 @@ pub(crate) mod tests {
     #[test]
     fn started_domain_has_all_facts() {
         insta::assert_snapshot!("show", text(&show()));
+    }
+
+    #[test]
+    fn kills_for_lack_of_memory_are_told() {
+        let show = Show { killed: Some("1 process was killed".into()), ..show() };
+        assert!(text(&show).contains("\n  OOM kills    1 process was killed\n"));
+    }
+
+    #[test]
+    fn memory_is_confined_if_a_node_with_memory_is_left_out() {
+        let node = |id, memory_bytes| Node { id: NodeId(id), memory_bytes, ..Node::default() };
+        let topology = |second| {
+            let nodes = vec![node(0, 1), node(1, second)];
+            Topology { nodes, ..Topology::default() }
+        };
+        let allowed = Allowed { mems_effective: Some("0".into()), ..Allowed::default() };
+        assert_eq!(allowed.confined_to(&topology(1)), Some(nodes(&[0])));
+        assert_eq!(allowed.confined_to(&topology(0)), None);
+        assert_eq!(Allowed::default().confined_to(&topology(1)), None);
     }
 
     #[test]
@@ -400,6 +433,7 @@ pub(crate) mod tests {
             running_s: None,
             allowed: Allowed::default(),
             mapped: Mapped { hidden_processes: 2, ..Mapped::default() },
+            killed: None,
             guest: None,
             interval_s: 0.5,
         };

@@ -1,0 +1,65 @@
+//! Kills for lack of memory in domains whose memory is bound to nodes. The kernel's own log names a
+//! process, and no limit was reached, so that nothing else tells the reason.
+
+use crate::{output, report};
+use nearside_linux::{oom::OomKills, watch::Watcher};
+use nearside_policy::PartState;
+use nearside_topology::Topology;
+use std::collections::BTreeMap;
+
+/// The kills that are known, by domain; none before the first interval.
+#[derive(Debug, Default)]
+pub(super) struct Kills(Option<BTreeMap<String, OomKills>>);
+
+impl Kills {
+    /// Logs the kills since the interval before.
+    pub(super) fn tell(&mut self, watcher: &Watcher, parts: &[PartState], topology: &Topology) {
+        let by_domain = parts.chunk_by(|a, b| a.id.domain() == b.id.domain());
+        let names = by_domain.clone().filter_map(|parts| Some(parts.first()?.id.domain()));
+        let count = |name: &str| Some((name.to_owned(), watcher.usage(name)?.oom_kills?));
+        let new = self.since_before(names.filter_map(count).collect());
+        let bound = |name: &str| {
+            let record = watcher.records().find(|record| record.name == name);
+            let own = by_domain.clone().find(|parts| parts.iter().any(|it| it.id.domain() == name));
+            let confined = own.into_iter().flatten().filter_map(|part| part.memory_nodes.clone());
+            let confined = confined.reduce(|all, nodes| all.union(&nodes));
+            confined.or_else(|| record?.bound_memory_nodes())
+        };
+        for (name, kills) in new {
+            let Some(nodes) = bound(&name) else { continue };
+            let said = report::oom::killed(kills, Some(&nodes), topology);
+            output::note(said.map(|said| format!("{name}: {said}")));
+        }
+    }
+
+    /// The kills since the call before. An earlier daemon has told those from before the first.
+    fn since_before(&mut self, now: BTreeMap<String, OomKills>) -> BTreeMap<String, OomKills> {
+        let Some(before) = self.0.replace(now.clone()) else { return BTreeMap::new() };
+        let since = |(name, kills): (String, OomKills)| {
+            let new = kills.since(before.get(&name).copied().unwrap_or_default());
+            (new.killed > 0).then_some((name, new))
+        };
+        now.into_iter().filter_map(since).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kill_is_new_once() {
+        let mut kills = Kills::default();
+        let mut new = |now: &[(&str, u64)]| {
+            let of =
+                |&(name, killed): &(&str, u64)| (name.to_owned(), OomKills { killed, at_limit: 0 });
+            let new = kills.since_before(now.iter().map(of).collect());
+            new.into_iter().map(|(name, new)| (name, new.killed)).collect::<Vec<_>>()
+        };
+        assert_eq!(new(&[("db", 3)]), [], "before this daemon");
+        assert_eq!(new(&[("db", 3), ("web", 2)]), [("web".into(), 2)], "web has just begun");
+        assert_eq!(new(&[("db", 4), ("web", 2)]), [("db".into(), 1)]);
+        assert_eq!(new(&[("db", 4)]), []);
+        assert_eq!(new(&[("db", 5), ("web", 1)]), [("db".into(), 1), ("web".into(), 1)]);
+    }
+}
