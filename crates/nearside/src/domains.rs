@@ -23,7 +23,7 @@ use nearside_policy::{
     ByNode, CgroupId, Claim, CpuReason, Home, LeftOut, PartId, PartState, RehomeRefusal,
     outstanding,
 };
-use nearside_topology::{NodeSet, Topology};
+use nearside_topology::{CpuSet, NodeSet, Topology};
 use serde::Serialize;
 use std::{ffi::OsString, time::Duration};
 
@@ -39,6 +39,11 @@ pub(crate) struct Domain {
     pub(crate) home: Option<Home>,
     /// The reason why its CPUs are bound, if they are.
     pub(crate) cpus_bound_by: Option<CpuReason>,
+    /// The CPUs that its cgroup lets it have (`cpuset.cpus.effective`), if these are not among
+    /// those it is bound to: the kernel lets a binding go whose CPUs are all offline, or in another
+    /// cgroup's partition.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "json::set_if_any")]
+    pub(crate) cpus_effective: Option<CpuSet>,
     /// Its claim.
     #[serde(serialize_with = "json::claim")]
     pub(crate) claim: Option<Claim>,
@@ -84,6 +89,7 @@ impl Domain {
             cpus_bound_by: record
                 .and_then(|record| record.part().cpus.as_ref())
                 .map(|binding| binding.on_behalf),
+            cpus_effective: None,
             outstanding_bytes: claim
                 .as_ref()
                 .map(|claim| outstanding(claim, &resident_bytes, &usage.memory.staying(claim)))
@@ -274,11 +280,23 @@ pub(crate) fn sample(
             domain.reserved_bytes =
                 huge::reserved_bytes(group, &host.proc(), claim, &domain.resident_bytes);
         }
+        domain.cpus_effective = record.as_ref().and_then(|record| beside_binding(group, record));
         let guest = host.guest(group, topology).and_then(Result::ok).unwrap_or_default();
         let cells = cell_stat::cells(record.as_ref(), guest.cells, |_| None);
         domain.with_cells(cells)
     };
     found.iter().zip(usages).map(domain).collect()
+}
+
+/// The CPUs that a group lets its domain have, if some are not among those it is bound to.
+fn beside_binding(group: &Cgroup, record: &Record) -> Option<CpuSet> {
+    let read = |file| group.read(file).ok().flatten()?.trim().parse::<CpuSet>().ok();
+    // Without CPUs of its own, the group does not bind its threads.
+    read("cpuset.cpus").filter(|own| !own.is_empty())?;
+    let effective = read("cpuset.cpus.effective")?;
+    let bound = record.parts().filter_map(|part| Some(part.cpus.as_ref()?.cpus.clone()));
+    let bound = bound.reduce(|all, cpus| all.union(&cpus))?;
+    (!effective.difference(&bound).is_empty()).then_some(effective)
 }
 
 /// Notes about CPUs and memory that placement does not offer to a request that names these nodes.
@@ -309,7 +327,34 @@ pub(crate) fn hidden(domains: &[Domain]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::domain::examples;
     use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+
+    #[test]
+    fn a_binding_is_compared_with_the_cpus_that_are_effective() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "cpuset").unwrap();
+        fs::create_dir(folder.path().join("db")).unwrap();
+        let group = Tree::at(folder.path()).unwrap().group("/db").unwrap();
+        let file = |name: &str, text: &str| {
+            fs::write(folder.path().join("db").join(name), text).unwrap();
+        };
+        // It is bound to CPUs 2 and 3.
+        let record = examples::record();
+        let beside = || beside_binding(&group, &record).map(|cpus| cpus.to_string());
+        assert_eq!(beside(), None, "no cpuset controller");
+        for (own, effective, expected) in [
+            ("2-3\n", "2-3\n", None),
+            // Another cgroup's partition holds one of them, and both.
+            ("2-3\n", "2\n", None),
+            ("2-3\n", "0-1,4-7\n", Some("0-1,4-7")),
+            ("\n", "0-7\n", None),
+        ] {
+            file("cpuset.cpus", own);
+            file("cpuset.cpus.effective", effective);
+            assert_eq!(beside().as_deref(), expected, "{own}{effective}");
+        }
+    }
 
     #[test]
     fn a_group_is_found_by_its_bytes_and_as_reports_show_it() {

@@ -227,7 +227,7 @@ pub(crate) fn refused(refusal: Refusal) -> Failure {
         | Refusal::NoNodes { .. }
         | Refusal::UnknownNode { .. } => Failure::usage(refusal),
         Refusal::NotAllowed(_)
-        | Refusal::NoCpus { .. }
+        | Refusal::NoCpus(_)
         | Refusal::NoHugePages { .. }
         | Refusal::NoPool { .. }
         | Refusal::UnknownMemory { .. }

@@ -21,8 +21,8 @@ pub use request::{CellRequest, CellsRefusal, CellsRequest, MAX_CELLS};
 pub use search::CellsMethod;
 
 use crate::{
-    ByNode, Candidate, CellId, Claim, CostModel, LeftOut, Observation, PageSize, Refusal, Request,
-    SlowDown,
+    ByNode, Candidate, CellId, Claim, CostModel, LeftOut, NoCpus, Observation, PageSize, Refusal,
+    Request, SlowDown,
     cost::Ask,
     index::{CellIndex, Index, IndexVec, NodeIndex},
     place::{check, check_machine, place, unknown_memory},
@@ -195,7 +195,7 @@ fn check_room(
     for (id, (cell, nodes)) in (0..).map(CellId).zip(cells.iter().zip(nodes_by_cell.iter())) {
         let has_cpu = |node: &NodeView| node.cores > 0 && nodes.contains(node.id);
         if cell.ask.vcpus > 0 && !cell.view.nodes.iter().any(has_cpu) {
-            let refusal = Refusal::NoCpus { nodes: nodes.clone() };
+            let refusal = NoCpus::on(nodes, topology).into();
             return Err(CellsRefusal::Cell { cell: id, refusal });
         }
         if let Some(refusal) = no_room(cell, cell.ask.pages, nodes) {

@@ -1,6 +1,6 @@
 //! The answers of placement.
 
-use crate::{Bytes, Claim, CostModel, LeftOut, NotAllowed, PageSize, Request};
+use crate::{Bytes, Claim, CostModel, LeftOut, NoCpus, NotAllowed, PageSize, Request};
 use nearside_topology::{NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -129,11 +129,8 @@ pub enum Refusal {
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
     /// The nodes have no CPU.
-    #[error("no CPU is online on {}", nodes.named())]
-    NoCpus {
-        /// The requested nodes.
-        nodes: NodeSet,
-    },
+    #[error(transparent)]
+    NoCpus(#[from] NoCpus),
     /// The kernel has no pages of that size.
     #[error("this machine has no huge pages of {}: {known}", Bytes(*page_bytes))]
     NoHugePages {

@@ -64,7 +64,7 @@ pub use decision::{Candidate, Decision, Parts, Refusal, SlowDown};
 pub use guest::{Cell, Guest, guest};
 pub use locality::{debt_bytes, local_share};
 pub use observation::{CgroupId, Home, Observation, Origin, PartState, Reservation};
-pub use offered::{LeftOut, NotAllowed};
+pub use offered::{LeftOut, NoCpus, NotAllowed};
 pub use outcome::{Outcome, Progress, Stayed, StayedWhy};
 pub use part::{CellId, PartId};
 pub use payback::{MilliVcpus, Payback};

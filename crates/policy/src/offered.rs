@@ -1,9 +1,9 @@
 //! The part of a machine that is offered to domains, in general and to an operator who names nodes.
 
 use crate::Observation;
-use nearside_topology::{CpuSet, NodeSet, Topology, Withheld};
+use nearside_topology::{CpuId, CpuSet, NodeSet, Topology, Withheld};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 /// CPUs and memory that exist and are not offered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -82,6 +82,69 @@ pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), No
     refuse("CPUs", without_cpus.collect(), "cpuset.cpus.effective")
 }
 
+/// Nodes on which domains have no CPU, and the reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct NoCpus {
+    /// The nodes.
+    pub nodes: NodeSet,
+    /// Their isolated CPUs, and the partition that isolates them, if all domains are in one.
+    isolated: CpuSet,
+    partition: Option<String>,
+    /// CPUs that the cgroup above all domains withholds.
+    withheld: CpuSet,
+    by: String,
+}
+
+impl NoCpus {
+    /// The reason on a machine as it is offered to domains.
+    pub fn on(nodes: &NodeSet, offered: &Topology) -> Self {
+        let is_there = |cpu: &CpuId| {
+            let node = offered.cpu(*cpu).filter(|cpu| !cpu.online).and_then(|cpu| cpu.node);
+            node.is_some_and(|node| nodes.contains(node))
+        };
+        Self {
+            nodes: nodes.clone(),
+            isolated: offered.isolated_of(nodes).iter().filter(is_there).collect(),
+            partition: offered.isolated_partition.clone(),
+            withheld: offered.withheld.cpus.iter().filter(is_there).collect(),
+            by: offered.withheld.by.clone(),
+        }
+    }
+}
+
+impl fmt::Display for NoCpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, isolated, partition, withheld, by } = self;
+        let nodes = nodes.named();
+        if let (false, Some(partition)) = (isolated.is_empty(), partition) {
+            return write!(
+                f,
+                "no CPU of {nodes} is offered: {} are isolated, because cpuset.cpus.partition of \
+                 the cgroup {partition} is isolated: name nodes (--nodes), or write root or member \
+                 to that file",
+                isolated.named()
+            );
+        }
+        if !isolated.is_empty() {
+            return write!(
+                f,
+                "no CPU of {nodes} is offered: {} are isolated (isolcpus= or a cpuset partition): \
+                 name nodes (--nodes)",
+                isolated.named()
+            );
+        }
+        match withheld.is_empty() {
+            true => write!(f, "no CPU is online on {nodes}"),
+            false => write!(
+                f,
+                "no CPU of {nodes} is offered: the cgroup {by} does not allow {} \
+                 (cpuset.cpus.effective)",
+                withheld.named()
+            ),
+        }
+    }
+}
+
 impl Observation {
     /// As offered to an operator who names these nodes: their isolated CPUs count. Placement does
     /// not offer isolated CPUs by itself, because the scheduler spreads no threads over them.
@@ -134,6 +197,7 @@ mod tests {
             memory_nodes: nodes.parse().unwrap(),
             isolated_cpus: CpuSet::new(),
             by: "/x".into(),
+            isolated_partition: None,
         };
         Observation {
             topology: topology.offered(Some(&allowed("0-3", "0-1"))),
@@ -237,6 +301,44 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_without_cpus_for_domains_tells_why() {
+        let told = |isolated: &str, partition: Option<&str>| {
+            let mut seen = machine();
+            seen.topology.cpus.iter_mut().for_each(|cpu| cpu.online = true);
+            seen.topology.isolated_cpus = CpuSet::new();
+            let allowed = Allowed {
+                cpus: "0-3".parse().unwrap(),
+                memory_nodes: "0-2".parse().unwrap(),
+                isolated_cpus: isolated.parse().unwrap(),
+                by: "/nearside".into(),
+                isolated_partition: partition.map(Into::into),
+            };
+            seen.topology = seen.topology.offered(Some(&allowed));
+            begin(None, &seen).unwrap_err().to_string()
+        };
+        assert_eq!(
+            told("0-3", Some("/nearside")),
+            "no CPU of nodes 0-2 is offered: CPUs 0-3 are isolated, because cpuset.cpus.partition \
+             of the cgroup /nearside is isolated: name nodes (--nodes), or write root or member \
+             to that file"
+        );
+        assert_eq!(
+            told("0-3", None),
+            "no CPU of nodes 0-2 is offered: CPUs 0-3 are isolated (isolcpus= or a cpuset \
+             partition): name nodes (--nodes)"
+        );
+        let mut without = machine().topology;
+        without.withheld.cpus = "4-5".parse().unwrap();
+        without.withheld.by = "/x".into();
+        without.cpus.iter_mut().for_each(|cpu| cpu.online = false);
+        assert_eq!(
+            NoCpus::on(&"2".parse().unwrap(), &without).to_string(),
+            "no CPU of node 2 is offered: the cgroup /x does not allow CPUs 4-5 \
+             (cpuset.cpus.effective)"
+        );
+    }
+
+    #[test]
     fn offline_cpus_of_a_named_node_are_not_blamed_on_the_cgroup() {
         let mut seen = machine();
         // CPUs 0 and 1 of node 0 go offline, and so leave cpuset.cpus.effective.
@@ -246,6 +348,7 @@ mod tests {
             memory_nodes: "0-1".parse().unwrap(),
             isolated_cpus: CpuSet::new(),
             by: "/x".into(),
+            isolated_partition: None,
         };
         seen.topology = seen.topology.offered(Some(&allowed));
         let refusal = begin(Some("0"), &seen).unwrap_err();

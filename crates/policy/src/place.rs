@@ -1,8 +1,8 @@
 //! Placement: which set of nodes becomes a domain's home.
 
 use crate::{
-    Bytes, Candidate, Claim, CostModel, Decision, LeftOut, Observation, PageSize, Refusal, Request,
-    SlowDown,
+    Bytes, Candidate, Claim, CostModel, Decision, LeftOut, NoCpus, Observation, PageSize, Refusal,
+    Request, SlowDown,
     cost::{Ask, Costing, Unfit},
     index::{Index, NodeIndex},
     offered::check_named,
@@ -92,7 +92,7 @@ pub fn place_with(
             let set: Vec<NodeIndex> = nodes.iter().filter_map(|node| view.index_of(node)).collect();
             let chosen =
                 candidate(&mut costing, &set, page_bytes).map_err(|unfit| match unfit {
-                    Unfit::NoCpus | Unfit::TooSlow => Refusal::NoCpus { nodes: nodes.clone() },
+                    Unfit::NoCpus | Unfit::TooSlow => NoCpus::on(nodes, topology).into(),
                     Unfit::TooSmall(room) if request.policy.confines() => does_not_fit(
                         room.pages,
                         nodes,
@@ -126,7 +126,7 @@ pub fn place_with(
         None => {
             let nodes = topology.node_set();
             let chosen = candidates.next().ok_or_else(|| match ranking.max_pages() {
-                None => Refusal::NoCpus { nodes: nodes.clone() },
+                None => NoCpus::on(&nodes, topology).into(),
                 Some(pages) => does_not_fit(pages, &nodes, nodes.named()),
             })?;
             (chosen, candidates.take(Ranking::RUNNERS_UP).collect())

@@ -1,9 +1,9 @@
 //! The decision behind `set`: another home for a running domain.
 
 use crate::{
-    Action, Affinity, Available, ByNode, Bytes, Claim, CpuReason, Home, MemoryPolicy, NotAllowed,
-    Observation, Origin, Outcome, PageMove, PageSize, PartId, PartState, Plan, Reason, StayedWhy,
-    Step, Transaction, debt_bytes,
+    Action, Affinity, Available, ByNode, Bytes, Claim, CpuReason, Home, MemoryPolicy, NoCpus,
+    NotAllowed, Observation, Origin, Outcome, PageMove, PageSize, PartId, PartState, Plan, Reason,
+    StayedWhy, Step, Transaction, debt_bytes,
     offered::{check_named, isolated_notice},
     start::{policy_nodes, quoted},
     total,
@@ -46,8 +46,8 @@ pub enum RehomeRefusal {
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
     /// The nodes have no CPU.
-    #[error("no CPU is online on {}", .0.named())]
-    NoCpus(NodeSet),
+    #[error(transparent)]
+    NoCpus(#[from] NoCpus),
     /// The nodes have no memory.
     #[error("there is no memory on {}", .0.named())]
     NoMemory(NodeSet),
@@ -166,7 +166,7 @@ fn usable(nodes: &NodeSet, topology: &Topology) -> Result<(CpuSet, NodeSet), Reh
     check_named(nodes, topology)?;
     let cpus = topology.cpus_of_nodes(nodes);
     if cpus.is_empty() {
-        return Err(RehomeRefusal::NoCpus(nodes.clone()));
+        return Err(NoCpus::on(nodes, topology).into());
     }
     let memory = nodes.intersection(&topology.memory_nodes());
     match memory.is_empty() {

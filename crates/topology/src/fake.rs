@@ -209,6 +209,7 @@ pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> 
         devices: machine.devices.clone(),
         reserved_huge_pages: machine.reserved_huge_pages.clone(),
         isolated_cpus: machine.isolated_cpus.clone(),
+        isolated_partition: None,
         withheld: Withheld::default(),
     };
     let mut turns: BTreeMap<NodeId, Vec<CpuId>> = BTreeMap::new();

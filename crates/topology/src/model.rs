@@ -27,6 +27,9 @@ pub struct Topology {
     /// CPUs that the kernel's scheduler leaves to threads bound to them (`isolcpus=`, isolated
     /// cpusets).
     pub isolated_cpus: CpuSet,
+    /// The path of the isolated partition that all domains are in; none if they are in none.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub isolated_partition: Option<String>,
     /// The part that domains may not use.
     pub withheld: Withheld,
 }
@@ -129,6 +132,8 @@ pub struct Allowed {
     pub isolated_cpus: CpuSet,
     /// The path of the cgroup.
     pub by: String,
+    /// The path of the isolated partition that this cgroup is or lies in; none if it does not.
+    pub isolated_partition: Option<String>,
 }
 
 /// Parts of the machine that domains may not use.
@@ -319,6 +324,7 @@ impl Topology {
                 *node = Node { id: node.id, pxm: node.pxm, ..Node::default() };
             }
             self.withheld.by.clone_from(&allowed.by);
+            self.isolated_partition.clone_from(&allowed.isolated_partition);
         }
         self
     }
@@ -438,6 +444,7 @@ mod tests {
             memory_nodes,
             isolated_cpus: CpuSet::from([CpuId(2)]),
             by: "/x".into(),
+            isolated_partition: None,
         };
         let unknown = Node { id: NodeId(1), memory_is_unknown: true, ..Node::default() };
         let with_unknown = Topology { nodes: vec![node(0), unknown, node(2)], ..machine.clone() };

@@ -488,10 +488,15 @@ fn effective(tree: &Tree, path: &str) -> Option<Allowed> {
     // Before Linux 6.8 the kernel does not list them; CPUs of other groups' partitions are
     // missing in the allowed set anyway.
     let isolated_cpus = || read("/", "cpuset.cpus.isolated")?.trim().parse().ok();
+    let is_isolated = |path: &&str| {
+        read(path, "cpuset.cpus.partition").is_some_and(|kind| kind.trim() == "isolated")
+    };
+    let mut above = Path::new(path).ancestors().filter_map(Path::to_str);
     Some(Allowed {
         cpus: read(path, "cpuset.cpus.effective")?.trim().parse().ok()?,
         memory_nodes: read(path, "cpuset.mems.effective")?.trim().parse().ok()?,
         isolated_cpus: isolated_cpus().unwrap_or_default(),
         by: path.into(),
+        isolated_partition: above.find(is_isolated).map(str::to_owned),
     })
 }

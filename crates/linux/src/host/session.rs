@@ -27,8 +27,8 @@ use crate::{
     store::{self, Change, Lifetime, LockWait, Locked, Part, Parts, Record, Subject, Wait},
 };
 use nearside_policy::{
-    Action, CpuReason, Limits, MemoryPolicy, Newcomer, Observation, PartId, PartState, Reason,
-    Reservation, Step, Transaction, Unmet, adoptions,
+    Action, CpuReason, Limits, MemoryPolicy, Newcomer, NoCpus, Observation, PartId, PartState,
+    Reason, Reservation, Step, Transaction, Unmet, adoptions,
 };
 use nearside_topology::Topology;
 use std::{
@@ -354,8 +354,8 @@ impl<'h> Session<'h> {
             let (id, home) = (record.id_of(part), &part.home.nodes);
             let cpus = topology.cpus_of_nodes(home);
             if cpus.is_empty() {
-                let why = format!("{id}: no CPU is online on its home, {}", home.named());
-                return Err(Error::Refused(why));
+                let why = NoCpus::on(home, &topology);
+                return Err(Error::Refused(format!("{id}: its home has no CPU: {why}")));
             }
             Ok(Action::BindCpus { part: id, cpus, on_behalf: CpuReason::Fallback })
         };

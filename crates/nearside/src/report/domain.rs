@@ -31,15 +31,20 @@ pub(crate) const fn origin(origin: Origin) -> &'static str {
     }
 }
 
-/// The binding of vCPUs to the home; a star marks a fallback binding by Nearside itself.
+/// The binding of vCPUs to the home; a star marks a fallback binding by Nearside itself, an
+/// exclamation mark a binding that is not in force.
 pub(crate) fn affinity(domain: &Domain) -> String {
     let Some(home) = &domain.home else { return "-".into() };
     let word = match home.affinity {
         Affinity::Soft => "soft",
         Affinity::Hard => "hard",
     };
-    let star = if domain.cpus_bound_by == Some(CpuReason::Fallback) { "*" } else { "" };
-    format!("{word}{star}")
+    let mark = match (&domain.cpus_effective, domain.cpus_bound_by) {
+        (Some(_), _) => "!",
+        (None, Some(CpuReason::Fallback)) => "*",
+        (None, _) => "",
+    };
+    format!("{word}{mark}")
 }
 
 /// `498M/512M`: resident and claimed memory.

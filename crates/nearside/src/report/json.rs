@@ -23,6 +23,14 @@ pub(crate) fn set<T: Id + Serialize, S: Serializer>(
     members(set).serialize(serializer)
 }
 
+/// The same for a set that may be missing.
+pub(crate) fn set_if_any<T: Id + Serialize, S: Serializer>(
+    set: &Option<IdSet<T>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    set.as_ref().map(members).serialize(serializer)
+}
+
 /// The same for a home.
 pub(crate) fn home<S: Serializer>(home: &Option<Home>, serializer: S) -> Result<S::Ok, S::Error> {
     home.as_ref().map(HomeJson::new).serialize(serializer)

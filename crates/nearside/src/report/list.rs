@@ -11,7 +11,7 @@ use super::{
     },
     units::short,
 };
-use crate::domains::Domain;
+use crate::{domains::Domain, printable::printable};
 use nearside_policy::{CpuReason, total};
 use serde::Serialize;
 
@@ -63,18 +63,34 @@ pub(crate) fn text(list: &List<'_>, nodes: bool) -> String {
     };
     let lines = list.domains.iter().flat_map(Domain::lines);
     let mut text = listing(&columns, &lines.filter_map(row).collect::<Vec<_>>());
-    if list.domains.iter().any(|domain| domain.cpus_bound_by == Some(CpuReason::Fallback)) {
+    let is_pinned = |domain: &Domain| {
+        domain.cpus_bound_by == Some(CpuReason::Fallback) && domain.cpus_effective.is_none()
+    };
+    if list.domains.iter().any(is_pinned) {
         text += "\n* fallback pinned: bound to the home's CPUs until a scheduler with soft \
         affinity \
              runs\n";
     }
+    text += &list.domains.iter().filter_map(not_in_force).collect::<String>();
     text + &others(list.domains, nodes)
+}
+
+/// A line for a domain whose CPU binding is not in force.
+fn not_in_force(domain: &Domain) -> Option<String> {
+    let effective = domain.cpus_effective.as_ref()?.named();
+    let (label, cgroup) = (label(domain), printable(&domain.cgroup));
+    Some(format!(
+        "\n! {label}: not bound to the home's CPUs: {effective} are effective \
+         ({cgroup}/cpuset.cpus.effective), because all of the home's are offline or in another \
+         cgroup's partition\n"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::domain::examples;
+    use nearside_topology::CpuId;
 
     #[test]
     fn each_domain_has_a_line() {
@@ -82,6 +98,17 @@ mod tests {
         let list = List { domains: &domains };
         insta::assert_snapshot!("list", text(&list, false));
         insta::assert_snapshot!("list_nodes", text(&list, true));
+    }
+
+    #[test]
+    fn a_binding_that_is_not_in_force_names_the_cpus_that_are() {
+        let mut domains = examples::domains_told_of();
+        domains[0].cpus_effective = Some([CpuId(0), CpuId(1)].into());
+        let text = text(&List { domains: &domains }, false);
+        assert!(text.contains("soft! ") && !text.contains("fallback pinned"), "{text}");
+        let line = "\n! db: not bound to the home's CPUs: CPUs 0-1 are effective \
+                    (/nearside/db/cpuset.cpus.effective), because";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn homed(facts: &mut Facts, show: &Show, record: &Record, part: &Part) {
             home.nodes.named(),
             origin(home.origin),
             home.policy,
-            affinity(&show.domain).trim_end_matches('*')
+            affinity(&show.domain).trim_end_matches(['*', '!'])
         ),
     );
     match part.cpus.as_ref().map(|binding| (binding.on_behalf, binding.cpus.named())) {
@@ -190,6 +190,16 @@ fn homed(facts: &mut Facts, show: &Show, record: &Record, part: &Part) {
         Some((CpuReason::Operator, cpus)) => {
             facts.add("", format!("bound to {cpus} by an operator"));
         }
+    }
+    if let (Some(_), Some(effective)) = (&part.cpus, &show.domain.cpus_effective) {
+        facts.add(
+            "",
+            format!(
+                "the binding is not in force: {} are effective, because all CPUs of the home are \
+                 offline or in another cgroup's partition",
+                effective.named()
+            ),
+        );
     }
     if let Some(nodes) = &part.moving_to {
         facts.add(
@@ -356,6 +366,7 @@ pub(crate) mod tests {
     use crate::report::answers::StatusAnswer;
     use crate::report::domain::examples::{self, MIB, nodes};
     use nearside_linux::{memory::MemoryByKind, usage::Usage};
+    use nearside_topology::CpuId;
 
     fn allowed() -> Allowed {
         let some = |text: &str| Some(text.to_owned());
@@ -399,6 +410,14 @@ pub(crate) mod tests {
     #[test]
     fn started_domain_has_all_facts() {
         insta::assert_snapshot!("show", text(&show()));
+    }
+
+    #[test]
+    fn a_binding_that_is_not_in_force_is_told() {
+        let mut show = show();
+        show.domain.cpus_effective = Some([CpuId(0), CpuId(1)].into());
+        let line = "the binding is not in force: CPUs 0-1 are effective, because";
+        assert!(text(&show).contains(line));
     }
 
     #[test]

@@ -239,7 +239,7 @@ fn memory_only_nodes_join_a_home_when_their_memory_is_needed() {
     assert_eq!(claimed(&decision.chosen), [(0, 2, 8), (1, 0, 8)]);
     let alone =
         Request { nodes: Some("1".parse().unwrap()), ..request(2, 8, MemoryPolicy::Strict) };
-    assert_eq!(refuse(&alone, &seen), Refusal::NoCpus { nodes: "1".parse().unwrap() });
+    assert_eq!(refuse(&alone, &seen), NoCpus::on(&"1".parse().unwrap(), &seen.topology).into());
 }
 
 #[test]

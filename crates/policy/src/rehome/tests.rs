@@ -231,7 +231,7 @@ fn invalid_homes_are_refused() {
         refusal(&[1, 7]),
         RehomeRefusal::UnknownNodes { unknown: set(&[7]), known: set(&[0, 1, 2, 3]) }
     );
-    assert_eq!(refusal(&[2]), RehomeRefusal::NoCpus(set(&[2])));
+    assert_eq!(refusal(&[2]), NoCpus::on(&set(&[2]), &observation.topology).into());
     assert_eq!(refusal(&[3]), RehomeRefusal::NoMemory(set(&[3])));
     let stranger = Rehome { part: "web".into(), ..moving(&[1]) };
     assert_eq!(rehome(&stranger, &observation), Err(RehomeRefusal::UnknownDomain("web".into())));

@@ -9,7 +9,7 @@ mod naive_cells;
 
 use machines::{Random, case};
 use naive::{Home, Naive, node_set};
-use nearside_policy::{Candidate, Method, Refusal, place, place_with};
+use nearside_policy::{Candidate, Method, NoCpus, Refusal, place, place_with};
 
 fn assert_same(candidate: &Candidate, home: &Home) {
     assert_eq!(candidate.nodes, node_set(&home.nodes));
@@ -69,7 +69,7 @@ fn placement_equals_brute_force_on_10_000_random_machines() {
                 );
                 assert!(short_by_bytes > 0 && available_bytes + short_by_bytes == needed_bytes);
             }
-            (Err(Refusal::NoCpus { nodes }), _) => {
+            (Err(Refusal::NoCpus(NoCpus { nodes, .. })), _) => {
                 assert!(seen.topology.cpus_of_nodes(&nodes).is_empty())
             }
             (Err(Refusal::MoreThanMachine { needed_bytes, machine_bytes, .. }), _) => {

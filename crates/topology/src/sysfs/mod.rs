@@ -103,6 +103,7 @@ fn read_but(
         devices,
         reserved_huge_pages,
         isolated_cpus,
+        isolated_partition: None,
         withheld: Withheld::default(),
     };
     Ok((topology, source.into_notes()))
