@@ -216,7 +216,7 @@ mod tests {
             self.monitors.told_beside(self.socket(), this, Path::new("/proc"), self.now)
         }
 
-        /// What is told once the question that is asked now has its answer.
+        /// Asks, waits for the answer and takes it.
         fn answer(&self) -> Answer {
             assert_eq!(self.told(), Told::NotYet);
             self.monitors.settle();

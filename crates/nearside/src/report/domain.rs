@@ -12,6 +12,11 @@ use nearside_linux::usage::Account;
 use nearside_policy::{Affinity, ByNode, CpuReason, Origin, total};
 use std::fmt::Display;
 
+/// The effect of narrowing `cpuset.mems` on others: the kernel moves all pages that processes map
+/// (`MPOL_MF_MOVE_ALL` in `kernel/cgroup/cpuset.c`).
+pub(crate) const CONFINED: &str = "confining memory also moved pages of files that other domains \
+                                   share (libc): the domain confined last has them on its nodes";
+
 /// A value, or a dash for none.
 pub(crate) fn dash(value: Option<impl Display>) -> String {
     value.map_or("-".into(), |value| value.to_string())

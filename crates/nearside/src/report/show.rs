@@ -1,7 +1,7 @@
 //! `nearside show`: all facts about one domain.
 
 use super::{
-    domain::{affinity, dash, local, origin},
+    domain::{CONFINED, affinity, dash, local, origin},
     guest_cells::{self, GuestCells},
     json,
     table::{
@@ -85,6 +85,11 @@ impl Allowed {
         }
     }
 
+    /// Whether the group has nodes of its own for memory.
+    pub(crate) fn confines(&self) -> bool {
+        self.mems.as_ref().is_some_and(|nodes| !nodes.is_empty())
+    }
+
     /// The nodes that its cgroup confines memory to; none if that leaves out no node with memory.
     pub(crate) fn confined_to(&self, topology: &Topology) -> Option<NodeSet> {
         let nodes: NodeSet = self.mems_effective.as_ref()?.parse().ok()?;
@@ -132,6 +137,9 @@ pub(crate) fn text(show: &Show) -> String {
     }
     facts.add("CPUs", show.allowed.cpus_in_words());
     facts.add("memory nodes", show.allowed.mems_in_words());
+    if show.allowed.confines() {
+        facts.add("", CONFINED);
+    }
     facts.add("limits", limits(&show.allowed));
     let threads = count(total(&domain.usage.cpu.threads) as usize, "thread");
     let was_found = show.record.as_ref().is_some_and(|record| record.found_by.is_some());
@@ -410,6 +418,15 @@ pub(crate) mod tests {
     #[test]
     fn started_domain_has_all_facts() {
         insta::assert_snapshot!("show", text(&show()));
+    }
+
+    #[test]
+    fn confined_memory_has_a_consequence_for_other_domains() {
+        let mut show = show();
+        assert!(!text(&show).contains(CONFINED));
+        show.allowed.mems = Some("1".into());
+        let line = format!("  memory nodes 0-3 (cpuset.mems 1)\n               {CONFINED}\n");
+        assert!(text(&show).contains(&line));
     }
 
     #[test]

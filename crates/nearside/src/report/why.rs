@@ -2,7 +2,7 @@
 
 use super::{
     answers::{ControlAnswer, StatusAnswer, StepAnswer},
-    domain::origin,
+    domain::{CONFINED, origin},
     json,
     place_text::vcpus_per_core,
     show::Allowed,
@@ -32,6 +32,7 @@ pub(crate) fn text(record: &Record, decision: &Decision) -> String {
         asked(decision),
         affinity(record.part().home.affinity),
         wide(&record.home_nodes()),
+        confined(record.parts().any(|part| part.memory_nodes.is_some())),
         chosen(decision),
         runners_up(decision),
         assumptions(decision),
@@ -79,6 +80,11 @@ fn affinity(affinity: Affinity) -> String {
 /// The consequence of a home of several nodes for program text.
 fn wide(home: &NodeSet) -> String {
     if home.len() > 1 { format!("  text         {WIDE}\n") } else { String::new() }
+}
+
+/// The consequence of confined memory for pages that other domains share.
+fn confined(is_confined: bool) -> String {
+    if is_confined { format!("  shared pages {CONFINED}\n") } else { String::new() }
 }
 
 fn chosen(decision: &Decision) -> String {
@@ -334,11 +340,12 @@ pub(crate) fn unplaced_text(unplaced: &Unplaced) -> String {
         _ => "no home: Nearside did not start it".into(),
     };
     format!(
-        "{}: {why}\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n{}",
+        "{}: {why}\n  CPUs         {}\n  memory       {}\n  policies     {policies}\n{}{}",
         printable(&unplaced.cgroup),
         bound(cpus, cpus_effective, "CPUs"),
         bound(mems, mems_effective, "nodes"),
         unplaced.home.as_ref().map(|home| wide(&home.nodes)).unwrap_or_default(),
+        confined(unplaced.allowed.confines()),
     )
 }
 
@@ -351,6 +358,15 @@ mod tests {
     fn decision_by_placement() {
         let record = examples::record();
         insta::assert_snapshot!("why", text(&record, record.part().decision.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn confined_memory_has_a_consequence_for_other_domains() {
+        let mut record = examples::record();
+        let decision = record.part().decision.clone().unwrap();
+        assert!(text(&record, &decision).contains(CONFINED));
+        record.part_mut().memory_nodes = None;
+        assert!(!text(&record, &decision).contains(CONFINED));
     }
 
     #[test]
@@ -449,5 +465,8 @@ mod tests {
         unplaced.home = Some(examples::record().part().home.clone());
         unplaced.found_by = Some("machine.slice/*".into());
         insta::assert_snapshot!("why_found", unplaced_text(&unplaced));
+        assert!(!unplaced_text(&unplaced).contains(CONFINED));
+        unplaced.allowed.mems = some("1");
+        assert!(unplaced_text(&unplaced).ends_with(&format!("  shared pages {CONFINED}\n")));
     }
 }
