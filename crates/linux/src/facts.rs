@@ -11,7 +11,7 @@ use crate::{
     systemd::Systemd,
 };
 use nearside_policy::{LeftOut, MemoryPolicy};
-use nearside_topology::{HugePagePool, NodeId, NodeSet, sysfs};
+use nearside_topology::{HugePagePool, MemoryTiers, NodeId, NodeSet, sysfs};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::{
@@ -30,6 +30,8 @@ pub struct Facts {
     pub nodes: NodeSet,
     /// Nodes that have memory.
     pub memory_nodes: NodeSet,
+    /// The classes of memory by speed.
+    pub memory_tiers: MemoryTiers,
     /// Memory policies that the kernel accepted for a thread of this process; none where none was
     /// tried.
     pub policies: Option<Vec<MemoryPolicy>>,
@@ -183,6 +185,7 @@ impl Facts {
             policies: try_policies.then(|| that_are(PolicySupport::Known)),
             policies_forbidden: !that_are(PolicySupport::Forbidden).is_empty(),
             memory_nodes,
+            memory_tiers: topology.memory_tiers.clone(),
             has_numa_maps: root.join("proc/self/numa_maps").exists(),
             numa_balancing: number("proc/sys/kernel/numa_balancing"),
             zone_reclaim_mode: number("proc/sys/vm/zone_reclaim_mode"),

@@ -95,6 +95,29 @@ fn odd_machines_are_shown_as_they_are() {
 }
 
 #[test]
+fn memory_tiers_are_shown_with_demotion() {
+    assert!(!shown("cxl", &[]).contains("Memory tiers"));
+    let root = common::unpacked("cxl").unwrap();
+    let text = "sys/devices/virtual/memory_tiering/memory_tier4/nodelist: 0-1\n\
+                sys/devices/virtual/memory_tiering/memory_tier22/nodelist: 2\n\
+                sys/kernel/mm/numa/demotion_enabled: false\n";
+    common::unpack(text, root.path()).unwrap();
+    let run = |flags: &[&str]| {
+        let output =
+            nearside(&[&["topology", "--sysfs", root.path().to_str().unwrap()], flags].concat());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report = run(&[]);
+    let tiers = section(&report, "Memory tiers (less is faster)");
+    assert_eq!(tiers, ["  tier  nodes", "     4  0-1", "    22  2", "  demotion off"]);
+    let json: Value = serde_json::from_str(&run(&["--format", "json"])).unwrap();
+    let expected = json!([{"tier": 4, "nodes": [0, 1]}, {"tier": 22, "nodes": [2]}]);
+    assert_eq!((&json["memory_tiers"], &json["demotion_enabled"]), (&expected, &json!(false)));
+    let json = as_json("cxl", &[]);
+    assert_eq!((&json["memory_tiers"], &json["demotion_enabled"]), (&json!([]), &Value::Null));
+}
+
+#[test]
 fn sixty_four_nodes_stay_legible() {
     let report = shown("nodes-64", &[]);
     assert!(report.lines().all(|line| line.chars().count() <= 100));

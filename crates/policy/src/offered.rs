@@ -1,7 +1,7 @@
 //! The part of a machine that is offered to domains, in general and to an operator who names nodes.
 
 use crate::Observation;
-use nearside_topology::{CpuId, CpuSet, NodeSet, Topology, Withheld};
+use nearside_topology::{CpuId, CpuSet, Node, NodeSet, Topology, Withheld};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fmt};
 
@@ -146,6 +146,15 @@ impl fmt::Display for NoCpus {
 }
 
 impl Observation {
+    /// As if these nodes had no memory.
+    pub(crate) fn without_memory_of(&self, nodes: &NodeSet) -> Self {
+        let mut topology = self.topology.clone();
+        for node in topology.nodes.iter_mut().filter(|node| nodes.contains(node.id)) {
+            *node = Node { id: node.id, pxm: node.pxm, ..Node::default() };
+        }
+        Self { topology, ..self.clone() }
+    }
+
     /// As offered to an operator who names these nodes: their isolated CPUs count. Placement does
     /// not offer isolated CPUs by itself, because the scheduler spreads no threads over them.
     pub fn naming(&self, nodes: Option<&NodeSet>) -> Cow<'_, Self> {

@@ -32,6 +32,9 @@ pub enum Method {
 /// equals the one with fewer vCPUs a core wins, then more free memory afterwards, then the lowest
 /// numbers.
 ///
+/// Memory of a lower tier than that of all nodes with CPUs counts only if the domain fits nowhere
+/// else, or if the request names nodes.
+///
 /// A candidate is a set of nodes, each with a vCPU or a page: a node with neither is no part of a
 /// home. If the request names nodes, they are the home, even if another set is better.
 ///
@@ -50,6 +53,31 @@ pub fn place(
 /// # Errors
 /// As [`place`].
 pub fn place_with(
+    method: Method,
+    request: &Request,
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<Decision, Refusal> {
+    // Memory of a lower tier is the last resort, however near: the tier has slow memory, and the
+    // kernel lets cold pages sink there.
+    let lower = observation.topology.lower_memory_tiers();
+    let all = lower.iter().fold(NodeSet::new(), |all, nodes| all.union(nodes));
+    let hidden = lower.iter().scan(all, |left, nodes| {
+        let hidden = left.clone();
+        *left = left.difference(nodes);
+        Some(hidden)
+    });
+    for hidden in hidden.take_while(|_| request.nodes.is_none()) {
+        let placed = decide(method, request, &observation.without_memory_of(&hidden), model);
+        if placed.is_ok() {
+            return placed;
+        }
+    }
+    decide(method, request, observation, model)
+}
+
+/// The decision on all memory of the observed machine.
+fn decide(
     method: Method,
     request: &Request,
     observation: &Observation,

@@ -35,6 +35,7 @@ use crate::{
     distance::{Distance, Distances},
     id::{CpuId, MAX_NODES, NodeId, NodeSet},
     model::{HugePagePool, MemoryRange, MemoryState, Node, Performance, Topology, Withheld},
+    tiers::{MemoryTier, MemoryTiers},
 };
 use alloc::{
     collections::BTreeMap,
@@ -206,6 +207,7 @@ pub fn fake(machine: &Topology, spec: &FakeSpec) -> Result<Topology, FakeError> 
         cpus: machine.cpus.clone(),
         distances: Distances::new(&ids, &rows).unwrap_or_else(|_| Distances::uniform(&ids)),
         performance: performance(machine, &physical),
+        memory_tiers: memory_tiers(machine, &homes),
         devices: machine.devices.clone(),
         reserved_huge_pages: machine.reserved_huge_pages.clone(),
         isolated_cpus: machine.isolated_cpus.clone(),
@@ -456,6 +458,18 @@ fn performance(machine: &Topology, physical: &[NodeId]) -> Vec<Performance> {
         })
     };
     machine.performance.iter().flat_map(of_pair).collect()
+}
+
+/// The tiers of emulated nodes: those of the nodes that they are cut from.
+fn memory_tiers(machine: &Topology, homes: &BTreeMap<NodeId, Vec<NodeId>>) -> MemoryTiers {
+    let MemoryTiers { tiers, demotion_enabled } = &machine.memory_tiers;
+    let cut = |tier: &MemoryTier| {
+        let of = |&node: &NodeId| homes.get(&node).cloned().unwrap_or_default();
+        let nodes = tier.nodes.iter().flat_map(|node| of(&node)).collect();
+        MemoryTier { number: tier.number, nodes }
+    };
+    let tiers = tiers.iter().map(cut).filter(|tier| !tier.nodes.is_empty()).collect();
+    MemoryTiers { tiers, demotion_enabled: *demotion_enabled }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod machine_file;
 mod model;
 #[cfg(feature = "std")]
 pub mod sysfs;
+mod tiers;
 #[cfg(feature = "machine-files")]
 pub mod toml_file;
 pub mod type_words;
@@ -27,3 +28,4 @@ pub use model::{
     Access, Allowed, Cpu, Device, DeviceKind, HugePagePool, MemoryRange, MemoryState, Node,
     Performance, ReservedHugePages, Topology, Withheld, Zone,
 };
+pub use tiers::{MemoryTier, MemoryTiers};

@@ -3,6 +3,7 @@
 use crate::{
     distance::Distances,
     id::{CpuId, CpuSet, NodeId, NodeSet, Pxm},
+    tiers::MemoryTiers,
 };
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
@@ -20,6 +21,9 @@ pub struct Topology {
     pub distances: Distances,
     /// Latency and bandwidth between nodes, as far as firmware gives them (HMAT).
     pub performance: Vec<Performance>,
+    /// The classes of memory by speed.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub memory_tiers: MemoryTiers,
     /// Devices with the node that they are near.
     pub devices: Vec<Device>,
     /// Explicit huge pages that are reserved and not touched yet, by rising page size.
@@ -327,6 +331,12 @@ impl Topology {
             self.isolated_partition.clone_from(&allowed.isolated_partition);
         }
         self
+    }
+
+    /// The nodes of each memory tier that is slower than those of all nodes with CPUs, the fastest
+    /// first.
+    pub fn lower_memory_tiers(&self) -> Vec<&NodeSet> {
+        self.memory_tiers.below(&self.cpus.iter().filter_map(|cpu| cpu.node).collect())
     }
 
     /// Isolated CPUs of these nodes that are not offered, but could be.

@@ -5,7 +5,7 @@
 mod common;
 
 use nearside_topology::{
-    Access, CpuId, CpuSet, DeviceKind, NodeId, NodeSet, ReservedHugePages, Topology,
+    Access, CpuId, CpuSet, DeviceKind, MemoryTiers, NodeId, NodeSet, ReservedHugePages, Topology,
     fake::{FakeError, FakeSpec, fake},
     sysfs::{self, Note},
 };
@@ -469,6 +469,41 @@ fn notes_name_the_file_its_content_and_the_expectation() {
     told("cpu8/topology/core_cpus_list", "read \"9,25\", expected a list with CPU 8 itself in it");
     told("0000:3b:00.0/numa_node", "read 7, expected -1 or an online node: taken as near no node");
     assert_eq!(machine.cpu(CpuId(8)).unwrap().node, None);
+}
+
+#[test]
+fn memory_tiers_and_demotion_are_read() {
+    let root = common::unpacked("cxl").unwrap();
+    let read = || sysfs::read(root.path()).unwrap();
+    let (machine, notes) = read();
+    assert_eq!((machine.memory_tiers, notes.len()), (MemoryTiers::default(), 0), "an old kernel");
+    let file = |path: &str, text: &str| {
+        let path = root.path().join("sys").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    const TIERS: &str = "devices/virtual/memory_tiering";
+    for (number, nodes) in [(22, "2\n"), (4, "0-1\n"), (9, "\n")] {
+        file(&format!("{TIERS}/memory_tier{number}/nodelist"), nodes);
+    }
+    file(&format!("{TIERS}/uevent"), "");
+    file("kernel/mm/numa/demotion_enabled", "true\n");
+    let (machine, notes) = read();
+    assert_eq!((machine.memory_tiers.demotion_enabled, notes.len()), (Some(true), 0));
+    let tiers = machine.memory_tiers.tiers.iter();
+    let tiers: Vec<_> = tiers.map(|it| (it.number, it.nodes.to_string())).collect();
+    assert_eq!(tiers, [(4, "0-1".into()), (22, "2".into())]);
+    let lower: Vec<_> = machine.lower_memory_tiers().iter().map(ToString::to_string).collect();
+    assert_eq!(lower, ["2"]);
+    let again = sysfs::read_again(&machine, root.path()).unwrap().0;
+    assert_eq!(again.memory_tiers, machine.memory_tiers);
+    let cut = fake(&machine, &FakeSpec::Uniform(2)).unwrap();
+    let tiers: Vec<_> = cut.memory_tiers.tiers.iter().map(|it| it.nodes.len()).collect();
+    assert_eq!((cut.nodes.len(), tiers), (6, vec![4, 2]));
+    file(&format!("{TIERS}/memory_tier4/nodelist"), "many\n");
+    file("kernel/mm/numa/demotion_enabled", "perhaps\n");
+    let (machine, notes) = read();
+    assert_eq!((machine.memory_tiers.tiers.len(), notes.len()), (1, 2), "{notes:?}");
 }
 
 #[test]

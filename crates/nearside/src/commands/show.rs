@@ -7,7 +7,7 @@ use crate::{
     output::{self, Format},
     report::{
         self,
-        show::{self, Allowed, Show},
+        show::{self, Allowed, OnTier, Show},
     },
 };
 use nearside_linux::{store::Record, usage};
@@ -53,6 +53,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let bound = bound.or_else(|| allowed.confined_to(&topology));
     let kills = domain.usage.oom_kills.unwrap_or_default();
     let show = Show {
+        memory_tiers: OnTier::all(&topology.memory_tiers, &domain.own_bytes),
+        demotion_enabled: topology.memory_tiers.demotion_enabled,
         domain,
         killed: report::oom::killed(kills, bound.as_ref(), &topology),
         running_s: record.as_ref().and_then(|record| now_s.checked_sub(record.started_unix_s)),

@@ -62,10 +62,20 @@ pub(crate) mod tests {
     use crate::report::domain::examples::left_out;
     use nearside_linux::facts::{Cgroups, Privileges, SchedExt};
     use nearside_policy::MemoryPolicy;
-    use nearside_topology::{HugePagePool, NodeId, NodeSet};
+    use nearside_topology::{HugePagePool, MemoryTier, MemoryTiers, NodeId, NodeSet};
 
     fn nodes(nodes: u32) -> NodeSet {
         (0..nodes).map(NodeId).collect()
+    }
+
+    /// Tiers of so many nodes each.
+    fn tiers(sizes: &[u32], demotion: bool) -> MemoryTiers {
+        let tier = |(number, &size): (u32, &u32)| MemoryTier {
+            number,
+            nodes: (0..size).map(|node| NodeId(10 * number + node)).collect(),
+        };
+        let tiers = (0..).zip(sizes).map(tier).collect();
+        MemoryTiers { tiers, demotion_enabled: Some(demotion) }
     }
 
     /// A host without any problem.
@@ -168,9 +178,17 @@ pub(crate) mod tests {
     #[test]
     fn each_fact_changes_its_own_finding() {
         type Case = (&'static str, fn(&mut Facts), State, bool);
-        let cases: [Case; 22] = [
+        let cases: [Case; 25] = [
             ("NUMA nodes", |facts| facts.nodes = nodes(1), State::Ok, true),
             ("NUMA nodes", |facts| facts.nodes = nodes(0), State::Missing, false),
+            ("memory tiers", |facts| facts.memory_tiers = tiers(&[3], true), State::Ok, true),
+            ("memory tiers", |facts| facts.memory_tiers = tiers(&[3, 1], false), State::Ok, true),
+            (
+                "memory tiers",
+                |facts| facts.memory_tiers = tiers(&[3, 1], true),
+                State::Limited,
+                true,
+            ),
             ("memory policies", |facts| facts.policies = Some(Vec::new()), State::Missing, true),
             ("cgroup layout", |facts| facts.cgroups.v2 = None, State::Missing, false),
             ("cgroup layout", |facts| facts.cgroups.v2_controllers.clear(), State::Limited, true),

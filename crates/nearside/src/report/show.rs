@@ -8,6 +8,7 @@ use super::{
         Side::{self, Left, Right},
         listing,
     },
+    topology_text::on_or_off,
     units::{count, short},
 };
 use crate::domains::Domain;
@@ -18,7 +19,7 @@ use nearside_linux::{
     usage::{Account, Mapped},
 };
 use nearside_policy::{ByNode, CpuReason, PageSize, total};
-use nearside_topology::{Node, NodeId, NodeSet, Topology};
+use nearside_topology::{MemoryTier, MemoryTiers, Node, NodeId, NodeSet, Topology};
 use serde::Serialize;
 use std::path::Path;
 
@@ -40,10 +41,46 @@ pub(crate) struct Show {
     /// The kills in it for lack of memory, in words; none if there are none.
     #[serde(skip)]
     pub(crate) killed: Option<String>,
+    /// Its own memory by memory tier, the fastest first; empty if the tiers are unknown.
+    pub(crate) memory_tiers: Vec<OnTier>,
+    /// Whether the kernel moves cold pages to the next lower tier; none if unknown.
+    pub(crate) demotion_enabled: Option<bool>,
     /// Its cells; none if it is no virtual machine of libvirt.
     pub(crate) guest: Option<GuestCells>,
     /// The time over which CPU use was sampled, in seconds.
     pub(crate) interval_s: f64,
+}
+
+/// Own memory of a domain on a memory tier.
+#[derive(Debug, Serialize)]
+pub(crate) struct OnTier {
+    tier: u32,
+    #[serde(serialize_with = "json::set")]
+    nodes: NodeSet,
+    own_bytes: u64,
+}
+
+impl OnTier {
+    /// Own memory by the tiers of a machine.
+    pub(crate) fn all(tiers: &MemoryTiers, own_bytes: &ByNode) -> Vec<Self> {
+        let on = |tier: &MemoryTier| {
+            let its = own_bytes.iter().filter(|(node, _)| tier.nodes.contains(**node));
+            let own_bytes = its.map(|(_, bytes)| bytes).sum();
+            Self { tier: tier.number, nodes: tier.nodes.clone(), own_bytes }
+        };
+        tiers.tiers.iter().map(on).collect()
+    }
+}
+
+/// `448M on tier 4 (node 1), 50M on tier 22 (node 2); demotion on`, if memory is on several tiers.
+fn tiers(show: &Show) -> Option<String> {
+    let used: Vec<_> = show.memory_tiers.iter().filter(|tier| tier.own_bytes > 0).collect();
+    let on = |tier: &&OnTier| {
+        format!("{} on tier {} ({})", short(tier.own_bytes), tier.tier, tier.nodes.named())
+    };
+    let demotion = show.demotion_enabled.map_or("unknown", on_or_off);
+    let listed = used.iter().map(on).collect::<Vec<_>>().join(", ");
+    (used.len() > 1).then(|| format!("{listed}; demotion {demotion}"))
 }
 
 /// The limits of a cgroup, in the kernel's words; none without the controller.
@@ -159,6 +196,9 @@ pub(crate) fn text(show: &Show) -> String {
     facts.add("local share", share);
     if let Some(debt) = domain.debt_bytes {
         facts.add("debt", format!("{} off the home", short(debt)));
+    }
+    if let Some(tiers) = tiers(show) {
+        facts.add("tiers", tiers);
     }
     if let Some(killed) = &show.killed {
         facts.add("OOM kills", killed);
@@ -410,6 +450,8 @@ pub(crate) mod tests {
             allowed: allowed(),
             mapped: Mapped { memory, policies, processes: 1, hidden_processes: 0 },
             killed: None,
+            memory_tiers: Vec::new(),
+            demotion_enabled: None,
             guest: None,
             interval_s: 0.5,
         }
@@ -435,6 +477,22 @@ pub(crate) mod tests {
         show.domain.cpus_effective = Some([CpuId(0), CpuId(1)].into());
         let line = "the binding is not in force: CPUs 0-1 are effective, because";
         assert!(text(&show).contains(line));
+    }
+
+    #[test]
+    fn memory_on_several_tiers_is_told() {
+        let mut show = show();
+        let tier = |number, list: &[u32]| MemoryTier { number, nodes: nodes(list) };
+        let mut known = MemoryTiers { tiers: vec![tier(4, &[0, 1])], demotion_enabled: Some(true) };
+        let own = show.domain.own_bytes.clone();
+        show.memory_tiers = OnTier::all(&known, &own);
+        assert_eq!(tiers(&show), None);
+        known.tiers = vec![tier(4, &[1]), tier(22, &[0])];
+        show.memory_tiers = OnTier::all(&known, &own);
+        show.demotion_enabled = known.demotion_enabled;
+        let line =
+            "\n  tiers        478M on tier 4 (node 1), 20M on tier 22 (node 0); demotion on\n";
+        assert!(text(&show).contains(line), "{}", text(&show));
     }
 
     #[test]
@@ -470,6 +528,8 @@ pub(crate) mod tests {
             allowed: Allowed::default(),
             mapped: Mapped { hidden_processes: 2, ..Mapped::default() },
             killed: None,
+            memory_tiers: Vec::new(),
+            demotion_enabled: None,
             guest: None,
             interval_s: 0.5,
         };

@@ -2,8 +2,8 @@
 
 use super::topology_text::{free_bytes, memory_bytes};
 use nearside_topology::{
-    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, Node, NodeId, Performance,
-    Pxm, ReservedHugePages, Topology, Zone, machine_file::Costs,
+    Cpu, CpuId, Device, DeviceKind, Distance, HugePagePool, MemoryRange, MemoryTier, Node, NodeId,
+    Performance, Pxm, ReservedHugePages, Topology, Zone, machine_file::Costs,
 };
 use serde::Serialize;
 
@@ -18,6 +18,8 @@ pub(crate) struct Machine<'a> {
     nodes: Vec<NodeReport<'a>>,
     cpu_list: Vec<CpuReport>,
     performance: &'a [Performance],
+    memory_tiers: Vec<TierReport>,
+    demotion_enabled: Option<bool>,
     devices: Vec<DeviceReport<'a>>,
     reserved_huge_pages: &'a [ReservedHugePages],
     isolated_cpus: Vec<CpuId>,
@@ -41,11 +43,25 @@ impl<'a> Machine<'a> {
             nodes: topology.nodes.iter().map(|node| NodeReport::new(topology, node)).collect(),
             cpu_list: topology.cpus.iter().map(CpuReport::new).collect(),
             performance: &topology.performance,
+            memory_tiers: topology.memory_tiers.tiers.iter().map(TierReport::new).collect(),
+            demotion_enabled: topology.memory_tiers.demotion_enabled,
             devices: topology.devices.iter().map(DeviceReport::new).collect(),
             reserved_huge_pages: &topology.reserved_huge_pages,
             isolated_cpus: topology.isolated_cpus.iter().collect(),
             machine_file: costs,
         }
+    }
+}
+
+#[derive(Serialize)]
+struct TierReport {
+    tier: u32,
+    nodes: Vec<NodeId>,
+}
+
+impl TierReport {
+    fn new(tier: &MemoryTier) -> Self {
+        Self { tier: tier.number, nodes: tier.nodes.iter().collect() }
     }
 }
 

@@ -7,8 +7,8 @@ use super::{
     units::{count, mib, percent, size},
 };
 use nearside_topology::{
-    Access, CpuSet, Device, DeviceKind, Distance, Distances, Node, NodeId, NodeSet, Performance,
-    ReservedHugePages, Topology,
+    Access, CpuSet, Device, DeviceKind, Distance, Distances, MemoryTier, MemoryTiers, Node, NodeId,
+    NodeSet, Performance, ReservedHugePages, Topology,
 };
 use std::{collections::BTreeMap, fmt::Display};
 
@@ -22,6 +22,7 @@ pub(crate) fn report(topology: &Topology) -> String {
         zones(topology),
         huge_pages(topology),
         performance(topology),
+        tiers(topology),
         devices(topology),
     ]
     .concat()
@@ -275,6 +276,23 @@ fn performance(topology: &Topology) -> String {
         ("write MB/s", Right),
     ];
     table("Performance (HMAT)", &columns, &rows.collect::<Vec<_>>())
+}
+
+/// The memory tiers, and whether pages sink from one to the next.
+fn tiers(topology: &Topology) -> String {
+    let MemoryTiers { tiers, demotion_enabled } = &topology.memory_tiers;
+    let row = |tier: &MemoryTier| vec![tier.number.to_string(), tier.nodes.to_string()];
+    let rows: Vec<_> = tiers.iter().map(row).collect();
+    let table = table("Memory tiers (less is faster)", &[("tier", Right), ("nodes", Left)], &rows);
+    match demotion_enabled {
+        Some(enabled) if !rows.is_empty() => format!("{table}  demotion {}\n", on_or_off(*enabled)),
+        _ => table,
+    }
+}
+
+/// The state of demotion in a word.
+pub(crate) const fn on_or_off(enabled: bool) -> &'static str {
+    if enabled { "on" } else { "off" }
 }
 
 fn devices(topology: &Topology) -> String {

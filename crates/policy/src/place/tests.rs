@@ -5,7 +5,8 @@
 use super::*;
 use crate::{MemoryPolicy, PartState};
 use nearside_topology::{
-    Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, Node, NodeId, Performance,
+    Access, Cpu, CpuId, Distance, Distances, HugePagePool, MemoryState, MemoryTier, Node, NodeId,
+    Performance,
 };
 
 const GIB: u64 = 1 << 30;
@@ -228,6 +229,27 @@ fn a_domain_lies_near_its_devices() {
     assert_eq!(decision.chosen.nodes.to_string(), "1");
     // On node 0 the device is twice as far: 1 + 0.1 x (2 - 1).
     assert_eq!(decision.runners_up[0].parts.devices.0, 1_100_000);
+}
+
+#[test]
+fn memory_of_a_lower_tier_is_the_last_resort() {
+    // Node 2 is slow memory beside node 0, and firmware has figures of neither.
+    let mut seen =
+        machine(&[(4, 1, 8), (4, 1, 8), (0, 0, 32)], &[10, 30, 14, 30, 10, 30, 14, 30, 10]);
+    let homes = |seen: &Observation| {
+        [(9, None), (20, None), (9, Some("0,2"))].map(|(gib, nodes)| {
+            let nodes = nodes.map(|nodes: &str| nodes.parse().unwrap());
+            let request = Request { nodes, ..request(2, gib, MemoryPolicy::Strict) };
+            decide(&request, seen).chosen.nodes.to_string()
+        })
+    };
+    assert_eq!(homes(&seen), ["0,2", "0,2", "0,2"], "as near as distances say");
+    let tier = |number, nodes: &str| MemoryTier { number, nodes: nodes.parse().unwrap() };
+    seen.topology.memory_tiers.tiers = vec![tier(4, "0-1"), tier(22, "2")];
+    assert_eq!(homes(&seen), ["0-1", "0,2", "0,2"]);
+    // Firmware's figures alone do not do that: a small overflow costs less than remote CPUs.
+    seen.topology.memory_tiers.tiers = vec![tier(4, "0-2")];
+    assert_eq!(homes(&seen), ["0,2", "0,2", "0,2"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod mask;
 mod nodes;
 mod note;
 mod source;
+mod tiers;
 mod zones;
 
 pub use note::{Error, Note};
@@ -87,6 +88,10 @@ fn read_but(
             }
         }
     };
+    let memory_tiers = match known.filter(|known| has_memory_of(known, &nodes)) {
+        Some(known) => known.memory_tiers.clone(),
+        None => tiers::read(&mut source),
+    };
     if !known.is_some_and(|known| only_changes && zones::stand(known, &mut nodes)) {
         zones::fill(&mut source, &mut nodes);
     }
@@ -100,6 +105,7 @@ fn read_but(
         cpus,
         distances,
         performance,
+        memory_tiers,
         devices,
         reserved_huge_pages,
         isolated_cpus,

@@ -7,13 +7,14 @@ use crate::{
 };
 use nearside_linux::facts::{Capability, Cgroups, Facts, Privileges};
 use nearside_policy::{LeftOut, MemoryPolicy, text::WIDE};
-use nearside_topology::CpuSet;
+use nearside_topology::{CpuSet, MemoryTier, MemoryTiers};
 
 /// All findings, in the order for reading.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     vec![
         kernel(facts),
         nodes(facts),
+        tiers(&facts.memory_tiers),
         policies(facts),
         numa_maps(facts),
         cgroup_layout(&facts.cgroups),
@@ -70,6 +71,24 @@ fn nodes(facts: &Facts) -> Finding {
             Finding::ok(TOPIC, format!("{found}, with memory: {}", facts.memory_nodes))
         }
         _ => Finding::ok(TOPIC, found),
+    }
+}
+
+fn tiers(MemoryTiers { tiers, demotion_enabled }: &MemoryTiers) -> Finding {
+    const TOPIC: &str = "memory tiers";
+    let each = |tier: &MemoryTier| format!("{} ({})", tier.number, tier.nodes.named());
+    let listed = tiers.iter().map(each).collect::<Vec<_>>().join(", ");
+    match (tiers.len(), demotion_enabled) {
+        (0, _) => Finding::ok(TOPIC, "unknown: not in this kernel"),
+        (1, _) => Finding::ok(TOPIC, "one: all memory is alike"),
+        (_, Some(true)) => Finding::limited(TOPIC, format!("{listed}; demotion is on"))
+            .so("the kernel moves cold pages of domains to lower tiers, off their homes")
+            .advice("echo false > /sys/kernel/mm/numa/demotion_enabled to keep memory at home"),
+        (_, demotion) => {
+            let demotion = demotion.map_or("demotion is unknown", |_| "demotion is off");
+            Finding::ok(TOPIC, format!("{listed}; {demotion}"))
+                .so("placement uses tiers below those of all CPUs last")
+        }
     }
 }
 
