@@ -3,7 +3,7 @@
 use crate::Observation;
 use nearside_topology::{CpuId, CpuSet, Node, NodeSet, Topology, Withheld};
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 /// CPUs and memory that exist and are not offered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -84,15 +84,11 @@ pub(crate) fn check_named(nodes: &NodeSet, topology: &Topology) -> Result<(), No
 
 /// Nodes on which domains have no CPU, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
 pub struct NoCpus {
     /// The nodes.
     pub nodes: NodeSet,
-    /// Their isolated CPUs, and the partition that isolates them, if all domains are in one.
-    isolated: CpuSet,
-    partition: Option<String>,
-    /// CPUs that the cgroup above all domains withholds.
-    withheld: CpuSet,
-    by: String,
+    why: String,
 }
 
 impl NoCpus {
@@ -102,46 +98,29 @@ impl NoCpus {
             let node = offered.cpu(*cpu).filter(|cpu| !cpu.online).and_then(|cpu| cpu.node);
             node.is_some_and(|node| nodes.contains(node))
         };
-        Self {
-            nodes: nodes.clone(),
-            isolated: offered.isolated_of(nodes).iter().filter(is_there).collect(),
-            partition: offered.isolated_partition.clone(),
-            withheld: offered.withheld.cpus.iter().filter(is_there).collect(),
-            by: offered.withheld.by.clone(),
-        }
-    }
-}
-
-impl fmt::Display for NoCpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { nodes, isolated, partition, withheld, by } = self;
-        let nodes = nodes.named();
-        if let (false, Some(partition)) = (isolated.is_empty(), partition) {
-            return write!(
-                f,
-                "no CPU of {nodes} is offered: {} are isolated, because cpuset.cpus.partition of \
+        let isolated: CpuSet = offered.isolated_of(nodes).iter().filter(is_there).collect();
+        let withheld: CpuSet = offered.withheld.cpus.iter().filter(is_there).collect();
+        let (named, by) = (nodes.named(), &offered.withheld.by);
+        let why = match (isolated.is_empty(), &offered.isolated_partition) {
+            (false, Some(partition)) => format!(
+                "no CPU of {named} is offered: {} are isolated, because cpuset.cpus.partition of \
                  the cgroup {partition} is isolated: name nodes (--nodes), or write root or member \
                  to that file",
                 isolated.named()
-            );
-        }
-        if !isolated.is_empty() {
-            return write!(
-                f,
-                "no CPU of {nodes} is offered: {} are isolated (isolcpus= or a cpuset partition): \
+            ),
+            (false, None) => format!(
+                "no CPU of {named} is offered: {} are isolated (isolcpus= or a cpuset partition): \
                  name nodes (--nodes)",
                 isolated.named()
-            );
-        }
-        match withheld.is_empty() {
-            true => write!(f, "no CPU is online on {nodes}"),
-            false => write!(
-                f,
-                "no CPU of {nodes} is offered: the cgroup {by} does not allow {} \
+            ),
+            (true, _) if withheld.is_empty() => format!("no CPU is online on {named}"),
+            (true, _) => format!(
+                "no CPU of {named} is offered: the cgroup {by} does not allow {} \
                  (cpuset.cpus.effective)",
                 withheld.named()
             ),
-        }
+        };
+        Self { nodes: nodes.clone(), why }
     }
 }
 
