@@ -16,6 +16,11 @@ mod disks;
 mod error;
 pub mod escape;
 pub mod facts;
+#[cfg(test)]
+mod fault;
+#[cfg(not(test))]
+#[path = "no_fault.rs"]
+mod fault;
 pub mod folder;
 pub mod guest;
 mod host;
