@@ -12,9 +12,9 @@ unpack 'numad=0.5+20150602-8+b1'
 
 # The answer and the exit code. numad writes a log, which stays in namespaces of its own.
 ask() {
-  unshare --user --map-root-user --mount --ipc bash -c '
+  unshare --user --map-root-user --mount --ipc bash -c "
     mount -t tmpfs tmpfs /var/log && mount -t tmpfs tmpfs /run
-    numad -w "$1"; echo "exit code $?"' - "$1"
+    numad -w $1; echo exit code \$?"
 }
 
 all=$(cat /sys/devices/system/node/has_memory)
