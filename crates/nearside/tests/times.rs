@@ -88,6 +88,11 @@ fn placements_by_nodes() {
 /// The files that Linux has of nodes with two CPUs each, HMAT figures and empty huge page pools.
 fn add_hardware(made: &Made, nodes: u32) {
     let (mut zones, mut blocks) = (String::new(), String::new());
+    for size in ["2048kB", "1048576kB"] {
+        for file in ["nr_hugepages", "free_hugepages", "surplus_hugepages", "resv_hugepages"] {
+            made.file(&format!("sys/kernel/mm/hugepages/hugepages-{size}/{file}"), "0\n");
+        }
+    }
     for node in 0..nodes {
         let folder = format!("sys/devices/system/node/node{node}");
         let statistics = ["Active", "Inactive", "Active(file)", "Inactive(file)", "SReclaimable"]
