@@ -4,8 +4,8 @@
 # `numad -w VCPUS:MIB`, which libvirt runs for placement='auto', answers every size with a list of
 # nodes and exit code 0: 95 TiB, a million vCPUs, and no vCPU at all.
 #
-# Consequence: a manager that starts guests by numad's answer learns neither that memory is short nor
-# that the request makes no sense. Who wants to know has to compare memory itself.
+# Consequence: a manager that starts guests by numad's answer learns neither that memory is short
+# nor that the request makes no sense. It has to compare the memory itself.
 # shellcheck source=findings/lib.sh
 . "$(dirname "$0")/lib.sh"
 unpack 'numad=0.5+20150602-8+b1'

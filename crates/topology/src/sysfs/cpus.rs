@@ -274,8 +274,8 @@ fn read_topology(source: &mut Source, cpus: &mut [Cpu]) {
 }
 
 /// The lowest CPU of those that share something, by CPU. The kernel lists them alike for each of
-/// them (`cache_shared_cpu_map_setup` in Linux, `drivers/base/cacheinfo.c`; `update_siblings_masks`,
-/// `drivers/base/arch_topology.c`), so one list is enough.
+/// them (`cache_shared_cpu_map_setup` in Linux, `drivers/base/cacheinfo.c`;
+/// `update_siblings_masks`, `drivers/base/arch_topology.c`), so one list is enough.
 #[derive(Default)]
 struct Sharing(BTreeMap<CpuId, Option<CpuId>>);
 
