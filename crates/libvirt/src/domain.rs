@@ -74,8 +74,8 @@ impl Domain {
         matches!(architecture, Some("ppc64" | "ppc64le"))
     }
 
-    /// Whether libvirt asks `numad` for the domain's nodes (`qemuProcessPrepareDomainNUMAPlacement`,
-    /// `src/qemu/qemu_process.c`).
+    /// Whether libvirt asks `numad` for the domain's nodes
+    /// (`qemuProcessPrepareDomainNUMAPlacement`, `src/qemu/qemu_process.c`).
     pub fn asks_numad(&self) -> bool {
         let binding = self.numatune.as_ref().and_then(|numatune| numatune.memory.as_ref());
         let placement = binding.and_then(|binding| binding.placement.as_ref());
