@@ -234,7 +234,7 @@ fn claims_and_reservations_never_exceed_a_node_whatever_is_refused() {
             run(&mut random, &mut seen);
             // Some memory is moved by a command now and then.
             for (at, part) in seen.machine.parts.iter_mut().enumerate() {
-                part.mover = ((at + round as usize) % 5 == 0).then_some(731);
+                part.mover = (at + round as usize).is_multiple_of(5).then_some(731);
             }
             let (plan, next) = decide(&tuning, &seen, &history);
             history = next;
