@@ -3,7 +3,7 @@
 use crate::shared::interval;
 use nearside_lab::{
     Domain, MIB, await_that,
-    daemon::{Daemon, get},
+    daemon::{Daemon, ask, get},
     json, nearside, run, status, stderr, stdout, words,
 };
 use serde_json::{Value, json};
@@ -22,9 +22,8 @@ fn start() -> (Daemon, Domain) {
         &format!("--mib {SIZE_MIB}"),
     );
     await_that("it is at home", || {
-        let domains = get("/domains");
-        let db = domains["domains"].as_array().unwrap().iter().find(|it| it["name"] == "db");
-        db.is_some_and(|db| db["status"]["debt_bytes"] == 0)
+        let (code, db) = ask("GET", "/domains/db", None).unwrap();
+        code == 200 && db["status"]["debt_bytes"] == 0
     });
     (daemon, domain)
 }
