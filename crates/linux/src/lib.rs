@@ -49,6 +49,8 @@ pub mod watch;
 
 pub use disks::resolve_disks;
 pub use error::Error;
-pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};
+pub use host::{
+    Batches, Host, NewDomain, OwnMove, Paths, Refusal, Session, Waiting, wants_fallback,
+};
 pub use incoming::reserve_incoming;
 pub use unmovable::Unmovable;

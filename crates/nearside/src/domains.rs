@@ -6,7 +6,7 @@ use crate::{
     report::{
         answers::StatusAnswer,
         cell_stat::{self, CellStat},
-        json,
+        json::{self, MoverJson},
     },
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -54,6 +54,8 @@ pub(crate) struct Domain {
     pub(crate) local_share: Option<f64>,
     /// Bytes of its own memory that lie off its home; none if its memory cannot be read.
     pub(crate) debt_bytes: Option<u64>,
+    /// The process that moves its memory, if one does.
+    pub(crate) mover: Option<MoverJson>,
     /// The figures behind all of this.
     pub(crate) usage: Usage,
     /// The cells of a virtual machine with several; empty for other domains.
@@ -91,6 +93,7 @@ impl Domain {
             debt_bytes: home.as_ref().filter(|_| seen).map(|home| usage.debt_bytes(&home.nodes)),
             resident_bytes,
             reserved_bytes: 0,
+            mover: record.and_then(MoverJson::of),
             home,
             claim,
             usage,
@@ -160,6 +163,7 @@ impl Domain {
             kernel_bytes,
             unmapped_bytes,
             reserved_bytes,
+            mover: None,
         }
     }
 }
