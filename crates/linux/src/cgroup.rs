@@ -3,7 +3,9 @@
 
 use crate::{
     error::{Error, IoContext},
-    escape, mountinfo, read,
+    escape,
+    fault::before_write,
+    mountinfo, read,
 };
 use std::{
     collections::BTreeSet,
@@ -191,7 +193,10 @@ impl Cgroup {
     /// # Errors
     /// Names the missing privilege if the kernel denies permission.
     pub fn create(&self) -> Result<(), Error> {
-        let Err(error) = fs::create_dir(&self.directory) else { return Ok(()) };
+        let made = before_write().map_err(io::Error::from);
+        let Err(error) = made.and_then(|()| fs::create_dir(&self.directory)) else {
+            return Ok(());
+        };
         let needs = match error.kind() {
             io::ErrorKind::PermissionDenied => "root",
             io::ErrorKind::ReadOnlyFilesystem => {
@@ -207,6 +212,7 @@ impl Cgroup {
 
     /// Removes it; fine if it is gone already.
     pub fn remove(&self) -> io::Result<()> {
+        before_write()?;
         match fs::remove_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
@@ -229,7 +235,9 @@ impl Cgroup {
         let path = self.directory.join(file);
         // No create: a missing file means a missing controller, and a plain file must never appear
         // here. The kernel ignores the truncation.
-        let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
+        let is_due = before_write().map_err(io::Error::from);
+        let opened =
+            is_due.and_then(|()| fs::OpenOptions::new().write(true).truncate(true).open(&path));
         opened
             .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
             .at_writing(&path, text)

@@ -2,7 +2,10 @@
 //! it. It is opened once, and its owner and mode are checked. Its files are reached from the open
 //! folder, so that no path is followed twice and no link at all.
 
-use crate::error::{Error, IoContext};
+use crate::{
+    error::{Error, IoContext},
+    fault::before_write,
+};
 use nearside_topology::bounded_file;
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, Stat},
@@ -105,13 +108,15 @@ impl Folder {
     }
 
     fn make_at(above: impl std::os::fd::AsFd, name: &Path, path: &Path) -> Result<Self, Error> {
-        let is_new = match rustix::fs::mkdirat(&above, name, FOLDER_MODE) {
+        let made = before_write().and_then(|()| rustix::fs::mkdirat(&above, name, FOLDER_MODE));
+        let is_new = match made {
             Err(Errno::EXIST) => false,
             made => made.at(path).map(|()| true)?,
         };
         let folder = Self::open_at(above, name, path)?.ok_or(Errno::NOENT).at(path)?;
         if is_new {
             // The umask may have removed some of these bits.
+            before_write().at(path)?;
             rustix::fs::fchmod(&folder.opened, FOLDER_MODE).at(path)?;
         }
         Ok(folder)
@@ -142,6 +147,7 @@ impl Folder {
     /// Creates a FIFO and opens both its ends, so that it has a writer while the result is open.
     pub(crate) fn make_fifo(&self, name: &str) -> Result<OwnedFd, Error> {
         let path = self.path.join(name);
+        before_write().at(&path)?;
         rustix::fs::mknodat(&self.opened, name, FileType::Fifo, PRIVATE_MODE, 0).at(&path)?;
         self.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty())
             .map(OwnedFd::from)
@@ -210,7 +216,9 @@ impl Folder {
                 PRIVATE_MODE,
             )?;
             rustix::fs::fchmod(&file, mode)?;
+            before_write()?;
             file.write_all(content)?;
+            before_write()?;
             rustix::fs::renameat(&self.opened, &fresh, &self.opened, name).map_err(io::Error::from)
         })();
         if replaced.is_err() {
@@ -232,11 +240,15 @@ impl Folder {
     }
 
     fn open_file(&self, name: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
+        if flags.contains(OFlags::CREATE) {
+            before_write()?;
+        }
         rustix::fs::openat(&self.opened, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
             .map(File::from)
     }
 
     fn unlink(&self, name: &str) -> Result<(), io::Error> {
+        before_write()?;
         match rustix::fs::unlinkat(&self.opened, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             removed => Ok(removed?),

@@ -22,5 +22,6 @@ pub(crate) use handle::allowed;
 pub use handle::{Host, Paths, Waiting};
 pub use memory_policy::policy_forbidden;
 pub(crate) use memory_policy::take_policy;
+pub use moving::OwnMove;
 pub use records::{NewDomain, wants_fallback};
 pub use session::{Refusal, Session};

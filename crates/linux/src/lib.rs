@@ -16,6 +16,11 @@ mod disks;
 mod error;
 pub mod escape;
 pub mod facts;
+#[cfg(test)]
+mod fault;
+#[cfg(not(test))]
+#[path = "no_fault.rs"]
+mod fault;
 pub mod folder;
 pub mod guest;
 mod host;
@@ -45,6 +50,8 @@ pub mod watch;
 
 pub use disks::resolve_disks;
 pub use error::Error;
-pub use host::{Batches, Host, NewDomain, Paths, Refusal, Session, Waiting, wants_fallback};
+pub use host::{
+    Batches, Host, NewDomain, OwnMove, Paths, Refusal, Session, Waiting, wants_fallback,
+};
 pub use incoming::reserve_incoming;
 pub use unmovable::Unmovable;

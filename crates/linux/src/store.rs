@@ -19,5 +19,5 @@ pub use journal::Journal;
 pub use known::Known;
 pub use lock::{Holder, LockWait, Wait};
 pub(crate) use process::Process;
-pub use record::{Change, CpuBinding, Lifetime, Part, Parts, Record, Reservation, Subject};
+pub use record::{Change, CpuBinding, Lifetime, Mover, Part, Parts, Record, Reservation, Subject};
 pub use records::{Locked, Store, Swept};

@@ -6,7 +6,7 @@ use crate::{
     report::{
         answers::StatusAnswer,
         cell_stat::{self, CellStat},
-        json,
+        json::{self, MoverJson},
     },
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -61,6 +61,8 @@ pub(crate) struct Domain {
     pub(crate) debt_bytes: Option<u64>,
     /// Its processes that the kernel killed for lack of memory; none without the memory controller.
     pub(crate) oom_kills: Option<u64>,
+    /// The process that moves its memory, if one does.
+    pub(crate) mover: Option<MoverJson>,
     /// The figures behind all of this.
     pub(crate) usage: Usage,
     /// The cells of a virtual machine with several; empty for other domains.
@@ -100,6 +102,7 @@ impl Domain {
             resident_bytes,
             reserved_bytes: 0,
             oom_kills: usage.oom_kills.map(|kills| kills.killed),
+            mover: record.and_then(MoverJson::of),
             home,
             claim,
             usage,
@@ -169,6 +172,7 @@ impl Domain {
             kernel_bytes,
             unmapped_bytes,
             reserved_bytes,
+            mover: None,
         }
     }
 }

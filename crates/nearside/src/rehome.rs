@@ -1,7 +1,7 @@
 //! Another home for a running domain: for `set`, and for the daemon.
 
 use crate::{failure::Failure, report::set::Report};
-use nearside_linux::{Host, Refusal, store::Part};
+use nearside_linux::{Error, Host, OwnMove, Refusal, store::Part};
 use nearside_policy::{
     Action, Bytes, CpuReason, Home, Machine, Origin, Outcome as Applied, PartId, Plan, Progress,
     Reason, Rehome, RehomeRefusal, Step, Transaction, may_go_on, rehome,
@@ -23,7 +23,8 @@ pub(crate) fn plan(host: &mut Host, wish: &Rehome) -> Result<Plan, Failure> {
 }
 
 /// Carries out a request: the change of home as one transaction, then the move of the memory
-/// without the lock, then the confinement to the new home. `watch` is called while pages move, and
+/// without the lock, then the confinement to the new home. From the first to the last the record
+/// names this process as the one that moves. `watch` is called while pages move, and
 /// may interrupt them.
 pub(crate) fn carry_out(
     host: &mut Host,
@@ -35,8 +36,6 @@ pub(crate) fn carry_out(
     let plan = rehome(wish, observation).map_err(refused)?;
     let home_before = observation.part(&wish.part).and_then(|part| part.home.clone());
     session.apply(&plan.transaction).map_err(Failure::could_not)?;
-    drop(session);
-
     let mut report = Report {
         name: wish.part.domain().into(),
         nodes_before: home_before.map(|home| home.nodes).unwrap_or_default(),
@@ -46,29 +45,47 @@ pub(crate) fn carry_out(
         ..Report::default()
     };
     report.notes.extend(plan.limits);
-    if let Some(step) = &plan.moves {
-        let outcome = host.move_pages(&step.action, watch);
+    // Under the same lock as the new home, so that the daemon moves nothing in between.
+    let begun = plan.moves.as_ref().map(|step| Ok((session.begin_move(&step.action)?, step)));
+    drop(session);
+    let begun = begun.transpose();
+    let begun = begun.map_err(|error: Error| done_in_part(&report, &error.to_string()))?;
+    if let Some((own, step)) = begun {
+        let outcome = host.move_memory(&own, &step.action, watch);
         report.confined = may_go_on(&outcome);
-        match outcome {
-            Applied::Applied { moved_bytes } => report.moved_bytes += moved_bytes,
+        let refused = match outcome {
+            Applied::Applied { moved_bytes } => {
+                report.moved_bytes += moved_bytes;
+                None
+            }
             Applied::Partly { moved_bytes, stayed, interrupted } => {
                 report.moved_bytes += moved_bytes;
                 report.stayed_bytes = stayed;
                 report.interrupted = interrupted;
+                None
             }
             // The new home remains: some of the memory may be there already.
-            Applied::Refused { why } => {
-                return Err(done_in_part(&report, &format!("cannot {}: {why}", step.action)));
-            }
+            Applied::Refused { why } => Some(format!("cannot {}: {why}", step.action)),
+        };
+        let narrowing = plan.afterwards.as_ref().filter(|_| report.confined);
+        let is_complete = refused.is_none() && !report.interrupted;
+        let ended = end_move(host, &own, narrowing, is_complete);
+        if let Some(why) = refused.or_else(|| ended.err()) {
+            return Err(done_in_part(&report, &why));
         }
-    }
-    if let Some(narrowing) = plan.afterwards.filter(|_| report.confined)
-        && let Applied::Refused { why } = host.apply(&narrowing)
-    {
-        return Err(done_in_part(&report, &why));
     }
     report.notes.extend(host.take_notices());
     Ok(report)
+}
+
+fn end_move(
+    host: &mut Host,
+    own: &OwnMove,
+    narrowing: Option<&Transaction>,
+    is_complete: bool,
+) -> Result<(), String> {
+    let mut session = host.begin().map_err(|error| error.to_string())?;
+    session.end_move(own, narrowing, is_complete).map_err(|refusal| refusal.to_string())
 }
 
 /// A failure after the home was changed: it names the changes that remain.

@@ -42,6 +42,9 @@ pub struct PartState {
     pub unmapped_bytes: ByNode,
     /// Explicit huge pages of its claim's size that it has reserved and not touched, in bytes.
     pub reserved_bytes: u64,
+    /// The process that moves its memory. While there is one, nobody else does.
+    #[serde(default)]
+    pub mover: Option<u32>,
 }
 
 /// The identity of a cgroup: the inode of its directory, which is unique within a boot.

@@ -9,7 +9,8 @@
 //! Moving pages is no part of a transaction ([`PageMove`](crate::PageMove)).
 
 use crate::{
-    Action, ByNode, Bytes, CgroupId, Claim, Home, Observation, PageSize, PartId, PartState, Step,
+    Action, ByNode, Bytes, CgroupId, Claim, Home, Observation, PageSize, PartId, PartState, Reason,
+    Step,
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
@@ -32,6 +33,8 @@ pub struct Needs {
     pub memory: Vec<(PageSize, ByNode)>,
     /// The parts that are changed, each with its cgroup and its home as they were observed.
     pub parts: BTreeMap<PartId, Observed>,
+    /// The parts whose memory has arrived at home: no process may be moving it.
+    pub arrived: BTreeSet<PartId>,
     /// The domains that are created: no part may have their names.
     pub free_names: BTreeSet<String>,
 }
@@ -61,6 +64,14 @@ pub enum Unmet {
         part: PartId,
         /// Its present home.
         home: Option<Home>,
+    },
+    /// A process moves its memory, and confines it to its home at the end.
+    #[error("process {pid} moves the memory of {part}")]
+    HasMover {
+        /// The part.
+        part: PartId,
+        /// The process.
+        pid: u32,
     },
     /// Another domain has taken the name.
     #[error("a domain named {0} is running by now")]
@@ -95,6 +106,9 @@ impl Transaction {
         let mut needs = Needs { memory, ..Needs::default() };
         for step in &steps {
             let id = step.action.part();
+            if step.reason == Reason::Arrived {
+                needs.arrived.insert(id.clone());
+            }
             if matches!(step.action, Action::Create { .. }) {
                 needs.free_names.insert(id.domain().to_owned());
             } else if let Some(part) = seen.part(id) {
@@ -151,6 +165,9 @@ impl Needs {
             }
             if part.home != expected.home {
                 return Err(Unmet::Rehomed { part: id.clone(), home: part.home.clone() });
+            }
+            if let Some(pid) = part.mover.filter(|_| self.arrived.contains(id)) {
+                return Err(Unmet::HasMover { part: id.clone(), pid });
             }
         }
         Ok(())

@@ -174,6 +174,10 @@ impl Host {
         };
         let recorded = record.part_of(id);
         let recorded = recorded.ok_or_else(|| Error::Refused(format!("{id} has no home")))?;
+        if let Some(mover) = &recorded.mover {
+            let why = format!("process {} moves the memory of {id}", mover.pid);
+            return Err(Error::Refused(why));
+        }
         let home = &recorded.home.nodes;
         if !nodes.is_subset(home) || home.contains(*from) {
             let home = home.named();

@@ -462,6 +462,7 @@ pub(super) fn part_of(record: &Record, part: &Part) -> PartState {
         home: Some(part.home.clone()),
         claim: part.claim.clone(),
         memory_nodes: part.memory_nodes.clone(),
+        mover: part.mover.as_ref().map(|mover| mover.pid),
         ..PartState::default()
     }
 }

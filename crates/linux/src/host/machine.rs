@@ -30,7 +30,7 @@ impl Machine for Host {
     ) -> Outcome {
         let moved = match pages.batch {
             Some(_) => self.move_batch(pages, progress),
-            None => self.move_all_pages(pages, progress),
+            None => self.move_from_begin_to_end(pages, progress),
         };
         moved.unwrap_or_else(|error| Outcome::Refused { why: error.to_string() })
     }

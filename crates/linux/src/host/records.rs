@@ -49,8 +49,8 @@ fn part_mut<'a>(record: &'a mut Record, id: &PartId) -> Option<&'a mut Part> {
 
 fn set_home(part: &mut Part, home: &Home, is_new: bool, topology: &Topology) {
     if part.home.nodes != home.nodes {
-        // A new home ends an interrupted move to the former one.
-        part.moving_to = None;
+        // A new home ends a move to the former one.
+        (part.moving_to, part.mover) = (None, None);
     }
     // A new domain gets its policy in a separate step, or none on a machine of one node.
     if !is_new {

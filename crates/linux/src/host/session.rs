@@ -135,7 +135,7 @@ impl<'h> Session<'h> {
     }
 
     /// Notes that the figures of subjects have changed.
-    fn have_changed(&mut self) {
+    pub(super) fn have_changed(&mut self) {
         (self.living, self.seen) = (None, None);
     }
 

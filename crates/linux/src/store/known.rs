@@ -26,7 +26,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// Reads the changed records. True if any may have changed.
+    /// Reads the changed records, and takes movers out that have ended. True if any may have
+    /// changed.
     ///
     /// # Errors
     /// If the folder cannot be read or trusted; the known records stay.
@@ -37,7 +38,7 @@ impl Known {
         };
         let folder = domains.stamp()?;
         if self.folder == Some(folder) {
-            return Ok(false);
+            return Ok(self.end_movers(store));
         }
         let mut files = BTreeMap::new();
         for file in domains.all_names()?.into_iter().filter(|file| file.ends_with(SUFFIX)) {
@@ -58,10 +59,22 @@ impl Known {
             files.insert(file, entry);
         }
         self.files = files;
+        self.end_movers(store);
         let is_settled =
             SystemTime::now().duration_since(folder.changed()).is_ok_and(|since| since > GRAIN);
         self.folder = is_settled.then_some(folder);
         Ok(true)
+    }
+
+    /// Takes movers that have ended out of the records. True if there were any.
+    fn end_movers(&mut self, store: &Store) -> bool {
+        let mut have_ended = false;
+        for (_, subject) in self.files.values_mut() {
+            if let Ok(Subject::Domain(record)) = subject {
+                have_ended |= store.end_movers(record);
+            }
+        }
+        have_ended
     }
 
     /// The records of this boot, including those of domains that have ended.

@@ -69,8 +69,23 @@ pub struct Part {
     pub memory_nodes: Option<NodeSet>,
     /// The nodes of its processes' memory policy, for processes that start later.
     pub policy_nodes: Option<NodeSet>,
-    /// The destination of an interrupted move of its memory.
+    /// The destination of a move of its memory that is under way, or was interrupted.
     pub moving_to: Option<NodeSet>,
+    /// The process that moves it there; none once the process has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mover: Option<Mover>,
+}
+
+/// The process that alone moves the memory of a part, for as long as it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mover {
+    /// The process, of the same boot as the record.
+    pub pid: u32,
+    /// Its start in clock ticks since boot, which tells it from a later one of the same number.
+    pub start_time_ticks: u64,
+    /// The most that it moves a second, in bytes; none without a limit.
+    pub rate_bytes_per_s: Option<u64>,
 }
 
 /// CPUs that a part is bound to.
@@ -279,6 +294,7 @@ impl Part {
             memory_nodes: None,
             policy_nodes: None,
             moving_to: None,
+            mover: None,
         }
     }
 }

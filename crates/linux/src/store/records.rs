@@ -6,7 +6,7 @@ use super::{
     journal::{self, Journal},
     lock::{self, Wait},
     process::Process,
-    record::{Change, Lifetime, Record, Reservation, Subject},
+    record::{Change, Lifetime, Mover, Record, Reservation, Subject},
 };
 use crate::{
     cgroup::{Cgroup, Tree},
@@ -89,13 +89,51 @@ impl Store {
     /// # Errors
     /// If `/proc` does not show this process.
     pub fn lease(&self, expires_unix_s: Option<u64>) -> Result<Lifetime, Error> {
+        let (pid, start_time_ticks) = self.this_process()?;
+        Ok(Lifetime::Lease { boot_id: self.boot_id.clone(), pid, start_time_ticks, expires_unix_s })
+    }
+
+    /// This process as a mover.
+    ///
+    /// # Errors
+    /// As [`lease`](Self::lease).
+    pub fn mover(&self, rate_bytes_per_s: Option<u64>) -> Result<Mover, Error> {
+        let (pid, start_time_ticks) = self.this_process()?;
+        Ok(Mover { pid, start_time_ticks, rate_bytes_per_s })
+    }
+
+    /// The number and the start of this process.
+    fn this_process(&self) -> Result<(u32, u64), Error> {
         let pid = std::process::id();
         let process = Process::read(&self.proc, pid).ok_or_else(|| {
             let path = self.proc.join(pid.to_string()).join("stat");
             Error::Refused(format!("{} does not show this process", path.display()))
         })?;
-        let (boot_id, start_time_ticks) = (self.boot_id.clone(), process.start_time_ticks);
-        Ok(Lifetime::Lease { boot_id, pid, start_time_ticks, expires_unix_s })
+        Ok((pid, process.start_time_ticks))
+    }
+
+    /// Whether a process runs that began at this time.
+    fn runs(&self, pid: u32, start_time_ticks: u64) -> bool {
+        Process::read(&self.proc, pid)
+            .is_some_and(|process| process.lives() && process.start_time_ticks == start_time_ticks)
+    }
+
+    /// Takes movers that have ended out of a record. True if there were any.
+    pub(super) fn end_movers(&self, record: &mut Record) -> bool {
+        let mut have_ended = false;
+        for part in record.parts.iter_mut() {
+            let ended = part.mover.take_if(|it| !self.runs(it.pid, it.start_time_ticks));
+            have_ended |= ended.is_some();
+        }
+        have_ended
+    }
+
+    /// A subject as it was read, without movers that have ended.
+    fn present(&self, mut subject: Subject) -> Subject {
+        if let Subject::Domain(record) = &mut subject {
+            self.end_movers(record);
+        }
+        subject
     }
 
     /// A lifetime of so many seconds from now, which needs no process.
@@ -131,7 +169,7 @@ impl Store {
         let (mut alive, mut broken) = (Vec::new(), Vec::new());
         for entry in entries.into_iter().filter(|entry| !self.has_ended(entry, tree)) {
             match entry.parsed.subject {
-                Ok(subject) => alive.push(subject),
+                Ok(subject) => alive.push(self.present(subject)),
                 Err(error) => broken.push(error),
             }
         }
@@ -155,7 +193,8 @@ impl Store {
         self.subjects(tree).0.into_iter().filter_map(reservation).collect()
     }
 
-    /// The record of one domain as it was written last, even if the domain has ended.
+    /// The record of one domain as it was written last, even if the domain has ended. Like every
+    /// record that is read, it names no mover that has ended.
     pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
         self.parsed(name)?.map_or(Ok(None), |parsed| Ok(domain(parsed.subject?)))
     }
@@ -165,7 +204,10 @@ impl Store {
         let Some(domains) = self.domains()? else { return Ok(None) };
         let file = domain_file(name);
         let text = domains.read_within(&file, MAX_RECORD_BYTES)?;
-        Ok(text.map(|text| parse(&domains, &file, &text)))
+        Ok(text.map(|text| {
+            let Parsed { lifetime, subject } = parse(&domains, &file, &text);
+            Parsed { lifetime, subject: subject.map(|subject| self.present(subject)) }
+        }))
     }
 
     /// The record of one domain, if that lives.
@@ -219,12 +261,9 @@ impl Store {
             }
             Lifetime::Lease { boot_id, pid, start_time_ticks, expires_unix_s } => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let holder = Process::read(&self.proc, *pid);
                 *boot_id == self.boot_id
                     && expires_unix_s.is_none_or(|expiry| now.as_secs() < expiry)
-                    && holder.is_some_and(|holder| {
-                        holder.lives() && holder.start_time_ticks == *start_time_ticks
-                    })
+                    && self.runs(*pid, *start_time_ticks)
             }
             // Without a clock it lasts: memory that may be promised is not promised again.
             Lifetime::Term { boot_id, expires_boottime_s } => {
@@ -385,7 +424,7 @@ impl Locked {
                     if entry.shows_arguments {
                         self.write(&subject)?;
                     }
-                    swept.alive.push(subject);
+                    swept.alive.push(self.store.present(subject));
                 }
                 Err(error) => swept.broken.push(error),
             }

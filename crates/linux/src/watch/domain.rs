@@ -247,6 +247,7 @@ impl Watched {
                 unmapped_bytes: of_first(self.memory.unmapped_by_any(claim)),
                 reserved_bytes: if at == 0 { self.reserved_bytes } else { 0 },
                 resident_bytes,
+                mover: part.and_then(|part| part.mover.as_ref()).map(|mover| mover.pid),
             }
         };
         self.ids(name, record).into_iter().zip(resident_bytes).enumerate().map(state).collect()

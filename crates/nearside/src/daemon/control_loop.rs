@@ -9,7 +9,7 @@ use super::{
     config::Config,
     fallback::{self, bound_names, for_each_domain},
     inbox::Inbox,
-    notify,
+    interrupted, notify,
     oom::Kills,
     persisted::PersistedState,
     reported::Reported,
@@ -273,6 +273,9 @@ impl ControlLoop {
         let is_over = || inbox.is_to_end() || Instant::now() >= due;
         let forget: fallback::DomainChange = |session, name| session.forget(name);
         for_each_domain(&mut self.host, &mut self.reported, &forgotten, forget, is_over);
+        let moved = interrupted::over(self.watcher.records(), &seen, &self.persisted.history);
+        let end: fallback::DomainChange = |session, name| session.forget_interrupted_moves(name);
+        for_each_domain(&mut self.host, &mut self.reported, &moved, end, is_over);
         // Last, because a change of a domain's record ends its page moves.
         self.begin_batches(&moves);
         self.tend_text(&seen);

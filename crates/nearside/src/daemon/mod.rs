@@ -50,6 +50,7 @@ pub mod copies;
 mod exposition;
 mod fallback;
 pub(crate) mod inbox;
+mod interrupted;
 mod metrics;
 pub mod notify;
 mod oom;

@@ -99,6 +99,7 @@ impl StatusJson {
             DebtBlocker::RunsThere => "runs-there",
             DebtBlocker::NoRoom => "no-room",
             DebtBlocker::NoBudget => "no-budget",
+            DebtBlocker::HasMover { .. } => "has-mover",
             DebtBlocker::BoundElsewhere => "bound-elsewhere",
             DebtBlocker::Balancing => "balancing",
             DebtBlocker::NotAllowed => "not-allowed",

@@ -7,7 +7,7 @@ use super::{
     doctor::{Doctor, tests::host},
     domain::examples,
     guest_cells::tests::cells as guest_cells,
-    json::{Placed, Why},
+    json::{MoverJson, Placed, Why},
     list::List,
     place_cells_json::PlacedCells,
     place_cells_text::tests::example as cells,
@@ -27,6 +27,7 @@ use crate::daemon::{
 };
 use crate::vm::{request::request, shape::intent};
 use nearside_libvirt::{Domain, lint, render};
+use nearside_linux::store::Mover;
 use nearside_policy::{
     Action, Alone, CpuReason, PageMove, PartHistory, PartId, Plan, Reason, SlowDown, Step,
     Transaction,
@@ -202,6 +203,11 @@ fn place_and_why() {
 fn list_show_and_stat() {
     let section = "API: `GET /domains/NAME`";
     let mut domains = examples::domains_told_of();
+    let mut moved = examples::record();
+    moved.part_mut().moving_to = Some(examples::nodes(&[2]));
+    moved.part_mut().mover =
+        Some(Mover { pid: 731, start_time_ticks: 5, rate_bytes_per_s: Some(4 << 20) });
+    domains[0].mover = MoverJson::of(&moved);
     domains[0].cells = vec![CellStat { status: domains[0].status.clone(), ..CellStat::default() }];
     let printed = to_value(List { domains: &domains }).unwrap();
     check("`nearside list ", &["Decisions", section], "", &printed);

@@ -2,7 +2,7 @@
 //! numbers, and names carry their units. Files on disk have shapes of their own.
 
 use super::place_text::reasons;
-use nearside_linux::store::{CpuBinding, Record};
+use nearside_linux::store::{CpuBinding, Mover, Record};
 use nearside_policy::{
     Affinity, ByNode, Candidate, Claim, CostModel, Decision, Home, LeftOut, Limits, MemoryPolicy,
     Origin, PageSize, Request,
@@ -96,6 +96,24 @@ impl<'a> ClaimJson<'a> {
     }
 }
 
+/// The process that moves the memory of a domain.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct MoverJson {
+    pid: u32,
+    to_nodes: Vec<NodeId>,
+    rate_bytes_per_s: Option<u64>,
+}
+
+impl MoverJson {
+    pub(crate) fn of(record: &Record) -> Option<Self> {
+        record.parts().find_map(|part| {
+            let (mover, to) = part.mover.as_ref().zip(part.moving_to.as_ref())?;
+            let Mover { pid, rate_bytes_per_s, .. } = *mover;
+            Some(Self { pid, to_nodes: members(to), rate_bytes_per_s })
+        })
+    }
+}
+
 /// The output of `nearside place`.
 #[derive(Serialize)]
 pub(crate) struct Placed<'a> {
@@ -118,6 +136,7 @@ pub(crate) struct Why<'a> {
     home: HomeJson,
     claim: Option<ClaimJson<'a>>,
     moving_to: Option<Vec<NodeId>>,
+    mover: Option<MoverJson>,
     #[serde(flatten)]
     decision: DecisionJson<'a>,
 }
@@ -130,6 +149,7 @@ impl<'a> Why<'a> {
             home: HomeJson::new(&record.part().home),
             claim: record.part().claim.as_ref().map(ClaimJson::new),
             moving_to: record.part().moving_to.as_ref().map(members),
+            mover: MoverJson::of(record),
             decision: DecisionJson::new(decision),
         }
     }

@@ -9,13 +9,13 @@ use super::{
         listing,
     },
     topology_text::on_or_off,
-    units::{count, short},
+    units::{count, short, size},
 };
 use crate::domains::Domain;
 use crate::printable::printable;
 use nearside_linux::{
     cgroup::{Cgroup, Tree},
-    store::{Part, Record},
+    store::{Mover, Part, Record},
     usage::{Account, Mapped},
 };
 use nearside_policy::{ByNode, CpuReason, PageSize, total};
@@ -249,16 +249,27 @@ fn homed(facts: &mut Facts, show: &Show, record: &Record, part: &Part) {
             ),
         );
     }
-    if let Some(nodes) = &part.moving_to {
-        facts.add(
+    match (&part.moving_to, &part.mover) {
+        (None, _) => {}
+        (Some(nodes), Some(mover)) => {
+            facts.add("memory", format!("moves to {} ({})", nodes.named(), moved_by(mover)));
+        }
+        (Some(nodes), None) => facts.add(
             "moving to",
             format!(
                 "{}, interrupted: `nearside set {} --nodes {nodes} --move-memory` continues",
                 nodes.named(),
                 record.name
             ),
-        );
+        ),
     }
+}
+
+/// The process that moves memory, and its rate.
+pub(super) fn moved_by(mover: &Mover) -> String {
+    let rate = mover.rate_bytes_per_s;
+    let rate = rate.map_or("without a limit".into(), |it| format!("at most {}/s", size(it)));
+    format!("nearside set, process {}, {rate}", mover.pid)
 }
 
 fn recorded(facts: &mut Facts, show: &Show, record: &Record) {
@@ -413,6 +424,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::report::answers::StatusAnswer;
     use crate::report::domain::examples::{self, MIB, nodes};
+    use crate::report::json::MoverJson;
     use nearside_linux::{memory::MemoryByKind, usage::Usage};
     use nearside_topology::CpuId;
 
@@ -512,6 +524,26 @@ pub(crate) mod tests {
         assert_eq!(allowed.confined_to(&topology(1)), Some(nodes(&[0])));
         assert_eq!(allowed.confined_to(&topology(0)), None);
         assert_eq!(Allowed::default().confined_to(&topology(1)), None);
+    }
+
+    #[test]
+    fn a_move_names_its_process_and_its_rate() {
+        let mut show = show();
+        let line = |rate_bytes_per_s: Option<u64>, show: &mut Show| {
+            let mover = Mover { pid: 731, start_time_ticks: 5, rate_bytes_per_s };
+            show.record.as_mut().unwrap().part_mut().mover = Some(mover);
+            let text = text(show);
+            assert!(!text.contains("interrupted"), "{text}");
+            text.lines().find(|line| line.contains("moves to")).unwrap().trim().to_owned()
+        };
+        assert_eq!(
+            line(Some(4 * MIB), &mut show).split_whitespace().collect::<Vec<_>>().join(" "),
+            "memory moves to node 1 (nearside set, process 731, at most 4 MiB/s)"
+        );
+        assert!(line(None, &mut show).ends_with("process 731, without a limit)"));
+        let json = serde_json::to_value(MoverJson::of(show.record.as_ref().unwrap())).unwrap();
+        let expected = serde_json::json!({"pid": 731, "to_nodes": [1], "rate_bytes_per_s": null});
+        assert_eq!(json, expected);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{
     domain::{CONFINED, origin},
     json,
     place_text::vcpus_per_core,
-    show::Allowed,
+    show::{Allowed, moved_by},
     table::{
         Side::{Left, Right},
         listing,
@@ -225,7 +225,7 @@ fn assumptions(decision: &Decision) -> String {
 /// The differences between the domain's current home and claim and the decision.
 fn since(record: &Record, decision: &Decision) -> String {
     let mut changes = Vec::new();
-    let Part { home, claim, moving_to, .. } = record.part();
+    let Part { home, claim, moving_to, mover, .. } = record.part();
     if home.nodes != decision.chosen.nodes {
         changes.push(format!("the home is now {} ({})", home.nodes.named(), origin(home.origin)));
     } else if home.origin == Origin::Explicit && decision.request.nodes.is_none() {
@@ -239,8 +239,14 @@ fn since(record: &Record, decision: &Decision) -> String {
             claim.nodes().named()
         ));
     }
-    if let Some(nodes) = moving_to {
-        changes.push(format!("a move of its memory to {} was interrupted", nodes.named()));
+    match (moving_to, mover) {
+        (None, _) => {}
+        (Some(nodes), Some(mover)) => {
+            changes.push(format!("its memory moves to {} ({})", nodes.named(), moved_by(mover)));
+        }
+        (Some(nodes), None) => {
+            changes.push(format!("a move of its memory to {} was interrupted", nodes.named()));
+        }
     }
     let lines: String = changes.iter().map(|change| format!("  {change}\n")).collect();
     if lines.is_empty() { "\nNo change since.\n".into() } else { format!("\nSince then\n{lines}") }

@@ -60,11 +60,11 @@ impl Made {
         let Ok(folder) = fs::read_dir(self.path("run/nearside/domains")) else {
             return BTreeMap::new();
         };
-        let records = folder.map(|entry| {
+        let records = folder.filter_map(|entry| {
             let text = fs::read(entry.unwrap().path()).unwrap();
             let record: Value = serde_json::from_slice(&text).unwrap();
-            let name = record["subject"]["reservation"]["name"].as_str().unwrap().to_owned();
-            (name, record)
+            let name = record["subject"]["reservation"]["name"].as_str()?.to_owned();
+            Some((name, record))
         });
         records.collect()
     }

@@ -112,6 +112,11 @@ pub enum DebtBlocker {
     NoRoom,
     /// The budget between the nodes is spent, or reduced because a node is short of memory.
     NoBudget,
+    /// A process moves it (`nearside set --move-memory`), at a rate of its own.
+    HasMover {
+        /// The process.
+        pid: u32,
+    },
     /// Another program seems to bind it elsewhere since recently.
     BoundElsewhere,
     /// It has no memory policy, so the kernel's NUMA balancing moves its pages to where it runs.
@@ -202,6 +207,7 @@ impl fmt::Display for DebtBlocker {
             Self::RunsThere => write!(f, "nearer to where it runs than home is"),
             Self::NoRoom => write!(f, "no room at home"),
             Self::NoBudget => write!(f, "waits for its share of the budget"),
+            Self::HasMover { pid } => write!(f, "`nearside set` moves it (process {pid})"),
             Self::BoundElsewhere => write!(f, "another program seems to bind it elsewhere"),
             Self::Balancing => {
                 write!(f, "left to the kernel's NUMA balancing: it has no memory policy")

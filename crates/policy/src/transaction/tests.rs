@@ -290,3 +290,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn memory_that_a_process_moves_has_not_arrived() {
+    let seen = machine(&[500, 500], vec![part("db", 1, &[0, 300], &[0, 300])]);
+    let nodes = NodeSet::from([NodeId(1)]);
+    let confine = Action::ConfineMemory { part: "db".into(), nodes };
+    let arrived = Step { action: confine.clone(), reason: Reason::Arrived };
+    let policy = MemoryPolicy::Strict;
+    let own = Step { action: confine, reason: Reason::PolicyConfines { policy } };
+    let mut moved = seen.clone();
+    moved.parts[0].mover = Some(731);
+    let cases = [
+        (&arrived, &seen, Ok(())),
+        (&arrived, &moved, Err(Unmet::HasMover { part: "db".into(), pid: 731 })),
+        // The mover's own step.
+        (&own, &moved, Ok(())),
+    ];
+    for (step, fresh, expected) in cases {
+        let transaction = Transaction::new(vec![step.clone()], &seen);
+        assert_eq!(transaction.check(fresh), expected, "{}", step.reason);
+    }
+    let said = Unmet::HasMover { part: "db".into(), pid: 731 }.to_string();
+    assert_eq!(said, "process 731 moves the memory of db");
+}

@@ -10,7 +10,7 @@ use crate::{
     id::{CpuId, CpuSet, NodeId, NodeSet},
     model::{Cpu, Topology},
 };
-use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
@@ -240,25 +240,19 @@ impl<'a> Places<'a> {
 fn read_topology(source: &mut Source, cpus: &mut [Cpu]) {
     let (mut without_package, mut without_core, mut without_cache) =
         (Vec::new(), CpuSet::new(), CpuSet::new());
-    let mut caches = BTreeMap::new();
+    let (mut cores, mut caches) = (Sharing::default(), Sharing::default());
+    let mut packages = BTreeMap::new();
     for (at, cpu) in cpus.iter_mut().enumerate().filter(|(_, cpu)| cpu.online) {
-        match package(source, cpu.id) {
-            Some(package) => cpu.package = package,
-            None => without_package.push(at),
-        }
-        match core(source, cpu.id) {
+        match cores.first_with(cpu.id, || shared(source, cpu.id, &CORE)) {
             Some(core) => cpu.core = core,
             None => _ = without_core.insert(cpu.id),
         }
-        // The kernel lists the CPUs of a cache alike for each of them (`cache_shared_cpu_map_setup`
-        // in Linux, `drivers/base/cacheinfo.c`), so one list is enough.
-        if !caches.contains_key(&cpu.id) {
-            let sharing = last_level_cache(source, cpu.id);
-            let first = sharing.as_ref().and_then(CpuSet::first);
-            let of_one = |sharing: CpuSet| sharing.iter().map(|id| (id, first)).collect::<Vec<_>>();
-            caches.extend(sharing.map_or_else(|| vec![(cpu.id, None)], of_one));
+        // A core is in one package.
+        match *packages.entry(cpu.core).or_insert_with(|| package(source, cpu.id)) {
+            Some(package) => cpu.package = package,
+            None => without_package.push(at),
         }
-        cpu.last_level_cache = caches.get(&cpu.id).copied().flatten();
+        cpu.last_level_cache = caches.first_with(cpu.id, || last_level_cache(source, cpu.id));
         if cpu.last_level_cache.is_none() {
             without_cache.insert(cpu.id);
         }
@@ -276,6 +270,28 @@ fn read_topology(source: &mut Source, cpus: &mut [Cpu]) {
             "no last-level cache for CPUs {without_cache}: they are taken to share none"
         );
         source.note(&format!("{CPUS}/cpu*/cache"), why);
+    }
+}
+
+/// The lowest CPU of those that share something, by CPU. The kernel lists them alike for each of
+/// them (`cache_shared_cpu_map_setup` in Linux, `drivers/base/cacheinfo.c`;
+/// `update_siblings_masks`, `drivers/base/arch_topology.c`), so one list is enough.
+#[derive(Default)]
+struct Sharing(BTreeMap<CpuId, Option<CpuId>>);
+
+impl Sharing {
+    /// The lowest CPU that shares it with `cpu`; `read` gives all of them.
+    fn first_with(&mut self, cpu: CpuId, read: impl FnOnce() -> Option<CpuSet>) -> Option<CpuId> {
+        if let Some(known) = self.0.get(&cpu) {
+            return *known;
+        }
+        let sharing = read();
+        let first = sharing.as_ref().and_then(CpuSet::first);
+        self.0.insert(cpu, first);
+        // CPUs are asked about in rising order.
+        let later = sharing.iter().flat_map(CpuSet::iter).filter(|&other| other > cpu);
+        self.0.extend(later.map(|other| (other, first)));
+        first
     }
 }
 
@@ -306,7 +322,8 @@ fn number_packages(source: &mut Source, cpus: &mut [Cpu], without: &[usize]) {
     let mut packages: Vec<CpuId> = Vec::new();
     for &at in without {
         let Some(cpu) = cpus.get_mut(at) else { continue };
-        let Some(first) = shared(source, cpu.id, &PACKAGE) else { continue };
+        let sharing = shared(source, cpu.id, &PACKAGE);
+        let Some(first) = sharing.as_ref().and_then(CpuSet::first) else { continue };
         let number = packages.iter().position(|&package| package == first);
         cpu.package = Some(number.unwrap_or(packages.len()) as u32);
         if number.is_none() {
@@ -323,17 +340,13 @@ const CORE: Files = [["core_cpus_list", "core_cpus"], ["thread_siblings_list", "
 const PACKAGE: Files =
     [["package_cpus_list", "package_cpus"], ["core_siblings_list", "core_siblings"]];
 
-fn core(source: &mut Source, cpu: CpuId) -> Option<CpuId> {
-    shared(source, cpu, &CORE)
-}
-
-/// The lowest of the CPUs in the first valid one of these files.
-fn shared(source: &mut Source, cpu: CpuId, files: &Files) -> Option<CpuId> {
+/// The CPUs in the first valid one of these files.
+fn shared(source: &mut Source, cpu: CpuId, files: &Files) -> Option<CpuSet> {
     files.iter().find_map(|[list, mask]| {
         let path = format!("{CPUS}/cpu{cpu}/topology/{list}");
         let mask = format!("{CPUS}/cpu{cpu}/topology/{mask}");
         let siblings = source.cpus_if_any(&path, &mask)?;
-        lowest(source, &path, cpu, &siblings)
+        with_itself(source, &path, cpu, siblings)
     })
 }
 
@@ -348,17 +361,17 @@ fn last_level_cache(source: &mut Source, cpu: CpuId) -> Option<CpuSet> {
     let folder = format!("{folder}/index{last}");
     let path = format!("{folder}/shared_cpu_list");
     let sharing = source.cpus_if_any(&path, &format!("{folder}/shared_cpu_map"))?;
-    lowest(source, &path, cpu, &sharing).map(|_| sharing)
+    with_itself(source, &path, cpu, sharing)
 }
 
-/// The lowest of the CPUs that share something with `cpu`. A list without `cpu` is ignored.
-fn lowest(source: &mut Source, path: &str, cpu: CpuId, sharing: &CpuSet) -> Option<CpuId> {
-    if !sharing.contains(cpu) {
-        let read = quoted(&format!("{sharing}"));
-        source.note(path, format_args!("read {read}, expected a list with CPU {cpu} itself in it"));
-        return None;
+/// The CPUs that share something with `cpu`. A list without `cpu` is ignored.
+fn with_itself(source: &mut Source, path: &str, cpu: CpuId, sharing: CpuSet) -> Option<CpuSet> {
+    if sharing.contains(cpu) {
+        return Some(sharing);
     }
-    sharing.first()
+    let read = quoted(&format!("{sharing}"));
+    source.note(path, format_args!("read {read}, expected a list with CPU {cpu} itself in it"));
+    None
 }
 
 #[cfg(test)]

@@ -77,8 +77,7 @@ fn read_but(
         }
         (vec![node], Distances::uniform(&[NodeId(0)]), Vec::new())
     } else {
-        let read: Vec<Node> =
-            source.about_memory(|source| ids.iter().map(|&id| nodes::read(source, id)).collect());
+        let read: Vec<Node> = source.about_memory(|source| nodes::read_all(source, &ids));
         match known.filter(|known| has_memory_of(known, &read)) {
             Some(known) => (read, known.distances.clone(), known.performance.clone()),
             None => {

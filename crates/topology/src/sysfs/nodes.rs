@@ -27,9 +27,27 @@ pub(super) fn numbers(source: &mut Source) -> Vec<NodeId> {
     known.into_iter().map(NodeId).collect()
 }
 
-pub(super) fn read(source: &mut Source, id: NodeId) -> Node {
+/// Reads the nodes. Where the whole machine has no huge pages, no node has any.
+pub(super) fn read_all(source: &mut Source, ids: &[NodeId]) -> Vec<Node> {
+    let folders = pool_folders(source, HUGE_PAGES);
+    let empty = |(page_bytes, pool): (u64, String)| {
+        let pages = source.number_if_any::<u64>(&format!("{pool}/nr_hugepages"));
+        let pool = HugePagePool { page_bytes, ..HugePagePool::default() };
+        (pages == Some(0)).then_some(pool)
+    };
+    let pools: Option<Vec<_>> = folders.into_iter().map(empty).collect();
+    let empty = pools.filter(|pools| !pools.is_empty());
+    ids.iter().map(|&id| read(source, id, empty.as_deref())).collect()
+}
+
+/// Reads a node. `empty` are the pools of a machine without huge pages, which each node with memory
+/// has (`hugetlb_register_all_nodes` in Linux, `mm/hugetlb_sysfs.c`).
+fn read(source: &mut Source, id: NodeId, empty: Option<&[HugePagePool]>) -> Node {
     let node = with_memory(source, &format!("{NODES}/node{id}/meminfo"));
-    let huge_pages = huge_pages(source, &format!("{NODES}/node{id}/hugepages"));
+    let huge_pages = match empty.filter(|_| node.memory_bytes > 0) {
+        Some(empty) => empty.to_vec(),
+        None => huge_pages(source, &format!("{NODES}/node{id}/hugepages")),
+    };
     Node { id, huge_pages, ..node }
 }
 

@@ -224,17 +224,18 @@ impl Source {
 
     /// The names in a folder, sorted; none if it is not there.
     pub(super) fn names(&mut self, folder: &str) -> Vec<String> {
-        let mut names = match self.try_names(folder) {
-            Ok(names) => names,
-            Err(error) => {
-                if error != Errno::NOENT {
-                    self.note(folder, io::Error::from(error));
-                }
-                return Vec::new();
-            }
-        };
+        let mut names = self.unsorted(folder);
         names.sort_unstable();
         names
+    }
+
+    fn unsorted(&mut self, folder: &str) -> Vec<String> {
+        self.try_names(folder).unwrap_or_else(|error| {
+            if error != Errno::NOENT {
+                self.note(folder, io::Error::from(error));
+            }
+            Vec::new()
+        })
     }
 
     fn try_names(&self, folder: &str) -> Result<Vec<String>, Errno> {
@@ -252,10 +253,12 @@ impl Source {
         let number = |name: &String| {
             let digits = name.strip_prefix(prefix)?;
             // The kernel writes neither "node+1" nor "node01".
-            let number = digits.parse().ok().filter(|n: &u32| format!("{n}") == digits)?;
+            let is_plain =
+                digits == "0" || digits.starts_with(|first| ('1'..='9').contains(&first));
+            let number = digits.parse().ok().filter(|_| is_plain)?;
             (number <= MAX_ID).then_some(number)
         };
-        let mut numbers: Vec<u32> = self.names(folder).iter().filter_map(number).collect();
+        let mut numbers: Vec<u32> = self.unsorted(folder).iter().filter_map(number).collect();
         numbers.sort_unstable();
         numbers
     }
@@ -306,7 +309,7 @@ fn each_line(
         left = left
             .checked_sub(read)
             .ok_or_else(|| io::Error::other(format!("longer than {max_bytes} bytes")))?;
-        each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+        each(&String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line)));
     }
 }
 

@@ -104,20 +104,22 @@ struct Zones {
 
 impl Zones {
     fn line(&mut self, line: &str) {
-        if let Some((node, name)) = heading(line) {
-            let zone = ZonePages { name: name.trim().to_string(), ..ZonePages::default() };
-            self.all.push((node, zone));
-            self.are_about_cpus = false;
+        if !line.starts_with(' ') {
+            if let Some((node, name)) = heading(line) {
+                let zone = ZonePages { name: name.trim().to_string(), ..ZonePages::default() };
+                self.all.push((node, zone));
+                self.are_about_cpus = false;
+            }
             return;
         }
-        self.are_about_cpus |= line.trim_start().starts_with("pagesets");
         if self.are_about_cpus {
             return;
         }
+        self.are_about_cpus = line.trim_ascii_start().starts_with("pagesets");
         if let (Some((_, zone)), Some(reserved)) = (self.all.last_mut(), protection(line)) {
             zone.reserved = reserved;
         }
-        let mut words = line.split_whitespace().skip_while(|&word| word == "pages");
+        let mut words = line.split_ascii_whitespace().skip_while(|&word| word == "pages");
         let (Some((_, zone)), Some(key), Some(Ok(pages)), None) =
             (self.all.last_mut(), words.next(), words.next().map(str::parse), words.next())
         else {

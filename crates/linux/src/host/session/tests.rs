@@ -1,5 +1,7 @@
 //! Transactions on a made-up host: plain files stand for the kernel's.
 
+mod faults;
+
 use super::*;
 use crate::{made::Made, store::CpuBinding};
 use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin};

@@ -47,7 +47,9 @@ impl Round<'_> {
     /// Confines parts to their homes again.
     pub(super) fn confine_again(&mut self) {
         for at in self.sampled() {
-            if self.is_moving(at) || !self.owner(at).lets_bind() {
+            // A mover narrows the cpuset itself, once its pages have arrived.
+            let has_mover = self.state(at).mover.is_some();
+            if has_mover || self.is_moving(at) || !self.owner(at).lets_bind() {
                 continue;
             }
             let Some(nodes) = self.narrower(at) else { continue };

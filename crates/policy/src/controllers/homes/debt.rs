@@ -79,6 +79,9 @@ impl Round<'_> {
 
     // The reason why another program moves the memory of a part, if one does.
     fn is_moved_by_others(&self, at: PartIndex) -> Option<DebtBlocker> {
+        if let Some(pid) = self.state(at).mover {
+            return Some(DebtBlocker::HasMover { pid });
+        }
         // Each process that Nearside starts has a policy (or a cpuset, by policy restrictive),
         // which balancing respects.
         let is_balanced = self.seen().balancing_scans() && self.state(at).was_found();

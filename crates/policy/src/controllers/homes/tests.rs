@@ -9,10 +9,10 @@ use super::{
     *,
 };
 use crate::{
-    ByNode, Claim, MilliVcpus, MoveReport, PageMove, PageSize, PartId, PartLoad, PartState,
-    Payback, SlowDown, Stayed, StayedWhy,
+    ByNode, Claim, MemoryPolicy, MilliVcpus, MoveReport, PageMove, PageSize, PartId, PartLoad,
+    PartState, Payback, Reason, SlowDown, Stayed, StayedWhy,
 };
-use nearside_topology::{HugePagePool, NodeId};
+use nearside_topology::{HugePagePool, MemoryState, NodeId};
 
 fn decide(tuning: &Tuning, seen: &ControlObservation, history: &History) -> (ControlPlan, History) {
     Homes { tuning: *tuning }.plan(seen, history)
@@ -243,4 +243,32 @@ fn reasons_and_statuses_carry_figures() {
             format!("make node 1 the home: {reason}")
         ]
     );
+}
+
+#[test]
+fn the_memory_of_a_part_with_a_mover_is_left_to_it() {
+    let tuning = Tuning::default();
+    // Debt on node 1, and the bytes that move; with none, the part is confined to its home.
+    for (debt, mover, moved, confines) in [
+        (1 << 20, None, vec![1 << 20], false),
+        (1 << 20, Some(731), vec![], false),
+        (0, None, vec![], true),
+        (0, Some(731), vec![], false),
+    ] {
+        let mut seen = seen(1, 0, [0, 0]);
+        let state = MemoryState { free_bytes: 8 * GIB, ..MemoryState::default() };
+        seen.machine.topology.nodes.iter_mut().for_each(|node| node.state = Some(state));
+        let part = &mut seen.machine.parts[0];
+        part.resident_bytes.insert(NodeId(1), debt);
+        part.home.as_mut().unwrap().policy = MemoryPolicy::Strict;
+        part.memory_nodes = Some([NodeId(0), NodeId(1)].into());
+        part.mover = mover;
+        let (plan, history) = decide(&tuning, &seen, &History::default());
+        let steps: Vec<_> = plan.transactions.iter().flat_map(|it| &it.steps).collect();
+        let is_confined = steps.iter().any(|step| step.reason == Reason::Arrived);
+        assert_eq!((moved_bytes(&plan), is_confined), (moved, confines), "{debt} {mover:?}");
+        let said = history.parts[&"db".into()].status.to_string();
+        let says = said.contains("off home: `nearside set` moves it (process 731)");
+        assert_eq!(says, debt > 0 && mover.is_some(), "{said}");
+    }
 }
