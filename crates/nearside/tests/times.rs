@@ -258,7 +258,11 @@ fn questions_at_once_on_busy_cores() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().unwrap().get() {
-            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         for (at_once, domains) in [(64, 0), (20, 50), (4, 500)] {
             let (mut unreserved, mut phantoms) = (0, 0);
