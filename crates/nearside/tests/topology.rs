@@ -98,15 +98,16 @@ fn odd_machines_are_shown_as_they_are() {
 fn memory_tiers_are_shown_with_demotion() {
     assert!(!shown("cxl", &[]).contains("Memory tiers"));
     let root = common::unpacked("cxl").unwrap();
-    let text = "sys/devices/virtual/memory_tiering/memory_tier4/nodelist: 0-1\n\
-                sys/devices/virtual/memory_tiering/memory_tier22/nodelist: 2\n\
-                sys/kernel/mm/numa/demotion_enabled: false\n";
-    common::unpack(text, root.path()).unwrap();
+    let add = |text: &str| common::unpack(text, root.path()).unwrap();
+    add("sys/devices/virtual/memory_tiering/memory_tier4/nodelist: 0-1\n\
+         sys/kernel/mm/numa/demotion_enabled: false\n");
     let run = |flags: &[&str]| {
         let output =
             nearside(&[&["topology", "--sysfs", root.path().to_str().unwrap()], flags].concat());
         String::from_utf8(output.stdout).unwrap()
     };
+    assert!(!run(&[]).contains("Memory tiers"), "one tier is no news");
+    add("sys/devices/virtual/memory_tiering/memory_tier22/nodelist: 2\n");
     let report = run(&[]);
     let tiers = section(&report, "Memory tiers (less is faster)");
     assert_eq!(tiers, ["  tier  nodes", "     4  0-1", "    22  2", "  demotion off"]);

@@ -278,15 +278,18 @@ fn performance(topology: &Topology) -> String {
     table("Performance (HMAT)", &columns, &rows.collect::<Vec<_>>())
 }
 
-/// The memory tiers, and whether pages sink from one to the next.
+/// The memory tiers, and whether pages sink from one to the next; nothing if there is one tier.
 fn tiers(topology: &Topology) -> String {
     let MemoryTiers { tiers, demotion_enabled } = &topology.memory_tiers;
+    if tiers.len() < 2 {
+        return String::new();
+    }
     let row = |tier: &MemoryTier| vec![tier.number.to_string(), tier.nodes.to_string()];
     let rows: Vec<_> = tiers.iter().map(row).collect();
     let table = table("Memory tiers (less is faster)", &[("tier", Right), ("nodes", Left)], &rows);
     match demotion_enabled {
-        Some(enabled) if !rows.is_empty() => format!("{table}  demotion {}\n", on_or_off(*enabled)),
-        _ => table,
+        Some(enabled) => format!("{table}  demotion {}\n", on_or_off(*enabled)),
+        None => table,
     }
 }
 
