@@ -292,15 +292,18 @@ pub(crate) fn sample(
     found.iter().zip(usages).map(domain).collect()
 }
 
-/// The CPUs that a group lets its domain have, if some are not among those it is bound to.
+/// The CPUs that a group lets its domain have, if none of those that it is bound to are left: the
+/// kernel then offers the CPUs of the group above.
 fn beside_binding(group: &Cgroup, record: &Record) -> Option<CpuSet> {
     let read = |file| group.read(file).ok().flatten()?.trim().parse::<CpuSet>().ok();
     // Without CPUs of its own, the group does not bind its threads.
-    read("cpuset.cpus").filter(|own| !own.is_empty())?;
+    let own = read("cpuset.cpus").filter(|own| !own.is_empty())?;
     let effective = read("cpuset.cpus.effective")?;
     let bound = record.parts().filter_map(|part| Some(part.cpus.as_ref()?.cpus.clone()));
     let bound = bound.reduce(|all, cpus| all.union(&cpus))?;
-    (!effective.difference(&bound).is_empty()).then_some(effective)
+    // Another program may have changed the set.
+    let is_ours = own.difference(&bound).is_empty();
+    (is_ours && effective.intersection(&bound).is_empty()).then_some(effective)
 }
 
 /// Notes about CPUs and memory that placement does not offer to a request that names these nodes.

@@ -283,6 +283,7 @@ fn questions_at_once_on_busy_cores() {
                 unreserved += at_once - reserved;
                 phantoms += made.reservations().len().abs_diff(reserved);
             }
+            assert_eq!(phantoms, 0, "promises and reservations differ");
             times_ms.sort_unstable();
             println!(
                 "{at_once} at once, {domains} domains, {ROUNDS} rounds: {unreserved} unreserved, \

@@ -9,10 +9,10 @@
 
 mod common;
 
-use common::{Stage, Victim, is_root};
+use common::{Stage, Victim, attach, is_root};
 use nearside_replicas::{
     FileId,
-    remap::{Exchange, Process, Refusal, RemapError, Report, attach, detach},
+    remap::{Exchange, Process, Refusal, RemapError, Report, detach},
 };
 use nix::{sys::ptrace, unistd};
 use rustix::{

@@ -9,10 +9,10 @@
 
 mod common;
 
-use common::{Line, Stage, Victim, has, inode, is_root, lines, run};
+use common::{Line, Stage, Victim, attach, has, inode, is_root, lines, run};
 use nearside_replicas::{
     FileId,
-    remap::{Exchange, Keep, RemapError, Segment, attach, detach},
+    remap::{Exchange, Keep, RemapError, Segment, detach},
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::{

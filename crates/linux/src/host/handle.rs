@@ -8,7 +8,7 @@ use crate::{
     guest::{Guest, GuestCell, Unknown, guest},
     huge, memory,
     migrate::Extent,
-    newcomer::{described, newcomer},
+    newcomer::{described, described_by_qemu, newcomer},
     store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
     vm::Monitors,
@@ -354,13 +354,16 @@ impl Host {
         newcomer(&group, &self.proc(), self.booted_with_systemd(), topology)
     }
 
-    /// A virtual machine of libvirt as libvirt describes it.
+    /// A virtual machine of libvirt as libvirt describes it or, if libvirt cannot be asked, QEMU's
+    /// command line.
     ///
     /// # Errors
-    /// With the reason, if libvirt cannot be asked.
+    /// With libvirt's reason, if neither describes it.
     pub fn described(&self, newcomer: &Newcomer) -> Result<Described, String> {
         let group = self.tree.group(&newcomer.cgroup).map_err(|error| error.to_string())?;
-        Ok(described(&self.libvirt_domain(&group)?))
+        self.libvirt_domain(&group)
+            .map(|domain| described(&domain))
+            .or_else(|why| described_by_qemu(newcomer, &group, &self.proc()).ok_or(why))
     }
 
     /// A reservation less the memory that its owner holds.

@@ -139,6 +139,7 @@ impl Session<'_> {
         id: &PartId,
         change: impl FnOnce(&mut Part),
     ) -> Result<(), Error> {
+        self.unrestored.check_domain(id.domain())?;
         let mut after = before.clone();
         if let Some(part) = after.parts.iter_mut().find(|part| part.cell == id.cell()) {
             change(part);

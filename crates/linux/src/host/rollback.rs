@@ -56,9 +56,12 @@ impl Unrestored {
 
     /// Refuses a transaction on a domain whose former binding could not be restored.
     pub(super) fn check(&self, transaction: &Transaction) -> Result<(), Error> {
-        let subjects = transaction.subjects();
-        let is_subject = |domain: &str| subjects.iter().any(|id| id.domain() == domain);
-        match self.0.iter().find(|it| is_subject(&it.domain)) {
+        transaction.subjects().iter().try_for_each(|id| self.check_domain(id.domain()))
+    }
+
+    /// As [`check`](Self::check), of one domain.
+    pub(super) fn check_domain(&self, domain: &str) -> Result<(), Error> {
+        match self.0.iter().find(|it| it.domain == domain) {
             Some(unrestored) => Err(Error::Refused(unrestored.why.clone())),
             None => Ok(()),
         }

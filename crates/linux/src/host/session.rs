@@ -48,7 +48,7 @@ pub struct Session<'h> {
     /// The patterns that found cgroups, by path.
     found_by: BTreeMap<String, String>,
     /// Changes of an earlier transaction that cannot be rolled back yet.
-    unrestored: Unrestored,
+    pub(super) unrestored: Unrestored,
 }
 
 /// The reason why a transaction was not applied. It has left no change.

@@ -67,6 +67,14 @@ pub(super) fn seen(subject: Subject, domains: &Folder, file: &str) -> Subject {
     }
 }
 
+/// Whether a file has the arguments of another record, such as an earlier one of the same name. The
+/// command of a record never changes: a file that cannot be read now may be its own.
+pub(super) fn are_of_another(domains: &Folder, file: &str, lifetime: &Lifetime) -> bool {
+    let Ok(Some(text)) = domains.read_within(file, MAX_RECORD_BYTES) else { return false };
+    let read = format::parse_versioned::<ArgumentsFile>(&domains.path().join(file), &text);
+    read.is_ok_and(|read| read.lifetime != *lifetime)
+}
+
 /// The arguments in a file. None if there is none, or if it belongs to another record: they are
 /// only shown, so nothing else depends on them.
 fn read(domains: &Folder, file: &str, lifetime: &Lifetime) -> Option<Vec<String>> {

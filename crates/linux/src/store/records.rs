@@ -118,11 +118,13 @@ impl Store {
             .is_some_and(|process| process.lives() && process.start_time_ticks == start_time_ticks)
     }
 
-    /// Takes movers that have ended out of a record. True if there were any.
+    /// Takes movers that have ended out of a record, and those that cannot run until somebody lets
+    /// them (Ctrl-Z, `systemctl freeze`): the daemon moves meanwhile. True if there were any.
     pub(super) fn end_movers(&self, record: &mut Record) -> bool {
+        let moves = |pid, ticks| self.runs(pid, ticks) && !Process::is_held(&self.proc, pid);
         let mut have_ended = false;
         for part in record.parts.iter_mut() {
-            let ended = part.mover.take_if(|it| !self.runs(it.pid, it.start_time_ticks));
+            let ended = part.mover.take_if(|it| !moves(it.pid, it.start_time_ticks));
             have_ended |= ended.is_some();
         }
         have_ended
@@ -340,7 +342,10 @@ impl Locked {
         match arguments {
             Some(arguments) if is_present(&private, &arguments) => {}
             Some(arguments) => self.domains.replace_private(&private, &arguments)?,
-            None => self.domains.remove(&private)?,
+            None if arguments::are_of_another(&self.domains, &private, &subject.lifetime()) => {
+                self.domains.remove(&private)?
+            }
+            None => {}
         }
         match is_present(&file, &text) {
             true => Ok(()),
@@ -422,7 +427,8 @@ impl Locked {
             match entry.parsed.subject {
                 Ok(subject) => {
                     if entry.shows_arguments {
-                        self.write(&subject)?;
+                        // Without space for a second file the next process tries again.
+                        let _ = self.write(&subject);
                     }
                     swept.alive.push(self.store.present(subject));
                 }

@@ -100,7 +100,13 @@ impl Monitors {
         // The state left by a panicking thread is still true.
         let mut all = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.contains_key(&process) {
-            all.retain(|it, _| QemuProcess::read(it.number, proc).as_ref() == Some(it));
+            // A thread that hangs counts, even if its QEMU has ended.
+            let hangs = |asked: &Asked| {
+                asked.waiting.as_ref().is_some_and(|question| !question.thread.is_finished())
+            };
+            all.retain(|it, asked| {
+                hangs(asked) || QemuProcess::read(it.number, proc).as_ref() == Some(it)
+            });
         }
         let threads = all.values().filter(|asked| asked.waiting.is_some()).count();
         let asked = all.entry(process).or_default();

@@ -29,6 +29,9 @@ pub(crate) const NAME: &str = "numad";
 /// The default bound of the whole answer, in seconds. libvirt waits for as long as it takes.
 const DEFAULT_WITHIN: &str = "5";
 
+/// The longest wait for the lock to take a reservation back.
+const TAKE_BACK_WITHIN: Duration = Duration::from_secs(5);
+
 /// The part of that bound for which other starts may hold the lock: the rest is for reading the
 /// host.
 const LOCK_SHARE: f64 = 0.8;
@@ -183,7 +186,12 @@ fn paths(root: &Path) -> Paths {
 
 /// Ends the reservation of an answer that could not be printed. If that fails it lapses.
 fn take_back(name: &str, root: &Path) {
-    let taken = Host::open(paths(root)).and_then(|mut host| advise::take_back(&mut host, name));
+    // Long before the reservation lapses and another question gets its name.
+    let waiting = Waiting { at_most: Some(TAKE_BACK_WITHIN), ..Waiting::default() };
+    let taken = Host::open(paths(root)).and_then(|mut host| {
+        host.set_waiting(waiting);
+        advise::take_back(&mut host, name)
+    });
     if let Err(error) = taken {
         output::tell(&format!("numad: the reservation {name} lasts for a minute: {error}"));
     }

@@ -2,7 +2,7 @@
 //! out the requests of operators (docs/adr/0008-daemon.md).
 
 use super::{
-    adoption,
+    adoption::Adoption,
     api::Api,
     attachment::Needs,
     cells::Cells,
@@ -75,6 +75,7 @@ pub(crate) struct ControlLoop {
     scheduler: SchedulerControl,
     cells: Cells,
     kills: Kills,
+    adoption: Adoption,
     text: Text,
     api: Arc<Api>,
     totals: Totals,
@@ -117,6 +118,7 @@ impl ControlLoop {
             scheduler,
             cells: Cells::default(),
             kills: Kills::default(),
+            adoption: Adoption::default(),
             text: Text::default(),
             api,
             totals: Totals::default(),
@@ -266,7 +268,7 @@ impl ControlLoop {
             self.persist();
         }
         self.tend_scheduler(&seen.machine.topology, seen.machine.parts.len(), inbox, due);
-        adoption::adopt(&mut self.host, &self.watcher, &mut self.reported);
+        self.adoption.adopt(&mut self.host, &self.watcher, &mut self.reported);
         self.kills.tell(&self.watcher, &seen.machine.parts, &seen.machine.topology);
         self.reported.report(self.balancing(&seen));
         let forgotten = [self.watcher.no_longer_named(), self.watcher.outdated()].concat();

@@ -17,13 +17,14 @@ impl Kills {
         let by_domain = parts.chunk_by(|a, b| a.id.domain() == b.id.domain());
         let names = by_domain.clone().filter_map(|parts| Some(parts.first()?.id.domain()));
         let count = |name: &str| Some((name.to_owned(), watcher.usage(name)?.oom_kills?));
-        let new = self.since_before(names.filter_map(count).collect());
+        let record = |name: &str| watcher.records().find(|record| record.name == name);
+        let has_just_begun = |name: &str| record(name).is_some_and(|it| it.found_by.is_none());
+        let new = self.since_before(names.filter_map(count).collect(), has_just_begun);
         let bound = |name: &str| {
-            let record = watcher.records().find(|record| record.name == name);
             let own = by_domain.clone().find(|parts| parts.iter().any(|it| it.id.domain() == name));
             let confined = own.into_iter().flatten().filter_map(|part| part.memory_nodes.clone());
             let confined = confined.reduce(|all, nodes| all.union(&nodes));
-            confined.or_else(|| record?.bound_memory_nodes())
+            confined.or_else(|| record(name)?.bound_memory_nodes())
         };
         for (name, kills) in new {
             let Some(nodes) = bound(&name) else { continue };
@@ -32,11 +33,17 @@ impl Kills {
         }
     }
 
-    /// The kills since the call before. An earlier daemon has told those from before the first.
-    fn since_before(&mut self, now: BTreeMap<String, OomKills>) -> BTreeMap<String, OomKills> {
+    /// The kills since the call before. An earlier daemon has told those from before the first. A
+    /// domain that is new here may be old, unless it `has_just_begun`: then its kills are old, too.
+    fn since_before(
+        &mut self,
+        now: BTreeMap<String, OomKills>,
+        has_just_begun: impl Fn(&str) -> bool,
+    ) -> BTreeMap<String, OomKills> {
         let Some(before) = self.0.replace(now.clone()) else { return BTreeMap::new() };
         let since = |(name, kills): (String, OomKills)| {
-            let new = kills.since(before.get(&name).copied().unwrap_or_default());
+            let first = || has_just_begun(&name).then(OomKills::default);
+            let new = kills.since(before.get(&name).copied().or_else(first)?);
             (new.killed > 0).then_some((name, new))
         };
         now.into_iter().filter_map(since).collect()
@@ -53,12 +60,13 @@ mod tests {
         let mut new = |now: &[(&str, u64)]| {
             let of =
                 |&(name, killed): &(&str, u64)| (name.to_owned(), OomKills { killed, at_limit: 0 });
-            let new = kills.since_before(now.iter().map(of).collect());
+            let new = kills.since_before(now.iter().map(of).collect(), |name| name == "web");
             new.into_iter().map(|(name, new)| (name, new.killed)).collect::<Vec<_>>()
         };
         assert_eq!(new(&[("db", 3)]), [], "before this daemon");
         assert_eq!(new(&[("db", 3), ("web", 2)]), [("web".into(), 2)], "web has just begun");
         assert_eq!(new(&[("db", 4), ("web", 2)]), [("db".into(), 1)]);
+        assert_eq!(new(&[("db", 4), ("found", 7)]), [], "found has run before");
         assert_eq!(new(&[("db", 4)]), []);
         assert_eq!(new(&[("db", 5), ("web", 1)]), [("db".into(), 1), ("web".into(), 1)]);
     }

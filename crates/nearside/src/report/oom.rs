@@ -15,9 +15,13 @@ pub(crate) fn killed(
         1 => "1 process was killed".into(),
         killed => format!("{killed} processes were killed"),
     };
-    if kills.at_limit > 0 {
+    if kills.at_limit >= kills.killed {
         return Some(format!("{who} at the limit of its memory (memory.max)"));
     }
+    let who = match kills.at_limit {
+        0 => who,
+        _ => format!("{who}, some at the limit of its memory (memory.max) and others"),
+    };
     let Some(bound) = bound else { return Some(format!("{who} for lack of memory")) };
     let free = |is_asked: &dyn Fn(&&Node) -> bool| {
         let states = topology.nodes.iter().filter(is_asked).filter_map(|node| node.state);
@@ -74,6 +78,11 @@ mod tests {
         assert_eq!(
             said(1, 3, Some(&home), &[1, 2]),
             "1 process was killed at the limit of its memory (memory.max)"
+        );
+        assert_eq!(
+            said(6, 1, Some(&all), &[1, 2]),
+            "6 processes were killed, some at the limit of its memory (memory.max) and others for \
+             lack of memory on its home, nodes 0-1 (free now: 3 MiB)"
         );
         assert_eq!(said(1, 0, None, &[1, 2]), "1 process was killed for lack of memory");
         assert_eq!(said(0, 0, Some(&home), &[1, 2]), "");

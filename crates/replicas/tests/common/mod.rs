@@ -5,7 +5,7 @@
 
 use nearside_replicas::{
     FileId,
-    remap::{Exchange, Process},
+    remap::{self, Exchange, Process, Refusal, RemapError, Report},
 };
 use std::{
     fs,
@@ -39,6 +39,17 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {text}{errors}");
     text
+}
+
+/// Attaches, however long a busy machine keeps a thread of the process from stopping.
+#[allow(dead_code, reason = "each test uses a part of this")]
+pub fn attach(process: &Process, exchanges: &[Exchange]) -> Result<Report, RemapError> {
+    loop {
+        match remap::attach(process, exchanges) {
+            Err(RemapError::Refused { why: Refusal::DoesNotStop { .. }, .. }) => {}
+            attached => return attached,
+        }
+    }
 }
 
 /// A folder with a library and the programs that use it, and one on tmpfs for replicas.

@@ -88,7 +88,7 @@ fn read_but(
         }
     };
     let memory_tiers = match known.filter(|known| has_memory_of(known, &nodes)) {
-        Some(known) => known.memory_tiers.clone(),
+        Some(known) => tiers::read_again(&known.memory_tiers, &mut source),
         None => tiers::read(&mut source),
     };
     if !known.is_some_and(|known| only_changes && zones::stand(known, &mut nodes)) {

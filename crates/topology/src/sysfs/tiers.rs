@@ -18,6 +18,11 @@ pub(super) fn read(source: &mut Source) -> MemoryTiers {
     MemoryTiers { tiers, demotion_enabled: demotion(source) }
 }
 
+/// The tiers are those of `known`: they change with the memory of nodes. An operator sets demotion.
+pub(super) fn read_again(known: &MemoryTiers, source: &mut Source) -> MemoryTiers {
+    MemoryTiers { tiers: known.tiers.clone(), demotion_enabled: demotion(source) }
+}
+
 fn demotion(source: &mut Source) -> Option<bool> {
     let text = source.text_if_any(DEMOTION)?;
     match text.trim() {

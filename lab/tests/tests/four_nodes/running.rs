@@ -403,11 +403,13 @@ fn assert_one_runs(mut twins: [Child; 2]) {
     let names = |folder: &str| {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
         let folders_and_records = entries.filter(|entry| entry.path().is_dir() || folder != GROUPS);
-        folders_and_records
-            .map(|entry| entry.file_name().into_string().unwrap())
-            .collect::<Vec<_>>()
+        let mut names: Vec<_> =
+            folders_and_records.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
     };
-    assert_eq!((names(GROUPS), names(RECORDS)), (vec!["twin".into()], vec!["twin.json".into()]));
+    assert_eq!(names(GROUPS), ["twin"]);
+    assert_eq!(names(RECORDS), ["twin.args", "twin.json"]);
     assert_eq!(read(&format!("{GROUPS}/twin/cgroup.procs")), running.id().to_string());
     drop(running.stdin.take());
     running.wait().unwrap();

@@ -87,7 +87,7 @@ fn tiers(MemoryTiers { tiers, demotion_enabled }: &MemoryTiers) -> Finding {
         (_, demotion) => {
             let demotion = demotion.map_or("demotion is unknown", |_| "demotion is off");
             Finding::ok(TOPIC, format!("{listed}; {demotion}"))
-                .so("placement uses tiers below those of all CPUs last")
+                .so("placement of one home uses tiers below those of all CPUs last")
         }
     }
 }
