@@ -15,13 +15,15 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// The size of a domain's record. The domain has written it into a file system that keeps files in
-/// shared memory, so these pages are charged to it, and none of its processes maps them.
+/// The size of a domain's record and of its arguments. The domain has written them into a file
+/// system that keeps files in shared memory, so these pages are charged to it, and none of its
+/// processes maps them.
 fn record_bytes(domain: &str) -> u64 {
-    fs::metadata(format!("/run/nearside/domains/{domain}.json"))
-        .unwrap()
-        .len()
-        .next_multiple_of(4096)
+    let bytes = |file: &str| {
+        let path = format!("/run/nearside/domains/{domain}.{file}");
+        fs::metadata(path).unwrap().len().next_multiple_of(4096)
+    };
+    bytes("json") + bytes("args")
 }
 
 /// Waits until the memory controller has charged a group for all memory that its sleeping processes
