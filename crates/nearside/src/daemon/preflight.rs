@@ -36,7 +36,10 @@ mod tests {
     use rustix::fs::Mode;
     use std::{
         fs,
-        os::unix::{fs::symlink, net::UnixListener},
+        os::unix::{
+            fs::{PermissionsExt, symlink},
+            net::UnixListener,
+        },
         path::Path,
     };
 
@@ -77,6 +80,12 @@ mod tests {
         }
         said(&path("new/api.socket")).unwrap();
         assert!(!path("new").exists(), "a check makes nothing");
+        // A folder like /tmp above the missing one: other users cannot replace what is made there.
+        fs::create_dir(path("sticky")).unwrap();
+        fs::set_permissions(path("sticky"), fs::Permissions::from_mode(0o1777)).unwrap();
+        said(&path("sticky/new/api.socket")).unwrap();
+        socket::listen(&path("sticky/new/api.socket"), &Access::default()).unwrap();
+        assert!(said(&path("sticky/api.socket")).unwrap_err().contains("mode 1777"));
         let _running = UnixListener::bind(path("own.socket")).unwrap();
         said(&path("own.socket")).unwrap();
         assert!(path("own.socket").exists());

@@ -55,8 +55,9 @@ pub(super) fn listen(path: &Path, access: &Access) -> Result<(UnixListener, Sock
         return Err(at(path, "expected the path of a file in a folder"));
     };
     let address = address(path)?;
-    let folder =
-        open_folder(parent, Missing::Make)?.ok_or_else(|| at(parent, "there is no such folder"))?;
+    let Folder::There(folder) = open_folder(parent, Missing::Make)? else {
+        return Err(at(parent, "there is no such folder"));
+    };
     remove_stale(&folder, name, path)?;
     let bind = || -> rustix::io::Result<_> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -85,15 +86,11 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     };
     address(path)?;
     match open_folder(parent, Missing::Leave)? {
-        Some(folder) => {
+        Folder::There(folder) => {
             refuse_unwritable(&folder, parent)?;
             refuse_other_kinds(&folder, name, path).map(drop)
         }
-        None => match parent.parent().map(|above| open_folder(above, Missing::Leave)) {
-            Some(Ok(Some(above))) => refuse_unwritable(&above, parent),
-            Some(Err(error)) => Err(error),
-            Some(Ok(None)) | None => Err(at(parent, "there is no such folder")),
-        },
+        Folder::Missing { above } => refuse_unwritable(&above, parent),
     }
 }
 
@@ -159,7 +156,7 @@ impl Socket {
     fn is_in_place(&self) -> bool {
         let identity = |meta: Stat| (meta.st_dev, meta.st_ino);
         let own = rustix::fs::fstat(&self.inode).map(identity);
-        let Some(Ok(Some(folder))) =
+        let Some(Ok(Folder::There(folder))) =
             self.path.parent().map(|folder| open_folder(folder, Missing::Leave))
         else {
             return false;
@@ -180,12 +177,21 @@ enum Missing {
     Leave,
 }
 
-/// Opens the folder at `path` one component after the other. The last one may be missing: it is
-/// created, or the result is none.
+/// The folder at a path.
+enum Folder {
+    There(OwnedFd),
+    /// The folder above it.
+    Missing {
+        above: OwnedFd,
+    },
+}
+
+/// Opens the folder at `path` one component after the other. The last one may be missing: then it
+/// is created, or left out.
 ///
 /// Only root and the daemon's own user may be able to change the target of the path. A folder above
 /// the last may have the sticky bit (`/tmp`), because other users cannot replace its entries.
-fn open_folder(path: &Path, missing: Missing) -> Result<Option<OwnedFd>, String> {
+fn open_folder(path: &Path, missing: Missing) -> Result<Folder, String> {
     let mut so_far = PathBuf::from("/");
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut folder = rustix::fs::openat(CWD, &so_far, flags, Mode::empty())
@@ -206,7 +212,9 @@ fn open_folder(path: &Path, missing: Missing) -> Result<Option<OwnedFd>, String>
             && rustix::fs::mkdirat(&folder, name, FOLDER_MODE).is_ok();
         folder = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(no_folder(&folder, name, &so_far)),
-            Err(Errno::NOENT) if is_last && missing == Missing::Leave => return Ok(None),
+            Err(Errno::NOENT) if is_last && missing == Missing::Leave => {
+                return Ok(Folder::Missing { above: folder });
+            }
             opened => opened.map_err(|error| at(&so_far, error))?,
         };
         if is_new {
@@ -215,7 +223,7 @@ fn open_folder(path: &Path, missing: Missing) -> Result<Option<OwnedFd>, String>
         }
         refuse_others(&folder, &so_far, is_last)?;
     }
-    Ok(Some(folder))
+    Ok(Folder::There(folder))
 }
 
 fn no_folder(above: impl AsFd, name: &OsStr, path: &Path) -> String {
