@@ -257,7 +257,7 @@ fn script(folder: &Path, program: &str) -> std::path::PathBuf {
     installed
 }
 
-/// libvirt may be slow to read, or gone. What cannot be read by then must not be cut either.
+/// libvirt may be slow to read, or gone. An answer that is read late is whole all the same.
 #[test]
 fn an_answer_of_any_size_and_content_waits_for_no_reader() {
     let made = Made::new(2);
@@ -266,7 +266,7 @@ fn an_answer_of_any_size_and_content_waits_for_no_reader() {
     for input in [DOMAIN.replace("</domain>", &format!("{padding}</domain>")), "a\0b\n\n".into()] {
         let mut child = start(&mut hook(&made, &MIGRATE));
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        // Nobody reads before its end.
+        // The answer is read after the end of the hook alone.
         assert_eq!(child.wait().unwrap().code(), Some(0));
         let output = child.wait_with_output().unwrap();
         assert!(output.stdout == input.as_bytes(), "{} bytes came back", output.stdout.len());

@@ -337,7 +337,7 @@ impl Locked {
             let present = self.domains.read_within(file, MAX_RECORD_BYTES);
             present.is_ok_and(|present| present.as_ref() == Some(text))
         };
-        // The arguments come first: whoever reads the new record finds them.
+        // The arguments come first: a reader of the new record finds them.
         let private = arguments::file(&file);
         match arguments {
             Some(arguments) if is_present(&private, &arguments) => {}
