@@ -25,6 +25,7 @@ use crate::{
     Request, SlowDown,
     cost::Ask,
     index::{CellIndex, Index, IndexVec, NodeIndex},
+    offered::tiers_to_leave_out,
     place::{check, check_machine, place, unknown_memory},
     view::{NodeView, View},
 };
@@ -42,6 +43,9 @@ use std::{collections::BTreeSet, rc::Rc};
 ///
 /// Cells have nodes of their own if any arrangement found fits so. A virtual machine of one cell
 /// gets the home of a domain without cells ([`place()`](crate::place())).
+///
+/// Memory of a lower tier than that of all nodes with CPUs counts only for cells of memory alone,
+/// for cells that are bound to it, if the cells fit nowhere else, or if the request names nodes.
 ///
 /// # Errors
 /// A [`CellsRefusal`] if the request is invalid on this machine or does not fit it.
@@ -100,10 +104,33 @@ fn place_by(
         return Ok(CellsDecision::of_one(request.clone(), decision));
     }
     let observation = &*observation.naming(request.nodes.as_ref());
+    let left_out = match request.nodes {
+        None => tiers_to_leave_out(&observation.topology),
+        Some(_) => Vec::new(),
+    };
+    for left_out in left_out.iter().take_while(|nodes| !nodes.is_empty()) {
+        if let Ok(decision) = arranged(method, request, bounds, left_out, observation, model) {
+            return Ok(decision);
+        }
+    }
+    arranged(method, request, bounds, &NodeSet::new(), observation, model)
+}
+
+/// The best arrangement that leaves out some nodes: cells with vCPUs and without a bound have no
+/// memory there. Cells of memory alone may.
+fn arranged(
+    method: CellsMethod,
+    request: &CellsRequest,
+    bounds: &[Option<NodeSet>],
+    left_out: &NodeSet,
+    observation: &Observation,
+    model: &CostModel,
+) -> Result<CellsDecision, CellsRefusal> {
     let cells = cells(request, observation, model)?;
     let nodes = request.nodes.clone().unwrap_or_else(|| observation.topology.node_set());
     let of_cell = |at: CellIndex| match bounds.get(at.position()) {
         Some(Some(bound)) => nodes.intersection(bound),
+        _ if cells[at].ask.vcpus > 0 => nodes.difference(left_out),
         _ => nodes.clone(),
     };
     let nodes_by_cell: IndexVec<CellIndex, NodeSet> = cells.indices().map(of_cell).collect();

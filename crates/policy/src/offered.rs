@@ -124,6 +124,21 @@ impl NoCpus {
     }
 }
 
+/// The nodes whose memory to leave out, attempt by attempt: all lower memory tiers, then all but
+/// the fastest of them, and so on; nothing in the last attempt.
+///
+/// Memory of a lower tier is the last resort, however near: the tier has slow memory, and the
+/// kernel lets cold pages sink there.
+pub(crate) fn tiers_to_leave_out(topology: &Topology) -> Vec<NodeSet> {
+    let lower = topology.lower_memory_tiers();
+    let all = lower.iter().fold(NodeSet::new(), |all, nodes| all.union(nodes));
+    let fewer = lower.iter().scan(all.clone(), |left, nodes| {
+        *left = left.difference(nodes);
+        Some(left.clone())
+    });
+    std::iter::once(all).chain(fewer).collect()
+}
+
 impl Observation {
     /// As if these nodes had no memory.
     pub(crate) fn without_memory_of(&self, nodes: &NodeSet) -> Self {

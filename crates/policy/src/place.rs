@@ -5,7 +5,7 @@ use crate::{
     Request, SlowDown,
     cost::{Ask, Costing, Unfit},
     index::{Index, NodeIndex},
-    offered::check_named,
+    offered::{check_named, tiers_to_leave_out},
     ranking::Ranking,
     search,
     view::View,
@@ -58,19 +58,13 @@ pub fn place_with(
     observation: &Observation,
     model: &CostModel,
 ) -> Result<Decision, Refusal> {
-    // Memory of a lower tier is the last resort, however near: the tier has slow memory, and the
-    // kernel lets cold pages sink there.
-    let lower = observation.topology.lower_memory_tiers();
-    let all = lower.iter().fold(NodeSet::new(), |all, nodes| all.union(nodes));
-    let hidden = lower.iter().scan(all, |left, nodes| {
-        let hidden = left.clone();
-        *left = left.difference(nodes);
-        Some(hidden)
-    });
-    for hidden in hidden.take_while(|_| request.nodes.is_none()) {
-        let placed = decide(method, request, &observation.without_memory_of(&hidden), model);
-        if placed.is_ok() {
-            return placed;
+    for left_out in tiers_to_leave_out(&observation.topology) {
+        if left_out.is_empty() || request.nodes.is_some() {
+            break;
+        }
+        let without = observation.without_memory_of(&left_out);
+        if let Ok(decision) = decide(method, request, &without, model) {
+            return Ok(decision);
         }
     }
     decide(method, request, observation, model)

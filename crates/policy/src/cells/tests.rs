@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{MemoryPolicy, PartState};
-use nearside_topology::{Cpu, CpuId, Distance, Distances, Node, NodeId};
+use nearside_topology::{Cpu, CpuId, Distance, Distances, MemoryTier, Node, NodeId};
 
 const GIB: u64 = 1 << 30;
 
@@ -344,4 +344,24 @@ fn memory_alone_on_two_nodes_without_cpus_names_no_node_with_cpus() {
     assert_eq!(homes(&decision)[1], "2-3");
     let spill = decision.cells[1].spill.unwrap();
     assert_eq!(spill.alone, None);
+}
+
+#[test]
+fn cells_get_memory_of_a_lower_tier_last() {
+    // Nodes 0 and 1 have CPUs, node 2 is slow memory.
+    let mut seen = machine_with_memory_alone(&[8, 8, 32]);
+    let all = |request: &CellsRequest, seen: &Observation| homes(&decide(request, seen));
+    let large = guest(&[(2, 9), (2, 2)]);
+    assert_eq!(all(&large, &seen), ["0,2", "1"], "as near as distances say");
+    let tier = |number, nodes: &str| MemoryTier { number, nodes: nodes.parse().unwrap() };
+    seen.topology.memory_tiers.tiers = vec![tier(4, "0-1"), tier(22, "2")];
+    assert_eq!(all(&large, &seen), ["0-1", "0"]);
+    assert_eq!(all(&guest(&[(2, 9), (2, 12)]), &seen), ["0-2", "0-1"], "they fit nowhere else");
+    // A cell of memory alone is what such a node is for.
+    assert_eq!(all(&guest(&[(2, 4), (2, 4), (0, 4)]), &seen), ["0", "1", "2"]);
+    let named = CellsRequest { nodes: Some("0,2".parse().unwrap()), ..guest(&[(1, 6), (1, 6)]) };
+    assert_eq!(all(&named, &seen), ["0", "0,2"], "the operator asks for it");
+    let bounds = [Some("0,2".parse().unwrap()), None];
+    let bound = place_cells_within(&large, &bounds, &seen, &CostModel::default()).unwrap();
+    assert_eq!(homes(&bound), ["0,2", "1"]);
 }

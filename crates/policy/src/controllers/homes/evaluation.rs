@@ -273,8 +273,15 @@ impl<'a> Evaluator<'a> {
 
     /// The homes with room that are worth evaluating: every single node, and the best sets as
     /// placement ranks them where no node alone means no slow-down, nor gives the part its share of
-    /// a crowded host. None has a node of `barred`.
+    /// a crowded host. None has a node of `barred`, and none has memory of a lower tier if others
+    /// have room.
     pub(super) fn candidates(&self, barred: &[NodeIndex]) -> Vec<Evaluation> {
+        let attempts = self.host.left_out().iter().map(|left_out| [barred, left_out].concat());
+        let found = attempts.map(|barred| self.candidates_without(&barred));
+        found.into_iter().find(|homes| !homes.is_empty()).unwrap_or_default()
+    }
+
+    fn candidates_without(&self, barred: &[NodeIndex]) -> Vec<Evaluation> {
         let nodes = self.host.view().nodes.indices().filter(|i| !barred.contains(i));
         let mut homes: Vec<Evaluation> = nodes.filter_map(|i| self.evaluate(&[i])).collect();
         homes.retain(|home| home.has_room);
@@ -340,11 +347,11 @@ pub(super) fn move_cost_ns(tuning: &Tuning, bytes: u64, latency_ppm: u32) -> u64
 mod tests {
     use super::*;
     use crate::{
-        ControlObservation, History, Reservation,
+        ControlObservation, History, MemoryPolicy, NodeLoad, Reservation,
         controllers::homes::fixture::{GIB, after, part, seen},
         index::Index,
     };
-    use nearside_topology::NodeId;
+    use nearside_topology::{Distances, MemoryTier, Node, NodeId};
 
     fn nodes(of: &[usize]) -> Vec<NodeIndex> {
         of.iter().map(|&node| NodeIndex::at(node)).collect()
@@ -464,6 +471,38 @@ mod tests {
             evaluate(&seen, &[0, 1]).has_room
         };
         assert!(reserved(16) && !reserved(17));
+    }
+
+    #[test]
+    fn memory_of_a_lower_tier_is_no_candidate_while_others_have_room() {
+        // db claims 24 GiB; nodes 0 and 1 have 16 each beside what it holds, and node 2 is memory
+        // beside node 0.
+        let mut seen = seen(1, 0, [0, 0]);
+        let claim = seen.machine.parts[0].claim.as_mut().unwrap();
+        claim.bytes.insert(NodeId(0), 24 * GIB);
+        seen.machine.parts[0].home.as_mut().unwrap().policy = MemoryPolicy::Strict;
+        let ids = [NodeId(0), NodeId(1), NodeId(2)];
+        let topology = &mut seen.machine.topology;
+        topology.nodes.push(Node { id: ids[2], memory_bytes: 64 * GIB, ..Node::default() });
+        topology.distances = Distances::new(&ids, &[10, 30, 14, 30, 10, 30, 14, 30, 10]).unwrap();
+        seen.nodes.insert(ids[2], NodeLoad::default());
+        let homes = |seen: &ControlObservation| -> Vec<Vec<NodeIndex>> {
+            let tuning = Tuning::default();
+            let history = after(&tuning, &History::default(), seen);
+            let mut host = HostModel::new(&tuning, seen, &history);
+            let db = host.part(part(0)).clone();
+            host.remove(&db);
+            let evaluator = Evaluator::new(&mut host, &db, &tuning, seen.soft_affinity);
+            evaluator.candidates(&[]).into_iter().map(|home| home.home).collect()
+        };
+        let has_slow =
+            |homes: &[Vec<NodeIndex>]| homes.iter().any(|home| home.contains(&nodes(&[2])[0]));
+        assert!(has_slow(&homes(&seen)), "{:?}", homes(&seen));
+        let tier = |number, nodes: &str| MemoryTier { number, nodes: nodes.parse().unwrap() };
+        seen.machine.topology.memory_tiers.tiers = vec![tier(4, "0-1"), tier(22, "2")];
+        assert_eq!(homes(&seen), [nodes(&[0, 1])]);
+        seen.machine.topology.nodes[1].memory_bytes = 2 * GIB;
+        assert!(has_slow(&homes(&seen)), "it fits nowhere else: {:?}", homes(&seen));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{
     PageSize, PartState, SlowDown, allocatable,
     cost::Ask,
     index::{IndexVec, NodeIndex, PartIndex},
+    offered::tiers_to_leave_out,
     view::{PPM, View},
 };
 use nearside_topology::NodeSet;
@@ -57,6 +58,8 @@ pub(super) struct HostModel {
     model: CostModel,
     /// How many times as long all work takes where the demand exceeds the CPUs of the host.
     stretch: SlowDown,
+    /// The nodes whose memory homes leave out, attempt by attempt.
+    left_out: Vec<Vec<NodeIndex>>,
     ledgers: Vec<Ledger>,
     /// The ledgers before any decision of the round.
     ledgers_before: Vec<Ledger>,
@@ -117,8 +120,10 @@ impl HostModel {
         let vcpu_bandwidth_mb_s = tuning.model.vcpu_bandwidth_mb_s / 1000.0;
         let model = CostModel { vcpu_bandwidth_mb_s, ..tuning.model };
         let parts = Vec::new().into();
+        let indices = |nodes: NodeSet| nodes.iter().filter_map(|it| view.index_of(it)).collect();
+        let left_out = tiers_to_leave_out(topology).into_iter().map(indices).collect();
         let (stretch, ledgers_before) = (SlowDown::NONE, Vec::new());
-        let mut host = Self { view, parts, model, stretch, ledgers, ledgers_before };
+        let mut host = Self { view, parts, model, stretch, left_out, ledgers, ledgers_before };
         let parts: IndexVec<PartIndex, PartModel> =
             seen.machine.parts.iter().map(|it| host.part_of(it, tuning, seen, history)).collect();
         parts.iter().for_each(|part| host.add(part));
@@ -140,6 +145,11 @@ impl HostModel {
 
     pub(super) fn stretch(&self) -> SlowDown {
         self.stretch
+    }
+
+    /// The nodes whose memory homes leave out, attempt by attempt; nothing in the last.
+    pub(super) fn left_out(&self) -> &[Vec<NodeIndex>] {
+        &self.left_out
     }
 
     pub(super) fn part(&self, at: PartIndex) -> &PartModel {
