@@ -253,6 +253,24 @@ impl Watched {
         self.ids(name, record).into_iter().zip(resident_bytes).enumerate().map(state).collect()
     }
 
+    /// The nodes that its memory cannot leave, whoever bound it.
+    pub(super) fn bound_memory_nodes(
+        &self,
+        name: &str,
+        record: Option<&Record>,
+    ) -> Option<NodeSet> {
+        let states = self.states(name, record);
+        let confined = states.into_iter().filter_map(|part| part.memory_nodes);
+        let confined = confined.reduce(|all, nodes| all.union(&nodes));
+        confined.or_else(|| record?.bound_memory_nodes())
+    }
+
+    /// The present count of its kills for lack of memory.
+    pub(super) fn read_oom_kills(&mut self, buffer: &mut Buffer) -> Option<OomKills> {
+        let folder = self.group.directory();
+        self.memory_events.read(folder, self.stays_open, buffer).and_then(OomKills::parse)
+    }
+
     /// Its use in the last sample. Threads and the nodes of memory are at most as old as the last
     /// close sample; processes and idle threads are at most as old as the last thorough one.
     pub(super) fn usage(&self) -> Usage {
@@ -391,8 +409,7 @@ impl Watched {
                     }
                 };
         }
-        let events = self.memory_events.read(folder, self.stays_open, buffer);
-        self.oom_kills = events.and_then(OomKills::parse);
+        self.oom_kills = self.read_oom_kills(buffer);
         self.resident_bytes = self.memory.compared_to(claim);
         if is_thorough {
             let reserved =

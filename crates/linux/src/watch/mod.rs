@@ -11,10 +11,12 @@
 mod cells;
 mod cpu;
 mod domain;
+mod ended;
 mod kept;
 mod nodes;
 mod patterns;
 
+pub use ended::Ended;
 pub use patterns::{PatternError, Patterns};
 
 use crate::{
@@ -32,7 +34,7 @@ use nearside_policy::{
     ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, Reservation, Unowned,
     adoptions, may_adopt,
 };
-use nearside_topology::{Topology, sysfs};
+use nearside_topology::{NodeSet, Topology, sysfs};
 use nodes::NodeWatch;
 use patterns::Found;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -92,6 +94,8 @@ pub struct Watcher {
     domains: BTreeMap<String, Watched>,
     /// By name, the pattern that found a domain.
     found_by: BTreeMap<String, String>,
+    /// The domains that ended before the last observation, and after the one before.
+    ended: Vec<Ended>,
     /// The most domains whose files may stay open.
     max_open: u64,
     /// The machine as it was read last, and the online CPUs then.
@@ -125,6 +129,7 @@ impl Host {
             records: BTreeMap::new(),
             domains: BTreeMap::new(),
             found_by: BTreeMap::new(),
+            ended: Vec::new(),
             max_open: raise_open_files().saturating_sub(SPARE_DESCRIPTORS) / FILES,
             machine: None,
             nodes: NodeWatch::new(self.root()),
@@ -202,6 +207,17 @@ impl Watcher {
     /// The inode of a domain's cgroup, by which a scheduler knows it.
     pub fn cgroup_inode(&self, domain: &str) -> Option<u64> {
         self.domains.get(domain).map(Watched::inode)
+    }
+
+    /// The domains that the last observation found at their end. Those whose cgroup was removed
+    /// before are missing.
+    pub fn ended(&self) -> &[Ended] {
+        &self.ended
+    }
+
+    /// The nodes that a domain's memory cannot leave, whoever bound it; none if nothing binds it.
+    pub fn bound_memory_nodes(&self, domain: &str) -> Option<NodeSet> {
+        self.domains.get(domain)?.bound_memory_nodes(domain, self.records.get(domain))
     }
 
     /// The last sample of a domain's use.
@@ -384,20 +400,27 @@ impl Watcher {
         });
         due.rotate_left(first);
         self.looked_first = due.first().map(|(name, _)| (*name).clone());
-        let mut ended: Vec<String> = Vec::new();
+        let mut ended: Vec<Ended> = Vec::new();
         for (name, watched) in due {
             if watched.is_populated(buffer) {
                 let domain = (name.as_str(), records.get(name));
                 let has_moved = moved.contains(name.as_str());
                 watched.observe(&mut look, domain, has_moved, buffer);
             } else {
-                ended.push(name.clone());
+                let record = records.get(name);
+                ended.push(Ended {
+                    name: name.clone(),
+                    oom_kills: watched.read_oom_kills(buffer),
+                    bound_memory_nodes: watched.bound_memory_nodes(name, record),
+                    was_found: record.is_none_or(|record| record.found_by.is_some()),
+                });
             }
         }
         let is_short = look.is_short;
-        for name in ended {
-            self.domains.remove(&name);
+        for ended in &ended {
+            self.domains.remove(&ended.name);
         }
+        self.ended = ended;
         if is_short {
             let most = format!(
                 "domains have more than {MAX_THREADS} busy threads: they are looked at in turn"

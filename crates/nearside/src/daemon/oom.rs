@@ -5,7 +5,7 @@ use crate::{output, report};
 use nearside_linux::{oom::OomKills, watch::Watcher};
 use nearside_policy::PartState;
 use nearside_topology::Topology;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The kills that are known, by domain; none before the first interval.
 #[derive(Debug, Default)]
@@ -14,20 +14,24 @@ pub(super) struct Kills(Option<BTreeMap<String, OomKills>>);
 impl Kills {
     /// Logs the kills since the interval before.
     pub(super) fn tell(&mut self, watcher: &Watcher, parts: &[PartState], topology: &Topology) {
-        let by_domain = parts.chunk_by(|a, b| a.id.domain() == b.id.domain());
-        let names = by_domain.clone().filter_map(|parts| Some(parts.first()?.id.domain()));
-        let count = |name: &str| Some((name.to_owned(), watcher.usage(name)?.oom_kills?));
+        let names = parts.iter().map(|part| part.id.domain()).collect::<BTreeSet<_>>();
+        let running = names
+            .iter()
+            .filter_map(|&name| Some((name.to_owned(), watcher.usage(name)?.oom_kills?)));
+        let ended = watcher.ended();
+        let last = ended.iter().filter_map(|it| Some((it.name.clone(), it.oom_kills?)));
         let record = |name: &str| watcher.records().find(|record| record.name == name);
-        let has_just_begun = |name: &str| record(name).is_some_and(|it| it.found_by.is_none());
-        let new = self.since_before(names.filter_map(count).collect(), has_just_begun);
-        let bound = |name: &str| {
-            let own = by_domain.clone().find(|parts| parts.iter().any(|it| it.id.domain() == name));
-            let confined = own.into_iter().flatten().filter_map(|part| part.memory_nodes.clone());
-            let confined = confined.reduce(|all, nodes| all.union(&nodes));
-            confined.or_else(|| record(name)?.bound_memory_nodes())
+        let of_ended = |name: &str| ended.iter().find(|it| it.name == name);
+        let has_just_begun = |name: &str| match of_ended(name) {
+            Some(ended) => !ended.was_found,
+            None => record(name).is_some_and(|record| record.found_by.is_none()),
         };
-        for (name, kills) in new {
-            let Some(nodes) = bound(&name) else { continue };
+        for (name, kills) in self.since_before(running.chain(last).collect(), has_just_begun) {
+            let nodes = match of_ended(&name) {
+                Some(ended) => ended.bound_memory_nodes.clone(),
+                None => watcher.bound_memory_nodes(&name),
+            };
+            let Some(nodes) = nodes else { continue };
             let said = report::oom::killed(kills, Some(&nodes), topology);
             output::note(said.map(|said| format!("{name}: {said}")));
         }
