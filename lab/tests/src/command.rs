@@ -79,14 +79,21 @@ pub fn waits_for_lock(process: u32) -> bool {
 
 /// Waits for a condition that no event announces. A test that waits in vain fails by name instead
 /// of hanging its guest.
-pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn await_that(what: &str, is_so: impl FnMut() -> bool) {
+    await_or_tell(what, is_so, state_of_nearside);
+}
+
+/// [`await_that`] with what a test that waited in vain tells.
+pub(crate) fn await_or_tell(
+    what: &str,
+    mut is_so: impl FnMut() -> bool,
+    state: impl FnOnce() -> String,
+) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(900),
-            "waited in vain: {what}\n{}",
-            state_of_nearside()
-        );
+        if begin.elapsed() > Duration::from_secs(900) {
+            panic!("waited in vain: {what}\n{}", state());
+        }
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -4,7 +4,7 @@
 //! facts about domains come from `/proc`, none from libvirt or Nearside.
 
 use crate::{
-    command::{Signal, await_that, run, send, stderr, stdout},
+    command::{Signal, await_or_tell, await_that, run, send, stderr, stdout},
     files::{read, status, write},
     memory::{Mapping, mappings},
 };
@@ -22,6 +22,10 @@ const QEMU_CONF: &str = "user = \"root\"\ngroup = \"root\"\nsecurity_driver = \"
 /// The user that libvirt looks for, although it does not use it here. Debian's package creates it.
 const USER: &str = "libvirt-qemu:x:64055:64055::/var/lib/libvirt:/bin/false\n";
 const GROUP: &str = "libvirt-qemu:x:64055:\n";
+
+/// The firmware of virtual machines, of QEMU's packages. SeaBIOS would do, but under an emulated
+/// KVM one start in some dozens never leaves its 16-bit code.
+pub const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
 
 /// The log of libvirt's daemon.
 const LOG: &str = "/tmp/libvirtd.log";
@@ -186,6 +190,7 @@ impl Cells {
   <vcpu>{vcpus}</vcpu>
   <os>
     <type arch='x86_64' machine='pc'>hvm</type>
+    <loader type='rom'>{FIRMWARE}</loader>
     <kernel>{kernel}</kernel>
   </os>
   <cpu mode='host-passthrough'>
@@ -255,9 +260,21 @@ impl Vm {
     /// Waits until it has touched all of its memory once.
     pub fn await_pass(&self) {
         let serial = format!("/tmp/{}.serial", self.name);
-        await_that("the virtual machine touched all of its memory", || {
-            Path::new(&serial).exists() && fs::read(&serial).unwrap().ends_with(b".")
-        });
+        let said = || fs::read(&serial).unwrap_or_default();
+        await_or_tell(
+            "the virtual machine touched all of its memory",
+            || said().ends_with(b"."),
+            || format!("it said {:?}\n{}", String::from_utf8_lossy(&said()), self.registers()),
+        );
+    }
+
+    /// The state of its vCPUs, in QEMU's words: where each of them is.
+    fn registers(&self) -> String {
+        let virsh = to_libvirt();
+        let mut limited = Command::new("timeout");
+        limited.arg("60").arg(virsh.get_program()).args(virsh.get_args()).stdin(Stdio::null());
+        limited.args(["qemu-monitor-command", &self.name, "--hmp", "info registers -a"]);
+        stdout(&limited.output().unwrap())
     }
 
     /// The CPUs that the threads with this start of a name may use, by thread.

@@ -9,15 +9,18 @@ use rustix::{
 };
 use serde::Serialize;
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder, File},
     io::{self, Write},
-    os::unix::fs::DirBuilderExt,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 /// Write permission for the group and for others.
 const OTHERS_WRITE: RawMode = 0o022;
+/// The bit of a folder whose entries only their owners may replace, as in `/tmp`.
+const STICKY: RawMode = 0o1000;
 
 /// The log's file. Lines that cannot be written are counted, and the first is reported. A full disk
 /// must neither end the daemon nor prevent a change.
@@ -162,11 +165,14 @@ impl AuditLog {
 }
 
 /// Opens the file to add lines. A link is not followed. Anything but a regular file is refused
-/// without waiting (a pipe may have no reader), and so is a file that another user prepared.
+/// without waiting (a pipe may have no reader), and so is a file that another user prepared, or
+/// could replace.
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let above = folder_of(path);
+    if !above.exists() {
+        DirBuilder::new().recursive(true).mode(0o700).create(above)?;
     }
+    let folder = open_folder(above)?;
     let flags = OFlags::WRONLY
         | OFlags::APPEND
         | OFlags::CREATE
@@ -174,7 +180,7 @@ fn open(path: &Path) -> io::Result<File> {
         | OFlags::NOFOLLOW
         | OFlags::NONBLOCK;
     let private = Mode::RUSR | Mode::WUSR;
-    let file = rustix::fs::open(path, flags, private)?;
+    let file = rustix::fs::openat(&folder, name_of(path)?, flags, private)?;
     refuse_others(&rustix::fs::fstat(&file)?)?;
     rustix::fs::fchmod(&file, private)?;
     Ok(fs::File::from(file))
@@ -189,12 +195,44 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     // A descriptor for nothing but the file's state: no permission is needed, no pipe is waited
     // for, and nothing is created.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let checked = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
-        opened => opened.and_then(|file| rustix::fs::fstat(&file)).map_err(io::Error::from),
+    let checked = || {
+        let folder = open_folder(folder_of(path))?;
+        let file = rustix::fs::openat(&folder, name_of(path)?, flags, Mode::empty())?;
+        refuse_others(&rustix::fs::fstat(&file)?)
     };
-    let refused = |error| format!("audit.log: {}: {error}", path.display());
-    checked.and_then(|meta| refuse_others(&meta)).map_err(refused)
+    checked().or_else(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::ACCESS) => Ok(()),
+        _ => Err(format!("audit.log: {}: {error}", path.display())),
+    })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn name_of(path: &Path) -> io::Result<&OsStr> {
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "expected the name of a file");
+    path.file_name().ok_or_else(no_name)
+}
+
+/// Opens the folder of the file. A folder in which another user could replace the file is refused.
+fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+    let meta = rustix::fs::fstat(&opened)?;
+    let own = rustix::process::geteuid().as_raw();
+    let mode = meta.st_mode & 0o7777;
+    let why = if meta.st_uid != 0 && meta.st_uid != own {
+        format!("belongs to user {}", meta.st_uid)
+    } else if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        format!("can be written by others (mode {mode:o})")
+    } else {
+        return Ok(opened);
+    };
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("its folder {why}: another user could replace the file"),
+    ))
 }
 
 /// Refuses a file that another user could have written to, or could write to later.
@@ -338,6 +376,29 @@ mod tests {
         let mut log = AuditLog::new(&path("group"));
         log.write(&Entry::new(&caller(), "PUT", "/", None, 200, None));
         assert_eq!((log.lost(), fs::read(path("group")).unwrap().len()), (1, 0));
+    }
+
+    #[test]
+    fn a_folder_in_which_another_user_could_replace_the_file_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, mode, is_safe) in
+            [("own", 0o755, true), ("sticky", 0o1777, true), ("group", 0o775, false)]
+        {
+            let folder = root.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            let path = folder.join("audit.log");
+            assert_eq!(check(&path).is_ok(), is_safe, "{name}");
+            assert_eq!(open(&path).is_ok(), is_safe, "{name}");
+            if !is_safe {
+                let error = check(&path).unwrap_err();
+                assert!(
+                    error.contains("its folder can be written by others (mode 775)"),
+                    "{error}"
+                );
+                assert!(!path.exists(), "{name}");
+            }
+        }
     }
 
     #[test]

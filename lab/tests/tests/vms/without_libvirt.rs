@@ -2,8 +2,10 @@
 
 use super::live::homes;
 use nearside_lab::{
-    Mapping, await_that, daemon::Daemon, libvirt::cpus_of, mapping, read, run, status, stderr,
-    write,
+    Mapping, await_that,
+    daemon::Daemon,
+    libvirt::{FIRMWARE, cpus_of},
+    mapping, read, run, status, stderr, write,
 };
 use serde_json::{Value, json};
 use std::{
@@ -34,7 +36,7 @@ impl Qemu {
         let line = format!(
             "echo $$ > {TREE}{GROUP}/cgroup.procs; exec qemu-system-x86_64 -accel kvm -cpu host \
              -machine pc -nodefaults -display none -name alone,debug-threads=off -smp 2 -m 132M \
-             -kernel {kernel} -serial file:/tmp/alone.serial \
+             -bios {FIRMWARE} -kernel {kernel} -serial file:/tmp/alone.serial \
              -qmp unix:/run/nearside-alone.qmp,server=on,wait=off \
              -qmp unix:/run/alone.qmp,server=on,wait=off \
              -object memory-backend-ram,id=b,size=68M -object memory-backend-ram,id=a,size=64M \

@@ -1,7 +1,9 @@
 //! Watching a made-up host; on request, the cost of watching a thousand domains of this one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod kills;
 
 use common::{Made, home};
 use nearside_linux::{
@@ -147,28 +149,6 @@ fn a_domain_has_a_load_from_its_second_sample_on() {
     );
     assert_eq!((load.waited_ns, load.owner, &load.bound_to), (105, Owner::Foreign, &None));
     assert_eq!(second.machine.parts[0].resident_bytes[&NodeId(0)], 0);
-}
-
-#[test]
-fn kills_for_lack_of_memory_are_counted_in_each_sample() {
-    let made = made();
-    made.group("m/vm", 0, [4096, 0]);
-    let mut watcher = made.watcher(&["m/*"]);
-    for (interval, killed) in (1..).zip([0, 1, 3]) {
-        made.file("cg/m/vm/memory.events", &format!("oom 0\noom_kill {killed}\n"));
-        watcher.observe(&History::default(), turn(interval)).unwrap();
-        assert_eq!(watcher.usage("/m/vm").unwrap().oom_kills.unwrap().killed, killed);
-        assert!(watcher.ended().is_empty());
-    }
-    // The kill of its last process ends it.
-    made.file("cg/m/vm/memory.events", "oom 0\noom_kill 4\n");
-    made.file("cg/m/vm/cgroup.events", "populated 0\n");
-    watcher.observe(&History::default(), turn(4)).unwrap();
-    let [ended] = watcher.ended() else { panic!("{:?}", watcher.ended()) };
-    assert_eq!((ended.name.as_str(), ended.oom_kills.unwrap().killed), ("/m/vm", 4));
-    assert!(ended.was_found && ended.bound_memory_nodes.is_none(), "{ended:?}");
-    watcher.observe(&History::default(), turn(5)).unwrap();
-    assert!(watcher.ended().is_empty());
 }
 
 #[test]
