@@ -4,6 +4,7 @@
 
 mod backends;
 mod command_line;
+mod config_files;
 mod machine;
 mod monitors;
 mod qmp;
