@@ -26,14 +26,17 @@ pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
         return Ok(Vcpus { span, maximum, current: None, placement: None, cpuset: None, listed });
     };
     let maximum = number(text_of(element), 1..=MAX_NUMBER)?;
-    let current = attribute(element, "current").map(|it| number(it, 1..=maximum.value));
+    let listed = listed_vcpus(root, maximum.value)?;
+    // With a list of vCPUs current= counts for nothing, and may be 0.
+    let least = u32::from(listed.is_empty());
+    let current = attribute(element, "current").map(|it| number(it, least..=maximum.value));
     let placement = attribute(element, "placement").map(|it| word(it, &PLACEMENTS));
     Ok(Vcpus {
         span: tag(element),
         current: current.transpose()?,
         placement: placement.transpose()?,
         cpuset: attribute(element, "cpuset").map(list).transpose()?,
-        listed: listed_vcpus(root, maximum.value)?,
+        listed,
         maximum,
     })
 }
@@ -187,6 +190,7 @@ pub(super) fn pins(root: Node<'_, '_>, vcpus: &Vcpus) -> Read<Pins> {
     }
     let mut shares = shares_of(root, "cachetune")?;
     shares.extend(shares_of(root, "memorytune")?);
+    check_shares(&shares, &vcpus.all())?;
     Ok(Pins {
         // libvirt passes over a vCPU that is none, also if it is named twice.
         vcpus: pins_of(root, "vcpupin", "vcpu", vcpus.maximum.value)?,
@@ -250,6 +254,27 @@ fn scheduled<T: Id>(
 fn shares_of(root: Node<'_, '_>, element: &'static str) -> Read<Vec<Share>> {
     let lists = lists_of(root, element, "vcpus")?.into_iter();
     Ok(lists.map(|vcpus| Share { element, vcpus }).collect())
+}
+
+/// vCPUs with one share have all of them together (`virDomainResctrlVcpuMatch`,
+/// `src/conf/domain_conf.c`). Those that the guest does not have are left out before.
+fn check_shares(shares: &[Share], all: &VcpuSet) -> Read<()> {
+    let (mut taken, mut sets) = (VcpuSet::new(), BTreeSet::new());
+    for Share { element, vcpus } in shares {
+        let own = vcpus.value.intersection(all);
+        let both = taken.intersection(&own);
+        let is_new = sets.insert(own.to_string());
+        if !both.is_empty() && is_new {
+            let problem = format!("{} has an earlier share with other vCPUs", both.named());
+            return Err(fault(vcpus.span.start, problem));
+        }
+        if !own.is_empty() && !is_new && *element == "cachetune" {
+            let problem = format!("{} has an earlier <cachetune>, too", own.named());
+            return Err(fault(vcpus.span.start, problem));
+        }
+        taken = taken.union(&own);
+    }
+    Ok(())
 }
 
 pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Read<Iothreads> {
