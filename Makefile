@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 # One target after the other, whatever -j says: cargo uses all CPUs by itself, and a guest wants them.
 .NOTPARALLEL:
-.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test lab-test replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
+.PHONY: help demo build install deb-numad test lint unit api-test libvirt-test libvirt-xml lab-test replicas-race compare-test model-test figures demo-test deny advisories fuzz bench docs findings install-deps clean
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -81,6 +81,10 @@ ifeq ($(shell id -u),0)
 else
 	@echo "make libvirt-test: skipped, a libvirtd for QEMU needs root"
 endif
+
+libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, on request (as root; once built, half a minute)
+	scripts/install libvirt
+	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
 
 replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root; about forty minutes)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture

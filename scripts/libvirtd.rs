@@ -57,6 +57,31 @@ impl Libvirtd {
         String::from_utf8(done.stdout).unwrap()
     }
 
+    /// What the daemon has written.
+    #[allow(dead_code, reason = "each test takes its part")]
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("daemon.log")).unwrap()
+    }
+
+    /// Runs one `virsh` for many commands, a line each. Returns its output and its errors.
+    #[allow(dead_code, reason = "each test takes its part")]
+    pub(crate) fn virsh_commands(&self, commands: &str) -> (String, String) {
+        let uri = format!("qemu+unix:///system?socket={}", self.socket().display());
+        let file = |name| self.folder.path().join(name);
+        std::fs::write(file("commands"), commands).unwrap();
+        // Thousands of answers do not fit into a pipe that nobody reads.
+        let made = |name| std::fs::File::create(file(name)).unwrap();
+        Command::new("virsh")
+            .args(["-c", &uri])
+            .stdin(std::fs::File::open(file("commands")).unwrap())
+            .stdout(made("output"))
+            .stderr(made("errors"))
+            .status()
+            .unwrap();
+        let read = |name| std::fs::read_to_string(file(name)).unwrap();
+        (read("output"), read("errors"))
+    }
+
     /// Starts a domain.
     pub(crate) fn create(&self, xml: &str) {
         let file = self.folder.path().join("domain.xml");

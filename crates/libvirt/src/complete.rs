@@ -28,7 +28,8 @@ use crate::{
 pub(crate) use edit::{Edit, apply};
 pub(crate) use elements::Element;
 pub(crate) use layout::Layout;
-use nearside_topology::{CpuSet, Distance, Distances, IdSet, NodeSet};
+use nearside_topology::{CpuSet, Distance, Distances, NodeSet};
+use std::collections::BTreeSet;
 
 /// The text of `domain` with the bindings of `placement` added. Nothing else changes, and the text
 /// stays as it is where there is nothing to add.
@@ -142,11 +143,11 @@ fn cputune(domain: &Domain, placement: &Placement) -> Vec<Element> {
     }
     elements.extend(emulatorpin(domain, placement));
     let exists = domain.iothreads.all();
-    let bound: IdSet<_> = domain.pins.iothreads.iter().map(|pin| pin.id.value).collect();
+    let bound: BTreeSet<_> = domain.pins.iothreads.iter().map(|pin| pin.id.value).collect();
     let iothreads = placement.iothreads.iter();
     elements.extend(
         iothreads
-            .filter(|(id, cpus)| exists.contains(id) && !bound.contains(**id) && !cpus.is_empty())
+            .filter(|(id, cpus)| exists.contains(id) && !bound.contains(*id) && !cpus.is_empty())
             .map(|(id, cpus)| {
                 let attributes = [("iothread", id.to_string()), ("cpuset", cpus.to_string())];
                 Element::new("iothreadpin", attributes)
@@ -159,7 +160,7 @@ fn vcpupins<'a>(
     domain: &'a Domain,
     placement: &'a Placement,
 ) -> impl Iterator<Item = Element> + 'a {
-    let pinned: crate::VcpuSet = domain.pins.vcpus.iter().map(|pin| pin.id.value).collect();
+    let pinned: BTreeSet<_> = domain.pins.vcpus.iter().map(|pin| pin.id.value).collect();
     let mut cpus_by_vcpu: Vec<(VcpuId, CpuSet)> = Vec::new();
     for (at, place) in placement.places(domain).iter().enumerate() {
         let vcpus = match domain.cells.get(at) {
@@ -170,8 +171,8 @@ fn vcpupins<'a>(
         let memory = nodes_of(domain, placement, at);
         let is_near = memory.is_empty() || !memory.intersection(&place.nodes).is_empty();
         if is_near && !cpus.is_empty() {
-            let free = vcpus.difference(&pinned);
-            cpus_by_vcpu.extend(free.iter().map(|vcpu| (vcpu, cpus.clone())));
+            let free = vcpus.iter().filter(|vcpu| !pinned.contains(vcpu));
+            cpus_by_vcpu.extend(free.map(|vcpu| (vcpu, cpus.clone())));
         }
     }
     cpus_by_vcpu.sort_by_key(|(vcpu, _)| *vcpu);

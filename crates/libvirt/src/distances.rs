@@ -50,8 +50,9 @@ mod tests {
     fn a_distance_counts_for_both_directions_and_20_is_the_default() {
         let cells: String = (0..3)
             .map(|id| {
-                let sibling = if id == 0 { "<sibling id='1' value='12'/>" } else { "" };
-                format!("<cell cpus='{id}' memory='1'><distances>{sibling}</distances></cell>")
+                let sibling = "<distances><sibling id='1' value='12'/></distances>";
+                let sibling = if id == 0 { sibling } else { "" };
+                format!("<cell cpus='{id}' memory='1'>{sibling}</cell>")
             })
             .collect();
         let text = format!("<domain><vcpu>3</vcpu><cpu><numa>{cells}</numa></cpu></domain>");

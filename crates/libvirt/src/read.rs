@@ -15,7 +15,9 @@ use crate::{
     position::{Lines, Position, on_one_line},
 };
 use roxmltree::{Document, ParsingOptions};
-use xml::{Fault, Read, attribute, child, fault, number, size_of, tag, text_of};
+use xml::{
+    Fault, Read, attribute, child, fault, filled, filled_child, number, size_of, tag, text_of,
+};
 
 /// A longer text is refused. libvirt's own bound for a domain over its RPC is 4 MiB
 /// (`REMOTE_STRING_MAX`); a domain has a few thousand bytes.
@@ -82,9 +84,10 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         let problem = format!("read <{name}>, expected <domain> without a namespace of its own");
         return Err(fault(root.range().start, problem));
     }
-    let memory = child(root, "memory").map(size_of).transpose()?;
-    let current_memory = child(root, "currentMemory").map(size_of).transpose()?;
+    let memory = filled_child(root, "memory").map(size_of).transpose()?;
+    let current_memory = filled_child(root, "currentMemory").map(size_of).transpose()?;
     let devices = child(root, "devices");
+    let vcpus = cpu::vcpus(root)?;
     Ok(Domain {
         span: tag(root),
         kind: attribute(root, "type").map(xml::Value::owned),
@@ -92,15 +95,15 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         architecture: child(root, "os")
             .and_then(|os| attribute(child(os, "type")?, "arch"))
             .map(xml::Value::owned),
-        vcpus: cpu::vcpus(root)?,
         memory,
         current_memory,
-        max_memory: child(root, "maxMemory").map(max_memory).transpose()?,
+        max_memory: max_memory(root)?,
         cpu_topology: cpu::topology(root)?,
         cells: cpu::cells(root)?,
         backing: numatune::backing(root)?,
         numatune: numatune::numatune(root)?,
-        pins: cpu::pins(root)?,
+        pins: cpu::pins(root, &vcpus)?,
+        vcpus,
         iothreads: cpu::iothreads(root, devices)?,
         host_devices: devices.map(devices::host_devices).transpose()?.unwrap_or_default(),
         memory_devices: devices.map(devices::memory_devices).transpose()?.unwrap_or_default(),
@@ -167,9 +170,18 @@ fn not_well_formed(text: &str, error: &roxmltree::Error) -> Fault {
     fault(line_start + at, problem)
 }
 
-fn max_memory(element: xml::Node<'_, '_>) -> Read<MaxMemory> {
-    let slots = attribute(element, "slots").map(|slots| number(slots, 0..=u32::MAX));
-    Ok(MaxMemory { bytes: size_of(element)?, slots: slots.transpose()? })
+/// A size and a number of slots, or neither (`virDomainDefPostParseMemory`,
+/// `src/conf/domain_postparse.c`).
+fn max_memory(root: xml::Node<'_, '_>) -> Read<Option<MaxMemory>> {
+    let Some(element) = child(root, "maxMemory") else { return Ok(None) };
+    let bytes = filled_child(root, "maxMemory").map(size_of).transpose()?;
+    let bytes = bytes.filter(|bytes| bytes.value > 0);
+    let slots = filled(element, "slots").map(|slots| number(slots, 0..=u32::MAX));
+    match (bytes, slots.transpose()?.filter(|slots| slots.value > 0)) {
+        (Some(bytes), slots @ Some(_)) => Ok(Some(MaxMemory { bytes, slots })),
+        (None, None) => Ok(None),
+        _ => Err(fault(element.range().start, "<maxMemory> needs a size and slots=, both above 0")),
+    }
 }
 
 #[cfg(test)]

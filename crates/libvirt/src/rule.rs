@@ -258,6 +258,11 @@ rules! {
     "libvirt rejects the domain, except on POWER: QEMU would make a cell of its own."
     "Describe cells in `<cpu><numa>`, or remove `<maxMemory>`."
 
+    MaximumMemoryBelowMemory "maximum-memory-below-memory" Error Text
+    "`<maxMemory>` that is less than the memory of the start."
+    "libvirt rejects the domain: the cells and memory devices count, whatever `<memory>` says."
+    "Raise `<maxMemory>` to the sum of cells and memory devices, or more."
+
     MemoryDeviceWithoutCell "memory-device-without-cell" Error Text
     "A memory device without a cell, or with one that does not exist."
     "libvirt or QEMU rejects the device."

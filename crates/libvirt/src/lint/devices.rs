@@ -1,7 +1,7 @@
 //! Memory devices, and PCI controllers of a cell.
 
 use super::checker::Checker;
-use crate::{binding::of_cell, id::CellSet, memory::MemoryModel, rule::Rule};
+use crate::{binding::of_cell, id::CellSet, memory::MemoryModel, rule::Rule, size::shown};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let domain = checker.domain;
@@ -10,6 +10,17 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     if let Some(maximum) = maximum.filter(|_| !domain.plugs_memory_without_cells()) {
         let message = "memory can be plugged into cells alone, and the guest has none";
         checker.report(Rule::MaximumMemoryWithoutCells, maximum.bytes.span, message);
+    }
+    let all = domain.memory_bytes();
+    // libvirt counts in KiB, rounded up.
+    let kib = |bytes: u64| bytes.div_ceil(1024);
+    if let Some(maximum) = domain.max_memory.as_ref().filter(|it| kib(it.bytes.value) < kib(all)) {
+        let message = format!(
+            "<maxMemory> says {}, the guest starts with {}",
+            shown(maximum.bytes.value),
+            shown(all)
+        );
+        checker.report(Rule::MaximumMemoryBelowMemory, maximum.bytes.span, message);
     }
     for cell in domain.controller_cells.iter().filter(|cell| !cells.contains(cell.value)) {
         let message = format!(

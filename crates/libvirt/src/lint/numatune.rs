@@ -40,8 +40,11 @@ fn check_memory(checker: &mut Checker<'_>, memory: &MemoryBinding) {
         let message = "the mode 'preferred' takes one node, and numad may answer several";
         checker.report(Rule::PreferredSeveralNodes, mode.span, message);
     }
+    // An element without any of the three says nothing (`virDomainNumatuneSet`,
+    // `src/conf/numa_conf.c`).
+    let says = memory.mode.is_some() || memory.placement.is_some();
     match &memory.nodeset {
-        None if !is_auto => {
+        None if says && !is_auto => {
             let message = "the memory's placement is static, but <memory> names no node";
             checker.report(Rule::StaticWithoutNodeset, memory.span, message);
         }

@@ -11,11 +11,12 @@ pub(super) fn check(checker: &mut Checker<'_>) {
             format!("<vcpupin> binds vCPU {}; the guest has {}", pin.id.value, all.named());
         checker.report(Rule::VcpupinForMissingVcpu, pin.id.span, message);
     }
-    let pinned: VcpuSet = domain.pins.vcpus.iter().map(|pin| pin.id.value).collect();
+    let pinned = domain.pins.vcpus.iter().map(|pin| pin.id.value);
+    let pinned: VcpuSet = pinned.filter(|id| all.contains(*id)).collect();
     let free = all.difference(&pinned);
     if let (Some(first), true) = (domain.pins.vcpus.first(), domain.vcpus.bound_cpus().is_none())
         && !free.is_empty()
-        && !all.intersection(&pinned).is_empty()
+        && !pinned.is_empty()
     {
         let message = format!("no <vcpupin> binds {}", free.named());
         checker.report(Rule::VcpusPartlyPinned, first.span, message);

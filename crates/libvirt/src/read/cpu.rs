@@ -2,7 +2,7 @@
 
 use super::xml::{
     Node, Read, SHARED, Value, YES_NO, attribute, child, children, descend, fault, id, in_sections,
-    list, number, once, required, size, tag, text_of, word,
+    list, list_or_none, number, once, required, size, tag, text_of, word,
 };
 use crate::{
     domain::{Cell, CellDistance, CpuTopology, Iothreads, Pin, Pins, Share, Vcpus},
@@ -12,21 +12,24 @@ use crate::{
     position::Located,
 };
 use nearside_topology::{Distances, Id, IdSet, MAX_NODES};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `placement=`.
 pub(super) const PLACEMENTS: [(&str, Choice); 2] =
     [("static", Choice::Static), ("auto", Choice::Auto)];
 
 pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
-    let listed = listed_vcpus(root)?;
     let Some(element) = child(root, "vcpu") else {
         let span = tag(root);
         let maximum = Located { value: 1, span };
+        let listed = listed_vcpus(root, 1)?;
         return Ok(Vcpus { span, maximum, current: None, placement: None, cpuset: None, listed });
     };
     let maximum = number(text_of(element), 1..=MAX_NUMBER)?;
-    let current = attribute(element, "current").map(|it| number(it, 1..=maximum.value));
+    let listed = listed_vcpus(root, maximum.value)?;
+    // With a list of vCPUs current= counts for nothing, and may be 0.
+    let least = u32::from(listed.is_empty());
+    let current = attribute(element, "current").map(|it| number(it, least..=maximum.value));
     let placement = attribute(element, "placement").map(|it| word(it, &PLACEMENTS));
     Ok(Vcpus {
         span: tag(element),
@@ -38,15 +41,44 @@ pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
     })
 }
 
-/// Of a vCPU that is listed twice libvirt takes the last word.
-fn listed_vcpus(root: Node<'_, '_>) -> Read<Vec<(VcpuId, bool)>> {
-    let vcpu = |element| {
-        let id: Located<VcpuId> = id(required(element, "id")?)?;
-        let enabled = attribute(element, "enabled").map(|enabled| word(enabled, &YES_NO));
-        Ok((id.value, enabled.transpose()?.is_none_or(|enabled| enabled.value)))
+/// What `<vcpus>` says of a vCPU.
+#[derive(Default)]
+struct ListedVcpu {
+    is_enabled: bool,
+    hotpluggable: Option<bool>,
+}
+
+/// Of a vCPU that is listed twice libvirt takes the last word. vCPU 0 has to be there from the
+/// start (`qemuDomainVcpusValidate` and its callers, `src/qemu`).
+fn listed_vcpus(root: Node<'_, '_>, maximum: u32) -> Read<Vec<(VcpuId, bool)>> {
+    let mut listed = BTreeMap::<VcpuId, ListedVcpu>::new();
+    for element in in_sections(root, "vcpus", "vcpu") {
+        let written = required(element, "id")?;
+        let id: Located<VcpuId> = id(written.clone())?;
+        if id.value.0 >= maximum {
+            return Err(written.unexpected(format_args!("a vCPU below {maximum}")));
+        }
+        let yes_no = |name| attribute(element, name).map(|it| word(it, &YES_NO)).transpose();
+        let vcpu = listed.entry(id.value).or_default();
+        vcpu.is_enabled = yes_no("enabled")?.is_none_or(|enabled| enabled.value);
+        vcpu.hotpluggable = yes_no("hotpluggable")?.map(|it| it.value).or(vcpu.hotpluggable);
+    }
+    let Some(first) = child(root, "vcpus").filter(|_| !listed.is_empty()) else {
+        return Ok(Vec::new());
     };
-    let listed = in_sections(root, "vcpus", "vcpu").map(vcpu);
-    Ok(listed.collect::<Read<BTreeMap<_, _>>>()?.into_iter().collect())
+    let wrong = |problem: String| Err(fault(first.range().start, problem));
+    match listed.get(&VcpuId(0)) {
+        Some(ListedVcpu { is_enabled: true, hotpluggable: None | Some(false) }) => {}
+        Some(ListedVcpu { is_enabled: true, .. }) => {
+            return wrong("<vcpus> makes vCPU 0 hotpluggable, expected hotpluggable='no'".into());
+        }
+        _ => return wrong("<vcpus> leaves vCPU 0 out, expected it enabled".into()),
+    }
+    let never = |vcpu: &ListedVcpu| !vcpu.is_enabled && vcpu.hotpluggable == Some(false);
+    if let Some((id, _)) = listed.iter().find(|(_, vcpu)| never(vcpu)) {
+        return wrong(format!("<vcpus>: vCPU {id} is neither enabled nor hotpluggable"));
+    }
+    Ok(listed.into_iter().map(|(id, vcpu)| (id, vcpu.is_enabled)).collect())
 }
 
 pub(super) fn topology(root: Node<'_, '_>) -> Read<Option<CpuTopology>> {
@@ -111,10 +143,14 @@ fn cell(element: Node<'_, '_>, at: usize) -> Read<Cell> {
         Some(written) => id(written)?.value,
         None => CellId(at as u32),
     };
+    let cpus = attribute(element, "cpus").map(list_or_none).transpose()?;
     let shared = attribute(element, "memAccess").map(|it| word(it, &SHARED));
     let discard = attribute(element, "discard").map(|it| word(it, &YES_NO));
-    let siblings = child(element, "distances").into_iter();
-    let siblings = siblings.flat_map(|distances| children(distances, "sibling"));
+    let first = child(element, "distances");
+    let siblings = first.into_iter().flat_map(|distances| children(distances, "sibling"));
+    if let Some(first) = first.filter(|first| child(*first, "sibling").is_none()) {
+        return Err(fault(first.range().start, "<distances> has no <sibling>, which it needs"));
+    }
     // Of a distance that is written twice libvirt takes the last one.
     let mut distances = BTreeMap::new();
     for sibling in siblings {
@@ -124,7 +160,7 @@ fn cell(element: Node<'_, '_>, at: usize) -> Read<Cell> {
     Ok(Cell {
         id,
         span: tag(element),
-        cpus: attribute(element, "cpus").map(list).transpose()?,
+        cpus: cpus.filter(|cpus| !cpus.value.is_empty()),
         memory_bytes: size(required(element, "memory")?, attribute(element, "unit"))?,
         is_shared: shared.transpose()?,
         discard: discard.transpose()?,
@@ -146,7 +182,7 @@ fn distance(sibling: Node<'_, '_>, from: CellId) -> Read<CellDistance> {
     Ok(CellDistance { to, value })
 }
 
-pub(super) fn pins(root: Node<'_, '_>) -> Read<Pins> {
+pub(super) fn pins(root: Node<'_, '_>, vcpus: &Vcpus) -> Read<Pins> {
     let mut emulators = in_sections(root, "cputune", "emulatorpin");
     let emulator = emulators.next().map(|pin| list(required(pin, "cpuset")?)).transpose()?;
     if let Some(second) = emulators.next() {
@@ -154,21 +190,32 @@ pub(super) fn pins(root: Node<'_, '_>) -> Read<Pins> {
     }
     let mut shares = shares_of(root, "cachetune")?;
     shares.extend(shares_of(root, "memorytune")?);
+    check_shares(&shares, &vcpus.all())?;
     Ok(Pins {
-        vcpus: pins_of(root, "vcpupin", "vcpu")?,
+        // libvirt passes over a vCPU that is none, also if it is named twice.
+        vcpus: pins_of(root, "vcpupin", "vcpu", vcpus.maximum.value)?,
         emulator,
-        iothreads: pins_of(root, "iothreadpin", "iothread")?,
-        scheduled_vcpus: lists_of(root, "vcpusched", "vcpus")?,
-        scheduled_iothreads: lists_of(root, "iothreadsched", "iothreads")?,
+        iothreads: pins_of(root, "iothreadpin", "iothread", u32::MAX)?,
+        scheduled_vcpus: scheduled(root, "vcpusched", "vcpus")?,
+        scheduled_iothreads: scheduled(root, "iothreadsched", "iothreads")?,
         shares,
     })
 }
 
-fn pins_of<T: Id>(root: Node<'_, '_>, element: &'static str, thread: &str) -> Read<Vec<Pin<T>>> {
-    let mut seen = IdSet::new();
+fn pins_of<T: Id + Ord>(
+    root: Node<'_, '_>,
+    element: &'static str,
+    thread: &str,
+    count: u32,
+) -> Read<Vec<Pin<T>>> {
+    let mut seen = BTreeSet::new();
+    let name = format!("<{element}>");
     let pin = |pin| {
-        let id: Located<T> = id(required(pin, thread)?)?;
-        once(&mut seen, &id, &format!("<{element}>"))?;
+        let Located { value, span } = number(required(pin, thread)?, 0..=u32::MAX)?;
+        let id = Located { value: T::new(value), span };
+        if value < count {
+            once(&mut seen, &id, &name)?;
+        }
         Ok(Pin { span: tag(pin), id, cpus: list(required(pin, "cpuset")?)? })
     };
     in_sections(root, "cputune", element).map(pin).collect()
@@ -180,7 +227,28 @@ fn lists_of<T: Id>(
     threads: &str,
 ) -> Read<Vec<Located<IdSet<T>>>> {
     let lists = in_sections(root, "cputune", element);
-    lists.map(|element| list(required(element, threads)?)).collect()
+    lists.map(|element| list_or_none(required(element, threads)?)).collect()
+}
+
+/// Lists of threads with a scheduler. No thread may have two
+/// (`virDomainThreadSchedParseHelper`, `src/conf/domain_conf.c`).
+fn scheduled<T: Id>(
+    root: Node<'_, '_>,
+    element: &'static str,
+    threads: &str,
+) -> Read<Vec<Located<IdSet<T>>>> {
+    let mut taken = IdSet::new();
+    let lists = in_sections(root, "cputune", element).map(|scheduler| {
+        let threads = list(required(scheduler, threads)?)?;
+        let twice = taken.intersection(&threads.value);
+        if !twice.is_empty() {
+            let problem = format!("{} has an earlier <{element}>, too", twice.named());
+            return Err(fault(threads.span.start, problem));
+        }
+        taken = taken.union(&threads.value);
+        Ok(threads)
+    });
+    lists.collect()
 }
 
 fn shares_of(root: Node<'_, '_>, element: &'static str) -> Read<Vec<Share>> {
@@ -188,10 +256,31 @@ fn shares_of(root: Node<'_, '_>, element: &'static str) -> Read<Vec<Share>> {
     Ok(lists.map(|vcpus| Share { element, vcpus }).collect())
 }
 
+/// vCPUs with one share have all of them together (`virDomainResctrlVcpuMatch`,
+/// `src/conf/domain_conf.c`). Those that the guest does not have are left out before.
+fn check_shares(shares: &[Share], all: &VcpuSet) -> Read<()> {
+    let (mut taken, mut sets) = (VcpuSet::new(), BTreeSet::new());
+    for Share { element, vcpus } in shares {
+        let own = vcpus.value.intersection(all);
+        let both = taken.intersection(&own);
+        let is_new = sets.insert(own.to_string());
+        if !both.is_empty() && is_new {
+            let problem = format!("{} has an earlier share with other vCPUs", both.named());
+            return Err(fault(vcpus.span.start, problem));
+        }
+        if !own.is_empty() && !is_new && *element == "cachetune" {
+            let problem = format!("{} has an earlier <cachetune>, too", own.named());
+            return Err(fault(vcpus.span.start, problem));
+        }
+        taken = taken.union(&own);
+    }
+    Ok(())
+}
+
 pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Read<Iothreads> {
     let count = child(root, "iothreads").map(text_of).filter(|count| !count.text.is_empty());
     let count = count.map(|count| number(count, 0..=MAX_NUMBER));
-    let mut seen = IdSet::new();
+    let mut seen = BTreeSet::new();
     let ids = in_sections(root, "iothreadids", "iothread").map(|element| {
         let id = iothread(required(element, "id")?)?;
         once(&mut seen, &id, "<iothread>")?;
@@ -217,6 +306,6 @@ pub(super) fn iothreads(root: Node<'_, '_>, devices: Option<Node<'_, '_>>) -> Re
 
 /// iothreads are numbered from 1.
 fn iothread<T: Id>(value: Value<'_>) -> Read<Located<T>> {
-    let Located { value, span } = number(value, 1..=MAX_NUMBER)?;
+    let Located { value, span } = number(value, 1..=u32::MAX)?;
     Ok(Located { value: T::new(value), span })
 }

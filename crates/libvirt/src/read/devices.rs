@@ -3,8 +3,8 @@
 use super::{
     numatune::size_below,
     xml::{
-        Node, Read, attribute, child, children, descend, digits, fault, id, list, required, tag,
-        text_of, word,
+        Node, Read, Value, attribute, child, children, descend, digits, fault, has_text, id, list,
+        required, tag, text_of, word,
     },
 };
 use crate::{
@@ -34,11 +34,16 @@ pub(super) fn memory_devices(devices: Node<'_, '_>) -> Read<Vec<MemoryDevice>> {
 }
 
 fn memory_device(element: Node<'_, '_>) -> Read<MemoryDevice> {
-    let text = |names: &[&'static str]| descend(element, names).map(text_of);
+    let text =
+        |names: &[&'static str]| descend(element, names).filter(|it| has_text(*it)).map(text_of);
+    let model = word(required(element, "model")?, &MODELS)?;
+    let Some(bytes) = size_below(element, &["target", "size"])? else {
+        return Err(fault(element.range().start, "<memory> has no <target><size>, which it needs"));
+    };
     Ok(MemoryDevice {
         span: tag(element),
-        model: word(required(element, "model")?, &MODELS)?,
-        bytes: size_below(element, &["target", "size"])?,
+        model,
+        bytes: Some(bytes),
         cell: text(&["target", "node"]).map(id).transpose()?,
         nodes: text(&["source", "nodemask"]).map(list).transpose()?,
         page_bytes: size_below(element, &["source", "pagesize"])?,
@@ -49,7 +54,16 @@ fn memory_device(element: Node<'_, '_>) -> Read<MemoryDevice> {
 pub(super) fn controller_cells(devices: Node<'_, '_>) -> Read<Vec<Located<CellId>>> {
     let controllers = children(devices, "controller").filter(|it| kind_of(*it) == Some("pci"));
     let cells = controllers.filter_map(|it| descend(it, &["target", "node"]));
-    cells.map(text_of).map(id).collect()
+    let cells = cells.filter(|cell| has_text(*cell));
+    cells.map(|cell| controller_cell(text_of(cell))).collect()
+}
+
+/// libvirt reads a number with a sign here, so -0 is cell 0.
+fn controller_cell(value: Value<'_>) -> Read<Located<CellId>> {
+    match value.text.parse::<i32>() {
+        Ok(0) => Ok(value.located(CellId(0))),
+        _ => id(value),
+    }
 }
 
 /// Host devices of `<hostdev>` and `<interface>`, in the order of the text.

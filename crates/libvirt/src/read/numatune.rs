@@ -3,18 +3,18 @@
 use super::{
     cpu::PLACEMENTS,
     xml::{
-        Node, Read, SHARED, Value, attribute, child, children, descend, fault, id, in_sections,
-        list, once, required, size, size_of, tag, word,
+        Node, Read, SHARED, Value, attribute, child, children, descend, fault, has_text, id,
+        in_sections, list, once, required, size, size_of, tag, word,
     },
 };
 use crate::{
-    id::CellSet,
     memory::{
         Allocation, Backing, BackingSource, HugePage, HugePages, Memnode, MemoryBinding,
         MemoryMode, Numatune, WrittenMode,
     },
     position::Located,
 };
+use std::collections::BTreeSet;
 
 const SOURCES: [(&str, BackingSource); 3] = [
     ("anonymous", BackingSource::Anonymous),
@@ -35,7 +35,7 @@ pub(super) fn numatune(root: Node<'_, '_>) -> Read<Option<Numatune>> {
 }
 
 fn only_numatune(element: Node<'_, '_>) -> Read<Numatune> {
-    let mut seen = CellSet::new();
+    let mut seen = BTreeSet::new();
     let memnode = |element| {
         let cell = id(required(element, "cellid")?)?;
         once(&mut seen, &cell, "<memnode>")?;
@@ -71,23 +71,25 @@ fn written_mode(value: Value<'_>) -> Read<Located<WrittenMode>> {
     word(value, &MemoryMode::ALL.map(|mode| (mode.name(), WrittenMode::Known(mode))))
 }
 
+/// libvirt reads paths such as `./memoryBacking/source/@type`, so a second element counts, too.
 pub(super) fn backing(root: Node<'_, '_>) -> Read<Backing> {
-    let Some(element) = child(root, "memoryBacking") else { return Ok(Backing::default()) };
-    let of = |name: &'static str, key| {
-        child(element, name).and_then(|child: Node<'_, '_>| attribute(child, key))
+    let all = |name| in_sections(root, "memoryBacking", name);
+    let of = |name, key| {
+        let first = all(name).find_map(|element| attribute(element, key));
+        first.filter(|value| !value.text.is_empty())
     };
     Ok(Backing {
-        huge_pages: huge_pages(element)?,
-        locked: child(element, "locked").map(tag),
-        no_merging: child(element, "nosharepages").map(tag),
+        huge_pages: huge_pages(&all("hugepages").collect::<Vec<_>>())?,
+        locked: all("locked").next().map(tag),
+        no_merging: all("nosharepages").next().map(tag),
         source: of("source", "type").map(|it| word(it, &SOURCES)).transpose()?,
         allocation: of("allocation", "mode").map(|it| word(it, &ALLOCATIONS)).transpose()?,
         is_shared: of("access", "mode").map(|it| word(it, &SHARED)).transpose()?,
     })
 }
 
-fn huge_pages(backing: Node<'_, '_>) -> Read<Option<HugePages>> {
-    let Some(element) = child(backing, "hugepages") else { return Ok(None) };
+fn huge_pages(sections: &[Node<'_, '_>]) -> Read<Option<HugePages>> {
+    let Some(first) = sections.first() else { return Ok(None) };
     let page = |page| {
         let bytes = required(page, "size")?;
         let bytes = match size(bytes.clone(), attribute(page, "unit"))? {
@@ -97,8 +99,8 @@ fn huge_pages(backing: Node<'_, '_>) -> Read<Option<HugePages>> {
         let cells = attribute(page, "nodeset").map(list).transpose()?;
         Ok(HugePage { span: tag(page), bytes, cells })
     };
-    let pages = in_sections(backing, "hugepages", "page").map(page).collect::<Read<_>>()?;
-    Ok(Some(HugePages { span: tag(element), pages }))
+    let pages = sections.iter().flat_map(|section| children(*section, "page"));
+    Ok(Some(HugePages { span: tag(*first), pages: pages.map(page).collect::<Read<_>>()? }))
 }
 
 /// A size in an element's text, such as `<pagesize unit='KiB'>2048</pagesize>`.
@@ -106,5 +108,5 @@ pub(super) fn size_below(
     element: Node<'_, '_>,
     names: &[&'static str],
 ) -> Read<Option<Located<u64>>> {
-    descend(element, names).map(size_of).transpose()
+    descend(element, names).filter(|it| has_text(*it)).map(size_of).transpose()
 }

@@ -7,7 +7,7 @@ use crate::{
     size::unit_bytes,
 };
 use nearside_topology::{Id, IdSet};
-use std::{borrow::Cow, fmt::Display, ops::RangeInclusive, str::FromStr};
+use std::{borrow::Cow, collections::BTreeSet, fmt::Display, ops::RangeInclusive, str::FromStr};
 
 pub(super) type Node<'a, 'input> = roxmltree::Node<'a, 'input>;
 
@@ -120,6 +120,24 @@ pub(super) fn attribute<'a>(node: Node<'a, '_>, name: &str) -> Option<Value<'a>>
     })
 }
 
+/// The value of an attribute that is as good as absent where it is empty
+/// (`virXPathString`, `src/util/virxml.c`).
+pub(super) fn filled<'a>(node: Node<'a, '_>, name: &str) -> Option<Value<'a>> {
+    attribute(node, name).filter(|value| !value.text.is_empty())
+}
+
+/// The first child with this name, if it has text: an empty one is as good as absent.
+pub(super) fn filled_child<'a, 'input>(
+    node: Node<'a, 'input>,
+    name: &'static str,
+) -> Option<Node<'a, 'input>> {
+    child(node, name).filter(|child| has_text(*child))
+}
+
+pub(super) fn has_text(node: Node<'_, '_>) -> bool {
+    node.children().any(|child| child.text().is_some_and(|it| child.is_text() && !it.is_empty()))
+}
+
 pub(super) fn required<'a>(node: Node<'a, '_>, name: &str) -> Read<Value<'a>> {
     attribute(node, name).ok_or_else(|| {
         let element = node.tag_name().name();
@@ -203,6 +221,15 @@ pub(super) const SHARED: [(&str, bool); 2] = [("shared", true), ("private", fals
 
 /// A list that names at least one number.
 pub(super) fn list<T: Id>(value: Value<'_>) -> Read<Located<IdSet<T>>> {
+    let all = list_or_none(value.clone())?;
+    match all.value.is_empty() {
+        true => Err(fault(all.span.start, format!("{} names no {}", value.name, T::WHAT))),
+        false => Ok(all),
+    }
+}
+
+/// A list that may take away all numbers that it names, as `^0` does.
+pub(super) fn list_or_none<T: Id>(value: Value<'_>) -> Read<Located<IdSet<T>>> {
     match list::parse(&value.text) {
         Ok(set) => Ok(value.located(set)),
         Err((offset, problem)) => {
@@ -234,7 +261,11 @@ pub(super) fn size_of(node: Node<'_, '_>) -> Read<Located<u64>> {
 }
 
 /// Refuses a number that was stated before.
-pub(super) fn once<T: Id>(seen: &mut IdSet<T>, id: &Located<T>, element: &str) -> Read<()> {
+pub(super) fn once<T: Id + Ord>(
+    seen: &mut BTreeSet<T>,
+    id: &Located<T>,
+    element: &str,
+) -> Read<()> {
     match seen.insert(id.value) {
         true => Ok(()),
         false => {
