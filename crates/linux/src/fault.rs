@@ -1,41 +1,38 @@
 //! Faults of the system that tests inject at writes to the store and to cgroups.
 
 use rustix::io::Errno;
-use std::cell::Cell;
+use std::cell::RefCell;
 
 /// The faults of a thread.
-#[derive(Debug, Clone, Copy)]
 struct Faults {
-    /// Writes until the first that fails.
-    before: usize,
-    /// Writes that fail from there on.
-    failing: usize,
     errno: Errno,
-    have_begun: bool,
+    /// Whether the write with this number fails. The first is 0.
+    fails: Box<dyn Fn(usize) -> bool>,
+    writes: usize,
+    failed: usize,
 }
 
 thread_local! {
-    static FAULTS: Cell<Option<Faults>> = const { Cell::new(None) };
+    static FAULTS: RefCell<Option<Faults>> = const { RefCell::new(None) };
 }
 
-/// Lets this thread's writes after the first `before` fail, `failing` of them.
-pub(crate) fn inject(before: usize, failing: usize, errno: Errno) {
-    FAULTS.set(Some(Faults { before, failing, errno, have_begun: false }));
+/// Lets those of this thread's writes fail that `fails` chooses by their number, from 0.
+pub(crate) fn inject(errno: Errno, fails: impl Fn(usize) -> bool + 'static) {
+    FAULTS.set(Some(Faults { errno, fails: Box::new(fails), writes: 0, failed: 0 }));
 }
 
-/// Ends the faults. Returns whether a write has failed.
-pub(crate) fn end() -> bool {
-    FAULTS.take().is_some_and(|faults| faults.have_begun)
+/// Ends the faults. Returns the number of writes that have failed.
+pub(crate) fn end() -> usize {
+    FAULTS.take().map_or(0, |faults| faults.failed)
 }
 
 /// Stands before each write. Fails in place of it if that is due.
 pub(crate) fn before_write() -> Result<(), Errno> {
-    let Some(mut faults) = FAULTS.get() else { return Ok(()) };
-    let is_due = faults.before == 0 && faults.failing > 0;
-    match is_due {
-        true => (faults.failing, faults.have_begun) = (faults.failing - 1, true),
-        false => faults.before = faults.before.saturating_sub(1),
-    }
-    FAULTS.set(Some(faults));
-    if is_due { Err(faults.errno) } else { Ok(()) }
+    FAULTS.with_borrow_mut(|faults| {
+        let Some(faults) = faults else { return Ok(()) };
+        let fails = (faults.fails)(faults.writes);
+        faults.writes += 1;
+        faults.failed += usize::from(fails);
+        if fails { Err(faults.errno) } else { Ok(()) }
+    })
 }

@@ -1,36 +1,69 @@
 //! Disks that are full, read-only or broken, at each write of the store and of cgroups.
 
-use super::{Made, exchange, going};
+use super::{MIB, Made, Part, exchange, going, nodes};
 use crate::fault;
-use nearside_policy::{Reservation, Transaction};
-use nearside_topology::NodeId;
+use crate::host::OwnMove;
+use nearside_policy::{Described, Newcomer, PageMove, Reservation, Transaction};
+use nearside_topology::{NodeId, NodeSet};
 use rustix::io::Errno;
+use std::{cell::RefCell, fs, os::unix::fs::symlink};
 
-const MIB: u64 = 1 << 20;
 const ERRORS: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO];
 
-/// Runs `change` on a new host for each of its writes, so that this write fails, or this and all
-/// later ones. Then the fault ends, and `check` learns whether the change has reported success.
-fn at_each_write(change: impl Fn(&Made) -> bool, check: impl Fn(&Made, bool, &str)) {
+/// The writes that fail, in words, and the choice of them.
+type Failing = (String, Box<dyn Fn(usize) -> bool>);
+
+/// The ways to fail in which the first failing write is `first`: that write alone, all from there
+/// on, or, on a full disk, one more of the next ones, which undo the change.
+fn ways(first: usize, errno: Errno) -> Vec<Failing> {
+    let alone: Failing = ("no more".into(), Box::new(move |at| at == first));
+    let all: Failing = ("all later ones".into(), Box::new(move |at| at >= first));
+    let pair = |second: usize| -> Failing {
+        (format!("write {second}"), Box::new(move |at| at == first || at == second))
+    };
+    let more = if errno == Errno::NOSPC { 8 } else { 0 };
+    [alone, all].into_iter().chain((first + 1..=first + more).map(pair)).collect()
+}
+
+/// Runs `change` on a new host for each of its writes, so that this write and some later ones
+/// fail. Then the fault ends, and `check` learns whether the change has reported success.
+fn at_each_write(
+    prepare: impl Fn(&Made),
+    change: impl Fn(&Made) -> bool,
+    check: impl Fn(&Made, bool, &str),
+) {
     for errno in ERRORS {
-        for failing in [1, usize::MAX] {
-            for before in 0.. {
-                let made = Made::new();
-                made.domain("a", 0, 100);
-                made.domain("b", 1, 100);
-                made.domain("c", 2, 100);
-                made.file("proc/uptime", "100.00 1.00\n");
-                fault::inject(before, failing, errno);
+        for first in 0.. {
+            let mut failed = 0;
+            for (more, fails) in ways(first, errno) {
+                let made = with_arguments();
+                prepare(&made);
+                fault::inject(errno, fails);
                 let has_succeeded = change(&made);
-                if !fault::end() {
-                    assert!(has_succeeded && before > 0, "without a fault");
+                failed = fault::end();
+                if failed == 0 {
+                    assert!(has_succeeded && first > 0, "without a fault");
                     break;
                 }
-                let case = format!("{errno} at write {before} and {} more", failing - 1);
-                check(&made, has_succeeded, &case);
+                check(&made, has_succeeded, &format!("{errno} at write {first} and {more}"));
+            }
+            if failed == 0 {
+                break;
             }
         }
     }
+}
+
+/// A host with three domains, each with arguments, which have a file of their own.
+fn with_arguments() -> Made {
+    let made = Made::new();
+    for (node, name) in (0..).zip(["a", "b", "c"]) {
+        let mut record = made.domain(name, node, 100);
+        record.command.push(format!("--password={name}"));
+        made.host().begin().unwrap().lock.put(&record).unwrap();
+    }
+    made.file("proc/uptime", "100.00 1.00\n");
+    made
 }
 
 /// Asserts that other domains start and change.
@@ -49,15 +82,14 @@ fn an_exchange_is_whole_or_undone_and_others_go_on_as_soon_as_there_is_space() {
     let state = |made: &Made| -> Vec<_> {
         let all = made.state().into_iter();
         let of_two = all.filter(|(record, ..)| record.name != "c");
-        of_two.map(|(record, cpus, mems)| (record.parts, cpus, mems)).collect()
+        of_two.map(|(record, cpus, mems)| (record.command, record.parts, cpus, mems)).collect()
     };
-    let fresh = Made::new();
-    fresh.domain("a", 0, 100);
-    fresh.domain("b", 1, 100);
+    let fresh = with_arguments();
     let before = state(&fresh);
     fresh.host().begin().unwrap().apply(&exchange(&fresh, 100)).unwrap();
     let after = state(&fresh);
     at_each_write(
+        |_| (),
         |made| {
             let transaction = exchange(made, 100);
             let mut host = made.host();
@@ -78,6 +110,7 @@ fn a_reservation_is_recorded_or_refused_and_others_go_on() {
         made.host().reservations().into_iter().map(|reservation| reservation.name).collect()
     };
     at_each_write(
+        |_| (),
         |made| {
             let mut host = made.host();
             let bytes = [(NodeId(3), 100 * MIB)].into();
@@ -87,6 +120,133 @@ fn a_reservation_is_recorded_or_refused_and_others_go_on() {
         |made, has_succeeded, case| {
             assert_eq!(names(made).len(), usize::from(has_succeeded), "{case}");
             assert_others_go_on(made, case);
+        },
+    );
+}
+
+const FOUND: &str = "/nearside/found";
+
+/// A domain that a pattern found.
+fn find(made: &Made) {
+    let mut record = made.domain("found", 3, 50);
+    record.found_by = Some("nearside/*".into());
+    record.command = Vec::new();
+    made.host().begin().unwrap().lock.remove(&record.name).unwrap();
+    record.name.clone_from(&record.cgroup);
+    let part = record.parts.iter().next().unwrap();
+    let part = Part { claim: None, decision: None, policy_nodes: None, ..part.clone() };
+    record.parts = part.into();
+    made.host().begin().unwrap().lock.put(&record).unwrap();
+}
+
+#[test]
+fn a_found_domain_is_forgotten_or_keeps_record_and_binding() {
+    let of_found = |made: &Made| made.state().into_iter().find(|(it, ..)| it.name == FOUND);
+    let fresh = Made::new();
+    find(&fresh);
+    let before = of_found(&fresh).unwrap();
+    at_each_write(
+        find,
+        |made| {
+            let mut host = made.host();
+            host.begin().is_ok_and(|mut session| session.forget(FOUND).is_ok())
+        },
+        |made, has_succeeded, case| {
+            assert_others_go_on(made, case);
+            let after = of_found(made);
+            assert_eq!(after.is_none(), has_succeeded, "{case}");
+            if let Some((record, cpus, mems)) = after {
+                assert_eq!((&cpus, &mems), (&before.1, &before.2), "{case}");
+                assert_eq!(record.parts, before.0.parts, "{case}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_reservation_is_adopted_or_waits_for_its_domain() {
+    let reserve = |made: &Made| {
+        let bytes = [(NodeId(3), 100 * MIB)].into();
+        let vcpus = [(NodeId(3), 1)].into();
+        let name = "numad-1".into();
+        let wanted = Reservation { name, bytes, vcpus, ..Reservation::default() };
+        made.host().begin().unwrap().reserve(&wanted, 60).unwrap();
+        made.group("vm");
+    };
+    let described =
+        Described { name: "vm".into(), asked_numad: true, vcpus: 1, memory_bytes: 100 * MIB };
+    let newcomer = || Newcomer {
+        cgroup: "/nearside/vm".into(),
+        nodes: nodes(3),
+        vcpus: Some(1),
+        started_boottime_s: 100,
+        described: Some(described.clone()),
+    };
+    at_each_write(
+        reserve,
+        |made| {
+            let mut host = made.host();
+            let adopted = host.begin().and_then(|mut session| session.adopt(&[newcomer()]));
+            adopted.is_ok_and(|adopted| adopted.len() == 1)
+        },
+        |made, has_succeeded, case| {
+            let host = made.host();
+            let all = host.store.reservations(&host.tree);
+            let [reservation] = &all[..] else { panic!("{case}: {all:?}") };
+            assert_eq!(reservation.owner().is_some(), has_succeeded, "{case}");
+            assert_eq!(reservation.bytes, [(NodeId(3), 100 * MIB)].into(), "{case}");
+            assert_others_go_on(made, case);
+        },
+    );
+}
+
+/// Lets the made-up host show this process, which moves the memory of domain `a`.
+fn begin_move(made: &Made) -> Option<OwnMove> {
+    fs::create_dir_all(made.path("proc")).unwrap();
+    let shown = made.path(&format!("proc/{}", std::process::id()));
+    let _ = symlink("/proc/self", shown);
+    let pages = PageMove { part: "a".into(), nodes: nodes(0), rate_bytes_per_s: None, batch: None };
+    let mut host = made.host();
+    host.begin().and_then(|mut session| session.begin_move(&pages)).ok()
+}
+
+/// The destination of `a`'s memory, and whether a process moves it.
+fn moving(made: &Made) -> (Option<NodeSet>, bool) {
+    let state = made.state();
+    let (record, ..) = state.iter().find(|(record, ..)| record.name == "a").unwrap();
+    (record.part().moving_to.clone(), record.part().mover.is_some())
+}
+
+#[test]
+fn a_move_of_memory_is_recorded_or_does_not_begin() {
+    at_each_write(
+        |_| (),
+        |made| begin_move(made).is_some(),
+        |made, has_succeeded, case| {
+            let expected = (has_succeeded.then(|| nodes(0)), has_succeeded);
+            assert_eq!(moving(made), expected, "{case}");
+            assert_others_go_on(made, case);
+        },
+    );
+}
+
+#[test]
+fn the_end_of_a_move_that_is_not_recorded_is_tried_again() {
+    let own = RefCell::new(None);
+    let end = |made: &Made| {
+        let own = own.borrow();
+        let own = own.as_ref().unwrap();
+        made.host().begin().is_ok_and(|mut session| session.end_move(own, None, true).is_ok())
+    };
+    at_each_write(
+        |made| *own.borrow_mut() = begin_move(made),
+        &end,
+        |made, has_succeeded, case| {
+            let expected = if has_succeeded { (None, false) } else { (Some(nodes(0)), true) };
+            assert_eq!(moving(made), expected, "{case}");
+            assert_others_go_on(made, case);
+            assert!(has_succeeded || end(made), "{case}");
+            assert_eq!(moving(made), (None, false), "{case}");
         },
     );
 }
