@@ -88,6 +88,7 @@ fn placement(choice: usize, cells: usize, host: &Topology) -> Placement {
         mode: MemoryMode::ALL[choice % 4],
         cells: (0..cells + choice % 2).map(cell).collect(),
         pins_vcpus: !choice.is_multiple_of(3),
+        emulator_cpus: host.cpus_of(NodeId((choice % 2) as u32)),
         iothreads: [(IothreadId(1), host.cpus_of(NodeId(0)))].into(),
         distances: (!choice.is_multiple_of(5)).then(|| host.distances.clone()),
     }

@@ -191,10 +191,14 @@ pub(crate) fn allowed(domain: &Domain, cpus: &CpuSet) -> CpuSet {
 
 /// The emulator's CPUs, if none are written and those of the placement reach all memory.
 fn emulatorpin(domain: &Domain, placement: &Placement) -> Option<Element> {
-    let cpus = placement.cpus(domain);
+    let of_vcpus = placement.cpus(domain);
+    if of_vcpus.is_empty() {
+        return None;
+    }
+    let cpus = of_vcpus.union(&placement.emulator_cpus);
     let reaches_all = nodes_in_use(domain, placement).is_subset(&placement.nodes(domain));
     let is_allowed = allowed(domain, &cpus) == cpus;
-    let lacking = domain.pins.emulator.is_none() && !cpus.is_empty() && reaches_all && is_allowed;
+    let lacking = domain.pins.emulator.is_none() && reaches_all && is_allowed;
     lacking.then(|| Element::new("emulatorpin", [("cpuset", cpus.to_string())]))
 }
 

@@ -14,6 +14,9 @@ pub struct Placement {
     pub cells: Vec<CellPlacement>,
     /// Whether to bind vCPUs. It is false where soft affinity keeps them home.
     pub pins_vcpus: bool,
+    /// CPUs that the emulator needs beside those of the cells: it allocates memory with threads on
+    /// its nodes, where no vCPU may be.
+    pub emulator_cpus: CpuSet,
     /// The CPUs of iothreads.
     pub iothreads: BTreeMap<IothreadId, CpuSet>,
     /// The host's distances, for the cells to mirror; none leaves the guest's as they are.
@@ -25,7 +28,7 @@ pub struct Placement {
 pub struct CellPlacement {
     /// The host's nodes for its memory.
     pub nodes: NodeSet,
-    /// The host's CPUs for its vCPUs, and for the emulator while it allocates that memory.
+    /// The host's CPUs for its vCPUs, and for the emulator.
     pub cpus: CpuSet,
 }
 

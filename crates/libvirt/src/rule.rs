@@ -339,6 +339,13 @@ rules! {
      otherwise every page is touched from afar."
     "Add CPUs of each `<memnode>` to `<emulatorpin>`."
 
+    PreallocationWithoutCpus "preallocation-without-cpus" Warning Host
+    "Memory that is allocated at the start and bound to nodes without CPUs."
+    "libvirt 9.0 asks QEMU for threads on these nodes to allocate with, and QEMU 7.2 ends: \"The \
+     nodes select no CPUs\"."
+    "Name a node with CPUs, too, or leave out huge pages and mode='immediate', so that the guest \
+     allocates the memory by use."
+
     VcpusOffMemory "vcpus-off-memory" Warning Host
     "vCPUs bound to nodes that hold none of their cell's memory."
     "Every access to memory is remote."

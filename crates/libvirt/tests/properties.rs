@@ -139,6 +139,7 @@ fn placement() -> impl Strategy<Value = Placement> {
                 mode,
                 cells: cells.into_iter().map(cell).collect(),
                 pins_vcpus,
+                emulator_cpus: nearside_topology::CpuSet::new(),
                 iothreads: [(IothreadId(2), host.cpus_of(nearside_topology::NodeId(1)))].into(),
                 distances: with_distances.then(|| host.distances.clone()),
             }

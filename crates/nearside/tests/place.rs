@@ -443,6 +443,43 @@ fn no_format_binds_memory_to_a_node_that_has_none() {
     }
 }
 
+/// libvirt allocates memory ahead with threads on its nodes, which must be among the emulator's.
+#[test]
+fn libvirt_gets_an_emulator_that_reaches_the_nodes_of_the_memory() {
+    for policy in ["preferred", "interleave"] {
+        let flags = format!("--memory 1G --nodes 1 --format libvirt --policy {policy}");
+        let (xml, _) = shown("memoryless", &flags);
+        assert!(xml.contains("<vcpu placement='static' cpuset='8-15'>"), "{xml}");
+        assert!(xml.contains("<emulatorpin cpuset='0-15'/>"), "{xml}");
+    }
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"<domain><name>a</name><memory unit='GiB'>1</memory><vcpu>1</vcpu></domain>")
+        .unwrap();
+    let path = file.path().display();
+    let (xml, notes) =
+        shown("memoryless", &format!("--libvirt {path} --nodes 1 --policy preferred"));
+    assert!(xml.contains("<vcpupin vcpu='0' cpuset='8-15'/>"), "{xml}");
+    assert!(xml.contains("<emulatorpin cpuset='0-15'/>"), "{xml}");
+    assert!(!notes.contains("no CPU"), "{notes}");
+}
+
+#[test]
+fn memory_that_libvirt_allocates_ahead_on_a_node_without_cpus_is_noted() {
+    let told = |backing: &str| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            "<domain><name>a</name><memory unit='GiB'>1</memory><vcpu>1</vcpu>{backing}\
+             <cpu><numa><cell id='0' cpus='0' memory='512' unit='MiB'/>\
+             <cell id='1' memory='512' unit='MiB'/></numa></cpu></domain>"
+        );
+        file.write_all(text.as_bytes()).unwrap();
+        shown("cxl", &format!("--libvirt {} --nodes 0,2", file.path().display())).1
+    };
+    let ahead = "<memoryBacking><allocation mode='immediate'/></memoryBacking>";
+    assert!(told(ahead).contains("node 2: no CPU is there to allocate"), "{}", told(ahead));
+    assert!(!told("").contains("no CPU is there"), "{}", told(""));
+}
+
 #[test]
 fn numactl_gets_the_cpus_of_a_node_without_memory_by_their_numbers() {
     let line = |policy: &str| {

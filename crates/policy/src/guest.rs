@@ -28,11 +28,16 @@ pub struct Guest {
     pub cpu_nodes: NodeSet,
     /// The online CPUs of `cpu_nodes`.
     pub cpus: CpuSet,
+    /// The CPUs of an emulator that allocates the memory with threads on the memory's nodes:
+    /// `cpus`, and the online CPUs of `memory_nodes`.
+    pub emulator_cpus: CpuSet,
     /// Whether each of `cpu_nodes` has memory. `numactl` (2.0.16, 2.0.19) refuses to bind to the
     /// CPUs of other nodes by the node's number.
     pub cpu_nodes_have_memory: bool,
     /// The nodes of its own topology, at least one.
     pub cells: Vec<Cell>,
+    /// Whether the memory of one of the cells is on nodes without any online CPU.
+    pub has_cell_off_cpus: bool,
 }
 
 /// A node of a guest's own topology.
@@ -57,6 +62,7 @@ pub fn guest(decision: &Decision, topology: &Topology) -> Guest {
     let (vcpus, memory_bytes) = (u64::from(request.vcpus), claim.total_bytes());
     let memory_nodes = memory_nodes(&chosen.nodes, claim, topology);
     let cpu_nodes_have_memory = cpu_nodes.iter().all(|node| has_memory(topology, node));
+    let emulator_cpus = cpus.union(&topology.cpus_of_nodes(&memory_nodes));
     let cells = match request.policy {
         MemoryPolicy::Strict => cell_by_node(claim, topology),
         _ => vec![Cell {
@@ -66,7 +72,10 @@ pub fn guest(decision: &Decision, topology: &Topology) -> Guest {
             cpus: cpus.clone(),
         }],
     };
+    let is_off_cpus =
+        |cell: &Cell| cell.memory_bytes > 0 && topology.cpus_of_nodes(&cell.nodes).is_empty();
     Guest {
+        has_cell_off_cpus: cells.iter().any(is_off_cpus),
         vcpus,
         memory_bytes,
         policy: request.policy,
@@ -76,6 +85,7 @@ pub fn guest(decision: &Decision, topology: &Topology) -> Guest {
         cpu_nodes_have_memory,
         cpu_nodes,
         cpus,
+        emulator_cpus,
         cells,
     }
 }
@@ -245,6 +255,24 @@ mod tests {
             assert_eq!((&guest.memory_nodes, &guest.cells[0].nodes), (&nodes(&[0]), &nodes(&[0])));
             assert_eq!(guest.cpus.to_string(), "0-3");
         }
+    }
+
+    #[test]
+    fn the_emulator_has_cpus_of_the_memory_where_no_vcpu_is() {
+        // Node 1 has no memory of its own.
+        let home = decision(MemoryPolicy::Preferred, &[1], &[(1, 2)], &[(0, 4)]);
+        let guest_there = guest(&home, &machine(&[8, 0]));
+        let cpus = [&guest_there.cpus, &guest_there.emulator_cpus].map(ToString::to_string);
+        assert_eq!((cpus, guest_there.has_cell_off_cpus), (["2-3".into(), "0-3".into()], false));
+        // Node 2 is memory alone.
+        let mut machine = machine(&[8, 8, 8]);
+        machine.cpus.truncate(4);
+        let strict = decision(MemoryPolicy::Strict, &[0, 2], &[(0, 2)], &[(0, 4), (2, 4)]);
+        assert!(guest(&strict, &machine).has_cell_off_cpus);
+        let strict = guest(&strict, &machine);
+        assert_eq!([strict.cpus, strict.emulator_cpus].map(|it| it.to_string()), ["0-1", "0-1"]);
+        let interleaved = decision(MemoryPolicy::Interleave, &[0, 2], &[(0, 2)], &[(0, 4), (2, 4)]);
+        assert!(!guest(&interleaved, &machine).has_cell_off_cpus, "node 0 has CPUs");
     }
 
     #[test]

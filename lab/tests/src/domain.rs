@@ -1,7 +1,7 @@
 //! A domain in the guest, whose process fills memory and holds it.
 
 use crate::{
-    command::{nearside, words},
+    command::{await_that, nearside, words},
     files::MIB,
     memory::mapping,
 };
@@ -80,6 +80,24 @@ impl Domain {
     /// The memory policy of the memory it filled, in the kernel's words.
     pub fn policy(&self) -> String {
         mapping(self.process(), self.address).policy
+    }
+
+    /// A command that moves its memory to a node. Some has arrived there; at this rate the rest
+    /// will take long. The command reports as JSON.
+    pub fn slow_move(&self, name: &str, to: u32, mib_per_s: u64) -> Child {
+        let flags = format!("--nodes {to} --move-memory --rate {mib_per_s}M --format json");
+        let mut mover = nearside()
+            .args(["set", name])
+            .args(words(&flags))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        await_that("memory arrives", || {
+            assert_eq!(mover.try_wait().unwrap(), None, "the move has ended");
+            self.filled_mib().get(&to).is_some_and(|mib| *mib >= 1)
+        });
+        mover
     }
 
     pub fn end(mut self) {

@@ -22,7 +22,8 @@ pub use domain::{Domain, toucher};
 pub use files::{MIB, huge_pages, read, status, write};
 pub use look::{Look, available_bytes, by_node, reservations};
 pub use memory::{
-    Mapping, Own, charged, killed_for_memory, mapping, node_memory, own_memory, text_pages,
+    Mapping, Own, charged, killed_for_memory, mapping, mapping_of_size, node_memory, own_memory,
+    text_pages,
 };
 pub use starts::{
     Levelling, assert_refused, assert_the_kernel_covers_all_claims, end, go_on, parallel_starts,

@@ -6,7 +6,7 @@
 use crate::{
     command::{Signal, await_or_tell, await_that, run, send, stderr, stdout},
     files::{read, status, write},
-    memory::{Mapping, mappings},
+    memory::{Mapping, mapping_of_size},
 };
 use std::{
     collections::BTreeMap,
@@ -340,12 +340,7 @@ impl Vm {
     /// The mapping of a cell's memory.
     pub fn memory(&self, cell: usize) -> Mapping {
         let bytes = self.cells.memory_mib[cell] << 20;
-        let found: Vec<_> = mappings(self.process)
-            .into_iter()
-            .filter(|mapping| mapping_bytes(self.process, mapping.address) == Some(bytes))
-            .collect();
-        let [_] = &found[..] else { panic!("{} mappings of {bytes} bytes", found.len()) };
-        found.into_iter().next().unwrap()
+        mapping_of_size(self.process, bytes).unwrap_or_else(|| panic!("no mapping of {bytes}"))
     }
 }
 
@@ -353,15 +348,4 @@ impl Drop for Vm {
     fn drop(&mut self) {
         let _ = virsh(["destroy", &self.name]);
     }
-}
-
-/// The size of the mapping that begins at an address.
-fn mapping_bytes(process: u32, address: u64) -> Option<u64> {
-    let maps = read(&format!("/proc/{process}/maps"));
-    maps.lines().find_map(|line| {
-        let (from, to) = line.split_once(' ')?.0.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let (from, to) = (number(from)?, number(to)?);
-        (from == address).then(|| to - from)
-    })
 }

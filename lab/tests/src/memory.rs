@@ -61,6 +61,21 @@ pub fn mapping(process: u32, address: u64) -> Mapping {
     before.max_by_key(|mapping| mapping.address).expect("the mapping")
 }
 
+/// The mapping of a process that has this size, if there is one; there must not be another.
+pub fn mapping_of_size(process: u32, bytes: u64) -> Option<Mapping> {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let range = |line: &str| {
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        (number(from), number(to))
+    };
+    let starts: Vec<_> =
+        maps.lines().map(range).filter(|(from, to)| to - from == bytes).map(|it| it.0).collect();
+    assert!(starts.len() < 2, "{} mappings of {bytes} bytes", starts.len());
+    let start = starts.first()?;
+    mappings(process).into_iter().find(|mapping| mapping.address == *start)
+}
+
 /// Pages of the executable mappings of a file in a process, by node.
 pub fn text_pages(process: u32, path: &str) -> BTreeMap<u32, u64> {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();

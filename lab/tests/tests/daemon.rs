@@ -2,14 +2,17 @@
 //! `lab/test`), one after the other.
 //!
 //! A new test goes to the module of its concept: starts beside a daemon that gives domains other
-//! homes, to `homes`; kills between the steps of a transaction, to `killing`; commands that move
-//! memory beside it, to `movers`; the place of program text, to `text`.
+//! homes, to `homes`; kills between the steps of a transaction, to `killing`; kills for lack of
+//! memory, to `memory`; commands that move memory beside it, to `movers`; the place of program
+//! text, to `text`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "daemon/homes.rs"]
 mod homes;
 #[path = "daemon/killing.rs"]
 mod killing;
+#[path = "daemon/memory.rs"]
+mod memory;
 #[path = "daemon/movers.rs"]
 mod movers;
 #[path = "daemon/requests.rs"]

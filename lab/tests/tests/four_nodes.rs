@@ -12,6 +12,8 @@ mod killing;
 mod moving;
 #[path = "four_nodes/numad.rs"]
 mod numad;
+#[path = "four_nodes/partitions.rs"]
+mod partitions;
 #[path = "four_nodes/policies.rs"]
 mod policies;
 #[path = "four_nodes/run_vm.rs"]

@@ -2,12 +2,12 @@
 
 use super::checker::Checker;
 use crate::{
-    binding::{Block, blocks, of_cell},
+    binding::{Binding, Block, blocks, of_cell},
     distances::GuestDistances,
     domain::Domain,
     id::CellId,
-    memory::MemoryMode,
-    position::Located,
+    memory::{Allocation, MemoryMode},
+    position::{Located, Span},
     rule::Rule,
     size::shown,
 };
@@ -20,6 +20,7 @@ pub(super) fn check(checker: &mut Checker<'_>, host: &Topology) {
     }
     let blocks = blocks(checker.domain);
     check_sizes(checker, &blocks, host);
+    check_preallocated(checker, &blocks, host);
     check_devices(checker, &blocks, host);
     check_distances(checker, host);
 }
@@ -88,6 +89,26 @@ fn check_sizes(checker: &mut Checker<'_>, blocks: &[Block<'_>], host: &Topology)
                 shown(need)
             );
             checker.report(rule, binding.nodes.span, message);
+        }
+    }
+}
+
+/// Memory that libvirt has allocated by threads on its nodes, which need a CPU.
+fn check_preallocated(checker: &mut Checker<'_>, blocks: &[Block<'_>], host: &Topology) {
+    let allocation = checker.domain.backing.allocation.as_ref();
+    let is_immediate = allocation.is_some_and(|it| it.value == Allocation::Immediate);
+    let mut checked: Vec<Span> = Vec::new();
+    for block in blocks.iter().filter(|it| is_immediate || it.huge_page_bytes.is_some()) {
+        // With other modes QEMU has no nodes.
+        let is_bound = |it: &Binding<'_>| it.mode.is_some_and(|it| it != MemoryMode::Restrictive);
+        let Some(nodes) = block.binding.filter(is_bound).map(|it| it.nodes) else { continue };
+        let exists = !nodes.value.is_empty() && nodes.value.is_subset(&host.node_set());
+        // All cells that one nodeset binds have one finding.
+        if exists && host.cpus_of_nodes(&nodes.value).is_empty() && !checked.contains(&nodes.span) {
+            checked.push(nodes.span);
+            let named = nodes.value.named();
+            let message = format!("{named}: no CPU is there to allocate the memory at the start");
+            checker.report(Rule::PreallocationWithoutCpus, nodes.span, message);
         }
     }
 }

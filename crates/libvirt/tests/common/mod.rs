@@ -7,7 +7,7 @@ use nearside_libvirt::{
     CellPlacement, Domain, Intent, IothreadId, MemoryMode, Metadata, Placement, Written, complete,
 };
 use nearside_topology::{
-    Cpu, CpuId, Device, DeviceKind, Distances, HugePagePool, Node, NodeId, Topology,
+    Cpu, CpuId, CpuSet, Device, DeviceKind, Distances, HugePagePool, Node, NodeId, Topology,
 };
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -88,6 +88,7 @@ pub(crate) fn placement(name: &str, domain: &Domain) -> Placement {
         mode: if preferred { MemoryMode::Preferred } else { MemoryMode::Strict },
         cells: (0..domain.cells.len().max(1)).map(cell).collect(),
         pins_vcpus: !name.starts_with("soft"),
+        emulator_cpus: CpuSet::new(),
         iothreads: [1, 2, 4].map(|id| (IothreadId(id), host.cpus_of(NodeId(1)))).into(),
         distances: Some(host.distances),
     }

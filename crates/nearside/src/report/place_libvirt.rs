@@ -1,7 +1,7 @@
 //! A home as elements of a libvirt domain (<https://libvirt.org/formatdomain.html>).
 
 use super::guest::{huge_page_kib, kib, lacking};
-use nearside_policy::{Cell, Guest, MemoryPolicy};
+use nearside_policy::{Cell, Guest, MemoryPolicy, PageSize};
 
 /// The elements, to be put below `<domain>`, and a note for each limit of libvirt.
 pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
@@ -13,6 +13,14 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
         let page = format!("<page size='{kib}' unit='KiB'/>");
         xml += &format!(
             "<memoryBacking>\n  <hugepages>\n    {page}\n  </hugepages>\n</memoryBacking>\n"
+        );
+    }
+    let has_nodes = !matches!(guest.policy, MemoryPolicy::Restrictive | MemoryPolicy::Local);
+    if guest.page_size != PageSize::Base && guest.has_cell_off_cpus && has_nodes {
+        notes.push(
+            "libvirt 9.0 cannot allocate huge pages on nodes without CPUs: QEMU 7.2 ends with \
+             \"The nodes select no CPUs\""
+                .into(),
         );
     }
     let memory = match guest.policy {
@@ -39,11 +47,12 @@ pub(crate) fn report(guest: &Guest) -> (String, Vec<String>) {
     if !memory.is_empty() {
         xml += &format!("<numatune>\n{memory}{memnodes}</numatune>\n");
     }
-    // Huge pages of a cell cannot be allocated by threads that may not reach its nodes.
     let pins = cells.iter().flat_map(|cell| cell.vcpus.clone().map(move |vcpu| (vcpu, &cell.cpus)));
     let pins: String =
         pins.map(|(vcpu, cpus)| format!("  <vcpupin vcpu='{vcpu}' cpuset='{cpus}'/>\n")).collect();
-    xml += &format!("<cputune>\n{pins}  <emulatorpin cpuset='{cpus}'/>\n</cputune>\n");
+    // Memory cannot be allocated ahead by threads that may not reach its nodes.
+    let emulator = format!("  <emulatorpin cpuset='{}'/>\n", guest.emulator_cpus);
+    xml += &format!("<cputune>\n{pins}{emulator}</cputune>\n");
     let cell = |(id, cell): (usize, &Cell)| {
         let vcpus = match cell.vcpus.is_empty() {
             true => String::new(),

@@ -77,6 +77,7 @@ pub(crate) fn completed(
     let stripped = earlier.and_then(|earlier| strip(domain, earlier, Keep::Nothing).ok());
     let stripped = stripped.as_ref().unwrap_or(domain);
     let text = complete(stripped, &placement);
+    notes.extend(without_cpus(&text, offered));
     let xml = match known {
         Ok(_) => with_metadata(stripped, text, wish.metadata, &request, offered),
         Err(_) => text,
@@ -103,11 +104,23 @@ fn with_metadata(
     Metadata { intent, wrote }.write_to(&after).unwrap_or(text)
 }
 
+/// What some versions of libvirt refuse about homes of memory alone, which a completion may choose.
+fn without_cpus(completed: &str, offered: &Topology) -> Vec<String> {
+    let Ok(domain) = Domain::read(completed) else { return Vec::new() };
+    let findings = lint(&domain, Some(&as_host(offered))).into_iter();
+    let findings = findings.filter(|it| it.rule == Rule::PreallocationWithoutCpus);
+    findings.map(|it| format!("{}. {}", it.message, it.rule.why())).collect()
+}
+
+/// The host behind an offered topology. An operator may bind threads to isolated CPUs, which are
+/// not offered and yet online.
+fn as_host(offered: &Topology) -> Topology {
+    offered.clone().with_isolated_of(&offered.node_set())
+}
+
 /// The errors of the XML that a completion does not mend.
 pub(crate) fn errors(domain: &Domain, offered: &Topology) -> Vec<Finding> {
-    // An operator may bind threads to isolated CPUs, which are not offered and yet online.
-    let host = offered.clone().with_isolated_of(&offered.node_set());
-    let mut findings = lint(domain, Some(&host));
+    let mut findings = lint(domain, Some(&as_host(offered)));
     findings.retain(|it| {
         // The nodeset that is missing is added.
         it.severity() == Severity::Error && it.rule != Rule::StaticWithoutNodeset

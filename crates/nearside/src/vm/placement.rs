@@ -15,15 +15,17 @@ pub(crate) fn placement(
 ) -> Placement {
     let all_cpus = host.cpus_of_nodes(&all_homes(decision));
     let cell = |placed: &PlacedCell| {
-        // All of the home: the emulator allocates memory on each of its nodes.
         let cpus = host.cpus_of_nodes(&placed.home.nodes);
         // A vCPU that is plugged into a cell of memory alone later needs some CPU (ADR 21).
         let cpus = if cpus.is_empty() { all_cpus.clone() } else { cpus };
         CellPlacement { nodes: memory_nodes(placed, mode, host), cpus }
     };
+    let cells: Vec<CellPlacement> = decision.cells.iter().map(cell).collect();
+    let memory = cells.iter().fold(NodeSet::new(), |all, cell| all.union(&cell.nodes));
     Placement {
         mode,
-        cells: decision.cells.iter().map(cell).collect(),
+        emulator_cpus: host.cpus_of_nodes(&memory),
+        cells,
         pins_vcpus,
         iothreads: iothreads(domain, &all_cpus, host),
         distances: Some(host.distances.clone()),

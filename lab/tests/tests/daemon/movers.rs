@@ -4,13 +4,10 @@ use crate::shared::interval;
 use nearside_lab::{
     Domain, MIB, await_that,
     daemon::{Daemon, ask, get},
-    json, nearside, run, status, stderr, stdout, words,
+    json, run, status, stderr, stdout, words,
 };
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeMap,
-    process::{Child, Stdio},
-};
+use std::collections::BTreeMap;
 
 const SIZE_MIB: u64 = 32;
 
@@ -26,22 +23,6 @@ fn start() -> (Daemon, Domain) {
         code == 200 && db["status"]["debt_bytes"] == 0
     });
     (daemon, domain)
-}
-
-/// A move to node 2 that has begun to arrive there, and that will take long at this rate.
-fn slow_move(domain: &Domain, mib_per_s: u64) -> Child {
-    let command = format!("set db --nodes 2 --move-memory --rate {mib_per_s}M");
-    let mut mover = nearside()
-        .args(words(&command))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    await_that("memory arrives", || {
-        assert_eq!(mover.try_wait().unwrap(), None, "the move has ended");
-        domain.filled_mib().get(&2).is_some_and(|mib| *mib >= 1)
-    });
-    mover
 }
 
 /// The bytes of the domain that the daemon has moved.
@@ -68,7 +49,7 @@ fn assert_at_home(domain: &Domain) {
 fn a_command_moves_all_memory_alone_and_the_daemon_none() {
     let (daemon, domain) = start();
     let before = moved_by_daemon();
-    let mut mover = slow_move(&domain, 4);
+    let mut mover = domain.slow_move("db", 2, 4);
     let pid = mover.id();
     let expected = json!({"pid": pid, "to_nodes": [2], "rate_bytes_per_s": 4 * MIB});
     let seen = show();
@@ -96,7 +77,7 @@ fn a_command_moves_all_memory_alone_and_the_daemon_none() {
 #[test]
 fn the_daemon_completes_the_move_of_a_killed_command() {
     let (daemon, domain) = start();
-    let mut mover = slow_move(&domain, 1);
+    let mut mover = domain.slow_move("db", 2, 1);
     mover.kill().unwrap();
     mover.wait().unwrap();
     assert!(show()["mover"].is_null());
@@ -115,7 +96,7 @@ fn the_daemon_completes_the_move_of_a_killed_command() {
 fn of_two_commands_the_later_takes_the_move_over() {
     let (daemon, domain) = start();
     let before = moved_by_daemon();
-    let earlier = slow_move(&domain, 1);
+    let earlier = domain.slow_move("db", 2, 1);
     let later = run(words("set db --nodes 2 --move-memory --rate unlimited"));
     assert_eq!(later.status.code(), Some(0), "{}", stderr(&later));
     assert_at_home(&domain);

@@ -7,7 +7,7 @@ use nearside_lab::{
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 const SIZE_MIB: u64 = 64;
@@ -25,22 +25,6 @@ fn start(flags: &str, kind: &str) -> Domain {
 fn set(flags: &str) -> (serde_json::Value, Output) {
     let output = run(words(&format!("set mover --format json {flags}")));
     (serde_json::from_slice(&output.stdout).unwrap_or_default(), output)
-}
-
-/// A move that has begun to arrive on a node and, at this rate, will take long.
-fn slow_move(domain: &Domain, to: u32, mib_per_s: u32) -> Child {
-    let command = format!("set mover --nodes {to} --move-memory --rate {mib_per_s}M --format json");
-    let mut mover = nearside()
-        .args(words(&command))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    await_that("memory arrives", || {
-        assert_eq!(mover.try_wait().unwrap(), None, "the move has ended");
-        domain.filled_mib().get(&to).is_some_and(|mib| *mib >= 2)
-    });
-    mover
 }
 
 /// The recorded part of the domain.
@@ -193,7 +177,7 @@ fn a_process_that_ends_during_the_move_is_no_failure() {
     let command = command.args(["exec", "mover", "--", &toucher(), "--mib", "32"]);
     let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    let mover = slow_move(&domain, 2, 8);
+    let mover = domain.slow_move("mover", 2, 8);
     other.kill().unwrap();
     other.wait().unwrap();
     let output = mover.wait_with_output().unwrap();
@@ -204,7 +188,7 @@ fn a_process_that_ends_during_the_move_is_no_failure() {
 #[test]
 fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let mover = slow_move(&domain, 2, 2);
+    let mover = domain.slow_move("mover", 2, 2);
     send(mover.id(), Signal::INT);
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -228,7 +212,7 @@ fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
 #[test]
 fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
     let domain = start("--policy strict --nodes 1", "shm");
-    let mut mover = slow_move(&domain, 2, 2);
+    let mut mover = domain.slow_move("mover", 2, 2);
     mover.kill().unwrap();
     mover.wait().unwrap();
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
@@ -239,7 +223,7 @@ fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
 #[test]
 fn a_domain_that_ends_during_its_move_is_reported_as_ended() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let mover = slow_move(&domain, 2, 2);
+    let mover = domain.slow_move("mover", 2, 2);
     domain.end();
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -254,7 +238,7 @@ fn a_domain_that_ends_during_its_move_is_reported_as_ended() {
 #[test]
 fn the_last_of_two_commands_decides() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let first = slow_move(&domain, 2, 2);
+    let first = domain.slow_move("mover", 2, 2);
     assert_eq!(set("--nodes 3 --move-memory").1.status.code(), Some(0));
     let output = first.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
