@@ -3,8 +3,8 @@
 //!
 //! A new test goes to the module of its concept: starts beside a daemon that gives domains other
 //! homes, to `homes`; kills between the steps of a transaction, to `killing`; kills for lack of
-//! memory, to `memory`; commands that move memory beside it, to `movers`; the place of program
-//! text, to `text`.
+//! memory, to `memory`; commands that move memory beside it, to `movers`; hostile domains, to
+//! `tenants`; the place of program text, to `text`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "daemon/homes.rs"]
@@ -21,5 +21,7 @@ mod requests;
 mod scheduler;
 #[path = "daemon/shared.rs"]
 mod shared;
+#[path = "daemon/tenants.rs"]
+mod tenants;
 #[path = "daemon/text.rs"]
 mod text;

@@ -240,7 +240,7 @@ fn the_end_of_a_move_that_is_not_recorded_is_tried_again() {
     };
     at_each_write(
         |made| *own.borrow_mut() = begin_move(made),
-        &end,
+        end,
         |made, has_succeeded, case| {
             let expected = if has_succeeded { (None, false) } else { (Some(nodes(0)), true) };
             assert_eq!(moving(made), expected, "{case}");
