@@ -1,16 +1,14 @@
 //! Guests of monitors that no libvirt runs, by the monitors' command lines.
 
-use super::config_files::config_files;
-use nearside_vmm::{CommandLine, CommandLineError, Vm, Vmm};
+use nearside_vmm::{CommandLine, Vm, Vmm};
 use std::path::Path;
 
-/// The most cells of a guest that one of these processes runs, without a full reading of a command
-/// line that names no file; 0 if none of them is a monitor with cells. libvirt may run a monitor of
-/// any name.
+/// The most cells of a guest that one of these processes runs, without a full reading of its
+/// command line; 0 if none of them is a monitor with cells. libvirt may run a monitor of any name.
 pub(crate) fn cells_of(processes: &[i32], proc: &Path, is_libvirts: bool) -> usize {
     let of = |process: &i32| {
         let line = command_line(*process, proc)?;
-        (is_libvirts || monitor(&line).is_some()).then(|| cells(*process, &line, proc))
+        (is_libvirts || monitor(&line).is_some()).then(|| cells(&line))
     };
     processes.iter().filter_map(of).max().unwrap_or(0)
 }
@@ -23,34 +21,23 @@ pub(crate) fn cells_of(processes: &[i32], proc: &Path, is_libvirts: bool) -> usi
 pub(crate) fn qemu_with_cells(processes: &[i32], proc: &Path) -> Option<(i32, Result<Vm, String>)> {
     let lines = processes.iter().filter_map(|&it| Some((it, command_line(it, proc)?)));
     let monitors: Vec<_> = lines.filter(|(_, line)| monitor(line).is_some()).collect();
-    let is_qemu = |(process, line): &&(i32, String)| {
-        monitor(line) == Some(Vmm::Qemu) && cells(*process, line, proc) > 0
-    };
+    let is_qemu = |(_, line): &&(i32, String)| monitor(line) == Some(Vmm::Qemu) && cells(line) > 0;
     let (process, line) = monitors.iter().find(is_qemu)?;
     if monitors.len() > 1 {
         let why = "several virtual machines run in its cgroup: give each a cgroup of its own";
         return Some((*process, Err(why.into())));
     }
-    Some((*process, machine(*process, line, proc).map_err(|fault| fault.to_string())))
+    let words: Vec<_> = line.trim_end_matches('\0').split('\0').collect();
+    let read = CommandLine::read(&words);
+    Some((*process, read.map(|line| line.vm().clone()).map_err(|fault| fault.to_string())))
 }
 
 /// The virtual machine of the first QEMU among these processes, as its command line states it.
 pub(crate) fn qemu(processes: &[i32], proc: &Path) -> Option<Vm> {
-    let mut lines = processes.iter().filter_map(|&it| Some((it, command_line(it, proc)?)));
-    let (process, line) = lines.find(|(_, line)| monitor(line) == Some(Vmm::Qemu))?;
-    machine(process, &line, proc).ok()
-}
-
-/// The virtual machine of a process's command line, and of the files that it names.
-fn machine(process: i32, line: &str, proc: &Path) -> Result<Vm, CommandLineError> {
-    let words = words(line);
-    let files = config_files(process, &words, proc);
-    CommandLine::read_with(&words, &files).map(|line| line.vm().clone())
-}
-
-/// The arguments, which end with NUL bytes.
-fn words(line: &str) -> Vec<&str> {
-    line.trim_end_matches('\0').split('\0').collect()
+    let mut lines = processes.iter().filter_map(|&it| command_line(it, proc));
+    let line = lines.find(|line| monitor(line) == Some(Vmm::Qemu))?;
+    let words: Vec<_> = line.trim_end_matches('\0').split('\0').collect();
+    CommandLine::read(&words).ok().map(|line| line.vm().clone())
 }
 
 /// The monitor that a command line runs; none for `timeout 60 qemu-system-x86_64`.
@@ -64,17 +51,9 @@ fn command_line(process: i32, proc: &Path) -> Option<String> {
 
 /// The cells that a command line states. QEMU's are `-numa node,...` (libvirt writes them so:
 /// `qemuBuildNumaCommandLine`, `src/qemu/qemu_command.c`), those of cloud-hypervisor
-/// `--numa guest_numa_id=0,...`. Cells may also be in a file that QEMU's command line names.
-fn cells(process: i32, command_line: &str, proc: &Path) -> usize {
-    let words = words(command_line);
-    if !CommandLine::config_files(&words).is_empty() {
-        let machine = machine(process, command_line, proc).ok();
-        return machine.filter(|vm| vm.states_cells).map_or(0, |vm| vm.cells.len());
-    }
-    stated_cells(&words)
-}
-
-fn stated_cells(words: &[&str]) -> usize {
+/// `--numa guest_numa_id=0,...`. The arguments end with NUL bytes.
+fn cells(command_line: &str) -> usize {
+    let words: Vec<_> = command_line.split('\0').collect();
     let is_node = |word: &str| word == "node" || word.starts_with("node,");
     let is_cell = |pair: &&[&str]| match pair {
         ["-numa" | "--numa", word] if is_node(word) => true,
@@ -97,7 +76,6 @@ mod tests {
 
     #[test]
     fn each_numa_node_is_a_cell() {
-        let cells = |line| stated_cells(&words(line));
         assert_eq!(cells(TWO), 2);
         assert_eq!(cells("qemu-system-x86_64\0-name\0node,\0"), 0);
         assert_eq!(cells("-numa\0node\0-numa"), 1);
@@ -126,18 +104,6 @@ mod tests {
         let why = |processes: &[i32]| qemu_with_cells(processes, proc).unwrap().1.unwrap_err();
         assert!(why(&[8]).contains("no memory backend none"));
         assert!(why(&[9, 7]).contains("several virtual machines"));
-        // Proxmox starts each guest of type q35 with such a file, which has devices alone.
-        let file = proc.join("7/root/pve.cfg");
-        std::fs::create_dir_all(proc.join("7/root")).unwrap();
-        std::os::unix::fs::symlink("/", proc.join("7/cwd")).unwrap();
-        std::fs::write(proc.join("7/status"), "Uid:\t0\t0\t0\t0\n").unwrap();
-        std::fs::write(proc.join("7/cmdline"), format!("{TWO}-readconfig\0/pve.cfg\0")).unwrap();
-        std::fs::write(&file, "[device \"ehci\"]\n  driver = \"ich9-usb-ehci1\"\n").unwrap();
-        assert_eq!(cells(&[7], false), 2);
-        assert_eq!(qemu_with_cells(&[7], proc).unwrap().1.unwrap().cells.len(), 2);
-        assert_eq!(qemu(&[7], proc).unwrap().vcpus, 2);
-        std::fs::write(&file, "[numa]\n  type = \"node\"\n  memdev = \"none\"\n").unwrap();
-        assert!(qemu(&[7], proc).is_none() && cells(&[7], false) == 0);
         assert!([&[9][..], &[3], &[10]].iter().all(|it| qemu_with_cells(it, proc).is_none()));
     }
 }

@@ -4,7 +4,6 @@
 
 mod backends;
 mod command_line;
-mod config_files;
 mod machine;
 mod monitors;
 mod qmp;
