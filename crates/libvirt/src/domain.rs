@@ -279,6 +279,8 @@ pub struct Share {
     pub element: &'static str,
     /// Its vCPUs.
     pub vcpus: Located<VcpuSet>,
+    /// Whether it names no cache, monitor or node. libvirt then drops it.
+    pub is_empty: bool,
 }
 
 /// One thread and the CPUs that it may run on.

@@ -72,15 +72,22 @@ pub fn guest(decision: &Decision, topology: &Topology) -> Guest {
             cpus: cpus.clone(),
         }],
     };
-    let is_off_cpus =
-        |cell: &Cell| cell.memory_bytes > 0 && topology.cpus_of_nodes(&cell.nodes).is_empty();
+    let primary = primary(&memory_nodes, claim);
+    let primary_alone = NodeSet::from([primary]);
+    let is_off_cpus = |cell: &Cell| {
+        let nodes = match request.policy {
+            MemoryPolicy::Preferred => &primary_alone,
+            _ => &cell.nodes,
+        };
+        cell.memory_bytes > 0 && topology.cpus_of_nodes(nodes).is_empty()
+    };
     Guest {
         has_cell_off_cpus: cells.iter().any(is_off_cpus),
         vcpus,
         memory_bytes,
         policy: request.policy,
         page_size: request.page_size,
-        primary: primary(&memory_nodes, claim),
+        primary,
         memory_nodes,
         cpu_nodes_have_memory,
         cpu_nodes,
@@ -273,6 +280,10 @@ mod tests {
         assert_eq!([strict.cpus, strict.emulator_cpus].map(|it| it.to_string()), ["0-1", "0-1"]);
         let interleaved = decision(MemoryPolicy::Interleave, &[0, 2], &[(0, 2)], &[(0, 4), (2, 4)]);
         assert!(!guest(&interleaved, &machine).has_cell_off_cpus, "node 0 has CPUs");
+        // Node 1 has CPUs alone, and the memory is on node 2.
+        machine.nodes[1].memory_bytes = 0;
+        let preferred = decision(MemoryPolicy::Preferred, &[1, 2], &[(1, 2)], &[(2, 4)]);
+        assert!(guest(&preferred, &machine).has_cell_off_cpus);
     }
 
     #[test]

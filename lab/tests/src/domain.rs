@@ -82,8 +82,8 @@ impl Domain {
         mapping(self.process(), self.address).policy
     }
 
-    /// A command that moves its memory to a node. Some has arrived there; at this rate the rest
-    /// will take long. The command reports as JSON.
+    /// A command that moves its memory to a node, at a rate at which it will take long. Returns
+    /// once some memory has arrived, while the command still runs. The command reports as JSON.
     pub fn slow_move(&self, name: &str, to: u32, mib_per_s: u64) -> Child {
         let flags = format!("--nodes {to} --move-memory --rate {mib_per_s}M --format json");
         let mut mover = nearside()

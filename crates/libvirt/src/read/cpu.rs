@@ -60,7 +60,7 @@ fn listed_vcpus(root: Node<'_, '_>, maximum: u32) -> Read<Vec<(VcpuId, bool)>> {
         }
         let yes_no = |name| attribute(element, name).map(|it| word(it, &YES_NO)).transpose();
         let vcpu = listed.entry(id.value).or_default();
-        vcpu.is_enabled = yes_no("enabled")?.is_none_or(|enabled| enabled.value);
+        vcpu.is_enabled = word(required(element, "enabled")?, &YES_NO)?.value;
         vcpu.hotpluggable = yes_no("hotpluggable")?.map(|it| it.value).or(vcpu.hotpluggable);
     }
     let Some(first) = child(root, "vcpus").filter(|_| !listed.is_empty()) else {
@@ -221,15 +221,6 @@ fn pins_of<T: Id + Ord>(
     in_sections(root, "cputune", element).map(pin).collect()
 }
 
-fn lists_of<T: Id>(
-    root: Node<'_, '_>,
-    element: &'static str,
-    threads: &str,
-) -> Read<Vec<Located<IdSet<T>>>> {
-    let lists = in_sections(root, "cputune", element);
-    lists.map(|element| list_or_none(required(element, threads)?)).collect()
-}
-
 /// Lists of threads with a scheduler. No thread may have two
 /// (`virDomainThreadSchedParseHelper`, `src/conf/domain_conf.c`).
 fn scheduled<T: Id>(
@@ -252,18 +243,22 @@ fn scheduled<T: Id>(
 }
 
 fn shares_of(root: Node<'_, '_>, element: &'static str) -> Read<Vec<Share>> {
-    let lists = lists_of(root, element, "vcpus")?.into_iter();
-    Ok(lists.map(|vcpus| Share { element, vcpus }).collect())
+    let shares = in_sections(root, "cputune", element).map(|it| {
+        let vcpus = list_or_none(required(it, "vcpus")?)?;
+        Ok(Share { element, vcpus, is_empty: !it.children().any(|child| child.is_element()) })
+    });
+    shares.collect()
 }
 
 /// vCPUs with one share have all of them together (`virDomainResctrlVcpuMatch`,
-/// `src/conf/domain_conf.c`). Those that the guest does not have are left out before.
+/// `src/conf/domain_conf.c`). Those that the guest does not have are left out before. A share that
+/// is empty is not kept, so that later ones may differ from it.
 fn check_shares(shares: &[Share], all: &VcpuSet) -> Read<()> {
     let (mut taken, mut sets) = (VcpuSet::new(), BTreeSet::new());
-    for Share { element, vcpus } in shares {
+    for Share { element, vcpus, is_empty } in shares {
         let own = vcpus.value.intersection(all);
         let both = taken.intersection(&own);
-        let is_new = sets.insert(own.to_string());
+        let is_new = !sets.contains(&own.to_string());
         if !both.is_empty() && is_new {
             let problem = format!("{} has an earlier share with other vCPUs", both.named());
             return Err(fault(vcpus.span.start, problem));
@@ -272,7 +267,10 @@ fn check_shares(shares: &[Share], all: &VcpuSet) -> Read<()> {
             let problem = format!("{} has an earlier <cachetune>, too", own.named());
             return Err(fault(vcpus.span.start, problem));
         }
-        taken = taken.union(&own);
+        if !is_empty {
+            sets.insert(own.to_string());
+            taken = taken.union(&own);
+        }
     }
     Ok(())
 }

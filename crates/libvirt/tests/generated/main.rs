@@ -201,7 +201,7 @@ fn answered() -> Vec<(Sample, Option<String>)> {
 }
 
 #[test]
-#[ignore = "needs root, and libvirtd and QEMU, and takes minutes: make libvirt-xml"]
+#[ignore = "needs root, and libvirtd and QEMU, and takes half a minute: make libvirt-xml"]
 fn libvirt_and_lint_refuse_the_same_domains() {
     let answered = answered();
     let mut differences: BTreeMap<String, (usize, String)> = BTreeMap::new();

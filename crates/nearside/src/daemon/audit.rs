@@ -216,6 +216,7 @@ fn name_of(path: &Path) -> io::Result<&OsStr> {
 }
 
 /// Opens the folder of the file. A folder in which another user could replace the file is refused.
+/// The folders above it are not looked at.
 fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty())?;
@@ -225,13 +226,17 @@ fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
     let why = if meta.st_uid != 0 && meta.st_uid != own {
         format!("belongs to user {}", meta.st_uid)
     } else if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
-        format!("can be written by others (mode {mode:o})")
+        format!("may be written by others (mode {mode:o})")
     } else {
         return Ok(opened);
     };
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        format!("its folder {why}: another user could replace the file"),
+        format!(
+            "the folder {} {why}, so another user could replace the file: give the log a folder of \
+             its own, such as /var/log/nearside",
+            folder.display()
+        ),
     ))
 }
 
@@ -392,10 +397,7 @@ mod tests {
             assert_eq!(open(&path).is_ok(), is_safe, "{name}");
             if !is_safe {
                 let error = check(&path).unwrap_err();
-                assert!(
-                    error.contains("its folder can be written by others (mode 775)"),
-                    "{error}"
-                );
+                assert!(error.contains("may be written by others (mode 775)"), "{error}");
                 assert!(!path.exists(), "{name}");
             }
         }

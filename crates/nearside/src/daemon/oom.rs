@@ -37,8 +37,9 @@ impl Kills {
         }
     }
 
-    /// The kills since the call before. An earlier daemon has told those from before the first. A
-    /// domain that is new here may be old, unless it `has_just_begun`: then its kills are old, too.
+    /// The kills since the call before. An earlier daemon has told those from before the first
+    /// call. Kills of a domain that is new to this daemon count only if it `has_just_begun`: those
+    /// of another one may be old.
     fn since_before(
         &mut self,
         now: BTreeMap<String, OomKills>,
