@@ -36,6 +36,10 @@ use std::{
 /// The pause between two looks for threads that have stopped. No descriptor announces them.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// The time in which a thread may still stop after it was too late for an exchange. A stop that no
+/// tracer sees would fail its call.
+const LATE: Duration = Duration::from_secs(1);
+
 /// `PTRACE_O_SUSPEND_SECCOMP`
 const SUSPEND_SECCOMP: libc::c_int = 1 << 21;
 
@@ -80,12 +84,16 @@ pub(crate) fn find_syscall(
 /// A process whose threads are all stopped. Dropping it restores and releases them.
 ///
 /// All of its life happens in one thread of the caller, which has to end right after it: the kernel
-/// then releases threads that did not stop in time.
+/// then releases threads that have not even stopped in [`LATE`].
 #[derive(Debug)]
 pub(crate) struct Stopped<'p> {
     process: &'p Process,
     /// Its stopped threads.
     threads: BTreeSet<i32>,
+    /// Threads that are to stop and have not.
+    late: BTreeSet<i32>,
+    /// Whether threads that stop from now on go on at once.
+    is_over: bool,
     memory: File,
     /// The address of the instruction that makes system calls.
     instruction: u64,
@@ -125,6 +133,8 @@ impl<'p> Stopped<'p> {
         let mut stopped = Self {
             process,
             threads: BTreeSet::new(),
+            late: BTreeSet::new(),
+            is_over: false,
             memory,
             instruction,
             injector: None,
@@ -154,7 +164,6 @@ impl<'p> Stopped<'p> {
         }
         let mut seized = BTreeSet::new();
         loop {
-            let mut waiting = BTreeSet::new();
             for thread in self.process.threads()? {
                 if seized.contains(&thread) {
                     continue;
@@ -163,15 +172,15 @@ impl<'p> Stopped<'p> {
                 match ptrace::seize(id, options).and_then(|()| ptrace::interrupt(id)) {
                     Ok(()) => {
                         seized.insert(thread);
-                        waiting.insert(thread);
+                        self.late.insert(thread);
                     }
                     Err(error) => self.check_ended(thread, error, suspend_seccomp)?,
                 }
             }
-            if waiting.is_empty() {
+            if self.late.is_empty() {
                 break;
             }
-            self.wait_for(waiting)?;
+            self.await_late(self.deadline)?;
         }
         match self.threads.is_empty() {
             true => Err(self.process.refused(Refusal::Gone)),
@@ -211,28 +220,31 @@ impl<'p> Stopped<'p> {
     }
 
     /// Waits until the threads have stopped or ended.
-    fn wait_for(&mut self, mut waiting: BTreeSet<i32>) -> Result<(), RemapError> {
+    fn await_late(&mut self, deadline: Duration) -> Result<(), RemapError> {
         let any = wait_options(libc::__WNOTHREAD) | WaitOptions::NOHANG;
-        while let Some(&first) = waiting.first() {
+        while let Some(&first) = self.late.first() {
             match wait(any) {
                 Ok(Some((thread, status))) => {
                     let thread = thread.as_raw_pid();
                     if !status.stopped() {
                         // It has ended.
-                        waiting.remove(&thread);
+                        self.late.remove(&thread);
                         self.threads.remove(&thread);
                     } else if status.as_raw() & (0xff << 16) == EVENT_STOP {
-                        waiting.remove(&thread);
+                        self.late.remove(&thread);
                         self.threads.insert(thread);
                         self.restart_interrupted(thread);
+                        if self.is_over {
+                            self.detach();
+                        }
                     } else {
                         // A signal arrived first. The thread enters its handler and stops there.
                         let signal = status.stopping_signal().unwrap_or(0);
                         _ = sys::resume(thread, Resume::Run, signal);
                     }
                 }
-                Ok(None) if self.since.elapsed() > self.deadline => {
-                    let waited_ms = self.deadline.as_millis() as u64;
+                Ok(None) if self.since.elapsed() > deadline => {
+                    let waited_ms = deadline.as_millis() as u64;
                     let why = Refusal::DoesNotStop { thread: first, waited_ms };
                     return Err(self.process.refused(why));
                 }
@@ -418,6 +430,8 @@ impl Drop for Stopped<'_> {
         // An error was reported already, or the process has been killed.
         _ = self.restore();
         self.detach();
+        self.is_over = true;
+        _ = self.await_late(self.since.elapsed() + LATE);
     }
 }
 
@@ -427,4 +441,49 @@ fn wait_options(more: libc::c_int) -> WaitOptions {
 
 fn is_event_stop(status: WaitStatus) -> bool {
     status.stopped() && status.as_raw() & (0xff << 16) == EVENT_STOP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// Waits for an event without a handler of signals, and ends if the call fails.
+    const SCRIPT: &str = "
+import ctypes
+libc = ctypes.CDLL(None)
+libc.epoll_wait(libc.epoll_create1(0), (ctypes.c_char * 12)(), 1, -1)
+";
+
+    fn is_waiting(child: &mut Child) -> bool {
+        assert!(child.try_wait().unwrap().is_none(), "its call has failed");
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap();
+        call.split(' ').next() == Some(&libc::SYS_epoll_wait.to_string())
+    }
+
+    #[test]
+    fn a_thread_that_stops_too_late_goes_on_with_its_call() {
+        let mut command = Command::new("python3");
+        let Ok(mut child) = command.args(["-c", SCRIPT]).stdin(Stdio::null()).spawn() else {
+            return;
+        };
+        while !is_waiting(&mut child) {
+            thread::sleep(PAUSE);
+        }
+        let process = Process::open(child.id() as i32).unwrap();
+        let mut late = 0;
+        for _ in 0..100 {
+            // Tracing ends with its thread.
+            thread::scope(|scope| {
+                let stop = || Stopped::stop(&process, 0, false, Duration::ZERO).map(drop);
+                late += i32::from(scope.spawn(stop).join().unwrap().is_err());
+            });
+            while !is_waiting(&mut child) {
+                thread::sleep(PAUSE);
+            }
+        }
+        assert!(late > 0, "each stop came in time");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
