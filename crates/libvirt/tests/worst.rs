@@ -157,7 +157,7 @@ fn texts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What `nearside lint` and `nearside place --libvirt` do with a text, without the placement.
+/// The work of `nearside lint` and `nearside place --libvirt` on a text, without the placement.
 /// Returns the bytes that they write.
 fn run(name: &str, text: &str) -> usize {
     let Ok(domain) = Domain::read(text) else { return 0 };

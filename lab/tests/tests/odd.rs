@@ -46,7 +46,7 @@ fn place(flags: &str) -> Output {
     run(words(&format!("place {flags}")))
 }
 
-/// What `nearside place` prints for a request that fits.
+/// The output of `nearside place` for a request that fits.
 fn placed(flags: &str) -> String {
     let output = place(flags);
     assert!(output.status.success(), "{flags}: {}", stderr(&output));

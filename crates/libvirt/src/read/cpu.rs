@@ -41,7 +41,7 @@ pub(super) fn vcpus(root: Node<'_, '_>) -> Read<Vcpus> {
     })
 }
 
-/// What `<vcpus>` says of a vCPU.
+/// A vCPU as `<vcpus>` describes it.
 #[derive(Default)]
 struct ListedVcpu {
     is_enabled: bool,

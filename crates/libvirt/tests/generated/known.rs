@@ -1,6 +1,6 @@
 //! Differences that stay, each with its reason.
 
-/// What libvirt or Nearside says, in part, and the reason for the difference.
+/// Parts of libvirt's messages, each with the reason for the difference.
 const BY_LIBVIRT: [(&str, &str); 4] = [
     ("duplicated for disk sources", "devices at one place concern no node"),
     ("Multiple 'pci' controllers with index", "devices at one place concern no node"),

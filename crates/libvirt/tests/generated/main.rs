@@ -78,7 +78,7 @@ impl Sample {
     }
 }
 
-/// What Nearside says of a domain.
+/// The answer of Nearside to a domain.
 struct Judgement {
     /// That libvirt rejects it.
     refuses: bool,

@@ -104,7 +104,8 @@ fn with_metadata(
     Metadata { intent, wrote }.write_to(&after).unwrap_or(text)
 }
 
-/// What some versions of libvirt refuse about homes of memory alone, which a completion may choose.
+/// Notes on homes of memory alone, which a completion may choose and some versions of libvirt
+/// refuse.
 fn without_cpus(completed: &str, offered: &Topology) -> Vec<String> {
     let Ok(domain) = Domain::read(completed) else { return Vec::new() };
     let findings = lint(&domain, Some(&as_host(offered))).into_iter();

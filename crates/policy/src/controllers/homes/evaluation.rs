@@ -357,15 +357,19 @@ mod tests {
         of.iter().map(|&node| NodeIndex::at(node)).collect()
     }
 
-    /// The consequences of a home for the part of `seen`.
-    fn evaluate(seen: &ControlObservation, home: &[usize]) -> Evaluation {
+    /// An answer of the evaluator of the part of `seen`.
+    fn evaluated<T>(seen: &ControlObservation, ask: impl FnOnce(&Evaluator<'_>) -> T) -> T {
         let tuning = Tuning::default();
         let history = after(&tuning, &History::default(), seen);
         let mut host = HostModel::new(&tuning, seen, &history);
         let db = host.part(part(0)).clone();
         host.remove(&db);
-        let evaluator = Evaluator::new(&mut host, &db, &tuning, seen.soft_affinity);
-        evaluator.evaluate(&nodes(home)).unwrap()
+        ask(&Evaluator::new(&mut host, &db, &tuning, seen.soft_affinity))
+    }
+
+    /// The consequences of a home for the part of `seen`.
+    fn evaluate(seen: &ControlObservation, home: &[usize]) -> Evaluation {
+        evaluated(seen, |evaluator| evaluator.evaluate(&nodes(home))).unwrap()
     }
 
     #[test]
@@ -487,13 +491,8 @@ mod tests {
         topology.distances = Distances::new(&ids, &[10, 30, 14, 30, 10, 30, 14, 30, 10]).unwrap();
         seen.nodes.insert(ids[2], NodeLoad::default());
         let homes = |seen: &ControlObservation| -> Vec<Vec<NodeIndex>> {
-            let tuning = Tuning::default();
-            let history = after(&tuning, &History::default(), seen);
-            let mut host = HostModel::new(&tuning, seen, &history);
-            let db = host.part(part(0)).clone();
-            host.remove(&db);
-            let evaluator = Evaluator::new(&mut host, &db, &tuning, seen.soft_affinity);
-            evaluator.candidates(&[]).into_iter().map(|home| home.home).collect()
+            let candidates = evaluated(seen, |evaluator| evaluator.candidates(&[]));
+            candidates.into_iter().map(|home| home.home).collect()
         };
         let has_slow =
             |homes: &[Vec<NodeIndex>]| homes.iter().any(|home| home.contains(&nodes(&[2])[0]));
