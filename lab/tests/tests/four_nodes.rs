@@ -4,6 +4,8 @@
 
 #[path = "four_nodes/claims.rs"]
 mod claims;
+#[path = "four_nodes/faults.rs"]
+mod faults;
 #[path = "four_nodes/keeping.rs"]
 mod keeping;
 #[path = "four_nodes/killing.rs"]

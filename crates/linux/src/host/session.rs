@@ -313,10 +313,24 @@ impl<'h> Session<'h> {
         }
         pending.take_steps(transaction)?;
         pending.commit()?;
+        if self.takes_huge_pages_along(transaction) {
+            self.have_changed();
+        }
         if let Some(seen) = &mut self.seen {
             transaction.steps.iter().for_each(|step| seen.change(&step.action));
         }
         Ok(())
+    }
+
+    /// Whether the kernel may have moved huge pages, and reservations of them, with a write to
+    /// `cpuset.mems`. The figures of their pools are then read again.
+    fn takes_huge_pages_along(&self, transaction: &Transaction) -> bool {
+        let has_pages = |seen: &Observation| {
+            let mut pools = seen.topology.nodes.iter().flat_map(|node| &node.huge_pages);
+            pools.any(|pool| pool.total_pages > 0)
+        };
+        let confines = |step: &Step| matches!(step.action, Action::ConfineMemory { .. });
+        self.seen.as_ref().is_some_and(has_pages) && transaction.steps.iter().any(confines)
     }
 
     /// Checks the needs against fresh figures.

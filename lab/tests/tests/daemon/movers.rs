@@ -49,13 +49,13 @@ fn assert_at_home(domain: &Domain) {
 fn a_command_moves_all_memory_alone_and_the_daemon_none() {
     let (daemon, domain) = start();
     let before = moved_by_daemon();
-    let mut mover = domain.slow_move("db", 2, 4);
+    let mut mover = domain.slow_move("db", 2, 1);
     let pid = mover.id();
-    let expected = json!({"pid": pid, "to_nodes": [2], "rate_bytes_per_s": 4 * MIB});
+    let expected = json!({"pid": pid, "to_nodes": [2], "rate_bytes_per_s": MIB});
     let seen = show();
     assert_eq!((&seen["mover"], &seen["record"]["moving_to"]), (&expected, &json!([2])), "{seen}");
     let text = stdout(&run(words("show db --interval 0")));
-    let says = format!("moves to node 2 (nearside set, process {pid}, at most 4 MiB/s)");
+    let says = format!("moves to node 2 (nearside set, process {pid}, at most 1 MiB/s)");
     assert!(text.contains(&says), "{text}");
     await_that("the daemon says who moves it", || {
         let db = get("/domains/db");

@@ -188,7 +188,7 @@ fn a_process_that_ends_during_the_move_is_no_failure() {
 #[test]
 fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let mover = domain.slow_move("mover", 2, 2);
+    let mover = domain.slow_move("mover", 2, 1);
     send(mover.id(), Signal::INT);
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -212,7 +212,7 @@ fn an_interrupted_move_is_gone_on_with_by_the_same_command() {
 #[test]
 fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
     let domain = start("--policy strict --nodes 1", "shm");
-    let mut mover = domain.slow_move("mover", 2, 2);
+    let mut mover = domain.slow_move("mover", 2, 1);
     mover.kill().unwrap();
     mover.wait().unwrap();
     assert_eq!(status(domain.process(), "Mems_allowed_list"), "1-2");
@@ -223,7 +223,7 @@ fn a_killed_move_leaves_a_domain_that_runs_and_can_be_moved() {
 #[test]
 fn a_domain_that_ends_during_its_move_is_reported_as_ended() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let mover = domain.slow_move("mover", 2, 2);
+    let mover = domain.slow_move("mover", 2, 1);
     domain.end();
     let output = mover.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -238,7 +238,7 @@ fn a_domain_that_ends_during_its_move_is_reported_as_ended() {
 #[test]
 fn the_last_of_two_commands_decides() {
     let domain = start("--policy strict --nodes 1", "anon");
-    let first = domain.slow_move("mover", 2, 2);
+    let first = domain.slow_move("mover", 2, 1);
     assert_eq!(set("--nodes 3 --move-memory").1.status.code(), Some(0));
     let output = first.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

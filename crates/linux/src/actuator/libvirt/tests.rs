@@ -7,7 +7,6 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     sync::Mutex,
     thread,
-    time::{Duration, Instant},
 };
 
 const PATH: &str = "/machine.slice/machine-qemu\\x2d7\\x2dvm.scope";
@@ -286,12 +285,10 @@ fn a_daemon_that_hangs_costs_its_bound_once() {
     let hangs = Scene::of(Daemon { calls_left: 0, ..Daemon::default() });
     let why = unchanged(hangs.bind(&[], "0-3"));
     assert!(why.contains("libvirt has not answered within 2000 ms"), "{why}");
-    let before = Instant::now();
     let threads = PartThreads { cell: None, own: &[&set("0-3")], shared: SharedThreads::default() };
     let why = unchanged(hangs.libvirt.clear_cpus(&hangs.group(), threads));
     assert!(why.contains("asked again after 30 s"), "{why}");
-    assert!(before.elapsed() < Duration::from_secs(1), "it is not asked again");
-    assert_eq!(hangs.daemon().connections, 1);
+    assert_eq!(hangs.daemon().connections, 1, "it is not asked again");
 
     // A pin that was not answered may have taken effect.
     let midway = Scene::of(Daemon { calls_left: 8, ..Daemon::default() });

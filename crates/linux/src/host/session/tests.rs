@@ -4,7 +4,7 @@ mod faults;
 
 use super::*;
 use crate::{made::Made, store::CpuBinding};
-use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin};
+use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin, PageSize};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
@@ -235,6 +235,39 @@ fn a_reservation_of_a_process_that_lives_keeps_its_memory() {
     assert_eq!(refusal, "node 1 has 200 MiB available by now and 300 MiB are needed");
     host.begin().unwrap().lock.release("libc").unwrap();
     host.begin().unwrap().apply(&transaction).unwrap();
+}
+
+#[test]
+fn figures_of_huge_pages_are_read_again_after_a_domain_was_confined() {
+    let made = Made::new();
+    made.domain("a", 0, 100);
+    made.domain("b", 1, 100);
+    let pool = |node: u32, free: u64| {
+        for (file, pages) in [("nr", 50), ("free", free), ("surplus", 0)] {
+            let folder = format!("sys/devices/system/node/node{node}/hugepages/hugepages-2048kB");
+            made.file(&format!("{folder}/{file}_hugepages"), &format!("{pages}\n"));
+        }
+    };
+    (0..NODES).for_each(|node| pool(node, 50));
+    let seen = made.host().observe_from(None).unwrap();
+    let mut huge = going("b", 3, 60);
+    for step in &mut huge {
+        if let Action::Claim { claim, .. } = &mut step.action {
+            claim.page_size = PageSize::Huge(2 * MIB);
+        }
+    }
+    let [first, second] = [going("a", 2, 100), huge].map(|steps| Transaction::new(steps, &seen));
+    let mut host = made.host();
+    let mut session = host.begin().unwrap();
+    session.observe(None).unwrap();
+    session.apply(&first).unwrap();
+    // The kernel has taken pages along.
+    pool(3, 20);
+    let refusal = session.apply(&second).unwrap_err().to_string();
+    assert_eq!(
+        refusal,
+        "node 3 has 40 MiB available by now and 60 MiB are needed in pages of 2 MiB"
+    );
 }
 
 /// Kills the process within a transaction, after this many steps and records.

@@ -1,6 +1,6 @@
 //! Disks that are full, read-only or broken, at each write of the store and of cgroups.
 
-use super::{MIB, Made, Part, exchange, going, nodes};
+use super::{MIB, Made, Part, cpus, exchange, going, kill, nodes};
 use crate::fault;
 use crate::host::OwnMove;
 use nearside_policy::{Described, Newcomer, PageMove, Reservation, Transaction};
@@ -226,6 +226,82 @@ fn a_move_of_memory_is_recorded_or_does_not_begin() {
             let expected = (has_succeeded.then(|| nodes(0)), has_succeeded);
             assert_eq!(moving(made), expected, "{case}");
             assert_others_go_on(made, case);
+        },
+    );
+}
+
+#[test]
+fn a_domain_is_bound_or_unbound_as_its_record_says() {
+    let change = |made: &Made, is_to_bind: bool| {
+        let mut host = made.host();
+        host.begin().is_ok_and(|mut session| match is_to_bind {
+            true => session.bind_to_home("a").is_ok_and(|is_bound| is_bound),
+            false => session.unbind("a").is_ok_and(|was_bound| was_bound),
+        })
+    };
+    let of_a = |made: &Made| {
+        let (record, cpus, _) = made.state().swap_remove(0);
+        (record.part().cpus.is_some(), cpus)
+    };
+    for is_to_bind in [false, true] {
+        at_each_write(
+            |made| assert!(!is_to_bind || change(made, false)),
+            |made| change(made, is_to_bind),
+            |made, has_succeeded, case| {
+                assert_others_go_on(made, case);
+                let is_bound = is_to_bind == has_succeeded;
+                let (is_recorded, in_force) = of_a(made);
+                assert_eq!(is_recorded, is_bound, "{case}");
+                assert_eq!(in_force == cpus(0).to_string(), is_bound, "{case}: {in_force}");
+            },
+        );
+    }
+}
+
+#[test]
+fn a_roll_back_that_meets_a_fault_is_completed_later() {
+    let fresh = with_arguments();
+    let bindings = |made: &Made| -> Vec<_> {
+        let of_two = made.state().into_iter().filter(|(record, ..)| record.name != "c");
+        of_two.map(|(record, cpus, mems)| (record.parts, cpus, mems)).collect()
+    };
+    let before = bindings(&fresh);
+    at_each_write(
+        |made| kill(made, &exchange(made, 100), 8, 2),
+        |made| made.host().begin().is_ok(),
+        |made, _, case| {
+            assert_others_go_on(made, case);
+            assert!(bindings(made) == before, "{case}");
+            assert!(!made.journal().exists(), "{case}");
+        },
+    );
+}
+
+#[test]
+fn the_end_of_a_move_narrows_memory_or_keeps_the_nodes_allowed() {
+    let own = RefCell::new(None);
+    let end = |made: &Made| {
+        let own = own.borrow();
+        let seen = made.host().observe_from(None).unwrap();
+        let narrowing = Transaction::new(going("a", 2, 100), &seen);
+        let mut host = made.host();
+        let session = host.begin();
+        session
+            .is_ok_and(|mut it| it.end_move(own.as_ref().unwrap(), Some(&narrowing), true).is_ok())
+    };
+    let mems_of_a = |made: &Made| made.state().swap_remove(0).2;
+    at_each_write(
+        |made| *own.borrow_mut() = begin_move(made),
+        end,
+        |made, has_succeeded, case| {
+            assert_others_go_on(made, case);
+            let (destination, has_mover) = moving(made);
+            assert_eq!(destination.is_none(), has_succeeded, "{case}");
+            // A move whose end alone is not recorded has confined the memory all the same.
+            let home = made.state().swap_remove(0).0.part().home.nodes.clone();
+            assert_eq!(mems_of_a(made), home.to_string(), "{case}");
+            // Without a mover it has ended, and can be taken up by another command.
+            assert!(!has_mover || end(made), "{case}");
         },
     );
 }
