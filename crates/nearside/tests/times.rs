@@ -284,6 +284,7 @@ fn questions_at_once_on_busy_cores() {
                 phantoms += made.reservations().len().abs_diff(reserved);
             }
             assert_eq!(phantoms, 0, "promises and reservations differ");
+            assert_eq!(unreserved, 0, "{at_once} at once beside {domains} domains");
             times_ms.sort_unstable();
             println!(
                 "{at_once} at once, {domains} domains, {ROUNDS} rounds: {unreserved} unreserved, \

@@ -231,6 +231,16 @@ impl<T: Id> IdSet<T> {
         result
     }
 
+    /// The first bit at or after `from` that is set, or that is not; none up to the last word's end.
+    fn next_bit(&self, from: usize, is_set: bool) -> Option<usize> {
+        let (begin, mut mask) = (from / 64, u64::MAX << (from % 64));
+        self.words.iter().enumerate().skip(begin).find_map(|(at, &word)| {
+            let wanted =
+                if is_set { word } else { !word } & core::mem::replace(&mut mask, u64::MAX);
+            (wanted != 0).then(|| at * 64 + wanted.trailing_zeros() as usize)
+        })
+    }
+
     fn trim(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();
@@ -273,13 +283,10 @@ impl<T: Id, const N: usize> From<[T; N]> for IdSet<T> {
 impl<T: Id> fmt::Display for IdSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
-        let mut ids = self.iter().map(T::number).peekable();
-        while let Some(first) = ids.next() {
-            let mut last = first;
-            while ids.next_if_eq(&(last + 1)).is_some() {
-                last += 1;
-            }
-            let comma = if text.is_empty() { "" } else { "," };
+        let mut from = 0;
+        while let Some(first) = self.next_bit(from, true) {
+            from = self.next_bit(first, false).unwrap_or(self.words.len() * 64);
+            let (comma, last) = (if text.is_empty() { "" } else { "," }, from - 1);
             let written = match last - first {
                 0 => fmt::write(&mut text, format_args!("{comma}{first}")),
                 _ => fmt::write(&mut text, format_args!("{comma}{first}-{last}")),
@@ -375,7 +382,9 @@ mod tests {
 
     #[test]
     fn lists_print_and_parse_as_the_kernel_writes_them() {
-        for text in ["", "0", "0-3", "0-3,8", "1,3,5-7,64-130", "65535"] {
+        for text in
+            ["", "0", "0-3", "0-3,8", "1,3,5-7,64-130", "63", "63-64", "0-63,65-127", "65535"]
+        {
             assert_eq!(text.parse::<NodeSet>().unwrap().to_string(), text);
         }
         for text in ["3-1", "a", "0,,1", "65536", "1-", "-1", "0-4000000000", "1 2"] {

@@ -10,6 +10,8 @@ mod libvirt;
 mod numactl;
 #[path = "odd/qemu.rs"]
 mod qemu;
+#[path = "odd/run_vm.rs"]
+mod run_vm;
 
 use nearside_lab::{
     Domain, MIB, available_bytes, await_that, mapping_of_size, read, run, status, stderr, stdout,
@@ -53,10 +55,10 @@ fn placed(flags: &str) -> String {
     stdout(&output)
 }
 
-/// A domain that has been promised all of node 0 but 48 MiB, so that what comes next needs a second
+/// A domain that has been promised all of node 0 but so much, so that what needs more needs a second
 /// node.
-fn promised_most_of_node_0() -> Domain {
-    let mib = available_bytes()[0] / MIB - 48;
+fn promised_all_of_node_0_but(mib: u64) -> Domain {
+    let mib = available_bytes()[0] / MIB - mib;
     let flags = format!("--quiet --name promised --memory {mib}M --policy strict --nodes 0");
     Domain::start(&flags, "--mib 1")
 }

@@ -12,7 +12,7 @@ use crate::{
     position::Located,
 };
 use nearside_topology::{Distances, Id, IdSet, MAX_NODES};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// `placement=`.
 pub(super) const PLACEMENTS: [(&str, Choice); 2] =
@@ -254,11 +254,11 @@ fn shares_of(root: Node<'_, '_>, element: &'static str) -> Read<Vec<Share>> {
 /// `src/conf/domain_conf.c`). Those that the guest does not have are left out before. A share that
 /// is empty is not kept, so that later ones may differ from it.
 fn check_shares(shares: &[Share], all: &VcpuSet) -> Read<()> {
-    let (mut taken, mut sets) = (VcpuSet::new(), BTreeSet::new());
+    let (mut taken, mut sets) = (VcpuSet::new(), HashSet::new());
     for Share { element, vcpus, is_empty } in shares {
         let own = vcpus.value.intersection(all);
         let both = taken.intersection(&own);
-        let is_new = !sets.contains(&own.to_string());
+        let is_new = !sets.contains(&own);
         if !both.is_empty() && is_new {
             let problem = format!("{} has an earlier share with other vCPUs", both.named());
             return Err(fault(vcpus.span.start, problem));
@@ -268,8 +268,8 @@ fn check_shares(shares: &[Share], all: &VcpuSet) -> Read<()> {
             return Err(fault(vcpus.span.start, problem));
         }
         if !is_empty {
-            sets.insert(own.to_string());
             taken = taken.union(&own);
+            sets.insert(own);
         }
     }
     Ok(())

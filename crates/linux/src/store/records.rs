@@ -446,7 +446,8 @@ impl Locked {
             .and_then(|parent| tree.group(parent).ok())
             .into_iter()
             .flat_map(|parent| parent.children());
-        for group in groups.filter(|group| !group.populated()) {
+        let alive: BTreeSet<_> = swept.alive.iter().filter_map(cgroup).collect();
+        for group in groups.filter(|it| !alive.contains(it.path()) && !it.populated()) {
             for below in group.subtree().iter().rev() {
                 // A cgroup that cannot be removed yet claims no memory, and the next process tries
                 // again.
@@ -460,6 +461,14 @@ impl Locked {
 fn domain(subject: Subject) -> Option<Record> {
     match subject {
         Subject::Domain(record) => Some(record),
+        Subject::Reservation(_) => None,
+    }
+}
+
+/// The path of a domain's cgroup.
+fn cgroup(subject: &Subject) -> Option<&str> {
+    match subject {
+        Subject::Domain(record) => Some(&record.cgroup),
         Subject::Reservation(_) => None,
     }
 }

@@ -1,7 +1,10 @@
 //! `nearside numad` on a real kernel: answers that are given at once promise no memory twice.
 
-use nearside_lab::{Levelling, Look, MIB, available_bytes, nearside, run, stderr, words};
-use std::{fs, process::Stdio};
+use nearside_lab::{Domain, Levelling, Look, MIB, available_bytes, nearside, run, stderr, words};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 /// Removes the reservations, which would last for a minute.
 struct Lapse;
@@ -67,4 +70,29 @@ fn of_twenty_questions_at_once_the_eight_that_fit_reserve_memory_and_a_start_get
     assert!(started.status.success(), "{}", stderr(&started));
     drop(lapse);
     assert!(start(mib).status.success(), "the reservations have gone");
+}
+
+/// The answer waits for nothing but the kernel, so its cost is what it reads.
+#[test]
+fn an_answer_reads_what_it_needs_of_a_domain_once() {
+    const LOG: &str = "/tmp/numad.strace";
+    let domain = Domain::start("--quiet --name read-once --memory 16M", "--mib 1");
+    let _lapse = Lapse;
+    let mut command = Command::new("strace");
+    command.args(words(&format!("-f -o {LOG} -e trace=openat")));
+    command.arg(nearside().get_program()).args(words("numad --within 600 -w 1:16"));
+    assert!(command.output().unwrap().status.success());
+    let log = fs::read_to_string(LOG).unwrap();
+    let opened = log.lines().filter(|line| !line.contains("ENOENT"));
+    let count = |file: &str| opened.clone().filter(|line| line.contains(file)).count();
+    for file in [
+        "\"read-once.json\"",
+        "/read-once/cgroup.events\"",
+        "/read-once/cgroup.procs\"",
+        "/read-once/memory.numa_stat\"",
+        "\"/proc/meminfo\"",
+    ] {
+        assert_eq!(count(file), 1, "{file} in {log}");
+    }
+    domain.end();
 }

@@ -3,7 +3,7 @@
 //! The domains stay paused: each is judged by its process, in which no firmware has run. Where
 //! nodes have CPUs, libvirt allocates all memory before.
 
-use crate::{allowed, await_filled, place, placed, promised_most_of_node_0};
+use crate::{allowed, await_filled, place, placed, promised_all_of_node_0_but};
 use nearside_lab::{
     MIB,
     libvirt::{Libvirt, create_paused, process_of, virsh},
@@ -107,7 +107,7 @@ fn elements_of_a_home_start_a_domain_there() {
         assert_eq!(vm.emulator(), emulator, "{flags}");
     }
     // Node 0 has no room for all of it, and node 3 has no CPUs.
-    let promised = promised_most_of_node_0();
+    let promised = promised_all_of_node_0_but(48);
     let elements = placed("--cpus 4 --memory 160M --policy strict --format libvirt");
     let sizes = cells(&elements);
     assert!(sizes.len() == 2 && sizes.iter().sum::<u64>() == 160 << 20, "{elements}");

@@ -1,6 +1,6 @@
 //! `nearside place --format qemu`, as arguments of QEMU.
 
-use crate::{allowed, await_filled, place, placed, promised_most_of_node_0};
+use crate::{allowed, await_filled, place, placed, promised_all_of_node_0_but};
 use nearside_lab::{await_that, stderr, words};
 use std::process::{Child, Command, Stdio};
 
@@ -63,7 +63,7 @@ fn memory_of_each_policy_is_on_the_nodes_of_the_home() {
 
 #[test]
 fn each_cell_of_a_strict_home_is_on_its_node_with_cpus_or_without() {
-    let promised = promised_most_of_node_0();
+    let promised = promised_all_of_node_0_but(48);
     let flags = "--cpus 4 --memory 160M --policy strict";
     let arguments = placed(&format!("{flags} --format qemu"));
     let backends = backends(&arguments);
