@@ -231,7 +231,7 @@ impl<T: Id> IdSet<T> {
         result
     }
 
-    /// The first bit at or after `from` that is set, or that is not; none up to the last word's end.
+    /// The first bit at or after `from` that is set, or that is not; none up to the last word.
     fn next_bit(&self, from: usize, is_set: bool) -> Option<usize> {
         let (begin, mut mask) = (from / 64, u64::MAX << (from % 64));
         self.words.iter().enumerate().skip(begin).find_map(|(at, &word)| {

@@ -55,8 +55,8 @@ fn placed(flags: &str) -> String {
     stdout(&output)
 }
 
-/// A domain that has been promised all of node 0 but so much, so that what needs more needs a second
-/// node.
+/// A domain that has been promised all of node 0 but so much, so that what needs more takes a
+/// second node.
 fn promised_all_of_node_0_but(mib: u64) -> Domain {
     let mib = available_bytes()[0] / MIB - mib;
     let flags = format!("--quiet --name promised --memory {mib}M --policy strict --nodes 0");

@@ -6,8 +6,12 @@ use nearside_lab::{Look, MIB, await_that, domains, json, mapping_of_size, nearsi
 use std::{fs, process::Stdio};
 
 /// As Proxmox gives it to machines of type q35.
-const DEVICES: &str = "[device \"ehci\"]\n  driver = \"ich9-usb-ehci1\"\n  multifunction = \"on\"\n  \
-                       bus = \"pcie.0\"\n  addr = \"1d.7\"\n";
+const DEVICES: &str = r#"[device "ehci"]
+  driver = "ich9-usb-ehci1"
+  multifunction = "on"
+  bus = "pcie.0"
+  addr = "1d.7"
+"#;
 
 const QEMU: &str = "qemu-system-x86_64 -accel tcg -machine q35 -nodefaults -display none -S \
     -monitor none -mem-prealloc -readconfig /tmp/devices.cfg -smp 2,maxcpus=64 \
