@@ -82,7 +82,7 @@ else
 	@echo "make libvirt-test: skipped, a libvirtd for QEMU needs root"
 endif
 
-libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, on request (as root; once built, half a minute)
+libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and libvirt takes what place completes, on request (as root; once built, two minutes)
 	scripts/install libvirt
 	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
 

@@ -11,13 +11,16 @@
 mod known;
 mod mutations;
 
+#[path = "../common/mod.rs"]
+mod common;
+
 #[path = "../../../../scripts/libvirtd.rs"]
 #[allow(dead_code, reason = "other tests take more of it")]
 mod libvirtd;
 
 use libvirtd::Libvirtd;
 use mutations::{Mutation, Part};
-use nearside_libvirt::{Domain, Severity, lint};
+use nearside_libvirt::{Domain, Severity, complete, lint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -201,7 +204,7 @@ fn answered() -> Vec<(Sample, Option<String>)> {
 }
 
 #[test]
-#[ignore = "needs root, and libvirtd and QEMU, and takes half a minute: make libvirt-xml"]
+#[ignore = "needs root, and libvirtd and QEMU, and takes a minute: make libvirt-xml"]
 fn libvirt_and_lint_refuse_the_same_domains() {
     let answered = answered();
     let mut differences: BTreeMap<String, (usize, String)> = BTreeMap::new();
@@ -237,4 +240,33 @@ fn libvirt_and_lint_refuse_the_same_domains() {
         println!("{count} times: {difference}\n         {example}");
     }
     assert!(differences.is_empty(), "{} kinds of differences", differences.len());
+}
+
+/// As `nearside place --libvirt` completes those in which it finds no error.
+#[test]
+#[ignore = "needs root, and libvirtd and QEMU, and takes a minute: make libvirt-xml"]
+fn libvirt_takes_the_domains_that_are_completed() {
+    let is_placed =
+        |(sample, answer): &(Sample, Option<String>)| answer.is_none() && !judge(&sample.xml).warns;
+    let completed: Vec<_> = answered()
+        .into_iter()
+        .filter(is_placed)
+        .map(|(sample, _)| {
+            let domain = Domain::read(&sample.xml).unwrap();
+            Sample { xml: complete(&domain, &common::placement("generated", &domain)), ..sample }
+        })
+        .collect();
+    let libvirt = Libvirtd::start();
+    let folder = tempfile::tempdir().unwrap();
+    let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for (sample, error) in completed.iter().zip(defined(&libvirt, &completed, folder.path())) {
+        let Some(error) = error else { continue };
+        let example = || format!("{}\n         -> {error}", sample.shown());
+        refused.entry(class(&error)).or_insert_with(|| (0, example())).0 += 1;
+    }
+    println!("{} completed domains", completed.len());
+    for (error, (count, example)) in &refused {
+        println!("{count} times: {error}\n         {example}");
+    }
+    assert!(refused.is_empty(), "{} kinds of refusals", refused.len());
 }
