@@ -174,10 +174,14 @@ fn tables_of(machine: &Topology) -> [Vec<u8>; 2] {
 
 #[test]
 fn odd_machines_are_read_from_their_tables() {
-    for name in common::ODD {
+    // Linux takes no SLIT with 10 between two nodes, as the fixture has it.
+    for name in common::ODD.into_iter().filter(|name| *name != "tiers") {
         let root = common::unpacked(name).unwrap();
         let (odd, _) = nearside_topology::sysfs::read(root.path()).unwrap();
-        let read = sound_machine(&tables_of(&odd));
+        let (read, findings) = machine(&tables_of(&odd));
+        // A SLIT has rows for the numbers between sparse ones, too.
+        let noted = |it: &Finding| it.effect == Effect::Noted && it.read.contains(" localities, ");
+        assert!(findings.iter().all(noted), "{name}: {findings:?}");
         assert_eq!(read.nodes.len(), odd.nodes.len(), "{name}");
         for node in &read.nodes {
             let pxm = NodeId(node.pxm.unwrap().0);
