@@ -187,7 +187,7 @@ fn odd_machines_are_read_from_their_tables() {
             let pxm = NodeId(node.pxm.unwrap().0);
             let firmware_ids = read.cpus_of(node.id);
             let firmware_ids = firmware_ids.iter().map(|cpu| read.cpu(cpu).unwrap().firmware_id);
-            let cpus: CpuSet = firmware_ids.map(|id| CpuId(id.unwrap() as u32)).collect();
+            let cpus: CpuSet = firmware_ids.map(|id| CpuId(id.unwrap())).collect();
             assert_eq!(cpus, odd.cpus_of(pxm), "{name}, domain {pxm}");
             let bytes = odd.node(pxm).unwrap().memory_bytes;
             assert_eq!(node.memory_bytes, bytes, "{name}, domain {pxm}");
