@@ -209,7 +209,8 @@ rules! {
 
     CellWithoutMemory "cell-without-memory" Error Text
     "A cell of no memory."
-    "QEMU (7.2) refuses the start: a memory backend of 0 bytes cannot be made."
+    "QEMU (7.2) refuses the start: a memory backend of 0 bytes cannot be made. libvirt (9.0) asks \
+     for one, also where a memory device names the cell."
     "Give the cell memory, or remove it and name its vCPUs in another cell."
 
     VcpusWithoutMemory "vcpus-without-memory" Warning Text
@@ -352,7 +353,7 @@ rules! {
     "Bind vCPUs and memory of a cell to the same nodes."
 
     VcpusOnMoreNodesThanMemory "vcpus-on-more-nodes-than-memory" Warning Host
-    "vCPUs bound to more nodes than their cell's memory."
+    "vCPUs bound to nodes with memory beyond those of their cell's memory."
     "Part of the time the vCPUs run where each access to memory is remote."
     "Bind the vCPUs to the nodes of the memory, or spread the memory as well."
 

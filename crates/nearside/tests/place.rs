@@ -404,45 +404,6 @@ fn cells_that_make_no_sense_or_do_not_fit_are_refused() {
     }
 }
 
-/// Machines with nodes that lack memory or CPUs, with sparse numbers, or with a single node.
-const ODD: [&str; 8] =
-    ["memoryless", "cxl", "hbm", "sparse", "tiers", "interleaved", "offline-node", "no-numa"];
-
-/// Each list of nodes in a text that follows one of these words.
-fn lists_after<'a>(text: &'a str, words: &[&str]) -> Vec<&'a str> {
-    let after = words.iter().flat_map(|word| text.split(word).skip(1));
-    let is_list = |it: char| it.is_ascii_digit() || it == '-';
-    after.map(|rest| &rest[..rest.find(|it| !is_list(it)).unwrap_or(rest.len())]).collect()
-}
-
-/// numactl and QEMU refuse a node without memory, and libvirt refuses a cell of none.
-#[test]
-fn no_format_binds_memory_to_a_node_that_has_none() {
-    for machine in ODD {
-        let root = common::unpacked(machine).unwrap();
-        let (topology, _) = nearside_topology::sysfs::read(root.path()).unwrap();
-        let has_memory =
-            |id: u32| topology.nodes.iter().any(|node| node.id.0 == id && node.memory_bytes > 0);
-        let cpus = topology.cpus.iter().filter(|cpu| cpu.online).count();
-        for policy in ["strict", "preferred", "preferred-many", "interleave", "restrictive"] {
-            for format in ["numactl", "libvirt", "qemu"] {
-                // More than half of the CPUs: a home of several nodes.
-                let vcpus = cpus * 5 / 8 + 1;
-                let flags = format!("--cpus {vcpus} --memory 1G --policy {policy}");
-                let (text, _) = shown(machine, &format!("{flags} --format {format}"));
-                let at = format!("{machine} {flags}: {text}");
-                assert!(!text.contains("memory='0'"), "{at}");
-                let words =
-                    ["membind=", "preferred=", "many=", "interleave=", "nodeset='", "host-nodes="];
-                for list in lists_after(&text, &words) {
-                    let ends = list.split('-').map(|id| id.parse().unwrap());
-                    assert!(ends.clone().all(has_memory), "{list} in {at}");
-                }
-            }
-        }
-    }
-}
-
 /// libvirt allocates memory ahead with threads on its nodes, which must be among the emulator's.
 #[test]
 fn libvirt_gets_an_emulator_that_reaches_the_nodes_of_the_memory() {

@@ -172,12 +172,19 @@ fn faults_of_the_file_have_line_and_column() {
     let large = TWO_CELLS.replace("memory='4'", "memory='400'");
     let long = format!("<domain>{}</domain>", " ".repeat(10 << 20));
     let empty = TWO_CELLS.replace("cpus='2-3' memory='4'", "cpus='2-3' memory='0'");
+    // libvirt 9.0 asks QEMU for the cell's own memory, whatever is plugged into it.
+    let dimm = "<devices><memory model='dimm'><target><size unit='GiB'>1</size><node>1</node>\
+                </target></memory></devices></domain>";
+    let plugged = empty
+        .replace("</domain>", dimm)
+        .replace("  <vcpu>", "  <maxMemory slots='2' unit='GiB'>8</maxMemory>\n  <vcpu>");
     let scheduled = "<cputune><vcpusched vcpus='3-4' scheduler='idle'/></cputune>";
     let scheduled = TWO_CELLS.replace("  <iothreads>2</iothreads>", scheduled);
     let cases = [
         ("", "<domain>\n  <vcpu>x</vcpu>\n</domain>", 1, "-: line 2, column 9: <vcpu>: read \"x\""),
         ("", &beyond, 1, "-:4:54: the host has no node 7; it has nodes 0-1 [nodeset-beyond-host]"),
         ("", &empty, 1, "-:8:39: cell 1 has no memory [cell-without-memory]"),
+        ("", &plugged, 1, "-:9:39: cell 1 has no memory [cell-without-memory]"),
         ("", &scheduled, 1, "-:4:28: <vcpusched> names vCPU 4; the guest has vCPUs 0-3 [vcpusched"),
         ("", &large, 1, "-: cell 0: 400 GiB are more than the whole machine has (128 GiB)"),
         ("", &long, 1, "-: line 1, column 1048577: the text has 10485777 bytes"),

@@ -86,7 +86,7 @@ fn text_has_the_figures_of_numactl_and_xl() {
 fn odd_machines_are_shown_as_they_are() {
     assert!(shown("offline-cpus", &[]).contains("\noffline:   CPUs 3,19-20\n"));
     assert!(section(&shown("cxl", &[]), "Nodes")[3].starts_with("     2  none "));
-    assert!(shown("sparse", &[]).starts_with("available: 6 nodes (0,8,252-255), "));
+    assert!(shown("power9", &[]).starts_with("available: 6 nodes (0,8,252-255), "));
     assert!(section(&shown("memoryless", &[]), "Nodes")[2].ends_with(" 0         0     -"));
     let performance = section(&shown("tiers", &[]), "Performance (HMAT)").join("\n");
     let from_cpus = "2  0-1         CPUs            350       400      90000       45000";

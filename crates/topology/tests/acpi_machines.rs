@@ -8,6 +8,7 @@
 
 #[path = "common/acpi_builder.rs"]
 mod acpi_builder;
+mod common;
 
 use acpi_builder::*;
 use nearside_topology::{
@@ -143,6 +144,60 @@ fn every_type_of_entry_is_understood() {
         (gpu.kind, gpu.name.as_str(), gpu.node),
         (DeviceKind::Pci, "0000:3b:02.1", Some(NodeId(3)))
     );
+}
+
+/// The tables that firmware would have for a machine whose domains are its nodes.
+fn tables_of(machine: &Topology) -> [Vec<u8>; 2] {
+    let cpus = machine.cpus.iter().filter(|cpu| cpu.online);
+    let srat = cpus
+        .fold(Builder::srat(3), |srat, cpu| srat.x2apic(cpu.node.unwrap().0, cpu.id.0, ENABLED));
+    let mut start = 0;
+    let srat = machine.nodes.iter().fold(srat, |srat, node| {
+        let (pxm, bytes) = (node.id.0, node.memory_bytes);
+        if bytes == 0 && machine.cpus_of(node.id).is_empty() {
+            return srat.initiator(pxm, [0, pxm as u8, 0], ENABLED);
+        }
+        start += bytes;
+        if bytes == 0 { srat } else { srat.memory(pxm, start - bytes, bytes, ENABLED) }
+    });
+    let count = machine.nodes.iter().map(|node| node.id.0 + 1).max().unwrap();
+    let known = machine.node_set();
+    let distance = |from: u32, to: u32| match (NodeId(from), NodeId(to)) {
+        (from, to) if known.contains(from) && known.contains(to) => machine.distances.get(from, to),
+        (from, to) if from == to => 10,
+        _ => 20,
+    };
+    let table: Vec<u8> =
+        (0..count).flat_map(|from| (0..count).map(move |to| distance(from, to))).collect();
+    [srat.build(), Builder::slit(count.into(), &table).build()]
+}
+
+#[test]
+fn odd_machines_are_read_from_their_tables() {
+    // Linux takes no SLIT with 10 between two nodes, as the fixture has it.
+    for name in common::ODD.into_iter().filter(|name| *name != "tiers") {
+        let root = common::unpacked(name).unwrap();
+        let (odd, _) = nearside_topology::sysfs::read(root.path()).unwrap();
+        let (read, findings) = machine(&tables_of(&odd));
+        // A SLIT has rows for the numbers between sparse ones, too.
+        let noted = |it: &Finding| it.effect == Effect::Noted && it.read.contains(" localities, ");
+        assert!(findings.iter().all(noted), "{name}: {findings:?}");
+        assert_eq!(read.nodes.len(), odd.nodes.len(), "{name}");
+        for node in &read.nodes {
+            let pxm = NodeId(node.pxm.unwrap().0);
+            let firmware_ids = read.cpus_of(node.id);
+            let firmware_ids = firmware_ids.iter().map(|cpu| read.cpu(cpu).unwrap().firmware_id);
+            let cpus: CpuSet = firmware_ids.map(|id| CpuId(id.unwrap())).collect();
+            assert_eq!(cpus, odd.cpus_of(pxm), "{name}, domain {pxm}");
+            let bytes = odd.node(pxm).unwrap().memory_bytes;
+            assert_eq!(node.memory_bytes, bytes, "{name}, domain {pxm}");
+            for other in &read.nodes {
+                let to = NodeId(other.pxm.unwrap().0);
+                let distance = read.distances.get(node.id, other.id);
+                assert_eq!(distance, odd.distances.get(pxm, to), "{name}, {pxm} to {to}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     position::{Located, Span},
     rule::Rule,
 };
-use nearside_topology::{CpuSet, NodeSet, Topology};
+use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 
 pub(super) fn check(checker: &mut Checker<'_>, host: &Topology) {
     let domain = checker.domain;
@@ -61,6 +61,23 @@ fn nodes_of(cpus: &CpuSet, host: &Topology) -> NodeSet {
     // Over the host's CPUs, since a binding may name thousands that do not exist.
     let named = host.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
     named.filter_map(|cpu| cpu.node).collect()
+}
+
+fn with_memory(host: &Topology) -> NodeSet {
+    host.memory_nodes().union(&host.nodes_of_unknown_memory())
+}
+
+/// The nodes of the nearest memory of each of these nodes: itself, or the nearest ones if it has
+/// none.
+fn nearest_memory(nodes: &NodeSet, host: &Topology) -> NodeSet {
+    let memory = with_memory(host);
+    let mut nearest = nodes.intersection(&memory);
+    for node in nodes.difference(&memory).iter() {
+        let distance = |to: &NodeId| host.distances.get(node, *to);
+        let least = memory.iter().map(|to| distance(&to)).min();
+        nearest.extend(memory.iter().filter(|to| Some(distance(to)) == least));
+    }
+    nearest
 }
 
 /// The nodes of a binding that have CPUs. A node of memory alone can have no thread.
@@ -124,8 +141,10 @@ fn check_vcpus(
         nodes = nodes.union(&own);
     }
     let Some(span) = away else { return };
-    let rule = match nodes.intersection(&memory).is_empty() {
+    let rule = match nearest_memory(&nodes, host).intersection(&memory).is_empty() {
         true => Rule::VcpusOffMemory,
+        // On a node without memory no binding makes accesses local.
+        false if nodes.intersection(&with_memory(host)).is_subset(&memory) => return,
         false => Rule::VcpusOnMoreNodesThanMemory,
     };
     let message = format!(
@@ -176,7 +195,7 @@ fn cores_of(cpus: &CpuSet, host: &Topology) -> CpuSet {
 mod tests {
     use super::*;
     use crate::{Finding, lint};
-    use nearside_topology::{Cpu, CpuId, NodeId};
+    use nearside_topology::{Cpu, CpuId, Distances, Node, NodeId};
 
     /// Cores 3 and 4 with the siblings 11 and 12.
     fn findings(pins: [&str; 4], threads: u32) -> Vec<Finding> {
@@ -196,6 +215,43 @@ mod tests {
         let mut findings = lint(&Domain::read(&text).unwrap(), Some(&host));
         findings.retain(|it| it.rule == Rule::SiblingsOnDifferentCores);
         findings
+    }
+
+    /// Nodes 0 and 2 have memory; node 1 is next to 0, and node 3 to 2. CPU n is on node n.
+    fn rule(cpus: &str, memory: &str) -> Option<Rule> {
+        let ids = [0, 1, 2, 3].map(NodeId);
+        let node =
+            |id: NodeId| Node { id, memory_bytes: 8 * u64::from(1 - id.0 % 2), ..Node::default() };
+        let rows = [[10, 20, 40, 40], [20, 10, 40, 40], [40, 40, 10, 20], [40, 40, 20, 10]];
+        let host = Topology {
+            nodes: ids.into_iter().map(node).collect(),
+            cpus: ids.into_iter().map(|id| Cpu::new(CpuId(id.0), id)).collect(),
+            distances: Distances::new(&ids, &rows.concat()).unwrap(),
+            ..Topology::default()
+        };
+        let text = format!(
+            "<domain><memory>8</memory><vcpu cpuset='{cpus}'>1</vcpu><numatune><memory \
+             nodeset='{memory}'/></numatune></domain>"
+        );
+        let findings = lint(&Domain::read(&text).unwrap(), Some(&host));
+        let wanted = [Rule::VcpusOffMemory, Rule::VcpusOnMoreNodesThanMemory];
+        findings.iter().map(|it| it.rule).find(|rule| wanted.contains(rule))
+    }
+
+    #[test]
+    fn a_node_without_memory_is_as_near_as_its_nearest_memory() {
+        for (cpus, memory, expected) in [
+            ("0-1", "0", None),
+            ("1", "0", None),
+            ("0,3", "0", None),
+            ("0-3", "0,2", None),
+            ("0-2", "0", Some(Rule::VcpusOnMoreNodesThanMemory)),
+            ("3", "0", Some(Rule::VcpusOffMemory)),
+            ("2-3", "0", Some(Rule::VcpusOffMemory)),
+            ("1-2", "2", None),
+        ] {
+            assert_eq!(rule(cpus, memory), expected, "CPUs {cpus}, memory {memory}");
+        }
     }
 
     #[test]

@@ -75,9 +75,36 @@ pub(crate) fn wrapped_to(width: usize, words: &[String], indent: usize) -> Strin
     text
 }
 
+/// A list of numbers, broken after commas into lines of `WIDTH` columns that leave room for an
+/// indent.
+pub(crate) fn broken(list: &str, indent: usize) -> String {
+    let mut text = String::new();
+    let mut used = indent;
+    for range in list.split_inclusive(',') {
+        if used > indent && used + range.len() > WIDTH {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            used = indent;
+        }
+        text.push_str(range);
+        used += range.len();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_numbers_are_broken_after_commas() {
+        assert_eq!(broken("CPUs 1-7,9-15", 11), "CPUs 1-7,9-15");
+        let list: Vec<String> = (10..60).map(|cpu| (2 * cpu).to_string()).collect();
+        let text = broken(&list.join(","), 11);
+        assert_eq!(text.replace("\n           ", ""), list.join(","));
+        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("           ")));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+    }
 
     #[test]
     fn long_lines_are_broken_and_indented() {

@@ -3,7 +3,7 @@
 
 use super::{
     cores::{cores_in_short, groups},
-    table::{Side::Left, Side::Right, WIDTH, table, wrapped},
+    table::{Side::Left, Side::Right, WIDTH, broken, table, wrapped},
     units::{count, mib, percent, size},
 };
 use nearside_topology::{
@@ -62,10 +62,11 @@ fn summary(topology: &Topology) -> String {
     let offline: CpuSet =
         topology.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
     if !offline.is_empty() {
-        text += &format!("offline:   {}\n", offline.named());
+        text += &format!("offline:   {}\n", broken(&offline.named(), 11));
     }
     if !topology.isolated_cpus.is_empty() {
-        text += &format!("isolated:  CPUs {}\n", topology.isolated_cpus);
+        text +=
+            &format!("isolated:  {}\n", broken(&format!("CPUs {}", topology.isolated_cpus), 11));
     }
     text
 }

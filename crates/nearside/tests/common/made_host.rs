@@ -18,15 +18,8 @@ pub(crate) struct Made(tempfile::TempDir);
 
 impl Made {
     pub(crate) fn new(nodes: u32) -> Self {
-        let made = Self(tempfile::tempdir().unwrap());
-        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
-        made.file("proc/self/mountinfo", &mount);
-        made.file("proc/sys/kernel/random/boot_id", "b\n");
-        made.file("proc/uptime", "100.00 1.00\n");
-        made.file("cg/cgroup.controllers", "cpuset memory\n");
+        let made = Self::on(tempfile::tempdir().unwrap());
         made.file("sys/devices/system/cpu/online", &format!("0-{}\n", 2 * nodes - 1));
-        fs::create_dir(made.path("run")).unwrap();
-        fs::create_dir(made.path("dev")).unwrap();
         for node in 0..nodes {
             let folder = format!("sys/devices/system/node/node{node}");
             made.file(&format!("{folder}/cpulist"), &format!("{}-{}", 2 * node, 2 * node + 1));
@@ -39,6 +32,19 @@ impl Made {
             );
             made.file(&format!("{folder}/meminfo"), &memory);
         }
+        made
+    }
+
+    /// The rest of a host, around the nodes and CPUs that are below this folder.
+    pub(crate) fn on(root: tempfile::TempDir) -> Self {
+        let made = Self(root);
+        let mount = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", made.path("cg").display());
+        made.file("proc/self/mountinfo", &mount);
+        made.file("proc/sys/kernel/random/boot_id", "b\n");
+        made.file("proc/uptime", "100.00 1.00\n");
+        made.file("cg/cgroup.controllers", "cpuset memory\n");
+        fs::create_dir(made.path("run")).unwrap();
+        fs::create_dir(made.path("dev")).unwrap();
         made
     }
 

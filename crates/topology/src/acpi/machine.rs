@@ -141,7 +141,25 @@ fn distances(domains: &Domains, slit: Option<&Slit>, findings: &mut Vec<Finding>
     let pairs =
         domains.nodes.iter().flat_map(|from| domains.nodes.iter().map(move |to| (from, to)));
     let rows: Vec<_> = pairs.map(|(from, to)| distance(from, to)).collect();
+    findings.extend(unreachable(domains, slit));
     Distances::new(&ids, &rows).unwrap_or(uniform)
+}
+
+/// Memory that a processor does not reach. The memory of GPUs (Grace-Hopper, GB200) need not reach
+/// that of other GPUs.
+fn unreachable(domains: &Domains, slit: &Slit) -> Option<Finding> {
+    let with_cpus: NodeSet = domains.processors.iter().map(|(_, node)| *node).collect();
+    let from = domains.nodes.iter().filter(|node| with_cpus.contains(node.id));
+    let to = || domains.nodes.iter().filter(|node| node.memory_bytes > 0);
+    let pairs = from.flat_map(|from| to().filter_map(|to| from.pxm.zip(to.pxm)));
+    let mut group = Group::default();
+    for (from, to) in pairs.filter(|&(from, to)| slit.get(from, to) == Some(Distances::UNREACHABLE))
+    {
+        group.add(slit.offset(from.0 as usize, to.0 as usize), || {
+            format!("distance {} (unreachable) from PXM {from} to {to}", Distances::UNREACHABLE)
+        });
+    }
+    group.finding(Signature::SLIT, Effect::Noted, "a way from every processor to all memory")
 }
 
 /// The HMAT's latencies and bandwidths between nodes.

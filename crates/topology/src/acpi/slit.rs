@@ -104,11 +104,11 @@ impl Slit {
     }
 
     /// The place of a distance in the table.
-    fn offset(&self, from: usize, to: usize) -> usize {
+    pub(super) fn offset(&self, from: usize, to: usize) -> usize {
         FIRST_DISTANCE + from * self.localities + to
     }
 
-    /// Notes asymmetric distances and unreachable domains: both are allowed, and rare.
+    /// Notes asymmetric distances, which are allowed, and rare.
     fn note_oddities(&self, table: &Table<'_>, findings: &mut Vec<Finding>) {
         let back = |from, to| self.distances.get(to * self.localities + from).copied();
         let mut asymmetric =
@@ -123,19 +123,6 @@ impl Slit {
                 Effect::Noted,
                 read,
                 "the same distance both ways",
-            ));
-        }
-        let mut unreachable =
-            self.pairs().filter(|&(.., distance)| distance == Distances::UNREACHABLE);
-        if let Some((from, to, distance)) = unreachable.next() {
-            let more = more_such(unreachable.count(), "");
-            let read = format!("distance {distance} (unreachable) from PXM {from} to {to}{more}");
-            let offset = self.offset(from, to);
-            findings.push(table.finding(
-                offset,
-                Effect::Noted,
-                read,
-                "a way from every domain to every other",
             ));
         }
     }

@@ -11,6 +11,24 @@
 
 use std::{fs, io, os::unix::fs::symlink, path::Path};
 
+/// Machines with nodes that lack memory or CPUs, with sparse numbers, or with a single node.
+#[allow(dead_code, reason = "a test that includes this file need not use all of it")]
+pub(crate) const ODD: [&str; 13] = [
+    "memoryless",
+    "threadripper-2970wx",
+    "power8",
+    "power9",
+    "grace-hopper",
+    "gb200",
+    "xeon-max",
+    "cxl",
+    "tiers",
+    "many-core",
+    "interleaved",
+    "offline-node",
+    "no-numa",
+];
+
 /// The text of the machine `name`.
 pub(crate) fn machine(name: &str) -> io::Result<String> {
     let file =

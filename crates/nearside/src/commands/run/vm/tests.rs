@@ -1,5 +1,8 @@
 //! Command lines on a made-up machine of four nodes: requests, homes and completed lines.
 
+#[path = "../../../../../topology/tests/common/mod.rs"]
+mod fixtures;
+
 use super::*;
 use clap::Parser;
 use nearside_linux::sys;
@@ -30,10 +33,14 @@ struct Flags {
 }
 
 fn start(line: &str) -> Result<VmStart, String> {
+    start_on(line, &machine())
+}
+
+fn start_on(line: &str, topology: &Topology) -> Result<VmStart, String> {
     let flags = Flags::try_parse_from(["run", "--vm"]).unwrap();
     assert!(flags.vm);
     let words: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
-    let start = VmStart::read(&words, None, &flags.request, &machine());
+    let start = VmStart::read(&words, None, &flags.request, topology);
     start.map_err(|failure| failure.message().to_string())
 }
 
@@ -240,5 +247,58 @@ fn a_cell_of_memory_that_comes_later_or_of_none_claims_a_page() {
         let has_device = rest.contains("id=v");
         let bound = format!("id=v,size=1G,host-nodes={home},policy=bind");
         assert_eq!(words.iter().any(|word| word.ends_with(&bound)), has_device, "{words:?}");
+    }
+}
+
+#[test]
+fn odd_machines_bind_cells_to_memory_and_vcpus_to_cpus() {
+    for name in fixtures::ODD {
+        let root = fixtures::unpacked(name).unwrap();
+        let (topology, _) = nearside_topology::sysfs::read(root.path()).unwrap();
+        let memory = topology.memory_nodes();
+        let cpus = topology.cpus_of_nodes(&topology.node_set());
+        let many = cpus.len() * 5 / 8 + 1;
+        let (half, last) = (many / 2, many - 1);
+        for line in [
+            "kvm -smp 2 -m 1G".into(),
+            format!("kvm -smp {many} -m 1G"),
+            format!(
+                "kvm -smp {many} -m 1G -object memory-backend-ram,id=a,size=512M \
+                 -numa node,cpus=0-{half},memdev=a -object memory-backend-ram,id=b,size=512M \
+                 -numa node,cpus={}-{last},memdev=b",
+                half + 1
+            ),
+            format!(
+                "kvm -smp {many} -m 1G -object memory-backend-ram,id=a,size=512M \
+                 -numa node,cpus=0-{last},memdev=a -object memory-backend-ram,id=b,size=512M \
+                 -numa node,memdev=b"
+            ),
+            format!("cloud-hypervisor --cpus boot={many} --memory size=1G"),
+            format!(
+                "cloud-hypervisor --cpus boot={many} --memory size=0 --memory-zone \
+                 id=a,size=512M id=b,size=512M --numa \
+                 guest_numa_id=0,cpus=[0-{half}],memory_zones=[a] \
+                 guest_numa_id=1,cpus=[{}-{last}],memory_zones=[b]",
+                half + 1
+            ),
+        ] {
+            let start = start_on(&line, &topology).unwrap();
+            let (decision, completed) = placed_on(&start, topology.clone());
+            let words = completed.unwrap_or_else(|error| panic!("{name}: {line}: {error}")).words;
+            let at = format!("{name}: {words:?}");
+            let lists = words.iter().flat_map(|word| word.split(','));
+            let lists = lists.filter_map(|it| {
+                it.strip_prefix("host-nodes=").or(it.strip_prefix("host_numa_node="))
+            });
+            let bound: Vec<NodeSet> = lists.map(|list| list.parse().unwrap()).collect();
+            assert!(!bound.is_empty() && bound.iter().all(|it| it.is_subset(&memory)), "{at}");
+            for argument in start.affinity(&decision, &topology) {
+                let own: CpuSet = argument.split_once(':').unwrap().1.parse().unwrap();
+                assert!(!own.is_empty() && own.is_subset(&cpus), "{argument}: {at}");
+            }
+            let home = decision.cells.iter().map(|cell| &cell.home.claim);
+            let vcpus: u64 = home.flat_map(|claim| claim.vcpus.values()).sum();
+            assert_eq!(vcpus, u64::from(start.vcpus()), "{at}");
+        }
     }
 }
