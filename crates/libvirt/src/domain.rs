@@ -5,7 +5,7 @@
 
 use crate::{
     id::{CellId, IothreadId, VcpuId, VcpuSet},
-    memory::{Backing, Choice, MemoryDevice, Numatune},
+    memory::{Backing, Choice, MemoryDevice, Numatune, SharedMemory},
     position::{Lines, Located, Position, Span},
 };
 use nearside_topology::{CpuSet, DeviceKind, Id, IdSet, NodeId, Topology};
@@ -48,6 +48,8 @@ pub struct Domain {
     pub host_devices: Vec<HostDevice>,
     /// Memory devices.
     pub memory_devices: Vec<MemoryDevice>,
+    /// Memory that guests share through files.
+    pub shared_memory: Vec<SharedMemory>,
     /// The cells that PCI controllers are near to.
     pub controller_cells: Vec<Located<CellId>>,
     /// Devices whose other end is a process that maps the guest's memory.

@@ -35,7 +35,7 @@ pub use intent::{Intent, IntentCell, IntentError, home_distances};
 pub use lint::lint;
 pub use memory::{
     Allocation, Backing, BackingSource, Choice, HugePage, HugePages, Memnode, MemoryBinding,
-    MemoryDevice, MemoryMode, MemoryModel, Numatune, WrittenMode,
+    MemoryDevice, MemoryMode, MemoryModel, Numatune, SharedMemory, WrittenMode,
 };
 pub use metadata::{Metadata, NAMESPACE, Written};
 pub use placement::{CellPlacement, Placement};

@@ -202,6 +202,8 @@ pub struct MemoryDevice {
     pub model: Located<MemoryModel>,
     /// `<target><size>` in bytes.
     pub bytes: Option<Located<u64>>,
+    /// `<target><requested>` in bytes: the part of virtio-mem that the guest shall take.
+    pub requested_bytes: Option<Located<u64>>,
     /// `<target><node>`: the cell.
     pub cell: Option<Located<CellId>>,
     /// `<source><nodemask>`: the host's nodes.
@@ -209,6 +211,9 @@ pub struct MemoryDevice {
     /// `<source><pagesize>` in bytes.
     pub page_bytes: Option<Located<u64>>,
 }
+
+/// `<devices><shmem>`: memory that guests share, of the size in bytes.
+pub type SharedMemory = Located<u64>;
 
 impl MemoryDevice {
     /// Its size if libvirt counts it as memory of the domain. Memory for files and enclaves is not

@@ -107,6 +107,7 @@ fn read(text: &str, lines: Lines) -> Read<Domain> {
         iothreads: cpu::iothreads(root, devices)?,
         host_devices: devices.map(devices::host_devices).transpose()?.unwrap_or_default(),
         memory_devices: devices.map(devices::memory_devices).transpose()?.unwrap_or_default(),
+        shared_memory: devices.map(devices::shared_memory).unwrap_or_default(),
         controller_cells: devices.map(devices::controller_cells).transpose()?.unwrap_or_default(),
         memory_sharers: devices.map(devices::memory_sharers).unwrap_or_default(),
         launch_security: child(root, "launchSecurity")

@@ -1,7 +1,7 @@
 //! A virtual machine of libvirt that may adopt a reservation: its size and the nodes it is bound
 //! to, from its cgroup and its process.
 
-use crate::{actuator::owner, cgroup::Cgroup, read, store::Process, vm};
+use crate::{actuator::owner, cgroup::Cgroup, read, store::Process};
 use nearside_libvirt::Domain;
 use nearside_policy::{Described, Newcomer, Owner};
 use nearside_topology::{CpuSet, NodeSet, Topology};
@@ -54,24 +54,6 @@ pub(crate) fn described(domain: &Domain) -> Described {
         vcpus: domain.vcpus.online().iter().count() as u64,
         memory_bytes: domain.memory.as_ref().map_or(0, |memory| memory.value),
     }
-}
-
-/// A virtual machine as QEMU's command line describes it, for when libvirt cannot be asked: it may
-/// hang for longer than a reservation lasts. The command line does not tell whether libvirt asked
-/// `numad`; a guest that has the nodes and the size of a reservation is taken to have been advised.
-pub(crate) fn described_by_qemu(
-    newcomer: &Newcomer,
-    group: &Cgroup,
-    proc: &Path,
-) -> Option<Described> {
-    let vm = vm::qemu(&group.all_processes(), proc)?;
-    let devices = vm.cells.iter().flat_map(|cell| &cell.devices).map(|device| device.bytes);
-    Some(Described {
-        name: vm.name.unwrap_or_default(),
-        asked_numad: true,
-        vcpus: newcomer.vcpus.unwrap_or(vm.vcpus.into()),
-        memory_bytes: devices.fold(vm.bytes, u64::saturating_add),
-    })
 }
 
 /// The nodes with memory that a process is bound to, from `/proc/PID/status`

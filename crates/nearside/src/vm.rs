@@ -4,6 +4,7 @@
 pub(crate) mod complete;
 pub(crate) mod file;
 pub(crate) mod incoming;
+pub(crate) mod memory;
 mod placement;
 pub(crate) mod request;
 pub(crate) mod shape;

@@ -4,6 +4,7 @@
 //! recognised by the nodes that bind its memory, by its size, and by its start after the answer.
 //! A domain that migrates to this host is recognised by its name in place of its size.
 
+use crate::advice::RESERVED_FOR_S;
 use nearside_topology::NodeSet;
 use std::collections::BTreeSet;
 
@@ -91,6 +92,17 @@ pub fn may_adopt(unowned: &[Unowned], newcomer: &Newcomer, memory_nodes: &NodeSe
     unowned.iter().any(|unowned| fits(unowned, newcomer, memory_nodes))
 }
 
+/// The reservations that wait for an answer: indices into `unowned` of those that a domain may own
+/// which its manager has not described yet. They must not lapse meanwhile: their owner may be
+/// there, and it takes memory. The nodes are those of [`adoptions`].
+pub fn awaiting(unowned: &[Unowned], newcomers: &[Newcomer], memory_nodes: &NodeSet) -> Vec<usize> {
+    let may_own = |unowned: &Unowned| {
+        let unknown = newcomers.iter().filter(|it| it.described.is_none());
+        unknown.into_iter().any(|newcomer| fits(unowned, newcomer, memory_nodes))
+    };
+    (0..unowned.len()).filter(|&at| may_own(&unowned[at])).collect()
+}
+
 fn is_owner(unowned: &Unowned, newcomer: &Newcomer, memory_nodes: &NodeSet) -> bool {
     // libvirt rounds the memory up to MiB (virNumaGetAutoPlacementAdvice in src/util/virnuma.c).
     let is_size = |bytes: u64| bytes.div_ceil(MIB) == unowned.bytes / MIB;
@@ -109,9 +121,12 @@ fn fits(unowned: &Unowned, newcomer: &Newcomer, memory_nodes: &NodeSet) -> bool 
     let nodes = unowned.nodes.intersection(memory_nodes);
     // A domain that nothing binds looks like one that was bound to every node.
     let is_bound = nodes != *memory_nodes;
+    // A reservation that waits for an answer lasts longer than it did for its owner to start.
+    let made_s = unowned.made_boottime_s;
+    let started = made_s..=made_s.saturating_add(RESERVED_FOR_S);
     newcomer.vcpus.map_or(is_bound, |vcpus| vcpus == unowned.vcpus)
         && newcomer.nodes == nodes
-        && newcomer.started_boottime_s >= unowned.made_boottime_s
+        && started.contains(&newcomer.started_boottime_s)
 }
 
 #[cfg(test)]
@@ -175,6 +190,29 @@ mod tests {
             assert_eq!(may_adopt(&reservation, &domain, &all), may, "a domain {what}");
             let pairs = adoptions(&reservation, &[domain], &all);
             assert_eq!(!pairs.is_empty(), adopts, "a domain {what}");
+        }
+    }
+
+    #[test]
+    fn a_reservation_waits_while_a_domain_that_may_own_it_is_not_described() {
+        let all = nodes(&[0, 1, 2]);
+        let reservations = [unowned("numad-1", &[1], 100), unowned("incoming-db", &[2], 100)];
+        let unknown = |on: &[u32], at| Newcomer { described: None, ..newcomer(on, at) };
+        for (what, domains, waiting) in [
+            ("no domain", vec![], vec![]),
+            ("its domain", vec![unknown(&[1], 101)], vec![0]),
+            ("both domains", vec![unknown(&[2], 160), unknown(&[1], 101)], vec![0, 1]),
+            ("a domain that is described", vec![newcomer(&[1], 101)], vec![]),
+            ("a domain on another node", vec![unknown(&[0], 101)], vec![]),
+            ("a domain that started before", vec![unknown(&[1], 99)], vec![]),
+            ("a domain that started after its time", vec![unknown(&[1], 161)], vec![]),
+        ] {
+            assert_eq!(awaiting(&reservations, &domains, &all), waiting, "{what}");
+            assert!(
+                domains.iter().all(|it| it.described.is_some())
+                    || adoptions(&reservations, &domains, &all).is_empty(),
+                "{what}"
+            );
         }
     }
 

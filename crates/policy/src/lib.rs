@@ -43,7 +43,7 @@ mod transaction;
 mod view;
 
 pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
-pub use adoption::{Described, INCOMING, Newcomer, Unowned, adoptions, may_adopt};
+pub use adoption::{Described, INCOMING, Newcomer, Unowned, adoptions, awaiting, may_adopt};
 pub use advice::{Advice, RESERVED_FOR_S, advise, usable_nodes};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;

@@ -4,18 +4,20 @@ use super::{
     numatune::size_below,
     xml::{
         Node, Read, Value, attribute, child, children, descend, digits, fault, has_text, id, list,
-        required, tag, text_of, word,
+        required, size_of, tag, text_of, word,
     },
 };
 use crate::{
     domain::{HostDevice, HostDeviceKind},
     id::CellId,
-    memory::{MemoryDevice, MemoryModel},
+    memory::{MemoryDevice, MemoryModel, SharedMemory},
     position::Located,
 };
 
 /// QEMU has slots for 256 (`ACPI_MAX_RAM_SLOTS`).
 const MAX_MEMORY_DEVICES: usize = 1024;
+
+const USUAL_SHARED_BYTES: u64 = 4 << 20;
 
 const MODELS: [(&str, MemoryModel); 5] = [
     ("dimm", MemoryModel::Dimm),
@@ -44,10 +46,31 @@ fn memory_device(element: Node<'_, '_>) -> Read<MemoryDevice> {
         span: tag(element),
         model,
         bytes: Some(bytes),
+        requested_bytes: size_below(element, &["target", "requested"])?,
         cell: text(&["target", "node"]).map(id).transpose()?,
         nodes: text(&["source", "nodemask"]).map(list).transpose()?,
         page_bytes: size_below(element, &["source", "pagesize"])?,
     })
+}
+
+/// The memory of `<shmem>`. That of `ivshmem-doorbell` belongs to the server that it connects to.
+/// libvirt counts bytes where no unit stands (`virDomainShmemDefParseXML`,
+/// `src/conf/domain_conf.c`); without a size it is 4 MiB (`qemuDomainShmemDefPostParse` in
+/// `src/qemu`).
+pub(super) fn shared_memory(devices: Node<'_, '_>) -> Vec<SharedMemory> {
+    let is_file = |element: &Node<'_, '_>| {
+        child(*element, "model").and_then(kind_of) != Some("ivshmem-doorbell")
+    };
+    let bytes = |element: Node<'_, '_>| {
+        let Some(size) = child(element, "size") else { return Some(USUAL_SHARED_BYTES) };
+        match attribute(size, "unit").is_some_and(|unit| !unit.text.is_empty()) {
+            true => size_of(size).ok().map(|size| size.value),
+            false => digits(&text_of(size).text).parse().ok(),
+        }
+    };
+    let shared = children(devices, "shmem").filter(is_file).take(MAX_MEMORY_DEVICES);
+    let shared = shared.filter_map(|it| Some(Located { value: bytes(it)?, span: tag(it) }));
+    shared.collect()
 }
 
 /// The cells that PCI controllers name (`<controller><target><node>`).

@@ -204,4 +204,4 @@ fn unchanged(group: &Cgroup, why: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

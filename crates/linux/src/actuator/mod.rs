@@ -19,6 +19,8 @@ pub(crate) use owner::owner;
 use crate::{cgroup::Cgroup, error::Error, systemd::Systemd};
 use direct::Direct;
 use kubelet::Kubelet;
+#[cfg(test)]
+pub(crate) use libvirt::tests::Daemon as FakeLibvirt;
 use libvirt::{Libvirt, LibvirtState};
 use nearside_libvirt::Domain;
 use nearside_policy::Owner;

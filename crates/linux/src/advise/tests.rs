@@ -1,11 +1,14 @@
 //! Answers, adoptions and lapses on a made-up host: plain files stand for the kernel's.
 
 use super::*;
-use crate::{made::Made, store::Lifetime};
+use crate::{actuator::FakeLibvirt, made::Made, store::Lifetime};
 use nearside_policy::{ByNode, Described, Machine, Newcomer, PageSize};
 use nearside_topology::{NodeId, NodeSet};
 use proptest::prelude::*;
-use std::fs;
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+};
 
 const MIB: u64 = 1 << 20;
 const NODES: u32 = 4;
@@ -100,7 +103,7 @@ fn described(newcomer: Newcomer, mib: u64) -> Newcomer {
 }
 
 fn path(number: u32) -> String {
-    format!("/machine.slice/machine-qemu\\x2d{number}.scope")
+    format!("/machine.slice/machine-qemu\\x2d{number}\\x2dvm.scope")
 }
 
 #[test]
@@ -116,6 +119,81 @@ fn an_answer_reserves_its_memory_for_a_minute() {
     // The next answer removes the record that has lapsed, and takes its name again.
     assert_eq!(made.ask(2, 300).reserved.unwrap().name, "numad-1");
     assert_eq!(made.host().reservations().len(), 1);
+}
+
+/// Two guests of equal size on the same nodes, of which only the second asked numad. While libvirt
+/// refuses or hangs none adopts, and the reservation lasts beyond its minute. It lapses when no
+/// guest can be its owner any more.
+#[test]
+fn while_libvirt_does_not_answer_nothing_is_adopted_and_nothing_lapses() {
+    const PINNED: &str = "<domain><name>vm</name><memory unit='MiB'>300</memory><vcpu>2</vcpu>\
+        <numatune><memory mode='strict' nodeset='0'/></numatune></domain>";
+    const AUTO: &str = "<domain><name>vm</name><memory unit='MiB'>300</memory>\
+        <vcpu placement='auto'>2</vcpu></domain>";
+    for hangs in [false, true] {
+        let made = Made::booted();
+        let daemon = Arc::new(Mutex::new(FakeLibvirt::describing(AUTO, 0)));
+        if hangs {
+            FakeLibvirt::listen(&daemon, &made.path(""));
+        }
+        let advice = made.ask(2, 300);
+        made.start(1, 2, &advice.nodes, 101);
+        made.file("proc/1001/cmdline", "qemu-system-x86_64\0-m\x00300\0-smp\x002\0");
+        let ask = |number, host: &mut Host| -> (Vec<_>, Option<String>) {
+            let [newcomer] = &made.newcomers([number])[..] else { panic!() };
+            let described = host.described(newcomer);
+            let why = described.as_ref().err().cloned();
+            let newcomer = Newcomer { described: described.ok(), ..newcomer.clone() };
+            let mut session = host.begin().unwrap();
+            let adopted = session.adopt(std::slice::from_ref(&newcomer)).unwrap();
+            session.put_off(&[newcomer]).unwrap();
+            (adopted, why)
+        };
+        let mut host = made.host();
+        for at_s in [101, 140, 185, 230] {
+            made.at(at_s);
+            let (adopted, why) = ask(1, &mut host);
+            assert_eq!(adopted, []);
+            let expected = if hangs { "has not answered within" } else { "no such file" };
+            assert!(why.as_ref().is_some_and(|it| it.to_lowercase().contains(expected)), "{why:?}");
+            assert_eq!(made.available_mib(), [100, 400, 400, 400], "at {at_s} s");
+        }
+        // libvirt answers: the first guest has pins of its own, the second one is the owner.
+        if !hangs {
+            FakeLibvirt::listen(&daemon, &made.path(""));
+        }
+        let answers = |xml| FakeLibvirt::describing(xml, u32::MAX);
+        *daemon.lock().unwrap() = answers(PINNED);
+        let mut host = made.host();
+        assert_eq!(ask(1, &mut host), (vec![], None));
+        assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+        made.start(2, 2, &advice.nodes, 102);
+        *daemon.lock().unwrap() = answers(AUTO);
+        made.at(289);
+        assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+        assert_eq!(ask(2, &mut host), (vec![("numad-1".into(), path(2))], None));
+        made.at(900);
+        assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    }
+}
+
+#[test]
+fn a_reservation_that_waited_in_vain_lapses() {
+    let made = Made::booted();
+    let advice = made.ask(2, 300);
+    made.start(1, 2, &advice.nodes, 101);
+    let put_off = || made.host().begin().unwrap().put_off(&made.newcomers([1])).unwrap();
+    made.at(150);
+    put_off();
+    // A guest that starts after the minute is none for which the answer was given.
+    made.end(1);
+    made.start(1, 2, &advice.nodes, 170);
+    made.at(180);
+    put_off();
+    made.at(209);
+    assert_eq!(made.available_mib(), [100, 400, 400, 400]);
+    made.at(210);
+    assert_eq!(made.available_mib(), [400; 4]);
 }
 
 #[test]
@@ -211,7 +289,8 @@ fn memory_is_reserved_whole_or_not_at_all() {
     assert!(session.reserve(&second, 60).is_err(), "the session knows its own reservations");
     drop(session);
     let reservations = host.store().reservations(host.tree());
-    let expected = Lifetime::Term { boot_id: "b".into(), expires_boottime_s: 160 };
+    let (boot_id, made_boottime_s) = ("b".into(), None);
+    let expected = Lifetime::Term { boot_id, expires_boottime_s: 160, made_boottime_s };
     assert_eq!((reservations.len(), &reservations[0].lifetime), (1, &expected));
 }
 

@@ -8,7 +8,7 @@ use crate::{
     guest::{Guest, GuestCell, Unknown, guest},
     huge, memory,
     migrate::Extent,
-    newcomer::{described, described_by_qemu, newcomer},
+    newcomer::{described, newcomer},
     store::{self, LockWait, Part, Record, Store, Subject},
     systemd::{SLICE, Systemd},
     vm::Monitors,
@@ -354,16 +354,14 @@ impl Host {
         newcomer(&group, &self.proc(), self.booted_with_systemd(), topology)
     }
 
-    /// A virtual machine of libvirt as libvirt describes it or, if libvirt cannot be asked, QEMU's
-    /// command line.
+    /// A virtual machine as libvirt describes it. Nothing else tells whether libvirt asked `numad`
+    /// for it: a guest of equal size that was pinned to the same nodes has the same command line.
     ///
     /// # Errors
-    /// With libvirt's reason, if neither describes it.
+    /// With the reason, if libvirt does not describe it.
     pub fn described(&self, newcomer: &Newcomer) -> Result<Described, String> {
         let group = self.tree.group(&newcomer.cgroup).map_err(|error| error.to_string())?;
-        self.libvirt_domain(&group)
-            .map(|domain| described(&domain))
-            .or_else(|why| described_by_qemu(newcomer, &group, &self.proc()).ok_or(why))
+        self.libvirt_domain(&group).map(|domain| described(&domain))
     }
 
     /// A reservation less the memory that its owner holds.

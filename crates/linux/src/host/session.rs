@@ -28,7 +28,7 @@ use crate::{
 };
 use nearside_policy::{
     Action, CpuReason, Limits, MemoryPolicy, Newcomer, NoCpus, Observation, PartId, PartState,
-    Reason, Reservation, Step, Transaction, Unmet, adoptions,
+    Reason, Reservation, Step, Transaction, Unmet, adoptions, awaiting,
 };
 use nearside_topology::Topology;
 use std::{
@@ -258,6 +258,26 @@ impl<'h> Session<'h> {
         }
         self.have_changed();
         Ok(adopted)
+    }
+
+    /// Puts off the end of each reservation that one of these domains may own, as far as their
+    /// groups tell, while their manager does not answer. Its owner then finds it as late.
+    ///
+    /// # Errors
+    /// If the machine cannot be read, or a record cannot be written.
+    pub fn put_off(&mut self, newcomers: &[Newcomer]) -> Result<(), Error> {
+        let reservations = self.host.store.reservations(&self.host.tree);
+        let waiting: Vec<_> =
+            reservations.iter().filter_map(|it| Some((it, it.unowned()?))).collect();
+        let unowned: Vec<_> = waiting.iter().map(|(_, unowned)| unowned.clone()).collect();
+        let memory_nodes = self.observe(None)?.topology.memory_nodes();
+        for at in awaiting(&unowned, newcomers, &memory_nodes) {
+            let (reservation, _) = waiting[at];
+            let Some(lifetime) = self.host.store.put_off(reservation) else { continue };
+            self.lock.reserve(&store::Reservation { lifetime, ..reservation.clone() })?;
+        }
+        self.have_changed();
+        Ok(())
     }
 
     /// Makes this process a new domain.

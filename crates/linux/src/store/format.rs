@@ -243,7 +243,8 @@ pub(super) mod tests {
     #[test]
     fn text_of_a_reservation_for_a_term_is_documented_json() {
         let Subject::Reservation(mut reserved) = reservation() else { unreachable!() };
-        reserved.lifetime = Lifetime::Term { boot_id: "b".into(), expires_boottime_s: 160 };
+        let (boot_id, made_boottime_s) = ("b".into(), None);
+        reserved.lifetime = Lifetime::Term { boot_id, expires_boottime_s: 160, made_boottime_s };
         reserved.vcpus = [(nearside_topology::NodeId(3), 2)].into();
         let subject = Subject::from(reserved);
         let expected = serde_json::json!({

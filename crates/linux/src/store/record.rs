@@ -146,6 +146,9 @@ pub enum Lifetime {
         /// The expiry in seconds since boot (`/proc/uptime`, which includes suspension): no one
         /// sets that clock, as they set the time of day.
         expires_boottime_s: u64,
+        /// The reservation's time, in seconds since boot, if its expiry was put off.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made_boottime_s: Option<u64>,
     },
 }
 
@@ -355,7 +358,10 @@ impl Reservation {
 
     /// The reservation that waits for its domain to start; none if it has an owner or a process.
     pub fn unowned(&self) -> Option<Unowned> {
-        let Lifetime::Term { expires_boottime_s, .. } = self.lifetime else { return None };
+        let Lifetime::Term { expires_boottime_s, made_boottime_s, .. } = self.lifetime else {
+            return None;
+        };
+        let made_s = expires_boottime_s.saturating_sub(policy::RESERVED_FOR_S);
         let (bytes, vcpus) = (self.bytes.clone(), self.vcpus.clone());
         let claim = Claim { bytes, vcpus, ..Claim::default() };
         Some(Unowned {
@@ -363,7 +369,7 @@ impl Reservation {
             nodes: claim.nodes(),
             vcpus: policy::total(&self.vcpus),
             bytes: claim.total_bytes(),
-            made_boottime_s: expires_boottime_s.saturating_sub(policy::RESERVED_FOR_S),
+            made_boottime_s: made_boottime_s.unwrap_or(made_s),
         })
     }
 

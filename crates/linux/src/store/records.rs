@@ -13,6 +13,7 @@ use crate::{
     error::{Error, IoContext},
     folder::Folder,
 };
+use nearside_policy::RESERVED_FOR_S;
 use std::{
     collections::BTreeSet,
     io,
@@ -148,7 +149,24 @@ impl Store {
             Error::Refused(format!("{} does not tell the time since boot", path.display()))
         })?;
         let expires_boottime_s = now.saturating_add(seconds);
-        Ok(Lifetime::Term { boot_id: self.boot_id.clone(), expires_boottime_s })
+        let boot_id = self.boot_id.clone();
+        Ok(Lifetime::Term { boot_id, expires_boottime_s, made_boottime_s: None })
+    }
+
+    /// The lifetime of a reservation whose owner may be there, but is not known yet: a new term.
+    /// None while most of the earlier one is left, and for other lifetimes.
+    pub(crate) fn put_off(&self, reservation: &Reservation) -> Option<Lifetime> {
+        let Lifetime::Term { expires_boottime_s: before_s, .. } = reservation.lifetime else {
+            return None;
+        };
+        let made_s = reservation.unowned()?.made_boottime_s;
+        let Lifetime::Term { boot_id, expires_boottime_s, .. } = self.term(RESERVED_FOR_S).ok()?
+        else {
+            return None;
+        };
+        let made_boottime_s = Some(made_s);
+        (expires_boottime_s >= before_s.saturating_add(RESERVED_FOR_S / 4))
+            .then_some(Lifetime::Term { boot_id, expires_boottime_s, made_boottime_s })
     }
 
     /// The whole seconds since boot, suspension included (`uptime_proc_show` in Linux,
@@ -268,7 +286,7 @@ impl Store {
                     && self.runs(*pid, *start_time_ticks)
             }
             // Without a clock it lasts: memory that may be promised is not promised again.
-            Lifetime::Term { boot_id, expires_boottime_s } => {
+            Lifetime::Term { boot_id, expires_boottime_s, .. } => {
                 *boot_id == self.boot_id
                     && self.boottime_s().is_none_or(|now| now < *expires_boottime_s)
             }

@@ -32,14 +32,6 @@ pub(crate) fn qemu_with_cells(processes: &[i32], proc: &Path) -> Option<(i32, Re
     Some((*process, read.map(|line| line.vm().clone()).map_err(|fault| fault.to_string())))
 }
 
-/// The virtual machine of the first QEMU among these processes, as its command line states it.
-pub(crate) fn qemu(processes: &[i32], proc: &Path) -> Option<Vm> {
-    let mut lines = processes.iter().filter_map(|&it| command_line(it, proc));
-    let line = lines.find(|line| monitor(line) == Some(Vmm::Qemu))?;
-    let words: Vec<_> = line.trim_end_matches('\0').split('\0').collect();
-    CommandLine::read(&words).ok().map(|line| line.vm().clone())
-}
-
 /// The monitor that a command line runs; none for `timeout 60 qemu-system-x86_64`.
 fn monitor(command_line: &str) -> Option<Vmm> {
     Vmm::of_program(command_line.split('\0').next()?)

@@ -11,7 +11,7 @@ mod role;
 mod shape;
 
 pub(crate) use backends::backends;
-pub(crate) use command_line::{cells_of, qemu, qemu_with_cells};
+pub(crate) use command_line::{cells_of, qemu_with_cells};
 pub(crate) use machine::QemuMachine;
 pub(crate) use monitors::{Monitors, Told};
 pub(crate) use role::{Role, role};

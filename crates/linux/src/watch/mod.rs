@@ -32,7 +32,7 @@ use domain::{FILES, Look, Watched};
 use kept::Buffer;
 use nearside_policy::{
     ByNode, ControlObservation, History, MoveReport, Newcomer, Observation, Reservation, Unowned,
-    adoptions, may_adopt,
+    adoptions, awaiting, may_adopt,
 };
 use nearside_topology::{NodeSet, Topology, sysfs};
 use nodes::NodeWatch;
@@ -252,6 +252,15 @@ impl Watcher {
         let mut at = 0..;
         newcomers.retain(|_| at.next().is_some_and(|at| adopters.contains(&at)));
         newcomers
+    }
+
+    /// Whether a reservation would lapse before it is known which of the newcomers it belongs to.
+    pub fn must_put_off(&self, newcomers: &[Newcomer]) -> bool {
+        let Some((unowned, offered)) = self.unowned() else { return false };
+        let waiting = awaiting(&unowned, newcomers, &offered.memory_nodes());
+        let names: BTreeSet<_> = waiting.iter().map(|&at| unowned[at].name.as_str()).collect();
+        let mut reservations = self.known.reservations(&self.store, &self.tree);
+        reservations.any(|it| names.contains(it.name.as_str()) && self.store.put_off(it).is_some())
     }
 
     /// The reservations that wait for their domains, and the machine as domains may use it. None

@@ -652,6 +652,15 @@ fn a_machine_of_libvirt_is_a_newcomer_while_its_reservation_waits() {
         newcomers.iter().map(|it| Newcomer { described: described.clone(), ..it.clone() }).collect()
     };
     assert_eq!(watcher.adopters(newcomers.clone()), [], "libvirt has not been asked about it");
+    for (uptime_s, must) in [(114, false), (115, true)] {
+        made.file("proc/uptime", &format!("{uptime_s}.00 1.00\n"));
+        assert_eq!(watcher.must_put_off(&newcomers), must, "{uptime_s} s");
+        assert!(!watcher.must_put_off(&described(false)), "libvirt has described it");
+    }
+    host.begin().unwrap().put_off(&newcomers).unwrap();
+    made.file("proc/uptime", "170.00 1.00\n");
+    assert_eq!(reserved(&mut watcher, 1), 8, "beyond its minute");
+    assert_eq!(watcher.newcomers(), newcomers);
     assert_eq!(watcher.adopters(described(false)), [], "it has bindings of its own");
     let adopters = watcher.adopters(described(true));
     assert_eq!(adopters, described(true));

@@ -14,23 +14,37 @@ const MAX_ASKED: usize = 4;
 /// The machines about which libvirt was asked.
 #[derive(Debug, Default)]
 pub(super) struct Adoption {
-    /// By cgroup and start, in seconds since boot. None: nobody has described it yet.
-    asked: BTreeMap<(String, u64), Option<Described>>,
+    /// By cgroup and start, in seconds since boot.
+    asked: BTreeMap<(String, u64), Asked>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    times: u64,
+    /// None while libvirt has not answered.
+    described: Option<Described>,
 }
 
 impl Adoption {
     /// Gives each reservation that waits for its domain to the machine that has started meanwhile.
-    /// Asks libvirt about each machine that fits until it is described, and takes the lock only for
-    /// those that adopt.
+    /// Asks libvirt about each machine that fits until it is described, without the lock: libvirt
+    /// may wait for an answer of `numad`, which needs it. Until then the machine adopts nothing,
+    /// and the reservations that may be its own do not end.
     pub(super) fn adopt(&mut self, host: &mut Host, watcher: &Watcher, reported: &mut Reported) {
-        let adopters = watcher.adopters(self.described(host, watcher.newcomers(), reported));
-        if adopters.is_empty() {
+        let newcomers = self.described(host, watcher.newcomers(), reported);
+        let must_put_off = watcher.must_put_off(&newcomers);
+        let adopters = watcher.adopters(newcomers.clone());
+        if adopters.is_empty() && !must_put_off {
             return;
         }
-        let adopted = match host.begin() {
-            Ok(mut session) => session.adopt(&adopters),
+        let mut session = match host.begin() {
+            Ok(session) => session,
             Err(error) => return reported.report([fallback::not_locked(&error)]),
         };
+        let adopted = session.adopt(&adopters);
+        if must_put_off && let Err(error) = session.put_off(&newcomers) {
+            reported.report([error.to_string()]);
+        }
         match adopted {
             Ok(adopted) => {
                 let note = |(name, cgroup)| format!("{cgroup}: takes over the reservation {name}");
@@ -49,22 +63,27 @@ impl Adoption {
     ) -> Vec<Newcomer> {
         let key = |it: &Newcomer| (it.cgroup.clone(), it.started_boottime_s);
         self.asked.retain(|asked, _| newcomers.iter().any(|it| key(it) == *asked));
-        let known = |it: &&Newcomer| self.asked.get(&key(it));
-        let new = newcomers.iter().filter(|it| known(it).is_none());
-        let again = newcomers.iter().filter(|it| known(it).is_some_and(Option::is_none));
-        let due: Vec<_> = new.chain(again).take(MAX_ASKED).cloned().collect();
+        let asked = |it: &Newcomer| self.asked.get(&key(it));
+        let is_due = |it: &&Newcomer| asked(it).is_none_or(|asked| asked.described.is_none());
+        let mut due: Vec<_> = newcomers.iter().filter(is_due).cloned().collect();
+        due.sort_by_key(|it| asked(it).map_or(0, |asked| asked.times));
+        due.truncate(MAX_ASKED);
         for newcomer in due {
             notify::busy();
             let described = host.described(&newcomer);
             if let Err(why) = &described {
                 // The times in parentheses differ in each interval.
                 let why = why.split(" (").next().unwrap_or_default();
-                reported.report_of(&newcomer.cgroup, &format!("takes no reservation over: {why}"));
+                reported
+                    .report_of(&newcomer.cgroup, &format!("takes no reservation over yet: {why}"));
             }
-            self.asked.insert(key(&newcomer), described.ok());
+            let asked = self.asked.entry(key(&newcomer)).or_default();
+            asked.times += 1;
+            asked.described = described.ok();
         }
         for newcomer in &mut newcomers {
-            newcomer.described = self.asked.get(&key(newcomer)).cloned().flatten();
+            newcomer.described =
+                self.asked.get(&key(newcomer)).and_then(|asked| asked.described.clone());
         }
         newcomers
     }

@@ -4,20 +4,22 @@
 //! |---|---|
 //! | cells | those of `<cpu><numa>`; a domain without them is one cell |
 //! | vCPUs | those that are plugged in at the start; none for a cell of memory alone |
-//! | memory | the cell's, and the memory devices' that have no nodes of their own |
+//! | memory | the cell's, and its devices' ([`memory`](super::memory)) |
 //! | pages | `<hugepages>` of the cell |
 //! | distances | the guest's, if any are written |
 //! | devices | every cell should be near the host devices, so the nearest ones get their nodes |
+//! | memory devices | a cell should be near the nodes that they are bound to, if any |
 //! | policy | the mode of `<numatune><memory>`, else the operator's choice, else *strict* |
-//! | bounds | the operator's bindings: nodes of memory, and of the CPUs that vCPUs are bound to |
+//! | bounds | the operator's bindings: nodes of memory, that of devices included, and of CPUs |
 
-use nearside_libvirt::{Cell, CellId, Domain, MemoryMode, VcpuBindings, VcpuSet};
+use super::memory::{CellMemory, DeviceMemory, nodes_of_devices};
+use nearside_libvirt::{Cell, CellId, Domain, MemoryMode, MemoryModel, VcpuBindings, VcpuSet};
 use nearside_policy::{CellRequest, CellsRequest, MemoryPolicy, PageSize};
 use nearside_topology::{CpuSet, NodeId, NodeSet, Topology};
 
 /// The size of huge pages where neither the XML nor the host's pools tell one: that of x86.
 const USUAL_HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// No machine has smaller pages. libvirt takes the size of ordinary pages for no huge pages.
+/// No machine has smaller pages.
 const SMALLEST_PAGE_BYTES: u64 = 4096;
 
 /// A request, and the nodes that single cells are bound to.
@@ -54,16 +56,24 @@ pub(crate) fn request(
         false => domain.cells.iter().map(|cell| Part::of(domain, cell)).collect(),
     };
     let online = domain.vcpus.online();
-    let cells = parts.iter().map(|part| {
+    let devices: Vec<Vec<DeviceMemory>> =
+        parts.iter().map(|part| part.devices(domain, host, &mut notes)).collect();
+    let cells = parts.iter().zip(&devices).map(|(part, devices)| {
         let vcpus = part.vcpus.intersection(&online).len() as u32;
-        let (memory_bytes, page_size) = part.memory(domain, host, &mut notes);
-        CellRequest { vcpus, memory_bytes, page_size, near: near.clone() }
+        let memory = part.memory(domain, devices, host, &mut notes);
+        notes.extend(memory.notes);
+        let near = match nodes_of_devices(devices).intersection(&host.node_set()) {
+            nodes if nodes.is_empty() => near.clone(),
+            nodes => nodes.iter().collect(),
+        };
+        let (memory_bytes, page_size) = (memory.bytes, memory.page_size);
+        CellRequest { vcpus, memory_bytes, page_size, near }
     });
     let cells: Vec<CellRequest> = cells.collect();
     let bindings = domain.vcpu_bindings();
-    let each = parts.iter().zip(&cells);
-    let bound = |(part, cell): (&Part<'_>, &CellRequest)| {
-        part.bound(cell.vcpus > 0, domain, &bindings, host)
+    let each = parts.iter().zip(&devices).zip(&cells);
+    let bound = |((part, devices), cell): ((&Part<'_>, &Vec<DeviceMemory>), &CellRequest)| {
+        part.bound(cell.vcpus > 0, domain, &nodes_of_devices(devices), &bindings, host)
     };
     let bounds = each.map(bound).collect();
     let cells =
@@ -106,31 +116,68 @@ impl<'a> Part<'a> {
         Self { id: cell.id, cell: Some(cell), vcpus }
     }
 
-    fn memory(&self, domain: &Domain, host: &Topology, notes: &mut Vec<String>) -> (u64, PageSize) {
+    fn memory(
+        &self,
+        domain: &Domain,
+        devices: &[DeviceMemory],
+        host: &Topology,
+        notes: &mut Vec<String>,
+    ) -> CellMemory {
+        // Without cells, <memory> has the memory devices that libvirt counts.
+        let bytes = self.cell.map_or_else(|| domain.memory_bytes(), |it| it.memory_bytes.value);
+        CellMemory::of(self.id.0, bytes, self.page_size(domain, host, notes), devices)
+    }
+
+    fn page_size(&self, domain: &Domain, host: &Topology, notes: &mut Vec<String>) -> PageSize {
         let pages = domain.backing.huge_pages.as_ref();
         let page_bytes = pages.map(|pages| match pages.of(self.id).map(|page| page.bytes.value) {
             Some(bytes) => bytes,
             None => usual_huge_page(host, notes),
         });
-        let page_bytes = page_bytes.filter(|&bytes| bytes > SMALLEST_PAGE_BYTES);
-        let Some(cell) = self.cell else {
-            return (domain.memory_bytes(), page_bytes.map_or(PageSize::Base, PageSize::Huge));
-        };
-        let mut bytes = cell.memory_bytes.value;
-        for device in &domain.memory_devices {
-            let is_here = device.cell.as_ref().is_some_and(|cell| cell.value == self.id);
-            let Some(device_bytes) = device.ram_bytes().filter(|_| is_here) else { continue };
-            let own_pages = device.page_bytes.as_ref().map(|bytes| bytes.value);
-            if device.nodes.is_some() || own_pages.is_some_and(|own| Some(own) != page_bytes) {
-                let at = domain.position(device.span.start);
-                notes.push(format!(
-                    "{at}: the memory device has nodes or pages of its own and counts for no cell"
-                ));
-            } else {
-                bytes = bytes.saturating_add(device_bytes);
+        page_bytes.map_or(PageSize::Base, page_size)
+    }
+
+    /// The memory of its devices, as QEMU gets it from libvirt.
+    fn devices(
+        &self,
+        domain: &Domain,
+        host: &Topology,
+        notes: &mut Vec<String>,
+    ) -> Vec<DeviceMemory> {
+        let of_cell = self.page_size(domain, host, notes);
+        let at = |start| domain.position(start);
+        let memory = domain.memory_devices.iter().filter_map(|device| {
+            let bytes = device.bytes.as_ref().map_or(0, |bytes| bytes.value);
+            let is_counted = self.cell.is_none() && device.ram_bytes().is_some();
+            let is_here = device.cell.as_ref().map_or(CellId(0), |cell| cell.value) == self.id;
+            let is_here = self.cell.is_none() || is_here;
+            let is_ram = device.model.value != MemoryModel::SgxEpc;
+            if is_counted || !is_here || !is_ram {
+                return None;
             }
-        }
-        (bytes, page_bytes.map_or(PageSize::Base, PageSize::Huge))
+            let requested = device.requested_bytes.as_ref().map_or(0, |bytes| bytes.value);
+            Some(DeviceMemory {
+                name: format!("the memory device at {}", at(device.span.start)),
+                bytes: match device.model.value {
+                    MemoryModel::VirtioMem => requested.min(bytes),
+                    _ => bytes,
+                },
+                page_size: match (device.model.value, &device.page_bytes) {
+                    (MemoryModel::Nvdimm | MemoryModel::VirtioPmem, _) => PageSize::Base,
+                    (_, Some(own)) => page_size(own.value),
+                    (_, None) => of_cell,
+                },
+                nodes: device.nodes.as_ref().map(|nodes| nodes.value.clone()),
+            })
+        });
+        let shared = domain.shared_memory.iter().filter(|_| self.id == CellId(0));
+        let shared = shared.map(|shared| DeviceMemory {
+            name: format!("the shared memory at {}", at(shared.span.start)),
+            bytes: shared.value,
+            page_size: PageSize::Base,
+            nodes: None,
+        });
+        memory.chain(shared).collect()
     }
 
     /// The nodes that the operator's bindings leave the cell: those of its memory that its vCPUs
@@ -139,13 +186,14 @@ impl<'a> Part<'a> {
         &self,
         needs_cpu: bool,
         domain: &Domain,
+        of_devices: &NodeSet,
         bindings: &VcpuBindings<'_>,
         host: &Topology,
     ) -> Option<NodeSet> {
         let has_cpu = |nodes: &NodeSet| nodes.iter().any(|node| !host.cpus_of(node).is_empty());
         let memory = domain
             .memory_nodes(self.cell)
-            .map(|nodes| nodes.intersection(&host.node_set()))
+            .map(|nodes| nodes.union(of_devices).intersection(&host.node_set()))
             .filter(|nodes| if needs_cpu { has_cpu(nodes) } else { !nodes.is_empty() });
         let cpus = self.bound_cpus(bindings);
         let of_cpus: Option<NodeSet> = cpus.map(|cpus| {
@@ -167,6 +215,11 @@ impl<'a> Part<'a> {
         let bound = self.vcpus.iter().filter_map(|vcpu| bindings.of(vcpu));
         bound.map(|cpus| cpus.value.clone()).reduce(|all, cpus| all.union(&cpus))
     }
+}
+
+/// libvirt takes the size of ordinary pages for no huge pages.
+fn page_size(bytes: u64) -> PageSize {
+    if bytes > SMALLEST_PAGE_BYTES { PageSize::Huge(bytes) } else { PageSize::Base }
 }
 
 /// The size of huge pages that `<hugepages>` without a size means on this host.

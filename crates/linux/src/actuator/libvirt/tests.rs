@@ -5,6 +5,7 @@ use crate::actuator::contract::SharedThreads;
 use std::{
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
+    path::Path,
     sync::Mutex,
     thread,
 };
@@ -19,7 +20,7 @@ const RESTRICTIVE: &str = "<domain><name>vm</name><vcpu>2</vcpu>\
 
 /// The state of the daemon: masks of the first byte, for CPUs 0 to 7.
 #[derive(Debug, Clone)]
-struct Daemon {
+pub(crate) struct Daemon {
     xml: &'static str,
     name: &'static str,
     vcpus: [u8; 2],
@@ -67,6 +68,26 @@ fn mask(first: u8) -> Vec<u8> {
 }
 
 impl Daemon {
+    /// One that describes its domain so, and hangs after so many calls.
+    pub(crate) fn describing(xml: &'static str, calls_left: u32) -> Self {
+        Self { xml, calls_left, ..Self::default() }
+    }
+
+    /// Serves the host below `root`.
+    pub(crate) fn listen(daemon: &Arc<Mutex<Self>>, root: &Path) {
+        let run = root.join("run/libvirt");
+        std::fs::create_dir_all(&run).unwrap();
+        let listener = UnixListener::bind(run.join("libvirt-sock")).unwrap();
+        let daemon = Arc::clone(daemon);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                daemon.lock().unwrap().connections += 1;
+                let daemon = Arc::clone(&daemon);
+                thread::spawn(move || serve(stream.unwrap(), &daemon));
+            }
+        });
+    }
+
     /// The answer to a call: its status and payload; none if it hangs. The arguments of calls about
     /// a domain begin with 28 bytes: `vm`, its UUID, its number.
     fn answer(&mut self, procedure: u32, arguments: &[u8]) -> Option<(u32, Vec<u8>)> {
@@ -126,17 +147,7 @@ impl Scene {
     fn of(daemon: Daemon) -> Self {
         let scene = Self::without_daemon();
         *scene.daemon.lock().unwrap() = daemon;
-        let run = scene.folder.path().join("run/libvirt");
-        std::fs::create_dir_all(&run).unwrap();
-        let listener = UnixListener::bind(run.join("libvirt-sock")).unwrap();
-        let daemon = Arc::clone(&scene.daemon);
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                daemon.lock().unwrap().connections += 1;
-                let daemon = Arc::clone(&daemon);
-                thread::spawn(move || serve(stream.unwrap(), &daemon));
-            }
-        });
+        Daemon::listen(&scene.daemon, scene.folder.path());
         scene
     }
 

@@ -288,6 +288,7 @@ fn reservations_last_as_long_as_their_lease() {
     let term = |boot_id: &str, expires_boottime_s| Lifetime::Term {
         boot_id: boot_id.into(),
         expires_boottime_s,
+        made_boottime_s: None,
     };
     for (number, (lifetime, lasts)) in [
         (lease(|_, _, _| {}), true),

@@ -1,7 +1,10 @@
 //! The request for the cells of a command line: vCPUs that are plugged in at the start, and the
 //! memory that the guest has from then on, that of devices included.
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    vm::memory::{CellMemory, DeviceMemory},
+};
 use nearside_linux::sys;
 use nearside_policy::{CellRequest, PageSize};
 use nearside_topology::{NodeId, NodeSet};
@@ -14,27 +17,25 @@ pub(super) fn request_cells(
     asked: Option<u64>,
 ) -> Result<(Vec<CellRequest>, Vec<String>), Failure> {
     let (mut cells, mut notes) = (Vec::with_capacity(vm.cells.len()), Vec::new());
-    for (id, cell) in vm.cells.iter().enumerate() {
+    for (id, cell) in (0..).zip(&vm.cells) {
         let fault = |why: &str| Failure::usage(format_args!("cell {id}: {why}"));
         let of_first = cells.first().map(|first: &CellRequest| first.page_size);
-        let memory = match memory(cell, asked).map_err(fault)? {
+        let (memory, pages) = match memory(id, cell, asked).map_err(fault)? {
             Some(memory) => memory,
             // No node is no home: such a cell claims a page, as one of memory that comes later.
-            None => Memory { pages: of_first.and_then(huge_bytes).or(asked), ..Memory::default() },
+            None => {
+                let pages = of_first.and_then(huge_bytes).or(asked);
+                (CellMemory::of(id, 0, page_size(pages), &[]), pages)
+            }
         };
-        if asked.is_some() && asked != memory.pages {
+        if asked.is_some() && asked != pages {
             return Err(fault("--page-size is not the size of its pages on the command line"));
         }
-        let page_size = page_size(memory.pages);
+        let page_size = memory.page_size;
         if of_first.is_some_and(|first| first != page_size) {
             return Err(fault("its pages have another size than those of cell 0"));
         }
-        notes.extend(memory.other.iter().map(|name| {
-            format!(
-                "cell {id}: memory {name} of a device has pages of another size: it is bound, and \
-                 not claimed"
-            )
-        }));
+        notes.extend(memory.notes);
         let memory_bytes = memory.bytes.max(sys::page_bytes());
         let vcpus = vm.vcpus_at_start(cell).len() as u32;
         let near = match bound_nodes(cell) {
@@ -93,35 +94,40 @@ fn huge_bytes(size: PageSize) -> Option<u64> {
     }
 }
 
-/// The memory of a cell that is claimed.
-#[derive(Default)]
-struct Memory<'a> {
-    bytes: u64,
-    /// The size of its pages, if it is stated.
+/// The memory of devices of cell `id`; `size` and `pages` are the pages of the cell.
+fn devices(
+    cell: &Cell,
+    size: &nearside_vmm::PageSize,
     pages: Option<u64>,
-    /// The memory of devices that has other pages: a claim is of one size. `place --libvirt` counts
-    /// by the same rule.
-    other: Vec<&'a str>,
-}
-
-/// The memory of a cell and of its devices; none if it has none.
-fn memory<'a>(cell: &'a Cell, asked: Option<u64>) -> Result<Option<Memory<'a>>, &'static str> {
-    let of_device = cell.devices.first().map(|device| &device.page_size);
-    let size = if cell.bytes > 0 { Some(&cell.page_size) } else { of_device };
-    let Some(size) = size else { return Ok(None) };
-    let pages = page_bytes(size, asked)?;
-    let mut memory = Memory { bytes: cell.bytes, pages, other: Vec::new() };
-    for device in &cell.devices {
+    asked: Option<u64>,
+) -> Result<Vec<DeviceMemory>, &'static str> {
+    let device = |device: &nearside_vmm::DeviceMemory| {
         let own = match &device.page_size {
             same if same == size => pages,
             // Devices have files of disks, too, and mounts of huge pages are named so.
             nearside_vmm::PageSize::Path(path) if !path.contains("huge") => None,
             size => page_bytes(size, asked)?,
         };
-        match page_size(own) == page_size(pages) {
-            true => memory.bytes = memory.bytes.saturating_add(device.bytes),
-            false => memory.other.push(device.backend.as_str()),
-        }
-    }
-    Ok(Some(memory))
+        Ok(DeviceMemory {
+            name: format!("memory {} of a device", device.backend),
+            bytes: device.bytes,
+            page_size: page_size(own),
+            nodes: device.host_nodes.clone(),
+        })
+    };
+    cell.devices.iter().map(device).collect()
+}
+
+/// The memory that cell `id` claims, and the stated size of its pages; none if it has no memory.
+fn memory(
+    id: u32,
+    cell: &Cell,
+    asked: Option<u64>,
+) -> Result<Option<(CellMemory, Option<u64>)>, &'static str> {
+    let of_device = cell.devices.first().map(|device| &device.page_size);
+    let size = if cell.bytes > 0 { Some(&cell.page_size) } else { of_device };
+    let Some(size) = size else { return Ok(None) };
+    let pages = page_bytes(size, asked)?;
+    let devices = devices(cell, size, pages, asked)?;
+    Ok(Some((CellMemory::of(id, cell.bytes, page_size(pages), &devices), pages)))
 }

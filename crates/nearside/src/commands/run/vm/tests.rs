@@ -103,6 +103,166 @@ fn memory_of_a_device_with_other_pages_is_bound_and_not_claimed() {
     assert!(completed.words.iter().any(bound), "{completed:?}");
 }
 
+/// Each device as XML, as the arguments that libvirt makes of it, the MiB of both cells, and the
+/// number of notes on memory that is not claimed.
+const DEVICES: [(&str, &str, [u64; 2], usize); 13] = [
+    ("", "", [128, 128], 0),
+    (
+        "<memory model='dimm'><target><size unit='MiB'>512</size><node>1</node></target></memory>",
+        "-object memory-backend-ram,id=m,size=512M -device pc-dimm,node=1,memdev=m",
+        [128, 640],
+        0,
+    ),
+    (
+        "<memory model='dimm'><target><size unit='MiB'>512</size></target></memory>",
+        "-object memory-backend-ram,id=m,size=512M -device pc-dimm,memdev=m",
+        [640, 128],
+        0,
+    ),
+    (
+        "<memory model='dimm'><source><nodemask>2</nodemask></source>\
+         <target><size unit='MiB'>512</size><node>1</node></target></memory>",
+        "-object memory-backend-ram,id=m,size=512M,host-nodes=2,policy=bind \
+         -device pc-dimm,node=1,memdev=m",
+        [128, 640],
+        0,
+    ),
+    (
+        "<memory model='dimm'><source><pagesize unit='MiB'>2</pagesize></source>\
+         <target><size unit='MiB'>512</size><node>1</node></target></memory>",
+        "-object memory-backend-memfd,id=m,size=512M,hugetlb=on,hugetlbsize=2M \
+         -device pc-dimm,node=1,memdev=m",
+        [128, 128],
+        1,
+    ),
+    (
+        "<memory model='dimm'><source><pagesize unit='KiB'>4</pagesize></source>\
+         <target><size unit='MiB'>512</size><node>0</node></target></memory>",
+        "-object memory-backend-ram,id=m,size=512M -device pc-dimm,node=0,memdev=m",
+        [640, 128],
+        0,
+    ),
+    (
+        "<memory model='nvdimm'><source><path>/var/nv</path></source>\
+         <target><size unit='MiB'>64</size><node>1</node></target></memory>",
+        "-object memory-backend-file,id=m,size=64M,mem-path=/var/nv,share=on \
+         -device nvdimm,node=1,memdev=m",
+        [128, 192],
+        0,
+    ),
+    (
+        "<memory model='virtio-mem'><target><size unit='MiB'>512</size><node>1</node>\
+         <block unit='MiB'>2</block><requested unit='MiB'>256</requested></target></memory>",
+        "-object memory-backend-ram,id=m,size=512M,reserve=off \
+         -device virtio-mem-pci,node=1,block-size=2097152,requested-size=268435456,memdev=m",
+        [128, 384],
+        0,
+    ),
+    (
+        "<memory model='virtio-mem'><target><size unit='MiB'>512</size><node>1</node>\
+         <block unit='MiB'>2</block></target></memory>",
+        "-object memory-backend-ram,id=m,size=512M,reserve=off \
+         -device virtio-mem-pci,node=1,block-size=2097152,requested-size=0,memdev=m",
+        [128, 128],
+        0,
+    ),
+    (
+        "<memory model='virtio-pmem'><source><path>/var/pm</path></source>\
+         <target><size unit='MiB'>64</size></target></memory>",
+        "-object memory-backend-file,id=m,size=64M,mem-path=/var/pm,share=on \
+         -device virtio-pmem-pci,memdev=m",
+        [192, 128],
+        0,
+    ),
+    (
+        "<memory model='sgx-epc'><target><size unit='MiB'>64</size><node>1</node></target>\
+         </memory>",
+        "-object memory-backend-epc,id=m,size=64M,prealloc=on -M sgx-epc.0.memdev=m",
+        [128, 128],
+        0,
+    ),
+    (
+        "<shmem name='s'><model type='ivshmem-plain'/><size unit='M'>4</size></shmem>\
+         <shmem name='t'><model type='ivshmem-plain'/><size>1048576</size></shmem>",
+        "-object memory-backend-file,id=s,mem-path=/dev/shm/s,size=4194304,share=on \
+         -device ivshmem-plain,memdev=s \
+         -object memory-backend-file,id=t,mem-path=/dev/shm/t,size=1048576,share=on \
+         -device ivshmem-plain,memdev=t",
+        [133, 128],
+        0,
+    ),
+    (
+        "<shmem name='s'><model type='ivshmem-doorbell'/><size unit='M'>4</size>\
+         <server path='/s'/></shmem>",
+        "-chardev socket,id=c,path=/s -device ivshmem-doorbell,chardev=c",
+        [128, 128],
+        0,
+    ),
+];
+
+/// A guest with the cells of [`TWO_CELLS`] as XML.
+fn two_cells_as_xml(tuned: &str, backing: &str, devices: &str) -> crate::vm::request::VmRequest {
+    let xml = format!(
+        "<domain type='kvm'><name>vm</name><maxMemory slots='4' unit='GiB'>4</maxMemory>\
+         <memory unit='MiB'>256</memory>{backing}<vcpu>2</vcpu><numatune>{tuned}</numatune>\
+         <cpu><numa><cell id='0' cpus='0' memory='128' unit='MiB'/>\
+         <cell id='1' cpus='1' memory='128' unit='MiB'/></numa></cpu>\
+         <devices>{devices}</devices></domain>"
+    );
+    let domain = nearside_libvirt::Domain::read(&xml).unwrap();
+    crate::vm::request::request(&domain, None, None, &machine())
+}
+
+#[test]
+fn a_guest_claims_the_same_as_xml_and_as_command_line() {
+    let not_claimed =
+        |notes: &[String]| notes.iter().filter(|it| it.contains("and not claimed")).count();
+    for (xml, line, mib, notes) in DEVICES {
+        let start = start(&format!("{TWO_CELLS} {line}")).unwrap();
+        let domain = two_cells_as_xml("", "", xml);
+        assert_eq!(sizes(&start), mib.map(|mib| (1, mib)), "{line}");
+        assert_eq!(domain.cells.cells, start.request.cells, "{xml}");
+        assert_eq!(not_claimed(&start.notes), notes, "{:?}", start.notes);
+        assert_eq!(not_claimed(&domain.notes), notes, "{:?}", domain.notes);
+        assert_eq!(domain.bounds, start.bounds());
+    }
+}
+
+#[test]
+fn a_guest_of_huge_pages_claims_the_same_as_xml_and_as_command_line() {
+    let huge = "memory-backend-memfd,hugetlb=on,hugetlbsize=2M,id=";
+    let backing = "<memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages>\
+        </memoryBacking>";
+    for (xml, line, mib, notes) in DEVICES {
+        let has_own_pages = xml.contains("pagesize");
+        // libvirt gives RAM of devices the pages of its cell; files have their own.
+        let line = match has_own_pages {
+            true => line.to_owned(),
+            false => line.replace("memory-backend-ram,id=", huge),
+        };
+        let cells = TWO_CELLS.replace("memory-backend-ram,id=", huge);
+        let start = start(&format!("{cells} {line}")).unwrap();
+        let domain = two_cells_as_xml("", backing, xml);
+        assert_eq!(domain.cells.cells, start.request.cells, "{xml}");
+        if !has_own_pages && !line.contains("memory-backend-file") {
+            assert_eq!(sizes(&start), mib.map(|mib| (1, mib)), "{line}");
+            assert_eq!(notes, 0);
+        }
+    }
+}
+
+#[test]
+fn a_cell_is_bound_to_the_nodes_of_its_devices_too() {
+    let bound = "id=ram-node1,size=128M,host-nodes=3,policy=bind";
+    let cells = TWO_CELLS.replace("id=ram-node1,size=128M", bound);
+    let (xml, line, ..) = DEVICES[3];
+    let start = start(&format!("{cells} {line}")).unwrap();
+    let tuned = "<memnode cellid='1' mode='strict' nodeset='3'/>";
+    let domain = two_cells_as_xml(tuned, "", xml);
+    assert_eq!(domain.bounds, [None, Some("2-3".parse().unwrap())]);
+    assert_eq!(domain.bounds, start.bounds());
+}
+
 #[test]
 fn memory_of_a_device_that_is_bound_elsewhere_is_refused_with_its_name() {
     let line = "kvm -smp 2 -m 128M,slots=2,maxmem=1G \
