@@ -12,6 +12,10 @@ use nearside_topology::{NodeSet, Topology};
 /// The seconds for which an answer is reserved without an owner.
 pub const RESERVED_FOR_S: u64 = 60;
 
+/// The longest time that a reservation waits for libvirt to describe its domain. A group that looks
+/// like one of libvirt's and of which libvirt knows nothing must not hold memory for ever.
+pub const PUT_OFF_FOR_S: u64 = 600;
+
 /// An answer to a request for nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {

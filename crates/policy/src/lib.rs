@@ -44,7 +44,7 @@ mod view;
 
 pub use action::{Action, Batch, CpuReason, PageMove, Reason, Step};
 pub use adoption::{Described, INCOMING, Newcomer, Unowned, adoptions, awaiting, may_adopt};
-pub use advice::{Advice, RESERVED_FOR_S, advise, usable_nodes};
+pub use advice::{Advice, PUT_OFF_FOR_S, RESERVED_FOR_S, advise, usable_nodes};
 pub use allocatable::{Allocatable, allocatable};
 pub use available::Available;
 pub use bytes::{Bytes, Count};

@@ -197,6 +197,19 @@ fn a_reservation_that_waited_in_vain_lapses() {
 }
 
 #[test]
+fn a_guest_that_libvirt_never_describes_holds_memory_for_ten_minutes() {
+    let made = Made::booted();
+    let advice = made.ask(2, 300);
+    made.start(1, 2, &advice.nodes, 101);
+    for at_s in (110..2000).step_by(30) {
+        made.at(at_s);
+        made.host().begin().unwrap().put_off(&made.newcomers([1])).unwrap();
+        let free_mib = if at_s < 700 { 100 } else { 400 };
+        assert_eq!(made.available_mib(), [free_mib, 400, 400, 400], "at {at_s} s");
+    }
+}
+
+#[test]
 fn an_answer_for_which_nobody_waits_reserves_nothing() {
     let made = Made::booted();
     let mut host = made.host();

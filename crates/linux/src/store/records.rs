@@ -13,7 +13,7 @@ use crate::{
     error::{Error, IoContext},
     folder::Folder,
 };
-use nearside_policy::RESERVED_FOR_S;
+use nearside_policy::{PUT_OFF_FOR_S, RESERVED_FOR_S};
 use std::{
     collections::BTreeSet,
     io,
@@ -153,8 +153,8 @@ impl Store {
         Ok(Lifetime::Term { boot_id, expires_boottime_s, made_boottime_s: None })
     }
 
-    /// The lifetime of a reservation whose owner may be there, but is not known yet: a new term.
-    /// None while most of the earlier one is left, and for other lifetimes.
+    /// The lifetime of a reservation whose owner may be there and is not known yet: a new term.
+    /// None while most of the earlier one is left, at last, and for other lifetimes.
     pub(crate) fn put_off(&self, reservation: &Reservation) -> Option<Lifetime> {
         let Lifetime::Term { expires_boottime_s: before_s, .. } = reservation.lifetime else {
             return None;
@@ -165,6 +165,7 @@ impl Store {
             return None;
         };
         let made_boottime_s = Some(made_s);
+        let expires_boottime_s = expires_boottime_s.min(made_s.saturating_add(PUT_OFF_FOR_S));
         (expires_boottime_s >= before_s.saturating_add(RESERVED_FOR_S / 4))
             .then_some(Lifetime::Term { boot_id, expires_boottime_s, made_boottime_s })
     }

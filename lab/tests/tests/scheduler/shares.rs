@@ -104,7 +104,7 @@ fn nice_counts_among_the_tasks_of_a_group() {
     scheduler.domain(&group, "1", 1);
     // It runs before the other starts, and still after that has ended.
     let usual = group.burn("--threads 1 --ms 100000000 --cpus 2");
-    let mut polite = || group.burn_nicely(19, "--threads 1 --ms 6000 --cpus 2").end().total_us();
+    let polite = || group.burn_nicely(19, "--threads 1 --ms 6000 --cpus 2").end().total_us();
     // Less than a fifth of these 6 s, unless the host pauses while it runs.
     let has_little = (0..5).any(|_| (1..1_200_000).contains(&polite()));
     usual.kill();
