@@ -10,7 +10,7 @@
 //! | devices | every cell should be near the host devices, so the nearest ones get their nodes |
 //! | memory devices | a cell should be near the nodes that they are bound to, if any |
 //! | policy | the mode of `<numatune><memory>`, else the operator's choice, else *strict* |
-//! | bounds | the operator's bindings: nodes of memory, that of devices included, and of CPUs |
+//! | bounds | the operator's bindings: nodes of memory, and of the CPUs that vCPUs are bound to |
 
 use super::memory::{CellMemory, DeviceMemory, nodes_of_devices};
 use nearside_libvirt::{Cell, CellId, Domain, MemoryMode, MemoryModel, VcpuBindings, VcpuSet};
@@ -71,9 +71,9 @@ pub(crate) fn request(
     });
     let cells: Vec<CellRequest> = cells.collect();
     let bindings = domain.vcpu_bindings();
-    let each = parts.iter().zip(&devices).zip(&cells);
-    let bound = |((part, devices), cell): ((&Part<'_>, &Vec<DeviceMemory>), &CellRequest)| {
-        part.bound(cell.vcpus > 0, domain, &nodes_of_devices(devices), &bindings, host)
+    let each = parts.iter().zip(&cells);
+    let bound = |(part, cell): (&Part<'_>, &CellRequest)| {
+        part.bound(cell.vcpus > 0, domain, &bindings, host)
     };
     let bounds = each.map(bound).collect();
     let cells =
@@ -186,14 +186,13 @@ impl<'a> Part<'a> {
         &self,
         needs_cpu: bool,
         domain: &Domain,
-        of_devices: &NodeSet,
         bindings: &VcpuBindings<'_>,
         host: &Topology,
     ) -> Option<NodeSet> {
         let has_cpu = |nodes: &NodeSet| nodes.iter().any(|node| !host.cpus_of(node).is_empty());
         let memory = domain
             .memory_nodes(self.cell)
-            .map(|nodes| nodes.union(of_devices).intersection(&host.node_set()))
+            .map(|nodes| nodes.intersection(&host.node_set()))
             .filter(|nodes| if needs_cpu { has_cpu(nodes) } else { !nodes.is_empty() });
         let cpus = self.bound_cpus(bindings);
         let of_cpus: Option<NodeSet> = cpus.map(|cpus| {
