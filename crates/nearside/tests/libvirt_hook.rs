@@ -252,10 +252,14 @@ fn script(folder: &Path, program: &str) -> std::path::PathBuf {
     assert!(script.contains(" /usr/bin/nearside libvirt-hook "));
     let installed = folder.join("nearside");
     // A busy machine may take long to start it.
-    let script = script.replace("/usr/bin/nearside", program).replace(" KILL 0.2 ", " KILL 60 ");
+    let bound = if program == HANGING { " KILL 0.2 " } else { " KILL 60 " };
+    let script = script.replace("/usr/bin/nearside", program).replace(" KILL 0.2 ", bound);
     fs::write(&installed, script).unwrap();
     installed
 }
+
+/// A program that answers after ten minutes.
+const HANGING: &str = "sh -c 'sleep 600; echo late' --";
 
 /// libvirt may be slow to read, or gone. An answer that is read late is whole all the same.
 #[test]
@@ -301,4 +305,5 @@ fn the_installed_script_never_fails() {
         assert_eq!(run(program.to_str().unwrap(), &MIGRATE), "");
     }
     assert_eq!(run("/nowhere/nearside", &MIGRATE), "");
+    assert_eq!(run(HANGING, &MIGRATE), "");
 }

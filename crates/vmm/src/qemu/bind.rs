@@ -204,3 +204,17 @@ fn extend(text: &mut String, keys: &[(&str, Value)]) {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preference_for_several_nodes_is_noted() {
+        let note = |policy, nodes: &str| first_node_only(policy, &nodes.parse().unwrap(), 1);
+        let expected = "cell 1: QEMU before 8.0 prefers only the first node of nodes 0-1";
+        assert_eq!(note(Policy::Preferred, "0-1").as_deref(), Some(expected));
+        assert_eq!(note(Policy::Preferred, "0"), None);
+        assert_eq!(note(Policy::Bind, "0-1"), None);
+    }
+}
