@@ -1,7 +1,7 @@
 //! A virtual machine of libvirt that may adopt a reservation: its size and the nodes it is bound
 //! to, from its cgroup and its process.
 
-use crate::{actuator::owner, cgroup::Cgroup, read, store::Process};
+use crate::{actuator::owner, cgroup::Cgroup, read, store::Process, vm::QemuMachine};
 use nearside_libvirt::Domain;
 use nearside_policy::{Described, Newcomer, Owner};
 use nearside_topology::{CpuSet, NodeSet, Topology};
@@ -12,15 +12,18 @@ use std::path::Path;
 const LIBVIRT: &str = "libvirt";
 const VCPU: &str = "vcpu";
 
-/// The virtual machine in `group`. None if libvirt did not make the group, or has not finished: the
-/// groups of its vCPUs are the last to come.
+/// The virtual machine in `group`. None if libvirt did not make the group for one of QEMU, or has
+/// not finished: the groups of its vCPUs are the last to come.
 pub(crate) fn newcomer(
     group: &Cgroup,
     proc: &Path,
     systemd: bool,
     topology: &Topology,
 ) -> Option<Newcomer> {
-    if owner(group.path(), systemd) != Owner::Libvirt {
+    // libvirt describes a domain by the number in the name of its group.
+    if owner(group.path(), systemd) != Owner::Libvirt
+        || QemuMachine::of_group(group.path()).is_none()
+    {
         return None;
     }
     let is_vcpu = |below: &Cgroup| {

@@ -58,12 +58,13 @@ impl Odd {
         nodes.iter().filter(|node| !self.topology.cpus_of(*node).is_empty()).collect()
     }
 
-    /// Bindings of memory to nodes without any, of threads to CPUs that are not there, and cells of
-    /// nothing.
-    fn check_bindings(&self, text: &str, at: &str) {
+    /// Refuses bindings of memory to nodes without any, of threads to CPUs that are not there, and
+    /// cells of nothing. Returns the number of bindings of memory.
+    fn check_bindings(&self, text: &str, at: &str) -> usize {
         let memory = self.topology.memory_nodes();
         let words = ["membind=", "preferred=", "many=", "interleave=", "nodeset='", "host-nodes="];
-        for list in lists_after(text, &words) {
+        let of_memory = lists_after(text, &words);
+        for list in &of_memory {
             let nodes: NodeSet = list.parse().unwrap();
             assert!(!nodes.is_empty() && nodes.is_subset(&memory), "memory on {list}: {at}{text}");
         }
@@ -77,6 +78,7 @@ impl Odd {
             assert!(!cpus.is_empty() && cpus.is_subset(&self.cpus()), "CPUs {list}: {at}{text}");
         }
         assert!(!text.contains("memory='0'") && !text.contains("size=0"), "{at}{text}");
+        of_memory.len()
     }
 
     /// A home of `vcpus` in JSON: memory where there is some, vCPUs where CPUs are.
@@ -137,7 +139,9 @@ fn every_format_of_place_binds_to_what_is_there() {
                 for format in ["numactl", "libvirt", "qemu", "text"] {
                     let flags = format!("{flags} --format {format}");
                     let (text, notes) = odd.shown(&["place"], &flags, "");
-                    odd.check_bindings(&(text + &notes), &format!("{} {flags}: ", odd.name));
+                    let at = format!("{} {flags}: ", odd.name);
+                    let bindings = odd.check_bindings(&(text + &notes), &at);
+                    assert!(format == "text" || policy != "strict" || bindings > 0, "{at}");
                 }
                 let (json, _) = odd.shown(&["place"], &format!("{flags} --format json"), "");
                 let json: Value = serde_json::from_str(&json).unwrap();
@@ -220,7 +224,8 @@ fn completed_domains_have_no_findings_on_their_machine() {
             for policy in ["strict", "preferred", "interleave", "restrictive"] {
                 let flags = format!("--affinity hard --policy {policy}");
                 let (completed, _) = odd.shown(&["place", "--libvirt", "-"], &flags, &xml);
-                odd.check_bindings(&completed, &format!("{} {flags}: ", odd.name));
+                let bindings = odd.check_bindings(&completed, &format!("{} {flags}: ", odd.name));
+                assert!(bindings > 0, "{} {flags}: {completed}", odd.name);
                 assert!(completed.contains("<vcpupin "), "{}: {completed}", odd.name);
                 // What the mode brings on every machine: libvirt prefers one node of several.
                 let allowed = match policy {

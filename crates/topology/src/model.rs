@@ -371,6 +371,11 @@ impl Topology {
         self.nodes.iter().filter(|node| node.memory_is_unknown).map(|node| node.id).collect()
     }
 
+    /// The nodes with memory, and those of which it is unknown.
+    pub fn nodes_that_may_have_memory(&self) -> NodeSet {
+        self.memory_nodes().union(&self.nodes_of_unknown_memory())
+    }
+
     /// The online CPUs of a node.
     pub fn cpus_of(&self, node: NodeId) -> CpuSet {
         self.cpus

@@ -63,14 +63,10 @@ fn nodes_of(cpus: &CpuSet, host: &Topology) -> NodeSet {
     named.filter_map(|cpu| cpu.node).collect()
 }
 
-fn with_memory(host: &Topology) -> NodeSet {
-    host.memory_nodes().union(&host.nodes_of_unknown_memory())
-}
-
 /// The nodes of the nearest memory of each of these nodes: itself, or the nearest ones if it has
 /// none.
 fn nearest_memory(nodes: &NodeSet, host: &Topology) -> NodeSet {
-    let memory = with_memory(host);
+    let memory = host.nodes_that_may_have_memory();
     let mut nearest = nodes.intersection(&memory);
     for node in nodes.difference(&memory).iter() {
         let distance = |to: &NodeId| host.distances.get(node, *to);
@@ -144,7 +140,9 @@ fn check_vcpus(
     let rule = match nearest_memory(&nodes, host).intersection(&memory).is_empty() {
         true => Rule::VcpusOffMemory,
         // On a node without memory no binding makes accesses local.
-        false if nodes.intersection(&with_memory(host)).is_subset(&memory) => return,
+        false if nodes.intersection(&host.nodes_that_may_have_memory()).is_subset(&memory) => {
+            return;
+        }
         false => Rule::VcpusOnMoreNodesThanMemory,
     };
     let message = format!(

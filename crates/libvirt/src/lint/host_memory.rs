@@ -41,7 +41,7 @@ fn check_nodeset(checker: &mut Checker<'_>, nodes: &Located<NodeSet>, host: &Top
             format!("the host has no {}; it has {}", missing.named(), host.node_set().named());
         checker.report(Rule::NodesetBeyondHost, nodes.span, message);
     }
-    let with_memory = host.memory_nodes().union(&host.nodes_of_unknown_memory());
+    let with_memory = host.nodes_that_may_have_memory();
     let empty = nodes.value.intersection(&host.node_set()).difference(&with_memory);
     if !empty.is_empty() {
         let has = if empty.len() == 1 { "has" } else { "have" };

@@ -42,31 +42,39 @@ fn memory_device(element: Node<'_, '_>) -> Read<MemoryDevice> {
     let Some(bytes) = size_below(element, &["target", "size"])? else {
         return Err(fault(element.range().start, "<memory> has no <target><size>, which it needs"));
     };
+    // libvirt reads it of virtio-mem alone (virDomainMemoryTargetDefParseXML,
+    // src/conf/domain_conf.c).
+    let requested_bytes = match model.value {
+        MemoryModel::VirtioMem => size_below(element, &["target", "requested"])?,
+        _ => None,
+    };
     Ok(MemoryDevice {
         span: tag(element),
         model,
         bytes: Some(bytes),
-        requested_bytes: size_below(element, &["target", "requested"])?,
+        requested_bytes,
         cell: text(&["target", "node"]).map(id).transpose()?,
         nodes: text(&["source", "nodemask"]).map(list).transpose()?,
         page_bytes: size_below(element, &["source", "pagesize"])?,
     })
 }
 
-/// The memory of `<shmem>`. That of `ivshmem-doorbell` belongs to the server that it connects to.
+/// The memory of `<shmem>`. With a `<server>` it belongs to that, as always of `ivshmem-doorbell`.
 /// libvirt counts bytes where no unit stands (`virDomainShmemDefParseXML`,
-/// `src/conf/domain_conf.c`); without a size it is 4 MiB (`qemuDomainShmemDefPostParse` in
-/// `src/qemu`).
+/// `src/conf/domain_conf.c`); without a size, or with 0, it is 4 MiB
+/// (`qemuDomainShmemDefPostParse` in `src/qemu`).
 pub(super) fn shared_memory(devices: Node<'_, '_>) -> Vec<SharedMemory> {
     let is_file = |element: &Node<'_, '_>| {
-        child(*element, "model").and_then(kind_of) != Some("ivshmem-doorbell")
+        child(*element, "server").is_none()
+            && child(*element, "model").and_then(kind_of) != Some("ivshmem-doorbell")
     };
     let bytes = |element: Node<'_, '_>| {
         let Some(size) = child(element, "size") else { return Some(USUAL_SHARED_BYTES) };
-        match attribute(size, "unit").is_some_and(|unit| !unit.text.is_empty()) {
-            true => size_of(size).ok().map(|size| size.value),
-            false => digits(&text_of(size).text).parse().ok(),
-        }
+        let bytes = match attribute(size, "unit").is_some_and(|unit| !unit.text.is_empty()) {
+            true => size_of(size).ok()?.value,
+            false => digits(&text_of(size).text).parse().ok()?,
+        };
+        Some(if bytes == 0 { USUAL_SHARED_BYTES } else { bytes })
     };
     let shared = children(devices, "shmem").filter(is_file).take(MAX_MEMORY_DEVICES);
     let shared = shared.filter_map(|it| Some(Located { value: bytes(it)?, span: tag(it) }));

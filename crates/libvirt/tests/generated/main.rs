@@ -265,6 +265,7 @@ fn libvirt_takes_the_domains_that_are_completed() {
         refused.entry(class(&error)).or_insert_with(|| (0, example())).0 += 1;
     }
     println!("{} completed domains", completed.len());
+    assert!(!completed.is_empty());
     for (error, (count, example)) in &refused {
         println!("{count} times: {error}\n         {example}");
     }

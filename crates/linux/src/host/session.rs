@@ -264,20 +264,22 @@ impl<'h> Session<'h> {
     /// groups tell, while their manager does not answer. Its owner then finds it as late.
     ///
     /// # Errors
-    /// If the machine cannot be read, or a record cannot be written.
+    /// If the machine cannot be read, or a record cannot be written; the others are.
     pub fn put_off(&mut self, newcomers: &[Newcomer]) -> Result<(), Error> {
         let reservations = self.host.store.reservations(&self.host.tree);
         let waiting: Vec<_> =
             reservations.iter().filter_map(|it| Some((it, it.unowned()?))).collect();
         let unowned: Vec<_> = waiting.iter().map(|(_, unowned)| unowned.clone()).collect();
         let memory_nodes = self.observe(None)?.topology.memory_nodes();
+        let mut written = Ok(());
         for at in awaiting(&unowned, newcomers, &memory_nodes) {
             let (reservation, _) = waiting[at];
             let Some(lifetime) = self.host.store.put_off(reservation) else { continue };
-            self.lock.reserve(&store::Reservation { lifetime, ..reservation.clone() })?;
+            let later = store::Reservation { lifetime, ..reservation.clone() };
+            written = written.and(self.lock.reserve(&later));
         }
         self.have_changed();
-        Ok(())
+        written
     }
 
     /// Makes this process a new domain.
@@ -320,6 +322,16 @@ impl<'h> Session<'h> {
         self.unrestored.check(transaction)?;
         self.check(transaction)?;
         self.living = None;
+        let moves_huge_pages = self.may_move_huge_pages(transaction);
+        let taken = self.take(transaction, new);
+        // A refused step may have moved them as well, and its roll-back.
+        if moves_huge_pages {
+            self.have_changed();
+        }
+        taken
+    }
+
+    fn take(&mut self, transaction: &Transaction, new: Option<&NewDomain>) -> Result<(), Refusal> {
         let mut pending = Pending {
             session: self,
             changes: Vec::new(),
@@ -333,18 +345,15 @@ impl<'h> Session<'h> {
         }
         pending.take_steps(transaction)?;
         pending.commit()?;
-        if self.takes_huge_pages_along(transaction) {
-            self.have_changed();
-        }
         if let Some(seen) = &mut self.seen {
             transaction.steps.iter().for_each(|step| seen.change(&step.action));
         }
         Ok(())
     }
 
-    /// Whether the kernel may have moved huge pages, and reservations of them, with a write to
+    /// Whether the kernel may move huge pages, and reservations of them, with a write to
     /// `cpuset.mems`. The figures of their pools are then read again.
-    fn takes_huge_pages_along(&self, transaction: &Transaction) -> bool {
+    fn may_move_huge_pages(&self, transaction: &Transaction) -> bool {
         let has_pages = |seen: &Observation| {
             let mut pools = seen.topology.nodes.iter().flat_map(|node| &node.huge_pages);
             pools.any(|pool| pool.total_pages > 0)

@@ -625,7 +625,7 @@ fn a_machine_of_libvirt_is_a_newcomer_while_its_reservation_waits() {
     let model = nearside_policy::CostModel::default();
     let advice = advise::advise(&mut host, 1, 8 << 20, &model, &topology, || true).unwrap();
     assert_eq!(advice.nodes.to_string(), "0");
-    for name in ["machine-qemu\\x2d1.scope", "libpod-1.scope"] {
+    for name in ["machine-qemu\\x2d1\\x2dvm.scope", "libpod-1.scope"] {
         let group = format!("machine.slice/{name}");
         made.group(&group, 0, [1 << 20, 0]);
         made.file(&format!("cg/{group}/cgroup.procs"), "7\n");
@@ -644,7 +644,7 @@ fn a_machine_of_libvirt_is_a_newcomer_while_its_reservation_waits() {
     assert_eq!(reserved(&mut watcher, 1), 8);
     let newcomers = watcher.newcomers();
     let paths: Vec<_> = newcomers.iter().map(|newcomer| newcomer.cgroup.as_str()).collect();
-    assert_eq!(paths, ["/machine.slice/machine-qemu\\x2d1.scope"]);
+    assert_eq!(paths, ["/machine.slice/machine-qemu\\x2d1\\x2dvm.scope"]);
     let described = |asked_numad| -> Vec<_> {
         let name = "vm".into();
         let described = Described { name, asked_numad, vcpus: 1, memory_bytes: 8 << 20 };

@@ -29,7 +29,7 @@ impl Adoption {
     /// Gives each reservation that waits for its domain to the machine that has started meanwhile.
     /// Asks libvirt about each machine that fits until it is described, without the lock: libvirt
     /// may wait for an answer of `numad`, which needs it. Until then the machine adopts nothing,
-    /// and the reservations that may be its own do not end.
+    /// and the reservations that may be its own are put off.
     pub(super) fn adopt(&mut self, host: &mut Host, watcher: &Watcher, reported: &mut Reported) {
         let newcomers = self.described(host, watcher.newcomers(), reported);
         let must_put_off = watcher.must_put_off(&newcomers);

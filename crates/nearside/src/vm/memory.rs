@@ -48,7 +48,7 @@ impl CellMemory {
             devices.iter().partition(|device| device.page_size == page_size);
         let not_claimed = |device: &DeviceMemory| {
             let name = &device.name;
-            format!("cell {id}: {name} has pages of another size: it is bound, and not claimed")
+            format!("cell {id}: {name} has pages of another size, and is not claimed")
         };
         Self {
             bytes: same.iter().fold(bytes, |sum, device| sum.saturating_add(device.bytes)),

@@ -35,7 +35,7 @@ pub(crate) fn placement(
 /// The nodes of a home that a cell's memory is bound to.
 fn memory_nodes(placed: &PlacedCell, mode: MemoryMode, host: &Topology) -> NodeSet {
     let claim = &placed.home.claim;
-    let with_memory = host.memory_nodes().union(&host.nodes_of_unknown_memory());
+    let with_memory = host.nodes_that_may_have_memory();
     let mut nodes = placed.home.nodes.intersection(&with_memory);
     if nodes.is_empty() {
         nodes = claim.bytes.keys().copied().collect();

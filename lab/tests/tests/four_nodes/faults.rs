@@ -1,5 +1,5 @@
-//! A start on a host that refuses one write to the store or to a cgroup: each call that writes
-//! fails once.
+//! A start on a host that refuses one write to the store or to a cgroup: each call that writes, or
+//! makes a folder or a FIFO, fails once. Opening files does not: most of it is reading.
 
 use nearside_lab::{domains, nearside, run, stderr, words};
 use std::{

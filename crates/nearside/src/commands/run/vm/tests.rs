@@ -96,8 +96,7 @@ fn memory_of_a_device_with_other_pages_is_bound_and_not_claimed() {
     let start = start(&line).unwrap();
     assert_eq!(sizes(&start), [(1, 192), (1, 128)]);
     let completed = placed(&start).1.unwrap();
-    let note =
-        "cell 1: memory h of a device has pages of another size: it is bound, and not claimed";
+    let note = "cell 1: memory h of a device has pages of another size, and is not claimed";
     assert!(completed.notes.contains(&note.into()), "{:?}", completed.notes);
     let bound = |word: &String| word.contains("id=h,") && word.contains(",host-nodes=");
     assert!(completed.words.iter().any(bound), "{completed:?}");
@@ -182,7 +181,7 @@ const DEVICES: [(&str, &str, [u64; 2], usize); 13] = [
         0,
     ),
     (
-        "<shmem name='s'><model type='ivshmem-plain'/><size unit='M'>4</size></shmem>\
+        "<shmem name='s'><model type='ivshmem-plain'/><size unit='M'>0</size></shmem>\
          <shmem name='t'><model type='ivshmem-plain'/><size>1048576</size></shmem>",
         "-object memory-backend-file,id=s,mem-path=/dev/shm/s,size=4194304,share=on \
          -device ivshmem-plain,memdev=s \
@@ -192,7 +191,7 @@ const DEVICES: [(&str, &str, [u64; 2], usize); 13] = [
         0,
     ),
     (
-        "<shmem name='s'><model type='ivshmem-doorbell'/><size unit='M'>4</size>\
+        "<shmem name='s'><model type='ivshmem'/><size unit='M'>4</size>\
          <server path='/s'/></shmem>",
         "-chardev socket,id=c,path=/s -device ivshmem-doorbell,chardev=c",
         [128, 128],
@@ -216,7 +215,7 @@ fn two_cells_as_xml(tuned: &str, backing: &str, devices: &str) -> crate::vm::req
 #[test]
 fn a_guest_claims_the_same_as_xml_and_as_command_line() {
     let not_claimed =
-        |notes: &[String]| notes.iter().filter(|it| it.contains("and not claimed")).count();
+        |notes: &[String]| notes.iter().filter(|it| it.contains("and is not claimed")).count();
     for (xml, line, mib, notes) in DEVICES {
         let start = start(&format!("{TWO_CELLS} {line}")).unwrap();
         let domain = two_cells_as_xml("", "", xml);
