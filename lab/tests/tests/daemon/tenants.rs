@@ -42,6 +42,8 @@ impl Tenant {
         let child = group.join(OsStr::from_bytes(b"\xff\\"));
         fs::create_dir_all(&child).unwrap();
         let socket = socket(number);
+        // An earlier tenant's may be there.
+        let _ = fs::remove_file(&socket);
         let line = format!(
             "qemu-system-x86_64 -accel tcg -machine q35 -nodefaults -display none -S -monitor none \
              -name )\n -smp 2 -m 64M -qmp unix:{socket},server=on,wait=off \
