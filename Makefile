@@ -82,7 +82,7 @@ else
 	@echo "make libvirt-test: skipped, a libvirtd for QEMU needs root"
 endif
 
-libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and libvirt takes what place completes, on request (as root; once built, two minutes)
+libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and libvirt takes what place completes, on request (as root; once built, half a minute)
 	scripts/install libvirt
 	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
 
@@ -92,7 +92,7 @@ replicas-race: ## an attacker who races 100,000 binds of copies, on request (as 
 lab-test: ## the integration tests, in emulated NUMA machines
 	lab/test
 
-compare-test: ## in modelled time, a guest that hangs and a workload on stock Linux and under Nearside (once built, one to two minutes)
+compare-test: ## in modelled time, a guest that hangs and a workload on stock Linux and under Nearside (once built, one to half a minute)
 	mkdir -p target && rm -f target/hung.json
 	lab/run --model one-node --counters target/hung.json -- busybox halt -f; test $$? -eq 123
 	test -s target/hung.json
