@@ -227,7 +227,7 @@ fn completed_domains_have_no_findings_on_their_machine() {
                 let bindings = odd.check_bindings(&completed, &format!("{} {flags}: ", odd.name));
                 assert!(bindings > 0, "{} {flags}: {completed}", odd.name);
                 assert!(completed.contains("<vcpupin "), "{}: {completed}", odd.name);
-                // What the mode brings on every machine: libvirt prefers one node of several.
+                // The mode has these on every machine: libvirt prefers one node of several.
                 let allowed = match policy {
                     "preferred" => "--allow vcpus-on-more-nodes-than-memory",
                     "restrictive" => "--allow restrictive-collapses-cells",

@@ -1,5 +1,5 @@
-//! Times of answers and placements on large made-up hosts (docs/performance/numad.md). They assert
-//! nothing.
+//! Times of answers and placements on large made-up hosts (docs/performance/numad.md). No time is
+//! asserted, but that each question at once is answered with a reservation.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap in a test is a failing test")]
 
 #[path = "common/made_host.rs"]
