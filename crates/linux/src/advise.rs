@@ -1,7 +1,7 @@
 //! Advice on nodes for a virtual machine that another manager starts (docs/adr/0015-numad.md).
 
 use crate::{Error, Host, Refusal};
-use nearside_policy::{Advice, CostModel, RESERVED_FOR_S, Reservation};
+use nearside_policy::{Advice, CostModel, RESERVED_FOR_S, Reservation, Transaction, Until};
 use nearside_topology::Topology;
 
 /// The reason why nothing is reserved for a caller that has given up.
@@ -30,7 +30,9 @@ pub fn advise(
         if !is_awaited() {
             return Err(Error::Refused(NOT_AWAITED.into()).into());
         }
-        session.reserve(reserved, RESERVED_FOR_S)?;
+        let until = Until::Seconds(RESERVED_FOR_S);
+        let transaction = Transaction::reserving(reserved.clone(), until, seen);
+        session.apply(&transaction)?;
     }
     Ok(advice)
 }
@@ -40,8 +42,8 @@ pub fn advise(
 ///
 /// # Errors
 /// If the lock is not free in time, or the record cannot be removed.
-pub fn take_back(host: &mut Host, name: &str) -> Result<(), Error> {
-    host.begin()?.end_unowned(name)
+pub fn take_back(host: &mut Host, name: &str) -> Result<(), Refusal> {
+    host.begin()?.release(name).map(|_| ())
 }
 
 /// The first of `numad-1`, `numad-2`, ... that no reservation has.

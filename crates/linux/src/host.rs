@@ -5,6 +5,7 @@
 //! transactions and applies each as a whole. Moving pages needs no session: see [`Batches`] for
 //! the daemon's moves, and [`move_pages`](nearside_policy::Machine::move_pages) for those of `set`.
 
+mod adoption;
 mod batch;
 mod bindings;
 mod cell_bindings;
@@ -13,6 +14,7 @@ mod machine;
 mod memory_policy;
 mod moving;
 mod records;
+mod reservations;
 mod rollback;
 mod session;
 mod walks;

@@ -2,7 +2,7 @@
 //! (docs/adr/0017-migration.md).
 
 use crate::{Error, Host, Refusal, advise::NOT_AWAITED};
-use nearside_policy::{Observation, RESERVED_FOR_S, Reservation};
+use nearside_policy::{Observation, RESERVED_FOR_S, Reservation, Transaction, Until};
 use nearside_topology::Topology;
 
 /// Decides on nodes and reserves their memory under `name`, as one step under the lock. A
@@ -22,10 +22,13 @@ pub fn reserve_incoming<T>(
     is_awaited: impl FnOnce() -> bool,
 ) -> Result<(T, Result<(), Refusal>), Refusal> {
     let mut session = host.begin()?;
-    session.end_unowned(name)?;
-    let (decision, wanted) = decide(session.observe(Some(known))?);
-    let reserved = match wanted {
-        Some(wanted) if is_awaited() => session.reserve(&wanted, RESERVED_FOR_S),
+    session.release(name)?;
+    let seen = session.observe(Some(known))?;
+    let (decision, wanted) = decide(seen);
+    let until = Until::Seconds(RESERVED_FOR_S);
+    let reserve = wanted.map(|wanted| Transaction::reserving(wanted, until, seen));
+    let reserved = match reserve {
+        Some(reserve) if is_awaited() => session.apply(&reserve),
         Some(_) => Err(Error::Refused(NOT_AWAITED.into()).into()),
         None => Ok(()),
     };
@@ -36,7 +39,6 @@ pub fn reserve_incoming<T>(
 mod tests {
     use super::*;
     use crate::made::Made;
-    use nearside_policy::PageSize;
     use nearside_topology::NodeId;
 
     const MIB: u64 = 1 << 20;
@@ -54,7 +56,7 @@ mod tests {
             name: name.into(),
             bytes: on(mib * MIB),
             vcpus: on(2),
-            page_size: PageSize::Base,
+            ..Reservation::default()
         }
     }
 

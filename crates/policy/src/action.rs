@@ -1,7 +1,8 @@
 //! The changes that a machine can make, and the reasons for them.
 
 use crate::{
-    ByNode, Bytes, Claim, Count, Home, Limits, MemoryPolicy, MilliVcpus, PartId, Payback, SlowDown,
+    ByNode, Bytes, Claim, Count, Home, Limits, MemoryPolicy, MilliVcpus, PartId, Payback,
+    Reservation, SlowDown, Subject, Until,
 };
 use nearside_topology::{CpuSet, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -77,11 +78,23 @@ pub enum Action {
         /// The nodes in it.
         nodes: NodeSet,
     },
+    /// Reserve memory for something that is no domain.
+    Reserve {
+        /// The reservation.
+        reservation: Reservation,
+        /// Its end.
+        until: Until,
+    },
+    /// End a reservation.
+    Release {
+        /// Its name.
+        name: String,
+    },
 }
 
 impl Action {
-    /// The part it changes.
-    pub fn part(&self) -> &PartId {
+    /// The subject it changes.
+    pub fn subject(&self) -> Subject<'_> {
         match self {
             Self::Create { part, .. }
             | Self::Claim { part, .. }
@@ -90,8 +103,15 @@ impl Action {
             | Self::BindCpus { part, .. }
             | Self::UnbindCpus { part }
             | Self::Forget { part }
-            | Self::SetMemoryPolicy { part, .. } => part,
+            | Self::SetMemoryPolicy { part, .. } => Subject::Part(part),
+            Self::Reserve { reservation, .. } => Subject::Reservation(&reservation.name),
+            Self::Release { name } => Subject::Reservation(name),
         }
+    }
+
+    /// The part it changes; none if it changes a reservation.
+    pub fn part(&self) -> Option<&PartId> {
+        self.subject().part()
     }
 }
 
@@ -137,7 +157,7 @@ pub enum CpuReason {
 pub enum Reason {
     /// A new domain needs a cgroup of its own.
     NewDomain,
-    /// The claim reserves memory and CPUs.
+    /// The claim, or the reservation, reserves memory and CPUs.
     Reserves {
         /// Bytes by node that were available before.
         available_bytes: ByNode,
@@ -209,6 +229,8 @@ pub enum Reason {
     },
     /// All memory that can move has come home.
     Arrived,
+    /// The memory of a reservation is in use by now, or nobody waits for it any more.
+    NotNeeded,
 }
 
 impl fmt::Display for Reason {
@@ -264,6 +286,7 @@ impl fmt::Display for Reason {
                 }
             }
             Self::Arrived => write!(f, "all memory that can move has come home"),
+            Self::NotNeeded => write!(f, "it is needed no more"),
         }
     }
 }
@@ -282,17 +305,7 @@ impl fmt::Display for Action {
                     }
                 }
             }
-            Self::Claim { claim, .. } => {
-                let part = |node| {
-                    let on =
-                        |by_node: &ByNode| by_node.get(&node).copied().filter(|&amount| amount > 0);
-                    let vcpus = on(&claim.vcpus).map(|vcpus| Count(vcpus, "vCPU").to_string());
-                    let bytes = on(&claim.bytes).map(|bytes| Bytes(bytes).to_string());
-                    let amounts = vcpus.into_iter().chain(bytes).collect::<Vec<_>>().join(", ");
-                    format!("node {node}: {amounts}")
-                };
-                write!(f, "claim {}", claim.nodes().iter().map(part).collect::<Vec<_>>().join("; "))
-            }
+            Self::Claim { claim, .. } => write!(f, "claim {}", amounts(claim)),
             Self::SetHome { home, .. } => write!(f, "make {} the home", home.nodes.named()),
             Self::ConfineMemory { nodes, .. } => {
                 write!(f, "allow memory on {} only", nodes.named())
@@ -309,8 +322,26 @@ impl fmt::Display for Action {
             }
             Self::UnbindCpus { .. } => write!(f, "run wherever its cgroup may"),
             Self::Forget { .. } => write!(f, "forget its home"),
+            Self::Reserve { reservation, until } => {
+                let Reservation { name, bytes, vcpus, .. } = reservation.clone();
+                let claim = Claim { bytes, vcpus, ..Claim::default() };
+                write!(f, "reserve {} as {name} {until}", amounts(&claim))
+            }
+            Self::Release { name } => write!(f, "end reservation {name}"),
         }
     }
+}
+
+/// vCPUs and bytes by node, in words.
+fn amounts(claim: &Claim) -> String {
+    let part = |node| {
+        let on = |by_node: &ByNode| by_node.get(&node).copied().filter(|&amount| amount > 0);
+        let vcpus = on(&claim.vcpus).map(|vcpus| Count(vcpus, "vCPU").to_string());
+        let bytes = on(&claim.bytes).map(|bytes| Bytes(bytes).to_string());
+        let amounts = vcpus.into_iter().chain(bytes).collect::<Vec<_>>().join(", ");
+        format!("node {node}: {amounts}")
+    };
+    claim.nodes().iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
 impl fmt::Display for PageMove {

@@ -53,7 +53,8 @@ pub fn advise(
             let claim = decision.chosen.claim;
             let bytes = if memory_bytes == 0 { ByNode::new() } else { claim.bytes };
             let (name, page_size, vcpus) = (name.into(), claim.page_size, claim.vcpus);
-            let reserved = Ok(Reservation { name, bytes, vcpus, page_size });
+            let reserved =
+                Ok(Reservation { name, bytes, vcpus, page_size, ..Reservation::default() });
             Advice { nodes: decision.chosen.nodes, reserved }
         }
         Err(refusal) => Advice { nodes: usable_nodes(&seen.topology), reserved: Err(refusal) },

@@ -38,6 +38,7 @@ pub mod replication;
 mod request;
 mod search;
 mod start;
+mod subject;
 pub mod text;
 mod transaction;
 mod view;
@@ -79,4 +80,5 @@ pub use start::{
     CellsPlan, MAX_NAME_LENGTH, Start, StartCells, StartRefusal, WholePlan, is_domain_name, start,
     start_cells, start_whole,
 };
+pub use subject::{Subject, Until};
 pub use transaction::{Needs, Observed, Transaction, Unmet};

@@ -11,7 +11,7 @@ pub struct Observation {
     pub topology: Topology,
     /// The parts of all domains, in their order.
     pub parts: Vec<PartState>,
-    /// Memory that is reserved for subjects other than domains.
+    /// Memory that is reserved for something that is no domain.
     #[serde(default)]
     pub reservations: Vec<Reservation>,
 }
@@ -55,12 +55,15 @@ pub struct PartState {
 #[serde(transparent)]
 pub struct CgroupId(pub u64);
 
-/// Memory that is reserved for a subject other than a domain, such as a replica.
+/// Memory that is reserved for something that is no domain, such as a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reservation {
-    /// The subject.
+    /// Its name.
     pub name: String,
+    /// The path of the cgroup whose domain has adopted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Bytes by node that it will still fill.
     pub bytes: ByNode,
     /// vCPUs by node that it will run.
@@ -136,6 +139,11 @@ impl Observation {
     /// A machine without domains.
     pub fn of(topology: Topology) -> Self {
         Self { topology, ..Self::default() }
+    }
+
+    /// The reservation with this name.
+    pub fn reservation(&self, name: &str) -> Option<&Reservation> {
+        self.reservations.iter().find(|reservation| reservation.name == name)
     }
 
     /// The part with this name.

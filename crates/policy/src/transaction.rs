@@ -10,7 +10,7 @@
 
 use crate::{
     Action, ByNode, Bytes, CgroupId, Claim, Home, Observation, PageSize, PartId, PartState, Reason,
-    Step,
+    Reservation, Step, Subject, Until,
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
@@ -37,6 +37,10 @@ pub struct Needs {
     pub arrived: BTreeSet<PartId>,
     /// The domains that are created: no part may have their names.
     pub free_names: BTreeSet<String>,
+    /// The reservations that end, each with the path of its owner's cgroup as it was observed.
+    pub reservations: BTreeMap<String, Option<String>>,
+    /// The reservations that are made: none may have their names.
+    pub free_reservations: BTreeSet<String>,
 }
 
 /// A part as its transaction expects it.
@@ -76,6 +80,20 @@ pub enum Unmet {
     /// Another domain has taken the name.
     #[error("a domain named {0} is running by now")]
     NameTaken(String),
+    /// A reservation has ended.
+    #[error("reservation {0} has ended")]
+    NotReserved(String),
+    /// Another reservation has taken the name.
+    #[error("a reservation named {0} exists by now")]
+    ReservationTaken(String),
+    /// A domain has adopted a reservation.
+    #[error("reservation {name} belongs to {} by now", owner.as_deref().unwrap_or("no domain"))]
+    Adopted {
+        /// The reservation.
+        name: String,
+        /// The path of its owner's cgroup.
+        owner: Option<String>,
+    },
     /// Another domain or reservation has taken the memory.
     #[error(
         "{} {} {} available by now and {} are needed{}", nodes.named(),
@@ -105,7 +123,22 @@ impl Transaction {
         let memory = memory.filter(|(_, bytes)| !bytes.is_empty()).collect();
         let mut needs = Needs { memory, ..Needs::default() };
         for step in &steps {
-            let id = step.action.part();
+            let id = match &step.action {
+                Action::Release { name } => {
+                    let owner = seen.reservation(name).and_then(|it| it.owner.clone());
+                    needs.reservations.insert(name.clone(), owner);
+                    continue;
+                }
+                Action::Reserve { reservation, .. } => {
+                    // A reservation may take the place of one that ends in a step before.
+                    if !needs.reservations.contains_key(&reservation.name) {
+                        needs.free_reservations.insert(reservation.name.clone());
+                    }
+                    continue;
+                }
+                action => action.part(),
+            };
+            let Some(id) = id else { continue };
             if step.reason == Reason::Arrived {
                 needs.arrived.insert(id.clone());
             }
@@ -119,6 +152,20 @@ impl Transaction {
         Self { steps, needs }
     }
 
+    /// Reserves memory for something that is no domain. A reservation of the same name that no
+    /// domain has adopted ends.
+    pub fn reserving(reservation: Reservation, until: Until, seen: &Observation) -> Self {
+        let is_replaced = seen.reservation(&reservation.name).is_some_and(|it| it.owner.is_none());
+        let release = is_replaced.then(|| Action::Release { name: reservation.name.clone() });
+        let release = release.map(|action| Step { action, reason: Reason::NotNeeded });
+        let nodes = reservation.bytes.keys();
+        let available = seen.available(reservation.page_size);
+        let available_bytes = nodes.map(|node| (*node, available.on(*node))).collect();
+        let reserve = Action::Reserve { reservation, until };
+        let reserve = Step { action: reserve, reason: Reason::Reserves { available_bytes } };
+        Self::new(release.into_iter().chain([reserve]).collect(), seen)
+    }
+
     /// Whether its needs hold in a fresh observation. The memory that its steps need is worked out
     /// anew: resident memory and claims may have changed since the decision.
     ///
@@ -129,14 +176,21 @@ impl Transaction {
         demands(&self.steps, fresh).iter().try_for_each(|demand| demand.check(fresh))
     }
 
-    /// Whether its steps claim memory.
+    /// Whether its steps claim or reserve memory.
     pub fn claims_memory(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.action, Action::Claim { .. }))
+        let claims =
+            |action: &Action| matches!(action, Action::Claim { .. } | Action::Reserve { .. });
+        self.steps.iter().any(|step| claims(&step.action))
+    }
+
+    /// The subjects it changes, each once, in their order.
+    pub fn subjects(&self) -> BTreeSet<Subject<'_>> {
+        self.steps.iter().map(|step| step.action.subject()).collect()
     }
 
     /// The parts it changes, each once, in their order.
-    pub fn subjects(&self) -> BTreeSet<&PartId> {
-        self.steps.iter().map(|step| step.action.part()).collect()
+    pub fn parts(&self) -> BTreeSet<&PartId> {
+        self.steps.iter().filter_map(|step| step.action.part()).collect()
     }
 
     /// Whether there is nothing to do.
@@ -146,12 +200,12 @@ impl Transaction {
 
     /// The steps of one part, in order.
     pub fn steps_of<'a>(&'a self, part: &'a PartId) -> impl Iterator<Item = &'a Step> {
-        self.steps.iter().filter(move |step| step.action.part() == part)
+        self.steps.iter().filter(move |step| step.action.part() == Some(part))
     }
 }
 
 impl Needs {
-    /// Whether the parts and names are as expected.
+    /// Whether parts, reservations and names are as expected.
     fn check_subjects(&self, fresh: &Observation) -> Result<(), Unmet> {
         for name in &self.free_names {
             if fresh.parts.iter().any(|part| part.id.domain() == name) {
@@ -168,6 +222,20 @@ impl Needs {
             }
             if let Some(pid) = part.mover.filter(|_| self.arrived.contains(id)) {
                 return Err(Unmet::HasMover { part: id.clone(), pid });
+            }
+        }
+        for name in &self.free_reservations {
+            if fresh.reservation(name).is_some() {
+                return Err(Unmet::ReservationTaken(name.clone()));
+            }
+        }
+        for (name, expected) in &self.reservations {
+            let Some(reservation) = fresh.reservation(name) else {
+                return Err(Unmet::NotReserved(name.clone()));
+            };
+            if reservation.owner != *expected {
+                let owner = reservation.owner.clone();
+                return Err(Unmet::Adopted { name: name.clone(), owner });
             }
         }
         Ok(())
@@ -206,14 +274,6 @@ impl Demand {
 }
 
 impl Observation {
-    /// Whether so much memory is available, on each node and on all of them together.
-    ///
-    /// # Errors
-    /// The nodes that have too little.
-    pub fn has_available(&self, page_size: PageSize, bytes: &ByNode) -> Result<(), Unmet> {
-        Demand { page_size, bytes: bytes.clone(), given_back_bytes: 0 }.check(self)
-    }
-
     /// The machine once a transaction is applied: claims and homes change at once, memory later.
     pub fn after(mut self, transaction: &Transaction) -> Self {
         for step in &transaction.steps {
@@ -223,18 +283,24 @@ impl Observation {
     }
 
     // A virtual machine is created with its first cell; the others follow with their claims.
-    fn adds_cell(&self, action: &Action) -> bool {
-        let id = action.part();
+    fn adds_cell(&self, action: &Action, id: &PartId) -> bool {
         matches!(action, Action::Claim { .. })
             && id.cell().is_some()
             && self.part(id).is_none()
             && self.parts.iter().any(|part| part.id.domain() == id.domain())
     }
 
-    /// Carries the change of claims and homes over that an action makes.
+    /// Carries the change of claims, homes and reservations over that an action makes.
     pub fn change(&mut self, action: &Action) {
-        let id = action.part();
-        if matches!(action, Action::Create { .. }) || self.adds_cell(action) {
+        let id = match action {
+            Action::Reserve { reservation, .. } => {
+                return self.reservations.push(reservation.clone());
+            }
+            Action::Release { name } => return self.reservations.retain(|it| it.name != *name),
+            action => action.part(),
+        };
+        let Some(id) = id else { return };
+        if matches!(action, Action::Create { .. }) || self.adds_cell(action, id) {
             // Every domain that Nearside starts has a claim; one that a pattern found has none.
             let claim = Some(Claim::default());
             self.parts.push(PartState { id: id.clone(), claim, ..PartState::default() });
@@ -254,23 +320,55 @@ impl Observation {
 }
 
 /// Memory that the steps need, by page size and node, in bytes: all that the new claims reserve
-/// beyond resident memory, less what the same parts reserve now and less memory that leaves.
+/// beyond resident memory, less what the same parts reserve now and less memory that leaves; and
+/// the new reservations, less those that end.
 ///
 /// Example: A claims 400 MiB on node 0 and holds them, B claims and holds 300 MiB on node 1, and
 /// both exchange homes. Node 1 needs 400 - 300 = 100 MiB, node 0 needs 300 - 400, which is
 /// nothing.
 fn demands(steps: &[Step], seen: &Observation) -> Vec<Demand> {
-    let mut sums: Vec<(PageSize, BTreeMap<NodeId, i128>)> = Vec::new();
+    let mut sums = Sums::default();
     for step in steps {
-        let Action::Claim { part: id, claim } = &step.action else { continue };
+        match &step.action {
+            Action::Claim { part, claim } => sums.add_claim(part, claim, seen),
+            Action::Reserve { reservation, .. } => sums.add_reservation(reservation, 1),
+            Action::Release { name } => {
+                seen.reservation(name).into_iter().for_each(|it| sums.add_reservation(it, -1));
+            }
+            _ => {}
+        }
+    }
+    let bytes = |amount: i128| u64::try_from(amount).unwrap_or(u64::MAX);
+    let demand = |(page_size, sum): (PageSize, BTreeMap<NodeId, i128>)| {
+        let needed = sum.iter().filter(|(_, amount)| **amount > 0);
+        let given_back: i128 = sum.values().filter(|amount| **amount < 0).map(|it| -it).sum();
+        Demand {
+            page_size,
+            bytes: needed.map(|(&node, &amount)| (node, bytes(amount))).collect(),
+            given_back_bytes: bytes(given_back),
+        }
+    };
+    sums.0.into_iter().map(demand).collect()
+}
+
+/// By page size: bytes by node that are needed, less those that are given back.
+#[derive(Default)]
+struct Sums(Vec<(PageSize, BTreeMap<NodeId, i128>)>);
+
+impl Sums {
+    fn of(&mut self, page_size: PageSize) -> &mut BTreeMap<NodeId, i128> {
+        let at = self.0.iter().position(|(size, _)| *size == page_size);
+        let at = at.unwrap_or_else(|| {
+            self.0.push((page_size, BTreeMap::new()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+
+    fn add_claim(&mut self, id: &PartId, claim: &Claim, seen: &Observation) {
         let none = PartState::default();
         let part = seen.part(id).unwrap_or(&none);
-        let at = sums.iter().position(|(size, _)| *size == claim.page_size);
-        let at = at.unwrap_or_else(|| {
-            sums.push((claim.page_size, BTreeMap::new()));
-            sums.len() - 1
-        });
-        let sum = &mut sums[at].1;
+        let sum = self.of(claim.page_size);
         let held = |node| part.resident_bytes.get(&node).copied().unwrap_or(0);
         for (&node, &bytes) in &claim.bytes {
             *sum.entry(node).or_default() += i128::from(bytes.saturating_sub(held(node)));
@@ -286,17 +384,14 @@ fn demands(steps: &[Step], seen: &Observation) -> Vec<Demand> {
             }
         }
     }
-    let bytes = |amount: i128| u64::try_from(amount).unwrap_or(u64::MAX);
-    let demand = |(page_size, sum): (PageSize, BTreeMap<NodeId, i128>)| {
-        let needed = sum.iter().filter(|(_, amount)| **amount > 0);
-        let given_back: i128 = sum.values().filter(|amount| **amount < 0).map(|it| -it).sum();
-        Demand {
-            page_size,
-            bytes: needed.map(|(&node, &amount)| (node, bytes(amount))).collect(),
-            given_back_bytes: bytes(given_back),
+
+    /// `times` is 1 for a reservation that is made, and -1 for one that ends.
+    fn add_reservation(&mut self, reservation: &Reservation, times: i128) {
+        let sum = self.of(reservation.page_size);
+        for (&node, &bytes) in &reservation.bytes {
+            *sum.entry(node).or_default() += times * i128::from(bytes);
         }
-    };
-    sums.into_iter().map(demand).collect()
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::{
     store::{Copy, NotCopied, Store},
 };
 use nearside_linux::{Host, Paths, Refusal};
-use nearside_policy::{ByNode, PageSize, Reservation, replication::CopyRefusal};
+use nearside_policy::{ByNode, Reservation, Transaction, Until, replication::CopyRefusal};
 use nearside_topology::NodeId;
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -134,12 +134,12 @@ impl Room {
             *bytes.entry(job.node).or_default() += job.bytes;
         }
         let name = RESERVATION.into();
-        let wanted =
-            Reservation { name, bytes, page_size: PageSize::Base, ..Reservation::default() };
-        let mut reserve = || -> Result<(), Refusal> {
+        let wanted = Reservation { name, bytes, ..Reservation::default() };
+        let reserve = || -> Result<(), Refusal> {
             let mut session = host.begin()?;
-            session.end(RESERVATION)?;
-            session.reserve_for_this_process(&wanted)
+            let seen = session.observe(None)?;
+            let transaction = Transaction::reserving(wanted, Until::ProcessEnds, seen);
+            session.apply(&transaction)
         };
         reserve().map_err(|why| NotCopied::Refused(CopyRefusal::NoRoom(why.to_string())))
     }
@@ -147,6 +147,6 @@ impl Room {
     fn end(&mut self) {
         let Some(host) = &mut self.host else { return };
         // A failure leaves a reservation that ends with this process.
-        let _ = host.begin().map_err(Refusal::from).and_then(|mut it| it.end(RESERVATION));
+        let _ = host.begin().map_err(Refusal::from).and_then(|mut it| it.release(RESERVATION));
     }
 }

@@ -15,5 +15,7 @@ mod packages;
 mod room;
 #[path = "replicas/running.rs"]
 mod running;
+#[path = "replicas/sizes.rs"]
+mod sizes;
 #[path = "replicas/stress.rs"]
 mod stress;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{actuator::FakeLibvirt, made::Made, store::Lifetime};
-use nearside_policy::{ByNode, Described, Machine, Newcomer, PageSize};
+use nearside_policy::{ByNode, Described, Machine, Newcomer, Observation, PageSize};
 use nearside_topology::{NodeId, NodeSet};
 use proptest::prelude::*;
 use std::{
@@ -293,14 +293,18 @@ fn memory_is_reserved_whole_or_not_at_all() {
     let made = Made::booted();
     let mut host = made.host();
     let mut session = host.begin().unwrap();
+    let reserving = |wanted: &Reservation| {
+        let until = Until::Seconds(60);
+        Transaction::reserving(wanted.clone(), until, &Observation::default())
+    };
     let bytes: ByNode = [(NodeId(0), 100 * MIB), (NodeId(1), 500 * MIB)].into();
     let wanted = Reservation { name: "numad-1".into(), bytes, ..Reservation::default() };
-    let refused = session.reserve(&wanted, 60).unwrap_err().to_string();
+    let refused = session.apply(&reserving(&wanted)).unwrap_err().to_string();
     assert_eq!(refused, "node 1 has 400 MiB available by now and 500 MiB are needed");
     let wanted = Reservation { bytes: [(NodeId(0), 300 * MIB)].into(), ..wanted };
-    session.reserve(&wanted, 60).unwrap();
+    session.apply(&reserving(&wanted)).unwrap();
     let second = Reservation { name: "numad-2".into(), ..wanted };
-    assert!(session.reserve(&second, 60).is_err(), "the session knows its own reservations");
+    assert!(session.apply(&reserving(&second)).is_err(), "the session knows its own reservations");
     drop(session);
     let reservations = host.store().reservations(host.tree());
     let (boot_id, made_boottime_s) = ("b".into(), None);

@@ -16,18 +16,19 @@ use nearside_topology::{CpuSet, NodeSet, Topology};
 const ESCAPED: &str = "threads started faster than they could be bound: some may run on other CPUs";
 
 impl Host {
-    /// Takes the effect of a step that confines memory, or binds or unbinds CPUs.
+    /// Takes the effect of a step on the part `id` that confines memory, or binds or unbinds CPUs.
     ///
     /// # Errors
     /// If the owner of the cgroup, the kernel or systemd refuses.
     pub(super) fn take_binding(
         &mut self,
         action: &Action,
+        id: &PartId,
         before: &Record,
         after: &Record,
     ) -> Result<(), Error> {
         let group = self.tree.group(&after.cgroup)?;
-        let (was, will_be) = (part(before, action.part())?, part(after, action.part())?);
+        let (was, will_be) = (part(before, id)?, part(after, id)?);
         self.may_bind(after)?;
         let cell = will_be.cell;
         let cpus_of_all = [before, after].map(cpus_of_all);
@@ -37,13 +38,10 @@ impl Host {
             let own: Vec<_> = was.cpus.iter().map(|binding| &binding.cpus).collect();
             let threads = PartThreads { cell, own: &own, shared };
             return match action {
-                Action::BindCpus { cpus, .. } => {
-                    self.bind_cell(action.part(), &group, threads, Some(cpus))
-                }
-                Action::UnbindCpus { .. } => self.bind_cell(action.part(), &group, threads, None),
+                Action::BindCpus { cpus, .. } => self.bind_cell(id, &group, threads, Some(cpus)),
+                Action::UnbindCpus { .. } => self.bind_cell(id, &group, threads, None),
                 Action::ConfineMemory { .. } => Err(Error::Refused(format!(
-                    "{}: its cgroup has one set of nodes for all cells",
-                    action.part()
+                    "{id}: its cgroup has one set of nodes for all cells"
                 ))),
                 _ => Ok(()),
             };

@@ -26,9 +26,10 @@ pub(super) fn record_after(
     topology: &Topology,
 ) -> Option<Record> {
     let was_found = record.found_by.is_some();
-    let Some(part) = part_mut(&mut record, step.action.part()) else { return Some(record) };
+    let part = step.action.part().and_then(|id| part_mut(&mut record, id));
+    let Some(part) = part else { return Some(record) };
     match &step.action {
-        Action::Create { .. } => {}
+        Action::Create { .. } | Action::Reserve { .. } | Action::Release { .. } => {}
         // A domain that a pattern found claims nothing beyond the memory that it holds.
         Action::Claim { claim, .. } => part.claim = (!was_found).then(|| claim.clone()),
         Action::SetHome { home, .. } => set_home(part, home, is_new, topology),

@@ -56,7 +56,7 @@ impl Unrestored {
 
     /// Refuses a transaction on a domain whose former binding could not be restored.
     pub(super) fn check(&self, transaction: &Transaction) -> Result<(), Error> {
-        transaction.subjects().iter().try_for_each(|id| self.check_domain(id.domain()))
+        transaction.parts().iter().try_for_each(|id| self.check_domain(id.domain()))
     }
 
     /// As [`check`](Self::check), of one domain.

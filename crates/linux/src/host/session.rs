@@ -19,16 +19,17 @@ use super::{
     handle::{Host, Waiting, part_of},
     memory_policy::take_policy,
     records::{NewDomain, before_and_after, has_fallback, needs_binding, record_after},
+    reservations,
     rollback::Unrestored,
 };
 use crate::{
     cgroup::{Cgroup, Tree},
     error::{Error, IoContext},
-    store::{self, Change, Lifetime, LockWait, Locked, Part, Parts, Record, Subject, Wait},
+    store::{self, Change, LockWait, Locked, Part, Parts, Record, Subject, Wait},
 };
 use nearside_policy::{
-    Action, CpuReason, Limits, MemoryPolicy, Newcomer, NoCpus, Observation, PartId, PartState,
-    Reason, Reservation, Step, Transaction, Unmet, adoptions, awaiting,
+    Action, CpuReason, Limits, MemoryPolicy, NoCpus, Observation, PartId, PartState, Reason, Step,
+    Transaction, Unmet,
 };
 use nearside_topology::Topology;
 use std::{
@@ -60,8 +61,6 @@ pub enum Refusal {
     /// A step was refused.
     #[error("cannot {action}: {why}")]
     Step {
-        /// The part that it would have changed.
-        part: PartId,
         /// The name of the step.
         action: String,
         /// The reason.
@@ -147,6 +146,11 @@ impl<'h> Session<'h> {
         self.host.store.living(name, &self.host.tree)
     }
 
+    /// The reservation of this name whose lifetime lasts.
+    pub(super) fn reservation(&self, name: &str) -> Result<Option<store::Reservation>, Error> {
+        self.host.store.reservation(name, &self.host.tree)
+    }
+
     /// The cgroup tree.
     pub fn tree(&self) -> &Tree {
         &self.host.tree
@@ -168,118 +172,12 @@ impl<'h> Session<'h> {
         self.found_by.insert(path.into(), pattern.into());
     }
 
-    /// Applies a transaction to domains that exist.
+    /// Applies a transaction to domains that exist, and to reservations.
     ///
     /// # Errors
     /// If a need no longer holds, or a step is refused. Then nothing is changed.
     pub fn apply(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
         self.apply_with(transaction, None)
-    }
-
-    /// Reserves memory for `seconds` without an owner: a domain that another manager starts may
-    /// [`adopt`](Self::adopt) it.
-    ///
-    /// # Errors
-    /// If the memory is not available. Then nothing is changed.
-    pub fn reserve(&mut self, wanted: &Reservation, seconds: u64) -> Result<(), Refusal> {
-        let lifetime = self.host.store.term(seconds)?;
-        self.reserve_with(wanted, lifetime)
-    }
-
-    fn reserve_with(&mut self, wanted: &Reservation, lifetime: Lifetime) -> Result<(), Refusal> {
-        self.observe(None)?.has_available(wanted.page_size, &wanted.bytes)?;
-        let Reservation { name, bytes, vcpus, page_size } = wanted.clone();
-        self.lock.reserve(&store::Reservation { name, lifetime, bytes, vcpus, page_size })?;
-        if let Some(seen) = &mut self.seen {
-            seen.reservations.push(wanted.clone());
-        }
-        Ok(())
-    }
-
-    /// Reserves memory for as long as this process runs, or until it [`end`](Self::end)s the
-    /// reservation.
-    ///
-    /// # Errors
-    /// If the memory is not available. Then nothing is changed.
-    pub fn reserve_for_this_process(&mut self, wanted: &Reservation) -> Result<(), Refusal> {
-        let lifetime = self.host.store.lease(None)?;
-        self.reserve_with(wanted, lifetime)
-    }
-
-    /// Ends a reservation; fine if there is none of this name.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
-    pub fn end(&mut self, name: &str) -> Result<(), Refusal> {
-        self.lock.release(name)?;
-        self.have_changed();
-        Ok(())
-    }
-
-    /// Ends a reservation without an owner; fine if there is none of this name.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
-    pub(crate) fn end_unowned(&mut self, name: &str) -> Result<(), Error> {
-        let reservations = self.host.store.reservations(&self.host.tree);
-        let is_it = |it: &store::Reservation| it.name == name && it.unowned().is_some();
-        if reservations.iter().any(is_it) {
-            self.lock.release(name)?;
-            self.have_changed();
-        }
-        Ok(())
-    }
-
-    /// Gives reservations without an owner to the domains that they were made for. Each then lasts
-    /// as long as its domain, and no longer counts memory that the domain holds. Returns the names
-    /// of the reservations, each with the path of its domain's cgroup.
-    ///
-    /// # Errors
-    /// If the machine cannot be read, or a record cannot be written. Reservations that were adopted
-    /// before that stay adopted.
-    pub fn adopt(&mut self, newcomers: &[Newcomer]) -> Result<Vec<(String, String)>, Error> {
-        let reservations = self.host.store.reservations(&self.host.tree);
-        let is_owner =
-            |path: &str| reservations.iter().any(|reservation| reservation.owner() == Some(path));
-        let newcomers: Vec<_> =
-            newcomers.iter().filter(|it| !is_owner(&it.cgroup)).cloned().collect();
-        let unowned: Vec<_> = reservations.iter().filter_map(store::Reservation::unowned).collect();
-        let memory_nodes = self.observe(None)?.topology.memory_nodes();
-        let mut adopted = Vec::new();
-        for (reservation, newcomer) in adoptions(&unowned, &newcomers, &memory_nodes) {
-            let (name, path) = (&unowned[reservation].name, &newcomers[newcomer].cgroup);
-            let group = self.host.tree.group(path)?;
-            let Some(record) = reservations.iter().find(|it| it.name == *name) else { continue };
-            let Some(inode) = group.inode().ok().filter(|_| group.populated()) else { continue };
-            let boot_id = self.host.boot_id().into();
-            let lifetime = Lifetime::Cgroup { boot_id, path: path.clone(), inode };
-            self.lock.reserve(&store::Reservation { lifetime, ..record.clone() })?;
-            adopted.push((name.clone(), path.clone()));
-        }
-        self.have_changed();
-        Ok(adopted)
-    }
-
-    /// Puts off the end of each reservation that one of these domains may own, as far as their
-    /// groups tell, while their manager does not answer. Its owner then finds it as late.
-    ///
-    /// # Errors
-    /// If the machine cannot be read, or a record cannot be written; the others are.
-    pub fn put_off(&mut self, newcomers: &[Newcomer]) -> Result<(), Error> {
-        let reservations = self.host.store.reservations(&self.host.tree);
-        let waiting: Vec<_> =
-            reservations.iter().filter_map(|it| Some((it, it.unowned()?))).collect();
-        let unowned: Vec<_> = waiting.iter().map(|(_, unowned)| unowned.clone()).collect();
-        let memory_nodes = self.observe(None)?.topology.memory_nodes();
-        let mut written = Ok(());
-        for at in awaiting(&unowned, newcomers, &memory_nodes) {
-            let (reservation, _) = waiting[at];
-            let Some(lifetime) = self.host.store.put_off(reservation) else { continue };
-            let later = store::Reservation { lifetime, ..reservation.clone() };
-            written = written.and(self.lock.reserve(&later));
-        }
-        self.have_changed();
-        written
     }
 
     /// Makes this process a new domain.
@@ -374,10 +272,16 @@ impl<'h> Session<'h> {
             };
             subjects.extend(state);
         }
-        let fresh = match transaction.claims_memory() || !needs.free_names.is_empty() {
+        let mut fresh = match transaction.claims_memory() || !needs.free_names.is_empty() {
             true => with_subjects(self.observe(None)?.clone(), subjects),
             false => with_subjects(Observation::default(), subjects),
         };
+        if !transaction.claims_memory() {
+            for name in needs.reservations.keys() {
+                let present = self.reservation(name)?.map(|it| reservations::observed(&it));
+                fresh.reservations.extend(present.into_iter().flat_map(|it| it.reservations));
+            }
+        }
         Ok(transaction.check(&fresh)?)
     }
 
@@ -475,7 +379,7 @@ impl Pending<'_, '_> {
         let topology = self.topology(transaction)?;
         let mut after: BTreeMap<String, (Option<Record>, Option<Record>)> = BTreeMap::new();
         for step in &transaction.steps {
-            let id = step.action.part();
+            let Some(id) = step.action.part() else { continue };
             if !after.contains_key(id.domain()) {
                 let before = self.session.record(id.domain())?;
                 let now = match &before {
@@ -492,10 +396,10 @@ impl Pending<'_, '_> {
             }
         }
         let subject = |record: Option<Record>| record.map(Subject::from);
-        let changes: Vec<_> = after
-            .into_values()
-            .map(|(before, after)| Change { before: subject(before), after: subject(after) })
-            .collect();
+        let of_domain = |(before, after)| Change { before: subject(before), after: subject(after) };
+        let mut changes: Vec<_> = after.into_values().map(of_domain).collect();
+        let host = &self.session.host;
+        changes.extend(reservations::changes(&host.store, &host.tree, transaction)?);
         self.session.unrestored.begin_journal(&self.session.lock, &changes)?;
         (self.changes, self.has_journal) = (changes, true);
         Ok(())
@@ -521,7 +425,7 @@ impl Pending<'_, '_> {
         let group = host.tree.group(path)?;
         let pattern = self.session.found_by.get(path).ok_or_else(ended)?;
         let inode = group.inode().ok().filter(|_| group.populated()).ok_or_else(ended)?;
-        let parts = transaction.subjects().into_iter().filter(|part| part.domain() == path);
+        let parts = transaction.parts().into_iter().filter(|part| part.domain() == path);
         let part = |id: &PartId| {
             let home = first_home(id, transaction).ok_or_else(ended)?;
             Ok::<_, Refusal>(Part { cell: id.cell(), ..Part::at(home) })
@@ -569,8 +473,7 @@ impl Pending<'_, '_> {
             limits,
             parts: Part { decision: Some(new.decision.clone()), ..Part::at(home) }.into(),
         };
-        if let Some(other) =
-            transaction.subjects().into_iter().find(|id| record.part_of(id).is_none())
+        if let Some(other) = transaction.parts().into_iter().find(|id| record.part_of(id).is_none())
         {
             return Err(Error::Refused(format!("{other} cannot be created with {id}")).into());
         }
@@ -585,37 +488,43 @@ impl Pending<'_, '_> {
     /// Takes the effect of every step.
     fn take_steps(&mut self, transaction: &Transaction) -> Result<(), Refusal> {
         for step in &transaction.steps {
-            self.take_step(&step.action).map_err(|why| match self.has_ended(step) {
-                true => Unmet::Ended(step.action.part().clone()).into(),
-                false => refused(step, why),
+            self.take_step(&step.action).map_err(|why| match self.ended_part(step) {
+                Some(part) => Unmet::Ended(part.clone()).into(),
+                None => refused(step, why),
             })?;
         }
         Ok(())
     }
 
-    /// Whether the domain of a step has ended since its record was read.
-    fn has_ended(&self, step: &Step) -> bool {
+    /// The part of a step whose domain has ended since its record was read.
+    fn ended_part<'a>(&self, step: &'a Step) -> Option<&'a PartId> {
         let Session { host, .. } = &*self.session;
-        self.records_of(step.action.part())
-            .is_ok_and(|(before, _)| !host.store.lives(&before.lifetime(), &host.tree))
+        let has_ended = |part: &&PartId| {
+            self.records_of(part)
+                .is_ok_and(|(before, _)| !host.store.lives(&before.lifetime(), &host.tree))
+        };
+        step.action.part().filter(has_ended)
     }
 
     fn take_step(&mut self, action: &Action) -> Result<(), Error> {
         match action {
-            // These steps change only records. The cgroup exists by now.
+            // These steps change only records. The cgroup of a new domain exists by now.
             Action::Create { .. }
             | Action::Claim { .. }
             | Action::SetHome { .. }
-            | Action::Forget { .. } => Ok(()),
+            | Action::Forget { .. }
+            | Action::Reserve { .. }
+            | Action::Release { .. } => Ok(()),
             Action::SetMemoryPolicy { policy, nodes, .. } => take_policy(*policy, nodes),
-            Action::ConfineMemory { .. } | Action::BindCpus { .. } | Action::UnbindCpus { .. } => {
-                let (before, after) = self.records_of(action.part())?;
+            Action::ConfineMemory { part, .. }
+            | Action::BindCpus { part, .. }
+            | Action::UnbindCpus { part } => {
+                let (before, after) = self.records_of(part)?;
                 // Recorded before the effect, because a refused step may have taken effect in part.
-                let part = action.part().clone();
                 let (was, will_be) = (Box::new(before.clone()), Box::new(after.clone()));
-                let undo = Undo::Bindings { before: was, after: will_be, part };
+                let undo = Undo::Bindings { before: was, after: will_be, part: part.clone() };
                 self.undo.push(undo);
-                let taken = self.session.host.take_binding(action, &before, &after);
+                let taken = self.session.host.take_binding(action, part, &before, &after);
                 if let Err(Error::Unchanged(_)) = taken {
                     self.undo.pop();
                 }
@@ -687,7 +596,7 @@ fn first_home(id: &PartId, transaction: &Transaction) -> Option<nearside_policy:
 }
 
 fn refused(step: &Step, why: Error) -> Refusal {
-    Refusal::Step { part: step.action.part().clone(), action: step.action.to_string(), why }
+    Refusal::Step { action: step.action.to_string(), why }
 }
 
 fn now_unix_s() -> u64 {

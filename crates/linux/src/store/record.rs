@@ -381,7 +381,8 @@ impl Reservation {
         let Self { name, bytes, vcpus, page_size, .. } = self.clone();
         let claim = Claim { bytes, page_size, ..Claim::default() };
         let bytes = policy::outstanding(&claim, resident, resident);
-        policy::Reservation { name, bytes, vcpus, page_size }
+        let owner = self.owner().map(Into::into);
+        policy::Reservation { name, owner, bytes, vcpus, page_size }
     }
 }
 

@@ -214,19 +214,33 @@ impl Store {
         self.subjects(tree).0.into_iter().filter_map(reservation).collect()
     }
 
+    /// The reservation of this name, if its lifetime lasts.
+    ///
+    /// # Errors
+    /// If it cannot be read, and its lifetime may last.
+    pub fn reservation(&self, name: &str, tree: &Tree) -> Result<Option<Reservation>, Error> {
+        match self.parsed(&reservation_file(name))? {
+            Some(Parsed { lifetime: Some(ended), .. }) if !self.lives(&ended, tree) => Ok(None),
+            Some(Parsed { subject, .. }) => match subject? {
+                Subject::Reservation(reservation) => Ok(Some(reservation)),
+                Subject::Domain(_) => Ok(None),
+            },
+            None => Ok(None),
+        }
+    }
+
     /// The record of one domain as it was written last, even if the domain has ended. Like every
     /// record that is read, it names no mover that has ended.
     pub fn record(&self, name: &str) -> Result<Option<Record>, Error> {
-        self.parsed(name)?.map_or(Ok(None), |parsed| Ok(domain(parsed.subject?)))
+        self.parsed(&domain_file(name))?.map_or(Ok(None), |parsed| Ok(domain(parsed.subject?)))
     }
 
-    /// The record of one domain as far as it can be read.
-    fn parsed(&self, name: &str) -> Result<Option<Parsed>, Error> {
+    /// The record in a file as far as it can be read.
+    fn parsed(&self, file: &str) -> Result<Option<Parsed>, Error> {
         let Some(domains) = self.domains()? else { return Ok(None) };
-        let file = domain_file(name);
-        let text = domains.read_within(&file, MAX_RECORD_BYTES)?;
+        let text = domains.read_within(file, MAX_RECORD_BYTES)?;
         Ok(text.map(|text| {
-            let Parsed { lifetime, subject } = parse(&domains, &file, &text);
+            let Parsed { lifetime, subject } = parse(&domains, file, &text);
             Parsed { lifetime, subject: subject.map(|subject| self.present(subject)) }
         }))
     }
@@ -236,7 +250,9 @@ impl Store {
     /// # Errors
     /// If it cannot be read, and its domain may live.
     pub fn living(&self, name: &str, tree: &Tree) -> Result<Option<Record>, Error> {
-        let Some(Parsed { lifetime, subject }) = self.parsed(name)? else { return Ok(None) };
+        let Some(Parsed { lifetime, subject }) = self.parsed(&domain_file(name))? else {
+            return Ok(None);
+        };
         match lifetime {
             Some(lifetime) if !self.lives(&lifetime, tree) => Ok(None),
             _ => Ok(domain(subject?)),

@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nearside_linux::{
-    Host, Paths, Waiting,
+    Host, Paths, Refusal, Waiting,
     advise::{self, advise},
 };
 use nearside_policy::{Advice, Bytes, CostModel, usable_nodes};
@@ -188,7 +188,7 @@ fn paths(root: &Path) -> Paths {
 fn take_back(name: &str, root: &Path) {
     // Long before the reservation lapses and another question gets its name.
     let waiting = Waiting { at_most: Some(TAKE_BACK_WITHIN), ..Waiting::default() };
-    let taken = Host::open(paths(root)).and_then(|mut host| {
+    let taken = Host::open(paths(root)).map_err(Refusal::from).and_then(|mut host| {
         host.set_waiting(waiting);
         advise::take_back(&mut host, name)
     });

@@ -323,7 +323,7 @@ impl ControlLoop {
                     let _ = session.observe(Some(topology));
                     for transaction in &plan.transactions {
                         notify::busy();
-                        for part in transaction.subjects() {
+                        for part in transaction.parts() {
                             if let Some(pattern) = self.watcher.found_by(part.domain()) {
                                 session.found(part.domain(), pattern);
                             }
@@ -344,7 +344,7 @@ impl ControlLoop {
 
     /// Counts and reports the outcome of a transaction.
     fn count(&mut self, transaction: &Transaction, outcome: &Result<(), Refusal>) {
-        for part in transaction.subjects() {
+        for part in transaction.parts() {
             let domain = part.domain();
             match outcome {
                 Ok(()) => {

@@ -26,9 +26,9 @@ pub(super) fn settle<'p>(plan: &'p ControlPlan, outcomes: &[Result<(), Refusal>]
             Some(Err(Refusal::Step { .. })) => true,
             Some(Err(_)) | None => false,
         };
-        unchanged.extend(transaction.subjects());
+        unchanged.extend(transaction.parts());
         if !is_step_refused {
-            dropped.extend(transaction.subjects());
+            dropped.extend(transaction.parts());
         }
     }
     let may_move = |step: &&Step<PageMove>| !unchanged.contains(&step.action.part);
@@ -97,7 +97,7 @@ mod tests {
 
     fn step() -> Result<(), Refusal> {
         let why = Error::Refused("the kernel refuses".into());
-        Err(Refusal::Step { part: "a".into(), action: "confine".into(), why })
+        Err(Refusal::Step { action: "confine".into(), why })
     }
 
     #[test]

@@ -37,9 +37,9 @@ impl<'a> ControlJson<'a> {
     }
 }
 
-/// The steps of a plan in order, each with its part.
+/// The steps of a plan that change domains, in order, each with its part.
 fn steps_of(plan: &ControlPlan) -> impl Iterator<Item = (&PartId, StepJson<'_>)> {
-    let changes = plan.steps().map(|step| (step.action.part(), StepJson::new(step)));
+    let changes = plan.steps().filter_map(|step| Some((step.action.part()?, StepJson::new(step))));
     changes.chain(plan.moves.iter().map(|step| (&step.action.part, StepJson::of_move(step))))
 }
 

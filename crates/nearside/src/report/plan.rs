@@ -80,6 +80,8 @@ enum ActionJson<'a> {
     Create,
     UnbindCpus,
     Forget,
+    Reserve,
+    Release,
     Claim {
         claim: ClaimJson<'a>,
     },
@@ -117,6 +119,8 @@ impl<'a> ActionJson<'a> {
             Action::Create { .. } => Self::Create,
             Action::UnbindCpus { .. } => Self::UnbindCpus,
             Action::Forget { .. } => Self::Forget,
+            Action::Reserve { .. } => Self::Reserve,
+            Action::Release { .. } => Self::Release,
             Action::Claim { claim, .. } => Self::Claim { claim: ClaimJson::new(claim) },
             Action::SetHome { home, .. } => Self::SetHome { nodes: members(&home.nodes) },
             Action::ConfineMemory { nodes, .. } => Self::ConfineMemory { nodes: members(nodes) },

@@ -101,7 +101,7 @@ impl ContenderJson {
             moved_bytes: played.moved_bytes(),
             home_changes: played.home_changes(),
             domains: played.domains.iter().map(DomainJson::new).collect(),
-            decisions: played.decided.iter().map(DecisionJson::new).collect(),
+            decisions: played.decided.iter().filter_map(DecisionJson::new).collect(),
         }
     }
 }
@@ -122,13 +122,14 @@ impl DomainJson {
 }
 
 impl DecisionJson {
-    fn new(decided: &Decided) -> Self {
-        Self {
+    /// None for a step that changes no domain.
+    fn new(decided: &Decided) -> Option<Self> {
+        Some(Self {
             at_ns: decided.at_ns,
-            domain: decided.step.action.part().domain().to_owned(),
+            domain: decided.step.action.part()?.domain().to_owned(),
             text: decided.step.action.to_string(),
             because: decided.step.reason.to_string(),
-        }
+        })
     }
 }
 

@@ -106,7 +106,7 @@ impl Rewritten {
             .filter(|size| claims().all(|claim| claim.page_size == *size))?;
         let bytes = sum(claims().map(|claim| &claim.bytes));
         let vcpus = sum(claims().map(|claim| &claim.vcpus));
-        Some(Reservation { name: name.into(), bytes, vcpus, page_size })
+        Some(Reservation { name: name.into(), bytes, vcpus, page_size, ..Reservation::default() })
     }
 }
 

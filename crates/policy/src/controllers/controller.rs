@@ -103,8 +103,8 @@ mod tests {
         let seen = ControlObservation { interval: 7, ..ControlObservation::default() };
         let (plan, history) =
             plan_all([&Counting as &dyn Controller; 2], &seen, &History::default());
-        let subjects = plan.transactions.iter().flat_map(|it| it.subjects());
-        let names: Vec<_> = subjects.map(|part| part.domain()).collect();
+        let parts = plan.transactions.iter().flat_map(|it| it.parts());
+        let names: Vec<_> = parts.map(|part| part.domain()).collect();
         assert_eq!((plan.interval, names, history.nodes.len()), (7, vec!["0", "1"], 2));
         let (nothing, same) = plan_all([], &seen, &history);
         assert_eq!((nothing.transactions, same), (Vec::new(), history));

@@ -16,7 +16,7 @@ pub enum State {
     Replicated,
     /// The lease is being broken: copies are going, and the writer waits.
     Collapsing,
-    /// It cannot have copies.
+    /// It cannot have copies, and does not try to before somebody asks for them again.
     Barred(Bar),
 }
 
@@ -161,6 +161,11 @@ impl Life {
         match (&self.state, event) {
             (State::Barred(_), Event::Want(nodes)) if nodes.is_empty() => vec![Effect::Forget],
             (State::Barred(_), Event::Replaced) => vec![Effect::Forget],
+            // Its cause may have gone.
+            (State::Barred(_), Event::Want(nodes)) => {
+                self.state = State::Candidate;
+                self.want(nodes)
+            }
             (State::Barred(_), _) => vec![],
             (_, Event::Want(nodes)) => self.want(nodes),
             (State::Candidate, Event::Leased) => {
@@ -337,3 +342,7 @@ impl Life {
 #[cfg(test)]
 #[path = "life_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "life_table.rs"]
+mod table;

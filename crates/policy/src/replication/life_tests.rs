@@ -143,12 +143,14 @@ fn a_wish_for_no_nodes_removes_all_copies() {
 }
 
 #[test]
-fn a_barred_file_stays_barred_until_nobody_wants_it() {
+fn a_barred_file_tries_again_only_when_it_is_asked_to() {
     let mut life = Life::default();
     life.take(Event::Want(nodes([0])));
     assert_eq!(life.take(Event::Barred(Bar::Empty)), []);
-    assert_eq!(life.take(Event::Want(nodes([0, 1]))), []);
+    assert_eq!(life.take(Event::WriterClosed), []);
     assert_eq!(life.state(), &State::Barred(Bar::Empty));
+    assert_eq!(life.take(Event::Want(nodes([0, 1]))), [Effect::TakeLease]);
+    assert_eq!(life.take(Event::Barred(Bar::Empty)), []);
     assert_eq!(life.take(Event::Want(NodeSet::new())), [Effect::Forget]);
 }
 

@@ -1,3 +1,5 @@
+mod reservations;
+
 use super::*;
 use crate::{Affinity, Claim, MemoryPolicy, Origin, Reason, Reservation};
 use nearside_topology::{HugePagePool, MemoryState, Node, NodeSet, ReservedHugePages, Topology};
@@ -281,7 +283,7 @@ proptest! {
             if transaction.check(&now).is_ok() {
                 now = now.after(&transaction);
                 prop_assert!(!is_overcommitted(&now), "{transaction:?}");
-                for id in transaction.subjects() {
+                for id in transaction.parts() {
                     let part = now.part(id).unwrap();
                     let nodes = part.claim.as_ref().unwrap().nodes();
                     prop_assert_eq!(&nodes, &part.home.as_ref().unwrap().nodes);

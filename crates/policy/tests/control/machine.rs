@@ -380,7 +380,7 @@ impl Machine {
     ) {
         let learned = Homes { tuning: self.tuning }.learn(seen, before);
         let dropped = std::mem::take(&mut plan.transactions);
-        for part in dropped.iter().flat_map(|transaction| transaction.subjects()) {
+        for part in dropped.iter().flat_map(|transaction| transaction.parts()) {
             self.dropped.push((self.interval, part.to_string()));
             self.history.take_back_decision(part, &learned);
             plan.moves.retain(|step| step.action.part != *part);
@@ -390,7 +390,7 @@ impl Machine {
     /// Does what the daemon does if a step of each transaction is refused.
     fn refuse_transactions(&mut self, plan: &mut ControlPlan) {
         let refused = std::mem::take(&mut plan.transactions);
-        for part in refused.iter().flat_map(|transaction| transaction.subjects()) {
+        for part in refused.iter().flat_map(|transaction| transaction.parts()) {
             self.refused.push((self.interval, part.to_string()));
             plan.moves.retain(|step| step.action.part != *part);
         }

@@ -161,7 +161,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
     let mut arriving: BTreeMap<(String, NodeId), u128> = BTreeMap::new();
     let mut on_the_way: BTreeMap<(NodeId, NodeId), u128> = BTreeMap::new();
     for step in plan.steps() {
-        let domain = state(step.action.part());
+        let domain = state(step.action.part().unwrap());
         let load = &before.loads[&domain.id];
         let is_explicit = domain.home.as_ref().is_some_and(|home| home.origin == Origin::Explicit);
         let is_bound = load.bound_to.as_ref().is_some_and(|bound| *bound != topology.node_set());
@@ -234,7 +234,7 @@ fn check(tuning: &Tuning, before: &ControlObservation, plan: &ControlPlan) {
             // A found domain has no claim, but its memory moves in an exchange.
             let swaps = |name: &PartId| {
                 plan.steps().any(|it| {
-                    matches!(it.reason, Reason::Exchange { .. }) && it.action.part() == name
+                    matches!(it.reason, Reason::Exchange { .. }) && it.action.part() == Some(name)
                 })
             };
             let found = after
@@ -407,7 +407,7 @@ fn parts_without_a_sample_are_left_alone() {
         seen.loads.retain(|name, _| name.domain().ends_with(['0', '2', '4']));
         let (plan, _) = decide(&tuning, &seen, &History::default());
         for step in plan.steps() {
-            assert!(seen.loads.contains_key(step.action.part()));
+            assert!(seen.loads.contains_key(step.action.part().unwrap()));
         }
     }
 }

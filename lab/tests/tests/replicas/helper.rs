@@ -219,15 +219,29 @@ pub(crate) fn text_of(process: u32, end: &str) -> (BTreeMap<u32, u64>, Vec<Strin
         let start = start.trim_start_matches('0');
         let is_it = |line: &&str| line.split(' ').next().unwrap().trim_start_matches('0') == start;
         let Some(line) = numa_maps.lines().find(is_it) else { continue };
-        for word in line.split(' ') {
-            let Some((node, count)) = word.strip_prefix('N').and_then(|it| it.split_once('='))
-            else {
-                continue;
-            };
-            *pages.entry(node.parse().unwrap()).or_default() += count.parse::<u64>().unwrap();
+        for (node, count) in nodes_of(line) {
+            *pages.entry(node).or_default() += count;
         }
     }
     (pages, paths)
+}
+
+/// Pages of all mappings of a file in a process, by node.
+pub(crate) fn pages_of(process: u32, path: &str) -> BTreeMap<u32, u64> {
+    let numa_maps = fs::read_to_string(format!("/proc/{process}/numa_maps")).unwrap();
+    let file = format!(" file={path}");
+    let mut pages = BTreeMap::new();
+    let is_it = |line: &&str| line.contains(&format!("{file} ")) || line.ends_with(&file);
+    for (node, count) in numa_maps.lines().filter(is_it).flat_map(nodes_of) {
+        *pages.entry(node).or_default() += count;
+    }
+    pages
+}
+
+/// Pages by node, in a line of `numa_maps`.
+fn nodes_of(line: &str) -> impl Iterator<Item = (u32, u64)> {
+    let words = line.split(' ').filter_map(|word| word.strip_prefix('N')?.split_once('='));
+    words.map(|(node, count)| (node.parse().unwrap(), count.parse().unwrap()))
 }
 
 impl Drop for Python {

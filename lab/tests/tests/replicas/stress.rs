@@ -11,7 +11,7 @@ use std::{
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const ROUNDS: u32 = 10_000;
@@ -75,12 +75,15 @@ def nonblock(path, data):
     while True:
         try: return fill(os.open(path, os.O_WRONLY | os.O_NONBLOCK), data)
         except BlockingIOError: refused += 1
+def emptied(path): os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+def chmod(path, mode): os.chmod(path, mode)
 def rename(path, data):
     with open(path + '.new', 'wb') as new: new.write(data)
     os.rename(path + '.new', path)
 ";
 
-const WAYS: [&str; 6] = ["write", "truncate", "direct", "shared", "nonblock", "rename"];
+const WAYS: [&str; 8] =
+    ["write", "truncate", "direct", "shared", "nonblock", "rename", "emptied", "chmod"];
 
 /// So often a package manager writes: it takes a hundred times as long as the others.
 const PACKAGE_EVERY: u32 = 250;
@@ -100,6 +103,7 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
     let mut writer = Python::plain(0);
     writer.exec(WRITER);
     let (mut random, mut from_copies) = (Random(19), 0_u64);
+    let mut longest_stale = Duration::ZERO;
     for round in 1..=ROUNDS {
         // The other writers come at any moment of the file's life.
         if random.below(3) == 0 {
@@ -115,9 +119,25 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
             dpkg("dpkg", &["-i", &deb]);
             "package"
         } else {
-            let way = WAYS[random.below(6) as usize];
+            let way = WAYS[random.below(8) as usize];
             let data = format!("b'{number}' * {REPEATS}");
-            assert_eq!(writer.eval(&format!("{way}('{FILE}', {data})")), "None", "{way} {round}");
+            let mut call = |call: &str| assert_eq!(writer.eval(call), "None", "{way} {round}");
+            match way {
+                // No lease tells of it before it is done. The other writers do not return before
+                // the copies are gone.
+                "emptied" => {
+                    call(&format!("emptied('{FILE}')"));
+                    longest_stale = longest_stale.max(time_until_empty(&mut readers));
+                    call(&format!("write('{FILE}', {data})"));
+                }
+                "chmod" => {
+                    let mode = 0o600 + random.below(0o200);
+                    call(&format!("chmod('{FILE}', {mode})"));
+                    await_mode(&mut readers, mode);
+                    call(&format!("write('{FILE}', {data})"));
+                }
+                _ => call(&format!("{way}('{FILE}', {data})")),
+            }
             way
         };
         let is_in_place = !matches!(way, "rename" | "package");
@@ -136,12 +156,90 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
     let collapses = status(FILE).map(|it| it["collapses"].to_string());
     println!(
         "{ROUNDS} rounds, {from_copies} of {} reads from copies, {} opens with O_NONBLOCK refused \
-         once, {collapses:?} collapses since the last rename",
+         once, {collapses:?} collapses since the last rename; after a truncation without write \
+         access all readers saw the empty file within {longest_stale:?}",
         u64::from(ROUNDS) * 8,
         writer.eval("refused"),
     );
     assert!(from_copies > u64::from(ROUNDS), "{from_copies}");
     replicator.stop();
+}
+
+/// The time until all readers see the file empty.
+fn time_until_empty(readers: &mut [Python]) -> Duration {
+    let began = Instant::now();
+    await_all(readers, &format!("os.stat('{FILE}').st_size"), "0");
+    began.elapsed()
+}
+
+fn await_mode(readers: &mut [Python], mode: u64) {
+    await_all(readers, &format!("os.stat('{FILE}').st_mode & 0o7777"), &mode.to_string());
+}
+
+/// Asks all readers at once, until each has given this answer.
+fn await_all(readers: &mut [Python], question: &str, expected: &str) {
+    await_that(&format!("{question} is {expected}"), || {
+        readers.iter_mut().for_each(|reader| reader.ask(question));
+        let answers: Vec<_> = readers.iter_mut().map(Python::answer).collect();
+        answers.iter().all(|answer| answer == expected)
+    });
+}
+
+const OVERLAY: &str = "/tmp/overlay-stress";
+const OVERLAY_ROUNDS: u32 = 1_000;
+
+/// The file that only the lower layer has, and the one that the upper layer has, too. The third is
+/// written through the overlay.
+#[test]
+fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
+    let folders = ["lower", "upper", "work", "shown"].map(|name| format!("{OVERLAY}/{name}"));
+    folders.iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+    let first = "000000".repeat(REPEATS);
+    for file in ["lower/below", "lower/above", "upper/above"] {
+        fs::write(format!("{OVERLAY}/{file}"), &first).unwrap();
+    }
+    let options =
+        format!("lowerdir={OVERLAY}/lower,upperdir={OVERLAY}/upper,workdir={OVERLAY}/work");
+    let mount = ["-t", "overlay", "overlay", "-o", &options, &folders[3]];
+    assert!(Command::new("mount").args(mount).status().unwrap().success());
+    let shown = ["below", "above"].map(|name| format!("{OVERLAY}/shown/{name}"));
+    let replicator = Replicator::start("");
+    add("", &shown, "replicated");
+    let mut readers: Vec<_> =
+        (0..4).map(|node| Python::at_home(&format!("overlaid{node}"), node)).collect();
+    for reader in &mut readers {
+        reader.exec(READER);
+    }
+    let mut writer = Python::plain(0);
+    writer.exec(WRITER);
+    let (mut random, mut from_copies) = (Random(23), 0_u64);
+    for round in 1..=OVERLAY_ROUNDS {
+        let written = ["lower/below", "upper/above", "shown/above"][random.below(3) as usize];
+        let name = written.split_once('/').unwrap().1;
+        let path = format!("{OVERLAY}/shown/{name}");
+        if random.below(3) == 0 {
+            await_state(&path, "replicated");
+        }
+        let way = ["write", "truncate", "shared", "nonblock"][random.below(4) as usize];
+        let (number, original) = (format!("{round:06}"), fs::metadata(&path).unwrap().dev());
+        let call = format!("{way}('{OVERLAY}/{written}', b'{number}' * {REPEATS})");
+        assert_eq!(writer.eval(&call), "None", "{way} {written} {round}");
+        for reader in &mut readers {
+            reader.ask(&format!("check('{path}', '{number}', False)"));
+        }
+        for (node, reader) in readers.iter_mut().enumerate() {
+            let answer = reader.answer();
+            let device: u64 = answer
+                .parse()
+                .unwrap_or_else(|_| panic!("round {round}, {way} {written}, {node}: {answer}"));
+            from_copies += u64::from(device != original);
+        }
+    }
+    println!("{OVERLAY_ROUNDS} rounds, {from_copies} reads from copies");
+    assert!(from_copies > u64::from(OVERLAY_ROUNDS) / 2, "{from_copies}");
+    replicator.stop();
+    drop(readers);
+    assert!(Command::new("umount").arg(&folders[3]).status().unwrap().success());
 }
 
 /// Acts as an operator and programs do, again and again, until it is told to stop.

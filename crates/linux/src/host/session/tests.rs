@@ -1,9 +1,13 @@
 //! Transactions on a made-up host: plain files stand for the kernel's.
 
 mod faults;
+mod reservations;
 
 use super::*;
-use crate::{made::Made, store::CpuBinding};
+use crate::{
+    made::Made,
+    store::{CpuBinding, Lifetime},
+};
 use nearside_policy::{Affinity, Claim, Home, MemoryPolicy, Origin, PageSize};
 use nearside_topology::{CpuId, CpuSet, NodeId, NodeSet};
 use proptest::prelude::*;

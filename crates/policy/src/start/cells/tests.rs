@@ -43,7 +43,7 @@ fn one_transaction_creates_the_domain_and_gives_each_cell_a_claim_and_a_home() {
     let plan = begin(&wish(), &machine(2)).unwrap();
     let steps = &plan.transaction.steps;
     let words: Vec<String> =
-        steps.iter().map(|step| format!("{}: {}", step.action.part(), step.action)).collect();
+        steps.iter().map(|step| format!("{}: {}", step.action.subject(), step.action)).collect();
     let expected = [
         "cell 0 of vm: create domain vm",
         "cell 0 of vm: claim node 0: 2 vCPUs, 10 GiB",
