@@ -229,7 +229,7 @@ pub enum Reason {
     },
     /// All memory that can move has come home.
     Arrived,
-    /// The memory of a reservation is in use by now, or nobody waits for it any more.
+    /// Another reservation takes the place of this one, or no process waits for it.
     NotNeeded,
 }
 
@@ -286,7 +286,7 @@ impl fmt::Display for Reason {
                 }
             }
             Self::Arrived => write!(f, "all memory that can move has come home"),
-            Self::NotNeeded => write!(f, "it is needed no more"),
+            Self::NotNeeded => write!(f, "another takes its place, or no process waits for it"),
         }
     }
 }

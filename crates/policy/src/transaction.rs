@@ -173,7 +173,14 @@ impl Transaction {
     /// The first need that does not hold.
     pub fn check(&self, fresh: &Observation) -> Result<(), Unmet> {
         self.needs.check_subjects(fresh)?;
-        demands(&self.steps, fresh).iter().try_for_each(|demand| demand.check(fresh))
+        let check = |fresh: &Observation| {
+            demands(&self.steps, fresh).iter().try_for_each(|demand| demand.check(fresh))
+        };
+        match self.needs.reservations.is_empty() {
+            true => check(fresh),
+            // Their memory may be in use by now, so it is not taken for available.
+            false => check(&fresh.without(&self.needs.reservations)),
+        }
     }
 
     /// Whether its steps claim or reserve memory.
@@ -274,6 +281,13 @@ impl Demand {
 }
 
 impl Observation {
+    /// The machine without these reservations.
+    fn without<T>(&self, ended: &BTreeMap<String, T>) -> Self {
+        let mut left = self.clone();
+        left.reservations.retain(|reservation| !ended.contains_key(&reservation.name));
+        left
+    }
+
     /// The machine once a transaction is applied: claims and homes change at once, memory later.
     pub fn after(mut self, transaction: &Transaction) -> Self {
         for step in &transaction.steps {
@@ -321,7 +335,7 @@ impl Observation {
 
 /// Memory that the steps need, by page size and node, in bytes: all that the new claims reserve
 /// beyond resident memory, less what the same parts reserve now and less memory that leaves; and
-/// the new reservations, less those that end.
+/// the new reservations.
 ///
 /// Example: A claims 400 MiB on node 0 and holds them, B claims and holds 300 MiB on node 1, and
 /// both exchange homes. Node 1 needs 400 - 300 = 100 MiB, node 0 needs 300 - 400, which is
@@ -331,10 +345,7 @@ fn demands(steps: &[Step], seen: &Observation) -> Vec<Demand> {
     for step in steps {
         match &step.action {
             Action::Claim { part, claim } => sums.add_claim(part, claim, seen),
-            Action::Reserve { reservation, .. } => sums.add_reservation(reservation, 1),
-            Action::Release { name } => {
-                seen.reservation(name).into_iter().for_each(|it| sums.add_reservation(it, -1));
-            }
+            Action::Reserve { reservation, .. } => sums.add_reservation(reservation),
             _ => {}
         }
     }
@@ -385,11 +396,10 @@ impl Sums {
         }
     }
 
-    /// `times` is 1 for a reservation that is made, and -1 for one that ends.
-    fn add_reservation(&mut self, reservation: &Reservation, times: i128) {
+    fn add_reservation(&mut self, reservation: &Reservation) {
         let sum = self.of(reservation.page_size);
         for (&node, &bytes) in &reservation.bytes {
-            *sum.entry(node).or_default() += times * i128::from(bytes);
+            *sum.entry(node).or_default() += i128::from(bytes);
         }
     }
 }

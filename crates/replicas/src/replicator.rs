@@ -23,7 +23,7 @@ use crate::{
     store::Store,
 };
 use file::{Guest, MemoryWatch, Replicated};
-use nearside_linux::{Paths, folder::Folder};
+use nearside_linux::{Paths, folder::Folder, watch::raise_open_files};
 use nearside_policy::replication::budget_bytes;
 use nearside_topology::Topology;
 use rustix::{
@@ -84,6 +84,8 @@ impl Replicator {
     /// If another helper runs, without `CAP_SYS_ADMIN` or `CAP_SYS_PTRACE`, or if the folder or the
     /// socket cannot be made.
     pub fn open(options: Options) -> Result<Self, Error> {
+        // One descriptor a file, and one for each of its mounts.
+        raise_open_files();
         let signals = Signals::redirect()?;
         let folder = Folder::make(&options.folder)?;
         let lock = lock(&folder)?;

@@ -35,6 +35,9 @@ pub const SOURCE: &str = nearside_linux::text::COPIES_SOURCE;
 /// The share of a copy that has to lie on its node.
 const LOCAL_PERCENT: u8 = 99;
 
+/// Mapped at a time to tell where pages lie.
+const WINDOW_BYTES: u64 = 64 << 20;
+
 /// Copied between two looks at the flag that ends the copying.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -226,12 +229,21 @@ impl Store {
 
 /// Where the pages of a file lie. Reads those in that are not in memory.
 fn pages_by_node(file: &File) -> io::Result<BTreeMap<NodeId, u64>> {
+    pages_by_window(file, WINDOW_BYTES)
+}
+
+fn pages_by_window(file: &File, window_bytes: u64) -> io::Result<BTreeMap<NodeId, u64>> {
     let page = usize::try_from(page_bytes()).map_err(io::Error::other)?;
     let bytes = rustix::fs::fstat(file)?.st_size.cast_unsigned();
-    let mapped = sys::Mapped::of(file, usize::try_from(bytes).map_err(io::Error::other)?)?;
     let mut pages = BTreeMap::new();
-    for node in page_nodes(0, &mapped.pages(page))?.into_iter().flatten() {
-        *pages.entry(node).or_default() += 1;
+    let mut offset = 0;
+    while offset < bytes {
+        let length = usize::try_from(window_bytes.min(bytes - offset)).map_err(io::Error::other)?;
+        let mapped = sys::Mapped::of(file, offset, length)?;
+        for node in page_nodes(0, &mapped.pages(page))?.into_iter().flatten() {
+            *pages.entry(node).or_default() += 1;
+        }
+        offset += window_bytes;
     }
     Ok(pages)
 }
@@ -249,4 +261,22 @@ fn tmpfs(node: NodeId, budget_bytes: u64, huge: bool) -> rustix::io::Result<Owne
     fsconfig_create(context.as_fd())?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn every_page_of_a_file_is_counted_once_whatever_the_window() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![7; 10 * page_bytes() as usize + 1]).unwrap();
+        for window in [1, 3, 11, 20] {
+            let pages = pages_by_window(&file, window * page_bytes()).unwrap();
+            assert_eq!(pages.values().sum::<u64>(), 11, "{window}: {pages:?}");
+        }
+        let empty = tempfile::tempfile().unwrap();
+        assert!(pages_by_window(&empty, page_bytes()).unwrap().is_empty());
+    }
 }

@@ -95,11 +95,11 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps the first `bytes` of `file`.
-    pub(crate) fn of(file: &impl AsFd, bytes: usize) -> io::Result<Self> {
+    /// Maps `bytes` of `file` from `offset` on, which is a multiple of the page size.
+    pub(crate) fn of(file: &impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel chooses an address, so no memory of this process is replaced.
-        let start = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, flags, file, 0) }?;
+        let start = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, flags, file, offset) }?;
         Ok(Self { start, bytes })
     }
 

@@ -5,6 +5,8 @@
 mod automatic;
 #[path = "replicas/coherence.rs"]
 mod coherence;
+#[path = "replicas/edges.rs"]
+mod edges;
 #[path = "replicas/helper.rs"]
 mod helper;
 #[path = "replicas/locality.rs"]

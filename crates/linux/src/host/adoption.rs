@@ -8,10 +8,11 @@ use crate::{
     error::Error,
     store::{self, Lifetime},
 };
-use nearside_policy::{Action, Newcomer, Reason, Step, Transaction, adoptions, awaiting};
+use nearside_policy::{Action, Newcomer, Reason, Step, Transaction, Unmet, adoptions, awaiting};
 
 impl Session<'_> {
-    /// Ends a reservation that no domain has adopted. False if there is none of this name.
+    /// Ends a reservation that no domain has adopted, whatever else would end it. False if there is
+    /// none of this name.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -21,8 +22,12 @@ impl Session<'_> {
         };
         let action = Action::Release { name: name.into() };
         let steps = vec![Step { action, reason: Reason::NotNeeded }];
-        self.apply(&Transaction::new(steps, &reservations::observed(&reservation)))?;
-        Ok(true)
+        match self.apply(&Transaction::new(steps, &reservations::observed(&reservation))) {
+            Ok(()) => Ok(true),
+            // Its time may be over since it was read.
+            Err(Refusal::Unmet(Unmet::NotReserved(_))) => Ok(false),
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Gives reservations without an owner to the domains that they were made for. Each then lasts

@@ -552,7 +552,7 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Raises this process's limit of open files to its hard limit, and returns the limit.
-fn raise_open_files() -> u64 {
+pub fn raise_open_files() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => maximum.unwrap_or(u64::MAX),

@@ -3,6 +3,7 @@
 mod home;
 mod hook;
 mod price;
+pub(crate) mod wide;
 
 use crate::{
     domains::{named, open_host},
@@ -51,6 +52,7 @@ Examples:
   nearside replicate attach 4711
   nearside replicate status
   nearside replicate remove /usr/bin/postgres
+  nearside replicate remove --image $(podman mount db) /usr/bin/db
 
 Exit codes:
   0  done
@@ -116,6 +118,10 @@ struct Remove {
     /// Files with copies
     #[arg(required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
+
+    /// The root of the container whose files they are, as for `add`
+    #[arg(long, value_name = "ROOT")]
+    image: Option<PathBuf>,
 }
 
 /// Let running processes use copies
@@ -157,9 +163,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Command::Hook(hook) => hook::run(hook, &args.socket),
         Command::Status(status) => {
             let files = connect()?.status().map_err(Failure::could_not)?;
+            let topology = open_host()?.topology().map_err(Failure::could_not)?;
+            let wide = wide::wide(&files, Path::new("/proc"), |cpu| topology.cpu(cpu)?.node);
             output::print(&match status.format {
-                Format::Text => status_text(&files),
-                Format::Json => output::json(&StatusJson { files })?,
+                Format::Text => status_text(&files, &wide),
+                Format::Json => output::json(&StatusJson::new(&files, &wide))?,
             })
         }
     }
@@ -247,9 +255,13 @@ fn nodes(args: &Add) -> Result<Option<NodeSet>, Failure> {
 
 fn run_remove(args: &Remove, client: &Client) -> Outcome {
     each(&args.files, |path| {
+        let image = args.image.as_deref();
+        let found = find(path, image).ok();
         // A file that has been removed since has its path alone.
-        let found = find(path, None).ok();
-        let path = found.as_ref().map_or_else(|| path.to_path_buf(), |(_, it)| it.path.clone());
+        let root = |image: &Path| fs::canonicalize(image).unwrap_or_else(|_| image.into());
+        let named = || Place { image: image.map(root), path: path.to_path_buf() };
+        let place = found.as_ref().map_or_else(named, |(_, place)| place.clone());
+        let path = place.on_host();
         let request = Request::Remove { path, automatic: false };
         let file = found.as_ref().map(|(file, _)| file.as_fd());
         client.ask(&request, file).map_err(|error| error.to_string())

@@ -7,18 +7,36 @@ use super::{
     },
     units::size,
 };
-use crate::printable::printable;
+use crate::{commands::replicate::wide::Wide, printable::printable};
 use nearside_linux::escape;
-use nearside_policy::{ByNode, replication::CopyRefusal};
-use nearside_replicas::protocol::{Attached, FileStatus, LeftAlone};
-use nearside_topology::NodeId;
+use nearside_policy::{ByNode, replication::CopyRefusal, text::WIDE};
+use nearside_replicas::{
+    original::Place,
+    protocol::{Attached, FileStatus, LeftAlone},
+};
+use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The JSON of the report.
 #[derive(Debug, Serialize)]
-pub(crate) struct StatusJson {
-    pub(crate) files: Vec<FileStatus>,
+pub(crate) struct StatusJson<'a> {
+    files: Vec<FileJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileJson<'a> {
+    #[serde(flatten)]
+    status: &'a FileStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wide: Option<&'a Wide>,
+}
+
+impl<'a> StatusJson<'a> {
+    pub(crate) fn new(files: &'a [FileStatus], wide: &'a BTreeMap<Place, Wide>) -> Self {
+        let file = |status: &'a FileStatus| FileJson { status, wide: wide.get(&status.place) };
+        Self { files: files.iter().map(file).collect() }
+    }
 }
 
 /// The price of copies before they are made.
@@ -44,7 +62,7 @@ pub(crate) fn price_text(price: &PriceJson) -> String {
 }
 
 /// The report for people.
-pub(crate) fn status_text(files: &[FileStatus]) -> String {
+pub(crate) fn status_text(files: &[FileStatus], wide: &BTreeMap<Place, Wide>) -> String {
     if files.is_empty() {
         return "No file has copies. `nearside replicate add PATH` gives it some.\n".into();
     }
@@ -62,7 +80,9 @@ pub(crate) fn status_text(files: &[FileStatus]) -> String {
     if files.iter().any(|file| file.automatic) {
         text += "\n* the daemon asked for it (replicate_text)\n";
     }
-    let reasons: Vec<_> = files.iter().flat_map(reasons).collect();
+    let told =
+        |file| reasons(file).into_iter().chain(wide.get(&file.place).map(|it| shared(file, it)));
+    let reasons: Vec<_> = files.iter().flat_map(told).collect();
     if !reasons.is_empty() {
         text += "\n";
         text += &reasons.join("");
@@ -132,10 +152,22 @@ fn reasons(file: &FileStatus) -> Vec<String> {
     all.chain(by_node).collect()
 }
 
+/// Why wide processes use one copy.
+fn shared(file: &FileStatus, wide: &Wide) -> String {
+    let path = printable(&escape::text(file.place.on_host()));
+    let nodes: NodeSet = wide.nodes.iter().copied().collect();
+    let others = match wide.others {
+        0 => String::new(),
+        1 => " and another one like it".into(),
+        others => format!(" and {others} others like it"),
+    };
+    format!("{path}: process {} on {}{others}: {WIDE}\n", wide.process, nodes.named())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearside_replicas::{original::Place, protocol::CopyStatus};
+    use nearside_replicas::protocol::CopyStatus;
 
     fn place(path: &str) -> Place {
         Place { image: None, path: path.into() }
@@ -193,7 +225,10 @@ mod tests {
             gain_percent: [].into(),
             ..plain.clone()
         };
-        insta::assert_snapshot!(status_text(&[plain, full, written]));
-        insta::assert_snapshot!("replicate_none", status_text(&[]));
+        let wide = |process, others| Wide { process, nodes: vec![node(0), node(2)], others };
+        let shared =
+            [(plain.place.clone(), wide(4711, 2)), (full.place.clone(), wide(7, 0))].into();
+        insta::assert_snapshot!(status_text(&[plain, full, written], &shared));
+        insta::assert_snapshot!("replicate_none", status_text(&[], &BTreeMap::new()));
     }
 }

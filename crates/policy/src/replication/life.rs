@@ -16,7 +16,7 @@ pub enum State {
     Replicated,
     /// The lease is being broken: copies are going, and the writer waits.
     Collapsing,
-    /// It cannot have copies, and does not try to before somebody asks for them again.
+    /// It cannot have copies. Another [`Event::Want`] makes it try again.
     Barred(Bar),
 }
 
@@ -66,7 +66,7 @@ pub enum Event {
     Collapsed,
     /// A writer has closed the file.
     WriterClosed,
-    /// Memory is short on a node: its copy has to go.
+    /// Memory is short on a node: its copy has to go, or is not made.
     Short(NodeId),
     /// A node that had no room for a copy has some.
     Room(NodeId),
@@ -327,13 +327,16 @@ impl Life {
     }
 
     fn short(&mut self, node: NodeId) -> Vec<Effect> {
-        if !self.copied.remove(node) {
+        let was_made = self.copying.remove(node);
+        if !was_made && !self.copied.remove(node) {
             return vec![];
         }
         self.refused.push((node, CopyRefusal::NoRoom("memory is short there".into())));
         let mut effects = vec![Effect::Withdraw(node)];
-        if self.copied.is_empty() && self.copying.is_empty() {
-            effects.extend(self.end_lease());
+        match self.copied.is_empty() && self.copying.is_empty() {
+            true => effects.extend(self.end_lease()),
+            false if was_made => effects.extend(self.copied_all()),
+            false => {}
         }
         effects
     }

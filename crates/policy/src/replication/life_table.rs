@@ -32,8 +32,9 @@ fn states() -> [(&'static str, Life); 9] {
     ]
 }
 
-fn events() -> [(&'static str, Event); 14] {
-    let failed = CopyRefusal::Failed("it is full".into());
+fn events() -> [(&'static str, Event); 16] {
+    let full = CopyRefusal::NoRoom("the budget is spent".into());
+    let failed = CopyRefusal::Failed("it cannot be read".into());
     [
         ("want 0-1", Event::Want(nodes(&[0, 1]))),
         ("want 1-2", Event::Want(nodes(&[1, 2]))),
@@ -42,11 +43,13 @@ fn events() -> [(&'static str, Event); 14] {
         ("busy writer", Event::BusyWriter),
         ("barred", Event::Barred(Bar::Empty)),
         ("copied 1", Event::Copied(NodeId(1))),
-        ("not copied 1", Event::NotCopied(NodeId(1), failed)),
+        ("no room for 1", Event::NotCopied(NodeId(1), full)),
+        ("1 failed", Event::NotCopied(NodeId(1), failed)),
         ("writer", Event::Writer),
         ("collapsed", Event::Collapsed),
         ("writer closed", Event::WriterClosed),
         ("short 0", Event::Short(NodeId(0))),
+        ("short 1", Event::Short(NodeId(1))),
         ("room 0", Event::Room(NodeId(0))),
         ("replaced", Event::Replaced),
     ]
@@ -74,7 +77,8 @@ fn outcome(mut life: Life, event: Event) -> String {
     words.join(", ")
 }
 
-/// A state in capitals is the one after the event. Nothing happens where nothing stands.
+/// A state in capitals is the one after the event. Without words, the state stays and nothing is to
+/// be done.
 const TABLE: &str = "
 candidate
   want 0-1       take lease
@@ -84,11 +88,13 @@ candidate
   busy writer
   barred         BARRED
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer
   collapsed
   writer closed  take lease
   short 0
+  short 1
   room 0
   replaced       forget
 
@@ -100,11 +106,13 @@ candidate, writer
   busy writer
   barred         BARRED
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer
   collapsed
   writer closed  take lease
   short 0
+  short 1
   room 0
   replaced       forget
 
@@ -116,11 +124,13 @@ copying
   busy writer
   barred         BARRED, withdraw 0, withdraw 1, release lease
   copied 1       REPLICATED
-  not copied 1   REPLICATED
+  no room for 1  REPLICATED
+  1 failed       REPLICATED
   writer         COLLAPSING, collapse
   collapsed
   writer closed
   short 0        withdraw 0
+  short 1        REPLICATED, withdraw 1
   room 0
   replaced       COLLAPSING, collapse
 
@@ -132,11 +142,13 @@ replicated
   busy writer
   barred
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer         COLLAPSING, collapse
   collapsed
   writer closed
   short 0        withdraw 0
+  short 1        withdraw 1
   room 0
   replaced       COLLAPSING, collapse
 
@@ -148,11 +160,13 @@ replicated, 0 full
   busy writer
   barred
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer         COLLAPSING, collapse
   collapsed
   writer closed
   short 0
+  short 1        CANDIDATE, withdraw 1, release lease
   room 0         COPYING, copy 0
   replaced       COLLAPSING, collapse
 
@@ -164,11 +178,13 @@ collapsing, writer
   busy writer
   barred
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer
   collapsed      CANDIDATE
   writer closed
   short 0
+  short 1
   room 0
   replaced
 
@@ -180,11 +196,13 @@ collapsing, replaced
   busy writer
   barred
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer
   collapsed      CANDIDATE, forget
   writer closed
   short 0
+  short 1
   room 0
   replaced
 
@@ -196,11 +214,13 @@ collapsing, unwanted
   busy writer
   barred
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer
   collapsed      CANDIDATE, forget
   writer closed
   short 0
+  short 1
   room 0
   replaced
 
@@ -212,11 +232,13 @@ barred
   busy writer
   barred
   copied 1
-  not copied 1
+  no room for 1
+  1 failed
   writer
   collapsed
   writer closed
   short 0
+  short 1
   room 0
   replaced       forget
 ";

@@ -38,6 +38,13 @@ pub(super) struct Replicated {
     pub(super) collapses: u64,
 }
 
+impl Replicated {
+    /// Whether a copy of it is on this node, or being made there.
+    pub(super) fn has_memory_on(&self, node: NodeId) -> bool {
+        self.copies.contains_key(&node) || self.jobs.contains_key(&node)
+    }
+}
+
 /// The nodes that shall use copies, and how many share one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wish {

@@ -25,7 +25,8 @@ impl Replicator {
     pub(super) fn look_at_memory(&mut self) {
         let now = Instant::now();
         let is_watched = self.files.values().any(|file| {
-            !file.copies.is_empty() || file.life.refused().iter().any(|(_, why)| why.is_no_room())
+            let is_full = || file.life.refused().iter().any(|(_, why)| why.is_no_room());
+            !file.copies.is_empty() || !file.jobs.is_empty() || is_full()
         });
         if !is_watched {
             self.watch.next = None;
@@ -40,7 +41,7 @@ impl Replicator {
             self.topology = topology;
             let nodes: Vec<_> = self.topology.nodes.iter().map(|it| (it.id, memory(it))).collect();
             for (node, memory) in nodes {
-                if self.files.values().any(|file| file.copies.contains_key(&node)) {
+                if self.files.values().any(|file| file.has_memory_on(node)) {
                     wait = wait.min(memory.next_look());
                 }
                 match memory.short_bytes() {
@@ -76,7 +77,7 @@ impl Replicator {
     }
 
     fn free(&mut self, node: NodeId, bytes: u64, now: Instant) -> u64 {
-        let there = self.files.values().any(|file| file.copies.contains_key(&node));
+        let there = self.files.values().any(|file| file.has_memory_on(node));
         if bytes == 0 || !there {
             return 0;
         }
@@ -96,6 +97,12 @@ impl Replicator {
             let copy = self.files.get(&id).and_then(|file| file.copies.get(&node));
             freed_bytes += copy.map_or(0, |copy| copy.bytes);
             self.take(id, Event::Short(node));
+        }
+        if freed_bytes < bytes {
+            // Copies that are being made need more, and their memory comes back.
+            let making = self.files.iter().filter(|(_, file)| file.jobs.contains_key(&node));
+            let making: Vec<_> = making.map(|(id, _)| *id).collect();
+            making.into_iter().for_each(|id| self.take(id, Event::Short(node)));
         }
         self.watch.short.insert(node, now);
         freed_bytes

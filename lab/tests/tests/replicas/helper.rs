@@ -7,7 +7,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     path::PathBuf,
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -42,8 +42,20 @@ impl Replicator {
         self.child = Self::spawn("");
     }
 
+    /// One without this capability, as setpriv(1) names it.
+    pub(crate) fn without(capability: &str) -> Self {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = Command::new("setpriv");
+        let without = format!("-{capability}");
+        command.args(["--bounding-set", &without]).arg(nearside().get_program());
+        Self { child: Self::spawn_as(&mut command, ""), one: Some(one) }
+    }
+
     fn spawn(flags: &str) -> Child {
-        let command = &mut nearside();
+        Self::spawn_as(&mut nearside(), flags)
+    }
+
+    fn spawn_as(command: &mut Command, flags: &str) -> Child {
         let command = command.arg("replicator").args(words(flags)).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -121,7 +133,7 @@ impl Python {
     /// On a node of the host, without Nearside.
     pub(crate) fn plain(node: u32) -> Self {
         let cpus = format!("{}-{}", 2 * node, 2 * node + 1);
-        let command = &mut std::process::Command::new("taskset");
+        let command = &mut Command::new("taskset");
         Self::spawn(command.args(["-c", &cpus, PYTHON, "-S", "-c", LOOP]))
     }
 
@@ -133,7 +145,7 @@ impl Python {
     /// .. with this propagation of mounts, as unshare(1) has it.
     pub(crate) fn unshared(node: u32, propagation: &str) -> Self {
         let cpus = format!("{}-{}", 2 * node, 2 * node + 1);
-        let command = &mut std::process::Command::new("taskset");
+        let command = &mut Command::new("taskset");
         let command = command.args(["-c", &cpus, "unshare", "--mount", "--propagation"]);
         let command = command.arg(propagation);
         Self::spawn(command.args([PYTHON, "-S", "-c", LOOP]))
@@ -147,7 +159,7 @@ impl Python {
         Self::spawn(command.args([PYTHON, "-S", "-c", LOOP]))
     }
 
-    pub(crate) fn spawn(command: &mut std::process::Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());

@@ -47,6 +47,34 @@ fn executable_libraries_plugin_and_extension_modules_are_local_on_every_node() {
     replicator.stop();
 }
 
+/// A thread on CPU 6 waits for ever.
+const STAY_ON_NODE_3: &str = "import os, threading
+there = threading.Barrier(2)
+def stay():
+    os.sched_setaffinity(0, [6])
+    there.wait()
+    threading.Event().wait()
+threading.Thread(target=stay, daemon=True).start()
+there.wait()";
+
+#[test]
+fn a_process_with_threads_on_two_nodes_is_told() {
+    let plugin = plugin("wide.so");
+    let replicator = Replicator::start("");
+    add("", std::slice::from_ref(&plugin), "replicated");
+    assert!(status(&plugin).unwrap()["wide"].is_null());
+    let mut wide = Python::in_namespace(0);
+    wide.load(&[], &plugin);
+    wide.exec(STAY_ON_NODE_3);
+    let told = status(&plugin).unwrap()["wide"].clone();
+    assert_eq!(told["process"], wide.child.id(), "{told}");
+    assert_eq!((&told["nodes"], &told["others"]), (&serde_json::json!([0, 3]), &0.into()));
+    let text = nearside_lab::stdout(&run(words("replicate status")));
+    let expected = format!("process {} on nodes 0,3: threads on several nodes", wide.child.id());
+    assert!(text.contains(&expected), "{text}");
+    replicator.stop();
+}
+
 #[test]
 fn a_ratio_makes_pairs_of_nodes_share_a_copy() {
     let plugin = plugin("shared.so");

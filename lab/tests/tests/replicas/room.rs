@@ -1,4 +1,4 @@
-//! Copies respect memory that others need.
+//! Copies respect memory that others need. Each test removes its file, which takes memory, too.
 
 use super::helper::{Replicator, add, plugin, status};
 use nearside_lab::{Domain, await_that, run, stderr, words};
@@ -17,6 +17,7 @@ fn the_budget_bounds_the_copies_of_a_node() {
     assert!(report.contains("no room"), "{report}");
     fs::write(&path, "nobody holds a lease").unwrap();
     replicator.stop();
+    fs::remove_file(&path).unwrap();
 }
 
 fn available_mib(node: usize) -> u64 {
@@ -50,6 +51,7 @@ fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
     drop(hog);
     await_that("the copy returns", || has_copy(&path, 2));
     replicator.stop();
+    fs::remove_file(&path).unwrap();
 }
 
 #[test]
@@ -65,6 +67,7 @@ fn a_claim_gets_the_memory_of_copies() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(!has_copy(&path, 1) && has_copy(&path, 3), "{:?}", status(&path));
     replicator.stop();
+    fs::remove_file(&path).unwrap();
 }
 
 #[test]
@@ -94,4 +97,5 @@ fn copies_and_claims_never_promise_the_same_memory() {
         status(&path).is_some_and(|it| it["copies"]["2"].is_object())
     });
     replicator.stop();
+    fs::remove_file(&path).unwrap();
 }

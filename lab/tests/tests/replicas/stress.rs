@@ -37,10 +37,11 @@ impl Random {
 /// that was renamed over, as on every kernel.
 const READER: &str = "
 import mmap, os
+held = {}
 def reopen(path):
-    global file, mapped
     file = open(path, 'rb', 0)
-    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    held[path] = file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+def sizes(path): return os.stat(path).st_size + os.fstat(held[path][0].fileno()).st_size
 def check(path, number, is_in_place):
     expected = number.encode() * 8192
     with open(path, 'rb') as fresh:
@@ -48,6 +49,7 @@ def check(path, number, is_in_place):
         device = os.fstat(fresh.fileno()).st_dev
     if read != expected: return ('read', read[:6], len(read))
     if not is_in_place: reopen(path)
+    file, mapped = held[path]
     if mapped[:] != expected: return ('mapped', mapped[:6])
     if os.pread(file.fileno(), len(expected), 0) != expected: return ('descriptor',)
     return device
@@ -168,7 +170,7 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
 /// The time until all readers see the file empty.
 fn time_until_empty(readers: &mut [Python]) -> Duration {
     let began = Instant::now();
-    await_all(readers, &format!("os.stat('{FILE}').st_size"), "0");
+    await_all(readers, &format!("sizes('{FILE}')"), "0");
     began.elapsed()
 }
 
@@ -188,8 +190,8 @@ fn await_all(readers: &mut [Python], question: &str, expected: &str) {
 const OVERLAY: &str = "/tmp/overlay-stress";
 const OVERLAY_ROUNDS: u32 = 1_000;
 
-/// The file that only the lower layer has, and the one that the upper layer has, too. The third is
-/// written through the overlay.
+/// File `below` is in the lower layer alone, `above` in both. The latter is also written through
+/// the overlay.
 #[test]
 fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
     let folders = ["lower", "upper", "work", "shown"].map(|name| format!("{OVERLAY}/{name}"));
@@ -209,6 +211,7 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
         (0..4).map(|node| Python::at_home(&format!("overlaid{node}"), node)).collect();
     for reader in &mut readers {
         reader.exec(READER);
+        shown.iter().for_each(|path| reader.exec(&format!("reopen('{path}')")));
     }
     let mut writer = Python::plain(0);
     writer.exec(WRITER);
@@ -225,7 +228,7 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
         let call = format!("{way}('{OVERLAY}/{written}', b'{number}' * {REPEATS})");
         assert_eq!(writer.eval(&call), "None", "{way} {written} {round}");
         for reader in &mut readers {
-            reader.ask(&format!("check('{path}', '{number}', False)"));
+            reader.ask(&format!("check('{path}', '{number}', True)"));
         }
         for (node, reader) in readers.iter_mut().enumerate() {
             let answer = reader.answer();

@@ -1,0 +1,137 @@
+//! Files, processes and privileges at the edges of what copies can be made of.
+
+use super::helper::{Python, Replicator, add, await_state, plugin, status};
+use nearside_lab::{await_that, run, stderr, words};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    process::Command,
+};
+
+fn done(text: &str) {
+    let mut command = words(text);
+    let status = Command::new(command.next().unwrap()).args(command).status().unwrap();
+    assert!(status.success(), "{text}");
+}
+
+#[test]
+fn a_set_user_id_program_runs_as_its_owner_from_a_copy() {
+    let path = "/tmp/who";
+    fs::copy(fs::canonicalize("/usr/bin/id").unwrap(), path).unwrap();
+    chown(path, Some(1234), None).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o4755)).unwrap();
+    let replicator = Replicator::start("");
+    add("", &[path.to_owned()], "replicated");
+    let mut domain = Python::at_home("set-user-id", 2);
+    let device = domain.eval(&format!("__import__('os').stat('{path}').st_dev"));
+    assert_ne!(device, fs::metadata(path).unwrap().dev().to_string(), "it is a copy");
+    let ran = format!("__import__('subprocess').check_output(['{path}', '--user'])");
+    assert_eq!(domain.eval(&ran), r"b'1234\n'");
+    replicator.stop();
+}
+
+/// Its copies are being made then, or are there.
+#[test]
+fn a_file_that_is_written_right_after_it_was_added_has_copies_of_the_new_content_alone() {
+    let path = plugin("written-meanwhile");
+    fs::write(&path, vec![b'a'; 64 << 20]).unwrap();
+    let replicator = Replicator::start("--budget 100M");
+    let mut domain = Python::at_home("meanwhile", 3);
+    domain.exec(
+        "def is_all(path, byte):\n with open(path, 'rb') as file: data = file.read()\n \
+         return data.count(byte) == len(data) == 64 << 20",
+    );
+    for content in [b'b', b'c', b'd'] {
+        let output = run(["replicate", "add", &path]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        fs::write(&path, vec![content; 64 << 20]).unwrap();
+        assert_eq!(status(&path).unwrap()["collapses"], 1);
+        let is_new = format!("is_all('{path}', b'{}')", char::from(content));
+        assert_eq!(domain.eval(&is_new), "True");
+        await_state(&path, "replicated");
+        assert_eq!(domain.eval(&is_new), "True", "from the copy");
+        assert!(run(["replicate", "remove", &path]).status.success());
+    }
+    replicator.stop();
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn domains_that_end_while_copies_are_made_leave_nothing_bound() {
+    let path = plugin("ending");
+    fs::write(&path, vec![7; 64 << 20]).unwrap();
+    let replicator = Replicator::start("--budget 100M");
+    let domains: Vec<_> =
+        (0..4).map(|node| Python::at_home(&format!("ending{node}"), node)).collect();
+    let output = run(["replicate", "add", &path]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let process = domains[0].child.id();
+    drop(domains);
+    await_state(&path, "replicated");
+    await_that("no namespace has a copy", || {
+        let copies = status(&path).unwrap()["copies"].as_object().unwrap().clone();
+        copies.len() == 4 && copies.values().all(|copy| copy["namespaces"] == 0)
+    });
+    let attached = run(words(&format!("replicate attach {process} --node 0")));
+    assert_eq!(attached.status.code(), Some(1));
+    assert!(stderr(&attached).contains("has ended"), "{}", stderr(&attached));
+    replicator.stop();
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_file_of_an_image_is_removed_by_its_path_inside() {
+    fs::create_dir_all("/tmp/image-of-tools/opt").unwrap();
+    let (inside, outside) = ("/opt/tool", "/tmp/image-of-tools/opt/tool");
+    fs::copy(plugin("tool"), outside).unwrap();
+    let replicator = Replicator::start("");
+    add("--image /tmp/image-of-tools", &[inside.to_owned()], "replicated");
+    assert_eq!(run(["replicate", "remove", inside]).status.code(), Some(1));
+    let removed = run(words(&format!("replicate remove --image /tmp/image-of-tools {inside}")));
+    assert!(removed.status.success(), "{}", stderr(&removed));
+    assert!(status(inside).is_none());
+    replicator.stop();
+}
+
+/// The kernel checks each page of such a file when it is read.
+#[test]
+fn a_file_with_fs_verity_is_refused() {
+    let folder = "/tmp/verity";
+    fs::create_dir_all(folder).unwrap();
+    done("modprobe loop");
+    done("truncate --size 32M /tmp/verity.disk");
+    done("mkfs.ext4 -q -b 4096 -O verity /tmp/verity.disk");
+    done(&format!("mount -o loop /tmp/verity.disk {folder}"));
+    let path = format!("{folder}/sealed");
+    fs::write(&path, "text").unwrap();
+    let mut python = Python::plain(0);
+    // FS_IOC_ENABLE_VERITY of linux/fsverity.h: version 1, SHA-256, blocks of 4096 bytes.
+    let sealed = format!(
+        "__import__('fcntl').ioctl(open('{path}', 'rb'), 0x40806685, \
+         __import__('struct').pack('=III116x', 1, 1, 4096))"
+    );
+    let answer = python.eval(&sealed);
+    assert!(answer.starts_with("b'"), "{answer}");
+    let replicator = Replicator::start("");
+    let output = run(["replicate", "add", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("fs-verity protects it"), "{}", stderr(&output));
+    replicator.stop();
+    drop(python);
+    done(&format!("umount {folder}"));
+}
+
+/// Root may lease its own files without a capability, and no others.
+#[test]
+fn a_replicator_without_cap_lease_says_that_it_is_needed() {
+    let path = plugin("of-another");
+    chown(&path, Some(1234), None).unwrap();
+    let replicator = Replicator::without("lease");
+    let output = run(["replicate", "add", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("this needs CAP_LEASE"), "{}", stderr(&output));
+    // It holds none: a writer that does not wait would be refused.
+    let open = format!("__import__('os').open('{path}', 0o4001) > 0");
+    assert_eq!(Python::plain(0).eval(&open), "True");
+    replicator.stop();
+}
