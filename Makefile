@@ -62,7 +62,7 @@ lint: ## formatting, clippy (fuzz targets and the model without std, too), rustd
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 	shellcheck -x lab/demo lab/kernel lab/packages lab/apt lab/qemu lab/guest lab/guest-init lab/modelled-init lab/xen-dom0-init lab/xen-domu-init lab/libvirt-numad lab/virtqemud packaging/libvirt/qemu.d/nearside packaging/numad/build-deb packaging/numad/test-deb scripts/install scripts/libvirtd findings/*.sh .ci/run
 	python3 -W error -c 'import pathlib, sys; [compile(pathlib.Path(name).read_bytes(), name, "exec") for name in sys.argv[1:]]' \
-	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/replicate lab/test lab/*.py lab/demo-guest docs/images/draw-demo
+	  lab/run lab/calibrate lab/compare lab/measure lab/migrate lab/numatune lab/replicate lab/test lab/text-costs lab/*.py lab/demo-guest docs/images/draw-demo
 
 unit: ## the tests that need no lab
 	cargo test --workspace --config 'target."cfg(unix)".runner = ["$(TIMES)", "run"]'

@@ -30,17 +30,26 @@ fn transaction(made: &Made) -> Transaction {
     Transaction::new(steps, &seen)
 }
 
-/// Domains with their bindings, and the names and MiB of reservations.
-fn state(made: &Made) -> (Vec<(Record, String, String)>, Vec<(String, u64)>) {
+/// What a host records and puts in force.
+#[derive(Debug, PartialEq)]
+struct State {
+    /// Domains with their bindings.
+    domains: Vec<(Record, String, String)>,
+    /// The names and MiB of reservations.
+    reservations: Vec<(String, u64)>,
+}
+
+fn state(made: &Made) -> State {
     let each = |it: Reservation| (it.name, it.bytes.values().sum::<u64>() / MIB);
-    (made.state(), made.host().reservations().into_iter().map(each).collect())
+    let reservations = made.host().reservations().into_iter().map(each).collect();
+    State { domains: made.state(), reservations }
 }
 
 #[test]
 fn a_domain_and_reservations_change_together() {
     let made = made();
     made.host().begin().unwrap().apply(&transaction(&made)).unwrap();
-    let (domains, reservations) = state(&made);
+    let State { domains, reservations } = state(&made);
     assert_eq!(domains[0].0.part().home.nodes, nodes(1));
     assert_eq!((&*domains[0].1, &*domains[0].2), ("2-3", "1"));
     assert_eq!(reservations, [("rest".into(), 100)]);
@@ -88,7 +97,7 @@ fn a_reservation_that_a_domain_has_adopted_is_not_released() {
         assert!(!session.release("text").unwrap());
         assert!(!session.release("none").unwrap());
     }
-    assert_eq!(state(&made).1, [("text".into(), 400)]);
+    assert_eq!(state(&made).reservations, [("text".into(), 400)]);
     let late = Transaction::new(
         vec![Step { action: Action::Release { name: "text".into() }, reason: Reason::NotNeeded }],
         &Observation::default(),
