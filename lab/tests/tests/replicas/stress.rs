@@ -216,27 +216,34 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
     let mut writer = Python::plain(0);
     writer.exec(WRITER);
     let (mut random, mut from_copies) = (Random(23), 0_u64);
+    let mut present = shown.each_ref().map(|path| (path.clone(), "000000".to_owned()));
     for round in 1..=OVERLAY_ROUNDS {
         let written = ["lower/below", "upper/above", "shown/above"][random.below(3) as usize];
-        let name = written.split_once('/').unwrap().1;
-        let path = format!("{OVERLAY}/shown/{name}");
+        let (path, number) = &mut present[usize::from(written != "lower/below")];
+        let original = fs::metadata(&*path).unwrap().dev();
+        let mut check = |number: &str, is_in_place: &str, when: &str| {
+            for reader in &mut readers {
+                reader.ask(&format!("check('{path}', '{number}', {is_in_place})"));
+            }
+            let mut from_copies = 0;
+            for (node, reader) in readers.iter_mut().enumerate() {
+                let answer = reader.answer();
+                let device = answer.parse::<u64>();
+                let device =
+                    device.unwrap_or_else(|_| panic!("{when}, {written}, {node}: {answer}"));
+                from_copies += u64::from(device != original);
+            }
+            from_copies
+        };
         if random.below(3) == 0 {
-            await_state(&path, "replicated");
+            await_state(path, "replicated");
+            from_copies += check(number, "False", &format!("before round {round}"));
         }
+        *number = format!("{round:06}");
         let way = ["write", "truncate", "shared", "nonblock"][random.below(4) as usize];
-        let (number, original) = (format!("{round:06}"), fs::metadata(&path).unwrap().dev());
         let call = format!("{way}('{OVERLAY}/{written}', b'{number}' * {REPEATS})");
         assert_eq!(writer.eval(&call), "None", "{way} {written} {round}");
-        for reader in &mut readers {
-            reader.ask(&format!("check('{path}', '{number}', True)"));
-        }
-        for (node, reader) in readers.iter_mut().enumerate() {
-            let answer = reader.answer();
-            let device: u64 = answer
-                .parse()
-                .unwrap_or_else(|_| panic!("round {round}, {way} {written}, {node}: {answer}"));
-            from_copies += u64::from(device != original);
-        }
+        from_copies += check(number, "True", &format!("round {round}, {way}"));
     }
     println!("{OVERLAY_ROUNDS} rounds, {from_copies} reads from copies");
     assert!(from_copies > u64::from(OVERLAY_ROUNDS) / 2, "{from_copies}");
