@@ -158,6 +158,16 @@ impl Replicator {
                 return self.take(job.file, Event::NotCopied(job.node, why));
             }
         };
+        // Its attributes may have changed since they were copied. Later changes have an event,
+        // which finds this copy.
+        let original = self.files.get(&job.file).map(|file| &file.original.file);
+        let store = self.store(job.node);
+        let refreshed = original.zip(store).map(|(original, store)| store.refresh(original, &copy));
+        if let Some(Err(error)) = refreshed {
+            self.remove_copy(job.node, &copy.name);
+            let why = CopyRefusal::Failed(error.to_string());
+            return self.take(job.file, Event::NotCopied(job.node, why));
+        }
         if let Some(file) = self.files.get_mut(&job.file) {
             file.copies.insert(job.node, copy);
         }
