@@ -2,10 +2,11 @@
 
 use crate::{cgroup::Cgroup, read::at_once};
 use nearside_policy::ByNode;
-use nearside_topology::{CpuId, NodeId, Topology};
+use nearside_topology::{CpuId, NodeId, NodeSet, Topology};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
+    fs,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -119,7 +120,15 @@ pub(crate) fn see(thread: i32, proc: &Path, topology: &Topology) -> Option<Seen>
     Some(Seen { node, runtime_ns, waited_ns: figures.next().unwrap_or(0) })
 }
 
-/// The figures of a whole process, from its folder; none if it has ended or is hidden.
+/// The nodes of the CPUs on which the threads of a process ran last, from its folder in `/proc`.
+/// Empty once it has ended.
+pub fn nodes_of_process(folder: &Path, node_of: impl Fn(CpuId) -> Option<NodeId>) -> NodeSet {
+    let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| node_of(of_process(&thread.path())?.cpu)).collect()
+}
+
+/// The figures of a whole process, or of a thread, from its folder; none if it has ended or is
+/// hidden.
 pub(crate) fn of_process(folder: &Path) -> Option<Stat> {
     let mut buffer = [0; MAX_STAT_BYTES];
     let text = at_once(&folder.join("stat"), &mut buffer).ok()?;

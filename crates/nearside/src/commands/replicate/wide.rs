@@ -1,7 +1,8 @@
 //! Processes with threads on several nodes, among those that map files with copies.
 
+use nearside_linux::threads::nodes_of_process;
 use nearside_replicas::{original::Place, protocol::FileStatus};
-use nearside_topology::{CpuId, NodeId, NodeSet};
+use nearside_topology::{CpuId, NodeId};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +50,7 @@ pub(crate) fn wide(
         if its.is_empty() {
             continue;
         }
-        let nodes = nodes_of_threads(&folder, &node_of);
+        let nodes = nodes_of_process(&folder, &node_of);
         if nodes.len() < 2 {
             continue;
         }
@@ -73,19 +74,6 @@ fn mapped(maps: &[u8]) -> BTreeSet<PathBuf> {
         Some(PathBuf::from(std::ffi::OsStr::from_bytes(&line[at..])))
     };
     maps.split(|byte| *byte == b'\n').filter_map(path).collect()
-}
-
-/// The nodes of the CPUs on which the threads of a process ran last.
-fn nodes_of_threads(process: &Path, node_of: impl Fn(CpuId) -> Option<NodeId>) -> NodeSet {
-    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-    let stats = threads.filter_map(|it| fs::read_to_string(it.path().join("stat")).ok());
-    stats.filter_map(|stat| node_of(last_cpu(&stat)?)).collect()
-}
-
-/// Field 39 of `/proc/PID/task/TID/stat` (proc_pid_stat(5)). The name, field 2, may have spaces.
-fn last_cpu(stat: &str) -> Option<CpuId> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(36)?.parse().ok().map(CpuId)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn transaction(made: &Made) -> Transaction {
     Transaction::new(steps, &seen)
 }
 
-/// What a host records and puts in force.
+/// The records of a host, and the bindings in force.
 #[derive(Debug, PartialEq)]
 struct State {
     /// Domains with their bindings.
