@@ -53,20 +53,29 @@ pub(crate) fn below(original: &Original) -> Result<Vec<File>, Bar> {
 }
 
 /// Whether the files below the original are those that [`below`] has found, which are leased. A
-/// writer may have brought the file to another layer.
+/// writer may have brought the file to another layer, or have truncated it during the look.
 ///
 /// # Errors
 /// Why it cannot have copies: the topmost file is not the one that the overlay shows.
 pub(crate) fn are_those_leased(original: &Original) -> Result<bool, Bar> {
+    let version = || Version::of(&original.file).map_err(|error| unknown(error.to_string()));
+    let before = version()?;
     let found = look(original)?;
+    if version()? != before {
+        return Ok(false);
+    }
     let leased: io::Result<Vec<_>> = original.layers.iter().map(FileId::of).collect();
     if !leased.is_ok_and(|leased| leased.iter().eq(found.iter().map(|below| &below.id))) {
         return Ok(false);
     }
     match found.into_iter().find_map(|below| below.differs) {
-        Some(path) => Err(Bar::Layers { why: format!("{} is another file", escape::text(path)) }),
+        Some(path) => Err(unknown(format!("{} is another file", escape::text(path)))),
         None => Ok(true),
     }
+}
+
+fn unknown(why: String) -> Bar {
+    Bar::Layers { why }
 }
 
 fn look(original: &Original) -> Result<Vec<Below>, Bar> {
@@ -76,7 +85,6 @@ fn look(original: &Original) -> Result<Vec<Below>, Bar> {
 }
 
 fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Result<(), Bar> {
-    let unknown = |why: String| Bar::Layers { why };
     let text = |error: Errno| unknown(io::Error::from(error).to_string());
     #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
     let kind = fstatfs(file).map_err(text)?.f_type as i64;
@@ -125,15 +133,14 @@ const EXACTLY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_M
 
 /// A regular file by a mount of its own; none if there is none.
 fn open(path: &Path) -> Result<Option<File>, Bar> {
-    let unknown =
-        |error: io::Error| Bar::Layers { why: format!("{}: {error}", escape::text(path)) };
+    let failed = |error: io::Error| unknown(format!("{}: {error}", escape::text(path)));
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let there = match openat2(CWD, path, flags, Mode::empty(), EXACTLY) {
         Ok(there) => there,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-        Err(error) => return Err(unknown(error.into())),
+        Err(error) => return Err(failed(error.into())),
     };
-    match check(&there).map_err(|error| unknown(error.into()))? {
+    match check(&there).map_err(|error| failed(error.into()))? {
         Ok(()) => {}
         // A white-out, or a folder that a file above it hides.
         Err(Bar::NotRegular { .. } | Bar::Empty) => return Ok(None),
@@ -148,7 +155,7 @@ fn open(path: &Path) -> Result<Option<File>, Bar> {
     )
     .unwrap_or(there);
     let number = detached.as_raw_fd();
-    File::open(format!("/proc/thread-self/fd/{number}")).map(Some).map_err(unknown)
+    File::open(format!("/proc/thread-self/fd/{number}")).map(Some).map_err(failed)
 }
 
 /// The folders of an overlay's options, the topmost first.

@@ -66,6 +66,12 @@ impl From<&Stat> for Version {
     }
 }
 
+impl Version {
+    pub(crate) fn of(file: &File) -> rustix::io::Result<Self> {
+        rustix::fs::fstat(file).map(|stat| Self::from(&stat))
+    }
+}
+
 impl Original {
     /// Opens the file behind a descriptor that a client has sent, at most an `O_PATH` one. Each use
     /// of `place` checks that it names this very file. `detached` gives it by a mount of its own,
@@ -80,8 +86,10 @@ impl Original {
     ) -> Result<Result<Self, Bar>, Error> {
         let doing = || format!("opening {}", escape::text(place.on_host()));
         // Before it is opened: to open a device or a FIFO may have effects.
-        if let Err(bar) = check(sent).doing(doing)? {
-            return Ok(Err(bar));
+        match check(sent).doing(doing)? {
+            // Its content may follow.
+            Ok(()) | Err(Bar::Empty) => {}
+            Err(bar) => return Ok(Err(bar)),
         }
         // The descriptor sent may lack the right to read, and a lease belongs to a description.
         let source = detached(&place.on_host(), FileId::of(sent).doing(doing)?);
@@ -99,15 +107,15 @@ impl Original {
 
     /// Takes note of the content that the lease keeps as it is.
     pub(crate) fn note_version(&mut self) {
-        if let Ok(stat) = rustix::fs::fstat(&self.file) {
-            self.version = Version::from(&stat);
+        if let Ok(now) = Version::of(&self.file) {
+            self.version = now;
         }
     }
 
     /// Takes note of new times of the same content. After a truncation it does nothing.
     pub(crate) fn note_times(&mut self) {
-        let now = rustix::fs::fstat(&self.file).map(|stat| Version::from(&stat));
-        if let Some(now) = now.ok().filter(|now| now.bytes == self.version.bytes) {
+        let now = Version::of(&self.file).ok();
+        if let Some(now) = now.filter(|now| now.bytes == self.version.bytes) {
             self.version = now;
         }
     }
@@ -115,7 +123,12 @@ impl Original {
     /// Whether the content is another one than under the lease. An open for reading that truncates
     /// (`O_RDONLY | O_TRUNC`) breaks no lease.
     pub(crate) fn is_changed(&self) -> bool {
-        rustix::fs::fstat(&self.file).map_or(true, |stat| Version::from(&stat) != self.version)
+        Version::of(&self.file).ok() != Some(self.version)
+    }
+
+    /// Whether it has no content (now).
+    pub(crate) fn is_empty(&self) -> bool {
+        Version::of(&self.file).is_ok_and(|now| now.bytes == 0)
     }
 
     /// Whether it has lost a name since it was opened: a package upgrade, a rename or an unlink.
@@ -141,9 +154,6 @@ pub fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
     if kind != FileType::RegularFile {
         return Ok(Err(Bar::NotRegular { found: kind_name(kind).into() }));
     }
-    if stat.st_size == 0 {
-        return Ok(Err(Bar::Empty));
-    }
     // Each may hide the other: 9p answers statfs(2) with the type of the server's file system.
     let magic = fstatfs(file)?.f_type.cast_unsigned();
     for name in [file_system(file)?, name_of(magic)] {
@@ -154,6 +164,9 @@ pub fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
     let attributes = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?.stx_attributes;
     if attributes.contains(StatxAttributes::VERITY) {
         return Ok(Err(Bar::Verity));
+    }
+    if stat.st_size == 0 {
+        return Ok(Err(Bar::Empty));
     }
     Ok(Ok(()))
 }
@@ -256,7 +269,9 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR).unwrap();
         let there = FileId::at(Path::new(&path("text"))).unwrap();
         assert_eq!(opened(&path("text")), Ok(there));
-        assert_eq!(opened(&path("empty")), Err(Bar::Empty));
+        let empty = open(path("empty"), OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(check(&empty), Ok(Err(Bar::Empty)));
+        assert!(opened(&path("empty")).is_ok(), "its content may follow");
         let not_regular = |found: &str| Err(Bar::NotRegular { found: found.into() });
         assert_eq!(opened(&path("fifo")), not_regular("a FIFO"), "it is not opened");
         assert_eq!(opened(folder.path().to_str().unwrap()), not_regular("a folder"));

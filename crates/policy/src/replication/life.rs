@@ -52,7 +52,7 @@ pub enum Event {
     Want(NodeSet),
     /// The lease was granted.
     Leased,
-    /// The lease was refused, since a writer has the file open.
+    /// The lease was refused, since a writer has the file open, or has emptied it.
     BusyWriter,
     /// The file cannot have copies.
     Barred(Bar),

@@ -9,9 +9,10 @@ use super::{
 };
 use crate::{
     census::Census,
+    error::Error,
     file_id::FileId,
     namespace::Namespace,
-    original::Original,
+    original::{Original, Place},
     protocol::{Answer, CopyStatus, FileStatus, MAX_ANSWER_BYTES, Request},
     users::users,
 };
@@ -96,12 +97,21 @@ impl Replicator {
     }
 
     fn add(&mut self, file: &OwnedFd, wish: Wish) -> Answer {
-        let detached = |path: &Path, id| self.visitor.detached(path, id);
-        let original = match Original::open(file, &wish.place, detached) {
-            Ok(Ok(original)) => original,
-            Ok(Err(bar)) => return Answer::Barred { bar },
-            Err(error) => return Answer::Refused { why: error.to_string() },
-        };
+        match self.original(file, &wish.place) {
+            Ok(Ok(original)) if original.is_empty() && !self.files.contains_key(&original.id) => {
+                Answer::Barred { bar: Bar::Empty }
+            }
+            Ok(Ok(original)) => self.add_original(original, wish),
+            Ok(Err(bar)) => Answer::Barred { bar },
+            Err(error) => Answer::Refused { why: error.to_string() },
+        }
+    }
+
+    fn original(&self, file: &OwnedFd, place: &Place) -> Result<Result<Original, Bar>, Error> {
+        Original::open(file, place, |path, id| self.visitor.detached(path, id))
+    }
+
+    fn add_original(&mut self, original: Original, wish: Wish) -> Answer {
         let id = original.id;
         if self.stores.iter().any(|store| store.device() == id.device) {
             return Answer::Refused { why: "it is a copy: name the original".into() };
@@ -154,9 +164,11 @@ impl Replicator {
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let place = wish.place.on_host();
         let file = self.visitor.on_host(|| openat2(CWD, place, flags, Mode::empty(), resolve));
-        if let Ok(Ok(file)) = file {
-            // A file that is barred, or not there, has no copies, as `status` shows.
-            let _ = self.add(&file, wish.clone());
+        let Ok(Ok(file)) = file else { return };
+        // A file that is barred, or not there, has no copies, as `status` shows. An empty one waits
+        // for its content.
+        if let Ok(Ok(original)) = self.original(&file, &wish.place) {
+            let _ = self.add_original(original, wish.clone());
         }
     }
 

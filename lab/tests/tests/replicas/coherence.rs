@@ -78,6 +78,10 @@ fn a_truncation_without_write_access_collapses_the_copies() {
     let mut other = Python::plain(0);
     other.exec(&format!("import os\nos.close(os.open('{path}', os.O_RDONLY | os.O_TRUNC))"));
     await_that("the domain sees the empty file", || domain.eval(&length) == "0");
+    // A writer that leaves it empty does not bar it. The replicator sees the close before it
+    // answers.
+    drop(OpenOptions::new().write(true).open(&path).unwrap());
+    assert_eq!(status(&path).unwrap()["state"], "candidate");
     // The next writer finds a file as any other.
     fs::write(&path, "000001").unwrap();
     assert_eq!(domain.eval(&reading(&path)), "b'000001'");

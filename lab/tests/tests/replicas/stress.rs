@@ -11,7 +11,7 @@ use std::{
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const ROUNDS: u32 = 10_000;
@@ -41,6 +41,7 @@ held = {}
 def reopen(path):
     file = open(path, 'rb', 0)
     held[path] = file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+def sizes(path): return os.stat(path).st_size + os.fstat(held[path][0].fileno()).st_size
 def check(path, number, is_in_place):
     expected = number.encode() * 8192
     with open(path, 'rb') as fresh:
@@ -76,12 +77,15 @@ def nonblock(path, data):
     while True:
         try: return fill(os.open(path, os.O_WRONLY | os.O_NONBLOCK), data)
         except BlockingIOError: refused += 1
+def emptied(path): os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+def chmod(path, mode): os.chmod(path, mode)
 def rename(path, data):
     with open(path + '.new', 'wb') as new: new.write(data)
     os.rename(path + '.new', path)
 ";
 
-const WAYS: [&str; 6] = ["write", "truncate", "direct", "shared", "nonblock", "rename"];
+const WAYS: [&str; 8] =
+    ["write", "truncate", "direct", "shared", "nonblock", "rename", "emptied", "chmod"];
 
 /// So often a package manager writes: it takes a hundred times as long as the others.
 const PACKAGE_EVERY: u32 = 250;
@@ -101,48 +105,95 @@ fn eight_readers_on_four_nodes_see_every_write_in_10_000_rounds() {
     let mut writer = Python::plain(0);
     writer.exec(WRITER);
     let (mut random, mut from_copies) = (Random(19), 0_u64);
+    let (mut present, mut longest_stale) = ("000000".to_owned(), Duration::ZERO);
     for round in 1..=ROUNDS {
         // The other writers come at any moment of the file's life.
         if random.below(3) == 0 {
-            let reader = &mut readers[random.below(8) as usize];
-            let original = fs::metadata(FILE).unwrap().dev().to_string();
-            await_that("a reader uses a copy", || {
-                reader.eval(&format!("os.stat('{FILE}').st_dev")) != original
-            });
+            await_state(FILE, "replicated");
+            from_copies +=
+                check_all(&mut readers, FILE, &present, false, &format!("before {round}"));
         }
-        let number = format!("{round:06}");
+        present = format!("{round:06}");
         let way = if round.is_multiple_of(PACKAGE_EVERY) {
-            let deb = package_with(round + 1, &number.repeat(REPEATS));
+            let deb = package_with(round + 1, &present.repeat(REPEATS));
             dpkg("dpkg", &["-i", &deb]);
             "package"
         } else {
-            let way = WAYS[random.below(6) as usize];
-            let data = format!("b'{number}' * {REPEATS}");
-            assert_eq!(writer.eval(&format!("{way}('{FILE}', {data})")), "None", "{way} {round}");
+            let way = WAYS[random.below(8) as usize];
+            let data = format!("b'{present}' * {REPEATS}");
+            let mut call = |call: &str| assert_eq!(writer.eval(call), "None", "{way} {round}");
+            match way {
+                // No lease tells of it before it is done. The other writers do not return before
+                // the copies are gone.
+                "emptied" => {
+                    call(&format!("emptied('{FILE}')"));
+                    longest_stale = longest_stale.max(time_until_empty(&mut readers));
+                    call(&format!("write('{FILE}', {data})"));
+                }
+                "chmod" => {
+                    let mode = 0o600 + random.below(0o200);
+                    call(&format!("chmod('{FILE}', {mode})"));
+                    await_mode(&mut readers, mode);
+                    call(&format!("write('{FILE}', {data})"));
+                }
+                _ => call(&format!("{way}('{FILE}', {data})")),
+            }
             way
         };
         let is_in_place = !matches!(way, "rename" | "package");
-        let is_in_place = if is_in_place { "True" } else { "False" };
-        let original = fs::metadata(FILE).unwrap().dev();
-        for reader in &mut readers {
-            reader.ask(&format!("check('{FILE}', '{number}', {is_in_place})"));
-        }
-        for (each, reader) in readers.iter_mut().enumerate() {
-            let answer = reader.answer();
-            let device: u64 =
-                answer.parse().unwrap_or_else(|_| panic!("round {round}, {way}, {each}: {answer}"));
-            from_copies += u64::from(device != original);
-        }
+        let when = format!("round {round}, {way}");
+        from_copies += check_all(&mut readers, FILE, &present, is_in_place, &when);
     }
     let collapses = status(FILE).map(|it| it["collapses"].to_string());
     println!(
         "{ROUNDS} rounds, {from_copies} of {} reads from copies, {} opens with O_NONBLOCK refused \
-         once, {collapses:?} collapses since the last rename",
+         once, {collapses:?} collapses since the last rename; after a truncation without write \
+         access all readers saw the empty file within {longest_stale:?}",
         u64::from(ROUNDS) * 8,
         writer.eval("refused"),
     );
     assert!(from_copies > u64::from(ROUNDS), "{from_copies}");
     replicator.stop();
+}
+
+/// All readers read a file at once, and all see this number. Returns how many read a copy.
+fn check_all(
+    readers: &mut [Python],
+    path: &str,
+    number: &str,
+    is_in_place: bool,
+    when: &str,
+) -> u64 {
+    let is_in_place = if is_in_place { "True" } else { "False" };
+    let original = fs::metadata(path).unwrap().dev();
+    for reader in &mut *readers {
+        reader.ask(&format!("check('{path}', '{number}', {is_in_place})"));
+    }
+    let answers = readers.iter_mut().map(Python::answer).enumerate();
+    let devices = answers.map(|(each, answer)| {
+        answer.parse::<u64>().unwrap_or_else(|_| panic!("{when}, reader {each}: {answer}"))
+    });
+    devices.filter(|device| *device != original).count() as u64
+}
+
+/// The time until all readers see the file empty.
+fn time_until_empty(readers: &mut [Python]) -> Duration {
+    let began = Instant::now();
+    await_all(readers, &format!("sizes('{FILE}')"), "0");
+    began.elapsed()
+}
+
+fn await_mode(readers: &mut [Python], mode: u64) {
+    await_all(readers, &format!("os.stat('{FILE}').st_mode & 0o7777"), &mode.to_string());
+}
+
+/// Asks all readers at once, until each has given this answer.
+fn await_all(readers: &mut [Python], question: &str, expected: &str) {
+    await_that(&format!("{question} is {expected}"), || {
+        readers.iter_mut().for_each(|reader| reader.ask(question));
+        let answers: Vec<_> = readers.iter_mut().map(Python::answer).collect();
+        answers.iter().all(|answer| answer == expected)
+    });
 }
 
 const OVERLAY: &str = "/tmp/overlay-stress";
@@ -178,30 +229,16 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
     for round in 1..=OVERLAY_ROUNDS {
         let written = ["lower/below", "upper/above", "shown/above"][random.below(3) as usize];
         let (path, number) = &mut present[usize::from(written != "lower/below")];
-        let original = fs::metadata(&*path).unwrap().dev();
-        let mut check = |number: &str, is_in_place: &str, when: &str| {
-            for reader in &mut readers {
-                reader.ask(&format!("check('{path}', '{number}', {is_in_place})"));
-            }
-            let mut from_copies = 0;
-            for (node, reader) in readers.iter_mut().enumerate() {
-                let answer = reader.answer();
-                let device = answer.parse::<u64>();
-                let device =
-                    device.unwrap_or_else(|_| panic!("{when}, {written}, {node}: {answer}"));
-                from_copies += u64::from(device != original);
-            }
-            from_copies
-        };
         if random.below(3) == 0 {
             await_state(path, "replicated");
-            from_copies += check(number, "False", &format!("before round {round}"));
+            from_copies += check_all(&mut readers, path, number, false, &format!("before {round}"));
         }
         *number = format!("{round:06}");
         let way = ["write", "truncate", "shared", "nonblock"][random.below(4) as usize];
         let call = format!("{way}('{OVERLAY}/{written}', b'{number}' * {REPEATS})");
         assert_eq!(writer.eval(&call), "None", "{way} {written} {round}");
-        from_copies += check(number, "True", &format!("round {round}, {way}"));
+        let when = format!("round {round}, {way} {written}");
+        from_copies += check_all(&mut readers, path, number, true, &when);
     }
     println!("{OVERLAY_ROUNDS} rounds, {from_copies} reads from copies");
     assert!(from_copies > u64::from(OVERLAY_ROUNDS) / 2, "{from_copies}");
