@@ -12,6 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
+    num::NonZero,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -36,15 +37,18 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
-/// An exchange in one process.
+/// Processes that are exchanged at a time, each by a thread of its own.
+const MAX_THREADS: usize = 16;
+
+/// Exchanges of the same files in some processes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Task {
-    process: u32,
+    processes: Vec<u32>,
     operation: Operation,
     exchanges: Vec<Exchange>,
 }
 
-/// The outcome for the process.
+/// The outcome for a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exchanged {
     /// Its mappings are as wished.
@@ -86,14 +90,18 @@ impl Exchanger {
         Ok(Self { running: Mutex::new(Some(running)) })
     }
 
-    /// Exchanges files in a process. A child that has ended is replaced for the next process.
+    /// Exchanges files in processes. Returns each with its outcome. A child that has ended is
+    /// replaced for the next task.
     pub(crate) fn exchange(
         &self,
-        process: u32,
+        processes: Vec<u32>,
         exchanges: &[Exchange],
         operation: Operation,
-    ) -> Exchanged {
-        let task = Task { process, operation, exchanges: exchanges.to_vec() };
+    ) -> Vec<(u32, Exchanged)> {
+        if processes.is_empty() {
+            return Vec::new();
+        }
+        let task = Task { processes, operation, exchanges: exchanges.to_vec() };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = match running.take() {
             Some(it) => Ok(it),
@@ -107,8 +115,10 @@ impl Exchanger {
             }
             answer
         });
-        answer.unwrap_or_else(|error| Exchanged::LeftAlone {
-            why: format!("process {process}: the exchanger: {error}"),
+        answer.unwrap_or_else(|error| {
+            let why = |process| format!("process {process}: the exchanger: {error}");
+            let left_alone = |process| (process, Exchanged::LeftAlone { why: why(process) });
+            task.processes.into_iter().map(left_alone).collect()
         })
     }
 }
@@ -127,7 +137,7 @@ impl Running {
         }
     }
 
-    fn ask(&mut self, task: &Task) -> io::Result<Exchanged> {
+    fn ask(&mut self, task: &Task) -> io::Result<Vec<(u32, Exchanged)>> {
         write_line(&mut self.tasks, task)?;
         read_line(&mut self.answers)?
             .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
@@ -168,13 +178,27 @@ pub fn serve() -> Result<(), Error> {
     Ok(())
 }
 
-fn carry_out(task: &Task) -> Exchanged {
+/// Each process with its outcome. They share the threads evenly.
+fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let each = task.processes.len().div_ceil(cpus.min(MAX_THREADS)).max(1);
+    thread::scope(|scope| {
+        let parts = task.processes.chunks(each).map(|part| {
+            let work = || part.iter().map(|process| (*process, exchange_in(*process, task)));
+            scope.spawn(move || work().collect::<Vec<_>>())
+        });
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect()
+    })
+}
+
+fn exchange_in(process: u32, task: &Task) -> Exchanged {
     let exchange = match task.operation {
         Operation::Attach => attach,
         Operation::Detach => detach,
     };
     let attempt = || {
-        let process = Process::open(i32::try_from(task.process).unwrap_or_default())?;
+        let process = Process::open(i32::try_from(process).unwrap_or_default())?;
         exchange(&process, &task.exchanges)
     };
     let mut result = attempt();
@@ -222,7 +246,8 @@ mod tests {
     fn a_task_and_the_end_of_input() {
         let file = |inode| FileId { device: 1, inode };
         let exchange = Exchange { path: "/usr/bin/db".into(), from: file(1), to: file(2) };
-        let task = Task { process: 7, operation: Operation::Attach, exchanges: vec![exchange] };
+        let task =
+            Task { processes: vec![7, 8], operation: Operation::Attach, exchanges: vec![exchange] };
         let mut bytes = Vec::new();
         write_line(&mut bytes, &task).unwrap();
         let mut input = &bytes[..];
@@ -238,7 +263,7 @@ mod tests {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         let operation = Operation::Detach;
-        let task = Task { process: child.id(), operation, exchanges: Vec::new() };
-        assert_eq!(carry_out(&task), Exchanged::Gone);
+        let task = Task { processes: vec![child.id()], operation, exchanges: Vec::new() };
+        assert_eq!(carry_out(&task), [(child.id(), Exchanged::Gone)]);
     }
 }

@@ -47,23 +47,21 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
 
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    let mut refused = BTreeSet::new();
+    // What such a process still maps of a copy are pages that it has written.
+    let mut asked = BTreeSet::<u32>::new();
     for _ in 0..MAX_ROUNDS {
         let census = Census::take();
         let mut found = false;
         for (namespace, exchanges) in left {
             let copies = exchanges.iter().map(|exchange| exchange.from).collect();
-            for process in census.processes(*namespace) {
-                if refused.contains(process) || !uses_any(*process, &copies) {
-                    continue;
-                }
-                found = true;
-                let done = exchanger.exchange(*process, exchanges, Operation::Detach);
+            let mut using = census.processes(*namespace).to_vec();
+            using.retain(|pid| !asked.contains(pid) && uses_any(*pid, &copies));
+            asked.extend(&using);
+            found |= !using.is_empty();
+            for (_, done) in exchanger.exchange(using, exchanges, Operation::Detach) {
                 if let Exchanged::LeftAlone { why } = done {
-                    refused.insert(*process);
-                    eprintln!(
-                        "nearside replicator: {why}: it keeps copies of an earlier replicator"
-                    );
+                    let what = "it keeps copies of an earlier replicator";
+                    eprintln!("nearside replicator: {why}: {what}");
                 }
             }
         }

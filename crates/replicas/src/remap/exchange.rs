@@ -12,7 +12,7 @@ use super::{
 };
 use crate::file_id::FileId;
 use crate::sys;
-use std::{collections::BTreeMap, io, os::unix::ffi::OsStrExt, path::Path};
+use std::{collections::BTreeMap, io, ops::Range, os::unix::ffi::OsStrExt, path::Path};
 
 /// Exchanges files. The calling thread traces the process, and has to end afterwards.
 pub(crate) fn exchange(
@@ -45,7 +45,7 @@ pub(crate) fn exchange(
     let mut report = Report { threads: stopped.threads(), ..Report::default() };
     let planned = work.plan(&mut report)?;
     if planned.iter().any(|file| !file.is_empty()) {
-        let mut swap = Swap { process, stopped: &mut stopped, scratch: 0, undo: Vec::new() };
+        let mut swap = Swap { process, stopped: &mut stopped, arena: 0..0, undo: Vec::new() };
         swap.all(&planned, work.any_locked())?;
     }
     report.stopped = stopped.release()?;
@@ -192,8 +192,8 @@ fn open_failed(process: &Process, path: &Path, source: io::Error) -> RemapError 
 
 /// How to take one change back, and what is left to tidy up once it stays.
 enum Undo {
-    /// A second mapping of what a segment showed before.
-    Segment { aside: u64, addresses: std::ops::Range<u64> },
+    /// A second mapping of what a segment showed before, in the arena.
+    Segment { aside: u64, addresses: Range<u64> },
     /// A duplicate of what a descriptor was before.
     Descriptor { aside: u64, number: u32, flags: u64 },
 }
@@ -202,23 +202,19 @@ enum Undo {
 struct Swap<'s, 'p> {
     process: &'p Process,
     stopped: &'s mut Stopped<'p>,
-    /// The address of a page of the process for arguments in memory.
-    scratch: u64,
+    /// Addresses of the process: a page for arguments in memory, and then room for the segments that
+    /// are put aside. One call frees it all.
+    arena: Range<u64>,
     undo: Vec<Undo>,
 }
 
 impl Swap<'_, '_> {
     /// Makes all changes, or takes back those that it has made.
     fn all(&mut self, planned: &[FileChanges<'_>], any_locked: bool) -> Result<(), RemapError> {
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-        let flags = (flags | libc::MAP_ANONYMOUS) as u64;
-        let arguments = [0, PAGE_BYTES, rights as u64, flags, u64::MAX, 0];
-        self.scratch =
-            self.call(libc::SYS_mmap, arguments, || "mapping a page for paths".into())?;
-        let done = planned
-            .iter()
-            .filter(|file| !file.is_empty())
-            .try_for_each(|file| self.file(file, any_locked));
+        let mut files = planned.iter().filter(|file| !file.is_empty());
+        let done = self
+            .reserve(planned)
+            .and_then(|()| files.try_for_each(|file| self.file(file, any_locked)));
         let done = match done {
             Ok(()) => self.tidy(),
             Err(first) => match self.take_back() {
@@ -229,9 +225,28 @@ impl Swap<'_, '_> {
                 }
             },
         };
-        // A page that stays is harmless, so it must not hide the result.
-        _ = self.stopped.call(libc::SYS_munmap, [self.scratch, PAGE_BYTES, 0, 0, 0, 0]);
-        done
+        let bytes = self.arena.end - self.arena.start;
+        let arguments = [self.arena.start, bytes, 0, 0, 0, 0];
+        let freed = self
+            .call(libc::SYS_munmap, arguments, || "removing what was put aside (munmap)".into());
+        done.and(freed.map(drop))
+    }
+
+    /// Finds addresses for the arena.
+    fn reserve(&mut self, planned: &[FileChanges<'_>]) -> Result<(), RemapError> {
+        let changes = planned.iter().flat_map(|file| &file.changes);
+        let aside = changes.map(|change| change.addresses.end - change.addresses.start);
+        let bytes = PAGE_BYTES + aside.sum::<u64>();
+        // Without access, so that no memory is promised for it.
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let arguments = [0, bytes, libc::PROT_NONE as u64, flags, u64::MAX, 0];
+        let start = self.call(libc::SYS_mmap, arguments, || "reserving addresses (mmap)".into())?;
+        self.arena = start..start + bytes;
+        let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        self.call(libc::SYS_mprotect, [start, PAGE_BYTES, rights, 0, 0, 0], || {
+            "preparing a page for paths (mprotect)".into()
+        })
+        .map(drop)
     }
 
     fn file(&mut self, file: &FileChanges<'_>, any_locked: bool) -> Result<(), RemapError> {
@@ -252,11 +267,11 @@ impl Swap<'_, '_> {
     fn open(&mut self, exchange: &Exchange, flags: i32) -> Result<u64, RemapError> {
         let mut path = exchange.path.as_os_str().as_bytes().to_vec();
         path.push(0);
-        self.stopped.write(self.scratch, &path)?;
+        self.stopped.write(self.arena.start, &path)?;
         // O_NONBLOCK: should the path be a FIFO by now, opening it must not wait.
         let once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
         let flags = flags & !once | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-        let arguments = [libc::AT_FDCWD as u64, self.scratch, flags as u64, 0, 0, 0];
+        let arguments = [libc::AT_FDCWD as u64, self.arena.start, flags as u64, 0, 0, 0];
         let opened = self
             .stopped
             .call(libc::SYS_openat, arguments)?
@@ -280,9 +295,10 @@ impl Swap<'_, '_> {
         let start = change.addresses.start;
         let bytes = change.addresses.end - start;
         let at = || format!("{:x}-{:x}", change.addresses.start, change.addresses.end);
+        let aside = self.next_aside();
         // The old mapping stays in place meanwhile, without its pages.
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64;
-        let aside = self.call(libc::SYS_mremap, [start, bytes, bytes, flags, 0, 0], || {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        self.call(libc::SYS_mremap, [start, bytes, bytes, flags as u64, aside, 0], || {
             format!("putting {} aside (mremap)", at())
         })?;
         self.undo.push(Undo::Segment { aside, addresses: change.addresses.clone() });
@@ -310,6 +326,15 @@ impl Swap<'_, '_> {
             })?;
         }
         Ok(())
+    }
+
+    /// The part of the arena that is free: segments were put aside one after the other.
+    fn next_aside(&self) -> u64 {
+        let last = self.undo.iter().rev().find_map(|undo| match undo {
+            Undo::Segment { aside, addresses } => Some(aside + (addresses.end - addresses.start)),
+            Undo::Descriptor { .. } => None,
+        });
+        last.unwrap_or(self.arena.start + PAGE_BYTES)
     }
 
     fn descriptor(
@@ -361,17 +386,11 @@ impl Swap<'_, '_> {
         }
     }
 
-    /// Removes what an undo would have needed.
+    /// Closes the descriptors that an undo would have needed.
     fn tidy(&mut self) -> Result<(), RemapError> {
         for undo in std::mem::take(&mut self.undo) {
-            match undo {
-                Undo::Segment { aside, addresses } => {
-                    let bytes = addresses.end - addresses.start;
-                    self.call(libc::SYS_munmap, [aside, bytes, 0, 0, 0, 0], || {
-                        "removing what was put aside (munmap)".into()
-                    })?;
-                }
-                Undo::Descriptor { aside, .. } => self.close(aside)?,
+            if let Undo::Descriptor { aside, .. } = undo {
+                self.close(aside)?;
             }
         }
         Ok(())

@@ -36,6 +36,10 @@ use std::{
 /// The pause between two looks for threads that have stopped. No descriptor announces them.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// The time in which a stop is looked for without a pause. It takes some microseconds, and to sleep
+/// and be woken takes longer than that.
+const SPIN: Duration = Duration::from_micros(500);
+
 /// The time in which a thread may still stop after it was too late for an exchange. A stop that no
 /// tracer sees would fail its call.
 const LATE: Duration = Duration::from_secs(1);
@@ -248,6 +252,7 @@ impl<'p> Stopped<'p> {
                     let why = Refusal::DoesNotStop { thread: first, waited_ms };
                     return Err(self.process.refused(why));
                 }
+                Ok(None) if self.since.elapsed() < SPIN => thread::yield_now(),
                 Ok(None) => thread::sleep(PAUSE),
                 Err(rustix::io::Errno::INTR) => {}
                 // Nothing is left to wait for: an `execve` has ended all threads but one.
@@ -367,11 +372,14 @@ impl<'p> Stopped<'p> {
     }
 
     fn wait_for_stop(&self, thread: i32) -> Result<WaitStatus, RemapError> {
+        let since = Instant::now();
         loop {
-            match waitpid(rustix::process::Pid::from_raw(thread), wait_options(0)) {
+            let more = if since.elapsed() < SPIN { libc::WNOHANG } else { 0 };
+            match waitpid(rustix::process::Pid::from_raw(thread), wait_options(more)) {
                 Ok(Some((_, status))) if status.stopped() => return Ok(status),
                 Ok(Some(_)) => return Err(self.process.refused(Refusal::Gone)),
-                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => thread::yield_now(),
+                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(self.process.tracing("wait for it", error.into())),
             }
         }

@@ -31,34 +31,33 @@ impl Replicator {
             .collect();
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
-        let mut refused = BTreeSet::new();
+        // What such a process still maps of a copy are pages that it has written.
+        let mut asked = BTreeSet::<u32>::new();
+        let mut strays = BTreeSet::new();
         for _ in 0..MAX_ROUNDS {
             let census = Census::take();
-            let mut found = false;
+            let mut using = Vec::new();
             for (namespace, processes) in census.namespaces() {
                 // In a domain, too: it may have bound its folders elsewhere.
-                let had_strays = self.clear_stray(namespace, processes, going);
-                if !had_strays && !self.guests.contains_key(&namespace) {
-                    continue;
+                if self.clear_stray(namespace, processes, going) {
+                    strays.insert(namespace);
                 }
-                let mapping = processes.iter().filter(|pid| uses_any(**pid, &copies));
-                for pid in mapping.filter(|_| !is_replaced) {
-                    if refused.contains(pid) {
-                        continue;
-                    }
-                    found = true;
-                    let exchanged = self.exchanger.exchange(*pid, &exchanges, Operation::Detach);
-                    if let Exchanged::LeftAlone { why } = exchanged {
-                        refused.insert(*pid);
-                        eprintln!(
-                            "nearside replicator: {why}: it keeps a copy of {}",
-                            escape::text(path)
-                        );
-                    }
+                let had_copies =
+                    self.guests.contains_key(&namespace) || strays.contains(&namespace);
+                if had_copies && !is_replaced {
+                    let new = processes.iter().filter(|pid| !asked.contains(*pid));
+                    using.extend(new.filter(|pid| uses_any(**pid, &copies)));
                 }
             }
-            if !found {
+            asked.extend(&using);
+            if using.is_empty() {
                 return;
+            }
+            for (_, done) in self.exchanger.exchange(using, &exchanges, Operation::Detach) {
+                if let Exchanged::LeftAlone { why } = done {
+                    let path = escape::text(path);
+                    eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
+                }
             }
         }
     }
@@ -94,8 +93,9 @@ impl Replicator {
         if exchanges.is_empty() {
             return attached;
         }
-        for pid in Census::take().processes(guest.namespace.id()) {
-            match self.exchanger.exchange(*pid, &exchanges, Operation::Attach) {
+        let processes = Census::take().processes(guest.namespace.id()).to_vec();
+        for (process, done) in self.exchanger.exchange(processes, &exchanges, Operation::Attach) {
+            match done {
                 Exchanged::Done { bytes: 0, .. } | Exchanged::Gone => {}
                 Exchanged::Done { bytes, stopped_us } => {
                     attached.processes += 1;
@@ -103,7 +103,7 @@ impl Replicator {
                     attached.stopped_us = attached.stopped_us.max(stopped_us);
                 }
                 Exchanged::LeftAlone { why } => {
-                    attached.left_alone.push(LeftAlone { process: *pid, why });
+                    attached.left_alone.push(LeftAlone { process, why })
                 }
             }
         }
@@ -128,9 +128,10 @@ impl Replicator {
                 continue;
             }
             // This direction is for processes under seccomp, too.
-            let done = self.exchanger.exchange(*pid, &concerned, Operation::Detach);
-            if let Exchanged::LeftAlone { why } = done {
-                eprintln!("nearside replicator: {why}: its maps do not name its text");
+            for (_, done) in self.exchanger.exchange(vec![*pid], &concerned, Operation::Detach) {
+                if let Exchanged::LeftAlone { why } = done {
+                    eprintln!("nearside replicator: {why}: its maps do not name its text");
+                }
             }
         }
     }
