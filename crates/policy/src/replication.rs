@@ -14,6 +14,6 @@ mod serving;
 pub use bar::Bar;
 pub use gain::gain_percent;
 pub use life::{CopyRefusal, Effect, Event, Life, State};
-pub use pressure::{NodeMemory, RECOVERY};
+pub use pressure::{NodeMemory, RECOVERY, refuge};
 pub use room::{CopyUse, budget_bytes, least_useful_first};
 pub use serving::{Ratio, serving};

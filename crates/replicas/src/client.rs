@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, IoContext},
     namespace,
-    protocol::{Answer, FileStatus, MAX_ANSWER_BYTES, Request},
+    protocol::{Answer, MAX_ANSWER_BYTES, Request, Status},
 };
 use nearside_topology::NodeId;
 use rustix::{
@@ -95,12 +95,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub fn status(&self) -> Result<Vec<FileStatus>, Error> {
-        let mut all = Vec::new();
+    pub fn status(&self) -> Result<Status, Error> {
+        let mut all = Status::default();
         loop {
-            match self.ask(&Request::Status { from: all.len() }, None)? {
-                Answer::Status { files, next } => {
-                    all.extend(files);
+            match self.ask(&Request::Status { from: all.files.len() }, None)? {
+                Answer::Status { files, next, kept_bytes } => {
+                    all.files.extend(files);
+                    all.kept_bytes = kept_bytes;
                     if next.is_none() {
                         return Ok(all);
                     }

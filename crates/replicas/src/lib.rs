@@ -30,6 +30,7 @@ pub mod original;
 mod package_managers;
 mod path_text;
 pub mod protocol;
+mod remains;
 pub mod remap;
 mod replicator;
 mod signals;

@@ -112,7 +112,20 @@ pub enum Answer {
         files: Vec<FileStatus>,
         /// Where the list goes on.
         next: Option<usize>,
+        /// Memory of copies that have gone, which processes keep, in bytes by node.
+        #[serde(default)]
+        kept_bytes: BTreeMap<NodeId, u64>,
     },
+}
+
+/// All that a helper reports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// The files, in the order of their paths.
+    pub files: Vec<FileStatus>,
+    /// Memory of copies that have gone, in bytes by node. Processes keep it that have written to a
+    /// page of their mapping, or were started from the copy.
+    pub kept_bytes: BTreeMap<NodeId, u64>,
 }
 
 /// The outcome for the running processes of a namespace.

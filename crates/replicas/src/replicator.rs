@@ -19,6 +19,7 @@ use crate::{
     leftovers,
     namespace::{Namespace, Visitor},
     package_managers::PackageManagers,
+    remains::Remains,
     signals::Signals,
     store::Store,
 };
@@ -68,6 +69,8 @@ pub struct Replicator {
     socket: PathBuf,
     files: BTreeMap<FileId, Replicated>,
     guests: BTreeMap<FileId, Guest>,
+    /// What processes keep of copies that have gone.
+    remains: Vec<Remains>,
     watch: MemoryWatch,
     /// Held while it lives: a second helper would take the first one's copies for leftovers.
     _lock: OwnedFd,
@@ -126,6 +129,7 @@ impl Replicator {
             socket,
             files: BTreeMap::new(),
             guests: BTreeMap::new(),
+            remains: Vec::new(),
             watch: MemoryWatch::default(),
             _lock: lock,
             managers,

@@ -4,6 +4,7 @@ use crate::{
     attributes,
     error::{Error, IoContext},
     file_id::FileId,
+    remains::Remains,
     sys,
 };
 use nearside_linux::sys::{page_bytes, page_nodes};
@@ -206,6 +207,16 @@ impl Store {
     /// The rest of its budget, in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         rustix::fs::fstatvfs(&self.folder).map_or(0, |it| it.f_bfree.saturating_mul(it.f_frsize))
+    }
+
+    /// Removes a copy that was in use. Returns what processes keep of it.
+    pub(crate) fn retire(&self, copy: &Copy) -> Option<Remains> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = openat(&self.folder, copy.name.as_str(), flags, Mode::empty());
+        self.remove(&copy.name);
+        // Without the file, its memory returns all the same once nobody has it.
+        let remains = Remains::of(File::from(file.ok()?), self.node, copy.bytes);
+        remains.is_held().then_some(remains)
     }
 
     /// Removes a copy. Its memory returns once nobody maps it.

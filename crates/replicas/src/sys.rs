@@ -21,6 +21,11 @@ pub(crate) fn take_read_lease(file: BorrowedFd<'_>) -> io::Result<()> {
     set_lease(file, libc::F_RDLCK)
 }
 
+/// Takes a write lease on the open file behind `file`. That fails if anyone else has the file open.
+pub(crate) fn take_write_lease(file: BorrowedFd<'_>) -> io::Result<()> {
+    set_lease(file, libc::F_WRLCK)
+}
+
 /// Gives a lease back.
 pub(crate) fn release_lease(file: BorrowedFd<'_>) -> io::Result<()> {
     set_lease(file, libc::F_UNLCK)

@@ -161,13 +161,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Command::Remove(remove) => run_remove(remove, &connect()?),
         Command::Attach(attach) => run_attach(attach, connect),
         Command::Hook(hook) => hook::run(hook, &args.socket),
-        Command::Status(status) => {
-            let files = connect()?.status().map_err(Failure::could_not)?;
+        Command::Status(asked) => {
+            let status = connect()?.status().map_err(Failure::could_not)?;
             let topology = open_host()?.topology().map_err(Failure::could_not)?;
-            let wide = wide::wide(&files, Path::new("/proc"), |cpu| topology.cpu(cpu)?.node);
-            output::print(&match status.format {
-                Format::Text => status_text(&files, &wide),
-                Format::Json => output::json(&StatusJson::new(&files, &wide))?,
+            let wide = wide::wide(&status.files, Path::new("/proc"), |cpu| topology.cpu(cpu)?.node);
+            output::print(&match asked.format {
+                Format::Text => status_text(&status, &wide),
+                Format::Json => output::json(&StatusJson::new(&status, &wide))?,
             })
         }
     }

@@ -130,7 +130,7 @@ impl Asker {
         if self.helper.replace(helper).is_some_and(|before| before != helper) {
             self.history.forget_replicator();
         }
-        let files = client.status().map_err(text)?;
+        let files = client.status().map_err(text)?.files;
         let held: Vec<_> = files.iter().map(held).collect();
         let (found, mut opened) = found(&look.candidates);
         let namespaces = self.namespaces(&look.domains);
@@ -309,7 +309,7 @@ fn attach(client: &Client, namespace: &DomainNamespace) {
 /// Takes all copies away that the daemon has asked for.
 fn clear() -> Result<(), String> {
     let client = connect()?;
-    for file in client.status().map_err(text)?.iter().filter(|file| file.automatic) {
+    for file in client.status().map_err(text)?.files.iter().filter(|file| file.automatic) {
         remove(&client, &escape::text(file.place.on_host()))?;
     }
     Ok(())

@@ -12,7 +12,7 @@ use nearside_linux::escape;
 use nearside_policy::{ByNode, replication::CopyRefusal, text::WIDE};
 use nearside_replicas::{
     original::Place,
-    protocol::{Attached, FileStatus, LeftAlone},
+    protocol::{Attached, FileStatus, LeftAlone, Status},
 };
 use nearside_topology::{NodeId, NodeSet};
 use serde::Serialize;
@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Serialize)]
 pub(crate) struct StatusJson<'a> {
     files: Vec<FileJson<'a>>,
+    kept_bytes: &'a ByNode,
 }
 
 #[derive(Debug, Serialize)]
@@ -33,9 +34,10 @@ struct FileJson<'a> {
 }
 
 impl<'a> StatusJson<'a> {
-    pub(crate) fn new(files: &'a [FileStatus], wide: &'a BTreeMap<Place, Wide>) -> Self {
+    pub(crate) fn new(status: &'a Status, wide: &'a BTreeMap<Place, Wide>) -> Self {
         let file = |status: &'a FileStatus| FileJson { status, wide: wide.get(&status.place) };
-        Self { files: files.iter().map(file).collect() }
+        let files = status.files.iter().map(file).collect();
+        Self { files, kept_bytes: &status.kept_bytes }
     }
 }
 
@@ -62,7 +64,18 @@ pub(crate) fn price_text(price: &PriceJson) -> String {
 }
 
 /// The report for people.
-pub(crate) fn status_text(files: &[FileStatus], wide: &BTreeMap<Place, Wide>) -> String {
+pub(crate) fn status_text(status: &Status, wide: &BTreeMap<Place, Wide>) -> String {
+    let mut text = files_text(&status.files, wide);
+    if !status.kept_bytes.is_empty() {
+        let kept = status.kept_bytes.iter();
+        let kept = kept.map(|(node, bytes)| format!("{} on node {node}", size(*bytes)));
+        let kept = kept.collect::<Vec<_>>().join(", ");
+        text += &format!("\nProcesses keep memory of copies that have gone: {kept}\n");
+    }
+    text
+}
+
+fn files_text(files: &[FileStatus], wide: &BTreeMap<Place, Wide>) -> String {
     if files.is_empty() {
         return "No file has copies. `nearside replicate add PATH` gives it some.\n".into();
     }
@@ -228,7 +241,12 @@ mod tests {
         let wide = |process, others| Wide { process, nodes: vec![node(0), node(2)], others };
         let shared =
             [(plain.place.clone(), wide(4711, 2)), (full.place.clone(), wide(7, 0))].into();
-        insta::assert_snapshot!(status_text(&[plain, full, written], &shared));
-        insta::assert_snapshot!("replicate_none", status_text(&[], &BTreeMap::new()));
+        let kept_bytes = [(node(1), 3 << 20), (node(2), 100 << 20)].into();
+        let status = Status { files: vec![plain, full, written], kept_bytes };
+        insta::assert_snapshot!(status_text(&status, &shared));
+        insta::assert_snapshot!(
+            "replicate_none",
+            status_text(&Status::default(), &BTreeMap::new())
+        );
     }
 }

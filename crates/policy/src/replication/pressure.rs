@@ -1,5 +1,6 @@
 //! Memory gets tight on a node: copies go before the kernel reclaims pages of others.
 
+use nearside_topology::NodeId;
 use std::time::Duration;
 
 /// The share of a node's memory below which copies go: 1/32 of what claims could get.
@@ -49,6 +50,13 @@ impl NodeMemory {
         let (shortest, longest) = LOOKS;
         Duration::from_millis(above / (FILL_BYTES_PER_S / 1000)).clamp(shortest, longest)
     }
+}
+
+/// The node to which so many bytes go that processes keep of copies on node `from`: the one with
+/// most room.
+pub fn refuge(nodes: &[(NodeId, NodeMemory)], from: NodeId, bytes: u64) -> Option<NodeId> {
+    let others = nodes.iter().filter(|(node, memory)| *node != from && memory.has_room_for(bytes));
+    others.max_by_key(|(_, memory)| memory.allocatable_bytes).map(|(node, _)| *node)
 }
 
 #[cfg(test)]
@@ -107,6 +115,23 @@ mod tests {
             let it = memory(total, total / 1000 * share);
             let filled = it.next_look().as_millis() as u64 * (FILL_BYTES_PER_S / 1000);
             prop_assert!(filled <= it.allocatable_bytes.max(it.reserve_bytes() * 2));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_goes_to_the_other_node_with_most_room() {
+        let memory = |allocatable_bytes| NodeMemory { total_bytes: 32 * GIB, allocatable_bytes };
+        let nodes =
+            |all: [u64; 3]| [0, 1, 2].map(|node| (NodeId(node), memory(all[node as usize])));
+        let table = [
+            ([9 * GIB, 5 * GIB, 4 * GIB], Some(NodeId(1))),
+            ([9 * GIB, 4 * GIB, 5 * GIB], Some(NodeId(2))),
+            // Twice the reserve of 1 GiB has to stay.
+            ([9 * GIB, 3 * GIB, 3 * GIB - 1], Some(NodeId(1))),
+            ([9 * GIB, 3 * GIB - 1, 0], None),
+        ];
+        for (allocatable, expected) in table {
+            assert_eq!(refuge(&nodes(allocatable), NodeId(0), GIB), expected, "{allocatable:?}");
         }
     }
 }

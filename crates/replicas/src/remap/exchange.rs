@@ -202,7 +202,7 @@ enum Undo {
 struct Swap<'s, 'p> {
     process: &'p Process,
     stopped: &'s mut Stopped<'p>,
-    /// Addresses of the process: a page for arguments in memory, and then room for the segments that
+    /// Addresses of the process: a page for arguments in memory, and then room for segments that
     /// are put aside. One call frees it all.
     arena: Range<u64>,
     undo: Vec<Undo>,

@@ -231,7 +231,8 @@ impl Replicator {
         }
         self.return_processes(id, &going);
         for (node, copy) in going {
-            self.remove_copy(node, &copy.name);
+            let remains = self.store(node).and_then(|store| store.retire(&copy));
+            self.remains.extend(remains);
         }
     }
 

@@ -1,10 +1,10 @@
 //! Memory of nodes: copies go when it gets tight, and return once there is room.
 
 use super::{Replicator, file::Replicated};
-use crate::{file_id::FileId, users::users};
+use crate::{file_id::FileId, remains::Remains, users::users};
 use nearside_policy::{
     PageSize, allocatable,
-    replication::{CopyUse, Event, NodeMemory, RECOVERY, least_useful_first},
+    replication::{CopyUse, Event, NodeMemory, RECOVERY, least_useful_first, refuge},
 };
 use nearside_topology::{Node, NodeId, NodeSet, sysfs};
 use std::{
@@ -28,20 +28,21 @@ impl Replicator {
             let is_full = || file.life.refused().iter().any(|(_, why)| why.is_no_room());
             !file.copies.is_empty() || !file.jobs.is_empty() || is_full()
         });
-        if !is_watched {
+        if !is_watched && self.remains.is_empty() {
             self.watch.next = None;
             return;
         }
         if self.watch.next.is_some_and(|next| next > now) {
             return;
         }
+        self.remains.retain(Remains::is_held);
         let mut wait = SLOW;
         // A figure that cannot be read now is read in a second.
         if let Ok((topology, _)) = sysfs::read_changes(&self.topology, Path::new("/")) {
             self.topology = topology;
             let nodes: Vec<_> = self.topology.nodes.iter().map(|it| (it.id, memory(it))).collect();
             for (node, memory) in nodes {
-                if self.files.values().any(|file| file.has_memory_on(node)) {
+                if self.has_memory_on(node) {
                     wait = wait.min(memory.next_look());
                 }
                 match memory.short_bytes() {
@@ -76,11 +77,55 @@ impl Replicator {
         freed_bytes
     }
 
+    fn has_memory_on(&self, node: NodeId) -> bool {
+        let mut files = self.files.values();
+        files.any(|file| file.has_memory_on(node)) || self.remains.iter().any(|it| it.node == node)
+    }
+
+    /// Frees memory on a node: first what processes keep of former copies, which moves away, and
+    /// then copies. Returns the bytes.
     fn free(&mut self, node: NodeId, bytes: u64, now: Instant) -> u64 {
-        let there = self.files.values().any(|file| file.has_memory_on(node));
-        if bytes == 0 || !there {
+        if bytes == 0 || !self.has_memory_on(node) {
             return 0;
         }
+        self.watch.short.insert(node, now);
+        let moved_bytes = self.move_remains(node);
+        if moved_bytes >= bytes {
+            return moved_bytes;
+        }
+        let copies_bytes = self.free_copies(node, bytes - moved_bytes);
+        self.move_remains(node);
+        let stuck = self.remains.iter().filter(|it| it.node == node).map(|it| it.bytes);
+        moved_bytes + copies_bytes.saturating_sub(stuck.sum())
+    }
+
+    /// Moves what processes keep of former copies to a node with room. Returns the bytes.
+    fn move_remains(&mut self, from: NodeId) -> u64 {
+        let mut nodes: Vec<_> =
+            self.topology.nodes.iter().map(|node| (node.id, memory(node))).collect();
+        let mut freed_bytes = 0;
+        self.remains.retain_mut(|remains| {
+            if remains.node != from {
+                return true;
+            }
+            if !remains.is_held() {
+                freed_bytes += remains.bytes;
+                return false;
+            }
+            let Some(to) = refuge(&nodes, from, remains.bytes) else { return true };
+            if remains.move_to(to).is_ok() {
+                freed_bytes += remains.bytes;
+                for (_, memory) in nodes.iter_mut().filter(|(node, _)| *node == to) {
+                    memory.allocatable_bytes -= remains.bytes;
+                }
+            }
+            true
+        });
+        freed_bytes
+    }
+
+    /// Takes copies away, the least useful ones first.
+    fn free_copies(&mut self, node: NodeId, bytes: u64) -> u64 {
         let devices = self.stores.iter().map(crate::store::Store::device).collect();
         let users = users(Path::new("/proc"), &devices);
         let mut uses = Vec::new();
@@ -104,7 +149,6 @@ impl Replicator {
             let making: Vec<_> = making.map(|(id, _)| *id).collect();
             making.into_iter().for_each(|id| self.take(id, Event::Short(node)));
         }
-        self.watch.short.insert(node, now);
         freed_bytes
     }
 

@@ -238,18 +238,22 @@ impl Replicator {
         let users = users(Path::new("/proc"), &devices);
         let mut sorted: Vec<_> = self.files.values().collect();
         sorted.sort_by(|a, b| a.wish.place.cmp(&b.wish.place));
+        let mut kept_bytes = BTreeMap::new();
+        for remains in self.remains.iter().filter(|it| it.is_held()) {
+            *kept_bytes.entry(remains.node).or_default() += remains.bytes;
+        }
         let mut files = Vec::new();
         let mut room_bytes = MAX_ANSWER_BYTES - 1024;
         for (at, file) in (0..).zip(sorted).skip(from) {
             let status = self.status_of(file, &users);
             let length = serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
             if length > room_bytes && !files.is_empty() {
-                return Answer::Status { files, next: Some(at) };
+                return Answer::Status { files, next: Some(at), kept_bytes };
             }
             room_bytes = room_bytes.saturating_sub(length);
             files.push(status);
         }
-        Answer::Status { files, next: None }
+        Answer::Status { files, next: None, kept_bytes }
     }
 
     fn status_of(&self, file: &Replicated, users: &BTreeMap<FileId, u32>) -> FileStatus {
@@ -270,6 +274,7 @@ impl Replicator {
         };
         let why = match file.life.state() {
             State::Barred(bar) => Some(bar.to_string()),
+            State::Candidate if file.original.is_empty() => Some("it is empty".into()),
             State::Candidate if file.life.has_writer() => Some("it is open for writing".into()),
             _ => None,
         };

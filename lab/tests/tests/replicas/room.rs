@@ -1,8 +1,8 @@
 //! Copies respect memory that others need. Each test removes its file, which takes memory, too.
 
-use super::helper::{Replicator, add, plugin, status};
+use super::helper::{Python, Replicator, add, plugin, status};
 use nearside_lab::{Domain, await_that, run, stderr, words};
-use std::{fs, process::Command};
+use std::{collections::BTreeMap, fs, process::Command};
 
 #[test]
 fn the_budget_bounds_the_copies_of_a_node() {
@@ -35,12 +35,24 @@ fn has_copy(path: &str, node: u32) -> bool {
     status(path).is_some_and(|it| it["copies"][node.to_string()].is_object())
 }
 
+/// The memory of former copies that processes keep, by node.
+fn kept_bytes() -> BTreeMap<String, u64> {
+    serde_json::from_value(nearside_lab::json("replicate status")["kept_bytes"].clone()).unwrap()
+}
+
 #[test]
 fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
     let path = plugin("yielding");
     fs::write(&path, vec![7; 100 << 20]).unwrap();
     let replicator = Replicator::start("--budget 200M");
     add("--nodes 2-3", std::slice::from_ref(&path), "replicated");
+    // A page that the domain has written keeps its copy of the file in memory.
+    let mut domain = Python::at_home("writing", 2);
+    domain.exec(&format!(
+        "import mmap\nfile = open('{path}', 'rb')\n\
+         text = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)\ntext[0] = 1\nfile.close()"
+    ));
+    assert_eq!(domain.eval("text[:2]"), r"b'\x01\x07'");
     let (kills, stolen) = (vmstat("oom_kill"), vmstat("pgsteal_anon"));
     // More than fits beside the copy, and bound to its node: the kernel could only kill.
     let mib = available_mib(2) + 60;
@@ -48,6 +60,11 @@ fn copies_go_before_a_hog_loses_a_page_and_return_after_it() {
     let hog = Domain::wrapped(command.args(["--membind", "2"]), &format!("--mib {mib}"));
     assert!(!has_copy(&path, 2) && has_copy(&path, 3), "{:?}", status(&path));
     assert_eq!((vmstat("oom_kill"), vmstat("pgsteal_anon")), (kills, stolen));
+    assert_eq!(domain.eval("text[:2]"), r"b'\x01\x07'");
+    let kept = kept_bytes();
+    assert!(!kept.contains_key("2") && kept.values().sum::<u64>() >= 100 << 20, "{kept:?}");
+    drop(domain);
+    await_that("nobody keeps the copy", || kept_bytes().is_empty());
     drop(hog);
     await_that("the copy returns", || has_copy(&path, 2));
     replicator.stop();
