@@ -31,13 +31,18 @@ impl<E: Into<io::Error>> From<E> for Failure {
 
 /// Gives `copy` the owner, mode, capabilities, further extended attributes and times of `original`.
 ///
-/// The owner comes first, since a change of it takes set-user-ID and capabilities away
-/// (chown(2)).
+/// The owner comes first, since a change of it takes set-user-ID and capabilities away (chown(2)).
+/// Without a change of it, a copy in use keeps both throughout.
 pub(crate) fn copy(original: &File, copy: &File) -> Result<(), Failure> {
     let stat = fstat(original)?;
-    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    fchown(copy, Some(uid), Some(gid))?;
-    fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
+    let now = fstat(copy)?;
+    let is_owner = (now.st_uid, now.st_gid) == (stat.st_uid, stat.st_gid);
+    if !is_owner {
+        fchown(copy, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
+    }
+    if !is_owner || now.st_mode != stat.st_mode {
+        fchmod(copy, Mode::from_raw_mode(stat.st_mode))?;
+    }
     let names = attribute_names(original)?;
     for name in attribute_names(copy)?.iter().filter(|name| !names.contains(name)) {
         fremovexattr(copy, name.as_c_str())?;

@@ -6,7 +6,9 @@
 
 use crate::{
     error::{Error, IoContext},
-    remap::{Exchange, Operation, Process, Refusal, RemapError, Segment, attach, detach},
+    remap::{
+        Exchange, Keep, Operation, Process, Refusal, RemapError, Report, Segment, attach, detach,
+    },
 };
 use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
@@ -51,12 +53,14 @@ struct Task {
 /// The outcome for a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exchanged {
-    /// Its mappings are as wished.
+    /// Its mappings are as wished, but for those that cannot be.
     Done {
         /// The addresses that map another file than before, in bytes.
         bytes: u64,
         /// How long its threads were stopped, in microseconds.
         stopped_us: u64,
+        /// A mapping that keeps a copy, with the reason, other than pages written by the process.
+        kept: Option<String>,
     },
     /// It has ended.
     Gone,
@@ -78,6 +82,30 @@ struct Running {
     tasks: ChildStdin,
     answers: BufReader<ChildStdout>,
     child: Child,
+}
+
+impl Exchanged {
+    fn done(process: u32, report: &Report) -> Self {
+        let kept = report.kept.iter().find(|kept| kept.why != Keep::PrivatePages);
+        let kept = kept.map(|kept| {
+            let addresses = &kept.segment.addresses;
+            format!("process {process}: {:x}-{:x}: {}", addresses.start, addresses.end, kept.why)
+        });
+        Self::Done {
+            bytes: report.changed.iter().map(Segment::bytes).sum(),
+            stopped_us: report.stopped.as_micros().try_into().unwrap_or(u64::MAX),
+            kept,
+        }
+    }
+
+    /// Why the process still uses a copy.
+    pub(crate) fn still_uses(self) -> Option<String> {
+        match self {
+            Self::Done { kept, .. } => kept,
+            Self::Gone => None,
+            Self::LeftAlone { why } => Some(why),
+        }
+    }
 }
 
 impl Exchanger {
@@ -211,10 +239,7 @@ fn exchange_in(process: u32, task: &Task) -> Exchanged {
         result = attempt();
     }
     match result {
-        Ok(report) => Exchanged::Done {
-            bytes: report.changed.iter().map(Segment::bytes).sum(),
-            stopped_us: report.stopped.as_micros().try_into().unwrap_or(u64::MAX),
-        },
+        Ok(report) => Exchanged::done(process, &report),
         Err(RemapError::Refused { why: Refusal::Gone, .. }) => Exchanged::Gone,
         Err(error) => Exchanged::LeftAlone { why: error.to_string() },
     }
@@ -240,7 +265,10 @@ fn read_line<T: for<'a> Deserialize<'a>>(from: &mut impl BufRead) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_id::FileId;
+    use crate::{
+        file_id::FileId,
+        remap::{Kept, maps},
+    };
 
     #[test]
     fn a_task_and_the_end_of_input() {
@@ -256,6 +284,21 @@ mod tests {
         // The helper was killed while it wrote.
         assert_eq!(read_line::<Task>(&mut &bytes[..9]).unwrap(), None);
         assert!(read_line::<Task>(&mut &b"{}\n"[..]).is_err());
+    }
+
+    #[test]
+    fn a_sealed_mapping_keeps_its_copy_and_written_pages_are_no_news() {
+        let kept = |why| {
+            let line = b"7f000-8f000 r-xp 00000000 00:2a 7 /usr/lib/a.so";
+            Kept { segment: maps(line).remove(0), bytes: 4096, why }
+        };
+        let report = |kept| Report { kept, ..Report::default() };
+        let written = report(vec![kept(Keep::PrivatePages)]);
+        assert_eq!(Exchanged::done(7, &written).still_uses(), None);
+        let sealed = Keep::Unchangeable("it is sealed (mseal)");
+        let sealed = report(vec![kept(Keep::PrivatePages), kept(sealed)]);
+        let why = "process 7: 7f000-8f000: it is sealed (mseal)".to_owned();
+        assert_eq!(Exchanged::done(7, &sealed).still_uses(), Some(why));
     }
 
     #[test]

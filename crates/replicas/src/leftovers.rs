@@ -4,7 +4,7 @@
 use crate::{
     census::{Census, copies_seen_by},
     error::Error,
-    exchanger::{Exchanged, Exchanger},
+    exchanger::Exchanger,
     file_id::FileId,
     namespace::{Namespace, Visitor},
     remap::{Exchange, Operation},
@@ -59,7 +59,7 @@ fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchange
             asked.extend(&using);
             found |= !using.is_empty();
             for (_, done) in exchanger.exchange(using, exchanges, Operation::Detach) {
-                if let Exchanged::LeftAlone { why } = done {
+                if let Some(why) = done.still_uses() {
                     let what = "it keeps copies of an earlier replicator";
                     eprintln!("nearside replicator: {why}: {what}");
                 }

@@ -1,6 +1,7 @@
 //! The helper: one thread that answers clients, lease breaks and changes of files, and one that
 //! copies.
 
+mod absent;
 mod connection;
 mod effects;
 mod events;
@@ -23,7 +24,7 @@ use crate::{
     signals::Signals,
     store::Store,
 };
-use file::{Guest, MemoryWatch, Replicated};
+use file::{Absent, Guest, MemoryWatch, Replicated};
 use nearside_linux::{Paths, folder::Folder, watch::raise_open_files};
 use nearside_policy::replication::budget_bytes;
 use nearside_topology::Topology;
@@ -69,6 +70,8 @@ pub struct Replicator {
     socket: PathBuf,
     files: BTreeMap<FileId, Replicated>,
     guests: BTreeMap<FileId, Guest>,
+    /// Wishes for places without a file.
+    absent: Vec<Absent>,
     /// What processes keep of copies that have gone.
     remains: Vec<Remains>,
     watch: MemoryWatch,
@@ -129,6 +132,7 @@ impl Replicator {
             socket,
             files: BTreeMap::new(),
             guests: BTreeMap::new(),
+            absent: Vec::new(),
             remains: Vec::new(),
             watch: MemoryWatch::default(),
             _lock: lock,

@@ -255,8 +255,6 @@ impl Replicator {
     }
 
     fn forget(&mut self, id: FileId) {
-        let is_wanted = |file: &Replicated| !file.wish.nodes.is_empty();
-        let is_replaced = self.files.get(&id).is_some_and(is_wanted) && self.is_replaced(id);
         let Some(file) = self.files.remove(&id) else { return };
         let is_used = |watch: i32| {
             let mut others = self.files.values();
@@ -268,9 +266,16 @@ impl Replicator {
                 let _ = inotify::remove_watch(&self.changes, watch);
             }
         }
-        if is_replaced {
-            self.add_in_place(&file.wish);
+        // Its copies are still wanted, so another file has come, or may come.
+        if !file.wish.nodes.is_empty() && !self.add_in_place(&file.wish) {
+            self.await_file(file.wish);
         }
+    }
+
+    /// Whether its place on the host names this file.
+    pub(super) fn is_in_place(&self, id: FileId) -> bool {
+        let place = self.files.get(&id).map(|file| file.wish.place.on_host());
+        place.is_some_and(|place| self.visitor.file_on_host(&place) == Some(id))
     }
 
     /// Whether the place of a file names another one now.

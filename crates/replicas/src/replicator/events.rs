@@ -45,6 +45,7 @@ impl Replicator {
         loop {
             self.look_at_memory();
             self.retry_leases();
+            self.look_for_absent();
             for woken in self.wait(&connections)? {
                 match woken {
                     Woken::Signal => {
@@ -100,7 +101,8 @@ impl Replicator {
             fds.extend(managers.map(|manager| (on(manager.as_fd()), Woken::ManagerEnded(*id))));
         }
         let (mut fds, kinds): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
-        let until = [self.until_next_look(), self.until_retry()].into_iter().flatten().min();
+        let until = [self.until_next_look(), self.until_retry(), self.until_absent()];
+        let until = until.into_iter().flatten().min();
         let until = until.and_then(|wait| Timespec::try_from(wait).ok());
         match poll(&mut fds, until.as_ref()) {
             Ok(_) => {}
@@ -160,7 +162,8 @@ impl Replicator {
             let (closed, modified) = (has(ReadFlags::CLOSE_WRITE), has(ReadFlags::MODIFY));
             let attributes = has(ReadFlags::ATTRIB);
             let has_other_content = modified && file.life.is_leased() && file.original.is_changed();
-            if self.is_replaced(id) {
+            let is_away = has(ReadFlags::MOVE_SELF) && !self.is_in_place(id);
+            if is_away || self.is_replaced(id) {
                 self.take(id, Event::Replaced);
             } else if has_other_content {
                 // No one waits for it: an open for reading has truncated the file.

@@ -14,7 +14,7 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// A file that shall have copies.
@@ -53,6 +53,30 @@ pub(super) struct Wish {
     pub(super) ratio: Ratio,
     /// Whether it is the daemon's.
     pub(super) automatic: bool,
+}
+
+/// The first and the longest wait until a missing file is looked for again.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
+
+/// A wish for a place without a file, and the next look there.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub(super) wish: Wish,
+    pub(super) at: Instant,
+    /// The last wait.
+    wait: Duration,
+}
+
+impl Absent {
+    pub(super) fn new(wish: Wish, now: Instant) -> Self {
+        Self { wish, at: now + LOOKS.0, wait: LOOKS.0 }
+    }
+
+    /// Each wait is twice as long as the one before.
+    pub(super) fn again(self, now: Instant) -> Self {
+        let wait = (self.wait * 2).min(LOOKS.1);
+        Self { wish: self.wish, at: now + wait, wait }
+    }
 }
 
 /// A mount namespace that gets the copies of a node.
@@ -98,4 +122,26 @@ pub(super) struct MemoryWatch {
     pub(super) next: Option<Instant>,
     /// When copies had to go, or could not be made, by node.
     pub(super) short: BTreeMap<NodeId, Instant>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_minute() {
+        let now = Instant::now();
+        let place = Place { image: None, path: "/usr/lib/a.so".into() };
+        let wish = Wish { place, nodes: NodeSet::new(), ratio: Ratio::default(), automatic: false };
+        let mut absent = Absent::new(wish, now);
+        let mut waits = vec![absent.wait.as_millis()];
+        while absent.wait < LOOKS.1 {
+            absent = absent.again(now);
+            assert_eq!(absent.at, now + absent.wait);
+            waits.push(absent.wait.as_millis());
+        }
+        assert_eq!(waits[..4], [10, 20, 40, 80]);
+        assert_eq!(waits[waits.len() - 2..], [40_960, 60_000]);
+        assert_eq!(absent.again(now).wait, LOOKS.1);
+    }
 }

@@ -54,7 +54,7 @@ impl Replicator {
                 return;
             }
             for (_, done) in self.exchanger.exchange(using, &exchanges, Operation::Detach) {
-                if let Exchanged::LeftAlone { why } = done {
+                if let Some(why) = done.still_uses() {
                     let path = escape::text(path);
                     eprintln!("nearside replicator: {why}: it keeps a copy of {path}");
                 }
@@ -97,7 +97,7 @@ impl Replicator {
         for (process, done) in self.exchanger.exchange(processes, &exchanges, Operation::Attach) {
             match done {
                 Exchanged::Done { bytes: 0, .. } | Exchanged::Gone => {}
-                Exchanged::Done { bytes, stopped_us } => {
+                Exchanged::Done { bytes, stopped_us, .. } => {
                     attached.processes += 1;
                     attached.bytes += bytes;
                     attached.stopped_us = attached.stopped_us.max(stopped_us);
@@ -129,7 +129,7 @@ impl Replicator {
             }
             // This direction is for processes under seccomp, too.
             for (_, done) in self.exchanger.exchange(vec![*pid], &concerned, Operation::Detach) {
-                if let Exchanged::LeftAlone { why } = done {
+                if let Some(why) = done.still_uses() {
                     eprintln!("nearside replicator: {why}: its maps do not name its text");
                 }
             }

@@ -66,6 +66,9 @@ impl Replicator {
                     (Some(*id) == sent || file.wish.place.on_host() == path).then_some(*id)
                 };
                 let Some(id) = self.files.iter().find_map(is_it) else {
+                    if self.forget_absent(&Place { image: None, path }) {
+                        return Answer::Done;
+                    }
                     return refused("it has no copies, and none were asked for");
                 };
                 if automatic && self.files.get(&id).is_some_and(|it| !it.wish.automatic) {
@@ -116,6 +119,7 @@ impl Replicator {
         if self.stores.iter().any(|store| store.device() == id.device) {
             return Answer::Refused { why: "it is a copy: name the original".into() };
         }
+        self.forget_absent(&wish.place);
         let serving = serving(&wish.nodes, wish.ratio, &self.topology);
         let copies: NodeSet = serving.values().copied().collect();
         if let Some(known) = self.files.get_mut(&id) {
@@ -158,18 +162,19 @@ impl Replicator {
         self.take(id, Event::Want(NodeSet::new()));
     }
 
-    /// After a package upgrade: the file now at the path gets copies as its predecessor had.
-    pub(super) fn add_in_place(&mut self, wish: &Wish) {
+    /// After a package upgrade: the file now at the path gets copies as its predecessor had. Says
+    /// whether there is one.
+    pub(super) fn add_in_place(&mut self, wish: &Wish) -> bool {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let place = wish.place.on_host();
         let file = self.visitor.on_host(|| openat2(CWD, place, flags, Mode::empty(), resolve));
-        let Ok(Ok(file)) = file else { return };
-        // A file that is barred, or not there, has no copies, as `status` shows. An empty one waits
-        // for its content.
+        let Ok(Ok(file)) = file else { return false };
+        // A barred one has no copies, as `status` shows. An empty one waits for its content.
         if let Ok(Ok(original)) = self.original(&file, &wish.place) {
             let _ = self.add_original(original, wish.clone());
         }
+        true
     }
 
     /// Watches a file. The kernel has one watch for all that is watched of it.
@@ -236,16 +241,18 @@ impl Replicator {
     fn status(&self, from: usize) -> Answer {
         let devices: BTreeSet<_> = self.stores.iter().map(crate::store::Store::device).collect();
         let users = users(Path::new("/proc"), &devices);
-        let mut sorted: Vec<_> = self.files.values().collect();
-        sorted.sort_by(|a, b| a.wish.place.cmp(&b.wish.place));
+        let files = self.files.values().map(|file| (&file.wish, Some(file)));
+        let absent_ones = self.absent.iter().map(|absent| (&absent.wish, None));
+        let mut sorted: Vec<_> = files.chain(absent_ones).collect();
+        sorted.sort_by_key(|(wish, _)| &wish.place);
         let mut kept_bytes = BTreeMap::new();
         for remains in self.remains.iter().filter(|it| it.is_held()) {
             *kept_bytes.entry(remains.node).or_default() += remains.bytes;
         }
         let mut files = Vec::new();
         let mut room_bytes = MAX_ANSWER_BYTES - 1024;
-        for (at, file) in (0..).zip(sorted).skip(from) {
-            let status = self.status_of(file, &users);
+        for (at, (wish, file)) in (0..).zip(sorted).skip(from) {
+            let status = file.map_or_else(|| absent(wish), |file| self.status_of(file, &users));
             let length = serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
             if length > room_bytes && !files.is_empty() {
                 return Answer::Status { files, next: Some(at), kept_bytes };
@@ -290,5 +297,21 @@ impl Replicator {
             collapses: file.collapses,
             automatic: file.wish.automatic,
         }
+    }
+}
+
+/// The report of a file that is not in its place.
+fn absent(wish: &Wish) -> FileStatus {
+    FileStatus {
+        place: wish.place.clone(),
+        bytes: 0,
+        state: state_name(&State::Candidate).into(),
+        why: Some("there is no such file now".into()),
+        copies: BTreeMap::new(),
+        serving: BTreeMap::new(),
+        gain_percent: BTreeMap::new(),
+        refused: BTreeMap::new(),
+        collapses: 0,
+        automatic: wish.automatic,
     }
 }

@@ -4,6 +4,7 @@ use super::helper::{Python, Replicator, add, await_state, plugin, status};
 use nearside_lab::{await_that, run, stderr};
 use std::{
     fs::{self, OpenOptions},
+    io::Write as _,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     process::Command,
 };
@@ -159,16 +160,37 @@ fn a_second_replicator_is_refused() {
 }
 
 #[test]
-fn a_file_that_goes_takes_its_copies_along() {
+fn a_file_that_goes_takes_its_copies_along_and_has_some_again_when_it_comes_back() {
     let path = plugin("going.so");
     let replicator = Replicator::start("");
     add("", std::slice::from_ref(&path), "replicated");
     let mut domain = Python::at_home("going", 1);
     domain.load(&[], &path);
     fs::remove_file(&path).unwrap();
-    await_that("it is forgotten", || status(&path).is_none());
+    let is_away = || status(&path).is_some_and(|it| it["why"] == "there is no such file now");
+    await_that("it is away", is_away);
     assert!(domain.eval(&reading(&path)).contains("No such file"));
     assert_eq!(domain.eval(&format!("__import__('ctypes').CDLL('{path}').crc32(0, 0, 0)")), "0");
+    // As install(1) does: the new file is there before it has content.
+    let mut new = fs::File::create_new(&path).unwrap();
+    await_that("the empty file is seen", || !is_away());
+    new.write_all(b"000001").unwrap();
+    drop(new);
+    await_state(&path, "replicated");
+    assert_eq!(domain.eval(&reading(&path)), "b'000001'");
+    let old = format!("{path}.old");
+    fs::rename(&path, &old).unwrap();
+    await_that("it is away again", is_away);
+    fs::write(&path, "000002").unwrap();
+    await_state(&path, "replicated");
+    assert_eq!(domain.eval(&reading(&path)), "b'000002'");
+    assert_eq!(domain.eval(&reading(&old)), "b'000001'");
+    // A wish for a place without a file can be taken back.
+    fs::remove_file(&path).unwrap();
+    await_that("it is away", is_away);
+    assert!(run(["replicate", "remove", &path]).status.success());
+    assert!(status(&path).is_none());
+    fs::remove_file(&old).unwrap();
     replicator.stop();
 }
 

@@ -81,7 +81,9 @@ fn a_package_is_upgraded_outside_and_inside_of_domains_and_removed() {
     }
     run(&mut inside, &format!("['dpkg', '-r', '{PACKAGE}']"));
     assert!(!fs::exists(FILE).unwrap());
-    await_that("it is forgotten", || status(FILE).is_none());
+    await_that("it is away", || {
+        status(FILE).is_some_and(|it| it["why"] == "there is no such file now")
+    });
     assert_eq!(inside.eval(&format!("__import__('os').path.exists('{FILE}')")), "False");
     replicator.stop();
 }
