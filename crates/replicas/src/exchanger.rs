@@ -17,7 +17,10 @@ use std::{
     num::NonZero,
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -39,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The hidden subcommand of the program that calls [`serve`].
 pub const COMMAND: &str = "replicator-exchange";
 
-/// Processes that are exchanged at a time, each by a thread of its own.
+/// The most threads that exchange, each in one process at a time.
 const MAX_THREADS: usize = 16;
 
 /// Exchanges of the same files in some processes.
@@ -53,12 +56,14 @@ struct Task {
 /// The outcome for a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exchanged {
-    /// Its mappings are as wished, but for those that cannot be.
+    /// Its mappings were exchanged, as far as they can be.
     Done {
         /// The addresses that map another file than before, in bytes.
         bytes: u64,
         /// How long its threads were stopped, in microseconds.
         stopped_us: u64,
+        /// The addresses that map a copy as before, in bytes.
+        kept_bytes: u64,
         /// A mapping that keeps a copy, with the reason, other than pages written by the process.
         kept: Option<String>,
     },
@@ -94,7 +99,17 @@ impl Exchanged {
         Self::Done {
             bytes: report.changed.iter().map(Segment::bytes).sum(),
             stopped_us: report.stopped.as_micros().try_into().unwrap_or(u64::MAX),
+            kept_bytes: report.kept.iter().map(|kept| kept.bytes).sum(),
             kept,
+        }
+    }
+
+    /// Whether to ask again is of no use. A process may be amid `execve(2)`, with no mapping yet.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Done { bytes, kept_bytes, .. } => bytes + kept_bytes > 0,
+            Self::Gone => false,
+            Self::LeftAlone { .. } => true,
         }
     }
 
@@ -206,17 +221,19 @@ pub fn serve() -> Result<(), Error> {
     Ok(())
 }
 
-/// Each process with its outcome. They share the threads evenly.
+/// Each process with its outcome. A thread takes one after the other.
 fn carry_out(task: &Task) -> Vec<(u32, Exchanged)> {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    let each = task.processes.len().div_ceil(cpus.min(MAX_THREADS)).max(1);
+    let threads = task.processes.len().min(cpus).min(MAX_THREADS);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let take = || task.processes.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(|| take().map(|process| (*process, exchange_in(*process, task))))
+            .collect::<Vec<_>>()
+    };
     thread::scope(|scope| {
-        let parts = task.processes.chunks(each).map(|part| {
-            let work = || part.iter().map(|process| (*process, exchange_in(*process, task)));
-            scope.spawn(move || work().collect::<Vec<_>>())
-        });
-        let parts: Vec<_> = parts.collect();
-        parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect()
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
     })
 }
 
@@ -294,11 +311,13 @@ mod tests {
         };
         let report = |kept| Report { kept, ..Report::default() };
         let written = report(vec![kept(Keep::PrivatePages)]);
+        assert!(Exchanged::done(7, &written).is_final());
         assert_eq!(Exchanged::done(7, &written).still_uses(), None);
         let sealed = Keep::Unchangeable("it is sealed (mseal)");
         let sealed = report(vec![kept(Keep::PrivatePages), kept(sealed)]);
         let why = "process 7: 7f000-8f000: it is sealed (mseal)".to_owned();
         assert_eq!(Exchanged::done(7, &sealed).still_uses(), Some(why));
+        assert!(!Exchanged::done(7, &report(vec![])).is_final(), "it may have no mapping yet");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
 
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    // What such a process still maps of a copy are pages that it has written.
+    // What these still map of a copy stays.
     let mut asked = BTreeSet::<u32>::new();
     for _ in 0..MAX_ROUNDS {
         let census = Census::take();
@@ -56,9 +56,11 @@ fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchange
             let copies = exchanges.iter().map(|exchange| exchange.from).collect();
             let mut using = census.processes(*namespace).to_vec();
             using.retain(|pid| !asked.contains(pid) && uses_any(*pid, &copies));
-            asked.extend(&using);
             found |= !using.is_empty();
-            for (_, done) in exchanger.exchange(using, exchanges, Operation::Detach) {
+            for (pid, done) in exchanger.exchange(using, exchanges, Operation::Detach) {
+                if done.is_final() {
+                    asked.insert(pid);
+                }
                 if let Some(why) = done.still_uses() {
                     let what = "it keeps copies of an earlier replicator";
                     eprintln!("nearside replicator: {why}: {what}");

@@ -134,8 +134,10 @@ impl Original {
     /// Whether it has lost a name since it was opened: a package upgrade, a rename or an unlink.
     /// `there` is the file at its place now.
     pub(crate) fn is_replaced(&self, there: Option<FileId>) -> bool {
-        rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
-            || there.is_some_and(|there| there != self.id)
+        match there {
+            Some(there) => there != self.id,
+            None => rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0),
+        }
     }
 
     /// The type of its file system, as `/proc/filesystems` names it as far as it is known.
@@ -333,5 +335,7 @@ mod tests {
         std::fs::write(&new, "new").unwrap();
         std::fs::rename(&new, &old).unwrap();
         assert!(is_replaced());
+        // A mount may show a file without a name.
+        assert!(original.is_replaced(None) && !original.is_replaced(Some(original.id)));
     }
 }

@@ -123,8 +123,9 @@ pub enum Answer {
 pub struct Status {
     /// The files, in the order of their paths.
     pub files: Vec<FileStatus>,
-    /// Memory of copies that have gone, in bytes by node. Processes keep it that have written to a
-    /// page of their mapping, or were started from the copy.
+    /// Memory of copies that have gone, in bytes by node. It is kept by processes that have written
+    /// to a page of their mapping, were started from the copy, or could not be returned to the
+    /// original.
     pub kept_bytes: BTreeMap<NodeId, u64>,
 }
 

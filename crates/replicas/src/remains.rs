@@ -1,5 +1,6 @@
-//! Copies out of use whose memory does not return yet: a process has written to a page of its
-//! mapping, or was started from the copy. The kernel frees them with the last such process.
+//! Copies out of use whose memory does not return yet. A process has written to a page of its
+//! mapping, was started from the copy, or could not be returned to the original. The kernel frees
+//! them with the last such process.
 
 use crate::sys;
 use nearside_linux::sys::{move_pages, page_bytes, page_nodes};
@@ -21,12 +22,14 @@ pub(crate) struct Remains {
     pub(crate) node: NodeId,
     /// Its memory, in bytes.
     pub(crate) bytes: u64,
+    /// Whether an attempt to move it has left pages behind, which others map.
+    is_stuck: bool,
 }
 
 impl Remains {
     /// `file` is the copy's, open for reading.
     pub(crate) fn of(file: File, node: NodeId, bytes: u64) -> Self {
-        Self { file, node, bytes }
+        Self { file, node, bytes, is_stuck: false }
     }
 
     /// Whether anyone else has it open, mapped, or as the executable. Only a file without other
@@ -34,42 +37,53 @@ impl Remains {
     pub(crate) fn is_held(&self) -> bool {
         let taken = sys::take_write_lease(self.file.as_fd());
         _ = sys::release_lease(self.file.as_fd());
-        taken.is_err()
+        // Without leases nobody can tell, and this file itself would keep the memory.
+        taken.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
-    /// Moves its memory to a node. Pages that others map by a way that was not found stay.
+    /// Whether it may move.
+    pub(crate) fn is_movable(&self) -> bool {
+        !self.is_stuck
+    }
+
+    /// Moves its memory to a node. Pages that another process maps stay where they are. Returns the
+    /// bytes that have moved.
     ///
     /// # Errors
     /// If the kernel does not tell where its pages lie.
-    pub(crate) fn move_to(&mut self, node: NodeId) -> io::Result<()> {
+    pub(crate) fn move_to(&mut self, node: NodeId) -> io::Result<u64> {
         let bytes = rustix::fs::fstat(&self.file)?.st_size.cast_unsigned();
         let page = usize::try_from(page_bytes()).map_err(io::Error::other)?;
-        let mut offset = 0;
+        let (mut offset, mut left_bytes) = (0, 0);
         while offset < bytes {
             let window = WINDOW_BYTES.min(bytes - offset);
             let length = usize::try_from(window).map_err(io::Error::other)?;
             let mapped = sys::Mapped::of(&self.file, offset, length)?;
-            move_all(&mapped.pages(page), node)?;
+            left_bytes += move_all(&mapped.pages(page), node)? as u64 * page_bytes();
             offset += window;
         }
-        self.node = node;
-        Ok(())
+        self.is_stuck = left_bytes > 0;
+        if !self.is_stuck {
+            self.node = node;
+        }
+        Ok(self.bytes.saturating_sub(left_bytes))
     }
 }
 
-fn move_all(addresses: &[usize], node: NodeId) -> io::Result<()> {
+/// Returns the number of pages that stay elsewhere.
+fn move_all(addresses: &[usize], node: NodeId) -> io::Result<usize> {
     let mut elsewhere = addresses.to_vec();
-    for _ in 0..MAX_ATTEMPTS {
+    for attempt in 0..=MAX_ATTEMPTS {
         let nodes = page_nodes(0, &elsewhere)?;
         let places = elsewhere.iter().zip(nodes);
         elsewhere = places.filter(|(_, it)| *it != Ok(node)).map(|(at, _)| *at).collect();
-        if elsewhere.is_empty() {
+        if elsewhere.is_empty() || attempt == MAX_ATTEMPTS {
             break;
         }
-        // Of a full node the pages moved so far are elsewhere in the next look.
+        // The next look tells what has moved.
         _ = move_pages(0, &elsewhere, &vec![node; elsewhere.len()], false);
     }
-    Ok(())
+    Ok(elsewhere.len())
 }
 
 #[cfg(test)]
@@ -83,16 +97,27 @@ mod tests {
         let opened = File::open(file.path()).unwrap();
         // The handle of the temporary file would be another user.
         let path = file.into_temp_path();
-        let mut remains = Remains::of(opened, NodeId(0), 0);
-        assert!(!remains.is_held());
+        let mut remains = Remains::of(opened, NodeId(0), 3 * page_bytes());
+        // A child of another test has this test's descriptors until it executes its program.
+        let await_free = |remains: &Remains| {
+            while remains.is_held() {
+                std::thread::yield_now();
+            }
+        };
+        await_free(&remains);
         let other = File::open(&path).unwrap();
         assert!(remains.is_held());
         let mapped = sys::Mapped::of(&other, 0, 1).unwrap();
         drop(other);
         assert!(remains.is_held(), "a mapping is a user");
-        // Its pages lie on the only node that every machine has.
-        remains.move_to(NodeId(0)).unwrap();
         drop(mapped);
-        assert!(!remains.is_held());
+        await_free(&remains);
+        // Every machine has node 0, and this test may run on one that has no other.
+        let bytes = 3 * page_bytes();
+        assert_eq!((remains.move_to(NodeId(0)).unwrap(), remains.node), (bytes, NodeId(0)));
+        assert!(remains.is_movable());
+        // There is no such node, so the pages stay.
+        assert_eq!((remains.move_to(NodeId(1023)).unwrap(), remains.node), (0, NodeId(0)));
+        assert!(!remains.is_movable());
     }
 }

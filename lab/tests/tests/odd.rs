@@ -14,10 +14,13 @@ mod qemu;
 mod run_vm;
 
 use nearside_lab::{
-    Domain, MIB, available_bytes, await_that, mapping_of_size, read, run, status, stderr, stdout,
-    words,
+    Domain, MIB, Signal, available_bytes, await_that, json, mapping_of_size, nearside, read, run,
+    send, status, stderr, stdout, words,
 };
-use std::process::Output;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Output, Stdio},
+};
 
 #[test]
 fn the_guest_is_the_machine_these_tests_are_about() {
@@ -42,6 +45,27 @@ fn nodes_that_lack_what_was_asked_for_are_refused_with_the_reason() {
         assert!(stderr(&output).contains(why), "{flags}: {}", stderr(&output));
         assert_eq!(stdout(&output), "", "{flags}");
     }
+}
+
+#[test]
+fn copies_of_text_are_refused_where_none_of_the_nodes_has_memory() {
+    let mut replicator = nearside().arg("replicator").stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(replicator.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("answers"), "{said:?}");
+    let text = "/tmp/text";
+    std::fs::write(text, "text").unwrap();
+    let output = run(words(&format!("replicate add --nodes 1 {text}")));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no node has memory for a copy"), "{}", stderr(&output));
+    let output = run(words(&format!("replicate add --nodes 0-1 {text}")));
+    assert!(output.status.success(), "{}", stderr(&output));
+    await_that("node 1 uses the copy of node 0", || {
+        let file = &json("replicate status")["files"][0];
+        file["state"] == "replicated" && file["serving"]["1"] == 0
+    });
+    send(replicator.id(), Signal::TERM);
+    assert_eq!(replicator.wait().unwrap().code(), Some(0));
 }
 
 fn place(flags: &str) -> Output {

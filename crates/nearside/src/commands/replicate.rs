@@ -259,13 +259,29 @@ fn run_remove(args: &Remove, client: &Client) -> Outcome {
         let found = find(path, image).ok();
         // A file that has been removed since has its path alone.
         let root = |image: &Path| fs::canonicalize(image).unwrap_or_else(|_| image.into());
-        let named = || Place { image: image.map(root), path: path.to_path_buf() };
-        let place = found.as_ref().map_or_else(named, |(_, place)| place.clone());
-        let path = place.on_host();
-        let request = Request::Remove { path, automatic: false };
-        let file = found.as_ref().map(|(file, _)| file.as_fd());
-        client.ask(&request, file).map_err(|error| error.to_string())
+        let path = if image.is_none() { place_of(path) } else { path.to_path_buf() };
+        let named = Place { image: image.map(root), path };
+        let ask = |place: &Place, file| {
+            let request = Request::Remove { path: place.on_host(), automatic: false };
+            client.ask(&request, file).map_err(|error| error.to_string())
+        };
+        match &found {
+            None => ask(&named, None),
+            Some((file, place)) => match ask(place, Some(file.as_fd())) {
+                // A link has come to the place of the file.
+                Ok(Answer::Refused { .. }) if *place != named => ask(&named, None),
+                answer => answer,
+            },
+        }
     })
+}
+
+/// The path without links above its last part, which need not exist.
+fn place_of(path: &Path) -> PathBuf {
+    let Some(name) = path.file_name() else { return path.into() };
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = fs::canonicalize(above.unwrap_or(Path::new(".")));
+    above.map_or_else(|_| path.into(), |above| above.join(name))
 }
 
 /// Asks for each file, and reports those that were refused.

@@ -1,22 +1,11 @@
 //! Files that have gone from their place, and may come again: `install(1)` removes a file before it
 //! writes the next one.
 
-use super::{
-    Replicator,
-    file::{Absent, Wish},
-};
+use super::Replicator;
 use crate::original::Place;
 use std::time::{Duration, Instant};
 
 impl Replicator {
-    /// Looks later for a file in a place that has none now.
-    pub(super) fn await_file(&mut self, wish: Wish) {
-        // A container's root goes with it, and the daemon asks again by itself.
-        if wish.place.image.is_none() && !wish.automatic {
-            self.absent.push(Absent::new(wish, Instant::now()));
-        }
-    }
-
     /// Forgets the wish for a place. Says whether there was one.
     pub(super) fn forget_absent(&mut self, place: &Place) -> bool {
         let before = self.absent.len();
@@ -34,7 +23,9 @@ impl Replicator {
     pub(super) fn look_for_absent(&mut self) {
         let now = Instant::now();
         for absent in self.absent.extract_if(.., |absent| absent.at <= now).collect::<Vec<_>>() {
-            if !self.add_in_place(&absent.wish) {
+            let is_there = self.add_in_place(&absent.wish);
+            // A container's root goes with it, and the daemon asks again by itself.
+            if !is_there && absent.wish.place.image.is_none() && !absent.wish.automatic {
                 self.absent.push(absent.again(now));
             }
         }

@@ -3,7 +3,7 @@
 
 use super::{
     Replicator,
-    file::{Guest, Mount, Replicated},
+    file::{Absent, Guest, Mount, Replicated},
 };
 use crate::{
     copier::{Done, Job},
@@ -267,15 +267,9 @@ impl Replicator {
             }
         }
         // Its copies are still wanted, so another file has come, or may come.
-        if !file.wish.nodes.is_empty() && !self.add_in_place(&file.wish) {
-            self.await_file(file.wish);
+        if !file.wish.nodes.is_empty() && !file.life.wanted().is_empty() {
+            self.absent.push(Absent::new(file.wish, Instant::now()));
         }
-    }
-
-    /// Whether its place on the host names this file.
-    pub(super) fn is_in_place(&self, id: FileId) -> bool {
-        let place = self.files.get(&id).map(|file| file.wish.place.on_host());
-        place.is_some_and(|place| self.visitor.file_on_host(&place) == Some(id))
     }
 
     /// Whether the place of a file names another one now.

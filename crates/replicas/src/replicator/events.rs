@@ -162,8 +162,7 @@ impl Replicator {
             let (closed, modified) = (has(ReadFlags::CLOSE_WRITE), has(ReadFlags::MODIFY));
             let attributes = has(ReadFlags::ATTRIB);
             let has_other_content = modified && file.life.is_leased() && file.original.is_changed();
-            let is_away = has(ReadFlags::MOVE_SELF) && !self.is_in_place(id);
-            if is_away || self.is_replaced(id) {
+            if self.is_replaced(id) {
                 self.take(id, Event::Replaced);
             } else if has_other_content {
                 // No one waits for it: an open for reading has truncated the file.

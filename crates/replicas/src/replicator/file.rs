@@ -68,8 +68,9 @@ pub(super) struct Absent {
 }
 
 impl Absent {
+    /// One that is looked for at once.
     pub(super) fn new(wish: Wish, now: Instant) -> Self {
-        Self { wish, at: now + LOOKS.0, wait: LOOKS.0 }
+        Self { wish, at: now, wait: LOOKS.0 }
     }
 
     /// Each wait is twice as long as the one before.
@@ -134,6 +135,7 @@ mod tests {
         let place = Place { image: None, path: "/usr/lib/a.so".into() };
         let wish = Wish { place, nodes: NodeSet::new(), ratio: Ratio::default(), automatic: false };
         let mut absent = Absent::new(wish, now);
+        assert_eq!(absent.at, now);
         let mut waits = vec![absent.wait.as_millis()];
         while absent.wait < LOOKS.1 {
             absent = absent.again(now);

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Without copies, so often nodes are looked at that have had no room for them.
+/// Nodes without copies are looked at so often.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl Replicator {
@@ -78,8 +78,17 @@ impl Replicator {
     }
 
     fn has_memory_on(&self, node: NodeId) -> bool {
-        let mut files = self.files.values();
-        files.any(|file| file.has_memory_on(node)) || self.remains.iter().any(|it| it.node == node)
+        let movable = |it: &Remains| it.node == node && it.is_movable();
+        self.has_copies_on(node) || self.remains.iter().any(movable)
+    }
+
+    fn has_copies_on(&self, node: NodeId) -> bool {
+        self.files.values().any(|file| file.has_memory_on(node))
+    }
+
+    /// What processes keep on a node, in bytes.
+    fn kept_bytes(&self, node: NodeId) -> u64 {
+        self.remains.iter().filter(|it| it.node == node).map(|it| it.bytes).sum()
     }
 
     /// Frees memory on a node: first what processes keep of former copies, which moves away, and
@@ -90,13 +99,15 @@ impl Replicator {
         }
         self.watch.short.insert(node, now);
         let moved_bytes = self.move_remains(node);
-        if moved_bytes >= bytes {
+        // It takes a look at all processes.
+        if moved_bytes >= bytes || !self.has_copies_on(node) {
             return moved_bytes;
         }
+        let kept_before = self.kept_bytes(node);
         let copies_bytes = self.free_copies(node, bytes - moved_bytes);
         self.move_remains(node);
-        let stuck = self.remains.iter().filter(|it| it.node == node).map(|it| it.bytes);
-        moved_bytes + copies_bytes.saturating_sub(stuck.sum())
+        let newly_kept_bytes = self.kept_bytes(node).saturating_sub(kept_before);
+        moved_bytes + copies_bytes.saturating_sub(newly_kept_bytes)
     }
 
     /// Moves what processes keep of former copies to a node with room. Returns the bytes.
@@ -112,12 +123,12 @@ impl Replicator {
                 freed_bytes += remains.bytes;
                 return false;
             }
-            let Some(to) = refuge(&nodes, from, remains.bytes) else { return true };
-            if remains.move_to(to).is_ok() {
-                freed_bytes += remains.bytes;
-                for (_, memory) in nodes.iter_mut().filter(|(node, _)| *node == to) {
-                    memory.allocatable_bytes -= remains.bytes;
-                }
+            let to = refuge(&nodes, from, remains.bytes).filter(|_| remains.is_movable());
+            let Some(to) = to else { return true };
+            let moved_bytes = remains.move_to(to).unwrap_or(0);
+            freed_bytes += moved_bytes;
+            for (_, memory) in nodes.iter_mut().filter(|(node, _)| *node == to) {
+                memory.allocatable_bytes = memory.allocatable_bytes.saturating_sub(moved_bytes);
             }
             true
         });

@@ -31,7 +31,7 @@ impl Replicator {
             .collect();
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
-        // What such a process still maps of a copy are pages that it has written.
+        // What these still map of a copy stays.
         let mut asked = BTreeSet::<u32>::new();
         let mut strays = BTreeSet::new();
         for _ in 0..MAX_ROUNDS {
@@ -49,11 +49,13 @@ impl Replicator {
                     using.extend(new.filter(|pid| uses_any(**pid, &copies)));
                 }
             }
-            asked.extend(&using);
             if using.is_empty() {
                 return;
             }
-            for (_, done) in self.exchanger.exchange(using, &exchanges, Operation::Detach) {
+            for (pid, done) in self.exchanger.exchange(using, &exchanges, Operation::Detach) {
+                if done.is_final() {
+                    asked.insert(pid);
+                }
                 if let Some(why) = done.still_uses() {
                     let path = escape::text(path);
                     eprintln!("nearside replicator: {why}: it keeps a copy of {path}");

@@ -66,7 +66,7 @@ impl Replicator {
                     (Some(*id) == sent || file.wish.place.on_host() == path).then_some(*id)
                 };
                 let Some(id) = self.files.iter().find_map(is_it) else {
-                    if self.forget_absent(&Place { image: None, path }) {
+                    if !automatic && self.forget_absent(&Place { image: None, path }) {
                         return Answer::Done;
                     }
                     return refused("it has no copies, and none were asked for");
@@ -122,6 +122,9 @@ impl Replicator {
         self.forget_absent(&wish.place);
         let serving = serving(&wish.nodes, wish.ratio, &self.topology);
         let copies: NodeSet = serving.values().copied().collect();
+        if copies.is_empty() {
+            return Answer::Refused { why: "no node has memory for a copy".into() };
+        }
         if let Some(known) = self.files.get_mut(&id) {
             if wish.automatic && !known.wish.automatic {
                 return Answer::Refused { why: OPERATORS.into() };
@@ -170,11 +173,11 @@ impl Replicator {
         let place = wish.place.on_host();
         let file = self.visitor.on_host(|| openat2(CWD, place, flags, Mode::empty(), resolve));
         let Ok(Ok(file)) = file else { return false };
+        let Ok(Ok(original)) = self.original(&file, &wish.place) else { return false };
+        let id = original.id;
         // A barred one has no copies, as `status` shows. An empty one waits for its content.
-        if let Ok(Ok(original)) = self.original(&file, &wish.place) {
-            let _ = self.add_original(original, wish.clone());
-        }
-        true
+        let _ = self.add_original(original, wish.clone());
+        self.files.contains_key(&id)
     }
 
     /// Watches a file. The kernel has one watch for all that is watched of it.
@@ -255,7 +258,7 @@ impl Replicator {
             let status = file.map_or_else(|| absent(wish), |file| self.status_of(file, &users));
             let length = serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
             if length > room_bytes && !files.is_empty() {
-                return Answer::Status { files, next: Some(at), kept_bytes };
+                return Answer::Status { files, next: Some(at), kept_bytes: BTreeMap::new() };
             }
             room_bytes = room_bytes.saturating_sub(length);
             files.push(status);
@@ -306,7 +309,7 @@ fn absent(wish: &Wish) -> FileStatus {
         place: wish.place.clone(),
         bytes: 0,
         state: state_name(&State::Candidate).into(),
-        why: Some("there is no such file now".into()),
+        why: Some("no file is there that can have copies".into()),
         copies: BTreeMap::new(),
         serving: BTreeMap::new(),
         gain_percent: BTreeMap::new(),
