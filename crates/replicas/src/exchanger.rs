@@ -104,7 +104,7 @@ impl Exchanged {
         }
     }
 
-    /// Whether to ask again is of no use. A process may be amid `execve(2)`, with no mapping yet.
+    /// Whether it is of no use to ask again. A process amid `execve(2)` has no mapping yet.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Done { bytes, kept_bytes, .. } => bytes + kept_bytes > 0,

@@ -47,7 +47,7 @@ pub(crate) fn clear(visitor: &Visitor, own: FileId, exchanger: &Exchanger) -> Re
 
 /// `left` has the exchanges by namespace.
 fn return_processes(left: &BTreeMap<FileId, Vec<Exchange>>, exchanger: &Exchanger) {
-    // What these still map of a copy stays.
+    // Processes that keep what they still map of a copy.
     let mut asked = BTreeSet::<u32>::new();
     for _ in 0..MAX_ROUNDS {
         let census = Census::take();

@@ -96,7 +96,7 @@ impl Replicator {
         if answer != lease::Answer::Granted {
             return Some(answer);
         }
-        // What has emptied the file leaves its content to a writer.
+        // A writer follows the truncation that has emptied the file.
         let looked = match original.is_empty() {
             true => Ok(Ok(false)),
             false => self.visitor.on_host(|| layers::are_those_leased(original)),

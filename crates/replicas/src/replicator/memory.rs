@@ -91,15 +91,15 @@ impl Replicator {
         self.remains.iter().filter(|it| it.node == node).map(|it| it.bytes).sum()
     }
 
-    /// Frees memory on a node: first what processes keep of former copies, which moves away, and
-    /// then copies. Returns the bytes.
+    /// Frees memory on a node: moves what processes keep of former copies, and then takes copies
+    /// away. Returns the bytes.
     fn free(&mut self, node: NodeId, bytes: u64, now: Instant) -> u64 {
         if bytes == 0 || !self.has_memory_on(node) {
             return 0;
         }
         self.watch.short.insert(node, now);
         let moved_bytes = self.move_remains(node);
-        // It takes a look at all processes.
+        // To choose among copies takes a look at all processes.
         if moved_bytes >= bytes || !self.has_copies_on(node) {
             return moved_bytes;
         }

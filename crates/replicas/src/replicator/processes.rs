@@ -31,7 +31,7 @@ impl Replicator {
             .collect();
         // Once the path names another file, its mappings of the old one live on.
         let is_replaced = self.is_replaced(id);
-        // What these still map of a copy stays.
+        // Processes that keep what they still map of a copy.
         let mut asked = BTreeSet::<u32>::new();
         let mut strays = BTreeSet::new();
         for _ in 0..MAX_ROUNDS {
