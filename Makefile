@@ -86,7 +86,7 @@ libvirt-xml: ## generated domains: libvirt and lint refuse the same ones, and li
 	scripts/install libvirt
 	cargo test --package nearside-libvirt --test generated -- --ignored --nocapture
 
-replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root; about forty minutes)
+replicas-race: ## an attacker who races 100,000 binds of copies, on request (as root)
 	cargo test --package nearside-replicas --test racing -- --ignored --nocapture
 
 lab-test: ## the integration tests, in emulated NUMA machines
