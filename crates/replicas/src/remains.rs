@@ -7,14 +7,11 @@ use nearside_linux::sys::{move_pages, page_bytes, page_nodes};
 use nearside_topology::NodeId;
 use std::{fs::File, io, os::fd::AsFd};
 
-/// Mapped and moved at a time.
-const WINDOW_BYTES: u64 = 64 << 20;
-
 /// The kernel leaves a run of pages at the first one that does not move, so the rest are tried
 /// again.
 const MAX_ATTEMPTS: usize = 8;
 
-/// What is left of a copy without a name.
+/// A copy that has lost its name, and that processes still hold.
 #[derive(Debug)]
 pub(crate) struct Remains {
     file: File,
@@ -52,16 +49,11 @@ impl Remains {
     /// # Errors
     /// If the kernel does not tell where its pages lie.
     pub(crate) fn move_to(&mut self, node: NodeId) -> io::Result<u64> {
-        let bytes = rustix::fs::fstat(&self.file)?.st_size.cast_unsigned();
-        let page = usize::try_from(page_bytes()).map_err(io::Error::other)?;
-        let (mut offset, mut left_bytes) = (0, 0);
-        while offset < bytes {
-            let window = WINDOW_BYTES.min(bytes - offset);
-            let length = usize::try_from(window).map_err(io::Error::other)?;
-            let mapped = sys::Mapped::of(&self.file, offset, length)?;
-            left_bytes += move_all(&mapped.pages(page), node)? as u64 * page_bytes();
-            offset += window;
-        }
+        let mut left_bytes = 0;
+        sys::for_each_window(&self.file, sys::WINDOW_BYTES, |addresses| {
+            left_bytes += move_all(addresses, node)? as u64 * page_bytes();
+            Ok(())
+        })?;
         self.is_stuck = left_bytes > 0;
         if !self.is_stuck {
             self.node = node;

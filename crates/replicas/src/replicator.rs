@@ -72,7 +72,7 @@ pub struct Replicator {
     guests: BTreeMap<FileId, Guest>,
     /// Wishes for places without a file.
     absent: Vec<Absent>,
-    /// What processes keep of copies that have gone.
+    /// Copies that have gone, and whose memory processes keep.
     remains: Vec<Remains>,
     watch: MemoryWatch,
     /// Held while it lives: a second helper would take the first one's copies for leftovers.

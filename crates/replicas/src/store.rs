@@ -36,9 +36,6 @@ pub const SOURCE: &str = nearside_linux::text::COPIES_SOURCE;
 /// The share of a copy that has to lie on its node.
 const LOCAL_PERCENT: u8 = 99;
 
-/// Mapped at a time to tell where pages lie.
-const WINDOW_BYTES: u64 = 64 << 20;
-
 /// Copied between two looks at the flag that ends the copying.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -240,22 +237,17 @@ impl Store {
 
 /// Where the pages of a file lie. Reads those in that are not in memory.
 fn pages_by_node(file: &File) -> io::Result<BTreeMap<NodeId, u64>> {
-    pages_by_window(file, WINDOW_BYTES)
+    pages_by_window(file, sys::WINDOW_BYTES)
 }
 
 fn pages_by_window(file: &File, window_bytes: u64) -> io::Result<BTreeMap<NodeId, u64>> {
-    let page = usize::try_from(page_bytes()).map_err(io::Error::other)?;
-    let bytes = rustix::fs::fstat(file)?.st_size.cast_unsigned();
     let mut pages = BTreeMap::new();
-    let mut offset = 0;
-    while offset < bytes {
-        let length = usize::try_from(window_bytes.min(bytes - offset)).map_err(io::Error::other)?;
-        let mapped = sys::Mapped::of(file, offset, length)?;
-        for node in page_nodes(0, &mapped.pages(page))?.into_iter().flatten() {
+    sys::for_each_window(file, window_bytes, |addresses| {
+        for node in page_nodes(0, addresses)?.into_iter().flatten() {
             *pages.entry(node).or_default() += 1;
         }
-        offset += window_bytes;
-    }
+        Ok(())
+    })?;
     Ok(pages)
 }
 

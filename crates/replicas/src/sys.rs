@@ -3,6 +3,7 @@
 
 mod processes;
 
+use nearside_linux::sys::page_bytes;
 pub(crate) use processes::*;
 use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
@@ -10,6 +11,7 @@ use rustix::{
 };
 use std::{
     ffi::c_void,
+    fs::File,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr::null_mut,
@@ -92,6 +94,9 @@ fn checked(result: libc::c_long) -> io::Result<()> {
     }
 }
 
+/// Mapped at a time to tell where the pages of a file lie.
+pub(crate) const WINDOW_BYTES: u64 = 64 << 20;
+
 /// A file that is mapped and resident, so that the kernel can tell where its pages lie.
 #[derive(Debug)]
 pub(crate) struct Mapped {
@@ -112,6 +117,24 @@ impl Mapped {
     pub(crate) fn pages(&self, page_bytes: usize) -> Vec<usize> {
         (0..self.bytes).step_by(page_bytes).map(|offset| self.start.addr() + offset).collect()
     }
+}
+
+/// Maps a file part by part, and gives the addresses of each part's pages while it is mapped.
+pub(crate) fn for_each_window(
+    file: &File,
+    window_bytes: u64,
+    mut take: impl FnMut(&[usize]) -> io::Result<()>,
+) -> io::Result<()> {
+    let page = usize::try_from(page_bytes()).map_err(io::Error::other)?;
+    let bytes = rustix::fs::fstat(file)?.st_size.cast_unsigned();
+    let mut offset = 0;
+    while offset < bytes {
+        let length = usize::try_from(window_bytes.min(bytes - offset)).map_err(io::Error::other)?;
+        let mapped = Mapped::of(file, offset, length)?;
+        take(&mapped.pages(page))?;
+        offset += window_bytes;
+    }
+    Ok(())
 }
 
 impl Drop for Mapped {

@@ -86,7 +86,7 @@ impl Replicator {
         self.files.values().any(|file| file.has_memory_on(node))
     }
 
-    /// What processes keep on a node, in bytes.
+    /// The memory of former copies that processes keep on a node, in bytes.
     fn kept_bytes(&self, node: NodeId) -> u64 {
         self.remains.iter().filter(|it| it.node == node).map(|it| it.bytes).sum()
     }

@@ -309,7 +309,7 @@ fn absent(wish: &Wish) -> FileStatus {
         place: wish.place.clone(),
         bytes: 0,
         state: state_name(&State::Candidate).into(),
-        why: Some("no file is there that can have copies".into()),
+        why: Some("no file at its place can have copies".into()),
         copies: BTreeMap::new(),
         serving: BTreeMap::new(),
         gain_percent: BTreeMap::new(),

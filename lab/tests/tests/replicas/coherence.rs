@@ -168,7 +168,7 @@ fn a_file_that_goes_takes_its_copies_along_and_has_some_again_when_it_comes_back
     domain.load(&[], &path);
     fs::remove_file(&path).unwrap();
     let is_away =
-        || status(&path).is_some_and(|it| it["why"] == "no file is there that can have copies");
+        || status(&path).is_some_and(|it| it["why"] == "no file at its place can have copies");
     await_that("it is away", is_away);
     assert!(domain.eval(&reading(&path)).contains("No such file"));
     assert_eq!(domain.eval(&format!("__import__('ctypes').CDLL('{path}').crc32(0, 0, 0)")), "0");

@@ -82,7 +82,7 @@ fn a_package_is_upgraded_outside_and_inside_of_domains_and_removed() {
     run(&mut inside, &format!("['dpkg', '-r', '{PACKAGE}']"));
     assert!(!fs::exists(FILE).unwrap());
     await_that("it is away", || {
-        status(FILE).is_some_and(|it| it["why"] == "no file is there that can have copies")
+        status(FILE).is_some_and(|it| it["why"] == "no file at its place can have copies")
     });
     assert_eq!(inside.eval(&format!("__import__('os').path.exists('{FILE}')")), "False");
     replicator.stop();
