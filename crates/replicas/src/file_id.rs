@@ -1,6 +1,9 @@
 //! The identity of a file.
 
-use rustix::fs::Stat;
+use rustix::{
+    fs::{AtFlags, CWD, Stat, StatxFlags, statx},
+    path::Arg,
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, io, os::fd::AsFd, path::Path};
 
@@ -17,25 +20,25 @@ impl FileId {
     /// The file that an open descriptor refers to.
     ///
     /// # Errors
-    /// Those of `fstat(2)`.
+    /// Those of `statx(2)`.
     pub fn of(file: impl AsFd) -> io::Result<Self> {
-        Ok(Self::from(&rustix::fs::fstat(file)?))
+        Self::stated(file, "", AtFlags::EMPTY_PATH)
     }
 
     /// The file at a path, behind symbolic links.
     ///
     /// # Errors
-    /// Those of `stat(2)`.
+    /// Those of `statx(2)`.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::from(&rustix::fs::stat(path)?))
+        Self::stated(CWD, path, AtFlags::empty())
     }
 
-    /// The file at a path, a symbolic link as itself.
-    ///
-    /// # Errors
-    /// Those of `lstat(2)`.
-    pub fn of_link(path: &Path) -> io::Result<Self> {
-        Ok(Self::from(&rustix::fs::lstat(path)?))
+    /// Neither is told by the server of a file system (FUSE, NFS), which would not answer once it
+    /// has stopped.
+    fn stated(folder: impl AsFd, path: impl Arg, flags: AtFlags) -> io::Result<Self> {
+        let stat = statx(folder, path, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        Ok(Self { device, inode: stat.stx_ino })
     }
 }
 

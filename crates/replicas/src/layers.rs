@@ -6,8 +6,10 @@
 
 use crate::{
     file_id::FileId,
-    mountinfo::{self, Mount, unescaped},
+    file_system::{foreign_kind, host_root},
+    mountinfo::{self, Mount},
     original::{Original, Version, check},
+    overlay::layers,
 };
 use nearside_linux::escape;
 use nearside_policy::replication::Bar;
@@ -17,13 +19,9 @@ use rustix::{
     mount::{OpenTreeFlags, open_tree},
 };
 use std::{
-    ffi::OsString,
     fs::File,
     io,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
-    },
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -98,10 +96,15 @@ fn collect(file: &File, path: &Path, depth: usize, found: &mut Vec<Below>) -> Re
     let mount = mount_of(path, FileId::from(&stat)).map_err(|error| unknown(error.to_string()))?;
     let inside = path.strip_prefix(&mount.point).unwrap_or(path);
     let inside = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(inside);
+    let mounts = std::fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
+    let mounts = mountinfo::mounts(&mounts);
     let mut is_first = true;
     for layer in layers(&mount.options).map_err(unknown)? {
         // Podman names its layers by links.
         let named = |error| unknown(format!("{}: {error}", escape::text(&layer)));
+        if let Some(kind) = foreign_kind(&mounts, &layer, host_root()) {
+            return Err(unknown(format!("{} lies on {kind}", escape::text(&layer))));
+        }
         let path = std::fs::canonicalize(&layer).map_err(named)?.join(&inside);
         let Some(below) = open(&path)? else { continue };
         let seen = fstat(&below).map_err(text)?;
@@ -140,7 +143,7 @@ fn open(path: &Path) -> Result<Option<File>, Bar> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(failed(error.into())),
     };
-    match check(&there).map_err(|error| failed(error.into()))? {
+    match check(&there, None).map_err(failed)? {
         Ok(()) => {}
         // A white-out, or a folder that a file above it hides.
         Err(Bar::NotRegular { .. } | Bar::Empty) => return Ok(None),
@@ -158,90 +161,9 @@ fn open(path: &Path) -> Result<Option<File>, Bar> {
     File::open(format!("/proc/thread-self/fd/{number}")).map(Some).map_err(failed)
 }
 
-/// The folders of an overlay's options, the topmost first.
-fn layers(options: &[u8]) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    for option in options.split(|byte| *byte == b',') {
-        let Some(at) = option.iter().position(|byte| *byte == b'=') else { continue };
-        let value = unescaped(&option[at + 1..]);
-        match &option[..at] {
-            b"upperdir" => _ = found.splice(..0, split(&value, None)),
-            b"lowerdir" => found.extend(split(&value, Some(b':'))),
-            b"lowerdir+" | b"datadir+" => found.push(value),
-            _ => {}
-        }
-    }
-    match found.iter().find(|layer| !layer.is_absolute()) {
-        Some(layer) => Err(format!("the layer {} has a relative path", escape::text(layer))),
-        None if found.is_empty() => Err("its mount names none".into()),
-        None => Ok(found),
-    }
-}
-
-/// Paths with a separator between them, in which a backslash takes the meaning from what follows.
-/// Two separators come before layers of data.
-fn split(value: &Path, separator: Option<u8>) -> Vec<PathBuf> {
-    let mut paths = vec![Vec::new()];
-    let mut bytes = value.as_os_str().as_bytes().iter();
-    while let Some(byte) = bytes.next() {
-        match (byte, paths.last_mut()) {
-            (b'\\', Some(path)) => path.push(*bytes.next().unwrap_or(byte)),
-            (byte, _) if Some(*byte) == separator => paths.push(Vec::new()),
-            (_, Some(path)) => path.push(*byte),
-            (_, None) => {}
-        }
-    }
-    paths.retain(|path| !path.is_empty());
-    paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn layers_are_read_from_the_options_of_the_mount() {
-        let table: [(&str, &[&str]); 6] = [
-            ("rw,lowerdir=/a:/b,upperdir=/u,workdir=/w,uuid=on", &["/u", "/a", "/b"]),
-            ("ro,lowerdir+=/a:x,lowerdir+=/b,datadir+=/d", &["/a:x", "/b", "/d"]),
-            ("ro,lowerdir=/a::/d", &["/a", "/d"]),
-            // A colon is escaped for overlayfs, whose backslash and commas are for mountinfo.
-            (r"ro,lowerdir=/a\134:x:/b\054y\040z", &["/a:x", "/b,y z"]),
-            (r"rw,upperdir=/u\134\134:v,lowerdir=/a", &[r"/u\:v", "/a"]),
-            (r"rw,lowerdir=/a\134", &[r"/a\"]),
-        ];
-        for (options, expected) in table {
-            let expected: Vec<_> = expected.iter().map(PathBuf::from).collect();
-            assert_eq!(layers(options.as_bytes()), Ok(expected), "{options}");
-        }
-        for options in ["rw", "rw,lowerdir=", "rw,lowerdir=l/A:l/B,upperdir=1/diff", "upperdir="] {
-            assert!(layers(options.as_bytes()).is_err(), "{options}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn escaped_paths_are_read_as_they_were(names: Vec<Vec<u8>>, rest: Vec<u8>) {
-            let names: Vec<_> = names.into_iter().filter(|name| !name.contains(&0)).collect();
-            let path = |name: &[u8]| PathBuf::from(OsString::from_vec([b"/", name].concat()));
-            let mut options = b"rw,lowerdir=".to_vec();
-            for name in &names {
-                options.extend(b"/");
-                for byte in name {
-                    if b":\\".contains(byte) {
-                        options.extend(b"\\134");
-                    }
-                    options.extend(format!("\\{byte:03o}").bytes());
-                }
-                options.extend(b":");
-            }
-            let expected: Vec<_> = names.iter().map(|name| path(name)).collect();
-            prop_assert_eq!(layers(&options).unwrap_or_default(), expected);
-            // The rest of any mount's options is no reason to panic.
-            let _ = layers(&[options, b",upperdir=".into(), rest].concat());
-        }
-    }
 
     #[test]
     fn a_file_elsewhere_has_no_layers() {

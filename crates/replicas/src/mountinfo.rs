@@ -44,18 +44,20 @@ pub struct Mount {
 /// # Errors
 /// If that does not tell it.
 pub(crate) fn mount_of(own: impl AsFd, file: impl AsFd) -> io::Result<Mount> {
-    let read = |path: &str| -> io::Result<Vec<u8>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let mut text = Vec::new();
-        File::from(openat(&own, path, flags, Mode::empty())?).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let about = read(&format!("fdinfo/{}", file.as_fd().as_raw_fd()))?;
+    let about = read_at(&own, &format!("fdinfo/{}", file.as_fd().as_raw_fd()))?;
     let id = String::from_utf8_lossy(&about)
         .lines()
         .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    let found = mounts(&read("mountinfo")?).into_iter().find(|mount| Some(mount.id) == id);
+    let found = mounts(&read_at(&own, "mountinfo")?).into_iter().find(|mount| Some(mount.id) == id);
     found.ok_or_else(|| io::Error::other("its mount is not known"))
+}
+
+/// A file of a folder, whole.
+pub(crate) fn read_at(folder: impl AsFd, name: &str) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut text = Vec::new();
+    File::from(openat(folder, name, flags, Mode::empty())?).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The mounts of a `mountinfo`, in its order: a mount that lies on another comes later. A line that

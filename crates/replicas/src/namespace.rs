@@ -7,12 +7,13 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    mountinfo::{mount_of, mounts},
+    file_system::{is_unasked, open_unasked},
+    mountinfo::{mount_of, mounts, read_at},
     sys,
 };
 use nearside_linux::escape;
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, open, openat, openat2},
+    fs::{CWD, Mode, OFlags, ResolveFlags, open, openat},
     mount::{
         MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
         move_mount, open_tree, unmount,
@@ -22,6 +23,7 @@ use rustix::{
 };
 use std::{
     collections::BTreeSet,
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -129,14 +131,23 @@ impl Visitor {
 
     /// The file at a path of the host, a symbolic link as itself; none if there is none.
     pub(crate) fn file_on_host(&self, path: &Path) -> Option<FileId> {
-        self.on_host(|| FileId::of_link(path).ok()).ok()?
+        let there = || {
+            let there = self.open(CWD, path, FILE, ResolveFlags::empty(), path).ok()?;
+            FileId::of(&there).ok()
+        };
+        self.on_host(there).ok()?
+    }
+
+    /// The file at a path of the host without links, not open for reading; none if there is none.
+    pub(crate) fn open_on_host(&self, path: &Path) -> Option<OwnedFd> {
+        self.on_host(|| self.open(CWD, path, FILE, EXACTLY, path).ok()).ok()?
     }
 
     /// A file of the host by a mount of its own, so that its file system can be unmounted while it
     /// is open; none if the path names another file.
     pub(crate) fn detached(&self, path: &Path, file: FileId) -> Option<OwnedFd> {
         let detached = || {
-            let seen = openat2(CWD, path, FILE, Mode::empty(), EXACTLY).ok()?;
+            let seen = self.open(CWD, path, FILE, EXACTLY, path).ok()?;
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
                 | OpenTreeFlags::AT_EMPTY_PATH;
@@ -165,9 +176,9 @@ impl Visitor {
         let hosts: Option<BTreeSet<u64>> =
             hosts.map(|text| mounts(&text).iter().filter_map(|mount| mount.peers).collect());
         self.within(namespace, || {
-            let root = root_folder(root)?;
+            let (root, above) = self.root_folder(root)?;
             let inside = path.strip_prefix("/").unwrap_or(path);
-            let Ok(target) = openat2(&root, inside, FILE, Mode::empty(), EXACTLY) else {
+            let Ok(target) = self.open(&root, inside, FILE, EXACTLY, &above.join(inside)) else {
                 return Ok(Bound::NotThere);
             };
             if FileId::of(&target).ok() != Some(original) {
@@ -222,7 +233,7 @@ impl Visitor {
         device: u64,
     ) -> Result<Option<FileId>, Error> {
         let found =
-            self.within(namespace, || Ok(openat2(CWD, path, FILE, Mode::empty(), EXACTLY).ok()))?;
+            self.within(namespace, || Ok(self.open(CWD, path, FILE, EXACTLY, path).ok()))?;
         let Some(mount) = found else { return Ok(None) };
         match FileId::of(&mount).ok().filter(|id| id.device == device) {
             Some(id) => self.unbind(namespace, &[mount.as_fd()]).map(|()| Some(id)),
@@ -240,7 +251,7 @@ impl Visitor {
         path: &Path,
     ) -> Result<Option<FileId>, Error> {
         self.within(namespace, || {
-            let found = openat2(CWD, path, FILE, Mode::empty(), EXACTLY).ok();
+            let found = self.open(CWD, path, FILE, EXACTLY, path).ok();
             Ok(found.and_then(|file| FileId::of(&file).ok()))
         })
     }
@@ -257,14 +268,43 @@ impl Visitor {
         paths: &[PathBuf],
     ) -> Result<Vec<OwnedFd>, Error> {
         self.within(namespace, || {
-            let root = root_folder(root)?;
+            let (root, above) = self.root_folder(root)?;
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            let found = paths
-                .iter()
-                .filter_map(|path| openat2(&root, path, flags, Mode::empty(), resolve).ok());
+            let found = paths.iter().filter_map(|path| {
+                let inside = path.strip_prefix("/").unwrap_or(path);
+                self.open(&root, path, flags, resolve, &above.join(inside)).ok()
+            });
             Ok(found.collect())
         })
+    }
+
+    /// The folder that will be the root of a container, as long as the namespace has another root;
+    /// the root afterwards. And its path in the namespace.
+    fn root_folder<'a>(&self, future: Option<&'a Path>) -> Result<(OwnedFd, &'a Path), Error> {
+        let flags = FILE | OFlags::DIRECTORY;
+        let doing = || "opening a namespace's root".to_owned();
+        if let Some(path) = future {
+            match self.open(CWD, path, flags, EXACTLY, path) {
+                Ok(folder) => return Ok((folder, path)),
+                Err(error) if is_unasked(&error) => return Err(error).doing(doing),
+                Err(_) => {}
+            }
+        }
+        Ok((open("/", flags, Mode::empty()).doing(doing)?, Path::new("/")))
+    }
+
+    /// Opens a path of the namespace where this thread is, `absolute` there.
+    fn open(
+        &self,
+        root: impl AsFd,
+        path: &Path,
+        flags: OFlags,
+        resolve: ResolveFlags,
+        absolute: &Path,
+    ) -> io::Result<OwnedFd> {
+        let mountinfo = || read_at(&self.own, "mountinfo");
+        open_unasked(root, path, flags, resolve, absolute, mountinfo)
     }
 
     /// Acts in a namespace.
@@ -291,17 +331,6 @@ impl Visitor {
 pub(crate) fn private() -> rustix::io::Result<()> {
     sys::unshare_mounts()?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-}
-
-/// The folder that will be the root of a container, as long as the namespace has another root; the
-/// root afterwards.
-fn root_folder(future: Option<&Path>) -> Result<OwnedFd, Error> {
-    let flags = FILE | OFlags::DIRECTORY;
-    let future = future.and_then(|path| openat2(CWD, path, flags, Mode::empty(), EXACTLY).ok());
-    match future {
-        Some(folder) => Ok(folder),
-        None => open("/", flags, Mode::empty()).doing(|| "opening a namespace's root".into()),
-    }
 }
 
 fn enter(namespace: BorrowedFd<'_>) -> rustix::io::Result<()> {

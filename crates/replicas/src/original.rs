@@ -3,16 +3,17 @@
 use crate::{
     error::{Error, IoContext},
     file_id::FileId,
-    mountinfo::mounts,
+    file_system::{foreign_layer, is_foreign, mount_of, told_kind},
     path_text,
 };
 use nearside_linux::escape;
 use nearside_policy::replication::Bar;
-use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, FileType, Stat, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    io,
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -81,12 +82,13 @@ impl Original {
     /// The outer error if the file cannot be opened, the inner one if it cannot have copies.
     pub fn open(
         sent: &OwnedFd,
+        client: Option<u32>,
         place: &Place,
         detached: impl FnOnce(&Path, FileId) -> Option<OwnedFd>,
     ) -> Result<Result<Self, Bar>, Error> {
         let doing = || format!("opening {}", escape::text(place.on_host()));
         // Before it is opened: to open a device or a FIFO may have effects.
-        match check(sent).doing(doing)? {
+        match check(sent, client).doing(doing)? {
             // Its content may follow.
             Ok(()) | Err(Bar::Empty) => {}
             Err(bar) => return Ok(Err(bar)),
@@ -142,26 +144,39 @@ impl Original {
 
     /// The type of its file system, as `/proc/filesystems` names it as far as it is known.
     pub(crate) fn file_system(&self) -> String {
-        file_system(&self.file).unwrap_or_else(|_| "unknown".into())
+        let mounted = mount_of(&self.file, None).ok().flatten().map(|mount| mount.kind);
+        mounted.or_else(|| told_kind(&self.file).ok()).unwrap_or_else(|| "unknown".into())
     }
 }
 
-/// The bar against a file, as far as its attributes tell. It need not be open for reading.
+/// The bar against a file, as far as its attributes tell. It need not be open for reading. `client`
+/// has sent it.
 ///
 /// # Errors
 /// Those of `fstat(2)`, `fstatfs(2)` and `statx(2)`.
-pub fn check(file: &OwnedFd) -> rustix::io::Result<Result<(), Bar>> {
+pub fn check(file: &OwnedFd, client: Option<u32>) -> io::Result<Result<(), Bar>> {
+    let foreign = |name: String| Ok(Err(Bar::ForeignFileSystem { name }));
+    // First, and without a question: a file system that others serve may not answer.
+    let Some(mount) = mount_of(file, client)? else {
+        return foreign("not mounted on the host".into());
+    };
+    if is_foreign(&mount.kind) {
+        return foreign(mount.kind);
+    }
+    if mount.kind == "overlay"
+        && let Some(why) = foreign_layer(&mount)
+    {
+        return Ok(Err(Bar::Layers { why }));
+    }
     let stat = rustix::fs::fstat(file)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind != FileType::RegularFile {
         return Ok(Err(Bar::NotRegular { found: kind_name(kind).into() }));
     }
-    // Each may hide the other: 9p answers statfs(2) with the type of the server's file system.
-    let magic = fstatfs(file)?.f_type.cast_unsigned();
-    for name in [file_system(file)?, name_of(magic)] {
-        if is_foreign(&name) {
-            return Ok(Err(Bar::ForeignFileSystem { name }));
-        }
+    // A relative of a known type may have a name of its own.
+    let name = told_kind(file)?;
+    if is_foreign(&name) {
+        return foreign(name);
     }
     let attributes = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?.stx_attributes;
     if attributes.contains(StatxAttributes::VERITY) {
@@ -184,67 +199,6 @@ fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-/// File systems whose files change without the kernel's knowledge, by the magic numbers of
-/// `include/uapi/linux/magic.h` and of their own headers.
-const FOREIGN: &[(u64, &str)] = &[
-    (0x6969, "nfs"),
-    (0xff53_4d42, "cifs"),
-    (0xfe53_4d42, "smb2"),
-    (0x517b, "smb"),
-    (0x6573_5546, "fuse"),
-    (0x0102_1997, "9p"),
-    (0x00c3_6400, "ceph"),
-    (0x5346_414f, "afs"),
-    (0x7375_7245, "coda"),
-    (0x7461_636f, "ocfs2"),
-    (0x0116_1970, "gfs2"),
-    (0x0bd0_0bd0, "lustre"),
-    (0x786f_4256, "vboxsf"),
-    (0x564c, "ncp"),
-];
-
-/// Whether files of this type of file system change without the kernel's knowledge. Types have
-/// versions and relatives (`nfs4`, `smb3`, `fuseblk`, `fuse.sshfs`).
-fn is_foreign(kind: &str) -> bool {
-    const FAMILIES: [&str; 4] = ["nfs", "smb", "fuse", "virtiofs"];
-    let is_one_of = |families: &[&str]| families.iter().any(|family| kind.starts_with(family));
-    is_one_of(&FAMILIES) || FOREIGN.iter().any(|(_, foreign)| *foreign == kind)
-}
-
-/// Those of local file systems, for messages.
-const LOCAL: &[(u64, &str)] = &[
-    (0xef53, "ext4"),
-    (0x5846_5342, "xfs"),
-    (0x9123_683e, "btrfs"),
-    (0xca45_1a4e, "bcachefs"),
-    (0xf2f5_2010, "f2fs"),
-    (0x2fc1_2fc1, "zfs"),
-    (0x794c_7630, "overlay"),
-    (0x0102_1994, "tmpfs"),
-    (0x8584_58f6, "ramfs"),
-    (0x7371_7368, "squashfs"),
-    (0xe0f5_e1e2, "erofs"),
-    (0x9660, "iso9660"),
-    (0x4d44, "vfat"),
-];
-
-/// The mount of its device tells first: 9p answers statfs(2) with the server's type. Files of btrfs
-/// have devices of their own, which no mount has.
-fn file_system(file: &impl AsFd) -> rustix::io::Result<String> {
-    let device = rustix::fs::fstat(file)?.st_dev;
-    let mountinfo = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mount = mounts(&mountinfo).into_iter().find(|mount| mount.device == device);
-    match mount {
-        Some(mount) => Ok(mount.kind),
-        None => Ok(name_of(fstatfs(file)?.f_type.cast_unsigned())),
-    }
-}
-
-fn name_of(magic: u64) -> String {
-    let known = FOREIGN.iter().chain(LOCAL).find(|(known, _)| *known == magic);
-    known.map_or_else(|| format!("type {magic:#x}"), |(_, name)| (*name).into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,7 +210,7 @@ mod tests {
 
     fn opened(path: &str) -> Result<FileId, Bar> {
         let sent = open(path, OFlags::PATH, Mode::empty()).unwrap();
-        Original::open(&sent, &place(Path::new(path)), |_, _| None)
+        Original::open(&sent, None, &place(Path::new(path)), |_, _| None)
             .unwrap()
             .map(|original| original.id)
     }
@@ -272,19 +226,12 @@ mod tests {
         let there = FileId::at(Path::new(&path("text"))).unwrap();
         assert_eq!(opened(&path("text")), Ok(there));
         let empty = open(path("empty"), OFlags::PATH, Mode::empty()).unwrap();
-        assert_eq!(check(&empty), Ok(Err(Bar::Empty)));
+        assert_eq!(check(&empty, None).unwrap(), Err(Bar::Empty));
         assert!(opened(&path("empty")).is_ok(), "its content may follow");
         let not_regular = |found: &str| Err(Bar::NotRegular { found: found.into() });
         assert_eq!(opened(&path("fifo")), not_regular("a FIFO"), "it is not opened");
         assert_eq!(opened(folder.path().to_str().unwrap()), not_regular("a folder"));
         assert_eq!(opened("/dev/null"), not_regular("a device"));
-    }
-
-    #[test]
-    fn network_and_fuse_file_systems_are_foreign_in_all_their_versions() {
-        let foreign = ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse", "fuseblk", "fuse.sshfs"];
-        assert!(foreign.into_iter().chain(["virtiofs", "ceph", "lustre"]).all(is_foreign));
-        assert!(!["ext4", "xfs", "btrfs", "tmpfs", "overlay", "erofs"].into_iter().any(is_foreign));
     }
 
     #[test]
@@ -300,7 +247,8 @@ mod tests {
         let path = folder.path().join("text");
         std::fs::write(&path, "text").unwrap();
         let sent = open(&path, OFlags::PATH, Mode::empty()).unwrap();
-        let mut original = Original::open(&sent, &place(&path), |_, _| None).unwrap().unwrap();
+        let mut original =
+            Original::open(&sent, None, &place(&path), |_, _| None).unwrap().unwrap();
         let times = |file: &std::fs::File, seconds| {
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
             file.set_modified(time).unwrap();
@@ -329,8 +277,8 @@ mod tests {
         let (old, new) = (folder.path().join("lib.so"), folder.path().join("lib.so.new"));
         std::fs::write(&old, "old").unwrap();
         let sent = open(&old, OFlags::PATH, Mode::empty()).unwrap();
-        let original = Original::open(&sent, &place(&old), |_, _| None).unwrap().unwrap();
-        let is_replaced = || original.is_replaced(FileId::of_link(&old).ok());
+        let original = Original::open(&sent, None, &place(&old), |_, _| None).unwrap().unwrap();
+        let is_replaced = || original.is_replaced(FileId::at(&old).ok());
         assert!(!is_replaced());
         std::fs::write(&new, "new").unwrap();
         std::fs::rename(&new, &old).unwrap();

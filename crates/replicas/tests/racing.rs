@@ -20,7 +20,10 @@ use rustix::{
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::{fd::AsFd, unix::fs::symlink},
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt, symlink},
+    },
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
@@ -62,7 +65,8 @@ impl Domain {
         let folders = folders.iter().map(within);
         let folders = folders.filter(|it| fs::symlink_metadata(it).unwrap().is_dir());
         let entries = folders.flat_map(|folder| fs::read_dir(folder).unwrap());
-        entries.map(|entry| FileId::of_link(&entry.unwrap().path()).unwrap()).collect()
+        let links = entries.map(|entry| fs::symlink_metadata(entry.unwrap().path()).unwrap());
+        links.map(|it| FileId { device: it.dev(), inode: it.ino() }).collect()
     }
 }
 

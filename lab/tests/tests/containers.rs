@@ -2,6 +2,8 @@
 //! and 768 MiB each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "containers/foreign.rs"]
+mod foreign;
 #[path = "replicas/helper.rs"]
 #[allow(dead_code, reason = "the guest `replicas` needs more of it")]
 mod helper;

@@ -9,6 +9,8 @@ mod coherence;
 mod edges;
 #[path = "replicas/helper.rs"]
 mod helper;
+#[path = "replicas/killing.rs"]
+mod killing;
 #[path = "replicas/locality.rs"]
 mod locality;
 #[path = "replicas/packages.rs"]

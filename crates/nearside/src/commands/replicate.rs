@@ -193,7 +193,7 @@ fn run_price(args: &Add, nodes: Option<&NodeSet>) -> Outcome {
     let length = |path: &Path| -> Result<u64, String> {
         let (file, _) = find(path, args.image.as_deref())?;
         let text = |error: io::Error| error.to_string();
-        check(&file).map_err(|error| text(error.into()))?.map_err(|bar| bar.to_string())?;
+        check(&file, None).map_err(text)?.map_err(|bar| bar.to_string())?;
         let stat = rustix::fs::fstat(&file).map_err(|error| text(error.into()))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     };

@@ -6,13 +6,16 @@ use super::{
     error::RemapError,
     maps::{MapsFile, Properties, Segment, maps, properties},
     pagemap::{ENTRY_BYTES, Parts, entries, parts},
-    refusal::{Facts, Refusal, Sharer},
+    refusal::{ELF_CLASS_64, ELF_MACHINE_X86_64, Facts, Refusal, Sharer},
 };
-use crate::file_id::FileId;
-use crate::sys;
+use crate::{
+    file_id::FileId,
+    file_system::{is_foreign, mount_of, open_unasked},
+    sys,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Mode, OFlags, ResolveFlags, openat2},
+    fs::{Mode, OFlags, ResolveFlags},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use std::{
@@ -121,9 +124,10 @@ impl Process {
     /// The file that a path shows in the mount namespace and root of the process.
     pub(crate) fn file_at(&self, path: &Path) -> io::Result<FileId> {
         // Absolute symbolic links on the way start at that root, too.
-        let root = File::open(self.path("root"))?;
         let (flags, within) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::IN_ROOT);
-        FileId::of(openat2(root, path, flags, Mode::empty(), within)?)
+        let root = rustix::fs::open(self.path("root"), flags, Mode::empty())?;
+        let mountinfo = || fs::read(self.path("mountinfo"));
+        FileId::of(open_unasked(root, path, flags, within, path, mountinfo)?)
     }
 
     /// The owners of the pages of a segment.
@@ -166,12 +170,7 @@ impl Process {
             facts.waits_uninterruptibly |= status.state == b'D';
             facts.tracer = facts.tracer.or(status.tracer);
         }
-        let mut header = [0; 20];
-        let exe = File::open(self.path("exe")).map_err(|error| self.reading("exe", error))?;
-        if exe.take(20).read_exact(&mut header).is_ok() && header.starts_with(b"\x7fELF") {
-            facts.elf_class = Some(header[4]);
-            facts.elf_machine = Some(u16::from_le_bytes([header[18], header[19]]));
-        }
+        (facts.elf_class, facts.elf_machine) = self.elf()?;
         let personality = self.read("personality")?;
         let personality = std::str::from_utf8(&personality).unwrap_or_default();
         let bits = u32::from_str_radix(personality.trim(), 16).unwrap_or(0);
@@ -181,6 +180,23 @@ impl Process {
             return Err(self.refused(Refusal::Gone));
         }
         Ok(facts)
+    }
+
+    /// The class and the machine of its executable.
+    fn elf(&self) -> Result<(Option<u8>, Option<u16>), RemapError> {
+        let reading = |error: rustix::io::Errno| self.reading("exe", error.into());
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let exe = rustix::fs::open(self.path("exe"), flags, Mode::empty()).map_err(reading)?;
+        let mount = mount_of(&exe, u32::try_from(self.pid).ok()).ok().flatten();
+        if mount.is_some_and(|mount| is_foreign(&mount.kind)) {
+            // Its registers will tell. A 64-bit process of x86-64 is expected until then.
+            return Ok((Some(ELF_CLASS_64), Some(ELF_MACHINE_X86_64)));
+        }
+        let mut header = [0; 20];
+        let is_elf = self.open_file("exe")?.read_exact(&mut header).is_ok()
+            && header.starts_with(b"\x7fELF");
+        let machine = u16::from_le_bytes([header[18], header[19]]);
+        Ok((is_elf.then_some(header[4]), is_elf.then_some(machine)))
     }
 
     /// Looks for processes with the same address space among all of them.

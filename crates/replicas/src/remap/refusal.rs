@@ -3,6 +3,12 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// `ELFCLASS64`
+pub(crate) const ELF_CLASS_64: u8 = 2;
+
+/// `EM_X86_64`
+pub(crate) const ELF_MACHINE_X86_64: u16 = 62;
+
 /// The two directions of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -154,7 +160,7 @@ pub fn refusal(facts: &Facts, operation: Operation) -> Option<Refusal> {
         return Some(Refusal::AlreadyTraced { tracer });
     }
     match (facts.elf_class, facts.elf_machine) {
-        (Some(2), Some(62)) => {}
+        (Some(ELF_CLASS_64), Some(ELF_MACHINE_X86_64)) => {}
         (Some(1), _) => return Some(Refusal::ThirtyTwoBit),
         _ => return Some(Refusal::UnknownExecutable),
     }

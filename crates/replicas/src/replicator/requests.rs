@@ -4,7 +4,7 @@ use super::{
     Replicator,
     connection::Asked,
     events::open_process,
-    file::{Guest, Replicated, Wish, state_name},
+    file::{Absent, Guest, Replicated, Wish, state_name},
     retry::Retry,
 };
 use crate::{
@@ -18,17 +18,14 @@ use crate::{
 };
 use nearside_policy::replication::{Bar, Event, Life, State, gain_percent, serving};
 use nearside_topology::{NodeId, NodeSet};
-use rustix::fs::{
-    CWD, Mode, OFlags, ResolveFlags,
-    inotify::{self, WatchFlags},
-    openat2,
-};
+use rustix::fs::inotify::{self, WatchFlags};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 /// Why the daemon does not change the copies of a file.
@@ -58,7 +55,7 @@ impl Replicator {
                 if nodes.is_empty() {
                     return refused("the set of nodes is empty");
                 }
-                self.add(&file, Wish { place, nodes, ratio, automatic })
+                self.add(&file, asked.process, Wish { place, nodes, ratio, automatic })
             }
             Request::Remove { path, automatic } => {
                 let sent = asked.file.and_then(|file| FileId::of(&file).ok());
@@ -99,8 +96,8 @@ impl Replicator {
         }
     }
 
-    fn add(&mut self, file: &OwnedFd, wish: Wish) -> Answer {
-        match self.original(file, &wish.place) {
+    fn add(&mut self, file: &OwnedFd, client: u32, wish: Wish) -> Answer {
+        match self.original(file, Some(client), &wish.place) {
             Ok(Ok(original)) if original.is_empty() && !self.files.contains_key(&original.id) => {
                 Answer::Barred { bar: Bar::Empty }
             }
@@ -110,8 +107,13 @@ impl Replicator {
         }
     }
 
-    fn original(&self, file: &OwnedFd, place: &Place) -> Result<Result<Original, Bar>, Error> {
-        Original::open(file, place, |path, id| self.visitor.detached(path, id))
+    fn original(
+        &self,
+        file: &OwnedFd,
+        client: Option<u32>,
+        place: &Place,
+    ) -> Result<Result<Original, Bar>, Error> {
+        Original::open(file, client, place, |path, id| self.visitor.detached(path, id))
     }
 
     fn add_original(&mut self, original: Original, wish: Wish) -> Answer {
@@ -125,11 +127,24 @@ impl Replicator {
         if copies.is_empty() {
             return Answer::Refused { why: "no node has memory for a copy".into() };
         }
+        let known = self.files.get(&id).map(|known| known.wish.place.clone());
+        let has_moved = known
+            .filter(|place| *place != wish.place)
+            .is_some_and(|place| self.visitor.file_on_host(&place.on_host()) != Some(id));
         if let Some(known) = self.files.get_mut(&id) {
             if wish.automatic && !known.wish.automatic {
                 return Answer::Refused { why: OPERATORS.into() };
             }
-            (known.wish, known.serving) = (wish, serving);
+            if has_moved {
+                // Its mounts have moved with it. Another file may come to its former place.
+                known.original.place.clone_from(&wish.place);
+                if !known.wish.nodes.is_empty() {
+                    self.absent.push(Absent::new(known.wish.clone(), Instant::now()));
+                }
+            }
+            // A second name of it has no copies.
+            let place = known.original.place.clone();
+            (known.wish, known.serving) = (Wish { place, ..wish }, serving);
         } else {
             let watch = match self.watch(&original.file, OF_FILES) {
                 Ok(watch) => watch,
@@ -168,12 +183,8 @@ impl Replicator {
     /// After a package upgrade: the file now at the path gets copies as its predecessor had. Says
     /// whether there is one.
     pub(super) fn add_in_place(&mut self, wish: &Wish) -> bool {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let place = wish.place.on_host();
-        let file = self.visitor.on_host(|| openat2(CWD, place, flags, Mode::empty(), resolve));
-        let Ok(Ok(file)) = file else { return false };
-        let Ok(Ok(original)) = self.original(&file, &wish.place) else { return false };
+        let Some(file) = self.visitor.open_on_host(&wish.place.on_host()) else { return false };
+        let Ok(Ok(original)) = self.original(&file, None, &wish.place) else { return false };
         let id = original.id;
         // A barred one has no copies, as `status` shows. An empty one waits for its content.
         let _ = self.add_original(original, wish.clone());

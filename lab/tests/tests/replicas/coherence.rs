@@ -190,6 +190,29 @@ fn a_file_that_goes_takes_its_copies_along_and_has_some_again_when_it_comes_back
 }
 
 #[test]
+fn a_file_that_is_renamed_over_another_one_leaves_the_wish_for_its_former_place() {
+    let [new, old] = ["renamed.new", "renamed"].map(plugin);
+    let replicator = Replicator::start("");
+    add("", &[new.clone(), old.clone()], "replicated");
+    let mut domain = Python::at_home("renamed", 1);
+    fs::write(&new, "000001").unwrap();
+    await_state(&new, "replicated");
+    fs::rename(&new, &old).unwrap();
+    await_that("the wish for the former place waits", || {
+        status(&new).is_some_and(|it| it["why"] == "no file at its place can have copies")
+    });
+    await_state(&old, "replicated");
+    assert_eq!(domain.eval(&reading(&old)), "b'000001'");
+    fs::write(&new, "000002").unwrap();
+    await_state(&new, "replicated");
+    assert_eq!(domain.eval(&reading(&new)), "b'000002'");
+    fs::write(&old, "000003").unwrap();
+    await_state(&old, "replicated");
+    assert_eq!(domain.eval(&reading(&old)), "b'000003'");
+    replicator.stop();
+}
+
+#[test]
 fn a_killed_replicator_leaves_nothing_that_its_successor_does_not_clear() {
     let path = plugin("killed.so");
     let mut replicator = Replicator::start("");

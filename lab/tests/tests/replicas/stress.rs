@@ -1,16 +1,15 @@
 //! Long runs, on request: `lab/test replicas_stress`.
 
 use super::{
-    helper::{Python, Replicator, add, await_state, plugin, status},
+    helper::{Python, Replicator, add, await_state, status},
+    killing::{Random, kill_often},
     packages::{FILE, dpkg, package_with},
 };
-use nearside_lab::{await_that, run, words};
+use nearside_lab::await_that;
 use std::{
     fs,
     os::unix::fs::MetadataExt,
     process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -20,18 +19,6 @@ const KILLS: u32 = 200;
 /// A file is a number of six digits, so many times. That is a multiple of the page size, which
 /// `O_DIRECT` wants.
 const REPEATS: usize = 8192;
-
-/// Numbers that look random and are the same in each run (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// Reads the file anew, through a mapping and through a descriptor. The last two stay with a file
 /// that was renamed over, as on every kernel.
@@ -247,54 +234,7 @@ fn readers_of_an_overlay_see_every_write_to_its_layers_in_1_000_rounds() {
     assert!(Command::new("umount").arg(&folders[3]).status().unwrap().success());
 }
 
-/// Acts as an operator and programs do, again and again, until it is told to stop.
-fn live(path: &str, domain: u32, ended: &AtomicBool) {
-    let mut number = 0;
-    while !ended.load(Ordering::Relaxed) {
-        // A helper that is killed lets some of these fail.
-        let _ = run(words(&format!("replicate add {path}")));
-        let _ = run(words(&format!("replicate attach {domain} --node 2")));
-        fs::write(path, format!("{number:06}")).unwrap();
-        if number % 3 == 2 {
-            let _ = run(words(&format!("replicate remove {path}")));
-        }
-        number += 1;
-    }
-}
-
 #[test]
-fn files_open_run_and_can_be_written_after_200_kills_of_the_replicator() {
-    let path = plugin("killed-often.so");
-    let program = "/tmp/killed-often";
-    fs::copy(fs::canonicalize("/usr/bin/true").unwrap(), program).unwrap();
-    let mut domain = Python::in_namespace(2);
-    domain.load(&[], &path);
-    let mut random = Random(7);
-    let mut replicator = Replicator::start("");
-    for kill in 0..KILLS {
-        let ended = AtomicBool::new(false);
-        thread::scope(|scope| {
-            add("", &[program.to_owned()], "replicated");
-            scope.spawn(|| live(&path, domain.child.id(), &ended));
-            // The moment is to be random, so there is no event to wait for.
-            thread::sleep(Duration::from_millis(random.below(1_500)));
-            replicator.kill();
-            ended.store(true, Ordering::Relaxed);
-        });
-        // Without a helper all is as on a host that never had one.
-        let content = format!("{kill:06}");
-        fs::write(&path, &content).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), content);
-        assert!(Command::new(program).status().unwrap().success());
-        let ran = format!("__import__('subprocess').run('{program}').returncode");
-        assert_eq!(domain.eval(&ran), "0", "{kill}");
-        replicator.succeed();
-        let read = format!("open('{path}', 'rb').read(6)");
-        assert_eq!(domain.eval(&read), format!("b'{content}'"), "{kill}");
-        let mounts = "open('/proc/self/mountinfo').read().count('nearside-text')";
-        assert_eq!(domain.eval(mounts), "0", "{kill}");
-    }
-    add("", std::slice::from_ref(&path), "replicated");
-    await_state(&path, "replicated");
-    replicator.stop();
+fn files_open_run_and_can_be_written_after_200_kills() {
+    kill_often(KILLS);
 }
