@@ -92,6 +92,20 @@ int nearside_credit_returns(const struct credit_params *params, credit_ns stayed
 {
 	return credit_returns(params, stayed, room);
 }
+credit_ns nearside_credit_goes_on(const struct credit_params *params, credit_ns average,
+				  credit_ns went_on)
+{
+	return credit_goes_on(params, average, went_on);
+}
+int nearside_credit_sleeps_soon(const struct credit_params *params, credit_ns average)
+{
+	return credit_sleeps_soon(params, average);
+}
+int nearside_credit_takes_over(const struct credit_params *params, int same_group, credit_u32 place,
+			       int same_node, credit_u32 waiting, credit_ns looked)
+{
+	return credit_takes_over(params, same_group, place, same_node, waiting, looked);
+}
 void nearside_credit_cap_refill(const struct credit_params *params, struct credit_cap *cap,
 				credit_ns now)
 {

@@ -55,6 +55,8 @@ struct credit_params {
 	credit_ns balance_ns;	 /* the time between two searches for such a task */
 	credit_ns stay_ns;	 /* a task away from home stays at least this long */
 	credit_ns debt_bound_ns; /* a group that overran its cap waits no longer than this */
+	/* a task that goes on for at most this after a wake-up sleeps soon */
+	credit_ns handover_ns;
 	credit_u32 cpus;	 /* CPUs of the machine */
 	/* .. or by so many of its own slices, if that is more than steal_ns */
 	credit_u32 steal_slices;
@@ -369,6 +371,46 @@ CREDIT_INLINE int credit_stays(credit_u32 wait_at_home, credit_u32 cpus_at_home,
 CREDIT_INLINE int credit_returns(const struct credit_params *params, credit_ns stayed_ns, int room)
 {
 	return room && stayed_ns >= params->stay_ns;
+}
+
+/* -- handing a CPU over ------------------------------------------------------------------------ */
+
+/*
+ * The average time for which a task goes on after a wake-up that promises its sleep. A task that
+ * goes on for a slice counts like one that goes on for longer, so that the average of a task that
+ * changes its ways follows. The average of a new task is a slice.
+ */
+CREDIT_INLINE credit_ns credit_goes_on(const struct credit_params *params, credit_ns average_ns,
+				       credit_ns went_on_ns)
+{
+	if (went_on_ns > params->slice_ns)
+		went_on_ns = params->slice_ns;
+	return average_ns - average_ns / 8 + went_on_ns / 8;
+}
+
+/*
+ * Whether a task that goes on for so long on average sleeps before another CPU could have begun
+ * with the task that it wakes.
+ */
+CREDIT_INLINE int credit_sleeps_soon(const struct credit_params *params, credit_ns average_ns)
+{
+	return average_ns <= params->handover_ns;
+}
+
+/*
+ * Whether a woken task waits for the CPU of its waker, which sleeps soon, although others may be
+ * idle. Both are of one group, so that no group gets the CPU out of turn. The task loses no
+ * locality: the CPU is at home, or on the affine node that the task ran on last (`same_node`). No
+ * task waits for the CPU (`waiting`). The CPU has looked into the queues lately (`looked_ns` ago),
+ * which it does not between tasks that hand it over to each other.
+ */
+CREDIT_INLINE int credit_takes_over(const struct credit_params *params, int same_group,
+				    credit_u32 place, int same_node, credit_u32 waiting,
+				    credit_ns looked_ns)
+{
+	if (place != CREDIT_HOME && !(place == CREDIT_AFFINE && same_node))
+		return 0;
+	return same_group && !waiting && looked_ns < params->balance_ns;
 }
 
 /* -- caps -------------------------------------------------------------------------------------- */

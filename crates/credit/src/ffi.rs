@@ -5,11 +5,11 @@ use crate::types::{Cap, Grant, Group, Params, Place, Trial};
 
 // The sizes are compared with C's in a test; here the compiler checks that nothing was padded where
 // C does not pad.
-const _: () = assert!(size_of::<Params>() == 96);
+const _: () = assert!(size_of::<Params>() == 104);
 const _: () = assert!(size_of::<Group>() == 24);
 const _: () = assert!(size_of::<Grant>() == 24);
 const _: () = assert!(size_of::<Cap>() == 40);
-const _: () = assert!(size_of::<Trial>() == 8 + 96 + 24 + 24 + 40 + 32 + 8);
+const _: () = assert!(size_of::<Trial>() == 8 + 104 + 24 + 24 + 40 + 32 + 8);
 
 unsafe extern "C" {
     fn nearside_credit_before(a: u64, b: u64) -> i32;
@@ -56,6 +56,16 @@ unsafe extern "C" {
         cpus_here: u32,
     ) -> i32;
     fn nearside_credit_returns(params: *const Params, stayed_ns: u64, room: i32) -> i32;
+    fn nearside_credit_goes_on(params: *const Params, average: u64, went_on: u64) -> u64;
+    fn nearside_credit_sleeps_soon(params: *const Params, average: u64) -> i32;
+    fn nearside_credit_takes_over(
+        params: *const Params,
+        same_group: i32,
+        place: u32,
+        same_node: i32,
+        waiting: u32,
+        looked_ns: u64,
+    ) -> i32;
     fn nearside_credit_cap_refill(params: *const Params, cap: *mut Cap, now_ns: u64);
     fn nearside_credit_cap_take(params: *const Params, cap: *mut Cap, wanted_ns: u64) -> u64;
     fn nearside_credit_cap_settle(cap: *mut Cap, taken_ns: u64, used_ns: u64);
@@ -200,6 +210,35 @@ pub fn stays(wait_at_home: u32, cpus_at_home: u32, wait_here: u32, cpus_here: u3
 pub fn returns(params: &Params, stayed_ns: u64, room: bool) -> bool {
     // SAFETY: the reference is valid for the call, and the layouts are the same.
     unsafe { nearside_credit_returns(params, stayed_ns, room.into()) != 0 }
+}
+
+/// The average time for which a task goes on after a wake-up that promises its sleep.
+pub fn goes_on(params: &Params, average_ns: u64, went_on_ns: u64) -> u64 {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_goes_on(params, average_ns, went_on_ns) }
+}
+
+/// Whether a task that goes on for so long on average sleeps soon.
+pub fn sleeps_soon(params: &Params, average_ns: u64) -> bool {
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe { nearside_credit_sleeps_soon(params, average_ns) != 0 }
+}
+
+/// Whether a woken task waits for the CPU of its waker, which sleeps soon.
+pub fn takes_over(
+    params: &Params,
+    same_group: bool,
+    place: Place,
+    same_node: bool,
+    waiting: u32,
+    looked_ns: u64,
+) -> bool {
+    let (same_group, same_node) = (same_group.into(), same_node.into());
+    // SAFETY: the reference is valid for the call, and the layouts are the same.
+    unsafe {
+        nearside_credit_takes_over(params, same_group, place as u32, same_node, waiting, looked_ns)
+            != 0
+    }
 }
 
 /// Starts the periods that have come due.

@@ -8,7 +8,7 @@
 
 #include "credit.h"
 
-enum { CREDIT_DECISIONS = 24 };
+enum { CREDIT_DECISIONS = 27 };
 
 struct credit_trial {
 	credit_u64 decision; /* below CREDIT_DECISIONS */
@@ -101,6 +101,16 @@ CREDIT_INLINE void credit_try(struct credit_trial *trial)
 		break;
 	case 23:
 		trial->answer = credit_candidate((credit_u32)a, (credit_u32)b, (credit_u32)c);
+		break;
+	case 24:
+		trial->answer = credit_goes_on(&trial->params, a, b);
+		break;
+	case 25:
+		trial->answer = (credit_u64)credit_sleeps_soon(&trial->params, a);
+		break;
+	case 26:
+		trial->answer = (credit_u64)credit_takes_over(&trial->params, a & 1, (credit_u32)b,
+							      a & 2, (credit_u32)c, d);
 		break;
 	}
 }

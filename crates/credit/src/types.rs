@@ -26,6 +26,8 @@ pub struct Params {
     pub stay_ns: u64,
     /// A group that overran its cap waits no longer than this.
     pub debt_bound_ns: u64,
+    /// A task that goes on for at most this after a wake-up sleeps soon.
+    pub handover_ns: u64,
     /// CPUs of the machine.
     pub cpus: u32,
     /// Or, instead of `steal_ns`, by so many of its own slices, if that is more.
@@ -48,6 +50,7 @@ impl Params {
             balance_ns: MS,
             stay_ns: 3 * MS,
             debt_bound_ns: 5000 * MS,
+            handover_ns: MS / 100,
             cpus: if cpus == 0 { 1 } else { cpus },
             steal_slices: 3,
         }
@@ -117,7 +120,7 @@ pub struct Trial {
 }
 
 /// The number of decisions that a [`Trial`] can ask.
-pub const DECISIONS: u64 = 24;
+pub const DECISIONS: u64 = 27;
 /// The whole machine, as a share.
 pub const ONE: u64 = 1 << 24;
 /// The default of `cpu.weight`, and the weight of nice 0.

@@ -72,6 +72,7 @@ fn trials() -> impl Strategy<Value = Trial> {
             balance_ns: n[8],
             stay_ns: n[8],
             debt_bound_ns: n[9],
+            handover_ns: n[9],
             cpus: n[10] as u32,
             steal_slices: n[0] as u32,
         },

@@ -417,6 +417,7 @@ pub(crate) fn tuning(params: Params) -> skeleton::types::credit_params {
         balance_ns: params.balance_ns,
         stay_ns: params.stay_ns,
         debt_bound_ns: params.debt_bound_ns,
+        handover_ns: params.handover_ns,
         cpus: params.cpus,
         steal_slices: params.steal_slices,
     }

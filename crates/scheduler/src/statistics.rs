@@ -51,6 +51,8 @@ counters! {
     affine,
     /// .. of another allowed node.
     other,
+    /// Tasks put onto the CPU of their waker, which sleeps soon.
+    taken_over,
     /// Tasks for which no CPU was idle.
     queued,
     /// CPUs taken from a running task for a woken one.

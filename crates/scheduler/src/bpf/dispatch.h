@@ -194,6 +194,7 @@ void SCX_OPS(dispatch, s32 cpu, struct task_struct *prev)
 
 	if (stalls() || queue == NOWHERE)
 		return;
+	cpu_state(cpu)->looked_ns = now_ns;
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	if (task) {

@@ -29,6 +29,36 @@ static bool is_dying(void)
 	return dying;
 }
 
+/*
+ * This CPU, if the task that it wakes waits for it; -1 if not. In an interrupt the waker is the
+ * task that was interrupted, and its average tells whether it sleeps soon. A real-time task runs
+ * as long as it likes.
+ */
+static s32 waker_cpu(struct task_struct *p, struct task *task, s32 prev)
+{
+	struct task *waker = task_of(bpf_get_current_task_btf());
+	s32 here = bpf_get_smp_processor_id();
+	struct cpu_state *state = cpu_state(here);
+	u32 queue = queue_of_cpu(here), node = node_of_queue(queue), waiting;
+	u64 now_ns;
+
+	if (!waker || !state->running || !state->online)
+		return -1;
+	now_ns = bpf_ktime_get_ns();
+	if (!waker->promised_ns)
+		waker->promised_ns = now_ns;
+	if (!credit_sleeps_soon(TUNING, waker->goes_on_ns) ||
+	    !bpf_cpumask_test_cpu(here, p->cpus_ptr))
+		return -1;
+	waiting = scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) + scx_bpf_dsq_nr_queued(queue);
+	if (!credit_takes_over(TUNING, task->group != NOBODY && task->group == waker->group,
+			       place(task, node), node == node_of_cpu(prev), waiting,
+			       now_ns - state->looked_ns))
+		return -1;
+	count(COUNT_TAKEN_OVER);
+	return here;
+}
+
 s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 {
 	struct task *task = task_of(p);
@@ -37,7 +67,9 @@ s32 SCX_OPS(select_cpu, struct task_struct *p, s32 prev, u64 wake_flags)
 	if (!task)
 		return prev;
 	find_domain(p, task);
-	cpu = claim_idle(p, task, prev, ANYWHERE);
+	cpu = is_sync(wake_flags) ? waker_cpu(p, task, prev) : -1;
+	if (cpu < 0)
+		cpu = claim_idle(p, task, prev, ANYWHERE);
 	task->selected = cpu >= 0;
 	return cpu >= 0 ? cpu : prev;
 }

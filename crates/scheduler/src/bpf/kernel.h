@@ -113,6 +113,7 @@ struct scx_cgroup_init_args {
 	u64 bw_burst_us;
 };
 struct scx_cpu_release_args;
+enum scx_wake_flags { SCX_WAKE_SYNC = 16 };
 enum scx_exit_kind { SCX_EXIT_NONE };
 struct scx_exit_info {
 	enum scx_exit_kind kind;
@@ -288,6 +289,14 @@ static __always_inline bool dsq_move_to_local(u64 dsq)
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___since_7_1))
 		return scx_bpf_dsq_move_to_local___v2___since_7_1(dsq, 0);
 	return scx_bpf_dsq_move_to_local___before_7_1(dsq);
+}
+
+/* Whether the waker promises to sleep soon; never, if the kernel does not tell. */
+static __always_inline bool is_sync(u64 wake_flags)
+{
+	if (!bpf_core_enum_value_exists(enum scx_wake_flags, SCX_WAKE_SYNC))
+		return false;
+	return wake_flags & bpf_core_enum_value(enum scx_wake_flags, SCX_WAKE_SYNC);
 }
 
 /* Whether the kernel reports a queue's first task without taking the queue's lock. */

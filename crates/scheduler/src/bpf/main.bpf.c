@@ -65,6 +65,7 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct task *task = task_of(p);
+	u64 now_ns = bpf_ktime_get_ns();
 	u32 queue = queue_of_cpu(cpu);
 
 	cpu_state(cpu)->running = 0;
@@ -72,8 +73,12 @@ void SCX_OPS(stopping, struct task_struct *p, bool runnable)
 		return;
 	set_foreign(task, cpu, false);
 	if (task->started_ns)
-		charge(p, task, cpu, bpf_ktime_get_ns());
+		charge(p, task, cpu, now_ns);
 	task->started_ns = 0;
+	if (task->promised_ns)
+		task->goes_on_ns =
+			credit_goes_on(TUNING, task->goes_on_ns, now_ns - task->promised_ns);
+	task->promised_ns = 0;
 }
 
 /* -- tasks, cgroups and CPUs come and go ------------------------------------------------------- */
@@ -113,6 +118,7 @@ s32 SCX_OPS(init_task, struct task_struct *p, struct scx_init_task_args *args)
 	if (!task)
 		return -ENOMEM;
 	task->allowed = allowed_nodes(p->cpus_ptr);
+	task->goes_on_ns = params.slice_ns;
 	if (bpf_core_field_exists(args->cgroup) && args->cgroup)
 		set_payer(p, task, payer_of(args->cgroup->kn->id));
 	else

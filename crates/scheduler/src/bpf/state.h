@@ -87,6 +87,7 @@ enum counter {
 	COUNT_HOME,	   /* woken onto an idle CPU of its home */
 	COUNT_AFFINE,	   /* .. of another affine node */
 	COUNT_OTHER,	   /* .. of another allowed node */
+	COUNT_TAKEN_OVER,  /* woken onto its waker's CPU */
 	COUNT_QUEUED,	   /* no CPU was idle */
 	COUNT_PREEMPTED,   /* a woken task took a running one's CPU */
 	COUNT_SERVED,	   /* taken from the CPU's own queue */
@@ -229,6 +230,9 @@ struct task {
 	u64 queued_ns, woken_ns;
 	u64 left_ns;	/* of its slice, when it stopped */
 	u64 moved_ns;	/* came to its present node */
+	/* when it promised to sleep soon, by a wake-up; 0: it did not, or has stopped since */
+	u64 promised_ns;
+	u64 goes_on_ns; /* on average, after such a promise */
 	u32 group;	/* pays for it */
 	u32 refused_by; /* the group whose cap had nothing left for it */
 	u32 counted;	/* in root_weight */
@@ -251,6 +255,7 @@ struct {
 struct cpu_state {
 	credit_v tag;
 	u64 balanced_ns;
+	u64 looked_ns; /* into the queues */
 	u32 running;
 	u32 interrupted; /* by a kernel thread of its own, which is to run next */
 	u32 online;

@@ -29,6 +29,7 @@ impl Random {
                 balance_ns: n(),
                 stay_ns: n(),
                 debt_bound_ns: n(),
+                handover_ns: n(),
                 cpus: n() as u32,
                 steal_slices: n() as u32,
             },
