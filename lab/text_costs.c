@@ -45,7 +45,7 @@ static double stat_ns(const char *path)
 }
 
 /* With the mapping itself, a page. */
-static double touch_ns(const char *path, int advise)
+static double touch_ns(const char *path)
 {
     struct stat found;
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -56,8 +56,6 @@ static double touch_ns(const char *path, int advise)
         mmap(NULL, found.st_size, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
     if (text == MAP_FAILED)
         err(1, "mmap of %s", path);
-    if (advise && madvise((void *)text, found.st_size, MADV_HUGEPAGE))
-        err(1, "madvise");
     for (off_t at = 0; at < found.st_size; at += PAGE_BYTES)
         (void)text[at];
     double taken = now_ns() - begin;
@@ -82,7 +80,7 @@ int main(int count, char **words)
 {
     int rounds = count > 2 ? atoi(words[1]) : 0, files = count - 2;
     if (rounds < 1 || files > MAX_FILES)
-        errx(2, "usage: text_costs ROUNDS FILE...   (a + before a path: with MADV_HUGEPAGE)");
+        errx(2, "usage: text_costs ROUNDS FILE...");
     double *figures[3][MAX_FILES];
     for (int kind = 0; kind < 3; kind++)
         for (int file = 0; file < files; file++)
@@ -90,11 +88,9 @@ int main(int count, char **words)
     for (int round = 0; round < rounds; round++)
         for (int file = 0; file < files; file++) {
             const char *path = words[file + 2];
-            int advise = path[0] == '+';
-            path += advise;
             figures[0][file][round] = open_ns(path);
             figures[1][file][round] = stat_ns(path);
-            figures[2][file][round] = touch_ns(path, advise);
+            figures[2][file][round] = touch_ns(path);
         }
     for (int file = 0; file < files; file++) {
         printf("%s", words[file + 2]);
